@@ -1,12 +1,14 @@
-"""Buckets: many small gradients travel as a few flat tensors (Li et al. 2020, "PyTorch Distributed").
+"""Buckets: many small gradients travel as a few flat tensors (Li et al. 2020, "PyTorch
+Distributed").
 
     parameters   [ w0 ][b0][     w1     ][b1][  w2  ][b2]       forward goes from left to right
     backward                                        b2 first, w0 last
     buckets      [b2 w2 b1][    w1    ][b0 w0]      0, 1, 2: in the order in which they become ready
 
-A message costs alpha + beta * bytes. A model of hundreds of parameters pays alpha hundreds of times; in buckets it pays
-it a few times, for the same bytes. But a bucket can leave only when its last gradient is there: buckets too large have
-nothing to overlap with, and the last one to become ready is always exposed. So large ones first, and small ones last.
+A message costs alpha + beta * bytes. A model of hundreds of parameters pays alpha hundreds of
+times; in buckets it pays it a few times, for the same bytes. But a bucket can leave only when its
+last gradient is there: buckets too large have nothing to overlap with, and the last one to become
+ready is always exposed. So large ones first, and small ones last.
 """
 
 import weakref
@@ -14,34 +16,44 @@ import weakref
 import torch
 import torch.distributed as dist
 
-CAPACITY = 8 * 2**20  # bytes: a fifth of a GPT of 10M parameters, for what a link has to wait for to be little
+# bytes: a fifth of a GPT of 10M parameters, for what a link has to wait for to be little
+CAPACITY = 8 * 2**20
 SMALLEST = 4 * 2**20  # bytes
 
 
 # exercise: lab1.plan_buckets
 def plan_buckets(parameters, capacity=CAPACITY):
-    """[[parameter, ...], ...]: which parameters travel together, in the order in which buckets become ready.
+    """[[parameter, ...], ...]: which parameters travel together, in the order in which buckets
+    become ready.
 
-    parameters: in the order of the forward pass, as `module.parameters()` gives them. A pure function.
-    capacity: bytes a bucket may hold; a parameter larger than that has a bucket of its own.
+    parameters: in the order of the forward pass, as `module.parameters()` gives them. A pure
+    function. capacity: bytes a bucket may hold; a parameter larger than that has a bucket of its
+    own.
     A bucket holds one dtype on one device, because it becomes one flat tensor.
     """
     return _plan(parameters, capacity, lambda to_come: capacity)
 
 
 def plan_tapered_buckets(parameters, capacity=CAPACITY):
-    """Like `plan_buckets`, but a bucket holds at most two thirds of the bytes still to come, down to SMALLEST.
+    """Like `plan_buckets`, but a bucket holds at most two thirds of the bytes still to come, down
+    to SMALLEST.
 
-    The last bucket is ready when backward ends, and nothing is left to hide it behind: it should be small. But each
-    bucket more costs a round of messages, so small ones should be few. A GPT of 43 MB: five of 7.1 MB, 4.7, 2.7.
+    The last bucket is ready when backward ends, and nothing is left to hide it behind: it should be
+    small. But each bucket more costs a round of messages, so small ones should be few. A GPT of 43
+    MB: five of 7.1 MB, 4.7, 2.7.
     """
-    return _plan(parameters, capacity, lambda to_come: min(capacity, max(2 * to_come // 3, SMALLEST)))
+    return _plan(
+        parameters, capacity, lambda to_come: min(capacity, max(2 * to_come // 3, SMALLEST))
+    )
 
 
 def _plan(parameters, capacity, capacity_of):
-    """capacity_of(bytes still to come, of all dtypes) -> bytes that the bucket begun now may hold."""
+    """capacity_of(bytes still to come, of all dtypes) -> bytes that the bucket
+    begun now may hold."""
     if capacity < 1:
-        raise ValueError(f"capacity is {capacity} bytes: a bucket holds at least one, use 1 or more")
+        raise ValueError(
+            f"capacity is {capacity} bytes: a bucket holds at least one, use 1 or more"
+        )
     # Reverse order: the last layer's gradient is ready first.
     parameters = list(parameters)[::-1]
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
@@ -60,12 +72,14 @@ def _plan(parameters, capacity, capacity_of):
 
 
 def flatten(tensors):
-    """Tensors of one dtype and device, end to end: a new (n,), n the sum of their numbers of elements."""
+    """Tensors of one dtype and device, end to end: a new (n,), n the sum of their
+    numbers of elements."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def slots(flat, tensors):
-    """The pieces of `flat` (n,) in the shapes of `tensors`: views, so to write into one is to write into `flat`."""
+    """The pieces of `flat` (n,) in the shapes of `tensors`: views, so to write into one is
+    to write into `flat`."""
     pieces = flat.split([tensor.numel() for tensor in tensors])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
@@ -78,19 +92,23 @@ def unflatten(flat, tensors):
 
 
 def dense_gradient(parameter):
-    """`parameter.grad`, or None. Raises ValueError for a sparse one, which has no slot in a flat buffer."""
+    """`parameter.grad`, or None. Raises ValueError for a sparse one, which has no
+    slot in a flat buffer."""
     if parameter.grad is not None and parameter.grad.is_sparse:
         raise ValueError(
-            f"the gradient of a {tuple(parameter.shape)} parameter is sparse, and a flat buffer holds dense gradients: "
-            "make the layer without sparse=True (nn.Embedding and nn.EmbeddingBag have it)"
+            f"the gradient of a {tuple(parameter.shape)} parameter is sparse, and a flat buffer "
+            f"holds dense gradients: make the layer without sparse=True (nn.Embedding and "
+            "nn.EmbeddingBag have it)"
         )
     return parameter.grad
 
 
 def gradient(parameter):
-    """The gradient of `parameter`, contiguous as NCCL takes it; zeros, kept in `.grad`, where this rank has none.
+    """The gradient of `parameter`, contiguous as NCCL takes it; zeros, kept in `.grad`, where this
+    rank has none.
 
-    The mean goes to the same place on every rank, used there or not, or the ranks' models would part.
+    The mean goes to the same place on every rank, used there or not, or the ranks' models would
+    part.
     """
     if dense_gradient(parameter) is None:
         parameter.grad = torch.zeros_like(parameter)
@@ -100,10 +118,12 @@ def gradient(parameter):
 
 
 def when_gradient_is_ready(parameters, method):
-    """Call method(parameter) each time that backward has completed the gradient of one of `parameters`.
+    """Call method(parameter) each time that backward has completed the gradient of one of
+    `parameters`.
 
-    method: of an object that the hooks do not keep alive. Python's garbage collector does not see torch's hooks on
-    parameters, so an object that they kept, and that has these parameters, would never be freed.
+    method: of an object that the hooks do not keep alive. Python's garbage collector does not see
+    torch's hooks on parameters, so an object that they kept, and that has these parameters, would
+    never be freed.
     """
     weak = weakref.WeakMethod(method)
 
@@ -116,19 +136,23 @@ def when_gradient_is_ready(parameters, method):
 
 
 def gradient_came_twice(parameter, call, instead):
-    """The error for a gradient that is complete for a second time in one step: its two causes, and the way out of each.
+    """The error for a gradient that is complete for a second time in one step: its two causes, and
+    the way out of each.
 
-    call: what to do after each backward. instead: the class that looks at gradients only when backward has ended.
+    call: what to do after each backward. instead: the class that looks at gradients only when
+    backward has ended.
     """
     return RuntimeError(
-        f"a second backward before average_gradients() completed the gradient of a {tuple(parameter.shape)} parameter "
-        f"again, which has been sent. {call}. If you called backward once, the layer is used several times inside of "
-        f"recomputed blocks, and each of these runs a backward of its own: use {instead}, which waits for all of them"
+        f"a second backward before average_gradients() completed the gradient of a "
+        f"{tuple(parameter.shape)} parameter again, which has been sent. {call}. If you called "
+        f"backward once, the layer is used several times inside of recomputed blocks, and each of "
+        f"these runs a backward of its own: use {instead}, which waits for all of them"
     )
 
 
 def mark_sharded(parameters, group=None):
-    """Note in `parameter.sharded_over` that each of the group's ranks has other values of these parameters.
+    """Note in `parameter.sharded_over` that each of the group's ranks has other values of these
+    parameters.
 
     What copies rank 0's values to all ranks of a group asks for this in `check_replicated`.
     """
@@ -138,14 +162,17 @@ def mark_sharded(parameters, group=None):
 
 
 def check_replicated(parameters, group=None):
-    """Raise ValueError where two ranks of `group` have different shards, or experts, behind one of these parameters."""
+    """Raise ValueError where two ranks of `group` have different shards, or experts, behind one of
+    these parameters."""
     ranks = dist.get_process_group_ranks(group)
     for parameter in parameters:
         sharers = sorted(set(ranks) & set(getattr(parameter, "sharded_over", ())))
         if len(sharers) > 1:
             raise ValueError(
-                f"a {tuple(parameter.shape)} parameter is sharded over ranks {sharers}: each of them has other values, "
-                f"and data parallelism over ranks {ranks} would overwrite them with rank {ranks[0]}'s. Give it a group "
-                "of ranks that have the same shard, such as the second of collectives.node_groups(size); a model with "
-                "ExpertParallelMoE layers stays without a wrapper, and moe.reduce_gradients averages its gradients"
+                f"a {tuple(parameter.shape)} parameter is sharded over ranks {sharers}: each of "
+                f"them has other values, and data parallelism over ranks {ranks} would overwrite "
+                f"them with rank {ranks[0]}'s. Give it a group of ranks that have the same shard, "
+                "such as the second of collectives.node_groups(size); a model with "
+                "ExpertParallelMoE layers stays without a wrapper, and moe.reduce_gradients "
+                "averages its gradients"
             )

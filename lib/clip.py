@@ -1,17 +1,20 @@
-"""Clipping by the global norm: one length for all gradients, wherever their pieces are (Pascanu et al. 2013).
+"""Clipping by the global norm: one length for all gradients, wherever their pieces are (Pascanu et
+al. 2013).
 
     |g| = sqrt(sum over all numbers of g^2)          g <- g * min(1, max_norm / |g|)
 
     rank 0   shard 0 of g     sum of its squares  9 --+
     rank 1   shard 1 of g     sum of its squares 16 --+-- all-reduce: 25 -->  |g| = 5 on every rank
 
-Squares add up over shards, norms do not: a rank that clips by the norm of its own shard scales its part by a factor of
-its own, and the direction of the step changes. Where gradients are whole on every rank, nothing is to be added: adding
-N equal sums would make the norm sqrt(N) too large. So say for each set of parameters over which groups its pieces lie:
+Squares add up over shards, norms do not: a rank that clips by the norm of its own shard scales its
+part by a factor of its own, and the direction of the step changes. Where gradients are whole on
+every rank, nothing is to be added: adding N equal sums would make the norm sqrt(N) too large. So
+say for each set of parameters over which groups its pieces lie:
 
-    data parallel, whole gradients        no group
-    ZeRO and FSDP shards                  the group of the shards
-    tensor- and pipeline-parallel parts   both groups; what is replicated over tp: the pipeline's alone
+    data parallel, whole gradients       no group
+    ZeRO and FSDP shards                 the group of the shards
+    tensor- and pipeline-parallel parts  both groups; what is replicated over tp: the pipeline's
+                                         alone
 """
 
 import torch
@@ -23,9 +26,9 @@ from lib import backend, collectives
 def squared_norm(parameters, groups=(), all_reduce=collectives.all_reduce):
     """The sum of the squares of all gradients, () in float64, the same on every rank of each group.
 
-    parameters: this rank's pieces, with `.grad`; one without counts as 0. groups: those over whose ranks the pieces
-    lie, one after the other; None is the world, as everywhere. Padding with zeros adds nothing.
-    Sends: an all-reduce of one number per group.
+    parameters: this rank's pieces, with `.grad`; one without counts as 0. groups: those over whose
+    ranks the pieces lie, one after the other; None is the world, as everywhere. Padding with zeros
+    adds nothing. Sends: an all-reduce of one number per group.
     """
     total = torch.zeros(1, dtype=torch.float64, device=backend.device())  # (1,)  partial
     for parameter in parameters:
@@ -51,16 +54,18 @@ def scale_gradients(parameters, norm, max_norm):
 
 
 def clip_gradients(parameters, max_norm, groups=(), all_reduce=collectives.all_reduce):
-    """Scale all gradients by one factor so that their global norm is at most `max_norm`; returns the norm before, ().
+    """Scale all gradients by one factor so that their global norm is at most `max_norm`; returns
+    the norm before, ().
 
-    What `parameters` and `groups` are, what is sent: `squared_norm`. ZeRO: clip_gradients(zero.shards, 1.0, [group]).
-    Where several sets lie over different groups, add their squares yourself:
+    What `parameters` and `groups` are, what is sent: `squared_norm`. ZeRO:
+    clip_gradients(zero.shards, 1.0, [group]). Where several sets lie over different groups, add
+    their squares yourself:
 
         norm = (squared_norm(split, [tp, pp]) + squared_norm(replicated, [pp])).sqrt()
         scale_gradients([*split, *replicated], norm, max_norm)
 
-    A norm of inf or nan makes every gradient 0 or nan, on every rank alike: with fp16, let LossScaler look first.
-    Raises ValueError for a max_norm that is not above 0.
+    A norm of inf or nan makes every gradient 0 or nan, on every rank alike: with fp16, let
+    LossScaler look first. Raises ValueError for a max_norm that is not above 0.
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm is {max_norm}: it is a length, use a number above 0")

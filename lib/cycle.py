@@ -1,11 +1,12 @@
-"""A cycle of ranks that wait for each other: none of them can move. Plain Python, for the ledger and for the plots."""
+"""A cycle of ranks that wait for each other: none of them can move. Plain Python, for the ledger
+and for the plots."""
 
 
 def find_cycle(edges):
     """The ranks of one cycle in the directed edges, smallest first, or [] if there is none.
 
-    edges: (rank, a rank that it waits for), in any order. The shortest cycle through the smallest rank that is the
-    smallest of one; time: ranks times edges.
+    edges: (rank, a rank that it waits for), in any order. The shortest cycle through the smallest
+    rank that is the smallest of one; time: ranks times edges.
     """
     after = {}
     for a, b in edges:

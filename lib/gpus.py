@@ -1,12 +1,14 @@
 """Which GPUs of this machine work: each computes a small product, once, in a process of its own.
 
-    counted by the driver      tried here                                  used
-    0 1 2 3                    0 ok, 1 ok, 2 "no kernel image", 3 ok       0 1, and the reason why not the others
+    counted by the driver  tried here                             used
+    0 1 2 3                0 ok, 1 ok, 2 "no kernel image", 3 ok  0 1, and the reason why not the
+                                                                  others
 
-`torch.cuda.device_count()` asks the driver's management library, and proves nothing: a driver too old for this torch, a
-GPU that this torch was not built for and one that another program has taken for itself are all counted. In a process of
-its own, because a notebook that has opened a GPU keeps hundreds of megabytes of it, and because the trial may crash.
-Rank r gets GPU r, so the first GPU that does not work ends the count.
+`torch.cuda.device_count()` asks the driver's management library, and proves nothing: a driver too
+old for this torch, a GPU that this torch was not built for and one that another program has taken
+for itself are all counted. In a process of its own, because a notebook that has opened a GPU keeps
+hundreds of megabytes of it, and because the trial may crash. Rank r gets GPU r, so the first GPU
+that does not work ends the count.
 """
 
 import functools
@@ -39,9 +41,11 @@ for index in range(torch.cuda.device_count()):
 
 @dataclass(frozen=True)
 class Gpus:
-    """names: of the GPUs that work, from GPU 0 on. why: what is wrong with the next one, or with all; "" if nothing.
+    """names: of the GPUs that work, from GPU 0 on. why: what is wrong with the next one, or with
+    all; "" if nothing.
 
-    bfloat16: each of them has units for it (compute capability 8.0 and above: A100, and not T4 or V100).
+    bfloat16: each of them has units for it (compute capability 8.0 and above: A100, and not T4 or
+    V100).
     """
 
     names: tuple[str, ...] = ()
@@ -55,7 +59,8 @@ class Gpus:
 
 @functools.cache
 def working() -> Gpus:
-    """The GPUs that work, tried at the first call: seconds where there are any, nothing where there are none."""
+    """The GPUs that work, tried at the first call: seconds where there are any, nothing
+    where there are none."""
     counted = torch.cuda.device_count()
     if not counted:
         return Gpus()
@@ -65,7 +70,8 @@ def working() -> Gpus:
 
 
 def tried(command: list[str], counted: int, seconds: float = SECONDS) -> Gpus:
-    """What `command` says of `counted` GPUs: a line [name, what is wrong, has it bfloat16] for each, in order."""
+    """What `command` says of `counted` GPUs: a line [name, what is wrong, has it bfloat16] for
+    each, in order."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         printed, end = done.stdout, _end(done.returncode)
@@ -76,13 +82,19 @@ def tried(command: list[str], counted: int, seconds: float = SECONDS) -> Gpus:
         name, wrong, has_it = json.loads(line)
         if wrong:
             hide = "" if counted == 1 else ". CUDA_VISIBLE_DEVICES chooses others"
-            return Gpus(tuple(names), f"GPU {len(names)} ({name}) does not work: {wrong}{hide}", bfloat16)
+            return Gpus(
+                tuple(names), f"GPU {len(names)} ({name}) does not work: {wrong}{hide}", bfloat16
+            )
         names.append(name)
         bfloat16 = bfloat16 and has_it
     if len(names) < counted:
-        return Gpus(tuple(names), f"GPU {len(names)} does not work: a trial process {end}", bfloat16)
+        return Gpus(
+            tuple(names), f"GPU {len(names)} does not work: a trial process {end}", bfloat16
+        )
     return Gpus(tuple(names), bfloat16=bfloat16)
 
 
 def _end(code):
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
+    return (
+        f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
+    )

@@ -1,15 +1,17 @@
-"""Is this machine ready for a lab? It prints nothing if all is well, and else a line for what a student should know.
+"""Is this machine ready for a lab? It prints nothing if all is well, and else a line for what a
+student should know.
 
-    laptop, cluster     something is missing, or not in the range of pyproject.toml    error: `make setup`
-    Colab, Kaggle       the same                                                       installed; what is in range stays
-    not Linux           what it does not tell (lib/linux.py)                           said
+    laptop, cluster     missing, or not in the range of pyproject.toml  error: `make setup`
+    Colab, Kaggle       the same                                        installed; the rest stays
+    not Linux           what it does not tell (lib/linux.py)            said
     GPUs                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU for more."
-    another clone       the notebook is in one clone of the course, and lib is another's                  said
-    labs/ and its copy  answers are written into labs/ itself, or the copy is of another edition          said
+    another clone       the notebook is of one clone, lib of another    said
+    labs/ and its copy  answers in labs/, or a copy of another edition  said
 
-The first cell of every lab calls `ready`; if lib is not there at all and the course has an address, it fetches the
-repository first. That lib is another clone's is said and is no error, because the lab may well work: only what it
-imports or measures next can show whether it does, and then the reader has seen which lib it was.
+The first cell of every lab calls `ready`; if lib is not there at all and the course has an address,
+it fetches the repository first. That lib is another clone's is said and is no error, because the
+lab may well work: only what it imports or measures next can show whether it does, and then the
+reader has seen which lib it was.
 """
 
 import importlib.metadata
@@ -25,19 +27,25 @@ from lib import linux
 
 COURSE = Path(__file__).parents[1]
 PROJECT = COURSE / "pyproject.toml"
-RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}  # what each sets in the environment
-SERVERS = ("jupyterlab", "nbval")  # no lab imports them: a notebook may have another server, or run in an editor
+# what each sets in the environment
+RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}
+# no lab imports them: a notebook may have another server, or run in an editor
+SERVERS = ("jupyterlab", "nbval")
 
 
 def ready() -> None:
-    """Install what is missing on Colab and Kaggle, say which GPUs and which lib are used, and prepare to launch.
+    """Install what is missing on Colab and Kaggle, say which GPUs and which lib are used, and
+    prepare to launch.
 
-    Raises RuntimeError, with what is missing and the next move, where nothing may be installed or it failed.
+    Raises RuntimeError, with what is missing and the next move, where nothing may be installed or
+    it failed.
     """
     place = next((name for variable, name in RENTED.items() if variable in os.environ), None)
     if wrong := missing():
         if not place:
-            raise RuntimeError(f"the labs need {_listed(wrong)}. Run `make setup`, then restart the kernel.")
+            raise RuntimeError(
+                f"the labs need {_listed(wrong)}. Run `make setup`, then restart the kernel."
+            )
         _install(place, wrong)
     _show_ranks_the_way()
     from lib import gpus  # needs torch, and so does what launches
@@ -50,36 +58,53 @@ def ready() -> None:
 
 
 def missing() -> dict[str, str]:
-    """{requirement of pyproject.toml that a lab needs: the version here, or "nothing"}; {} where that file is not."""
+    """{requirement of pyproject.toml that a lab needs: the version here, or "nothing"}; {} where
+    that file is not."""
     from packaging.requirements import Requirement
 
-    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"] if PROJECT.exists() else {}
+    project = (
+        tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"] if PROJECT.exists() else {}
+    )
     wanted = map(Requirement, project.get("dependencies", []))
     here = {one: _version(one.name) for one in wanted if one.name not in SERVERS}
-    return {str(one): v or "nothing" for one, v in here.items() if not (v and one.specifier.contains(v, True))}
+    return {
+        str(one): v or "nothing"
+        for one, v in here.items()
+        if not (v and one.specifier.contains(v, True))
+    }
 
 
 def said(found) -> list[str]:
     """What `found`, a lib.gpus.Gpus, means for a lab; nothing for a machine without GPUs."""
     lines, n = [], len(found.names)
     if n:
-        lines.append(f"{found}: NCCL on {'1 rank' if n == 1 else f'1 to {n} ranks'}, gloo on the CPU for more.")
+        lines.append(
+            f"{found}: NCCL on {'1 rank' if n == 1 else f'1 to {n} ranks'}, gloo on the CPU for "
+            f"more."
+        )
     if n and not found.bfloat16:
-        lines.append("These GPUs have no bfloat16 units, so computations in bfloat16 are emulated and slow.")
+        lines.append(
+            "These GPUs have no bfloat16 units, so computations in bfloat16 are emulated and slow."
+        )
     return [*lines, *([f"Not used: {found.why}"] if found.why else [])]
 
 
 def opened() -> Path | None:
-    """The notebook of this kernel, if its editor names it: VS Code in a variable, Jupyter in the environment."""
+    """The notebook of this kernel, if its editor names it: VS Code in a variable, Jupyter
+    in the environment."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    name = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME", "")
+    name = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get(
+        "JPY_SESSION_NAME", ""
+    )
     return Path(name).resolve() if str(name).endswith(".ipynb") else None
 
 
 def about_files(notebook: Path | None) -> list[str]:
-    """What a student should know about the files in use, a sentence each: whose lib this is, which copy of the lab.
+    """What a student should know about the files in use, a sentence each: whose lib this is, which
+    copy of the lab.
 
-    notebook: what `opened` returns; if that is None, the notebook is taken to be in the working directory.
+    notebook: what `opened` returns; if that is None, the notebook is taken to be in the working
+    directory.
     """
     folder = notebook.parent if notebook else Path.cwd()
     is_clone = lambda up: (up / "lib/here.py").is_file() and (up / "labs").is_dir()
@@ -89,23 +114,35 @@ def about_files(notebook: Path | None) -> list[str]:
     lines = []
     if not clone.samefile(COURSE):
         text = f"This notebook is in {clone}, but lib comes from {COURSE}"
-        lines.append(f"{text}: quit JupyterLab and run `make lab` in {clone}, which uses the lib there.")
+        lines.append(
+            f"{text}: quit JupyterLab and run `make lab` in {clone}, which uses the lib there."
+        )
     if notebook is None:
         return lines
     number = re.match(r"lab(\d+)_|", notebook.name)[1] or "0"
     if folder == clone / "labs":
-        text = f"labs/{notebook.name} is the course's own file, and answers in it would conflict with updates"
-        lines.append(f"{text}: save it and run `make lab LAB={number}`, which opens your own copy, with these answers.")
+        text = (
+            f"labs/{notebook.name} is the course's own file, and answers in it would conflict with "
+            f"updates"
+        )
+        lines.append(
+            f"{text}: save it and run `make lab LAB={number}`, which opens your own copy, with "
+            f"these answers."
+        )
     elif folder == clone / "labs" / "mine":
         newest = _edition(clone / "labs" / notebook.name)
         if newest and newest != _edition(notebook):
             text = f"labs/{notebook.name} is a different edition of this lab"
-            lines.append(f"{text}: save this notebook, and `make merge LAB={number}` puts your answers into it.")
+            lines.append(
+                f"{text}: save this notebook, and `make merge LAB={number}` puts your answers into "
+                f"it."
+            )
     return lines
 
 
 def _edition(notebook):
-    """The edition that a notebook says it is (lib/course/edition.py); None if it does not say, or is not there."""
+    """The edition that a notebook says it is (lib/course/edition.py); None if it does not
+    say, or is not there."""
     try:
         return json.loads(notebook.read_text(encoding="utf-8"))["metadata"]["course"]["edition"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -113,7 +150,8 @@ def _edition(notebook):
 
 
 def _show_ranks_the_way():
-    """What is started from here must find lib, too, where the first cell has put the fetched course on sys.path."""
+    """What is started from here must find lib, too, where the first cell has put the
+    fetched course on sys.path."""
     path = os.environ.get("PYTHONPATH", "")
     if str(COURSE) in sys.path and str(COURSE) not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), path]))
@@ -128,12 +166,24 @@ def _version(name):
 
 def _install(place, wrong):
     print(f"{place}: installing {_listed(wrong)}; about a minute")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wrong]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        *wrong,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     importlib.invalidate_caches()
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        switch = " On Kaggle, switch Internet on in the notebook's settings." if place == "Kaggle" else ""
+        switch = (
+            " On Kaggle, switch Internet on in the notebook's settings."
+            if place == "Kaggle"
+            else ""
+        )
         raise RuntimeError(f"pip could not install {_listed(wrong)}: {last}.{switch}")
     if loaded := [name for name in map(_name, wrong) if name in sys.modules]:
         replaced = f"this kernel has loaded an older version of {' and '.join(loaded)}"

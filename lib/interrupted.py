@@ -1,14 +1,18 @@
-"""A small job whose ranks are killed at times drawn before: what failures, saves and restarts cost it, measured.
+"""A small job whose ranks are killed at times drawn before: what failures, saves and restarts cost
+it, measured.
 
     failure       + restart                + save                          failure
-       X [launch, load, wait]|step|step|step|wait, save|step|step|step|wait, sa X [launch, load, wait]|step ...
+       X [launch, load, wait]|step|step|step|wait, save|step|step|step|wait, sa X [launch, load,
+       wait]|step ...
                               [==== kept ====]          [=== lost ===]
 
-The ranks train a GPT data parallel, and the last one kills itself by SIGKILL when its time has come, whatever it does
-then; all start again from the last whole checkpoint. What is kept is what the folder of checkpoints says.
+The ranks train a GPT data parallel, and the last one kills itself by SIGKILL when its time has
+come, whatever it does then; all start again from the last whole checkpoint. What is kept is what
+the folder of checkpoints says.
 
-Each step, save and restart takes the time of a Pace, longer than what it does. So a formula may be given these times,
-also on a machine that has other things to do: `pace_here` makes all of them longer there.
+Each step, save and restart takes the time of a Pace, longer than what it does. So a formula may be
+given these times, also on a machine that has other things to do: `pace_here` makes all of them
+longer there.
 """
 
 import itertools
@@ -48,21 +52,27 @@ NO_PACE, PACE = Pace(0, 0, 0, 0), Pace(step=0.01, save=0.06, restart=0.25, mtbf=
 
 
 def pace_here(pace=PACE, nproc=2):
-    """The Pace, every part of it so many times longer, MOST at most, that this machine can keep it, as it is now."""
+    """The Pace, every part of it so many times longer, MOST at most, that this machine can
+    keep it, as it is now."""
     with tempfile.TemporaryDirectory() as folder:
         _until_killed(folder, 1, NO_PACE, 0.0, time.monotonic(), nproc)
         failed = time.monotonic()
-        took = launch.capture(train, folder, 4, NO_PACE, failed, None, TRIED, nproc=nproc, ledger=False)[0]
+        took = launch.capture(
+            train, folder, 4, NO_PACE, failed, None, TRIED, nproc=nproc, ledger=False
+        )[0]
     needs = Pace(took["step"], took["save"], took["ready"] - failed, 0)
-    return pace.times(min(MOST, max(1.0, *(ROOM * n / p for n, p in zip(needs[:3], pace[:3], strict=True)))))
+    return pace.times(
+        min(MOST, max(1.0, *(ROOM * n / p for n, p in zip(needs[:3], pace[:3], strict=True))))
+    )
 
 
 def kept_steps(folder, gaps, every, pace, nproc=2):
-    """(n,) steps that were kept between failures that lie so many seconds apart, (n,): each a SIGKILL of the last rank.
+    """(n,) steps that were kept between failures that lie so many seconds apart, (n,): each a
+    SIGKILL of the last rank.
 
-    folder: of the checkpoints, in which the job goes on; every: steps between two saves. A failure has come before the
-    first of them, too: all begin with a restart. Takes sum(gaps) seconds. Raises launch.RankError if ranks end
-    otherwise.
+    folder: of the checkpoints, in which the job goes on; every: steps between two saves. A failure
+    has come before the first of them, too: all begin with a restart. Takes sum(gaps) seconds.
+    Raises launch.RankError if ranks end otherwise.
     """
     kept, failed = [], time.monotonic()
     for gap in gaps:
@@ -76,7 +86,9 @@ def kept_steps(folder, gaps, every, pace, nproc=2):
 def _until_killed(folder, every, pace, failed, fails, nproc):
     longest = 60 + max(0.0, fails - time.monotonic())  # seconds, to restart and until it is killed
     try:
-        launch.capture(train, folder, every, pace, failed, fails, nproc=nproc, timeout=longest, ledger=False)
+        launch.capture(
+            train, folder, every, pace, failed, fails, nproc=nproc, timeout=longest, ledger=False
+        )
     except launch.RankError as error:
         if error.kind != "died":
             raise
@@ -85,13 +97,16 @@ def _until_killed(folder, every, pace, failed, fails, nproc):
 def train(folder, every, pace, failed=0.0, fails=None, steps=None):
     """On ranks: go on from the last checkpoint of `folder`, and save after every `every` steps.
 
-    failed: when the failure before it came, from which on the restart counts; fails: when the last rank is killed, None
-    for never. Both by time.monotonic(), which all processes of a machine share. steps: of the whole job, None for ever.
-    Returns {"loss", "ready": when it went on, "step", "save": seconds that these really took, medians}.
+    failed: when the failure before it came, from which on the restart counts; fails: when the last
+    rank is killed, None for never. Both by time.monotonic(), which all processes of a machine
+    share. steps: of the whole job, None for ever. Returns {"loss", "ready": when it went on,
+    "step", "save": seconds that these really took, medians}.
     """
     rank, N = dist.get_rank(), dist.get_world_size()
     if fails is not None and rank == N - 1:
-        kill = threading.Timer(max(0.0, fails - time.monotonic()), os.kill, (os.getpid(), signal.SIGKILL))
+        kill = threading.Timer(
+            max(0.0, fails - time.monotonic()), os.kill, (os.getpid(), signal.SIGKILL)
+        )
         kill.daemon = True
         kill.start()
     data, took, loss = texts.load(), {"step": [], "save": []}, None
@@ -114,14 +129,19 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
             due += pace.save
             _wait_until(due - pace.save / 2)  # it is whole at its end
             begin = time.monotonic()
-            checkpoint.save(folder, step + 1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+            checkpoint.save(
+                folder, step + 1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            )
             took["save"].append(2 * (time.monotonic() - begin))  # in half of its time
             _wait_until(due)
-    return {"loss": loss.item(), "ready": ready} | {part: float(np.median(each)) for part, each in took.items()}
+    return {"loss": loss.item(), "ready": ready} | {
+        part: float(np.median(each)) for part, each in took.items()
+    }
 
 
 def _as_saved(folder, vocab_size):
-    """(model, optimizer, the step to go on with), as the last checkpoint has them; the same on every rank."""
+    """(model, optimizer, the step to go on with), as the last checkpoint has them; the same
+    on every rank."""
     torch.manual_seed(0)
     model, first = GPT(Shape(vocab_size, SEQ_LEN, n_layers=1, hidden=16, n_heads=2)), 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -138,7 +158,9 @@ def _average(parameters, N):
     gradients = [parameter.grad for parameter in parameters]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     collectives.all_reduce(flat)
-    for gradient, mean in zip(gradients, (flat / N).split([g.numel() for g in gradients]), strict=True):
+    for gradient, mean in zip(
+        gradients, (flat / N).split([g.numel() for g in gradients]), strict=True
+    ):
         gradient.copy_(mean.view_as(gradient))
 
 

@@ -1,15 +1,17 @@
-"""What only Linux tells or does. Elsewhere, as on macOS, each of these says that it does not know, and nothing fails.
+"""What only Linux tells or does. Elsewhere, as on macOS, each of these says that it does not know,
+and nothing fails.
 
-    asked                                   Linux                            elsewhere, or hidden (WITHOUT)
-    when did threads run, or wait?          /proc/<pid>/task/*/schedstat     {}      no rank is ever called idle
-    state of a process; its parent          /proc/<pid>/stat                 "", {}  ranks that rest are not stopped
-    memory that it holds, that is free      /proc, the control group         0, inf  the sets of ranks are not limited
-    die with the parent                     prctl(2)                         ranks ask five times a second who it is
-    children of this process?               waitid(2), WNOWAIT               False   they do not retire a set
-    processors that it may use              sched_getaffinity(2)             all that there are
-    shut a notebook in                      unshare(2): course/namespaces.py limits alone, and the grade says so
+    asked                       Linux                         elsewhere, or hidden (WITHOUT)
+    when threads ran or waited  /proc/<pid>/task/*/schedstat  {}      no rank is ever called idle
+    a process's state, parent   /proc/<pid>/stat              "", {}  resting ranks are not stopped
+    memory it holds; free       /proc, the control group      0, inf  sets of ranks are not limited
+    die with the parent         prctl(2)                      ranks ask who it is 5 times a second
+    children of this process?   waitid(2), WNOWAIT            False   they do not retire a set
+    processors that it may use  sched_getaffinity(2)          all that there are
+    shut a notebook in          unshare(2): namespaces.py     limits alone, and the grade says so
 
-`missing` says in a sentence what a person loses. The variable LAB_WITHOUT_LINUX hides all of it, for tests.
+`missing` says in a sentence what a person loses. The variable LAB_WITHOUT_LINUX hides all of it,
+for tests.
 """
 
 import contextlib
@@ -33,8 +35,9 @@ def missing() -> str:
     if IS_HERE:
         return ""
     return (
-        f"{sys.platform} does not tell what a process waits for: a hang inside C++ is found at the timeout and not "
-        "within seconds, and graded notebooks are not shut off from files and network."
+        f"{sys.platform} does not tell what a process waits for: a hang inside C++ is found at the "
+        f"timeout and not within seconds, and graded notebooks are not shut off from files and "
+        "network."
     )
 
 
@@ -61,7 +64,8 @@ def counts_waiting() -> bool:
 
 
 def state(pid: int) -> str:
-    """Of a process: "R" runs or is ready, "S" sleeps, "D" waits for a disk, "T" is stopped, "" cannot be known."""
+    """Of a process: "R" runs or is ready, "S" sleeps, "D" waits for a disk, "T" is stopped, ""
+    cannot be known."""
     with contextlib.suppress(OSError):
         return _state(f"{pid}/stat")
     return ""
@@ -78,7 +82,8 @@ def parents() -> dict[int, int]:
 
 
 def held(pid: int) -> int:
-    """Bytes of memory that a process has for itself, without files'; 0 if that cannot be known. Quick."""
+    """Bytes of memory that a process has for itself, without files'; 0 if that
+    cannot be known. Quick."""
     with contextlib.suppress(OSError):
         _, resident, shared, *_ = map(int, _read(f"{pid}/statm").split())
         return (resident - shared) * os.sysconf("SC_PAGESIZE")
@@ -88,7 +93,9 @@ def held(pid: int) -> int:
 def held_with_share(pid: int) -> int:
     """The same, with its part of what it shares: Pss in smaps_rollup. Slow: a walk of its pages."""
     with contextlib.suppress(OSError, ValueError):
-        (pss,) = (line for line in _read(f"{pid}/smaps_rollup").splitlines() if line.startswith("Pss:"))
+        (pss,) = (
+            line for line in _read(f"{pid}/smaps_rollup").splitlines() if line.startswith("Pss:")
+        )
         return 1024 * int(pss.split()[1])
     return 0
 
@@ -99,14 +106,22 @@ def processors() -> list[int]:
 
 
 def free() -> float:
-    """Bytes of memory that are free, for this machine and for the control group of this process; inf if not known."""
+    """Bytes of memory that are free, for this machine and for the control group of this process;
+    inf if not known."""
     found = float("inf")
     with contextlib.suppress(OSError, StopIteration):
-        available = (line.split()[1] for line in _read("meminfo").splitlines() if line.startswith("MemAvailable:"))
+        available = (
+            line.split()[1]
+            for line in _read("meminfo").splitlines()
+            if line.startswith("MemAvailable:")
+        )
         found = 1024 * int(next(available))
     if IS_HERE:
         with contextlib.suppress(OSError, ValueError):
-            most, used = (int(Path(f"/sys/fs/cgroup/memory.{which}").read_text()) for which in ("max", "current"))
+            most, used = (
+                int(Path(f"/sys/fs/cgroup/memory.{which}").read_text())
+                for which in ("max", "current")
+            )
             found = min(found, most - used)
     return found
 
@@ -144,7 +159,8 @@ def _state(path):
 
 
 def _read(path):
-    """A file of /proc, which is short. Not by `open`, which takes twice as long: ranks are looked at all the time."""
+    """A file of /proc, which is short. Not by `open`, which takes twice as long: ranks are looked
+    at all the time."""
     file = os.open(f"{PROC}/{path}", os.O_RDONLY)
     try:
         return os.read(file, 1 << 16).decode()

@@ -1,17 +1,23 @@
-"""A measurement proves its sentence: it is repeated in rounds, and ends in a claim with one of three outcomes.
+"""A measurement proves its sentence: it is repeated in rounds, and ends in a claim with one of
+three outcomes.
 
-    holds                  all of the claim's interval is within its bounds: it is printed with its numbers
-    refuted                all of it is outside, twice, on a machine that had nothing else to do: raises Refuted
-    could not be measured  neither: a line says so, there is no result, and so no figure with nonsense
+    holds                  all of the claim's interval is within its bounds: it is printed with its
+                           numbers
+    refuted                all of it is outside, twice, on a machine that had nothing else to do:
+                           raises Refuted
+    could not be measured  neither: a line says so, there is no result, and so no figure with
+                           nonsense
 
-    round 0    star  ring        value, one number a round, such as star / ring: what slows a second slows both sides
-    round 1    ring  star        interval: the median over the rounds, with 95 % bounds by the bootstrap (Efron 1979)
+    round 0  star  ring  value, one number a round, such as star / ring: what slows a second slows
+                         both sides
+    round 1  ring  star  interval: the median over the rounds, with 95 % bounds by the bootstrap
+                         (Efron 1979)
     ...
 
-While one measures, ranks of other notebooks on this machine wait (lib/launch/alone.py). What else runs is seen by what
-it uses of the processors: such rounds cannot refute. More rounds are taken until the claims hold or are refuted, or
-patience ends. With LAB_CLAIMS=hold, as where solutions are executed and validated, only "holds" passes; with
-LAB_CLAIMS=once there is one try and nobody waits.
+While one measures, ranks of other notebooks on this machine wait (lib/launch/alone.py). What else
+runs is seen by what it uses of the processors: such rounds cannot refute. More rounds are taken
+until the claims hold or are refuted, or patience ends. With LAB_CLAIMS=hold, as where solutions are
+executed and validated, only "holds" passes; with LAB_CLAIMS=once there is one try and nobody waits.
 """
 
 import contextlib
@@ -27,11 +33,15 @@ import psutil
 from lib import linux
 from lib.launch.alone import alone
 
-BUSY = 0.1  # of the processors: if others use more, and nearly all are in use, the machine is too busy to tell
+# of the processors: if others use more, and nearly all are in use, the machine is too busy to tell
+BUSY = 0.1
 IDLE = 0.3  # of the processors: where so many have nothing to do, others are in nobody's way
 PATIENCE = 20.0  # seconds after which no other try is begun
-TO_HOLD = 6  # times as long where every claim has to hold: a machine that is busy now may not be so later
-SHORTEST = 0.2  # seconds that a try lasts, at least: the system counts what processors did in steps of 10 ms
+TO_HOLD = (
+    6  # times as long where every claim has to hold: a machine that is busy now may not be so later
+)
+# seconds that a try lasts, at least: the system counts what processors did in steps of 10 ms
+SHORTEST = 0.2
 RESAMPLES = 2000
 Rounds = Mapping[object, np.ndarray]  # {side: (rounds, ...)}
 
@@ -49,7 +59,8 @@ class Interval(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a measurement is to show. sentence: with {} where the value goes, as in "{:.1f} times as fast".
+    """What a measurement is to show. sentence: with {} where the value goes, as in "{:.1f} times as
+    fast".
 
     value: of {side: (rounds, ...) numbers}, the (rounds,) numbers of which the claim is made.
     """
@@ -75,19 +86,25 @@ class Claim(NamedTuple):
 
 
 def interval(values) -> Interval:
-    """The median of `values` (n,) with its bootstrap 95 % interval. The same values give the same interval."""
+    """The median of `values` (n,) with its bootstrap 95 % interval. The same values give
+    the same interval."""
     values = np.asarray(values, dtype=float)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-        raise ValueError(f"an interval needs a line of finite numbers, got shape {values.shape}: {values.tolist()[:8]}")
+        raise ValueError(
+            f"an interval needs a line of finite numbers, got shape {values.shape}: "
+            f"{values.tolist()[:8]}"
+        )
     drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
     low, high = np.quantile(np.median(values[drawn], axis=1), [0.025, 0.975])
     return Interval(float(np.median(values)), float(low), float(high))
 
 
 def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
-    """Call every clock once a round, forwards in even rounds and backwards in odd ones; the seconds that each returned.
+    """Call every clock once a round, forwards in even rounds and backwards in odd ones; the seconds
+    that each returned.
 
-    Returns (rounds, sides). With clocks [ours, theirs, again] both pairs are neighbours, and each leads half the time.
+    Returns (rounds, sides). With clocks [ours, theirs, again] both pairs are neighbours, and each
+    leads half the time.
     """
     seconds = np.empty((rounds, len(clocks)))
     for i in range(rounds):
@@ -98,16 +115,20 @@ def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
 
 
 def in_turns(sides: Mapping[object, Callable[[], object]], rounds: int) -> dict[object, np.ndarray]:
-    """{side: (rounds,) seconds that its function took}, round by round, every other one backwards."""
+    """{side: (rounds,) seconds that its function took}, round by round, every other
+    one backwards."""
     seconds = interleave([lambda fn=fn: _seconds(fn) for fn in sides.values()], rounds)
     return dict(zip(sides, seconds.T, strict=True))
 
 
-def measure(run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENCE) -> dict[object, np.ndarray] | None:
-    """Take rounds until every claim holds or one is refuted, and say how it ended. All rounds; None if it is not known.
+def measure(
+    run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENCE
+) -> dict[object, np.ndarray] | None:
+    """Take rounds until every claim holds or one is refuted, and say how it ended. All rounds; None
+    if it is not known.
 
-    run() -> {side: (rounds, ...) numbers}, of at least 3 rounds. patience: seconds after which no other try is begun.
-    Raises Refuted.
+    run() -> {side: (rounds, ...) numbers}, of at least 3 rounds. patience: seconds after which no
+    other try is begun. Raises Refuted.
     """
     asked = os.environ.get("LAB_CLAIMS")
     patience *= {"once": 0, "hold": TO_HOLD}.get(asked, 1)
@@ -123,7 +144,9 @@ def measure(run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENC
             if asked == "hold":
                 raise Refuted(f"{says}; other programs used {others:.0%} of the processors")
             why = (
-                f"Other programs used {others:.0%} of the processors" if others > BUSY else "The rounds differ too much"
+                f"Other programs used {others:.0%} of the processors"
+                if others > BUSY
+                else "The rounds differ too much"
             )
             print(_lines(f"{says}. {why}: run this cell again when the machine has less to do."))
             return None
@@ -131,7 +154,8 @@ def measure(run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENC
 
 
 def _tries(run, claims, patience):
-    """(rounds, [(outcome, interval) of each claim], share of the processors that others used in the last try)"""
+    """(rounds, [(outcome, interval) of each claim], share of the processors that others
+    used in the last try)"""
     deadline, quiet, said = time.monotonic() + patience, {}, 0
     while True:
         before, new = _used(), {}
@@ -153,8 +177,13 @@ def _tries(run, claims, patience):
 def _joined(rounds, more):
     more = {side: np.asarray(values) for side, values in more.items()}
     if any(len(values) < 3 for values in more.values()):
-        raise ValueError(f"a claim needs 3 rounds or more, not {[len(values) for values in more.values()]}")
-    return {side: np.concatenate([rounds.get(side, values[:0]), values]) for side, values in more.items()}
+        raise ValueError(
+            f"a claim needs 3 rounds or more, not {[len(values) for values in more.values()]}"
+        )
+    return {
+        side: np.concatenate([rounds.get(side, values[:0]), values])
+        for side, values in more.items()
+    }
 
 
 class _Used(NamedTuple):
@@ -168,7 +197,8 @@ def _used():
     mine, us = 0.0, psutil.Process()
     for process in (us, *us.children(recursive=True)):
         try:
-            mine += sum(process.cpu_times()[:4])  # user, system, and the same of children that have ended
+            # user, system, and the same of children that have ended
+            mine += sum(process.cpu_times()[:4])
         except psutil.Error:
             continue  # ended meanwhile
     all_of_them = psutil.cpu_times(percpu=True)
@@ -185,7 +215,9 @@ def _between(before, after):
 
 
 def _lines(text):
-    return textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _seconds(fn):

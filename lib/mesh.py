@@ -1,6 +1,7 @@
 """A mesh: the ranks in a grid of named axes, and the groups along its axes.
 
-    sizes = {"pp": 2, "dp": 2, "tp": 2}       8 ranks; the last axis runs fastest, like the last digit of a number
+    sizes = {"pp": 2, "dp": 2, "tp": 2}  8 ranks; the last axis runs fastest, like the last digit of
+                                         a number
 
                  dp = 0     dp = 1            rank 5 = 1 0 1: pp = 1, dp = 0, tp = 1
                tp 0   1   tp 0   1
@@ -13,12 +14,14 @@
 
 A group along some axes holds the ranks that differ in these coordinates and in no other.
 
-Any order of axes is a mesh. Which one is a question of wires: neighbours in number share a node, so the axis that sends
-most runs fastest. Megatron-LM's order, fastest first, is tp, cp, dp, pp. Its experts have a mesh of their own over the
-same ranks, with the same pp: etp, ep, edp, pp (ep at cp's place).
+Any order of axes is a mesh. Which one is a question of wires: neighbours in number share a node, so
+the axis that sends most runs fastest. Megatron-LM's order, fastest first, is tp, cp, dp, pp. Its
+experts have a mesh of their own over the same ranks, with the same pp: etp, ep, edp, pp (ep at cp's
+place).
 
-Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM". Their
-model of 10^12 parameters ran on 3,072 GPUs as {"pp": 64, "dp": 6, "tp": 8}, a tensor group in each DGX of 8 GPUs.
+Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
+Megatron-LM". Their model of 10^12 parameters ran on 3,072 GPUs as {"pp": 64, "dp": 6, "tp": 8}, a
+tensor group in each DGX of 8 GPUs.
 
 Everything here but `Mesh` is plain Python: a layout of 3,072 ranks needs none of them.
 """
@@ -29,20 +32,31 @@ import torch.distributed as dist
 
 
 def check_sizes(sizes, world_size):
-    """Raise ValueError unless the axes' sizes multiply to `world_size`; it names the axis to change, and to what."""
-    n, said = math.prod(sizes.values()), " * ".join(f"{axis}={size}" for axis, size in sizes.items())
+    """Raise ValueError unless the axes' sizes multiply to `world_size`; it names the axis to
+    change, and to what."""
+    n, said = (
+        math.prod(sizes.values()),
+        " * ".join(f"{axis}={size}" for axis, size in sizes.items()),
+    )
     for axis, size in sizes.items():
         if size < 1:
-            raise ValueError(f"mesh {said}: axis {axis} has {size} ranks; leave it at 1 where you do not use it")
+            raise ValueError(
+                f"mesh {said}: axis {axis} has {size} ranks; leave it at 1 where you do not use it"
+            )
     if n != world_size:
-        fits = [f"{axis}={world_size * size // n}" for axis, size in sizes.items() if world_size * size % n == 0]
+        fits = [
+            f"{axis}={world_size * size // n}"
+            for axis, size in sizes.items()
+            if world_size * size % n == 0
+        ]
         use = " or ".join(fits) if fits else f"sizes whose product is {world_size}"
         raise ValueError(f"mesh {said} = {n}, but world_size is {world_size}: use {use}")
 
 
 # exercise: lab6.coordinates
 def coordinates(rank, sizes):
-    """Where `rank` is: {axis: coordinate}, in the order of `sizes`. Raises ValueError for a rank outside the mesh."""
+    """Where `rank` is: {axis: coordinate}, in the order of `sizes`. Raises ValueError for a rank
+    outside the mesh."""
     if not 0 <= rank < (n := math.prod(sizes.values())):
         raise ValueError(f"rank {rank} in a mesh of {n} ranks, 0 to {n - 1}: {sizes}")
     found = {}
@@ -53,7 +67,8 @@ def coordinates(rank, sizes):
 
 # exercise: lab6.rank_at
 def rank_at(where, sizes):
-    """The rank at {axis: coordinate}, the inverse of `coordinates`. Raises ValueError where an axis is missing."""
+    """The rank at {axis: coordinate}, the inverse of `coordinates`. Raises ValueError where
+    an axis is missing."""
     if where.keys() != sizes.keys():
         raise ValueError(f"coordinates {where} for the axes {', '.join(sizes)}: give one of each")
     rank = 0
@@ -66,7 +81,8 @@ def rank_at(where, sizes):
 
 # exercise: lab6.groups_along
 def groups_along(axes, sizes):
-    """[[rank, ...], ...]: all groups along these axes, each rank in one; ascending, by their first ranks.
+    """[[rank, ...], ...]: all groups along these axes, each rank in one; ascending, by their first
+    ranks.
 
     Raises ValueError for an axis that the mesh does not have.
     """
@@ -81,11 +97,15 @@ def groups_along(axes, sizes):
 def _check_axes(axes, sizes):
     if unknown := [axis for axis in axes if axis not in sizes]:
         here = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-        raise ValueError(f"no axis {', '.join(unknown)} in the mesh {here}: add {unknown[0]}=1 where you do not use it")
+        raise ValueError(
+            f"no axis {', '.join(unknown)} in the mesh {here}: add {unknown[0]}=1 where you do not "
+            f"use it"
+        )
 
 
 def axes_of(ranks, sizes):
-    """The axes in which these ranks differ, in the order of `sizes`: those that a group, or a message, lies along."""
+    """The axes in which these ranks differ, in the order of `sizes`: those that a group, or a
+    message, lies along."""
     places = [coordinates(rank, sizes) for rank in ranks]
     return tuple(axis for axis in sizes if len({place[axis] for place in places}) > 1)
 
@@ -93,7 +113,8 @@ def axes_of(ranks, sizes):
 def sent_along(entries, sizes):
     """{axes: elements}: what all ranks sent, by the axes of the group they sent it in.
 
-    entries: of a ledger: each message by the group that it was sent in, whichever of its members it went to.
+    entries: of a ledger: each message by the group that it was sent in, whichever of its members it
+    went to.
     """
     sent = {}
     for entry in entries:
@@ -104,15 +125,17 @@ def sent_along(entries, sizes):
 
 
 class Mesh:
-    """A mesh over all ranks of the world, with this rank's groups. Every rank makes it, with the same arguments.
+    """A mesh over all ranks of the world, with this rank's groups. Every rank makes it, with the
+    same arguments.
 
         mesh = Mesh({"pp": 2, "dp": 2, "tp": 2}, sets=[("dp", "tp")])
-        mesh.here                       {"pp": 1, "dp": 0, "tp": 1} on rank 5
-        mesh.group("tp")                of ranks 4 and 5, for any function of this course that takes a group
-        mesh.group("dp", "tp")          of ranks 4 to 7
+        mesh.here               {"pp": 1, "dp": 0, "tp": 1} on rank 5
+        mesh.group("tp")        of ranks 4 and 5, for any function of this course that takes a group
+        mesh.group("dp", "tp")  of ranks 4 to 7
 
-    sizes: {axis: size}, the slowest axis first. sets: the sets of several axes that need groups; each axis alone has
-    its groups anyway. Sends nothing itself. Raises ValueError if the sizes do not make the world.
+    sizes: {axis: size}, the slowest axis first. sets: the sets of several axes that need groups;
+    each axis alone has its groups anyway. Sends nothing itself. Raises ValueError if the sizes do
+    not make the world.
     """
 
     def __init__(self, sizes, sets=()):
@@ -128,11 +151,16 @@ class Mesh:
                     self.groups[frozenset(axes)] = made[ranks]
 
     def group(self, *axes):
-        """This rank's group along these axes. Raises ValueError for an unknown axis, or a set that has no groups."""
+        """This rank's group along these axes. Raises ValueError for an unknown axis, or a set that
+        has no groups."""
         _check_axes(axes, self.sizes)
         if frozenset(axes) not in self.groups:
-            there = "; ".join(", ".join(axis for axis in self.sizes if axis in axes) for axes in self.groups)
-            raise ValueError(f"no group along {', '.join(axes)}, only along {there}: Mesh(sizes, sets=[{axes}])")
+            there = "; ".join(
+                ", ".join(axis for axis in self.sizes if axis in axes) for axes in self.groups
+            )
+            raise ValueError(
+                f"no group along {', '.join(axes)}, only along {there}: Mesh(sizes, sets=[{axes}])"
+            )
         return self.groups[frozenset(axes)]
 
     def size(self, *axes):
@@ -140,6 +168,7 @@ class Mesh:
         return math.prod(self.sizes[axis] for axis in axes)
 
     def place(self, *axes):
-        """This rank's number in the group along these axes, 0 to size - 1: which share of the rows is its own, say."""
+        """This rank's number in the group along these axes, 0 to size - 1: which share of the rows
+        is its own, say."""
         along = {axis: size for axis, size in self.sizes.items() if axis in axes}
         return rank_at({axis: self.here[axis] for axis in along}, along)

@@ -1,14 +1,20 @@
-"""A small GPT, the model of all labs (Radford et al. 2019, "Language models are unsupervised multitask learners").
+"""A small GPT, the model of all labs (Radford et al. 2019, "Language models are unsupervised
+multitask learners").
 
-    tokens -> embedding -> block 0 -> ... -> block L-1 -> norm -> head -> logits     a pipeline cuts between blocks
-    block:  x = x + attention(norm1(x))     q, k, v by columns, out by rows          tensor parallelism cuts inside
-            x = x + mlp(norm2(x))           up by columns, down by rows              experts take the place of mlp
-    The head's weight is the token embedding's: one parameter, used twice, its gradient the sum of both uses.
+    tokens -> embedding -> block 0 -> ... -> block L-1 -> norm -> head -> logits
+    block:  x = x + attention(norm1(x))     q, k, v by columns, out by rows
+            x = x + mlp(norm2(x))           up by columns, down by rows
 
-B sequences of T tokens, V vocabulary, D hidden, H heads of width d = D/H, K key/value heads, F MLP width, L blocks.
+    A pipeline cuts between blocks, tensor parallelism inside; experts take the place of mlp.
+    The head's weight is the token embedding's: one parameter, used twice, its gradient the sum of
+    both uses.
 
-Positions are learned, one vector each: the embedding alone knows them, so a block is the same code wherever it runs.
-Attention is written out, not fused: the backward of a GPU's fused kernel adds in no fixed order, and labs compare runs.
+B sequences of T tokens, V vocabulary, D hidden, H heads of width d = D/H, K key/value heads, F MLP
+width, L blocks.
+
+Positions are learned, one vector each: the embedding alone knows them, so a block is the same code
+wherever it runs. Attention is written out, not fused: the backward of a GPU's fused kernel adds in
+no fixed order, and labs compare runs.
 """
 
 import math
@@ -21,7 +27,8 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers that make a GPT. Fewer n_kv_heads than n_heads is grouped-query attention (Ainslie et al. 2023)."""
+    """The numbers that make a GPT. Fewer n_kv_heads than n_heads is grouped-query attention
+    (Ainslie et al. 2023)."""
 
     vocab_size: int
     seq_len: int  # the longest sequence, T
@@ -34,15 +41,29 @@ class Shape:
 
     def __post_init__(self):
         # A frozen dataclass fills in its own defaults this way; afterwards every field is a number.
-        object.__setattr__(self, "n_kv_heads", self.n_heads if self.n_kv_heads is None else self.n_kv_heads)
-        object.__setattr__(self, "mlp_hidden", 4 * self.hidden if self.mlp_hidden is None else self.mlp_hidden)
-        for name in ("vocab_size", "seq_len", "n_layers", "hidden", "n_heads", "n_kv_heads", "mlp_hidden"):
+        object.__setattr__(
+            self, "n_kv_heads", self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+        )
+        object.__setattr__(
+            self, "mlp_hidden", 4 * self.hidden if self.mlp_hidden is None else self.mlp_hidden
+        )
+        for name in (
+            "vocab_size",
+            "seq_len",
+            "n_layers",
+            "hidden",
+            "n_heads",
+            "n_kv_heads",
+            "mlp_hidden",
+        ):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it counts something, use 1 or more")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}: it counts something, use 1 or more"
+                )
         if self.hidden % self.n_heads:
             raise ValueError(
-                f"hidden {self.hidden} / n_heads {self.n_heads} is not whole: "
-                f"use hidden {math.ceil(self.hidden / self.n_heads) * self.n_heads} or another number of heads"
+                f"hidden {self.hidden} / n_heads {self.n_heads} is not whole: use hidden "
+                f"{math.ceil(self.hidden / self.n_heads) * self.n_heads} or another number of heads"
             )
         if self.n_heads % self.n_kv_heads:
             raise ValueError(
@@ -50,7 +71,9 @@ class Shape:
                 "each key/value head serves the same number of query heads"
             )
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}: it is a probability, use 0 <= dropout < 1")
+            raise ValueError(
+                f"dropout is {self.dropout}: it is a probability, use 0 <= dropout < 1"
+            )
 
 
 class Embedding(nn.Module):
@@ -65,13 +88,17 @@ class Embedding(nn.Module):
     def forward(self, tokens):
         length, longest = tokens.shape[-1], self.position.num_embeddings
         if length > longest:
-            raise ValueError(f"a sequence of {length} tokens, the model has {longest} positions: use seq_len={length}")
+            raise ValueError(
+                f"a sequence of {length} tokens, the model has {longest} positions: use "
+                f"seq_len={length}"
+            )
         positions = torch.arange(length, device=tokens.device)  # (T,)
         return self.dropout(self.token(tokens) + self.position(positions))  # (B, T, D)
 
 
 def split_heads(x, head_dim):
-    """(B, T, heads * d) -> (B, heads, T, d). Head i is columns i*d to (i+1)*d: a column split is a split by heads."""
+    """(B, T, heads * d) -> (B, heads, T, d). Head i is columns i*d to (i+1)*d: a column split is a
+    split by heads."""
     return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
@@ -81,21 +108,25 @@ def merge_heads(x):
 
 
 def causal_attention(q, k, v, dropout=0.0):
-    """softmax(q k^T / sqrt(d)) v, where token t sees tokens 0..t. q (B, H, T, d); k, v (B, K, T, d) -> (B, H, T, d).
+    """softmax(q k^T / sqrt(d)) v, where token t sees tokens 0..t. q (B, H, T, d); k, v (B, K, T, d)
+    -> (B, H, T, d).
 
-    Query head i uses key/value head i // (H/K). `dropout` is the probability of dropping an attention weight.
-    It knows no model: with H and K the heads of one rank, it is one rank's attention.
+    Query head i uses key/value head i // (H/K). `dropout` is the probability of dropping an
+    attention weight. It knows no model: with H and K the heads of one rank, it is one rank's
+    attention.
     """
     (T, d), share = q.shape[-2:], q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)  # (B, H, T, d)
     scores = q @ k.transpose(-1, -2) / math.sqrt(d)  # (B, H, T, T)
-    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T)  True above the diagonal
+    # (T, T)  True above the diagonal
+    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
     weights = scores.masked_fill(later, -math.inf).softmax(-1)  # (B, H, T, T)
     return F.dropout(weights, dropout) @ v  # (B, H, T, d)
 
 
 class Attention(nn.Module):
-    """(B, T, D) -> (B, T, D). q, k, v stand apart, so each is split by columns (heads) with one slice; out by rows."""
+    """(B, T, D) -> (B, T, D). q, k, v stand apart, so each is split by columns (heads) with one
+    slice; out by rows."""
 
     def __init__(self, shape):
         super().__init__()
@@ -127,7 +158,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer, (B, T, D) -> (B, T, D). Each part reads the norm of the residual stream x and adds to x."""
+    """One layer, (B, T, D) -> (B, T, D). Each part reads the norm of the residual stream x
+    and adds to x."""
 
     def __init__(self, shape):
         super().__init__()
@@ -142,16 +174,19 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The whole model, on torch's default device. `seed` alone decides every weight, whatever the device and the rank.
+    """The whole model, on torch's default device. `seed` alone decides every weight, whatever the
+    device and the rank.
 
-    Parameters: V*D + T*D, per block 2D(D+1) + 2Kd(D+1) + 2DF + F + D + 4D, and 2D for the last norm.
+    Parameters: V*D + T*D, per block 2D(D+1) + 2Kd(D+1) + 2DF + F + D + 4D, and 2D for the last
+    norm.
     """
 
     def __init__(self, shape, seed=0):
         super().__init__()
         self.shape = shape
-        # Built on the CPU, where one seed gives the same numbers on every machine. fork_rng: the layers initialise
-        # themselves when they are made, and those numbers are thrown away; the global random state must not notice.
+        # Built on the CPU, where one seed gives the same numbers on every machine. fork_rng: the
+        # layers initialise themselves when they are made, and those numbers are thrown away; the
+        # global random state must not notice.
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             self.embedding = Embedding(shape)
             self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.n_layers))
@@ -159,11 +194,13 @@ class GPT(nn.Module):
             self.head = nn.Linear(shape.hidden, shape.vocab_size, bias=False)  # weight (V, D)
             self._initialise(torch.Generator("cpu").manual_seed(seed))
         self.to(torch.get_default_device())
-        self.head.weight = self.embedding.token.weight  # the tie: from here on one parameter with two names
+        # the tie: from here on one parameter with two names
+        self.head.weight = self.embedding.token.weight
 
     @torch.no_grad()
     def _initialise(self, generator):
-        """GPT-2's: normal(0, 0.02), biases 0; the 2L weights that write to the residual stream times 1/sqrt(2L)."""
+        """GPT-2's: normal(0, 0.02), biases 0; the 2L weights that write to the residual stream
+        times 1/sqrt(2L)."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 parameter.zero_()
@@ -173,7 +210,8 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, 0.02 * scale, generator=generator)
 
     def forward(self, tokens):
-        """tokens (B, T) int64 -> logits (B, T, V), logits[:, t] for what follows t. ValueError if T > seq_len."""
+        """tokens (B, T) int64 -> logits (B, T, V), logits[:, t] for what follows t.
+        ValueError if T > seq_len."""
         x = self.embedding(tokens)  # (B, T, D)
         for block in self.blocks:
             x = block(x)  # (B, T, D)
@@ -189,13 +227,15 @@ class GPT(nn.Module):
 
 
 def cross_entropy(logits, targets, reduction="mean"):
-    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens. logits (B, T, V), targets (B, T) -> ().
+    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens. logits (B, T, V),
+    targets (B, T) -> ().
 
-    The mean of the ranks' means is the batch's mean only where ranks hold equally many tokens; sums always add up.
+    The mean of the ranks' means is the batch's mean only where ranks hold equally many tokens; sums
+    always add up.
     """
     if logits.shape[:-1] != targets.shape:
         raise ValueError(
-            f"logits {tuple(logits.shape)} want targets {tuple(logits.shape[:-1])}, got {tuple(targets.shape)}: "
-            "one target per token"
+            f"logits {tuple(logits.shape)} want targets {tuple(logits.shape[:-1])}, got "
+            f"{tuple(targets.shape)}: one target per token"
         )
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)

@@ -1,22 +1,31 @@
-"""Partners of this rank: one that does not exist is an error at once, in words; a message nobody waits for is noticed.
+"""Partners of this rank: one that does not exist is an error at once, in words; a message nobody
+waits for is noticed.
 
-    2 ranks:   dist.send(x, rank + 1)    on rank 1:   ValueError: send to rank 2: the group has ranks 0 to 1. ...
-               dist.isend(x, 1)          on rank 0, and no `wait`:   messages_left() is 1
+    2 ranks:  dist.send(x, rank + 1)  on rank 1:   ValueError: send to rank 2: the group has ranks 0
+                                                   to 1. ...
+              dist.isend(x, 1)        on rank 0, and no `wait`:   messages_left() is 1
 
-torch hands such a number to the backend, and gloo waits for that rank for ever. So the methods of ProcessGroup behind
-dist.send, dist.isend, dist.recv, dist.irecv, dist.broadcast, dist.reduce, dist.scatter and dist.gather look first.
+torch hands such a number to the backend, and gloo waits for that rank for ever. So the methods of
+ProcessGroup behind dist.send, dist.isend, dist.recv, dist.irecv, dist.broadcast, dist.reduce,
+dist.scatter and dist.gather look first.
 """
 
 import torch.distributed as dist
 
 MESSAGES = {"send": "send to", "recv": "receive from"}
-ROOTED = {"broadcast": "broadcast from", "reduce": "reduce to", "scatter": "scatter from", "gather": "gather to"}
+ROOTED = {
+    "broadcast": "broadcast from",
+    "reduce": "reduce to",
+    "scatter": "scatter from",
+    "gather": "gather to",
+}
 _begun: set[int] = set()  # the ids of the Works of messages that nobody has waited for
 _counts = {"begun": 0, "waited for": 0, "in the world": 0}
 
 
 def refuse_strangers() -> None:
-    """From now on, in this process: a ValueError that names the rank. Costs a microsecond a call."""
+    """From now on, in this process: a ValueError that names the rank. Costs a
+    microsecond a call."""
     for name, words in MESSAGES.items():
         _guard(name, words, lambda tensors, peer, *_: peer)
     for name, words in ROOTED.items():
@@ -39,16 +48,20 @@ def count_messages() -> None:
 
 
 def messages_left() -> int:
-    """Messages that this rank has begun and not waited for. One may still be under way, or take a later one's place."""
-    return _counts["begun"] - _counts["waited for"]  # not len(_begun): a dropped Work gives its id to a later one
+    """Messages that this rank has begun and not waited for. One may still be under way, or take a
+    later one's place."""
+    # not len(_begun): a dropped Work gives its id to a later one
+    return _counts["begun"] - _counts["waited for"]
 
 
 def collectives_called() -> int:
-    """How many collectives this rank has called on the group of all ranks: each must have called as many. gloo only."""
+    """How many collectives this rank has called on the group of all ranks: each must have called as
+    many. gloo only."""
     world = dist.group.WORLD
     if world is None or dist.get_backend() != "gloo":
         return 0
-    return world._get_sequence_number_for_group() - _counts["in the world"]  # gloo counts messages, too
+    # gloo counts messages, too
+    return world._get_sequence_number_for_group() - _counts["in the world"]
 
 
 def _count(name):
@@ -76,8 +89,9 @@ def _guard(name, words, peer_of):
             last = group.size() - 1
             there = "only rank 0" if last == 0 else f"ranks 0 to {last}"
             raise ValueError(
-                f"{words} rank {peer}: the group has {there}. Round a ring, rank + 1 is (rank + 1) % world_size; "
-                "along a line, the first and the last rank have no neighbour on one side"
+                f"{words} rank {peer}: the group has {there}. Round a ring, rank + 1 is (rank + 1) "
+                f"% world_size; along a line, the first and the last rank have no neighbour on one "
+                "side"
             )
         return plain(group, *args, **kwargs)
 

@@ -1,15 +1,20 @@
 """Real text, as characters, and the batches that ranks draw from it.
 
     text.load() -> Text, character numbers in 100 pieces:
-        . . . . . . . . . V . . . . . . . . . V ...        . 90 for training, V every tenth for validation
-    batch(train, step, ...) at step 7, B = 8 sequences, drawn for the whole batch and then shared out in order:
+        . . . . . . . . . V . . . . . . . . . V ...        . 90 for training, V every tenth for
+                                                           validation
+    batch(train, step, ...) at step 7, B = 8 sequences, drawn for the whole batch and then shared
+    out in order:
         1 rank    [0 1 2 3 4 5 6 7]
         4 ranks   [0 1] [2 3] [4 5] [6 7]           together the same 8 sequences
-        3 ranks   [0 1 2] [3 4 5] [6 7]             unequal shares: the first B mod N ranks hold one more
+        3 ranks   [0 1 2] [3 4 5] [6 7]             unequal shares: the first B mod N ranks hold one
+                                                    more
 
-The text is the prose of Python's own help pages (`pydoc_data.topics`), which every CPython brings along, or your file.
-A model that knows only how frequent each character is cannot get below the text's unigram entropy,
-H = -sum_c p(c) log p(c) (Shannon 1951, "Prediction and entropy of printed English"): a loss below H has used context.
+The text is the prose of Python's own help pages (`pydoc_data.topics`), which every CPython brings
+along, or your file. A model that knows only how frequent each character is cannot get below the
+text's unigram entropy,
+H = -sum_c p(c) log p(c) (Shannon 1951, "Prediction and entropy of printed English"): a loss below H
+has used context.
 """
 
 import math
@@ -28,7 +33,8 @@ CHARACTERS = 104  # that the help pages may have: the labs' models are made for 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Text:
-    """A text as numbers: `tokens` (n,) int64 indexes `vocabulary`, the distinct characters in code point order."""
+    """A text as numbers: `tokens` (n,) int64 indexes `vocabulary`, the distinct characters
+    in code point order."""
 
     vocabulary: str
     tokens: torch.Tensor
@@ -41,13 +47,16 @@ class Text:
 
     @cached_property
     def validation(self):
-        """Every tenth of 100 pieces, (0.1n,): from all over the text, whose end may be easier than the rest."""
+        """Every tenth of 100 pieces, (0.1n,): from all over the text, whose end may be
+        easier than the rest."""
         return torch.cat(self.tokens.tensor_split(PIECES)[9::10])
 
     @property
     def entropy(self):
-        """Unigram entropy in nats per character, the unit of the loss. Divide by `math.log(2)` for bits."""
-        p = torch.bincount(self.tokens, minlength=len(self.vocabulary)).double() / len(self.tokens)  # (V,)
+        """Unigram entropy in nats per character, the unit of the loss. Divide by
+        `math.log(2)` for bits."""
+        # (V,)
+        p = torch.bincount(self.tokens, minlength=len(self.vocabulary)).double() / len(self.tokens)
         return -(p * p.log()).sum().item()  # H = -sum_c p(c) log p(c); every p is above 0
 
     @property
@@ -56,11 +65,15 @@ class Text:
         return self.entropy / math.log(2)
 
     def encode(self, string):
-        """A string of n characters -> (n,) int64. Raises ValueError for a character that the text does not hold."""
+        """A string of n characters -> (n,) int64. Raises ValueError for a character that the text
+        does not hold."""
         number = {character: i for i, character in enumerate(self.vocabulary)}
         unknown = sorted(set(string) - number.keys())
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not one of the {len(number)} characters of this text: leave it out")
+            raise ValueError(
+                f"{unknown[0]!r} is not one of the {len(number)} characters of this text: leave it "
+                f"out"
+            )
         return torch.tensor([number[character] for character in string], dtype=torch.int64)
 
     def decode(self, tokens):
@@ -72,7 +85,8 @@ def load(path=None):
     """The help pages of Python, or the UTF-8 file at `path`, as a Text.
 
     The same on every rank and machine for one version of CPython, or for one file.
-    Raises FileNotFoundError for a missing file, ValueError for one that is empty, too short or not UTF-8.
+    Raises FileNotFoundError for a missing file, ValueError for one that is empty, too short or not
+    UTF-8.
     """
     string = help_pages() if path is None else read(path)
     codes = np.frombuffer(string.encode("utf-32-le"), dtype="<u4")  # (n,) code points
@@ -83,8 +97,9 @@ def load(path=None):
 def help_pages():
     """Python's help topics in the order of their names, each paragraph once.
 
-    Some pages repeat others ("typesseq-mutable" stands in "typesseq"): validation would hold text that was trained on.
-    A paragraph with any but the `CHARACTERS` most frequent characters is left out: those of Python 3.14 have more.
+    Some pages repeat others ("typesseq-mutable" stands in "typesseq"): validation would hold text
+    that was trained on. A paragraph with any but the `CHARACTERS` most frequent characters is left
+    out: those of Python 3.14 have more.
     """
     from pydoc_data.topics import topics  # half a megabyte, only for who asks
 
@@ -105,7 +120,8 @@ def read(path):
         string = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save it as UTF-8"
+            f"{path} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save "
+            f"it as UTF-8"
         ) from None
     if len(string) < SHORTEST:
         size = f"holds {len(string)} characters" if string else "is empty"
@@ -114,26 +130,29 @@ def read(path):
 
 
 def batch(data, step, rank=0, world_size=1, batch_size=32, seq_len=64, seed=0):
-    """This rank's share of the sequences of one step: tokens (b, T) and targets (b, T), each target the next character.
+    """This rank's share of the sequences of one step: tokens (b, T) and targets (b, T), each target
+    the next character.
 
     data: (n,) int64, such as `Text.train`. batch_size: B, the sequences of all ranks together.
-    All ranks' shares in rank order are the batch of one process: b = B/N, or one more on the first B mod N ranks.
-    A pure function: a run resumed at any step, on any number of ranks, draws what it would have drawn. The result is
-    on torch's default device, which on a rank is the rank's own.
+    All ranks' shares in rank order are the batch of one process: b = B/N, or one more on the first
+    B mod N ranks. A pure function: a run resumed at any step, on any number of ranks, draws what it
+    would have drawn. The result is on torch's default device, which on a rank is the rank's own.
     Raises ValueError if a rank would get no sequence, or if the text is shorter than one.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}: ranks are 0 to {world_size - 1}")
     if batch_size < world_size:
         raise ValueError(
-            f"batch_size {batch_size} leaves some of {world_size} ranks without a sequence: use {world_size}"
+            f"batch_size {batch_size} leaves some of {world_size} ranks without a sequence: use "
+            f"{world_size}"
         )
     if len(data) <= seq_len:
         raise ValueError(
-            f"{len(data)} characters, but a sequence of {seq_len} and its targets need {seq_len + 1}: "
-            "use a longer text or a smaller seq_len"
+            f"{len(data)} characters, but a sequence of {seq_len} and its targets need "
+            f"{seq_len + 1}: use a longer text or a smaller seq_len"
         )
-    # Every rank draws the starts of all B sequences and keeps its own: no draw depends on the number of ranks.
+    # Every rank draws the starts of all B sequences and keeps its own: no draw depends on the
+    # number of ranks.
     with torch.device("cpu"):  # where one seed gives the same numbers on every machine
         generator = torch.Generator("cpu").manual_seed(seed * 1_000_003 + step)
         starts = torch.randint(len(data) - seq_len, (batch_size,), generator=generator)  # (B,)

@@ -42,7 +42,8 @@ def said(fn, *args, **kwargs):
 
 
 def in_a_child(run):
-    """run() in a forked process; its exit status, negative for a signal. On one rank of gloo: no message under way."""
+    """run() in a forked process; its exit status, negative for a signal. On one rank of gloo: no
+    message under way."""
     child = os.fork()
     if child == 0:
         try:

@@ -6,7 +6,8 @@ from lib.plots import style
 
 
 def check_page(figure, again):
-    """It fits a notebook's page, has words for who cannot see it, and `again`, of the same data, is the same bytes."""
+    """It fits a notebook's page, has words for who cannot see it, and `again`, of the same data, is
+    the same bytes."""
     assert figure.png == again.png and figure.png.startswith(b"\x89PNG")
     assert figure.width <= 8 and figure.height <= 4  # inches
     assert len(figure.alt) > 120

@@ -1,12 +1,13 @@
-"""Run commands one after the other, also after one of them has failed, and say at the end how each of them went.
+"""Run commands one after the other, also after one of them has failed, and say at the end how each
+of them went.
 
     python -m tests.in_turn tests pytest -q tests --then validate python -m lib.course validate
 
     tests: failed with exit code 1, after 5:45
     validate: passed, after 4:00
 
-The first word names a command. The exit code is that of the first command that failed. Ctrl-C and SIGTERM end the
-command that runs, and no other one is started.
+The first word names a command. The exit code is that of the first command that failed. Ctrl-C and
+SIGTERM end the command that runs, and no other one is started.
 """
 
 import shlex
@@ -27,17 +28,21 @@ def split(words: list[str]) -> list[tuple[str, list[str]]]:
         else:
             parts[-1].append(word)
     if any(len(part) < 2 for part in parts):
-        sys.exit(f"usage: python -m tests.in_turn NAME COMMAND ... [{BETWEEN} NAME COMMAND ...] ...")
+        sys.exit(
+            f"usage: python -m tests.in_turn NAME COMMAND ... [{BETWEEN} NAME COMMAND ...] ..."
+        )
     return [(name, command) for name, *command in parts]
 
 
 def run(command: list[str]) -> int:
-    """The exit code of the command, whose input and output are ours. An interrupt or SIGTERM ends it, then raises."""
+    """The exit code of the command, whose input and output are ours. An interrupt or SIGTERM ends
+    it, then raises."""
     process = subprocess.Popen(command)
     try:
         return process.wait()
     except BaseException as stop:
-        if not isinstance(stop, KeyboardInterrupt):  # the keyboard's interrupt has reached the command, too
+        # the keyboard's interrupt has reached the command, too
+        if not isinstance(stop, KeyboardInterrupt):
             process.terminate()
         process.wait()
         raise

@@ -25,5 +25,6 @@ def alike(some, others):
 
 def loss_of(model, step, rank=0, world_size=1):
     """fp32 loss of this rank's share of a batch of 6 sequences."""
-    tokens, targets = text.batch(TEXT.train, step, rank, world_size, batch_size=6, seq_len=8)  # (b, 8)
+    # (b, 8)
+    tokens, targets = text.batch(TEXT.train, step, rank, world_size, batch_size=6, seq_len=8)
     return cross_entropy(model(tokens).float(), targets)

@@ -1,4 +1,5 @@
-"""A Slurm of our own on the two nodes of `two_nodes`: Debian's daemons, with nothing of this machine's Slurm or munge.
+"""A Slurm of our own on the two nodes of `two_nodes`: Debian's daemons, with nothing of this
+machine's Slurm or munge.
 
     node n0, 10.77.0.1 = wire0                             node n1, 10.77.0.2 = wire1
     munged, slurmctld, slurmd                              slurmd
@@ -8,13 +9,14 @@
         job = cluster.submit("train.sbatch")
         cluster.wait(job)                                  # "COMPLETED"
 
-Each daemon has namespaces of its own: the node's network, so that its ports are nobody else's; a host name; processes,
-which all end with the daemon; and mounts, in which a new folder is /run and a file in it /etc/hosts. Therefore the
-configuration can have fixed ports and paths, the real /run and /etc/hosts are never touched, and several such Slurms
-run side by side. No resolver knows n0 and n1: it knows wire0 and wire1, which Slurm has as the nodes' NodeAddr.
+Each daemon has namespaces of its own: the node's network, so that its ports are nobody else's; a
+host name; processes, which all end with the daemon; and mounts, in which a new folder is /run and a
+file in it /etc/hosts. Therefore the configuration can have fixed ports and paths, the real /run and
+/etc/hosts are never touched, and several such Slurms run side by side. No resolver knows n0 and n1:
+it knows wire0 and wire1, which Slurm has as the nodes' NodeAddr.
 
-When the block is left, by an error, an interrupt or SIGTERM too, all of its processes are ended and the folder is
-removed. Its processes also end when this one is ended by SIGKILL.
+When the block is left, by an error, an interrupt or SIGTERM too, all of its processes are ended and
+the folder is removed. Its processes also end when this one is ended by SIGKILL.
 """
 
 import contextlib
@@ -54,7 +56,8 @@ NodeName=n0 NodeAddr=wire0 CPUs=2
 NodeName=n1 NodeAddr=wire1 CPUs=2
 PartitionName=all Nodes=ALL Default=YES
 """
-# The parameters: the node's number, the folder, the command. `sh` stays: it waits for what a daemon leaves behind.
+# The parameters: the node's number, the folder, the command. `sh` stays: it waits for what a daemon
+# leaves behind.
 ON_A_NODE = """\
 set -e; node=$1 folder=$2; shift 2
 hostname "n$node"
@@ -68,7 +71,10 @@ mount --bind "/run/hosts$node" /etc/hosts
 def available() -> str | None:
     """Why this machine cannot run a Slurm of two nodes, or None if it can."""
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        return f"a Slurm of our own needs {', '.join(missing)} (Debian: apt-get install slurm-wlm munge)"
+        return (
+            f"a Slurm of our own needs {', '.join(missing)} (Debian: apt-get install slurm-wlm "
+            f"munge)"
+        )
     if missing := [tool for tool in LINUX_TOOLS if shutil.which(tool) is None]:
         return f"a Slurm of our own needs {', '.join(missing)}, of the package util-linux"
     return network.available()
@@ -83,11 +89,15 @@ def needed(test):
 
 @contextlib.contextmanager
 def two_nodes(folder: str | os.PathLike):
-    """Start Slurm in a new folder in `folder`, yield it as a `Cluster` once both nodes are idle, and end it.
+    """Start Slurm in a new folder in `folder`, yield it as a `Cluster` once both nodes are idle,
+    and end it.
 
     Raises RuntimeError, with the daemons' last words, if the nodes are not idle within a minute.
     """
-    with tempfile.TemporaryDirectory(prefix="slurm-", dir=folder) as own, network.two_nodes(rate=None) as nodes:
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-", dir=folder) as own,
+        network.two_nodes(rate=None) as nodes,
+    ):
         cluster = Cluster(pathlib.Path(own), nodes)
         try:
             cluster.start()
@@ -97,7 +107,8 @@ def two_nodes(folder: str | os.PathLike):
 
 
 class Cluster:
-    """A running Slurm. `folder`: what its processes see as /run; `hosts`: [n0's, n1's] file of names, to be written."""
+    """A running Slurm. `folder`: what its processes see as /run; `hosts`: [n0's, n1's] file of
+    names, to be written."""
 
     def __init__(self, folder, nodes):
         self.folder, self.nodes, self.daemons = folder, nodes, []
@@ -111,16 +122,28 @@ class Cluster:
         for hosts in self.hosts:
             hosts.write_text("127.0.0.1 localhost\n" + "".join(names))
         (self.folder / "slurm.conf").write_text(CONF.format(addresses=network.ADDRESSES))
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # of which nothing above makes use
+        # of which nothing above makes use
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (self.folder / "key").touch(0o600)
         (self.folder / "key").write_bytes(os.urandom(128))
         files = [f"--{what}-file=/run/munged.{what}" for what in ("pid", "seed", "log")]
-        self._daemon(0, "munged", "--foreground", "--force", "--key-file=/run/key", "--socket=/run/munge", *files)
+        self._daemon(
+            0,
+            "munged",
+            "--foreground",
+            "--force",
+            "--key-file=/run/key",
+            "--socket=/run/munge",
+            *files,
+        )
         self._until("munged", (self.folder / "munge").exists)
         self._daemon(0, "slurmctld", "-D", "-c")
         for node in (0, 1):
             self._daemon(node, "slurmd", "-D")
-        self._until("Slurm", lambda: "2 idle" in self.call("sinfo", "--noheader", "--format=%D %T", check=False))
+        self._until(
+            "Slurm",
+            lambda: "2 idle" in self.call("sinfo", "--noheader", "--format=%D %T", check=False),
+        )
 
     def end(self):
         for daemon in self.daemons:
@@ -130,10 +153,12 @@ class Cluster:
             network.end_all_in(name)
 
     def call(self, *command, node=0, check=True) -> str:
-        """What a command says on a node. Raises RuntimeError with it if the command fails, unless check is False."""
+        """What a command says on a node. Raises RuntimeError with it if the command fails, unless
+        check is False."""
         command = list(map(str, command))
         done = subprocess.run(
-            self._on(node, *command), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            self._on(node, *command), env=self.env, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=60,
         )  # fmt: skip
         if check and done.returncode:
@@ -150,32 +175,52 @@ class Cluster:
         return dict(fact.split("=", 1) for fact in said.split() if "=" in fact)
 
     def wait(self, job, timeout=600.0) -> str:
-        """How the job ended: "COMPLETED", "FAILED", ... Raises TimeoutError after so many seconds."""
+        """How the job ended: "COMPLETED", "FAILED", ... Raises TimeoutError after
+        so many seconds."""
         until = time.monotonic() + timeout
-        while (state := self.facts(job)["JobState"]) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED"):
+        while (state := self.facts(job)["JobState"]) in (
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "COMPLETING",
+            "REQUEUED",
+        ):
             if time.monotonic() > until:
-                raise TimeoutError(f"job {job} is {state} after {timeout:g} s\n{self._last_words()}")
+                raise TimeoutError(
+                    f"job {job} is {state} after {timeout:g} s\n{self._last_words()}"
+                )
             time.sleep(0.2)
         return state
 
     def _on(self, node, *command):
         where = ["nsenter", f"--net=/run/netns/{self.nodes.names[node]}"]
         apart = ["unshare", "--uts", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
-        return ["setpriv", "--pdeathsig", "KILL", *where, *apart, "sh", "-c", ON_A_NODE, "sh", str(node), self.folder,
+        return ["setpriv", "--pdeathsig", "KILL", *where, *apart, "sh", "-c", ON_A_NODE, "sh",
+            str(node), self.folder,
                 *command]  # fmt: skip
 
     def _daemon(self, node, *command):
         with open(self.folder / f"{command[0]}-n{node}.out", "w") as said:
-            kwargs = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said, "start_new_session": True}
+            kwargs = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": said,
+                "stderr": said,
+                "start_new_session": True,
+            }
             self.daemons.append(subprocess.Popen(self._on(node, *command), env=self.env, **kwargs))
 
     def _until(self, what, condition):
         until = time.monotonic() + 60
         while not condition():
-            if time.monotonic() > until or any(daemon.poll() is not None for daemon in self.daemons):
+            if time.monotonic() > until or any(
+                daemon.poll() is not None for daemon in self.daemons
+            ):
                 raise RuntimeError(f"{what} did not start:\n{self._last_words()}")
             time.sleep(0.1)
 
     def _last_words(self):
-        said = {path.name: path.read_text().splitlines()[-10:] for path in sorted(self.folder.glob("*.out"))}
+        said = {
+            path.name: path.read_text().splitlines()[-10:]
+            for path in sorted(self.folder.glob("*.out"))
+        }
         return "\n".join(line for name, lines in said.items() for line in [f"--- {name}", *lines])

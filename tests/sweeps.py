@@ -1,7 +1,8 @@
-"""Sweeps over models, stages, groups: `make test` takes as few runs as hold all there is, `make test-all` takes all.
+"""Sweeps over models, stages, groups: `make test` takes as few runs as hold all there is, `make
+test-all` takes all.
 
-Runs are tuples, (model, stage, group). A defect of one value is seen by a run that has it; of two values that meet, by
-all runs, or where `meeting` asks for them.
+Runs are tuples, (model, stage, group). A defect of one value is seen by a run that has it; of two
+values that meet, by all runs, or where `meeting` asks for them.
 """
 
 import os
@@ -20,10 +21,11 @@ def meeting(*places):
 
 
 def sweep(runs, always=(), holds=values):
-    """Of `runs`, in their order: those of `always`, and more until all that a run holds is held by one of them.
+    """Of `runs`, in their order: those of `always`, and more until all that a run holds is held by
+    one of them.
 
-    holds(run) -> a set; by default every value of the run, with its place. Of runs that hold as much that is new, the
-    one whose values have been taken least.
+    holds(run) -> a set; by default every value of the run, with its place. Of runs that hold as
+    much that is new, the one whose values have been taken least.
     """
     runs = list(runs)
     if WHOLE:
@@ -32,7 +34,13 @@ def sweep(runs, always=(), holds=values):
     missing = set().union(*map(holds, runs)) - set().union(*map(holds, chosen))
     taken = Counter(value for run in chosen for value in values(run))
     while missing:
-        run = max(runs, key=lambda run: (len(holds(run) & missing), -sum(taken[value] for value in values(run))))
+        run = max(
+            runs,
+            key=lambda run: (
+                len(holds(run) & missing),
+                -sum(taken[value] for value in values(run)),
+            ),
+        )
         chosen.append(run)
         taken.update(values(run))
         missing -= holds(run)

@@ -1,4 +1,5 @@
-"""Which backend is chosen, for every number of GPUs a machine may have; and how the ranks of one attempt meet."""
+"""Which backend is chosen, for every number of GPUs a machine may have; and how the ranks
+of one attempt meet."""
 
 import json
 import os
@@ -56,11 +57,31 @@ T4 = ["T4", "", False]
     ("lines", "end", "names", "says"),
     [
         ([OK, OK], "", ("H100", "H100"), ""),
-        ([OLD, OLD], "", (), "GPU 0 (H100) does not work: The NVIDIA driver on your system is too old. CUDA_VISIBLE"),
+        (
+            [OLD, OLD],
+            "",
+            (),
+            "GPU 0 (H100) does not work: The NVIDIA driver on your system is too old. CUDA_VISIBLE",
+        ),
         ([OK, OLD], "", ("H100",), "GPU 1 (H100) does not work: The NVIDIA driver"),
-        ([OK], "; import os; os.abort()", ("H100",), "GPU 1 does not work: a trial process was ended by SIGABRT"),
-        ([], "; raise SystemExit(3)", (), "GPU 0 does not work: a trial process left with exit code 3"),
-        ([OK], "; import time; time.sleep(60)", ("H100",), "GPU 1 does not work: a trial process did not"),
+        (
+            [OK],
+            "; import os; os.abort()",
+            ("H100",),
+            "GPU 1 does not work: a trial process was ended by SIGABRT",
+        ),
+        (
+            [],
+            "; raise SystemExit(3)",
+            (),
+            "GPU 0 does not work: a trial process left with exit code 3",
+        ),
+        (
+            [OK],
+            "; import time; time.sleep(60)",
+            ("H100",),
+            "GPU 1 does not work: a trial process did not",
+        ),
     ],
 )
 def test_a_gpu_counts_if_it_computes(lines, end, names, says):
@@ -85,7 +106,9 @@ def test_gpus_that_do_not_work_are_not_taken_and_the_reason_is_said(monkeypatch)
     why = "GPU 1 (T4) does not work: CUDA error: all CUDA-capable devices are busy or unavailable"
     monkeypatch.setattr(gpus, "working", lambda: gpus.Gpus(("T4",), why))
     assert choose("auto", 1).why == "1 rank: nccl, one GPU each (1 x T4)"
-    assert choose("auto", 2).why == f"2 ranks: gloo, on the CPU (1 GPU that works; {why} for 2 ranks)"
+    assert (
+        choose("auto", 2).why == f"2 ranks: gloo, on the CPU (1 GPU that works; {why} for 2 ranks)"
+    )
     with pytest.raises(RuntimeError, match="busy or unavailable"):
         choose("nccl", 2)
     monkeypatch.setattr(gpus, "working", lambda: gpus.Gpus((), why))
@@ -102,14 +125,20 @@ def test_the_ranks_of_an_attempt_meet_though_those_of_others_have_left_their_key
     with ThreadPoolExecutor(8) as ranks:
 
         def attempt(world_size):
-            return [ranks.submit(meet, store, rank, world_size, 20) for rank in reversed(range(world_size))]
+            return [
+                ranks.submit(meet, store, rank, world_size, 20)
+                for rank in reversed(range(world_size))
+            ]
 
-        lost = ranks.submit(meet, store, 2, 3, 0.2)  # of an attempt that ended while its ranks were coming
+        # of an attempt that ended while its ranks were coming
+        lost = ranks.submit(meet, store, 2, 3, 0.2)
         with pytest.raises(dist.DistError):
             lost.result()
         for world_size in (3, 3, 2, 1):
             stores = [met.result() for met in attempt(world_size)]
-            assert not stores[0].check(["address"]), "what an earlier attempt has left does not show"
+            assert not stores[0].check(["address"]), (
+                "what an earlier attempt has left does not show"
+            )
             stores[0].set("address", str(world_size))
             assert {store.get("address") for store in stores} == {str(world_size).encode()}
 
@@ -127,7 +156,9 @@ def test_rank_0_does_not_take_a_dead_rank_for_the_one_that_is_to_come():
 
 
 def test_who_has_not_come_is_named():
-    with pytest.raises(RuntimeError, match=r"after 0\.1 s rank 1, 2 of 3 has not come: does torchrun run there\?"):
+    with pytest.raises(
+        RuntimeError, match=r"after 0\.1 s rank 1, 2 of 3 has not come: does torchrun run there\?"
+    ):
         meet(dist.HashStore(), 0, 3, 0.1)
 
 
@@ -141,9 +172,21 @@ def test_a_setting_of_the_users_stays(monkeypatch):
 @pytest.mark.parametrize(
     ("capability", "shared", "expected"),
     [
-        ((9, 0), False, {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_CUMEM_ENABLE": None, "NCCL_HOSTID": None}),
-        ((7, 5), False, {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_CUMEM_ENABLE": "0", "NCCL_HOSTID": None}),
-        ((9, 0), True, {"NCCL_HOSTID": "rank0", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_CUMEM_ENABLE": None}),
+        (
+            (9, 0),
+            False,
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_CUMEM_ENABLE": None, "NCCL_HOSTID": None},
+        ),
+        (
+            (7, 5),
+            False,
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_CUMEM_ENABLE": "0", "NCCL_HOSTID": None},
+        ),
+        (
+            (9, 0),
+            True,
+            {"NCCL_HOSTID": "rank0", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_CUMEM_ENABLE": None},
+        ),
     ],
 )
 def test_a_rank_on_a_gpu_joins_with_its_settings(monkeypatch, capability, shared, expected):

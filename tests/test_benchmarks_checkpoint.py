@@ -6,7 +6,8 @@ import sys
 import torch
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib.model import Shape  # noqa: E402
 from tests.benchmarks import bench_checkpoint  # noqa: E402
@@ -25,4 +26,7 @@ def test_rows_and_figure(monkeypatch):
     monkeypatch.setattr(bench_checkpoint, "ROUNDS", 3)
     outcome = bench_checkpoint.run(quick=True)
     assert [row.what for row in outcome.rows] == ["background / at once", "background / async_save"]
-    assert outcome.drawing.png.startswith(b"\x89PNG") and torch.tensor(outcome.data[1]["background"]).min() > 0
+    assert (
+        outcome.drawing.png.startswith(b"\x89PNG")
+        and torch.tensor(outcome.data[1]["background"]).min() > 0
+    )

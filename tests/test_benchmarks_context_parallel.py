@@ -1,4 +1,5 @@
-"""The benchmark of attention over a cut sequence: all sides are right, torch's too, or nothing is timed."""
+"""The benchmark of attention over a cut sequence: all sides are right, torch's too, or
+nothing is timed."""
 
 import pathlib
 import sys
@@ -6,7 +7,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 pytest.importorskip("torch.distributed.tensor.experimental._context_parallel")
 
 from lib import launch  # noqa: E402
@@ -19,7 +21,9 @@ TINY = (1, 4, 16, 4)
 def test_each_way_is_timed_against_torchs_ring():
     outcome = bench_context_parallel.measured([2], TINY, 2)
     ways = ("ring", "gathered", "Ulysses")
-    assert [(row.what, row.ranks) for row in outcome.rows] == [(f"{way} against torch's ring", 2) for way in ways]
+    assert [(row.what, row.ranks) for row in outcome.rows] == [
+        (f"{way} against torch's ring", 2) for way in ways
+    ]
     assert set(outcome.data[2]) == {*ways, "theirs", "again"}
     assert "cp 2" in outcome.drawing.alt and "fused kernel" in report.as_text(outcome)
 

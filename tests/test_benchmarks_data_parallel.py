@@ -1,4 +1,5 @@
-"""The benchmarks of data parallelism: what is hidden, what is refused before a clock runs, and what says "not run"."""
+"""The benchmarks of data parallelism: what is hidden, what is refused before a clock runs, and what
+says "not run"."""
 
 import pathlib
 import sys
@@ -10,7 +11,8 @@ import torch
 from lib import launch
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib.model import GPT, Shape  # noqa: E402
 from tests import two_nodes  # noqa: E402
@@ -19,7 +21,7 @@ from tests.benchmarks import bench_data_parallel, bench_overlap, report  # noqa:
 TINY = Shape(vocab_size=16, seq_len=64, n_layers=1, hidden=16, n_heads=2)
 
 
-# --- both sides do the same, or nothing is timed ----------------------------------------------------------------------
+# --- both sides do the same, or nothing is timed --------------------------------------------------
 
 
 def some_gradients():
@@ -37,8 +39,16 @@ def test_equal_gradients_pass_and_rounding_too():
     ("name", "change", "says"),
     [
         ("w", lambda g: 2 * g, "x: w has a gradient off by 1 of its largest element"),
-        ("w", lambda g: g + torch.tensor([[1e-3, 0.0], [0.0, 0.0]]), "x: w has a gradient off by 0.00025"),
-        ("b", torch.zeros_like, "x: b has a gradient off by 1 of its largest"),  # small beside w's, not to itself
+        (
+            "w",
+            lambda g: g + torch.tensor([[1e-3, 0.0], [0.0, 0.0]]),
+            "x: w has a gradient off by 0.00025",
+        ),
+        (
+            "b",
+            torch.zeros_like,
+            "x: b has a gradient off by 1 of its largest",
+        ),  # small beside w's, not to itself
         ("b", lambda g: g * torch.nan, "x: b has a gradient off by nan"),
         ("b", lambda g: None, "x: b has no gradient"),
     ],
@@ -69,7 +79,9 @@ def both_guards():
     for model in (wrong, theirs):
         bench_data_parallel.step(model, bench_data_parallel.batch(TINY, 2))
     try:
-        bench_data_parallel.check_equal("wrong", *map(bench_data_parallel.gradients, (wrong, theirs)))
+        bench_data_parallel.check_equal(
+            "wrong", *map(bench_data_parallel.gradients, (wrong, theirs))
+        )
     except RuntimeError as error:
         return times, place, str(error)
 
@@ -82,26 +94,34 @@ def test_on_ranks_every_side_is_timed_and_a_wrong_one_refused():
 
 
 def test_ranks_compute_on_different_batches():
-    tokens = launch.capture(bench_data_parallel.batch, TINY, 2, nproc=2, backend="gloo", ledger=False)
+    tokens = launch.capture(
+        bench_data_parallel.batch, TINY, 2, nproc=2, backend="gloo", ledger=False
+    )
     assert tokens[0].shape == tokens[1].shape == (2, 65) and not torch.equal(*tokens)
 
 
-# --- the share that is hidden -----------------------------------------------------------------------------------------
+# --- the share that is hidden ---------------------------------------------------------------------
 
 
 def test_hidden_is_the_part_of_communication_that_the_step_does_not_show():
     compute, communication = np.array([1.0, 2.0]), np.array([0.5, 0.4])
     assert bench_overlap.hidden(compute, compute, communication) == pytest.approx([1, 1])  # all
-    assert bench_overlap.hidden(compute + communication, compute, communication) == pytest.approx([0, 0])  # nothing
+    # nothing
+    assert bench_overlap.hidden(compute + communication, compute, communication) == pytest.approx(
+        [0, 0]
+    )
     assert bench_overlap.hidden(compute + 0.1, compute, communication) == pytest.approx([0.8, 0.75])
-    assert bench_overlap.hidden(compute + 1, compute, communication) == pytest.approx([-1, -1.5])  # worse than none
+    # worse than none
+    assert bench_overlap.hidden(compute + 1, compute, communication) == pytest.approx([-1, -1.5])
 
 
 def found(exposed, forward=0.3, rounds=31):
-    """What on_ranks would have found: backward of 1.0 - forward, communication of 0.5, of which `exposed` shows."""
+    """What on_ranks would have found: backward of 1.0 - forward, communication of 0.5, of which
+    `exposed` shows."""
     machine = np.random.default_rng(0).lognormal(0, 0.1, rounds)  # alike for all sides of a round
     seconds = {
-        "ours": 1.0 + exposed, "theirs": 1.3, "again": 1.3, "compute": 1.0, "forward": forward, "communication": 0.5,
+        "ours": 1.0 + exposed, "theirs": 1.3, "again": 1.3, "compute": 1.0, "forward": forward,
+        "communication": 0.5,
         "communication again": 0.5, "their communication": 0.5, "bucketed": 1.5,
     }  # fmt: skip
     alike = ("ours", "theirs", "again", "compute", "communication", "communication again")
@@ -110,7 +130,9 @@ def found(exposed, forward=0.3, rounds=31):
     return {"times": times, "paced backward": 0.6, "sequences": 12, "place": "gloo"}
 
 
-@pytest.mark.parametrize(("exposed", "verdict", "share"), [(0.05, "met", "0.90"), (0.15, "missed", "0.70")])
+@pytest.mark.parametrize(
+    ("exposed", "verdict", "share"), [(0.05, "met", "0.90"), (0.15, "missed", "0.70")]
+)
 def test_the_table_says_both_times_and_the_share_and_the_bar_is_80_percent(exposed, verdict, share):
     outcome = bench_overlap.outcome(found(exposed))
     step, bucketed, asked, paced_step, paced_asked = outcome.rows
@@ -120,10 +142,14 @@ def test_the_table_says_both_times_and_the_share_and_the_bar_is_80_percent(expos
     overlapped, theirs, after, paced, _ = outcome.tables[0].cells
     assert paced[-1].startswith(f"{share} [")
     assert (
-        overlapped[-1].startswith(f"{share} [") and theirs[-1].startswith("0.40 [") and after[-1].startswith("0.00 [")
+        overlapped[-1].startswith(f"{share} [")
+        and theirs[-1].startswith("0.40 [")
+        and after[-1].startswith("0.00 [")
     )
     shown = report.as_text(outcome)
-    assert "of that backward" in shown and "communication alone" in shown and "12 sequences" in shown
+    assert (
+        "of that backward" in shown and "communication alone" in shown and "12 sequences" in shown
+    )
     assert outcome.drawing.png.startswith(b"\x89PNG")
 
 
@@ -142,6 +168,8 @@ def test_without_two_nodes_it_says_so_and_why(monkeypatch, tmp_path):
     outcome = bench_overlap.run(quick=True)
     assert outcome.rows == [] and outcome.missed == []
     assert outcome.notes == ["Not run: two nodes need network namespaces, and these need root."]
-    assert "Not run: two nodes need" in report.as_markdown({"overlap": outcome}, report.machine(), quick=True)
+    assert "Not run: two nodes need" in report.as_markdown(
+        {"overlap": outcome}, report.machine(), quick=True
+    )
     outcome.drawing.save(tmp_path / "overlap.png")
     assert (tmp_path / "overlap.png").stat().st_size > 0

@@ -1,4 +1,5 @@
-"""The benchmark of experts: both sides do the same, theirs sends no more than ours, and what differs is refused."""
+"""The benchmark of experts: both sides do the same, theirs sends no more than ours, and what
+differs is refused."""
 
 import pathlib
 import sys
@@ -8,7 +9,8 @@ import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib import launch, ledger  # noqa: E402
 from lib.moe import capacity, keep, top_k_gate  # noqa: E402
@@ -26,14 +28,19 @@ def test_every_comparison_is_made_and_reported():
         ("sorting / einsum, 4 experts", 1, "at most 0.33"),
         ("sorting / einsum, 8 experts", 1, "at most 0.33"),
         ("dropless / slots, factor 2", 1, "at most 1"),
-        *[("grouped_mm / torch's, forward and backward", 1, "None")] * bench_moe.torch_has_a_grouped_product(),
+        *[("grouped_mm / torch's, forward and backward", 1, "None")]
+        * bench_moe.torch_has_a_grouped_product(),
         ("layer in halves / plain, paced", 2, "at most 0.65"),
         ("expert-parallel layer", 2, "not slower"),
     ]
     assert all(
-        (seconds > 0).all() and seconds.shape == (2,) for N in (1, 2, "paced") for seconds in outcome.data[N].values()
+        (seconds > 0).all() and seconds.shape == (2,)
+        for N in (1, 2, "paced")
+        for seconds in outcome.data[N].values()
     )
-    assert "expert-parallel layer" in report.as_text(outcome) and outcome.drawing.png.startswith(b"\x89PNG")
+    assert "expert-parallel layer" in report.as_text(outcome) and outcome.drawing.png.startswith(
+        b"\x89PNG"
+    )
     assert report.as_json("moe", outcome, report.machine(), quick=True)["data"]["2"]
 
 
@@ -45,7 +52,9 @@ def at_four_ranks():
         ledger.mark(name)
         side.step()
         ledger.mark("")
-    lacking = lambda: {name: g * (2 if "experts" in name else 1) for name, g in ours.found().items()}
+    lacking = lambda: {
+        name: g * (2 if "experts" in name else 1) for name, g in ours.found().items()
+    }
     try:
         check_equal("twice", ours._replace(found=lacking), theirs)
     except RuntimeError as error:
@@ -58,7 +67,8 @@ def test_at_four_ranks_both_layers_agree_and_move_the_same_rows():
         assert said.startswith("twice: experts.")
         assert said.endswith("is off by 1 of its largest element: nothing to time")
     theirs = results.ledger.section("theirs")
-    assert Counter(entry.op for entry in theirs.of(0)) == {"all_to_all_single": 5}  # counts, and four exchanges of rows
+    # counts, and four exchanges of rows
+    assert Counter(entry.op for entry in theirs.of(0)) == {"all_to_all_single": 5}
     ours = results.ledger.section("ours")
     assert Counter(entry.op for entry in ours.of(0)) == {"send": 5 * 3, "recv": 5 * 3}
 
@@ -66,12 +76,17 @@ def test_at_four_ranks_both_layers_agree_and_move_the_same_rows():
 def test_groups_and_slots_agree_and_half_of_the_slots_are_empty():
     check_equal("dropless", *bench_moe.dropless_and_slots(TINY))
     choice = bench_moe.even_choice(TINY)
-    assert torch.bincount(choice.experts.flatten()).tolist() == [TINY.n * bench_moe.K // TINY.E] * TINY.E
+    assert (
+        torch.bincount(choice.experts.flatten()).tolist()
+        == [TINY.n * bench_moe.K // TINY.E] * TINY.E
+    )
     slots = TINY.E * capacity(TINY.n, TINY.E, bench_moe.K, bench_moe.SLOTS)
     assert slots == 2 * choice.experts.numel()
 
 
-@pytest.mark.skipif(not bench_moe.torch_has_a_grouped_product(), reason="this torch has none for float32 here")
+@pytest.mark.skipif(
+    not bench_moe.torch_has_a_grouped_product(), reason="this torch has none for float32 here"
+)
 def test_our_grouped_product_and_torch_s_agree():
     check_equal("grouped_mm", *bench_moe.grouped_products(TINY))
 
@@ -93,7 +108,9 @@ def test_equal_results_pass_and_others_are_refused():
 
     check_equal("x", side({name: t * (1 + 1e-6) for name, t in right.items()}), side(right))
     for name in right:
-        with pytest.raises(RuntimeError, match=f"x: {name} is off by 1 of its largest element: nothing to time"):
+        with pytest.raises(
+            RuntimeError, match=f"x: {name} is off by 1 of its largest element: nothing to time"
+        ):
             check_equal("x", side(right | {name: right[name] * 2}), side(right))
     with pytest.raises(RuntimeError, match=r"x: \['dx'\] on one side only"):
         check_equal("x", side({"y": right["y"]}), side(right))

@@ -1,5 +1,5 @@
-"""The benchmark of the course's own runs: what is measured apart is all that a step consists of, and a step that its
-parts do not explain misses the bar."""
+"""The benchmark of the course's own runs: what is measured apart is all that a step consists of,
+and a step that its parts do not explain misses the bar."""
 
 import pathlib
 import sys
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib.cost.data_parallel import ring_time  # noqa: E402
 from lib.model import GPT, Shape  # noqa: E402
@@ -16,7 +17,11 @@ from tests.benchmarks import bench_own_runs, report  # noqa: E402
 from tests.benchmarks.bench_own_runs import PLANS, ROWS, SHAPE, predicted  # noqa: E402
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=2, hidden=16, n_heads=2)
-COMPUTE, LINK = [4e-3, 8e-3, 1e-3, 2e-3, 5e-3], [1e-4, 1e-9]  # forward, backward, first, last, update; alpha, beta
+# forward, backward, first, last, update; alpha, beta
+COMPUTE, LINK = (
+    [4e-3, 8e-3, 1e-3, 2e-3, 5e-3],
+    [1e-4, 1e-9],
+)
 
 
 def found_times(longer, rounds=9):
@@ -31,14 +36,23 @@ def found_times(longer, rounds=9):
 
 def test_what_is_predicted_by_hand():
     found, L = found_times(1.0), SHAPE.n_layers
-    (dp, *_), (tp, *_) = (predicted(SHAPE, ROWS, name, found[name]) for name in ("dp 2", "tp 2, 8 micro-batches"))
-    assert dp["pipeline"] == pytest.approx(L * 12e-3 + 3 * 3e-3) and dp["update"] == 5e-3 and dp["tensor"] == 0
+    (dp, *_), (tp, *_) = (
+        predicted(SHAPE, ROWS, name, found[name]) for name in ("dp 2", "tp 2, 8 micro-batches")
+    )
+    assert (
+        dp["pipeline"] == pytest.approx(L * 12e-3 + 3 * 3e-3)
+        and dp["update"] == 5e-3
+        and dp["tensor"] == 0
+    )
     layers = sum(p.numel() for p in GPT(SHAPE).blocks.parameters())
-    assert dp["gradients"] == pytest.approx(ring_time(4 * (layers + 256 * 256), 2, LINK), rel=0.02)  # without biases
+    # without biases
+    assert dp["gradients"] == pytest.approx(ring_time(4 * (layers + 256 * 256), 2, LINK), rel=0.02)
     assert tp["tensor"] == pytest.approx(8 * L * 4 * ring_time(4 * 2 * 128 * 256, 2, LINK))
 
 
-@pytest.mark.parametrize(("longer", "verdict"), [(1.0, "met"), (1.1, "met"), (0.8, "missed"), (1.2, "missed")])
+@pytest.mark.parametrize(
+    ("longer", "verdict"), [(1.0, "met"), (1.1, "met"), (0.8, "missed"), (1.2, "missed")]
+)
 def test_a_step_that_is_not_as_predicted_misses_the_bar(longer, verdict):
     outcome = bench_own_runs.outcome(found_times(longer), "gloo")
     assert {row.what: row.verdict for row in outcome.rows} == dict.fromkeys(PLANS, verdict)
@@ -52,7 +66,8 @@ def test_on_ranks_every_part_is_measured_in_every_round():
     assert place == "gloo" and found.keys() == PLANS.keys()
     for times in found.values():
         assert times["compute"].shape == (2, 5) and (times["compute"] > 0).all()
-        assert times["link"].shape == (2, 2) and (times["link"][:, 0] >= 0).all()  # beta: a difference
+        # beta: a difference
+        assert times["link"].shape == (2, 2) and (times["link"][:, 0] >= 0).all()
         # a step does what was measured apart, and more
         assert times["step"].shape == (2,) and (times["step"] > 0).all()
     outcome = bench_own_runs.outcome(found, place, TINY, ROWS)

@@ -1,4 +1,5 @@
-"""The benchmarks of pipelines: both sides do the same or nothing is timed; a simulation that is off misses its bar."""
+"""The benchmarks of pipelines: both sides do the same or nothing is timed; a simulation that is off
+misses its bar."""
 
 import pathlib
 import sys
@@ -8,7 +9,8 @@ import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib.model import Shape  # noqa: E402
 from lib.pipeline import one_f_one_b, parse, simulate, zb_h1  # noqa: E402
@@ -17,20 +19,23 @@ from tests.benchmarks import bench_paced_pipeline, bench_pipeline, report  # noq
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=4, hidden=16, n_heads=2)
 
 
-# --- both sides do the same, or nothing is timed ----------------------------------------------------------------------
+# --- both sides do the same, or nothing is timed --------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
     torch.__version__.startswith(("2.10.", "2.11.")),
-    reason="not run: before 2.12 torch's own ScheduleZBVZeroBubble ends over gloo with 'Pair is not connected'",
+    reason="not run: before 2.12 torch's own ScheduleZBVZeroBubble ends over gloo with 'Pair is "
+    "not connected'",
 )
 def test_on_ranks_every_schedule_is_timed_against_torchs():
     outcome = bench_pipeline.measured([2], TINY, 2)
     assert [(row.what, row.ranks, str(row.bar)) for row in outcome.rows] == [
         (name, 2, "not slower") for name in bench_pipeline.CASES
     ]
-    assert all((seconds > 0).all() and seconds.shape == (2,) for seconds in outcome.data[2].values())
+    assert all(
+        (seconds > 0).all() and seconds.shape == (2,) for seconds in outcome.data[2].values()
+    )
     assert "ZB-H1" in report.as_text(outcome) and outcome.drawing.png.startswith(b"\x89PNG")
     assert report.as_json("pipeline", outcome, report.machine(), quick=True)["data"]["2"]
 
@@ -64,7 +69,9 @@ def test_what_torchs_stages_do_is_noted_once_and_must_be_the_list():
     did = [parse(text) for text in ("3F0", "3I0", "3F1", "3W0", "3B1")]
     bench_pipeline.check_same_actions([stage], lambda: a_step(stage), did)
     assert vars(stage) == {"stage_index": 3}, "nothing is left between the clock and torch"
-    with pytest.raises(RuntimeError, match="torch runs 3F0 3I0 3F1 3W0 3B1, ours 3F0 3I0: nothing to compare"):
+    with pytest.raises(
+        RuntimeError, match="torch runs 3F0 3I0 3F1 3W0 3B1, ours 3F0 3I0: nothing to compare"
+    ):
         bench_pipeline.check_same_actions([stage], lambda: a_step(stage), did[:2])
 
 
@@ -90,17 +97,21 @@ def test_the_batch_is_the_same_on_every_rank_and_its_micro_batches_are_not():
     assert len({tuple(row.tolist()) for row in tokens}) == 8
 
 
-# --- measured against simulated ---------------------------------------------------------------------------------------
+# --- measured against simulated -------------------------------------------------------------------
 
 
 def late(seconds, rounds=9):
-    """{case: all ranks' bars of each round}: as simulated, but before the last W of rank 0 something else took time.
+    """{case: all ranks' bars of each round}: as simulated, but before the last W of rank 0
+    something else took time.
 
     No message comes there, so the simulation cannot take it for a slow one.
     """
     bars = simulate(zb_h1(4, 8), {"F": 8e-3, "I": 8e-3, "W": 8e-3}, 1e-3).bars
     last = max((bar for bar in bars if bar.rank == 0), key=lambda bar: bar.end)
-    moved = [bar._replace(start=bar.start + seconds, end=bar.end + seconds) if bar is last else bar for bar in bars]
+    moved = [
+        bar._replace(start=bar.start + seconds, end=bar.end + seconds) if bar is last else bar
+        for bar in bars
+    ]
     return {"ZB-H1": [moved] * rounds}
 
 

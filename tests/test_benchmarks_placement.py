@@ -1,4 +1,5 @@
-"""The benchmark of placements: a step that its formula does not explain misses the bar, and the order is told."""
+"""The benchmark of placements: a step that its formula does not explain misses the bar, and the
+order is told."""
 
 import pathlib
 import sys
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib import launch  # noqa: E402
 from lib.hybrid.paced import placed_steps  # noqa: E402
@@ -30,7 +32,10 @@ def found_times(longer, rounds=9):
     """What `measured` would have found, every step across nodes `longer` than predicted."""
     return {
         N: {
-            name: np.full(rounds, (longer if name != ONE else 1.0) * sum(predicted(*placed, ALONE[N]).values()))
+            name: np.full(
+                rounds,
+                (longer if name != ONE else 1.0) * sum(predicted(*placed, ALONE[N]).values()),
+            )
             for name, placed in of_each.items()
         }
         for N, of_each in PLACEMENTS.items()
@@ -38,10 +43,14 @@ def found_times(longer, rounds=9):
 
 
 def test_a_step_in_one_node_foretells_itself():
-    assert found_times(1.0)[8][ONE] == pytest.approx(ALONE[8]) and found_times(1.0)[4][ONE] == pytest.approx(ALONE[4])
+    assert found_times(1.0)[8][ONE] == pytest.approx(ALONE[8]) and found_times(1.0)[4][
+        ONE
+    ] == pytest.approx(ALONE[4])
 
 
-@pytest.mark.parametrize(("longer", "verdict"), [(1.0, "met"), (1.15, "met"), (0.75, "missed"), (1.3, "missed")])
+@pytest.mark.parametrize(
+    ("longer", "verdict"), [(1.0, "met"), (1.15, "met"), (0.75, "missed"), (1.3, "missed")]
+)
 def test_a_step_that_is_not_as_predicted_misses_the_bar(longer, verdict):
     outcome = bench_placement.outcome(found_times(longer), "gloo")
     assert [(row.ranks, row.what, row.verdict) for row in outcome.rows] == [
@@ -61,7 +70,9 @@ def test_the_order_of_the_placements_is_told():
 
 def test_what_is_told_sets_the_placements_apart():
     of = {name: sum(predicted(*placed, 0.4).values()) for name, placed in PLACEMENTS[8].items()}
-    assert 1.1 * of[ONE] < of[STAGES] and 1.1 * of[STAGES] < of[DATA] and 1.1 * of[DATA] < of[TENSOR]
+    assert (
+        1.1 * of[ONE] < of[STAGES] and 1.1 * of[STAGES] < of[DATA] and 1.1 * of[DATA] < of[TENSOR]
+    )
 
 
 @pytest.mark.slow
@@ -77,6 +88,15 @@ def test_on_ranks_tensor_ranks_across_a_much_slower_link_take_longest():
     pair = {name: PLACEMENTS[8][name] for name in (TENSOR, ONE)}
     slower = [(2e-3, 4e-3), (20e-3, 1 / 8e6)]
     seconds = launch.capture(
-        placed_steps, pair, SHAPE, bench_placement.rows(), MICRO_BATCH, *slower, 1, nproc=8, ledger=False
+        placed_steps,
+        pair,
+        SHAPE,
+        bench_placement.rows(),
+        MICRO_BATCH,
+        *slower,
+        1,
+        nproc=8,
+        ledger=False,
     )[0]
-    assert seconds[TENSOR] > seconds[ONE]  # 30 times as long, on a machine that has nothing else to do
+    # 30 times as long, on a machine that has nothing else to do
+    assert seconds[TENSOR] > seconds[ONE]

@@ -1,5 +1,5 @@
-"""The benchmarks of tensor parallelism: both sides do what one process does, theirs sends no more than it must, and a
-layer whose time its parts do not explain misses its bar."""
+"""The benchmarks of tensor parallelism: both sides do what one process does, theirs sends no more
+than it must, and a layer whose time its parts do not explain misses its bar."""
 
 import pathlib
 import sys
@@ -10,7 +10,8 @@ import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib import launch, ledger  # noqa: E402
 from lib.model import Shape  # noqa: E402
@@ -21,7 +22,7 @@ from tests.benchmarks.bench_tensor_parallel import Part, block_parts, check_equa
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=1, hidden=16, n_heads=4)
 LARGE = bench_tensor_parallel.SEQUENCES * TINY.seq_len * TINY.hidden  # elements of (B, T, D)
 
-# --- both sides do the same, or nothing is timed ----------------------------------------------------------------------
+# --- both sides do the same, or nothing is timed --------------------------------------------------
 
 
 @pytest.mark.slow
@@ -31,13 +32,18 @@ def test_on_ranks_every_way_is_timed_against_dtensors():
     assert [(row.what, row.ranks, str(row.bar)) for row in outcome.rows] == [
         (f"{what}, {way}", 2, "not slower") for what in ("block", "GPT") for way in ways
     ]
-    assert all((seconds > 0).all() and seconds.shape == (2,) for seconds in outcome.data[2].values())
-    assert "GPT, sequence parallel" in report.as_text(outcome) and outcome.drawing.png.startswith(b"\x89PNG")
+    assert all(
+        (seconds > 0).all() and seconds.shape == (2,) for seconds in outcome.data[2].values()
+    )
+    assert "GPT, sequence parallel" in report.as_text(outcome) and outcome.drawing.png.startswith(
+        b"\x89PNG"
+    )
     assert report.as_json("tensor_parallel", outcome, report.machine(), quick=True)["data"]["2"]
 
 
 def guarded_at_four_ranks():
-    """On ranks: both sides pass; ours without its sums says what is wrong; the ledger has a step of theirs each way."""
+    """On ranks: both sides pass; ours without its sums says what is wrong; the ledger has a step of
+    theirs each way."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", (4,))
@@ -62,11 +68,14 @@ def test_at_four_ranks_both_sides_pass_and_theirs_sends_no_more_than_it_must():
     assert "norm1.weight: off by" in results[0] or "position.weight: off by" in results[0]
 
     def sent(section):  # those of activations: in tensor parallel also two of the loss, far smaller
-        entries = [entry for entry in results.ledger.section(section).of(0) if entry.numel * 4 >= LARGE]
+        entries = [
+            entry for entry in results.ledger.section(section).of(0) if entry.numel * 4 >= LARGE
+        ]
         return Counter(entry.op for entry in entries)
 
     assert sent("block_parts False") == {"all_reduce": 4}
-    assert sent("gpt_parts False") == {"all_reduce": 4 + 2}  # after the embedding, and before the head in backward
+    # after the embedding, and before the head in backward
+    assert sent("gpt_parts False") == {"all_reduce": 4 + 2}
     in_sequence = sent("block_parts True")
     assert sum(in_sequence.values()) == 8 and len(in_sequence) == 2, in_sequence
 
@@ -79,27 +88,40 @@ def test_equal_gradients_pass_and_others_are_refused():
 
     check_equal("x", part({name: g * (1 + 1e-6) for name, g in plain.items()}), plain)
     for name in plain:
-        with pytest.raises(RuntimeError, match=f"x: not as in one process: {name}: off by .*: nothing to time"):
+        with pytest.raises(
+            RuntimeError, match=f"x: not as in one process: {name}: off by .*: nothing to time"
+        ):
             check_equal("x", part(plain | {name: plain[name] * 2}), plain)
     with pytest.raises(RuntimeError, match=r"x: gradients of \['b'\] on one side only"):
         check_equal("x", part({"w": plain["w"]}), plain)
 
 
-# --- a layer's price --------------------------------------------------------------------------------------------------
+# --- a layer's price ------------------------------------------------------------------------------
 
 
 def found_times(longer, rounds=9):
-    """What `measured` would have found: rings as alpha = 1 ms and 40 MB/s make them, layers `longer` than predicted."""
+    """What `measured` would have found: rings as alpha = 1 ms and 40 MB/s make them, layers
+    `longer` than predicted."""
     found = {}
     for tp in (1, 2, 4):
         rounds_of_ring, chunk = 2 * (tp - 1), 4 * 4 * 4 * 64 * 256 / tp
         short, long = rounds_of_ring * 1e-3, rounds_of_ring * (1e-3 + chunk / 40e6)
-        seconds = {"layer": longer * predicted(tp, 1e-3, 1 / 40e6), "short ring": short, "long ring": long}
-        found[tp] = {(what, link): np.full(rounds, s) for what, s in seconds.items() for link in (INSIDE, ACROSS)}
+        seconds = {
+            "layer": longer * predicted(tp, 1e-3, 1 / 40e6),
+            "short ring": short,
+            "long ring": long,
+        }
+        found[tp] = {
+            (what, link): np.full(rounds, s)
+            for what, s in seconds.items()
+            for link in (INSIDE, ACROSS)
+        }
     return found
 
 
-@pytest.mark.parametrize(("longer", "verdict"), [(1.0, "met"), (1.15, "met"), (0.75, "missed"), (1.3, "missed")])
+@pytest.mark.parametrize(
+    ("longer", "verdict"), [(1.0, "met"), (1.15, "met"), (0.75, "missed"), (1.3, "missed")]
+)
 def test_a_layer_that_its_parts_do_not_explain_misses_the_bar_of_20_percent(longer, verdict):
     outcome = bench_paced_tensor_parallel.outcome(found_times(longer), "gloo")
     assert [(row.what, row.ranks, row.verdict) for row in outcome.rows] == [
@@ -114,7 +136,9 @@ def test_a_layer_that_its_parts_do_not_explain_misses_the_bar_of_20_percent(long
 def test_across_nodes_a_layer_on_two_ranks_takes_longer_than_on_one():
     alpha, rate = bench_paced_tensor_parallel.LINK
     one, two = (predicted(tp, alpha, 1 / rate) for tp in (1, 2))
-    assert one == pytest.approx(48e-3) and two == pytest.approx(24e-3 + 4 * 2 * (1e-3 + 131072 / 40e6))
+    assert one == pytest.approx(48e-3) and two == pytest.approx(
+        24e-3 + 4 * 2 * (1e-3 + 131072 / 40e6)
+    )
     assert two > one
 
 

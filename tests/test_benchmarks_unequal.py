@@ -1,4 +1,5 @@
-"""The benchmark of unequal devices: what it tells the ranks could meet its bar, and an equal split could not."""
+"""The benchmark of unequal devices: what it tells the ranks could meet its bar, and an
+equal split could not."""
 
 import pathlib
 import sys
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from tests.benchmarks import bench_unequal, report  # noqa: E402
 from tests.benchmarks.bench_unequal import EQUAL, SPEED, foretold, ideals, splits  # noqa: E402
@@ -23,7 +25,9 @@ def test_what_is_told_allows_the_bar_and_an_equal_split_does_not():
 
 @pytest.mark.parametrize(("longer", "verdict"), [(1.0, "met"), (1.04, "met"), (1.2, "missed")])
 def test_a_split_by_speed_that_takes_too_long_misses_the_bar(longer, verdict):
-    outcome = bench_unequal.outcome({key: np.full(9, longer * each) for key, each in foretold().items()}, "gloo")
+    outcome = bench_unequal.outcome(
+        {key: np.full(9, longer * each) for key, each in foretold().items()}, "gloo"
+    )
     verdicts = {row.what: row.verdict for row in outcome.rows}
     assert verdicts == {f"{what}, {how}": verdict if how == SPEED else "-"
                         for what in ("batch", "pipeline") for how in (SPEED, EQUAL)}  # fmt: skip

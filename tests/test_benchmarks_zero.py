@@ -8,7 +8,8 @@ import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib import launch  # noqa: E402
 from lib.model import Shape  # noqa: E402
@@ -25,6 +26,8 @@ def test_muon_with_owners_is_timed_beside_torch_s_on_every_rank():
 
 def test_another_model_is_not_timed():
     right = {"w": torch.ones(3)}
-    bench_zero.check_equal("muon", {"w": torch.tensor([1.0, 1.0, 1.005])}, right, bench_zero.IN_BFLOAT16)
+    bench_zero.check_equal(
+        "muon", {"w": torch.tensor([1.0, 1.0, 1.005])}, right, bench_zero.IN_BFLOAT16
+    )
     with pytest.raises(RuntimeError, match=r"w is off by 0\.005"):
         bench_zero.check_equal("zero1", {"w": torch.tensor([1.0, 1.0, 1.005])}, right)

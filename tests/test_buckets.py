@@ -30,7 +30,11 @@ def numbers(given, buckets):
         ([2, 9, 1], 16, [[2], [1], [0]]),  # larger than a bucket: one of its own
         ([9, 1, 1], 16, [[2, 1], [0]]),
         ([1, 1, 9], 16, [[2], [1, 0]]),
-        ([2, 3, 1, 3], 16, [[3, 2], [1], [0]]),  # the 2 of the first would fit in nobody's gap: order before fullness
+        (
+            [2, 3, 1, 3],
+            16,
+            [[3, 2], [1], [0]],
+        ),  # the 2 of the first would fit in nobody's gap: order before fullness
         ([1, 1], 1, [[1], [0]]),  # every one is larger
         ([0, 4, 0], 16, [[2, 1, 0]]),  # an empty one takes no room
         ([], 16, []),
@@ -57,7 +61,9 @@ def test_parameters_of_two_devices_do_not_share_a_bucket():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_sizes_each_parameter_once_within_capacity_one_dtype_in_the_order_of_becoming_ready(seed):
+def test_any_sizes_each_parameter_once_within_capacity_one_dtype_in_the_order_of_becoming_ready(
+    seed,
+):
     draw = random.Random(seed)
     dtypes = draw.sample([torch.float32, torch.float64, torch.bfloat16], draw.randint(1, 3))
     given = [
@@ -73,10 +79,12 @@ def test_any_sizes_each_parameter_once_within_capacity_one_dtype_in_the_order_of
         assert len({p.dtype for p in bucket}) == 1
         holds_numbers = [p for p in bucket if p.numel()]
         assert sum(p.nbytes for p in bucket) <= capacity or len(holds_numbers) == 1
-    # Parameter i's gradient is ready before that of i-1: within a bucket, and from bucket to bucket by the last one.
+    # Parameter i's gradient is ready before that of i-1: within a bucket, and from bucket to bucket
+    # by the last one.
     assert all(bucket == sorted(bucket, reverse=True) for bucket in plan)
     assert [bucket[-1] for bucket in plan] == sorted((bucket[-1] for bucket in plan), reverse=True)
-    # As few as can be in this order: the first of a bucket did not fit into the one before of its dtype.
+    # As few as can be in this order: the first of a bucket did not fit into the one before of its
+    # dtype.
     for dtype in dtypes:
         of_dtype = [bucket for bucket in buckets if bucket[0].dtype == dtype]
         for before, after in itertools.pairwise(of_dtype):
@@ -95,10 +103,15 @@ MB = 2**20
         (6, 2 * MB, [2, 2, 2]),  # a capacity below SMALLEST does not taper
     ],
 )
-def test_tapered_buckets_hold_two_thirds_of_what_is_to_come_and_no_less_than_the_smallest(layers, capacity, plan):
+def test_tapered_buckets_hold_two_thirds_of_what_is_to_come_and_no_less_than_the_smallest(
+    layers, capacity, plan
+):
     assert SMALLEST == 4 * MB
-    given = [nn.Parameter(torch.empty(MB // 4, device="meta")) for _ in range(layers)]  # a MB each, of no memory
-    assert [sum(p.nbytes for p in bucket) // MB for bucket in plan_tapered_buckets(given, capacity)] == plan
+    # a MB each, of no memory
+    given = [nn.Parameter(torch.empty(MB // 4, device="meta")) for _ in range(layers)]
+    assert [
+        sum(p.nbytes for p in bucket) // MB for bucket in plan_tapered_buckets(given, capacity)
+    ] == plan
 
 
 def test_the_plan_reads_sizes_only_and_takes_any_iterable():
@@ -112,13 +125,22 @@ def test_the_plan_reads_sizes_only_and_takes_any_iterable():
 
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_a_capacity_below_one_byte_is_refused(capacity):
-    with pytest.raises(ValueError, match=f"capacity is {capacity} bytes: a bucket holds at least one, use 1 or more"):
+    with pytest.raises(
+        ValueError,
+        match=f"capacity is {capacity} bytes: a bucket holds at least one, use 1 or more",
+    ):
         plan_buckets(parameters(1), capacity)
 
 
 def test_flat_and_back_any_shape_and_layout():
     counted = torch.arange(30.0, dtype=torch.float64)
-    tensors = [counted[:6].view(2, 3), counted[6].clone(), counted[:0], counted[7:19].view(3, 4).t(), counted[::5]]
+    tensors = [
+        counted[:6].view(2, 3),
+        counted[6].clone(),
+        counted[:0],
+        counted[7:19].view(3, 4).t(),
+        counted[::5],
+    ]
     flat = flatten(tensors)
     assert flat.shape == (6 + 1 + 0 + 12 + 6,) and flat.dtype == torch.float64
     assert flat[:7].tolist() == [0, 1, 2, 3, 4, 5, 6]

@@ -28,7 +28,12 @@ def on_three_ranks(folder):
 
     if rank > 0:  # the rank within the group counts
         shared, own, facts = checkpoint.load(folder, group=pair)
-        seen["on two"] = shared["step"], own, facts.world_size, [facts.own_of(r).tolist() for r in range(3)]
+        seen["on two"] = (
+            shared["step"],
+            own,
+            facts.world_size,
+            [facts.own_of(r).tolist() for r in range(3)],
+        )
         seen["no rank 3"] = said(facts.own_of, 3)
         checkpoint.save(folder / "pair", 0, {}, own=f"of {dist.get_rank(pair)}", group=pair)
         seen["pair"] = checkpoint.load(folder / "pair", group=pair)[:2]
@@ -61,7 +66,10 @@ def test_rank_0_decides_which_step_is_loaded(three):
 
 def test_what_is_not_there_is_named_on_every_rank(three):
     for seen in three:
-        assert seen["nothing"].startswith("FileNotFoundError") and "nothing has been saved there" in seen["nothing"]
+        assert (
+            seen["nothing"].startswith("FileNotFoundError")
+            and "nothing has been saved there" in seen["nothing"]
+        )
         assert "no whole checkpoint of step 7: it holds steps 41, 42" in seen["no such step"]
 
 
@@ -92,7 +100,9 @@ def different_steps(folder):
 
 
 def test_ranks_that_save_different_steps_are_told(tmp_path):
-    with pytest.raises(launch.RankError, match="rank 1 saves step 6, rank 0 step 5: all ranks save the same step"):
+    with pytest.raises(
+        launch.RankError, match="rank 1 saves step 6, rank 0 step 5: all ranks save the same step"
+    ):
         launch.capture(different_steps, tmp_path, nproc=2)
     assert checkpoint.latest(tmp_path) is None
 
@@ -105,11 +115,18 @@ def test_what_is_sent(tmp_path):
 
 
 def draw():
-    return torch.rand(3).tolist(), random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()
+    return (
+        torch.rand(3).tolist(),
+        random.random(),
+        random.gauss(0, 1),
+        np.random.rand(),
+        np.random.randn(),
+    )
 
 
 def resumed_draws(folder):
-    """Each rank saves in the middle of its draws, goes on, and goes on again from the checkpoint."""
+    """Each rank saves in the middle of its draws, goes on, and goes on again from
+    the checkpoint."""
     rank = dist.get_rank()
     torch.manual_seed(rank)
     random.seed(rank)

@@ -1,4 +1,5 @@
-"""Checkpoints in the background: killed at any moment the last whole one is there; what resumes has the same bits."""
+"""Checkpoints in the background: killed at any moment the last whole one is there; what resumes has
+the same bits."""
 
 import os
 import random
@@ -22,7 +23,7 @@ ROWS = 64  # of data
 SHAPE = Shape(vocab_size=11, seq_len=5, n_layers=2, hidden=8, n_heads=2)
 
 
-# --- one process, killed ---------------------------------------------------------------------------------------------
+# --- one process, killed --------------------------------------------------------------------------
 
 
 class Run:
@@ -56,7 +57,12 @@ class Run:
         return self
 
     def state(self):
-        parts = (self.model.state_dict(), self.optimizer.state_dict(), checkpoint.random_state(), self.position)
+        parts = (
+            self.model.state_dict(),
+            self.optimizer.state_dict(),
+            checkpoint.random_state(),
+            self.position,
+        )
         return repr([x.tolist() if torch.is_tensor(x) else x for x in leaves(parts)])
 
 
@@ -69,7 +75,8 @@ def leaves(value):
 
 
 class Moments:
-    """Counts the moments at which a run can be killed: a step, a piece of a file, fsync, rename, unlink."""
+    """Counts the moments at which a run can be killed: a step, a piece of a file, fsync,
+    rename, unlink."""
 
     def __init__(self, dies_at=None):
         self.count, self.dies_at, self.lock = 0, dies_at, threading.Lock()
@@ -90,7 +97,8 @@ class Moments:
         return counting
 
     def open(self, path, mode):
-        """A file on a disk so slow that training goes on beside it; half of a piece is written at the moment."""
+        """A file on a disk so slow that training goes on beside it; half of a piece is
+        written at the moment."""
         file = slow_disk(5e6)(path, mode)
         write = file.write
 
@@ -137,10 +145,16 @@ def check_killed(tmp_path, number):
             folder = tmp_path / str(moment)
             folder.mkdir()
             status = killed_at(folder, moment)
-            assert status in (0, -signal.SIGKILL)  # threads go at their own pace: there may be a moment less
+            # threads go at their own pace: there may be a moment less
+            assert status in (
+                0,
+                -signal.SIGKILL,
+            )
             whole = sorted(folder.glob("step_*.pt"))
             states = [torch.load(path, weights_only=True) for path in whole]
-            assert all(sorted(state) == ["model", "optimizer", "position", "random"] for state in states)
+            assert all(
+                sorted(state) == ["model", "optimizer", "position", "random"] for state in states
+            )
             run = Run(folder)
             assert run.step == (int(whole[-1].stem[5:]) if whole else 0)
             seen.add(run.step)
@@ -159,7 +173,7 @@ def test_killed_at_50_moments_it_resumes_with_the_same_bits(tmp_path):
     assert check_killed(tmp_path, 50) >= {0, *range(2, STEPS - 1, EVERY)}
 
 
-# --- one process, not killed -----------------------------------------------------------------------------------------
+# --- one process, not killed ----------------------------------------------------------------------
 
 
 def small():
@@ -196,7 +210,10 @@ def test_the_last_two_are_kept_and_nothing_is_resumed_from_nothing(tmp_path):
     for step in (1, 2, 3):
         saver.begin(step, model, optimizer, {"next": step})
     saver.wait()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000002.pt", "step_00000003.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step_00000002.pt",
+        "step_00000003.pt",
+    ]
     assert resume(tmp_path, model, optimizer) == (3, {"next": 3})
 
 
@@ -210,11 +227,12 @@ def test_a_slow_disk_is_as_slow_as_it_says(tmp_path):
         slow_disk(0)
 
 
-# --- on ranks --------------------------------------------------------------------------------------------------------
+# --- on ranks -------------------------------------------------------------------------------------
 
 
 def trained(folder, steps, save=None, killed=False):
-    """Shards after `steps` steps, from the last checkpoint on; one in the background every second step."""
+    """Shards after `steps` steps, from the last checkpoint on; one in the
+    background every second step."""
     torch.manual_seed(dist.get_rank())
     model = GPT(SHAPE).double()
     fsdp = zero.PrefetchingFSDP(model, model.blocks)
@@ -232,7 +250,12 @@ def trained(folder, steps, save=None, killed=False):
         optimizer.zero_grad()
         if save and (step + 1) % 2 == 0:
             zero.save_shards(
-                folder, step + 1, fsdp.flats, optimizer, own=checkpoint.random_state(), save=background.save
+                folder,
+                step + 1,
+                fsdp.flats,
+                optimizer,
+                own=checkpoint.random_state(),
+                save=background.save,
             )
             if killed and step + 1 == 6:
                 dist.barrier()
@@ -245,13 +268,19 @@ def names(folder):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-def test_ranks_that_die_while_they_write_resume_from_the_last_whole_one_with_the_same_bits(tmp_path):
+def test_ranks_that_die_while_they_write_resume_from_the_last_whole_one_with_the_same_bits(
+    tmp_path,
+):
     want = launch.capture(trained, tmp_path / "none", 8, nproc=3, ledger=False)
     with pytest.raises(launch.RankError, match="exit code 9"):
         launch.capture(trained, tmp_path / "run", 8, True, True, nproc=3, ledger=False)
     assert names(tmp_path / "run") == ["step_00000002", "step_00000004", "step_00000006.unfinished"]
     got = launch.capture(trained, tmp_path / "run", 8, True, nproc=3, ledger=False)
-    assert all(torch.equal(a, b) for of, to in zip(got, want, strict=True) for a, b in zip(of, to, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for of, to in zip(got, want, strict=True)
+        for a, b in zip(of, to, strict=True)
+    )
     assert names(tmp_path / "run") == ["step_00000006", "step_00000008"]
 
 
@@ -292,5 +321,7 @@ def sends(folder):
 
 def test_what_is_sent(tmp_path):
     book = launch.capture(sends, tmp_path, nproc=2).ledger
-    assert sum(e.nbytes for e in book.of(0) if e.op == "send" and e.numel == 2) == 2 * 16  # of two saves
-    assert len([e for e in book.of(0) if e.op == "send"]) == 4  # and an all-reduce of one number for each
+    # of two saves
+    assert sum(e.nbytes for e in book.of(0) if e.op == "send" and e.numel == 2) == 2 * 16
+    # and an all-reduce of one number for each
+    assert len([e for e in book.of(0) if e.op == "send"]) == 4

@@ -11,7 +11,15 @@ from torch import nn
 
 from lib import checkpoint, launch
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
+DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+)
 
 
 def numbers(dtype):
@@ -95,7 +103,10 @@ def test_states_of_models_and_optimizers_come_back(one):
 
 def test_what_could_not_be_loaded_again_is_not_saved(one):
     array, path, number, step = one["refused"]
-    assert array.startswith("TypeError: shared['a'][1] is a numpy.ndarray") and "torch.from_numpy" in array
+    assert (
+        array.startswith("TypeError: shared['a'][1] is a numpy.ndarray")
+        and "torch.from_numpy" in array
+    )
     assert path.startswith("TypeError: own['where'] is a pathlib.PosixPath")
     assert number.startswith("TypeError: shared['rate'] is a numpy.float64")
     assert step == "ValueError: step is -1: steps count from 0"
@@ -115,7 +126,8 @@ def cut(file):
 
 
 DAMAGES = [
-    ("shared.pt", flip_a_bit, "checksum"), ("shared.pt", cut, "not a zip"), ("rank_0.pt", Path.unlink, "missing"),
+    ("shared.pt", flip_a_bit, "checksum"), ("shared.pt", cut, "not a zip"),
+    ("rank_0.pt", Path.unlink, "missing"),
     ("rank_0.pt", cut, "not a zip"), ("rank_0.pt", lambda file: file.write_bytes(b""), "not a zip"),
 ]  # fmt: skip
 

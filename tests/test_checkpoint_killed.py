@@ -13,11 +13,20 @@ from checkpoints import in_a_child, is_whole, names, save_at
 
 from lib import checkpoint, launch
 
-CALLS = ["mkdir", "open", "fsync", "rename", "unlink", "rmdir"]  # of os: whatever changes a folder or brings it to disk
+# of os: whatever changes a folder or brings it to disk
+CALLS = [
+    "mkdir",
+    "open",
+    "fsync",
+    "rename",
+    "unlink",
+    "rmdir",
+]
 
 
 def die_before(number):
-    """SIGKILL this process before its `number`-th such call, or in the middle of a file: torch.save counts too."""
+    """SIGKILL this process before its `number`-th such call, or in the middle of a file:
+    torch.save counts too."""
     count = 0
 
     def counted(call, half=None):
@@ -46,7 +55,8 @@ def die_before(number):
 
 
 def killed_before_each_call(folder, step):
-    """A save of `step` after those of 1 and 2, killed at every point: what is left, and what the next save makes."""
+    """A save of `step` after those of 1 and 2, killed at every point: what is left, and what the
+    next save makes."""
     folder, seen = Path(folder), []
     save_at(folder / "start", 1)
     save_at(folder / "start", 2)
@@ -60,7 +70,9 @@ def killed_before_each_call(folder, step):
 
         status = in_a_child(run)
         left = checkpoint.latest(here)
-        seen.append({"status": status, "latest": left, "whole": is_whole(here, left), "left": names(here)})
+        seen.append(
+            {"status": status, "latest": left, "whole": is_whole(here, left), "left": names(here)}
+        )
         save_at(here, 4)
         seen[-1] |= {"after": names(here), "whole after": is_whole(here, 4)}
         if status == 0:
@@ -70,7 +82,9 @@ def killed_before_each_call(folder, step):
 
 @pytest.mark.parametrize("step", [3, 2], ids=["a new step", "the same step again"])
 def test_killed_at_any_point_the_former_or_the_new_one_is_whole(tmp_path, step):
-    (seen,) = launch.capture(killed_before_each_call, tmp_path, step, nproc=1, backend="gloo", ledger=False)
+    (seen,) = launch.capture(
+        killed_before_each_call, tmp_path, step, nproc=1, backend="gloo", ledger=False
+    )
     *killed, ended = seen
     assert len(killed) > 10 and {point["status"] for point in killed} == {-signal.SIGKILL}
     assert ended["status"] == 0 and ended["latest"] == step
@@ -84,7 +98,8 @@ def test_killed_at_any_point_the_former_or_the_new_one_is_whole(tmp_path, step):
 
 
 def killed_from_outside(folder):
-    """A child saves one step after another and is killed at no particular moment, ten times; it goes on each time."""
+    """A child saves one step after another and is killed at no particular moment, ten times; it
+    goes on each time."""
     folder, seen = Path(folder), []
     for turn in range(10):
         before = checkpoint.latest(folder) or 0
@@ -106,7 +121,9 @@ def killed_from_outside(folder):
 
 
 def test_killed_from_outside_at_any_time(tmp_path):
-    (seen,) = launch.capture(killed_from_outside, tmp_path, nproc=1, backend="gloo", timeout=200, ledger=False)
+    (seen,) = launch.capture(
+        killed_from_outside, tmp_path, nproc=1, backend="gloo", timeout=200, ledger=False
+    )
     assert seen == [True] * 10
 
 

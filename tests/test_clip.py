@@ -16,7 +16,9 @@ def parameters(dtype=torch.float64, scale=1.0):
     made = []
     for size in SIZES:
         parameter = torch.nn.Parameter(torch.zeros(size, dtype=dtype))
-        parameter.grad = (scale * torch.randn(size, generator=generator, dtype=torch.float64)).to(dtype)
+        parameter.grad = (scale * torch.randn(size, generator=generator, dtype=torch.float64)).to(
+            dtype
+        )
         made.append(parameter)
     return made
 
@@ -25,7 +27,9 @@ def pieces_of(whole, rank, world_size):
     """This rank's piece of each, as a shard with a gradient."""
     pieces = []
     for parameter in whole:
-        piece = torch.zeros_like(parameter.grad.flatten().tensor_split(world_size)[rank]).requires_grad_()
+        piece = torch.zeros_like(
+            parameter.grad.flatten().tensor_split(world_size)[rank]
+        ).requires_grad_()
         piece.grad = parameter.grad.flatten().tensor_split(world_size)[rank].clone()
         pieces.append(piece)
     return pieces
@@ -44,9 +48,14 @@ def everything():
         ledger.mark("")
         expected = torch.nn.utils.clip_grad_norm_(whole, max_norm)
         right = pieces_of(whole, rank, 4)
-        seen[max_norm] = norm, expected, max(off(a.grad, b.grad) for a, b in zip(shards, right, strict=True))
+        seen[max_norm] = (
+            norm,
+            expected,
+            max(off(a.grad, b.grad) for a, b in zip(shards, right, strict=True)),
+        )
 
-    # The first split over row and column, the second over the column only and replicated in the row.
+    # The first split over row and column, the second over the column only and replicated in the
+    # row.
     first, second, third = parameters()
     split = pieces_of([first], rank, 4)
     replicated = pieces_of([second, third], dist.get_rank(column), 2)
@@ -84,7 +93,11 @@ def test_the_norm_and_the_clipped_gradients_are_torch_s_on_the_whole(results, ca
 def test_a_piece_without_gradient_counts_as_zeros_and_so_does_a_rank_without_pieces(results):
     whole = torch.nn.utils.get_total_norm([p.grad for p in parameters()]).item()
     for seen in results:
-        assert seen["no gradient"].item() == seen["one rank has all"].item() == pytest.approx(whole, rel=1e-14)
+        assert (
+            seen["no gradient"].item()
+            == seen["one rank has all"].item()
+            == pytest.approx(whole, rel=1e-14)
+        )
 
 
 def test_one_number_is_all_reduced_per_group(results):
@@ -97,11 +110,15 @@ def test_one_number_is_all_reduced_per_group(results):
 def test_squares_of_16_bit_gradients_neither_overflow_nor_vanish(dtype):
     for scale in (1000.0, 1e-4):
         norm = squared_norm(parameters(dtype, scale)).sqrt()
-        exact = torch.linalg.vector_norm(torch.cat([p.grad.double().flatten() for p in parameters(dtype, scale)]))
+        exact = torch.linalg.vector_norm(
+            torch.cat([p.grad.double().flatten() for p in parameters(dtype, scale)])
+        )
         assert norm.item() == pytest.approx(exact.item(), rel=1e-6)
 
 
 def test_a_max_norm_that_is_no_length_is_refused():
     for wrong in (0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match=r"max_norm is .*: it is a length, use a number above 0"):
+        with pytest.raises(
+            ValueError, match=r"max_norm is .*: it is a length, use a number above 0"
+        ):
             clip_gradients(parameters(), wrong)

@@ -1,4 +1,5 @@
-"""The demo trains what one process would train, sends what the formula says, and leaves its proof in a folder."""
+"""The demo trains what one process would train, sends what the formula says, and leaves its
+proof in a folder."""
 
 import json
 import os
@@ -15,7 +16,13 @@ from lib.model import GPT
 def run_demo(*arguments, timeout=600):
     """As a visitor runs it, but without a terminal."""
     command = [sys.executable, "-m", "lib.demo", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, "COLUMNS": "80"})
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "COLUMNS": "80"},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +36,9 @@ def tiny(tmp_path_factory):
 def test_it_leaves_figures_and_numbers(tiny):
     _, out, record = tiny
     assert sorted(p.name for p in out.iterdir()) == ["demo.json", "loss.png", "traffic.png"]
-    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("loss.png", "traffic.png"))
+    assert all(
+        (out / name).read_bytes().startswith(b"\x89PNG") for name in ("loss.png", "traffic.png")
+    )
     assert (record["ranks"], record["steps"]) == (2, 10)
     assert len(record["loss"]["training"]) == 10
     assert record["tokens_per_second"] == pytest.approx(10 * 2 * 8 * 64 / record["seconds"])
@@ -47,7 +56,11 @@ def test_every_rank_sent_the_formula_to_its_right_neighbour_and_nothing_else(tin
     _, _, record = tiny
     n = record["traffic"]["n"]
     assert n == record["parameters"] + 2  # even already
-    assert record["traffic"]["matrix_bytes"] == [[0, n * 4 * 10], [n * 4 * 10, 0]]  # 2(N-1)/N = 1 for two ranks
+    # 2(N-1)/N = 1 for two ranks
+    assert record["traffic"]["matrix_bytes"] == [
+        [0, n * 4 * 10],
+        [n * 4 * 10, 0],
+    ]
     assert record["traffic"]["equal"]
 
 
@@ -85,7 +98,9 @@ def test_the_printed_story_is_short_and_plain(tiny):
 def test_any_number_of_ranks_sends_exactly_the_formula(world_size, tmp_path):
     """Padding makes N divide n, so that 2(N-1)/N * n is whole and the same for every rank."""
     pages = text.load()
-    results = launch.capture(demo.train, pages, None, 2, str(tmp_path / "progress"), nproc=world_size)
+    results = launch.capture(
+        demo.train, pages, None, 2, str(tmp_path / "progress"), nproc=world_size
+    )
     n = demo.buffer_size(GPT(demo.shape_for(pages)), world_size)
     assert n % world_size == 0
     assert [results.ledger.sent("elements", r) for r in range(world_size)] == [
@@ -99,12 +114,18 @@ def test_any_number_of_ranks_sends_exactly_the_formula(world_size, tmp_path):
 
 
 def test_a_run_by_the_clock_ends_on_the_same_step_on_every_rank(tmp_path):
-    results = launch.capture(demo.train, text.load(), 0.5, None, str(tmp_path / "progress"), nproc=2)
+    results = launch.capture(
+        demo.train, text.load(), 0.5, None, str(tmp_path / "progress"), nproc=2
+    )
     assert len(results[0]["losses"]) == len(results[1]["losses"]) >= 1
     assert results[0]["losses"] == results[1]["losses"]
     assert results[0]["hash"] == results[1]["hash"]
     used, step, loss = (tmp_path / "progress").read_text().splitlines()[-1].split()
-    assert (float(used), int(step), float(loss)) == (1.0, len(results[0]["losses"]), results[0]["losses"][-1])
+    assert (float(used), int(step), float(loss)) == (
+        1.0,
+        len(results[0]["losses"]),
+        results[0]["losses"][-1],
+    )
 
 
 @pytest.mark.slow
@@ -144,7 +165,16 @@ def test_bad_options_say_what_to_do(arguments, says, capsys):
 
 def test_your_own_text_is_trained_on(tmp_path):
     (tmp_path / "mine.txt").write_text("Ein Ring, sie zu knechten. " * 200, encoding="utf-8")
-    arguments = ["--ranks", 2, "--steps", 3, "--text", tmp_path / "mine.txt", "--out", tmp_path / "out"]
+    arguments = [
+        "--ranks",
+        2,
+        "--steps",
+        3,
+        "--text",
+        tmp_path / "mine.txt",
+        "--out",
+        tmp_path / "out",
+    ]
     assert demo.main([*map(str, arguments)]) == 0
     record = json.loads((tmp_path / "out" / "demo.json").read_text())
     assert record["text"]["characters"] == 27 * 200

@@ -35,7 +35,9 @@ def draw_line(slope=1.0, size=1e4):
 
 def test_a_slider_that_moves_gives_a_new_image():
     seen = []
-    box = explore.sliders(draw_line, seen.append, slope=[0.5, 1.0, 2.0], size={"1 KB": 1e3, "10 KB": 1e4})
+    box = explore.sliders(
+        draw_line, seen.append, slope=[0.5, 1.0, 2.0], size={"1 KB": 1e3, "10 KB": 1e4}
+    )
     slope, size = box.children
     assert isinstance(slope, ipywidgets.SelectionSlider) and (slope.value, size.value) == (1.0, 1e4)
     slope.value = 2.0
@@ -61,7 +63,10 @@ def test_every_slider_draws(name, monkeypatch):
     for control in box.children:
         values = [
             value
-            for value, *_ in (option[::-1] if isinstance(option, tuple) else (option,) for option in control.options)
+            for value, *_ in (
+                option[::-1] if isinstance(option, tuple) else (option,)
+                for option in control.options
+            )
         ]
         before, start = len(seen), control.value
         for value in (values[0], values[-1]):
@@ -77,7 +82,9 @@ def test_every_slider_draws(name, monkeypatch):
 
 @pytest.mark.usefixtures("words_only")
 def test_who_wins_changes_with_the_sliders():
-    assert "recursive_doubling is the fastest" in explore.draw_all_reduce_cost(ranks=8, size=1e3).alt
+    assert (
+        "recursive_doubling is the fastest" in explore.draw_all_reduce_cost(ranks=8, size=1e3).alt
+    )
     assert "ring is the fastest" in explore.draw_all_reduce_cost(ranks=3, size=1e9).alt
     assert "hierarchical is the fastest" in explore.draw_ring_against_hierarchical().alt
     same = explore.draw_ring_against_hierarchical(
@@ -86,25 +93,41 @@ def test_who_wins_changes_with_the_sliders():
     assert "flat ring" in same.alt
     assert "All of these fit in one H200" in explore.draw_model_memory().alt
     assert "None of these fits" in explore.draw_model_memory(parameters=175 * 10**9).alt
-    assert "All of these fit" in explore.draw_model_memory(175 * 10**9, ranks_that_share_the_state=64).alt
+    assert (
+        "All of these fit"
+        in explore.draw_model_memory(175 * 10**9, ranks_that_share_the_state=64).alt
+    )
 
 
 @pytest.mark.usefixtures("words_only")
 def test_overlap_and_a_larger_batch_hide_more():
     step = explore.draw_data_parallel_step
-    assert "overlapped, 1 rank: 262 ms, 183 ms of communication per rank, 44% of it hidden" in step().alt
-    assert "75% of it hidden" in step(tokens_per_rank=16_384).alt  # 3 of 4 buckets: from the break-even batch on
+    assert (
+        "overlapped, 1 rank: 262 ms, 183 ms of communication per rank, 44% of it hidden"
+        in step().alt
+    )
+    # 3 of 4 buckets: from the break-even batch on
+    assert "75% of it hidden" in step(tokens_per_rank=16_384).alt
     assert "98% of it hidden" in step(tokens_per_rank=16_384, buckets=64).alt
     assert "Overlapped: 0% of communication hidden" in step(buckets=1).alt
     for fits, parameters in (("14,004 tokens", 13_000_000_000), ("14,043 tokens", 1_300_000_000)):
-        assert fits in step(parameters=parameters).alt  # nearly the same: a model's size cancels but for latency
+        # nearly the same: a model's size cancels but for latency
+        assert fits in step(parameters=parameters).alt
 
 
 def test_a_menu_chooses_a_schedule_and_sliders_the_rest(monkeypatch):
     box, _ = sliders_of("pipeline", monkeypatch)
     kinds = [type(control).__name__ for control in box.children]
     assert kinds == ["Dropdown"] + 7 * ["SelectionSlider"]
-    assert box.children[0].options == ("relay", "GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-V", "DualPipeV")
+    assert box.children[0].options == (
+        "relay",
+        "GPipe",
+        "1F1B",
+        "interleaved",
+        "ZB-H1",
+        "ZB-V",
+        "DualPipeV",
+    )
 
 
 @pytest.mark.usefixtures("words_only")
@@ -122,9 +145,15 @@ def test_what_cannot_be_run_is_told_in_the_figures_place():
 
 def test_the_formulas_are_what_the_simulation_gives():
     """Whole numbers: the bubble is compared with ==."""
-    for (name, schedule), p, m, v in itertools.product(SCHEDULES.items(), (1, 2, 3, 4, 8), (1, 2, 4, 8, 24), (1, 2, 3)):
+    for (name, schedule), p, m, v in itertools.product(
+        SCHEDULES.items(), (1, 2, 3, 4, 8), (1, 2, 4, 8, 24), (1, 2, 3)
+    ):
         for F, I, W in ((1, 1, 1), (2, 3, 1), (1, 2, 3), (3, 1, 2), (5, 4, 1)):
-            if (v > 1 and name != "interleaved") or (name == "DualPipeV" and m < 2 * p) or m % max(1, m // p):
+            if (
+                (v > 1 and name != "interleaved")
+                or (name == "DualPipeV" and m < 2 * p)
+                or m % max(1, m // p)
+            ):
                 continue
             times = {"F": F, "B": I + W, "I": I, "W": W}
             formula = bubble_formula(name, p, m, v, *map(Fraction, (F, I, W)))
@@ -132,20 +161,29 @@ def test_the_formulas_are_what_the_simulation_gives():
                 assert name in ("ZB-V", "DualPipeV") or (name in ("ZB-H1", "interleaved") and m < p)
                 continue
             simulation = simulate(schedule(p, m, v), times)
-            assert Fraction(p * simulation.makespan - sum(simulation.busy), p * simulation.makespan) == formula
+            assert (
+                Fraction(p * simulation.makespan - sum(simulation.busy), p * simulation.makespan)
+                == formula
+            )
 
 
 def test_nothing_is_left_in_pyplot():
     explore.draw_pipeline()
-    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    assert (
+        "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    )
 
 
 @pytest.mark.usefixtures("words_only")
 def test_weak_scaling_lasts_longer_than_strong():
-    assert "On 1,024 ranks weak scaling (overlapped) keeps 71%, strong" in explore.draw_scaling().alt.replace(
-        " of perfect", ""
+    assert (
+        "On 1,024 ranks weak scaling (overlapped) keeps 71%, strong"
+        in explore.draw_scaling().alt.replace(" of perfect", "")
     )
-    assert "weak scaling (overlapped) keeps 99%" in explore.draw_scaling(bandwidth=1e11, tokens_per_rank=131_072).alt
+    assert (
+        "weak scaling (overlapped) keeps 99%"
+        in explore.draw_scaling(bandwidth=1e11, tokens_per_rank=131_072).alt
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +191,8 @@ def test_weak_scaling_lasts_longer_than_strong():
     [
         (
             {"angle": [1, 2]},
-            r"angle: \[1, 2\] must hold the default of that parameter of draw\(slope=1.0, size=10000.0\)",
+            r"angle: \[1, 2\] must hold the default of that parameter of draw\(slope=1.0, "
+            r"size=10000.0\)",
         ),
         ({"slope": [3, 4]}, r"slope: \[3, 4\] must hold the default"),
     ],
@@ -170,11 +209,15 @@ def test_without_a_kernel_there_is_the_figure_alone(capsys):
 
 def executed(static):
     """The outputs of a cell with an explorer, executed by a real kernel."""
-    cell = nbformat.v4.new_code_cell("from lib import explore\nexplore.all_reduce_cost()", id="explorer")
+    cell = nbformat.v4.new_code_cell(
+        "from lib import explore\nexplore.all_reduce_cost()", id="explorer"
+    )
     nb = nbformat.v4.new_notebook(cells=[cell])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_STATIC", "1" if static else "0")
-        NotebookClient(nb, timeout=120, kernel_name="python3", record_timing=False, store_widget_state=False).execute()
+        NotebookClient(
+            nb, timeout=120, kernel_name="python3", record_timing=False, store_widget_state=False
+        ).execute()
     return cell.outputs, nb.metadata
 
 

@@ -17,6 +17,8 @@ def test_it_begins_with_the_paper_s_example_and_more_ranks_fit_more():
 def test_stage_3_pays_for_every_micro_batch():
     draw = explore.draw_zero_volume
     assert "With 4 micro-batches stage 3 sends 6 times as much as stage 0" in draw().alt
-    assert "With 1 micro-batch stage 3 sends 1.5 times as much as stage 0" in draw(microbatches=1).alt
+    assert (
+        "With 1 micro-batch stage 3 sends 1.5 times as much as stage 0" in draw(microbatches=1).alt
+    )
     assert "stage 2, by the formula: 2 with k = 1, 17 with k = 16." in draw(microbatches=16).alt
     assert draw(bandwidth=1e9).png != draw(bandwidth=1e10).png  # the same units, other seconds

@@ -1,6 +1,8 @@
-"""The programs that the steps of `make test-gpu` run, here on gloo: their code runs, and their verdicts are right.
+"""The programs that the steps of `make test-gpu` run, here on gloo: their code runs, and their
+verdicts are right.
 
-A rehearsal says nothing of a GPU: no step has run on one. It shows that a step does not fail because of its own code.
+A rehearsal says nothing of a GPU: no step has run on one. It shows that a step does not fail
+because of its own code.
 """
 
 import pathlib
@@ -11,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from lib import launch  # noqa: E402
 from tests.gpu import (  # noqa: E402
@@ -45,15 +48,22 @@ def test_hangs_have_their_verdicts_and_leave_nothing(names, monkeypatch, capsys)
     assert last.count("; ") == len(names) and last.endswith("0 processes left")
 
 
-def test_a_verdict_of_the_wrong_kind_is_wrong_and_two_new_ranks_under_nccl_have_kinds_of_their_own(capsys):
+def test_a_verdict_of_the_wrong_kind_is_wrong_and_two_new_ranks_under_nccl_have_kinds_of_their_own(
+    capsys,
+):
     wrong = hangs.CASES["killed rank"]._replace(on_gloo=("deadlock",))
     assert hangs.main(["--backend", "gloo"], {"killed rank": wrong}) == 1
-    assert "killed rank: died" in (said := capsys.readouterr().out) and "deadlock within 18 s" in said
-    new, connected = hangs.CASES["both send 12 B, new"], hangs.CASES["both send 12 B, connected"]
-    assert hangs.allowed(new, "nccl-shared", 2) == ("raised", "died") and "returned" not in hangs.allowed(
-        new, "nccl", 4
+    assert (
+        "killed rank: died" in (said := capsys.readouterr().out) and "deadlock within 18 s" in said
     )
-    assert "returned" in hangs.allowed(connected, "nccl", 2) and hangs.allowed(connected, "gloo", 2) == ("deadlock",)
+    new, connected = hangs.CASES["both send 12 B, new"], hangs.CASES["both send 12 B, connected"]
+    assert hangs.allowed(new, "nccl-shared", 2) == (
+        "raised",
+        "died",
+    ) and "returned" not in hangs.allowed(new, "nccl", 4)
+    assert "returned" in hangs.allowed(connected, "nccl", 2) and hangs.allowed(
+        connected, "gloo", 2
+    ) == ("deadlock",)
 
 
 def test_three_launches_run_on_the_same_processes_and_keep_no_work(capsys):
@@ -71,12 +81,19 @@ def test_launches_on_new_processes_and_works_that_are_kept_are_named(capsys):
 
 
 def leaves_a_hook():
-    """A rank that is not reused, pretends that each launch finds another device, and keeps all its works."""
+    """A rank that is not reused, pretends that each launch finds another device, and keeps
+    all its works."""
     import os
 
     torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
     pid = os.getpid()
-    return {"pid": pid, "device": f"cuda:{pid}", "bytes": pid, "alive": reuse.WORKS, "grew": 200 << 20}
+    return {
+        "pid": pid,
+        "device": f"cuda:{pid}",
+        "bytes": pid,
+        "alive": reuse.WORKS,
+        "grew": 200 << 20,
+    }
 
 
 def test_labs_are_chosen_by_number(capsys):
@@ -92,7 +109,9 @@ def test_a_chosen_lab_is_executed_and_not_stored(tmp_path, monkeypatch, capsys):
     (path,) = solutions.chosen(["2"])
     import nbformat
 
-    short = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import lib\nassert 1 + 1 == 2")])
+    short = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("import lib\nassert 1 + 1 == 2")]
+    )
     nbformat.write(short, tmp_path / path.name)
     before = (tmp_path / path.name).read_bytes()
     monkeypatch.setattr(solutions.chosen, "__defaults__", (tmp_path,))
@@ -147,20 +166,32 @@ def test_a_soak_without_waits_that_sees_nothing_wrong_fails(monkeypatch, capsys)
 def test_groups_are_counted_and_those_destroyed_are_gone(capsys):
     assert groups.main(["--backend", "gloo"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("showed: 40 groups: ") and "LEFT" not in last and "51 left behind: +" in last
+    assert (
+        last.startswith("showed: 40 groups: ")
+        and "LEFT" not in last
+        and "51 left behind: +" in last
+    )
 
 
 @pytest.mark.slow
 def test_the_ledger_s_cost_and_the_timings_are_told(capsys):
     assert polling.main(["--backend", "gloo", "--rounds", "2"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("showed: ledger on / off: all_reduce 1 KB ")
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith("showed: ledger on / off: all_reduce 1 KB ")
+    )
     assert timings.main(["--backend", "gloo", "--rounds", "2", "--largest", "1"]) == 0
     assert "1 MB: lib " in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_the_checks_of_two_ranks_pass(capsys):
     assert checks.main(["--backend", "gloo", "--ranks", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("showed: 6 of 6 checks passed (split_rows, ")
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith("showed: 6 of 6 checks passed (split_rows, ")
+    )
     assert len(checks.fitting(8)) > 25
 
 
@@ -176,7 +207,9 @@ def test_a_mesh_trains_as_one_process_does_and_its_groups_end_with_its_case(mesh
         if meshes == "all":
             found = test_gpu_hybrid.run_each().values()
         else:
-            seen = test_gpu_hybrid.on_mesh(test_gpu_hybrid.HybridByHand, {"tp": 2}, test_gpu_hybrid.sgd)
+            seen = test_gpu_hybrid.on_mesh(
+                test_gpu_hybrid.HybridByHand, {"tp": 2}, test_gpu_hybrid.sgd
+            )
             want = torch.tensor(test_gpu_hybrid.one_process(test_gpu_hybrid.sgd))
             found = ((torch.tensor(seen) - want) / want).abs().flatten().tolist()
         return max(found), len(dist.distributed_c10d._world.pg_map)

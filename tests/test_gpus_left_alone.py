@@ -1,4 +1,5 @@
-"""Plain `make test` is a test of gloo, on a machine with eight GPUs as on one without: see conftest.py."""
+"""Plain `make test` is a test of gloo, on a machine with eight GPUs as on one
+without: see conftest.py."""
 
 import os
 import subprocess
@@ -24,7 +25,9 @@ def only_where_gloo_was_asked_for(request):
         pytest.skip("--backend asks for NCCL")
 
 
-def test_a_launch_that_names_no_backend_runs_on_gloo_though_there_are_eight_gpus(eight_gpus, capsys):
+def test_a_launch_that_names_no_backend_runs_on_gloo_though_there_are_eight_gpus(
+    eight_gpus, capsys
+):
     assert backend.choose("auto", 2).name == "nccl", "the real choice sees the eight"
     assert launch.capture(dist.get_backend, nproc=2) == ["gloo"] * 2
     assert launch.run(dist.get_backend, nproc=2) == ["gloo"] * 2

@@ -1,4 +1,5 @@
-"""`make test` runs all of its commands and reports each of them, whatever became of the one before."""
+"""`make test` runs all of its commands and reports each of them, whatever became of
+the one before."""
 
 import os
 import pathlib
@@ -31,13 +32,16 @@ def test_all_run_all_are_reported_and_the_first_that_failed_gives_the_exit_code(
     assert ended.returncode == code, ended.stdout + ended.stderr
     assert re.findall("^ran .*", ended.stdout, re.MULTILINE) == [f"ran {each}" for each in codes]
     went = [f"failed with exit code {each}" if each else "passed" for each in codes]
-    lines = [re.sub(r"\d+:\d\d$", "m:ss", line) for line in ended.stdout.splitlines()[-len(codes) :]]
+    lines = [
+        re.sub(r"\d+:\d\d$", "m:ss", line) for line in ended.stdout.splitlines()[-len(codes) :]
+    ]
     assert lines == [f"part{n}: {how}, after m:ss" for n, how in enumerate(went)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_or_sigterm_ends_what_runs_and_starts_nothing_more(number, tmp_path):
-    """Also if the command, as pytest does, catches the interrupt and then exits with a code of its own."""
+    """Also if the command, as pytest does, catches the interrupt and then exits
+    with a code of its own."""
     catches = f"""if True:
         import pathlib, signal, time
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,8 +52,10 @@ def test_an_interrupt_or_sigterm_ends_what_runs_and_starts_nothing_more(number, 
             raise SystemExit(2)"""
     second = f"import pathlib; pathlib.Path({str(tmp_path / 'second')!r}).touch()"
     process = subprocess.Popen(
-        command(("first", catches), ("second", second)), cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        command(("first", catches), ("second", second)), cwd=ROOT, stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT,
+            signal.default_int_handler),
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not (tmp_path / "began").exists() and time.monotonic() < deadline:
@@ -65,7 +71,8 @@ def test_an_interrupt_or_sigterm_ends_what_runs_and_starts_nothing_more(number, 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="not run: there is no make")
 def test_make_test_runs_validate_after_tests_that_fail(tmp_path):
-    """make's own recipe, with a Python that says what it was asked for, and fails as pytest does."""
+    """make's own recipe, with a Python that says what it was asked for, and fails
+    as pytest does."""
     stub = tmp_path / "bin" / "python"
     stub.parent.mkdir()
     stub.write_text(
@@ -78,15 +85,21 @@ def test_make_test_runs_validate_after_tests_that_fail(tmp_path):
     (stub.parent / "ruff").write_text("#!/bin/sh\necho ruff\n")
     for file in (stub, stub.parent / "ruff"):
         file.chmod(0o755)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # make may have run us
-    for target, validate in (("test", "lib.course validate"), ("test-all", "lib.course validate --whole")):
+    # make may have run us
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    for target, validate in (
+        ("test", "lib.course validate"),
+        ("test-all", "lib.course validate --whole"),
+    ):
         make = ["make", "-o", "setup", f"ENV={tmp_path}", target]
         ended = subprocess.run(make, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
         assert ended.returncode != 0, ended.stdout + ended.stderr
         lines = ended.stdout.splitlines()
         asked = [line.removeprefix("asked: ") for line in lines if line.startswith("asked: ")]
         assert [line.split()[1] for line in asked] == ["pytest", "lib.course"], ended.stdout
-        assert lines.index("ruff") < lines.index(f"asked: {asked[0]}") and asked[1].endswith(validate), ended.stdout
+        assert lines.index("ruff") < lines.index(f"asked: {asked[0]}") and asked[1].endswith(
+            validate
+        ), ended.stdout
         results = [line for line in lines if " after " in line]
         assert results[0].startswith("tests: failed with exit code 1, after 0:0")
         assert results[1].startswith("validate: passed, after 0:0") and len(results) == 2

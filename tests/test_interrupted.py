@@ -1,4 +1,5 @@
-"""A job killed by SIGKILL twelve times: what it keeps is what a clock says, what it loses what the formula says."""
+"""A job killed by SIGKILL twelve times: what it keeps is what a clock says, what it loses
+what the formula says."""
 
 import numpy as np
 import pytest
@@ -14,13 +15,18 @@ EVERY = round(best_interval(PACE.save, PACE.mtbf) / PACE.step)
 
 
 def run_to(folder, steps, every=5):
-    return launch.capture(train, str(folder), every, NO_PACE, 0.0, None, steps, nproc=2, ledger=False)
+    return launch.capture(
+        train, str(folder), every, NO_PACE, 0.0, None, steps, nproc=2, ledger=False
+    )
 
 
 def killed(folder, pace):
-    """(kept by the ranks, kept by the clock) between the failures, in mean times between failures."""
+    """(kept by the ranks, kept by the clock) between the failures, in mean times
+    between failures."""
     kept = kept_steps(str(folder), pace.mtbf * GAPS, EVERY, pace) * pace.step / pace.mtbf
-    return kept, kept_work(GAPS, *(seconds / PACE.mtbf for seconds in (EVERY * PACE.step, PACE.save, PACE.restart)))
+    return kept, kept_work(
+        GAPS, *(seconds / PACE.mtbf for seconds in (EVERY * PACE.step, PACE.save, PACE.restart))
+    )
 
 
 @pytest.mark.slow
@@ -32,12 +38,17 @@ def test_twelve_kills_lose_what_the_clock_and_the_formula_say(tmp_path):
         if pace.mtbf > BUSY * PACE.mtbf:
             continue
         kept, should = killed(tmp_path / str(number), pace)
-        assert checkpoint.latest(tmp_path / str(number)) == round(kept.sum() * pace.mtbf / pace.step)
+        assert checkpoint.latest(tmp_path / str(number)) == round(
+            kept.sum() * pace.mtbf / pace.step
+        )
         lost, by_the_clock = (1 - each.sum() / GAPS.sum() for each in (kept, should))
         if abs(lost - by_the_clock) < 0.03:
             break
     if lost is None:
-        pytest.skip(f"not run: other programs keep this machine busy, so that it would take over {BUSY * 10} seconds")
+        pytest.skip(
+            f"not run: other programs keep this machine busy, so that it would take over "
+            f"{BUSY * 10} seconds"
+        )
     assert lost == pytest.approx(by_the_clock, abs=0.03)
     assert low <= lost <= high and low <= lost_share(*settings) <= high
 

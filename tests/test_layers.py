@@ -1,4 +1,5 @@
-"""The rooms of lib import downward only; parallel modules never import each other. See the table below."""
+"""The rooms of lib import downward only; parallel modules never import each other.
+See the table below."""
 
 import pathlib
 
@@ -7,7 +8,17 @@ from lib.course.rooms import imports_of
 LIB = pathlib.Path(__file__).parents[1] / "lib"
 LEDGER = {"backend", "ledger"}
 COLLECTIVES = LEDGER | {"collectives"}
-SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpoint", "paced", "seeds"}
+SHARED = {
+    "model",
+    "text",
+    "buckets",
+    "precision",
+    "recompute",
+    "clip",
+    "checkpoint",
+    "paced",
+    "seeds",
+}
 PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
 BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {
@@ -37,7 +48,12 @@ MAY_IMPORT = {
     "cost": {"collectives", "pipeline"},
     "plots": {"cost", "cycle", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},
-    "course": {"check", "linux", "plots", "explore"},  # fingerprints are compared; rooms are drawn; the book moves
+    "course": {
+        "check",
+        "linux",
+        "plots",
+        "explore",
+    },  # fingerprints are compared; rooms are drawn; the book moves
     "beside": BELOW_PARALLEL | PARALLEL | {"launch", "cost"},
     "demo": BELOW_PARALLEL | PARALLEL | {"launch", "plots"},
     "check": None,  # everything
@@ -57,7 +73,9 @@ def violations(lib):
 
 def test_every_room_is_in_the_table():
     rooms = {
-        p.name.removesuffix(".py") for p in LIB.iterdir() if p.suffix in ("", ".py") and not p.name.startswith("__")
+        p.name.removesuffix(".py")
+        for p in LIB.iterdir()
+        if p.suffix in ("", ".py") and not p.name.startswith("__")
     }
     assert rooms <= set(MAY_IMPORT)
 

@@ -35,13 +35,16 @@ def test_an_update_of_one_ten_thousandth_vanishes_in_16_bits_and_not_with_a_mast
 
 
 def test_bf16_with_masters_follows_fp32_to_a_twentieth_of_the_way_and_without_does_not():
-    """Gradients carry bf16's 8 bits, an error of 2^-9 each way; the update, relative to itself, stays within 5 %."""
+    """Gradients carry bf16's 8 bits, an error of 2^-9 each way; the update, relative to itself,
+    stays within 5 %."""
 
     def way_of(dtype, masters):
         """What 12 steps changed, in the optimizer's own numbers; (n,) float64."""
         model = GPT(SHAPE).to(dtype)
         make = adam(1e-4)
-        optimizer = MasterWeights(model.parameters(), make) if masters else make(list(model.parameters()))
+        optimizer = (
+            MasterWeights(model.parameters(), make) if masters else make(list(model.parameters()))
+        )
         numbers = optimizer.masters if masters else list(model.parameters())
         flat = lambda: torch.cat([p.detach().double().flatten() for p in numbers])
         start = flat()
@@ -67,7 +70,11 @@ def test_tied_frozen_and_wide_parameters():
     wide, double = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float64))
     optimizer = MasterWeights([tied, wide, frozen, double, tied], sgd(1.0))
     master = optimizer.masters[0]
-    assert len(optimizer.masters) == 3 and optimizer.masters[1] is wide and optimizer.masters[2] is double
+    assert (
+        len(optimizer.masters) == 3
+        and optimizer.masters[1] is wide
+        and optimizer.masters[2] is double
+    )
     assert master.dtype == torch.float32 and master is not tied
 
     ((tied.sum() + (3 * tied).sum()).double() + wide.sum() + 2 * double.sum()).backward()
@@ -75,7 +82,12 @@ def test_tied_frozen_and_wide_parameters():
     optimizer.grads_to_master()  # the gradient has moved: nothing is added twice
     assert master.grad.tolist() == [4.0, 4.0] and tied.grad is None
     optimizer.step()
-    assert [p.tolist() for p in (tied, wide, double, frozen)] == [[-3.0] * 2, [0.0] * 2, [-1.0] * 2, [1.0] * 2]
+    assert [p.tolist() for p in (tied, wide, double, frozen)] == [
+        [-3.0] * 2,
+        [0.0] * 2,
+        [-1.0] * 2,
+        [1.0] * 2,
+    ]
     assert {p.dtype for p in (tied, frozen)} == {torch.float16}
     optimizer.zero_grad()
     assert [t.grad for t in (tied, wide, double, master)] == [None] * 4
@@ -109,7 +121,10 @@ def test_a_parameter_without_gradient_stays():
     used.sum().backward()
     optimizer.grads_to_master()
     optimizer.step()
-    assert optimizer.masters[1].grad is None and unused.item() == torch.tensor(0.1, dtype=torch.bfloat16).item()
+    assert (
+        optimizer.masters[1].grad is None
+        and unused.item() == torch.tensor(0.1, dtype=torch.bfloat16).item()
+    )
 
 
 def test_a_forgotten_copy_up_is_named_through_the_scaler_too():
@@ -117,18 +132,24 @@ def test_a_forgotten_copy_up_is_named_through_the_scaler_too():
     optimizer = MasterWeights([p], sgd(1.0))
     p.sum().backward()
     for step in (optimizer.step, lambda: LossScaler().step(optimizer, **ALONE)):
-        with pytest.raises(RuntimeError, match=r"parameter 0, \(2, 3\), still has its torch.float16 gradient: call"):
+        with pytest.raises(
+            RuntimeError, match=r"parameter 0, \(2, 3\), still has its torch.float16 gradient: call"
+        ):
             step()
     assert p.tolist() == [[1.0] * 3] * 2
 
 
-# --- resuming -------------------------------------------------------------------------------------------------------
+# --- resuming -------------------------------------------------------------------------------------
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     def fresh():
         model = GPT(SHAPE).half()
-        return model, MasterWeights(model.parameters(), adam(1e-3)), LossScaler(scale=4.0, growth_interval=2)
+        return (
+            model,
+            MasterWeights(model.parameters(), adam(1e-3)),
+            LossScaler(scale=4.0, growth_interval=2),
+        )
 
     def go(model, optimizer, scaler, steps):
         for step in steps:
@@ -143,7 +164,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     states = torch.load(tmp_path / "state", weights_only=True)
     for part, state in zip(resumed[1:], states, strict=True):
         part.load_state_dict(state)
-    assert alike(list(resumed[0].parameters()), list(whole[0].parameters()))  # rounded from the masters
+    # rounded from the masters
+    assert alike(list(resumed[0].parameters()), list(whole[0].parameters()))
     assert resumed[2].state_dict() == {"scale": 8.0, "good_steps": 1}
     go(*whole, range(3, 6))
     go(*resumed, range(3, 6))

@@ -1,4 +1,5 @@
-"""A claim holds, is refuted, or could not be measured; noise and busy machines never refute; one measures at a time."""
+"""A claim holds, is refuted, or could not be measured; noise and busy machines never refute; one
+measures at a time."""
 
 import contextlib
 import multiprocessing
@@ -18,8 +19,12 @@ from lib.launch import alone
 from lib.measure import Claim, Refuted
 
 ROOT = Path(__file__).parents[1]
-FASTER = Claim("the star takes {:.1f} times as long as the ring", lambda t: t["star"] / t["ring"], at_least=1.5)
-CLOSE = Claim("the formula is {:.2f} of it", lambda t: t["star"] / t["ring"], at_least=0.9, at_most=1.1)
+FASTER = Claim(
+    "the star takes {:.1f} times as long as the ring", lambda t: t["star"] / t["ring"], at_least=1.5
+)
+CLOSE = Claim(
+    "the formula is {:.2f} of it", lambda t: t["star"] / t["ring"], at_least=0.9, at_most=1.1
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +40,9 @@ def the_machine_is(monkeypatch, *looks):
     """What is seen of others, try by try; the last one stays."""
     left = list(looks)
     monkeypatch.setattr(measure, "SHORTEST", 0.0)
-    monkeypatch.setattr(measure, "_between", lambda before, after: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(
+        measure, "_between", lambda before, after: left.pop(0) if len(left) > 1 else left[0]
+    )
 
 
 QUIET, BUSY = (0.0, 0.9), (0.48, 0.0)
@@ -52,12 +59,16 @@ def busy(monkeypatch):
 
 
 def rounds_of(ratio, noise=0.02, n=5, seed=0):
-    """A run(): its times differ from call to call, and from round to round the whole machine is up to twice as slow."""
+    """A run(): its times differ from call to call, and from round to round the whole machine is up
+    to twice as slow."""
     draw = np.random.default_rng(seed)
 
     def run():
         machine = draw.uniform(1, 2, n)
-        return {"star": ratio * machine * draw.lognormal(0, noise, n), "ring": machine * draw.lognormal(0, noise, n)}
+        return {
+            "star": ratio * machine * draw.lognormal(0, noise, n),
+            "ring": machine * draw.lognormal(0, noise, n),
+        }
 
     return run
 
@@ -73,7 +84,9 @@ def test_what_holds_is_told_with_its_number_interval_and_bound(quiet, capsys):
 def test_what_is_false_is_refuted_after_a_second_look(quiet):
     tries = []
     run = rounds_of(1.0)
-    with pytest.raises(Refuted, match=r"refuted: the star takes 1\.0 times as long .*claimed: at least 1\.5"):
+    with pytest.raises(
+        Refuted, match=r"refuted: the star takes 1\.0 times as long .*claimed: at least 1\.5"
+    ):
         measure.measure(lambda: tries.append(1) or run(), FASTER)
     assert len(tries) == 2
 
@@ -88,7 +101,10 @@ def test_both_bounds_are_bounds(quiet, ratio):
 def test_a_busy_machine_refutes_nothing_and_has_no_result(busy, capsys):
     assert measure.measure(rounds_of(1.0), FASTER, patience=0.2) is None
     told = capsys.readouterr().out
-    assert told.startswith("could not be measured: the star takes 1.0 times") and "48% of the processors" in told
+    assert (
+        told.startswith("could not be measured: the star takes 1.0 times")
+        and "48% of the processors" in told
+    )
     assert "run this cell again" in told
 
 
@@ -99,7 +115,9 @@ def test_what_holds_on_a_busy_machine_holds(busy, capsys):
 
 def test_rounds_beside_others_are_left_out_once_it_is_quiet(monkeypatch):
     the_machine_is(monkeypatch, BUSY, QUIET)
-    times = iter([{"star": np.ones(3), "ring": np.ones(3)}, {"star": 3 * np.ones(4), "ring": np.ones(4)}])
+    times = iter(
+        [{"star": np.ones(3), "ring": np.ones(3)}, {"star": 3 * np.ones(4), "ring": np.ones(4)}]
+    )
     assert measure.measure(lambda: next(times), FASTER)["star"].tolist() == [3.0] * 4
 
 
@@ -123,20 +141,27 @@ def test_one_try_is_no_refutation_and_waits_for_nobody(quiet, monkeypatch, capsy
 
 
 def test_noise_alone_never_decides(quiet):
-    """Of a true ratio on the very bound neither verdict is told more often than its interval allows."""
+    """Of a true ratio on the very bound neither verdict is told more often than its
+    interval allows."""
     run = [rounds_of(1.5, noise=0.1, n=9, seed=seed)() for seed in range(200)]
     outcomes = [FASTER.judge(found)[0] for found in run]
     assert outcomes.count("holds") < 20 and outcomes.count("refuted") < 20
 
 
 def test_several_claims_of_one_measurement_are_told_one_by_one(quiet, capsys):
-    slower = Claim("the ring takes {:.1f} of the star", lambda t: t["ring"] / t["star"], at_most=0.5)
+    slower = Claim(
+        "the ring takes {:.1f} of the star", lambda t: t["ring"] / t["star"], at_most=0.5
+    )
     measure.measure(rounds_of(3.0), FASTER, slower)
-    assert [line[:14] for line in capsys.readouterr().out.splitlines()] == ["holds: the sta", "holds: the rin"]
+    assert [line[:14] for line in capsys.readouterr().out.splitlines()] == [
+        "holds: the sta",
+        "holds: the rin",
+    ]
 
 
 @pytest.mark.parametrize(
-    "found", [{"star": [1.0], "ring": [1.0]}, {"star": np.ones(3), "ring": np.array([1, np.nan, 1])}]
+    "found",
+    [{"star": [1.0], "ring": [1.0]}, {"star": np.ones(3), "ring": np.array([1, np.nan, 1])}],
 )
 def test_rounds_that_say_nothing_are_refused(quiet, found):
     with pytest.raises(ValueError, match=r"3 rounds or more|finite numbers"):
@@ -145,12 +170,14 @@ def test_rounds_that_say_nothing_are_refused(quiet, found):
 
 def test_in_turns_takes_every_side_once_a_round_every_other_round_backwards():
     called = []
-    found = measure.in_turns({side: lambda side=side: called.append(side) or time.sleep(0.002) for side in "ab"}, 4)
+    found = measure.in_turns(
+        {side: lambda side=side: called.append(side) or time.sleep(0.002) for side in "ab"}, 4
+    )
     assert called == list("abbaabba")
     assert all(times.shape == (4,) and (times > 0.001).all() for times in found.values())
 
 
-# --- others on the machine -------------------------------------------------------------------------------------------
+# --- others on the machine ------------------------------------------------------------------------
 
 
 def turn():
@@ -161,8 +188,14 @@ def turn():
 @contextlib.contextmanager
 def busy_loops(number):
     """Programs that are none of ours: started by a process that has ended."""
-    start = "subprocess.Popen([sys.executable, '-c', 'while True: pass'], stdout=subprocess.DEVNULL)"
-    command = [sys.executable, "-c", f"import subprocess, sys; [print({start}.pid) for _ in range({number})]"]
+    start = (
+        "subprocess.Popen([sys.executable, '-c', 'while True: pass'], stdout=subprocess.DEVNULL)"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        f"import subprocess, sys; [print({start}.pid) for _ in range({number})]",
+    ]
     told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     try:
         yield
@@ -202,13 +235,15 @@ def test_what_a_process_that_we_have_started_uses_is_ours():
 
 def test_beside_busy_loops_equal_sides_are_not_told_to_differ():
     def run():
-        return measure.in_turns({"star": lambda: sum(range(20_000)), "ring": lambda: sum(range(20_000))}, 5)
+        return measure.in_turns(
+            {"star": lambda: sum(range(20_000)), "ring": lambda: sum(range(20_000))}, 5
+        )
 
     with busy_loops(2 * len(linux.processors())):
         assert measure.measure(run, FASTER, patience=1.0) is None
 
 
-# --- one at a time ---------------------------------------------------------------------------------------------------
+# --- one at a time --------------------------------------------------------------------------------
 
 MEASURES = """
 import sys, time

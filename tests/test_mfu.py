@@ -32,10 +32,15 @@ def test_a_meter_yields_every_step_and_clocks_it(nproc):
     of_ranks = launch.run(steps_of, 0.02, 1000, nproc=nproc) if nproc else [steps_of(0.02, 1000)]
     for seen, rates, peaks in of_ranks:
         assert seen == [0, 1, 2, 3, 4]
-        assert {name: len(values) for name, values in rates.items()} == {"tokens per second": 4, "MFU": 4}
+        assert {name: len(values) for name, values in rates.items()} == {
+            "tokens per second": 4,
+            "MFU": 4,
+        }
         assert 0 < rates["tokens per second"].max() <= 1000 / 0.02
         operations = operations_per_token(Shape(50, seq_len=16, n_layers=1, hidden=32, n_heads=4))
-        assert rates["MFU"].tolist() == pytest.approx(operations * rates["tokens per second"] / peaks[1:])
+        assert rates["MFU"].tolist() == pytest.approx(
+            operations * rates["tokens per second"] / peaks[1:]
+        )
 
 
 def test_a_job_that_does_nothing_but_the_products_of_the_peak_has_an_mfu_near_one():

@@ -8,7 +8,9 @@ import torch
 from lib.model import GPT, Shape, causal_attention, cross_entropy, merge_heads, split_heads
 
 SHAPE = Shape(vocab_size=11, seq_len=8, n_layers=2, hidden=12, n_heads=4)
-GROUPED = Shape(vocab_size=11, seq_len=8, n_layers=2, hidden=12, n_heads=4, n_kv_heads=2, mlp_hidden=20)
+GROUPED = Shape(
+    vocab_size=11, seq_len=8, n_layers=2, hidden=12, n_heads=4, n_kv_heads=2, mlp_hidden=20
+)
 
 
 def tokens_and_targets(shape, batch=3, seed=1):
@@ -23,7 +25,12 @@ def test_every_part_keeps_its_promised_shape(shape):
     tokens, _ = tokens_and_targets(shape)
     x = model.embedding(tokens)
     assert x.shape == (3, 8, 12)
-    assert model.blocks[0](x).shape == model.blocks[0].attention(x).shape == model.blocks[0].mlp(x).shape == (3, 8, 12)
+    assert (
+        model.blocks[0](x).shape
+        == model.blocks[0].attention(x).shape
+        == model.blocks[0].mlp(x).shape
+        == (3, 8, 12)
+    )
     assert model(tokens).shape == (3, 8, 11)
     assert model(tokens[:, :5]).shape == (3, 5, 11)
 
@@ -44,13 +51,16 @@ def test_a_later_token_does_not_change_earlier_logits(changed):
     other[:, changed] = (other[:, changed] + 1) % SHAPE.vocab_size
     before, after = model(tokens), model(other)
     assert torch.equal(before[:, :changed], after[:, :changed])
-    assert ((before[:, changed:] - after[:, changed:]).abs().amax(-1) > 1e-6).all()  # and every later position sees it
+    assert (
+        (before[:, changed:] - after[:, changed:]).abs().amax(-1) > 1e-6
+    ).all()  # and every later position sees it
 
 
 def test_attention_is_softmax_over_the_tokens_up_to_each():
     """Against the sums written one token at a time."""
     g = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 2, 4, 5, 3, dtype=torch.float64, generator=g)  # each (B=2, H=4, T=5, d=3)
+    # each (B=2, H=4, T=5, d=3)
+    q, k, v = torch.randn(3, 2, 4, 5, 3, dtype=torch.float64, generator=g)
     got = causal_attention(q, k, v)
     for t in range(5):
         scores = torch.einsum("bhd,bhsd->bhs", q[:, :, t], k[:, :, : t + 1]) / math.sqrt(3)
@@ -66,7 +76,8 @@ def test_heads_are_columns():
 
 
 def test_half_of_the_heads_on_half_of_the_columns_is_half_of_attention():
-    """What a tensor-parallel rank does, by slices alone; the two partial outputs add up, the bias enters once."""
+    """What a tensor-parallel rank does, by slices alone; the two partial outputs add up,
+    the bias enters once."""
     attention = GPT(GROUPED).double().blocks[0].attention
     x = torch.randn(2, 8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     partial = []
@@ -74,10 +85,14 @@ def test_half_of_the_heads_on_half_of_the_columns_is_half_of_attention():
         heads = []
         for linear in (attention.q, attention.k, attention.v):
             rows = slice(rank * linear.out_features // 2, (rank + 1) * linear.out_features // 2)
-            heads.append(split_heads(x @ linear.weight[rows].T + linear.bias[rows], attention.head_dim))
+            heads.append(
+                split_heads(x @ linear.weight[rows].T + linear.bias[rows], attention.head_dim)
+            )
         mine = merge_heads(causal_attention(*heads))
         partial.append(mine @ attention.out.weight[:, rank * 6 : (rank + 1) * 6].T)
-    torch.testing.assert_close(partial[0] + partial[1] + attention.out.bias, attention(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        partial[0] + partial[1] + attention.out.bias, attention(x), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_embedding_and_head_share_one_weight_and_its_gradient_sums_both_uses():
@@ -134,12 +149,19 @@ def test_grouped_query_attention_is_plain_attention_with_k_and_v_repeated(n_kv_h
     grouped.loss(tokens, targets).backward()
     plain.loss(tokens, targets).backward()
     repeated = (
-        plain.blocks[0].attention.v.weight.grad.unflatten(0, (n_kv_heads, 4 // n_kv_heads, 3)).sum(1).flatten(0, 1)
+        plain.blocks[0]
+        .attention.v.weight.grad.unflatten(0, (n_kv_heads, 4 // n_kv_heads, 3))
+        .sum(1)
+        .flatten(0, 1)
     )
-    torch.testing.assert_close(grouped.blocks[0].attention.v.weight.grad, repeated, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(
+        grouped.blocks[0].attention.v.weight.grad, repeated, rtol=1e-10, atol=1e-14
+    )
 
 
-@pytest.mark.parametrize("shape", [SHAPE, GROUPED, Shape(101, 16, 3, 24, 6, n_kv_heads=2, mlp_hidden=50)])
+@pytest.mark.parametrize(
+    "shape", [SHAPE, GROUPED, Shape(101, 16, 3, 24, 6, n_kv_heads=2, mlp_hidden=50)]
+)
 def test_number_of_parameters_is_the_formula(shape):
     V, T, L, D, F = shape.vocab_size, shape.seq_len, shape.n_layers, shape.hidden, shape.mlp_hidden
     Kd = shape.n_kv_heads * D // shape.n_heads
@@ -174,9 +196,9 @@ def test_gradients_are_finite_differences():
             with torch.no_grad():
                 ends.append(model.loss(tokens, targets).item())
         flat[i] = value
-        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(parameter.grad.view(-1)[i].item(), rel=1e-5, abs=1e-9), (
-            name
-        )
+        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(
+            parameter.grad.view(-1)[i].item(), rel=1e-5, abs=1e-9
+        ), name
         checked += 1
     assert checked == 2 + 16 + 2  # embeddings, one block, the last norm
 
@@ -202,7 +224,11 @@ def test_initialisation_is_gpt2s():
         assert linear.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * 8), rel=0.05)
     assert model.embedding.token.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert all(not p.any() for name, p in model.named_parameters() if name.endswith("bias"))
-    assert all((p == 1).all() for name, p in model.named_parameters() if "norm" in name and name.endswith("weight"))
+    assert all(
+        (p == 1).all()
+        for name, p in model.named_parameters()
+        if "norm" in name and name.endswith("weight")
+    )
 
 
 def test_dropout_works_in_training_only():
@@ -242,7 +268,11 @@ def test_impossible_shapes_name_their_numbers(change, says):
 
 def test_wrong_inputs_name_their_numbers():
     model = GPT(SHAPE)
-    with pytest.raises(ValueError, match=r"a sequence of 9 tokens, the model has 8 positions: use seq_len=9"):
+    with pytest.raises(
+        ValueError, match=r"a sequence of 9 tokens, the model has 8 positions: use seq_len=9"
+    ):
         model(torch.zeros(1, 9, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"logits \(3, 8, 11\) want targets \(3, 8\), got \(3, 7\)"):
+    with pytest.raises(
+        ValueError, match=r"logits \(3, 8, 11\) want targets \(3, 8\), got \(3, 7\)"
+    ):
         cross_entropy(torch.zeros(3, 8, 11), torch.zeros(3, 7, dtype=torch.int64))

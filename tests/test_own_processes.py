@@ -30,7 +30,11 @@ def start():
 
 def test_what_carries_a_mark_is_found_and_nothing_else(start):
     mark, word = own_processes.new_mark(), own_processes.long_sleep()
-    others = [start(""), start("torchrun", "lib.launch"), start(LAB_TEST_MARK=own_processes.new_mark())]
+    others = [
+        start(""),
+        start("torchrun", "lib.launch"),
+        start(LAB_TEST_MARK=own_processes.new_mark()),
+    ]
     inherits, has_the_word = start(LAB_TEST_MARK=mark), start("sleep", word)
     assert [process.pid for process in own_processes.running(mark)] == [inherits.pid]
     assert [process.pid for process in own_processes.running(word)] == [has_the_word.pid]

@@ -1,4 +1,5 @@
-"""What a training script of one's own does with these classes: it works, or a sentence says why not."""
+"""What a training script of one's own does with these classes: it works, or a
+sentence says why not."""
 
 import copy
 import dataclasses
@@ -40,8 +41,12 @@ def said(act, *args):
 
 
 def settle(wrapper):
-    """Wait for what a refused step has sent in the background, or the next message would meet it."""
-    for work in [*getattr(wrapper, "works", []), *(work for _, work in getattr(wrapper, "under_way", []))]:
+    """Wait for what a refused step has sent in the background, or the next message
+    would meet it."""
+    for work in [
+        *getattr(wrapper, "works", []),
+        *(work for _, work in getattr(wrapper, "under_way", [])),
+    ]:
         work.wait()
 
 
@@ -52,7 +57,10 @@ def expert_layer():
 
 def shards_that_differ():
     own, _ = collectives.node_groups(1)  # a group of this rank alone
-    moe, columns = nn.Sequential(expert_layer()), nn.Sequential(ColumnParallelLinear(nn.Linear(3, 4)))
+    moe, columns = (
+        nn.Sequential(expert_layer()),
+        nn.Sequential(ColumnParallelLinear(nn.Linear(3, 4))),
+    )
     before = [p.detach().clone() for p in moe.parameters()]
     seen = {name: (said(make, moe), said(make, columns)) for name, make in EACH.items()}
     untouched = all(torch.equal(p, b) for p, b in zip(moe.parameters(), before, strict=True))
@@ -60,11 +68,15 @@ def shards_that_differ():
 
 
 def test_no_wrapper_overwrites_experts_or_shards_with_those_of_another_rank():
-    for seen, untouched, over_same_experts in launch.run(shards_that_differ, nproc=2, backend="gloo"):
+    for seen, untouched, over_same_experts in launch.run(
+        shards_that_differ, nproc=2, backend="gloo"
+    ):
         assert untouched and over_same_experts == ""
         for name, both in seen.items():
             for text in both:
-                assert text.startswith("ValueError") and "is sharded over ranks [0, 1]" in text, name
+                assert text.startswith("ValueError") and "is sharded over ranks [0, 1]" in text, (
+                    name
+                )
                 assert "moe.reduce_gradients" in text and "collectives.node_groups" in text
 
 
@@ -109,8 +121,13 @@ def one_layer_in_two_recomputed_blocks():
 
 def test_a_layer_in_two_recomputed_blocks_is_refused_by_its_cause_or_averaged():
     for texts, equal in launch.run(one_layer_in_two_recomputed_blocks, nproc=2, backend="gloo"):
-        assert all("used several times inside of recomputed blocks" in text for text in texts.values())
-        assert "use BucketedDataParallel" in texts["OverlappedDataParallel"] and "use Zero1" in texts["Zero2"]
+        assert all(
+            "used several times inside of recomputed blocks" in text for text in texts.values()
+        )
+        assert (
+            "use BucketedDataParallel" in texts["OverlappedDataParallel"]
+            and "use Zero1" in texts["Zero2"]
+        )
         assert all(equal.values()), equal
 
 
@@ -184,21 +201,26 @@ def traps():
 
 
 def unfrozen():
-    """What is said to a parameter that is unfrozen after wrapping: its gradient would stay on its own rank."""
+    """What is said to a parameter that is unfrozen after wrapping: its gradient would stay
+    on its own rank."""
     texts = {}
     for name, make in SHARDERS.items():
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
         model[1].bias.requires_grad_(False)
         wrapper = make(model)
         model[1].bias.requires_grad_()
-        texts[name] = said(lambda: (model(torch.ones(2, 3)).sum().backward(), wrapper.average_gradients()))  # noqa: B023
+        texts[name] = said(
+            lambda: (model(torch.ones(2, 3)).sum().backward(), wrapper.average_gradients())  # noqa: B023
+        )
         settle(wrapper)
     return texts
 
 
 def test_a_parameter_that_is_unfrozen_after_wrapping_is_refused():
     for texts in launch.run(unfrozen, nproc=2, backend="gloo"):
-        assert all("has been unfrozen" in text and "wrap the model then" in text for text in texts.values()), texts
+        assert all(
+            "has been unfrozen" in text and "wrap the model then" in text for text in texts.values()
+        ), texts
 
 
 def test_what_would_do_nothing_in_silence_says_what_to_do_instead():
@@ -231,7 +253,9 @@ def loaded_after_wrapping(name):
 
 
 def test_pretrained_weights_can_be_loaded_after_wrapping():
-    for results in launch.run(lambda: [loaded_after_wrapping(name) for name in SHARDERS], nproc=2, backend="gloo"):
+    for results in launch.run(
+        lambda: [loaded_after_wrapping(name) for name in SHARDERS], nproc=2, backend="gloo"
+    ):
         assert all(results)
 
 
@@ -247,7 +271,10 @@ def schedules():
             zero.step()
             schedule.step()
             zero.zero_grad()
-        state, before = copy.deepcopy(zero.state_dict()), [p.detach().clone() for p in model.parameters()]
+        state, before = (
+            copy.deepcopy(zero.state_dict()),
+            [p.detach().clone() for p in model.parameters()],
+        )
         model(torch.ones(1, 3)).sum().backward()
         zero.average_gradients()
         zero.step()
@@ -302,11 +329,15 @@ def losses_and_norms(kind, policy, steps=3):
     if kind == "theirs":
         from torch.distributed.fsdp import fully_shard
 
-        inside = dataclasses.replace(policy, output_dtype=None)  # given to a unit, it is of the unit's output
+        # given to a unit, it is of the unit's output
+        inside = dataclasses.replace(policy, output_dtype=None)
         for layer in net.layers:
             fully_shard(layer, mp_policy=inside)
         model = fully_shard(net, mp_policy=policy)
-        clip, average = lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).full_tensor(), lambda: None
+        clip, average = (
+            lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).full_tensor(),
+            lambda: None,
+        )
     else:
         model = FSDPModule(net, net.layers, policy=policy)
         clip, average = lambda: model.clip_grad_norm_(0.5), model.average_gradients
@@ -338,9 +369,13 @@ def against_fully_shard():
 def test_a_policy_means_what_it_means_to_fully_shard():
     for runs in launch.run(against_fully_shard, nproc=2, backend="gloo"):
         for ours, theirs in runs:
-            for (loss, norm, dtype), (their_loss, their_norm, their_dtype) in zip(ours, theirs, strict=True):
+            for (loss, norm, dtype), (their_loss, their_norm, their_dtype) in zip(
+                ours, theirs, strict=True
+            ):
                 assert dtype == their_dtype
-                assert loss == pytest.approx(their_loss, rel=1e-5) and norm == pytest.approx(their_norm, rel=1e-3)
+                assert loss == pytest.approx(their_loss, rel=1e-5) and norm == pytest.approx(
+                    their_norm, rel=1e-3
+                )
 
 
 def as_a_module():
@@ -349,22 +384,34 @@ def as_a_module():
     before = {n: x.clone() for n, x in net.state_dict().items()}
     model = FSDPModule(net, net.layers)
     state, n_sharded = model.state_dict(), sum(p.numel() for p in model.parameters())
-    same = state.keys() == before.keys() and all(torch.equal(x, before[n]) for n, x in state.items())
+    same = state.keys() == before.keys() and all(
+        torch.equal(x, before[n]) for n, x in state.items()
+    )
     model.load_state_dict({n: x + 1 for n, x in state.items()})
     moved = all(torch.equal(x, before[n] + 1) for n, x in model.state_dict().items())
     model.eval()
-    return same, moved, n_sharded, sum(p.numel() for p in Net().parameters()), net.training, said(model.bfloat16)
+    return (
+        same,
+        moved,
+        n_sharded,
+        sum(p.numel() for p in Net().parameters()),
+        net.training,
+        said(model.bfloat16),
+    )
 
 
 def test_the_module_has_a_full_state_dict_and_this_rank_s_shards_as_parameters():
-    for same, moved, n_sharded, n, training, refused in launch.run(as_a_module, nproc=2, backend="gloo"):
+    for same, moved, n_sharded, n, training, refused in launch.run(
+        as_a_module, nproc=2, backend="gloo"
+    ):
         assert same and moved and n / 2 <= n_sharded < n / 2 + 8 and not training
         assert "before it is wrapped" in refused
 
 
 @pytest.mark.slow
 def test_compiled_models_have_the_parameters_of_plain_ones():
-    """FSDP units, tensor parallelism and expert-parallel layers: the compiler breaks its graph at their messages."""
+    """FSDP units, tensor parallelism and expert-parallel layers: the compiler breaks its graph at
+    their messages."""
 
     def grads(make, compiled):
         torch.manual_seed(0)
@@ -379,7 +426,9 @@ def test_compiled_models_have_the_parameters_of_plain_ones():
         return model, lambda _: (wrapper.average_gradients(), [s.grad for s in wrapper.shards])[1]
 
     def columns():
-        return nn.Sequential(ColumnParallelLinear(nn.Linear(6, 4))), lambda m: [p.grad for p in m.parameters()]
+        return nn.Sequential(ColumnParallelLinear(nn.Linear(6, 4))), lambda m: [
+            p.grad for p in m.parameters()
+        ]
 
     def experts():
         moe = ExpertParallelMoE(MoE(6, [nn.Linear(6, 6) for _ in range(4)]))
@@ -387,7 +436,10 @@ def test_compiled_models_have_the_parameters_of_plain_ones():
 
     def on_ranks():
         return [
-            all(torch.allclose(a, b, atol=1e-6) for a, b in zip(grads(make, True), grads(make, False), strict=True))
+            all(
+                torch.allclose(a, b, atol=1e-6)
+                for a, b in zip(grads(make, True), grads(make, False), strict=True)
+            )
             for make in (fsdp, columns, experts)
         ]
 

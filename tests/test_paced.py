@@ -1,4 +1,5 @@
-"""What a paced layer and stage give is exact, they take at least their time, and the parallelisms run on them."""
+"""What a paced layer and stage give is exact, they take at least their time, and the
+parallelisms run on them."""
 
 import time
 
@@ -66,7 +67,8 @@ def test_it_takes_at_least_its_time_per_row():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), [((0, 1, 1), "n_parameters=0"), ((1, -1, 1), "forward_seconds=-1"), ((1, 0, -2), "=-2")]
+    ("arguments", "says"),
+    [((0, 1, 1), "n_parameters=0"), ((1, -1, 1), "forward_seconds=-1"), ((1, 0, -2), "=-2")],
 )
 def test_misuse_is_refused_with_its_numbers(arguments, says):
     with pytest.raises(ValueError, match=says):
@@ -78,7 +80,9 @@ def one_step_of(wrappers):
     out = []
     for wrapper in wrappers:
         spans, rank = Spans(), dist.get_rank()
-        model = wrapper(torch.nn.Sequential(*[PacedLayer(100, 0, 0.02) for _ in range(4)]), capacity=400)
+        model = wrapper(
+            torch.nn.Sequential(*[PacedLayer(100, 0, 0.02) for _ in range(4)]), capacity=400
+        )
         with spans("compute", "backward"):
             model(torch.full((2, 3), 1.0 + rank)).sum().backward()
         with spans("compute", "wait"):
@@ -93,7 +97,10 @@ def test_the_wrappers_run_on_it_and_average_what_the_ranks_wait_for():
         for mean, spans in of_wrappers:
             for gradient in mean:
                 torch.testing.assert_close(gradient, torch.full((100,), 6 * (1 + 2 + 3) / 3 / 100))
-            assert [span[:3] for span in spans] == [(rank, "compute", "backward"), (rank, "compute", "wait")]
+            assert [span[:3] for span in spans] == [
+                (rank, "compute", "backward"),
+                (rank, "compute", "wait"),
+            ]
             (*_, began, ended), (*_, then, last) = spans
             assert began + 4 * 2 * 0.02 <= ended <= then <= last
 
@@ -108,7 +115,9 @@ def seconds_of(fn):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_stage_takes_its_times_whole_and_in_halves_and_its_gradients_are_a_linear_layers(is_first):
+def test_a_stage_takes_its_times_whole_and_in_halves_and_its_gradients_are_a_linear_layers(
+    is_first,
+):
     F, I, W = 0.01, 0.02, 0.03
     x, g = (torch.randn(2, 3, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     stage = Stage(PacedStage(3, F, I, W), is_first)
@@ -134,7 +143,9 @@ def test_a_stages_output_is_its_input_and_its_times_do_not_grow_with_rows():
         assert seconds_of(lambda: stage(x)) < 500 * 0.01
 
 
-@pytest.mark.parametrize(("arguments", "says"), [((0, 1, 1, 1), "n=0"), ((1, 0, 0, -2), "weight_seconds=-2")])
+@pytest.mark.parametrize(
+    ("arguments", "says"), [((0, 1, 1, 1), "n=0"), ((1, 0, 0, -2), "weight_seconds=-2")]
+)
 def test_misuse_of_a_stage_is_refused_with_its_numbers(arguments, says):
     with pytest.raises(ValueError, match=says):
         PacedStage(*arguments)

@@ -1,4 +1,5 @@
-"""The pages in Markdown: their links lead somewhere, what they name exists, and their facts are those of the course."""
+"""The pages in Markdown: their links lead somewhere, what they name exists, and their facts are
+those of the course."""
 
 import ast
 import re
@@ -11,13 +12,24 @@ from lib.course import notebook
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    ROOT / "README.md", ROOT / "solutions" / "README.md", ROOT / "lib/course/teaching.md", ROOT / ".github/RELEASES.md",
-    *(p for top in ("lib", "tests") for p in sorted((ROOT / top).rglob("README.md")) if p.parent.name != "bundle"),
+    ROOT / "README.md", ROOT / "solutions" / "README.md", ROOT / "lib/course/teaching.md",
+    ROOT / ".github/RELEASES.md",
+    *(p for top in ("lib",
+    "tests") for p in sorted((ROOT / top).rglob("README.md")) if p.parent.name != "bundle"),
 ]  # fmt: skip
-MADE = {"points.csv", "points.json", "junit.xml", "lib/_reference.zip"}  # by commands; and all in results/, labs/mine
-LOOKS_LIKE_A_PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*(\.(py|md|csv|json|yml|toml|zip|xml|png|ipynb)|/)")
+# by commands; and all in results/, labs/mine
+MADE = {
+    "points.csv",
+    "points.json",
+    "junit.xml",
+    "lib/_reference.zip",
+}
+LOOKS_LIKE_A_PATH = re.compile(
+    r"[\w.*-]+(/[\w.*-]+)*(\.(py|md|csv|json|yml|toml|zip|xml|png|ipynb)|/)"
+)
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-BLOCK = re.compile(r"\n(?:\s*\n|(?=\||\d\. |[-*] ))")  # a paragraph, an item of a list or a row of a table begins
+# a paragraph, an item of a list or a row of a table begins
+BLOCK = re.compile(r"\n(?:\s*\n|(?=\||\d\. |[-*] ))")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TEACHING = (ROOT / "lib" / "course" / "teaching.md").read_text(encoding="utf-8")
 RELEASES = (ROOT / ".github" / "RELEASES.md").read_text(encoding="utf-8")
@@ -41,7 +53,8 @@ def anchors(text):
 
 
 def exists(name, page):
-    """Whether a path is there: seen from the root, from the page or from lib; a bare name: anywhere in lib or tests."""
+    """Whether a path is there: seen from the root, from the page or from lib; a bare name: anywhere
+    in lib or tests."""
     roots = [ROOT, page.parent, ROOT / "lib"]
     if any(any(root.glob(name.rstrip("/"))) for root in roots):
         return True
@@ -49,7 +62,8 @@ def exists(name, page):
 
 
 def names_in(path):
-    """What a Python file defines, anywhere in it: functions, classes, what is assigned, attributes of self."""
+    """What a Python file defines, anywhere in it: functions, classes, what is assigned,
+    attributes of self."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -60,14 +74,23 @@ def names_in(path):
 
 
 def unknown_names(text, folder):
-    """The names in backticks that no Python file defines which the same paragraph, item or row names; no rooms."""
+    """The names in backticks that no Python file defines which the same paragraph, item or row
+    names; no rooms."""
     for block in BLOCK.split(without_fences(text)):
         spans = re.findall(r"`([^`]+)`", block)
-        files = [folder / span for span in spans if (folder / span).suffix == ".py" and (folder / span).is_file()]
+        files = [
+            folder / span
+            for span in spans
+            if (folder / span).suffix == ".py" and (folder / span).is_file()
+        ]
         files += [ROOT / span for span in spans if span.endswith(".py") and (ROOT / span).is_file()]
         defined = set().union(*map(names_in, files))
         for span in spans:
-            if NAME.fullmatch(span) and not (folder / span).exists() and not {*span.split(".")} <= defined:
+            if (
+                NAME.fullmatch(span)
+                and not (folder / span).exists()
+                and not {*span.split(".")} <= defined
+            ):
                 yield span
 
 
@@ -82,10 +105,16 @@ def rows(text, first):
 
 
 def test_all_pages_are_found():
-    assert {"README.md", "lib/README.md", "lib/course/README.md", "lib/launch/README.md", "lib/cost/README.md"} <= set(
+    assert {
+        "README.md",
+        "lib/README.md",
+        "lib/course/README.md",
+        "lib/launch/README.md",
+        "lib/cost/README.md",
+    } <= set(map(title, PAGES))
+    assert {"tests/benchmarks/README.md", "tests/gpu/README.md", "solutions/README.md"} <= set(
         map(title, PAGES)
     )
-    assert {"tests/benchmarks/README.md", "tests/gpu/README.md", "solutions/README.md"} <= set(map(title, PAGES))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
@@ -94,7 +123,9 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), f"{title(page)}: {link} is not there"
-        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{title(page)}: no heading {link}"
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), (
+            f"{title(page)}: no heading {link}"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
@@ -108,7 +139,9 @@ def test_every_path_and_command_that_is_named_exists(page):
     assert set(re.findall(r"(?:^|`|&& )make ([a-z][a-z-]*)", text, re.MULTILINE)) <= targets
     for module in re.findall(r"python -m ((?:lib|tests)[\w.]*)", text):
         path = ROOT / module.replace(".", "/")
-        assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), f"{title(page)}: {module}"
+        assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), (
+            f"{title(page)}: {module}"
+        )
 
 
 def test_every_name_in_the_guide_to_lib_is_in_a_file_that_stands_beside_it():
@@ -118,23 +151,31 @@ def test_every_name_in_the_guide_to_lib_is_in_a_file_that_stands_beside_it():
 
 
 def test_a_name_that_is_gone_would_be_found():
-    text = "`clip.py`: `clip_gradients`, `clip_more`\n\n`clip_gradients`\n1. `zero/unit.py`: `Unit.unshard`, `Unit.gon`"
+    text = (
+        "`clip.py`: `clip_gradients`, `clip_more`\n\n`clip_gradients`\n1. `zero/unit.py`: "
+        "`Unit.unshard`, `Unit.gon`"
+    )
     assert list(unknown_names(text, ROOT / "lib")) == ["clip_more", "clip_gradients", "Unit.gon"]
 
 
 def test_the_guide_to_lib_names_every_room():
     shown = re.findall(
-        r"`([^`]+)`", " ".join(room for room, _ in rows((ROOT / "lib" / "README.md").read_text(), "rooms"))
+        r"`([^`]+)`",
+        " ".join(room for room, _ in rows((ROOT / "lib" / "README.md").read_text(), "rooms")),
     )
-    there = {p.name for p in (ROOT / "lib").iterdir() if p.suffix in ("", ".py") and not p.name.startswith("__")}
+    there = {
+        p.name
+        for p in (ROOT / "lib").iterdir()
+        if p.suffix in ("", ".py") and not p.name.startswith("__")
+    }
     assert sorted(shown) == sorted(there)
 
 
 def test_a_newcomer_reads_the_readme_in_two_minutes():
     assert len(README.splitlines()) <= 130
-    assert sorted(link.partition("#")[0] for link in set(links(README)) if link.endswith(".md")) == sorted(
-        title(page) for page in PAGES if page.parent != ROOT
-    )
+    assert sorted(
+        link.partition("#")[0] for link in set(links(README)) if link.endswith(".md")
+    ) == sorted(title(page) for page in PAGES if page.parent != ROOT)
 
 
 def test_the_readme_counts_the_exercises_of_each_lab():
@@ -142,23 +183,41 @@ def test_the_readme_counts_the_exercises_of_each_lab():
     for lab in notebook.labs(ROOT):
         exercises = notebook.exercises(notebook.read(notebook.solution_path(ROOT, lab)))
         bonus = sum(exercise.bonus for exercise in exercises)
-        found.append([notebook.number(lab), f"{len(exercises) - bonus}" + (f", and {bonus} bonus" if bonus else "")])
+        found.append(
+            [
+                notebook.number(lab),
+                f"{len(exercises) - bonus}" + (f", and {bonus} bonus" if bonus else ""),
+            ]
+        )
     assert [[number, count] for number, _, count, *_ in rows(README, "lab")] == found
     counts = [
-        sum(int(part) for _, count in found for part in re.findall(how, count)) for how in (r"^\d+", r"(\d+) bonus")
+        sum(int(part) for _, count in found for part in re.findall(how, count))
+        for how in (r"^\d+", r"(\d+) bonus")
     ]
-    assert "{} graded exercises and {} for bonus points".format(*counts) in " ".join(RELEASES.split())
+    assert "{} graded exercises and {} for bonus points".format(*counts) in " ".join(
+        RELEASES.split()
+    )
 
 
 def test_hours_and_minutes_are_those_that_the_labs_announce():
-    """Hours as in each lab's title; minutes summed over the headings of its exercises, those of a bonus apart."""
+    """Hours as in each lab's title; minutes summed over the headings of its exercises,
+    those of a bonus apart."""
     hours = {number: rest for number, _, _, *rest in rows(README, "lab")}
-    for (number, core, bonus, *same), lab in zip(rows(TEACHING, "lab"), notebook.labs(ROOT), strict=True):
+    for (number, core, bonus, *same), lab in zip(
+        rows(TEACHING, "lab"), notebook.labs(ROOT), strict=True
+    ):
         texts = [cell.source for cell in notebook.read(notebook.solution_path(ROOT, lab)).cells]
         (time,) = (line for line in texts[0].splitlines() if line.startswith("**Time:**"))
         assert same == hours[number] and number == notebook.number(lab)
-        assert {span.removesuffix(" h") for span in same} <= set(re.findall(r"\d(?: to \d)?", time)), lab
-        headings = [line for text in texts for line in text.splitlines() if re.match(r"### .*\d minutes", line)]
+        assert {span.removesuffix(" h") for span in same} <= set(
+            re.findall(r"\d(?: to \d)?", time)
+        ), lab
+        headings = [
+            line
+            for text in texts
+            for line in text.splitlines()
+            if re.match(r"### .*\d minutes", line)
+        ]
         minutes = {True: 0, False: 0}
         for heading in headings:
             minutes["bonus" in heading] += int(re.search(r"(\d+) minutes", heading)[1])
@@ -175,7 +234,8 @@ def test_the_mistakes_to_ask_about_are_those_of_exercises():
 
 
 def test_the_pictures_in_the_readme_are_small_and_sharp():
-    """tests/course/test_course_browser.py looks whether the verdict in JupyterLab is still the one in the picture."""
+    """tests/course/test_course_browser.py looks whether the verdict in JupyterLab is still the one
+    in the picture."""
     for name in re.findall(r"!\[[^\]]+\]\((\S+\.png)\)", README):
         width = int.from_bytes((ROOT / name).read_bytes()[16:20], "big")
         assert (ROOT / name).stat().st_size < 150_000 and width >= 1200, name
@@ -183,12 +243,16 @@ def test_the_pictures_in_the_readme_are_small_and_sharp():
 
 def test_the_readme_s_speeds_are_those_of_the_benchmarks_page():
     """Ratio and control of each row stand in one section there."""
-    sections = (ROOT / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8").split("\n## ")
+    sections = (
+        (ROOT / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8").split("\n## ")
+    )
     shown = rows(README, "ours")
     assert len(shown) == 5
     for row in shown:
         figures = re.findall(INTERVAL, " ".join(row))
-        assert figures and any(all(figure in section for figure in figures) for section in sections), row
+        assert figures and any(
+            all(figure in section for figure in figures) for section in sections
+        ), row
 
 
 def test_the_readme_counts_the_cells_that_use_gloo_everywhere():
@@ -205,7 +269,10 @@ def test_the_readme_s_versions_are_those_that_can_be_installed():
     torch = re.fullmatch(r"torch>=2\.(\d+),<2\.(\d+)", torch)
     low, high = int(python[1]), int(python[2]) - 1
     versions, text = f"Python 3.{low} to 3.{high}", " ".join(README.split())
-    assert text.count(versions) == 2 and f"{versions} and torch 2.{torch[1]} to 2.{int(torch[2]) - 1}" in text
+    assert (
+        text.count(versions) == 2
+        and f"{versions} and torch 2.{torch[1]} to 2.{int(torch[2]) - 1}" in text
+    )
 
 
 def test_the_table_of_versions_has_the_workflow_s_pairs_and_all_that_can_be_installed():
@@ -213,7 +280,9 @@ def test_the_table_of_versions_has_the_workflow_s_pairs_and_all_that_can_be_inst
     matrix = re.findall(r'\{ python: "([\d.]+)", torch: "([\d.]+)" \}', workflow)
     page = (ROOT / "lib" / "launch" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (3\.\d+) \| (2\.\d+\.\d+) \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
-    assert matrix and sorted(matrix) == sorted((python, torch) for python, torch, made, _ in rows if made == "yes")
+    assert matrix and sorted(matrix) == sorted(
+        (python, torch) for python, torch, made, _ in rows if made == "yes"
+    )
     for _, _, made, ran in rows:
         dated = re.match(r"20\d\d-\d\d-\d\d: ", ran)
         assert made in ("yes", "no") and (dated or (made == "yes" and ran == "not run here")), ran
@@ -227,5 +296,8 @@ def test_the_table_of_versions_has_the_workflow_s_pairs_and_all_that_can_be_inst
 def test_every_benchmark_has_a_section_of_its_page():
     page = (ROOT / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8")
     headings = " ".join(re.findall(r"^## (.+)$", page, re.MULTILINE))
-    names = {path.stem.removeprefix("bench_") for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")}
+    names = {
+        path.stem.removeprefix("bench_")
+        for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")
+    }
     assert set(re.findall(r"`(\w+)`", headings)) == names

@@ -15,11 +15,17 @@ def held(runs, holds=sweeps.values):
 def test_every_value_of_a_sweep_is_in_what_is_taken_and_those_meet_that_are_to(monkeypatch):
     monkeypatch.setattr(sweeps, "WHOLE", False)
     taken = sweeps.sweep(RUNS)
-    assert held(taken) == held(RUNS) and len(taken) == 3 and taken == [r for r in RUNS if r in taken]
+    assert (
+        held(taken) == held(RUNS) and len(taken) == 3 and taken == [r for r in RUNS if r in taken]
+    )
     wanted = ("c", 4, False)
     assert wanted in sweeps.sweep(RUNS, always=[wanted])
     met = sweeps.sweep(RUNS, holds=sweeps.meeting(0, 1))
-    assert {run[:2] for run in met} == {run[:2] for run in RUNS} and len(met) == 9 and held(met) == held(RUNS)
+    assert (
+        {run[:2] for run in met} == {run[:2] for run in RUNS}
+        and len(met) == 9
+        and held(met) == held(RUNS)
+    )
 
 
 def test_the_whole_sweep_is_all_of_it(monkeypatch):

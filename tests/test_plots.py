@@ -1,4 +1,5 @@
-"""Figures say in words what they show, store the same bytes again, and keep their colours apart for every reader."""
+"""Figures say in words what they show, store the same bytes again, and keep their colours
+apart for every reader."""
 
 import base64
 import functools
@@ -35,7 +36,9 @@ def ring(world_size, rounds=1):
 
 RING = np.roll(np.eye(4, dtype=np.int64) * 4_000_000, 1, axis=1)
 FIGURES = {
-    "loss": lambda: plots.loss_curve([0, 1, 2], [4.6, 3.0, 2.0], 3.25, {"validation": ([0, 2], [4.6, 2.2])}),
+    "loss": lambda: plots.loss_curve(
+        [0, 1, 2], [4.6, 3.0, 2.0], 3.25, {"validation": ([0, 2], [4.6, 2.2])}
+    ),
     "traffic": lambda: plots.traffic_matrix(RING, "bytes"),
     "timeline": lambda: plots.timeline(ring(4)),
     "waits": lambda: plots.waits_for({0: [2], 2: [1], 1: [0], 3: [0]}, {0: "recv, line 4"}),
@@ -64,7 +67,9 @@ def test_the_same_data_give_the_same_bytes_whatever_a_readers_own_settings_and_t
     first = drawing_of(name)
     assert first.png.startswith(b"\x89PNG")
     assert b"Software" not in first.png and b"matplotlib" not in first.png  # no version in the file
-    with matplotlib.rc_context({"font.size": 22, "axes.facecolor": "black", "lines.linewidth": 9, "savefig.dpi": 30}):
+    with matplotlib.rc_context(
+        {"font.size": 22, "axes.facecolor": "black", "lines.linewidth": 9, "savefig.dpi": 30}
+    ):
         assert FIGURES[name]().png == first.png
         assert matplotlib.rcParams["font.size"] == 22
 
@@ -77,8 +82,12 @@ from lib import plots
 for name, given in {FIGURES_OF_LABS}.items():
     sys.stdout.buffer.write(getattr(plots, name)(*given).png)
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=300).stdout
-    assert out == b"".join(getattr(plots, name)(*given).png for name, given in FIGURES_OF_LABS.items())
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=300
+    ).stdout
+    assert out == b"".join(
+        getattr(plots, name)(*given).png for name, given in FIGURES_OF_LABS.items()
+    )
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -95,7 +104,10 @@ def test_every_figure_fits_the_page_and_speaks(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("loss", ["training falls from 4.60 at step 0 to 2.00 at step 2", "validation", "3.25 nats"]),
+        (
+            "loss",
+            ["training falls from 4.60 at step 0 to 2.00 at step 2", "validation", "3.25 nats"],
+        ),
         ("traffic", ["0 to 1 4,000,000", "3 to 0 4,000,000", "only to the next, 4 MB each"]),
         ("timeline", ["8 ops on ranks 0, 1, 2, 3", "Waiting: rank 0 2.3 ms"]),
         ("waits", ["Deadlock: rank 0 waits for 2, 2 for 1, 1 for 0", "3 to 0"]),
@@ -126,24 +138,39 @@ def test_outside_a_notebook_a_figure_is_saved_or_told(tmp_path, capsys):
 
 
 def test_drawing_needs_no_torch():
-    code = "import sys, lib.plots; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    code = (
+        "import sys, lib.plots; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
-# --- colours ---------------------------------------------------------------------------------------------------------
+# --- colours --------------------------------------------------------------------------------------
 
-# Machado, Oliveira & Fernandes 2009, "A physiologically-based model for simulation of color vision deficiency",
-# severity 1.0, on linear RGB.
+# Machado, Oliveira & Fernandes 2009, "A physiologically-based model for simulation of color vision
+# deficiency", severity 1.0, on linear RGB.
 SEEN_BY = {
     "everyone": np.eye(3),
     "no green (deuteranopia)": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
     ),
     "no red (protanopia)": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
     ),
     "no blue (tritanopia)": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
     ),
 }
 
@@ -154,15 +181,25 @@ def linear(color):
 
 
 def lab(rgb):
-    """Linear RGB -> CIELAB, in which distance is roughly what eyes see: 2 can just be told apart."""
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in to_xyz @ rgb / [0.9505, 1, 1.089])
+    """Linear RGB -> CIELAB, in which distance is roughly what eyes see: 2 can just
+    be told apart."""
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    x, y, z = (
+        np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116
+        for v in to_xyz @ rgb / [0.9505, 1, 1.089]
+    )
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.mark.parametrize("reader", SEEN_BY)
 def test_colours_stay_apart(reader):
-    groups = (plots.RANK_COLORS, list(plots.OP_COLOR.values()), [plots.ALARM, plots.FAINT, plots.PAPER])
+    groups = (
+        plots.RANK_COLORS,
+        list(plots.OP_COLOR.values()),
+        [plots.ALARM, plots.FAINT, plots.PAPER],
+    )
     for colors in groups:
         seen = [lab(np.clip(SEEN_BY[reader] @ linear(c), 0, 1)) for c in colors]
         for (i, a), (j, b) in itertools.combinations(enumerate(seen), 2):
@@ -188,7 +225,7 @@ def test_a_ranks_colour_is_its_own():
     assert plots.rank_color(9) == plots.rank_color(1)
 
 
-# --- what the figures find out ---------------------------------------------------------------------------------------
+# --- what the figures find out --------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("words_only")
@@ -229,7 +266,11 @@ def test_without_a_cycle_the_culprit_is_named():
 def test_messages_pair_in_order_per_peer_and_tag():
     sends = [entry(0, "send", 1, t, tag=tag) for t, tag in ((1, 7), (2, 8), (3, 7))]
     recvs = [entry(1, "recv", 0, t, tag=tag) for t, tag in ((1, 8), (2, 7), (3, 7))]
-    assert plots.matched(sends + recvs) == [(sends[0], recvs[1]), (sends[1], recvs[0]), (sends[2], recvs[2])]
+    assert plots.matched(sends + recvs) == [
+        (sends[0], recvs[1]),
+        (sends[1], recvs[0]),
+        (sends[2], recvs[2]),
+    ]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -271,7 +312,7 @@ def test_labels_move_apart_and_keep_their_order():
     assert out[2] == 5.0
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -282,13 +323,22 @@ def test_labels_move_apart_and_keep_their_order():
         (lambda: plots.traffic_matrix([[0, 1], [-4, 0]]), r"rank 1 cannot have sent -4 bytes"),
         (lambda: plots.loss_curve([0, 1], [3.0], 3.2), r"training: steps \(2,\) and losses \(1,\)"),
         (lambda: plots.loss_curve([], [], 3.2), r"training: steps \(0,\) and losses \(0,\)"),
-        (lambda: plots.loss_curve([0, 1], [3.0, float("nan")], 3.2), r"training: loss nan .* did the run diverge"),
-        (lambda: plots.loss_curve([0], [3.0], 3.2, {"other": ([0], [1, 2])}), r"other: steps \(1,\) and losses \(2,\)"),
+        (
+            lambda: plots.loss_curve([0, 1], [3.0, float("nan")], 3.2),
+            r"training: loss nan .* did the run diverge",
+        ),
+        (
+            lambda: plots.loss_curve([0], [3.0], 3.2, {"other": ([0], [1, 2])}),
+            r"other: steps \(1,\) and losses \(2,\)",
+        ),
         (lambda: plots.timeline([]), r"no entries to draw"),
         (lambda: plots.waits_for({}), r"waits \{\}: nobody waits"),
         (lambda: plots.waits_for({1: [1]}), r"rank 1 cannot wait for itself"),
         (lambda: plots.message_rounds([]), r"0 rounds of messages"),
-        (lambda: plots.message_rounds(ring(2, rounds=13)), r"13 rounds of messages: between 1 and 12"),
+        (
+            lambda: plots.message_rounds(ring(2, rounds=13)),
+            r"13 rounds of messages: between 1 and 12",
+        ),
     ],
 )
 def test_wrong_data_is_refused_with_its_numbers(draw, says):

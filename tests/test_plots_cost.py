@@ -1,4 +1,5 @@
-"""Predicted against measured: the claim in the title is the one in the numbers, and wrong data are refused."""
+"""Predicted against measured: the claim in the title is the one in the numbers, and wrong
+data are refused."""
 
 import pytest
 
@@ -9,8 +10,12 @@ RUNS = {"A100": ([1.0, 10.0, 100.0], [1.05, 9.0, 130.0]), "H100": ([3.0], [3.1])
 
 def test_the_same_data_give_the_same_bytes_and_the_title_counts():
     first = plots.predicted_against_measured(RUNS)
-    assert first.png == plots.predicted_against_measured(RUNS).png and first.png.startswith(b"\x89PNG")
-    assert first.alt.startswith("Predicted against measured seconds per step of 4 runs in 2 groups (A100, H100)")
+    assert first.png == plots.predicted_against_measured(RUNS).png and first.png.startswith(
+        b"\x89PNG"
+    )
+    assert first.alt.startswith(
+        "Predicted against measured seconds per step of 4 runs in 2 groups (A100, H100)"
+    )
     assert "75% within 10%" in first.alt  # 5 %, 10 %, 30 %, 3 %
     assert "mean error 12.1%" in first.alt
 
@@ -35,7 +40,10 @@ ERRORS = {"A100": ([0.1, 0.3], [0.1, 0.1]), "new": ([0.5], None)}
 def test_the_title_has_the_errors_left_out_and_kinds_without_others_do_not_count():
     figure = plots.prediction_errors(ERRORS)
     assert figure.png == plots.prediction_errors(ERRORS).png
-    assert "Left out of the fit, 2 published runs are 20.0 % off on average; in sample 10.0 %" in figure.alt
+    assert (
+        "Left out of the fit, 2 published runs are 20.0 % off on average; in sample 10.0 %"
+        in figure.alt
+    )
     assert "A100, 2 runs: 20.0 % off, 10.0 % in sample; new, 1 runs: 50.0 % off." in figure.alt
 
 

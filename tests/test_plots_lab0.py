@@ -1,4 +1,5 @@
-"""Walls, the four splits, cost curves and links: the claim in the title is the one in the numbers."""
+"""Walls, the four splits, cost curves and links: the claim in the title is the one
+in the numbers."""
 
 import itertools
 import json
@@ -23,16 +24,22 @@ LATENCY = (SIZES, [1e-4 + s / 1e8 for s in SIZES])  # few rounds, many bytes
 BANDWIDTH = (SIZES, [1e-3 + s / 1e9 for s in SIZES])  # many rounds, few bytes; they meet at 100 KB
 GPT3 = {
     row["model"]: plots.memory_parts(
-        row["parameters"], "mixed", activation_bytes(row["layers"], row["hidden"], row["heads"], row["seq"])
+        row["parameters"],
+        "mixed",
+        activation_bytes(row["layers"], row["hidden"], row["heads"], row["seq"]),
     )
     for row in table("gpt3_models")
 }
-X = [[10.0**rank * (chunk + 1) for chunk in range(3)] for rank in range(3)]  # rank r's chunk c is (c + 1) 10^r
+# rank r's chunk c is (c + 1) 10^r
+X = [[10.0**rank * (chunk + 1) for chunk in range(3)] for rank in range(3)]
 COLLECTIVES = [
     {
         "reduce": (X[rank], [111.0, 222.0, 333.0] if rank == 0 else []),
         "all-gather": (X[rank][rank : rank + 1], [1.0, 20.0, 300.0]),
-        "broadcast, unfinished": (X[0] if rank == 0 else [0.0] * 3, X[0] if rank < 2 else [0.0] * 3),
+        "broadcast, unfinished": (
+            X[0] if rank == 0 else [0.0] * 3,
+            X[0] if rank < 2 else [0.0] * 3,
+        ),
     }
     for rank in range(3)
 ]
@@ -41,7 +48,9 @@ FIGURES = {
     "walls": lambda: plots.walls(GPT3, {"A100 or H100": 80e9}),
     "four ways": lambda: plots.four_ways(),
     "curves": lambda: plots.cost_curves({"tree": LATENCY, "ring": BANDWIDTH}, {"ring": BANDWIDTH}),
-    "curves at": lambda: plots.cost_curves({}, {"tree": LATENCY, "ring": BANDWIDTH}, at=1e6, note="Two ranks."),
+    "curves at": lambda: plots.cost_curves(
+        {}, {"tree": LATENCY, "ring": BANDWIDTH}, at=1e6, note="Two ranks."
+    ),
     "topology": lambda: plots.topology(),
 }
 
@@ -60,9 +69,22 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("walls", ["6.7B: 13 GB of weights, but 138 GB to train", "175B 3,075 GB", "Adam's moments 1,400"]),
+        (
+            "walls",
+            [
+                "6.7B: 13 GB of weights, but 138 GB to train",
+                "175B 3,075 GB",
+                "Adam's moments 1,400",
+            ],
+        ),
         ("four ways", ["columns of w", "all-reduce", "T2 and T3"]),
-        ("curves", ["tree is the fastest up to 100 KB, ring from 100 KB on", "ring, measured: 1 ms at 1 KB"]),
+        (
+            "curves",
+            [
+                "tree is the fastest up to 100 KB, ring from 100 KB on",
+                "ring, measured: 1 ms at 1 KB",
+            ],
+        ),
         ("curves at", ["At 1 MB ring is the fastest: 2 ms, tree 10 ms", "Two ranks."]),
         (
             "before and after",
@@ -88,7 +110,7 @@ def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
         assert word in FIGURES[name]().alt
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def test_parts_add_up_to_the_states_bytes():
@@ -99,8 +121,9 @@ def test_parts_add_up_to_the_states_bytes():
 
 
 def test_activations_are_those_of_the_paper():
-    # Korthikanti et al. 2022, figure 1: 22B, 48 layers, hidden 6144, 64 heads, 4 sequences of 2048, tensor parallel 8
-    # need nearly 5as/h = 107 against 34 elsewhere, so attention scores are three quarters of a layer.
+    # Korthikanti et al. 2022, figure 1: 22B, 48 layers, hidden 6144, 64 heads, 4 sequences of 2048,
+    # tensor parallel 8 need nearly 5as/h = 107 against 34 elsewhere, so attention scores are three
+    # quarters of a layer.
     one_layer = activation_bytes(1, 6144, 64, 2048, batch=4)
     assert one_layer == 2048 * 4 * 6144 * (34 + 5 * 64 * 2048 / 6144)
     assert 0.75 < 1 - 34 * 2048 * 4 * 6144 / one_layer < 0.76
@@ -126,7 +149,7 @@ def test_parts_stay_apart(reader):
         assert np.linalg.norm(a - b) > 14
 
 
-# --- time ------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def test_a_crossing_is_where_the_formulas_cross():
@@ -141,14 +164,19 @@ def test_noise_makes_no_crossings():
     tree = (sizes, [(1e-4 + s / 1e8) * noise.uniform(0.9, 1.3) for s in sizes])
     ring = (sizes, [(1e-3 + s / 1e9) * noise.uniform(0.9, 1.3) for s in sizes])
     same = (sizes, [(1e-3 + s / 1e9) * noise.uniform(0.95, 1.05) for s in sizes])
-    assert [(before, after) for _, _, before, after in crossings({"tree": tree, "ring": ring})] == [("tree", "ring")]
+    assert [(before, after) for _, _, before, after in crossings({"tree": tree, "ring": ring})] == [
+        ("tree", "ring")
+    ]
     assert crossings({"ring": (sizes, [1e-3 + s / 1e9 for s in sizes]), "same": same}) == []
 
 
 @pytest.mark.usefixtures("words_only")
 def test_without_a_crossing_the_title_says_who_wins():
     slower = (SIZES, [2 * t for t in BANDWIDTH[1]])
-    assert "ring is the fastest at every size" in plots.cost_curves({"star": slower, "ring": BANDWIDTH}, {}).alt
+    assert (
+        "ring is the fastest at every size"
+        in plots.cost_curves({"star": slower, "ring": BANDWIDTH}, {}).alt
+    )
 
 
 def test_an_algorithm_has_its_colour_whatever_it_is_beside(monkeypatch):
@@ -160,25 +188,39 @@ def test_an_algorithm_has_its_colour_whatever_it_is_beside(monkeypatch):
     ring, tree = ALGORITHM_COLOR["ring"], ALGORITHM_COLOR["tree"]
     assert seen({"ring": BANDWIDTH}, {}) == [ring]
     assert seen({"tree": LATENCY, "ring": BANDWIDTH}, {}) == [tree, ring]
-    predicted_first = seen({"another": LATENCY, "ring": BANDWIDTH}, {"ring": BANDWIDTH, "tree": LATENCY})
+    predicted_first = seen(
+        {"another": LATENCY, "ring": BANDWIDTH}, {"ring": BANDWIDTH, "tree": LATENCY}
+    )
     assert predicted_first[:2] == [ring, tree] and predicted_first[3] == ring
     assert predicted_first[2] not in (ring, tree)
     assert (
-        len({ALGORITHM_COLOR[name] for name in ("star", "tree", "ring", "recursive_doubling", "halving_doubling")}) == 5
+        len(
+            {
+                ALGORITHM_COLOR[name]
+                for name in ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
+            }
+        )
+        == 5
     )
 
 
 def test_a_title_of_ones_own_marks_no_takeover(monkeypatch):
     curves = {"tree": LATENCY, "ring": BANDWIDTH}
     for title, marks in ((None, 1), ("Another claim", 0)):
-        figure, *_ = behind(lambda title=title: plots.cost_curves(curves, {}, title=title), monkeypatch)
+        figure, *_ = behind(
+            lambda title=title: plots.cost_curves(curves, {}, title=title), monkeypatch
+        )
         assert sum(line.get_marker() == "D" for line in figure.axes[0].lines) == marks
 
 
 def test_an_axis_of_few_decades_has_more_than_one_number(monkeypatch):
     flat = (SIZES, [0.02 + s / 1e8 for s in SIZES])
     figure, *_ = behind(lambda: plots.cost_curves({"ring": flat}, {}), monkeypatch)
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["20 ms", "50 ms", "100 ms"]
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
+        "20 ms",
+        "50 ms",
+        "100 ms",
+    ]
 
 
 def test_a_marked_value_says_whose_it_is():
@@ -191,10 +233,16 @@ def test_sizes_and_times_read_as_words():
     assert [size_in_words(n) for n in (1, 999, 1000, 65_536, 1e6, 2.5e10, 1e11)] == [
         "1 B", "1 KB", "1 KB", "66 KB", "1 MB", "25 GB", "100 GB",
     ]  # fmt: skip
-    assert [time_in_words(t) for t in (1e-9, 3e-6, 1.23e-3, 0.5, 12)] == ["1 ns", "3 µs", "1.2 ms", "500 ms", "12 s"]
+    assert [time_in_words(t) for t in (1e-9, 3e-6, 1.23e-3, 0.5, 12)] == [
+        "1 ns",
+        "3 µs",
+        "1.2 ms",
+        "500 ms",
+        "12 s",
+    ]
 
 
-# --- facts -----------------------------------------------------------------------------------------------------------
+# --- facts ----------------------------------------------------------------------------------------
 
 
 def test_every_published_fact_has_its_source():
@@ -203,7 +251,7 @@ def test_every_published_fact_has_its_source():
         assert rows and all(row["source"] for row in rows), path.name
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,13 +259,25 @@ def test_every_published_fact_has_its_source():
     [
         (lambda: plots.walls({}, {"A100": 80e9}), "0 models and 1 GPUs"),
         (lambda: plots.walls(GPT3, {}), "5 models and 0 GPUs"),
-        (lambda: plots.walls({"x": {"gradient": 1}}, {"A100": 1}), "parts gradient: give .* parts from weights, grad"),
+        (
+            lambda: plots.walls({"x": {"gradient": 1}}, {"A100": 1}),
+            "parts gradient: give .* parts from weights, grad",
+        ),
         (lambda: plots.before_after([{}, {}]), "0 collectives on 2 ranks: 1 to 9 on 2 to 4"),
-        (lambda: plots.before_after([{"mean": ([1.0], [5.5])}] * 2), r"5.5 is no sum of marked values"),
+        (
+            lambda: plots.before_after([{"mean": ([1.0], [5.5])}] * 2),
+            r"5.5 is no sum of marked values",
+        ),
         (lambda: plots.cost_curves({}, {}), "0 algorithms: 1 to 8"),
-        (lambda: plots.cost_curves({"ring": ([1, 2], [1.0])}, {}), r"ring: \(2,\) sizes and \(1,\) times"),
+        (
+            lambda: plots.cost_curves({"ring": ([1, 2], [1.0])}, {}),
+            r"ring: \(2,\) sizes and \(1,\) times",
+        ),
         (lambda: plots.cost_curves({}, {"ring": ([], [])}), r"ring: \(0,\) sizes"),
-        (lambda: plots.cost_curves({"ring": ([0, 1], [1, 1])}, {}), "ring: size 0 or time 1 has no logarithm"),
+        (
+            lambda: plots.cost_curves({"ring": ([0, 1], [1, 1])}, {}),
+            "ring: size 0 or time 1 has no logarithm",
+        ),
         (lambda: table("prices"), "no table 'prices': there are gpt3_models, gpus, links"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Lab 4's figures: what is drawn lies where the data say, and the claim in words is the one in the numbers."""
+"""Lab 4's figures: what is drawn lies where the data say, and the claim in words is the one
+in the numbers."""
 
 import functools
 
@@ -19,21 +20,27 @@ FORMULA = {
 }
 MEASURED = {**FORMULA, "FSDP": {"weight": 0.6 * MB, "gradient": 0.5 * MB, "optimizer": 3 * MB}}
 PLAIN = [  # two units under a root, seconds as a clock gives them
-    (5.0, "unshard", None), (5.1, "unshard", 0), (5.2, "reshard", 0), (5.3, "unshard", 1), (5.4, "reshard", 1),
-    (5.5, "unshard", 1), (5.6, "reshard", 1), (5.7, "unshard", 0), (5.8, "reshard", 0), (5.9, "reshard", None),
+    (5.0, "unshard", None), (5.1, "unshard", 0), (5.2, "reshard", 0), (5.3, "unshard", 1),
+    (5.4, "reshard", 1),
+    (5.5, "unshard", 1), (5.6, "reshard", 1), (5.7, "unshard", 0), (5.8, "reshard", 0),
+    (5.9, "reshard", None),
 ]  # fmt: skip
 AHEAD = [
-    (0.0, "unshard", None), (0.1, "unshard", 0), (0.2, "unshard", 1), (0.3, "reshard", 0), (0.4, "reshard", 1),
-    (0.5, "unshard", 1), (0.6, "unshard", 0), (0.7, "reshard", 1), (0.8, "reshard", 0), (0.9, "reshard", None),
+    (0.0, "unshard", None), (0.1, "unshard", 0), (0.2, "unshard", 1), (0.3, "reshard", 0),
+    (0.4, "reshard", 1),
+    (0.5, "unshard", 1), (0.6, "unshard", 0), (0.7, "reshard", 1), (0.8, "reshard", 0),
+    (0.9, "reshard", None),
 ]  # fmt: skip
 EVENTS = {"FSDP": PLAIN, "prefetching": AHEAD}
 STEPS = {
     "FSDP": [
-        ("wire", 1.0, 1.1, "gather 0"), ("compute", 1.1, 1.2, "forward 0"), ("compute", 1.2, 1.4, "backward 0"),
+        ("wire", 1.0, 1.1, "gather 0"), ("compute", 1.1, 1.2, "forward 0"),
+        ("compute", 1.2, 1.4, "backward 0"),
         ("wire", 1.4, 1.5, "reduce 0"), ("compute", 1.5, 1.51, "update"),
     ],
     "prefetching": [
-        ("wire", 0.0, 0.1, "gather 0"), ("compute", 0.1, 0.2, "forward 0"), ("wire", 0.2, 0.3, "gather 0"),
+        ("wire", 0.0, 0.1, "gather 0"), ("compute", 0.1, 0.2, "forward 0"),
+        ("wire", 0.2, 0.3, "gather 0"),
         ("compute", 0.2, 0.4, "backward 0"),
     ],
 }  # fmt: skip
@@ -59,7 +66,9 @@ FIGURES = {
     "volume in seconds": lambda: plots.volume_by_stage({}, VOLUME, unit_seconds=0.5),
     "live": lambda: plots.memory_over_a_step(LIVE, note="4 ranks."),
     "singular values": lambda: plots.singular_values(SINGULAR, note="A gradient."),
-    "owners": lambda: plots.owner_loads([6, 6, 18, 18, 12], OWNERS, 3, "units", ["q", "k", "up", "down", "v"]),
+    "owners": lambda: plots.owner_loads(
+        [6, 6, 18, 18, 12], OWNERS, 3, "units", ["q", "k", "up", "down", "v"]
+    ),
     "one owner": lambda: plots.owner_loads([6, 6], {"one": [0, 0]}, 1),
 }
 
@@ -78,20 +87,30 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("who", ["16, 7, 5.5, 4 bytes per parameter and rank", "Stage 2: 1/4 of gradients and optimizer"]),
-        ("singular values", ["After 5 iterations 75% of the singular values", "A gradient.", "from 0.9 to 0.001"]),
-        ("owners", ["by cost: the busiest owner has 20% more than the mean, in order 50%", "rank 2 2 of 5, 18"]),
+        ("who",
+         ["16, 7, 5.5, 4 bytes per parameter and rank", "Stage 2: 1/4 of gradients and optimizer"]),
+        ("singular values",
+         ["After 5 iterations 75% of the singular values", "A gradient.", "from 0.9 to 0.001"]),
+        ("owners",
+         ["by cost: the busiest owner has 20% more than the mean, in order 50%",
+          "rank 2 2 of 5, 18"]),
         ("who of 8", ["16, 5.5, 3.75, 2 bytes per parameter and rank"]),
         ("by stage", ["7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB by stage"]),
-        ("by stage", ["from stage 1 on it fits in 80 GB", "stage 3: weights 0.234, gradients 0.234,"]),
-        ("of a small model", ["125 million parameters, 2 ranks: 1, 0.75, 0.625, 0.5 GB", "all fit in 80 GB"]),
+        ("by stage",
+         ["from stage 1 on it fits in 80 GB", "stage 3: weights 0.234, gradients 0.234,"]),
+        ("of a small model",
+         ["125 million parameters, 2 ranks: 1, 0.75, 0.625, 0.5 GB", "all fit in 80 GB"]),
         ("of one rank", ["1 rank: 120, 120, 120, 120 GB", "none fits in 80 GB"]),
-        ("measured", ["Measured within 2.5% of the formula: stage 0 16 MB a rank, FSDP 4.1 MB", "4 ranks."]),
-        ("measured", ["FSDP: weights 0.6, gradients 0.5, optimizer state 3 MB measured, weights 0.5,"]),
+        ("measured",
+         ["Measured within 2.5% of the formula: stage 0 16 MB a rank, FSDP 4.1 MB", "4 ranks."]),
+        ("measured",
+         ["FSDP: weights 0.6, gradients 0.5, optimizer state 3 MB measured, weights 0.5,"]),
         ("exactly", ["Measured is the formula, to the byte"]),
         ("units", ["FSDP keeps at most 1 of 2 units whole, prefetching at most 2"]),
         ("units", ["FSDP, whole units in order of events: 0, 1, 0, 1, 0, 1, 0, 1, 0, 0."]),
-        ("prefetch", ["Prefetching: 400 ms instead of 510, 50% of communication hidden", "0% of the communication"]),
+        ("prefetch",
+         ["Prefetching: 400 ms instead of 510, 50% of communication hidden",
+          "0% of the communication"]),
         ("prefetch", ["gather 0 from 0 to 100 ms, forward 0 from 100 to 200 ms"]),
         ("volume", ["With 4 micro-batches stage 3 sends 5.8 times as much as stage 0"]),
         ("volume", ["stage 2, by the formula: 2 with k = 1, 3 with k = 2, 5 with k = 4."]),
@@ -111,7 +130,10 @@ def drawn(monkeypatch):
 
 def rectangles(axes, height=None):
     """[(x, y, width, height, colour), ...]"""
-    found = [(p.get_x(), p.get_y(), p.get_width(), p.get_height(), to_hex(p.get_facecolor())) for p in axes.patches]
+    found = [
+        (p.get_x(), p.get_y(), p.get_width(), p.get_height(), to_hex(p.get_facecolor()))
+        for p in axes.patches
+    ]
     return [r for r in found if height is None or r[3] == pytest.approx(height)]
 
 
@@ -139,8 +161,14 @@ def test_a_stage_cuts_one_row_more_and_a_rank_keeps_its_own_strip(drawn):
         for x, y, width, _, color in strips:
             rank = int(x)
             assert color == plots.rank_color(rank) and width == 0.88
-            assert y % 1 == pytest.approx(0.06 + rank * 0.22)  # strips of all ranks together are the whole
-    assert [axes.get_xlabel() for axes in figure.axes] == ["16 bytes", "7 bytes", "5.5 bytes", "4 bytes"]
+            # strips of all ranks together are the whole
+            assert y % 1 == pytest.approx(0.06 + rank * 0.22)
+    assert [axes.get_xlabel() for axes in figure.axes] == [
+        "16 bytes",
+        "7 bytes",
+        "5.5 bytes",
+        "4 bytes",
+    ]
 
 
 def test_bars_are_as_long_as_the_formula(drawn):
@@ -154,7 +182,13 @@ def test_bars_are_as_long_as_the_formula(drawn):
         assert [x for x, *_ in bars] == pytest.approx([0, sizes[0], sizes[0] + sizes[1]])
         assert [color for *_, color in bars] == list(stage_memory.COLOR.values())
     totals = [word for word in words(axes) if "GB" in word]
-    assert totals == ["120 GB", "31.4 GB, 3.8 x less", "16.6 GB, 7.2 x less", "1.9 GB, 64 x less", "a GPU of 80 GB"]
+    assert totals == [
+        "120 GB",
+        "31.4 GB, 3.8 x less",
+        "16.6 GB, 7.2 x less",
+        "1.9 GB, 64 x less",
+        "a GPU of 80 GB",
+    ]
     assert axes.lines[0].get_xdata()[0] == 80
     assert title.endswith("; from stage 1 on it fits in 80 GB")
 
@@ -171,7 +205,9 @@ def test_the_formula_is_a_dashed_outline_round_what_was_measured(drawn):
     for row, name in enumerate(MEASURED):
         filled = [r for r in rectangles(axes, 0.7) if r[1] + 0.35 == pytest.approx(row)]
         outlines = [line for line in axes.lines if line.get_ydata()[0] == pytest.approx(row - 0.43)]
-        assert [width * MB for _, _, width, *_ in filled] == pytest.approx(list(MEASURED[name].values()))
+        assert [width * MB for _, _, width, *_ in filled] == pytest.approx(
+            list(MEASURED[name].values())
+        )
         ends = [line.get_xdata() for line in outlines]
         assert [(x[1] - x[0]) * MB for x in ends] == pytest.approx(list(FORMULA[name].values()))
         assert all(line.is_dashed() for line in outlines)
@@ -191,20 +227,41 @@ def test_a_bar_lies_from_unshard_to_reshard_and_the_whole_units_are_counted(draw
         forward, backward = units.PHASE.values()
         assert [color for *_, color in colored] == [forward, backward] * 3
         assert list(lower.lines[-1].get_ydata())[:-1] == count
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["root", "block 0", "block 1"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "root",
+        "block 0",
+        "block 1",
+    ]
     assert figure.axes[1].get_title(loc="left") == "prefetching: at most 2 whole"
 
 
 def test_forward_and_backward_alternate_with_micro_batches():
     twice = [*PLAIN[1:9], *((t + 1, what, place) for t, what, place in PLAIN[1:9])]
-    assert units.phases(twice) == [(0, "forward"), (4, "backward"), (8, "forward"), (12, "backward")]
+    assert units.phases(twice) == [
+        (0, "forward"),
+        (4, "backward"),
+        (8, "forward"),
+        (12, "backward"),
+    ]
     steps = [*PLAIN, *((t + 1, what, place) for t, what, place in PLAIN)]
-    assert units.phases(steps) == [(0, "forward"), (5, "backward"), (10, "forward"), (15, "backward")]
+    assert units.phases(steps) == [
+        (0, "forward"),
+        (5, "backward"),
+        (10, "forward"),
+        (15, "backward"),
+    ]
     assert units.whole_spans(PLAIN[:2]) == {None: [(0, 2)], 0: [(1, 2)]}  # never resharded
 
 
 def test_what_changes_nothing_is_not_drawn():
-    again = [*PLAIN[2:3], *PLAIN[:2], (5.15, "unshard", 0), *PLAIN[2:], (6.0, "reshard", 1), (4.0, "reshard", None)]
+    again = [
+        *PLAIN[2:3],
+        *PLAIN[:2],
+        (5.15, "unshard", 0),
+        *PLAIN[2:],
+        (6.0, "reshard", 1),
+        (4.0, "reshard", None),
+    ]
     assert units.changes("FSDP", again, 2) == PLAIN
     assert plots.units_whole({"FSDP": again}, ["block 0", "block 1"]).png == drawing("one way").png
 
@@ -216,10 +273,17 @@ def test_boxes_lie_from_begin_to_end_on_their_lane_and_a_bracket_spans_the_step(
         colored = [r for r in rectangles(axes, 0.84) if r[4] != plots.OP_COLOR["idle"]]
         for (lane, begin, end, label), (x, y, width, _, color) in zip(boxes, colored, strict=True):
             assert (x, width) == pytest.approx((1e3 * (begin - zero), 1e3 * (end - begin)))
-            assert round(y + 0.42) == ("compute", "wire").index(lane) and color == prefetch.COLOR[label.split()[0]]
+            assert (
+                round(y + 0.42) == ("compute", "wire").index(lane)
+                and color == prefetch.COLOR[label.split()[0]]
+            )
         assert list(axes.lines[0].get_xdata()) == pytest.approx([0, 0, total, total])
-        assert f"{total} ms" in words(axes) and words(axes).count("0") == sum(label[-1] == "0" for *_, label in boxes)
-        assert axes.get_xlim() == figure.axes[0].get_xlim() and axes.get_title(loc="left").startswith(name)
+        assert f"{total} ms" in words(axes) and words(axes).count("0") == sum(
+            label[-1] == "0" for *_, label in boxes
+        )
+        assert axes.get_xlim() == figure.axes[0].get_xlim() and axes.get_title(
+            loc="left"
+        ).startswith(name)
 
 
 def test_bars_of_volume_are_grouped_by_micro_batches(drawn):
@@ -259,24 +323,36 @@ def test_a_line_per_stage_runs_along_the_events(drawn):
     [
         (lambda: plots.who_holds_what(1), "N=1: a column per rank, 2 to 8"),
         (lambda: plots.state_by_stage(0, 4), "0 parameters on 4 ranks: give at least one"),
-        (lambda: plots.state_measured({}, {}), "measured nothing, predicted nothing: give 1 to 8 labels"),
-        (lambda: plots.state_measured(MEASURED, {}), "measured stage 0, ZeRO-1, FSDP, predicted nothing"),
-        (lambda: plots.state_measured({"a": {"buffer": 1}}, {"a": {"weight": 1}}), "a: {'buffer': 1} are not bytes of"),
-        (lambda: plots.state_measured({"a": {}}, {"a": {}}), "a: {} are not bytes of weight, gradient, optimizer"),
+        (lambda: plots.state_measured({}, {}),
+         "measured nothing, predicted nothing: give 1 to 8 labels"),
+        (lambda: plots.state_measured(MEASURED, {}),
+         "measured stage 0, ZeRO-1, FSDP, predicted nothing"),
+        (lambda: plots.state_measured({"a": {"buffer": 1}}, {"a": {"weight": 1}}),
+         "a: {'buffer': 1} are not bytes of"),
+        (lambda: plots.state_measured({"a": {}}, {"a": {}}),
+         "a: {} are not bytes of weight, gradient, optimizer"),
         (lambda: plots.units_whole({}, ["a"]), "0 lists of events, 1 names: give 1 or 2"),
-        (lambda: plots.units_whole({"x": PLAIN}, ["a"]), "x: unshard of 1: give unshard and reshard of units 0 to 0"),
-        (lambda: plots.units_whole({"x": [(0.0, "gather", 0)]}, ["a"]), "x: gather of 0: give unshard and reshard"),
+        (lambda: plots.units_whole({"x": PLAIN}, ["a"]),
+         "x: unshard of 1: give unshard and reshard of units 0 to 0"),
+        (lambda: plots.units_whole({"x": [(0.0, "gather", 0)]}, ["a"]),
+         "x: gather of 0: give unshard and reshard"),
         (lambda: plots.prefetch_timeline({"x": []}), "{'x': 0} boxes: give 1 to 3 steps"),
-        (lambda: plots.prefetch_timeline({"x": [("gpu", 0, 1, "forward 0")]}), r"x: \('gpu', 0, 1, 'forward 0'\)"),
-        (lambda: plots.prefetch_timeline({"x": [("wire", 0, 1, "send 0")]}), "begins with one of forward, backward,"),
-        (lambda: plots.prefetch_timeline({"x": [("wire", 1, 0, "gather 0")]}), "an end that is not before its begin"),
+        (lambda: plots.prefetch_timeline({"x": [("gpu", 0, 1, "forward 0")]}),
+         r"x: \('gpu', 0, 1, 'forward 0'\)"),
+        (lambda: plots.prefetch_timeline({"x": [("wire", 0, 1, "send 0")]}),
+         "begins with one of forward, backward,"),
+        (lambda: plots.prefetch_timeline({"x": [("wire", 1, 0, "gather 0")]}),
+         "an end that is not before its begin"),
         (lambda: plots.volume_by_stage({}, {}), "0 stages, k = none; no formula for them"),
-        (lambda: plots.volume_by_stage({"a": {2: 1}}, {"a": {1: 2}}), "1 stages, k = 1; no formula for a, k = 2"),
+        (lambda: plots.volume_by_stage({"a": {2: 1}}, {"a": {1: 2}}),
+         "1 stages, k = 1; no formula for a, k = 2"),
         (lambda: plots.memory_over_a_step({}), "{} events: give 1 to 8 stages"),
-        (lambda: plots.memory_over_a_step({"a": [("x", 1), ("y", 2)], "b": [("x", 1), ("z", 2)]}), "{'a': 2, 'b': 2}"),
+        (lambda: plots.memory_over_a_step({"a": [("x", 1), ("y", 2)], "b": [("x", 1), ("z", 2)]}),
+         "{'a': 2, 'b': 2}"),
         (lambda: plots.singular_values({"a": [1.0, 0.5]}), r"a: \(2,\): give 2 to 6 lines"),
         (lambda: plots.singular_values({"a": [1.0, 0.5], "b": [1.0, 0.0]}), "above 0"),
-        (lambda: plots.owner_loads([1, 2], {"a": [0, 3]}, 3), r"a: \[0, 3\] for 2 matrices: a rank, 0 to 2"),
+        (lambda: plots.owner_loads([1, 2], {"a": [0, 3]}, 3),
+         r"a: \[0, 3\] for 2 matrices: a rank, 0 to 2"),
         (lambda: plots.owner_loads([1, 2], {}, 3), "0 placements on 3 ranks"),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Lab 5's figures and explorer: what is drawn lies where the data say, and the claim is the one in the numbers."""
+"""Lab 5's figures and explorer: what is drawn lies where the data say, and the claim is the
+one in the numbers."""
 
 import functools
 import itertools
@@ -20,9 +21,20 @@ POINTS = {
     "mixture of experts": {"8 experts": (4e6, 16e6), "64 experts": (4e6, 128e6)},
 }
 ROWS = [[4, 2, 2], [3, 4, 1], [5, 2, 1]]
-CURVES = {"tokens dropped": ([0.5, 1, 2], [0.5, 0.25, 0.0]), "slots empty": ([0.5, 1, 2], [0.0, 0.25, 0.5])}
-IN_A_ROW = [("compute", 0.0, 0.1, "shared A"), ("wire", 0.1, 0.2, "dispatch A"), ("compute", 0.2, 0.3, "experts A")]
-BESIDE = [("compute", 0.0, 0.1, "shared A"), ("wire", 0.0, 0.1, "dispatch A"), ("wire", 0.1, 0.2, "combine B")]
+CURVES = {
+    "tokens dropped": ([0.5, 1, 2], [0.5, 0.25, 0.0]),
+    "slots empty": ([0.5, 1, 2], [0.0, 0.25, 0.5]),
+}
+IN_A_ROW = [
+    ("compute", 0.0, 0.1, "shared A"),
+    ("wire", 0.1, 0.2, "dispatch A"),
+    ("compute", 0.2, 0.3, "experts A"),
+]
+BESIDE = [
+    ("compute", 0.0, 0.1, "shared A"),
+    ("wire", 0.0, 0.1, "dispatch A"),
+    ("wire", 0.1, 0.2, "combine B"),
+]
 SEEDS = {  # (seeds, steps)
     "dense": [[3.0, 2.0, 1.5], [3.1, 2.2, 1.7]],
     "8 experts": [[3.1, 1.9, 1.4], [3.0, 2.1, 1.4]],
@@ -32,18 +44,32 @@ HERE = {"8 experts": ([50, 100], [0.2, -0.05])}
 TWO = {"dense": [[3, 2.5, 1], [3, 2.5, 2]], "8 experts": [[3, 2.5, 2], [2.5, 2, 2]]}
 
 FIGURES = {
-    "load": lambda: plots.expert_load([COLLAPSE, EVEN], ["no balancing", "balanced"], note="4 experts."),
+    "load": lambda: plots.expert_load(
+        [COLLAPSE, EVEN], ["no balancing", "balanced"], note="4 experts."
+    ),
     "load and capacity": lambda: plots.expert_load([COLLAPSE], ["no balancing"], capacity=1.2),
-    "routing": lambda: plots.routing(ASKED, KEPT, 3, 2, ["the", "cat", "sat", "on"], note="GShard."),
+    "routing": lambda: plots.routing(
+        ASKED, KEPT, 3, 2, ["the", "cat", "sat", "on"], note="GShard."
+    ),
     "routing sent on": lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 1, 0)], 2, 1),
     "sparse": lambda: plots.sparse_layer(POINTS, note="One layer."),
     "exchange": lambda: plots.exchange_matrix(ROWS),
     "capacity": lambda: plots.capacity_trade(CURVES, at=1.5, note="8 experts."),
-    "exchange beside": lambda: plots.prefetch_timeline({"in a row": IN_A_ROW, "beside": BESIDE}, note="Two ranks."),
-    "slots": lambda: plots.expert_slots([1, 2, 6, 3], {"factor 1": 3, "dropless": None}, note="12 rows."),
-    "seeds": lambda: plots.seed_differences([50, 100, 150], SEEDS, "dense", HERE, note="Two seeds."),
+    "exchange beside": lambda: plots.prefetch_timeline(
+        {"in a row": IN_A_ROW, "beside": BESIDE}, note="Two ranks."
+    ),
+    "slots": lambda: plots.expert_slots(
+        [1, 2, 6, 3], {"factor 1": 3, "dropless": None}, note="12 rows."
+    ),
+    "seeds": lambda: plots.seed_differences(
+        [50, 100, 150], SEEDS, "dense", HERE, note="Two seeds."
+    ),
     "seed losses": lambda: plots.seed_losses(
-        [50, 100, 150], TWO, {"dense": 0.2, "8 experts": 0.1}, {"dense": ([50], [3])}, note="Two seeds."
+        [50, 100, 150],
+        TWO,
+        {"dense": 0.2, "8 experts": 0.1},
+        {"dense": ([50], [3])},
+        note="Two seeds.",
     ),
     "capacity alone": lambda: plots.capacity_trade(CURVES),
 }
@@ -63,24 +89,40 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("load", ["The busiest of 4 experts ends with 70% of the tokens (no balancing), 25% (balanced)"]),
-        ("load", ["Even would be 25.0% each", "at first 25%, 25%, 25%, 25%; at last 70%, 20%, 10%, 0%"]),
+        ("load",
+         ["The busiest of 4 experts ends with 70% of the tokens (no balancing), 25% (balanced)"]),
+        ("load",
+         ["Even would be 25.0% each", "at first 25%, 25%, 25%, 25%; at last 70%, 20%, 10%, 0%"]),
         ("load and capacity", ["over capacity 18.0% of all steps' tokens"]),
-        ("routing", ["1 of 7 choices find no slot, 0 of 6 slots are empty", "Expert 0 gets the, cat.", "GShard."]),
+        ("routing",
+         ["1 of 7 choices find no slot, 0 of 6 slots are empty",
+          "Expert 0 gets the, cat.",
+          "GShard."]),
         ("routing", ["Expert 2 gets on, cat.", "Without a slot: sat at expert 0."]),
         ("routing sent on", ["1 of 2 tokens find no slot, 0 of 2", "Expert 1 gets 1."]),
-        ("sparse", ["64 experts: 64 times the parameters that a token uses", "D 512: 4 million operations, 2 million"]),
+        ("sparse",
+         ["64 experts: 64 times the parameters that a token uses",
+          "D 512: 4 million operations, 2 million"]),
         ("exchange", ["Rank 0's experts get 12 of 24 rows, 1.5 times their share", "0 to 1 2"]),
-        ("capacity", ["Capacity factor 1.5: 12.5% of tokens dropped, 37.5% of slots empty", "50.0% at 0.5"]),
-        ("slots", ["factor 1, 25% dropped, 25% empty; dropless, 0% dropped, 0% empty", "12 rows.", "for: 1, 2, 6, 3."]),
+        ("capacity",
+         ["Capacity factor 1.5: 12.5% of tokens dropped, 37.5% of slots empty", "50.0% at 0.5"]),
+        ("slots",
+         ["factor 1, 25% dropped, 25% empty; dropless, 0% dropped, 0% empty",
+          "12 rows.",
+          "for: 1, 2, 6, 3."]),
         ("slots", ["The hottest expert is asked for 2.0 times the mean"]),
         ("exchange beside", ["Beside: 200 ms instead of 300, 50% of communication hidden"]),
-        ("seeds", ["After 150 steps, against dense: 8 experts -0.300 to -0.100; 32 experts -0.300 to -0.300"]),
+        ("seeds",
+         ["After 150 steps, against dense: 8 experts -0.300 to -0.100; "
+          "32 experts -0.300 to -0.300"]),
         ("seeds", ["Two seeds.", "32 experts: +0.150 (+0.100 to +0.200) at 50"]),
         ("seeds", ["8 experts: +0.000 (-0.100 to +0.100) at 50, -0.100 (-0.100 to -0.100) at 100"]),
-        ("seed losses", ["After 150 steps dense is 0.50 lower; after 15 seconds 8 experts is 0.75 lower"]),
-        ("seed losses", ["Two seeds.", "100 ms a step: 2.750 (2.500 to 3.000) at 50, 2.250 (2.000 to 2.500) at"]),
-        ("capacity alone", ["tokens dropped: 50.0% at 0.5, 0.0% at 2", "slots empty, predicted: 0.0% at 0.5"]),
+        ("seed losses",
+         ["After 150 steps dense is 0.50 lower; after 15 seconds 8 experts is 0.75 lower"]),
+        ("seed losses",
+         ["Two seeds.", "100 ms a step: 2.750 (2.500 to 3.000) at 50, 2.250 (2.000 to 2.500) at"]),
+        ("capacity alone",
+         ["tokens dropped: 50.0% at 0.5, 0.0% at 2", "slots empty, predicted: 0.0% at 0.5"]),
     ],
 )  # fmt: skip
 def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
@@ -104,7 +146,9 @@ def test_bands_are_shares_and_dashes_are_even_parts(drawn):
         edges = [line.get_ydata() for line in axes.lines[:4]]
         assert np.allclose(edges, shares.cumsum(1).T)
         dashed = axes.lines[4:]
-        assert [line.get_ydata()[0] for line in dashed] == [0.25, 0.5, 0.75] and all(d.is_dashed() for d in dashed)
+        assert [line.get_ydata()[0] for line in dashed] == [0.25, 0.5, 0.75] and all(
+            d.is_dashed() for d in dashed
+        )
         assert words(axes) == [str(e) for e in range(4) if shares[-1, e] > 0.05]
     assert figure.axes[0].get_title(loc="left") == "no balancing: busiest 70%"
 
@@ -113,9 +157,14 @@ def test_what_is_over_capacity_is_hatched(drawn):
     figure, _ = drawn("load and capacity")
     (axes,) = figure.axes
     hatched = [c for c in axes.collections if c.get_hatch()]
-    tops = [max(path.vertices[:, 1].max() for path in c.get_paths()) for c in hatched if c.get_paths()]
-    bottoms = [min(path.vertices[-1, 1] for path in c.get_paths()) for c in hatched if c.get_paths()]
-    assert tops == pytest.approx([0.7]) and bottoms[0] >= 0.3 - 1e-9  # of expert 0 alone, from capacity up
+    tops = [
+        max(path.vertices[:, 1].max() for path in c.get_paths()) for c in hatched if c.get_paths()
+    ]
+    bottoms = [
+        min(path.vertices[-1, 1] for path in c.get_paths()) for c in hatched if c.get_paths()
+    ]
+    # of expert 0 alone, from capacity up
+    assert tops == pytest.approx([0.7]) and bottoms[0] >= 0.3 - 1e-9
     assert axes.get_title(loc="left") == "no balancing: 40% over capacity"
 
 
@@ -130,7 +179,9 @@ def test_a_line_ends_at_its_expert_and_what_finds_no_slot_in_a_cross(drawn):
     crosses = [line for line in axes.lines if line.get_marker() == "x"]
     assert len(crosses) == 1 and 2 / 4 < crosses[0].get_ydata()[0] < 3 / 4  # in the row of token 2
     boxes = [p for p in axes.patches if not isinstance(p, PathPatch)]
-    assert len(boxes) == 6 and {text for text in words(axes) if "expert" in text} == {f"expert {e}" for e in range(3)}
+    assert len(boxes) == 6 and {text for text in words(axes) if "expert" in text} == {
+        f"expert {e}" for e in range(3)
+    }
     assert [text for text in words(axes) if text == "sat"] == ["sat"]  # on the left alone
 
 
@@ -140,7 +191,9 @@ def test_points_lie_where_they_are_and_dense_ones_on_the_line(drawn):
     line, *series = axes.lines
     assert line.is_dashed() and np.allclose(np.divide(line.get_xdata(), line.get_ydata()), 2)
     for found, of_kind in zip(series, POINTS.values(), strict=True):
-        assert list(zip(found.get_xdata(), found.get_ydata(), strict=True)) == list(of_kind.values())
+        assert list(zip(found.get_xdata(), found.get_ydata(), strict=True)) == list(
+            of_kind.values()
+        )
 
 
 def test_a_label_keeps_clear_of_the_next_point(monkeypatch):
@@ -152,8 +205,13 @@ def test_a_label_keeps_clear_of_the_next_point(monkeypatch):
 
 
 def test_an_exchange_is_the_traffic_matrix_with_another_claim():
-    assert plots.exchange_matrix(ROWS, title="x").png == plots.traffic_matrix(ROWS, "rows", title="x").png
-    assert plots.exchange_matrix([[1, 1], [1, 1]]).alt.startswith("Even: every rank's experts get 2 rows.")
+    assert (
+        plots.exchange_matrix(ROWS, title="x").png
+        == plots.traffic_matrix(ROWS, "rows", title="x").png
+    )
+    assert plots.exchange_matrix([[1, 1], [1, 1]]).alt.startswith(
+        "Even: every rank's experts get 2 rows."
+    )
 
 
 def test_predicted_shares_are_dashed_and_in_percent(drawn):
@@ -168,12 +226,15 @@ def test_bars_are_rows_computed_dropped_and_empty_slots(drawn):
     figure, _ = drawn("slots")
     slots, dropless = figure.axes
     bars = lambda axes: [
-        [(round(b.get_x() + 0.41), b.get_y(), b.get_height()) for b in bars] for bars in axes.containers
+        [(round(b.get_x() + 0.41), b.get_y(), b.get_height()) for b in bars]
+        for bars in axes.containers
     ]
     computed, empty, dropped = bars(slots)
     assert computed == [(0, 0, 1), (1, 0, 2), (2, 0, 3), (3, 0, 3)]
     assert empty == [(0, 1, 2), (1, 2, 1)] and dropped == [(2, 3, 3)]
-    assert [height for _, _, height in bars(dropless)[0]] == [1, 2, 6, 3] and bars(dropless)[1:] == [[], []]
+    assert [height for _, _, height in bars(dropless)[0]] == [1, 2, 6, 3] and bars(dropless)[
+        1:
+    ] == [[], []]
     assert [line.get_ydata()[0] for line in slots.lines] == [3] and not dropless.lines
 
 
@@ -182,10 +243,20 @@ def test_differences_are_taken_seed_by_seed(drawn):
     (axes,) = figure.axes
     bands = [c.get_paths()[0].vertices for c in axes.collections]
     of_8, dots, of_32, none, zero = axes.lines
-    assert list(of_8.get_ydata()) == pytest.approx([0, -0.1, -0.2]) and list(zero.get_ydata()) == [0, 0]
-    assert list(of_32.get_ydata()) == pytest.approx([0.15, -0.1, -0.3]) and len(none.get_xdata()) == 0
+    assert list(of_8.get_ydata()) == pytest.approx([0, -0.1, -0.2]) and list(zero.get_ydata()) == [
+        0,
+        0,
+    ]
+    assert (
+        list(of_32.get_ydata()) == pytest.approx([0.15, -0.1, -0.3]) and len(none.get_xdata()) == 0
+    )
     assert [list(dots.get_xdata()), list(dots.get_ydata())] == [[50, 100], [0.2, -0.05]]
-    assert {(x, round(y, 6)) for x, y in bands[0]} >= {(50, 0.1), (50, -0.1), (150, -0.1), (150, -0.3)}
+    assert {(x, round(y, 6)) for x, y in bands[0]} >= {
+        (50, 0.1),
+        (50, -0.1),
+        (150, -0.1),
+        (150, -0.3),
+    }
     low, high = axes.get_ylim()
     assert low < -0.3 and high > 0.2 and "dense" in title
 
@@ -200,35 +271,49 @@ def test_the_expected_share_is_that_of_all_ways_to_choose():
             for chosen in itertools.product(range(3), repeat=5)
         )
         (dropped,), (empty,) = dropped_and_empty([factor], 3, 1.0, 5)
-        assert dropped == pytest.approx(counted) and empty == pytest.approx(1 - 5 * (1 - counted) / (3 * C))
+        assert dropped == pytest.approx(counted) and empty == pytest.approx(
+            1 - 5 * (1 - counted) / (3 * C)
+        )
     assert expected_excess(4, 0.5)[[0, 4]] == pytest.approx([2, 0])
 
 
 def test_more_slots_drop_less_and_skew_drops_more():
     (few, more, all_of_them), empty = dropped_and_empty([1, 2, 8], 8, 0.5, 1024)
     assert few > more > all_of_them == pytest.approx(0, abs=1e-9) and list(empty) == sorted(empty)
-    assert dropped_and_empty([1], 8, 1.0, 1024)[0][0] > few > dropped_and_empty([1], 8, 0.0, 1024)[0][0] > 0
+    assert (
+        dropped_and_empty([1], 8, 1.0, 1024)[0][0]
+        > few
+        > dropped_and_empty([1], 8, 0.0, 1024)[0][0]
+        > 0
+    )
 
 
 @pytest.mark.parametrize(
     ("draw", "says"),
     [
-        (lambda: plots.expert_load([], []), r"loads \[\], titles : give 1 or 2 of \(steps, experts\)"),
+        (lambda: plots.expert_load([], []),
+         r"loads \[\], titles : give 1 or 2 of \(steps, experts\)"),
         (lambda: plots.expert_load([EVEN], ["a", "b"]), r"loads \[\(11, 4\)\], titles a, b"),
         (lambda: plots.expert_load([EVEN - 0.3], ["a"]), "a: from -0.05, in all from -0.2 a step"),
         (lambda: plots.routing([], [], 2, 1), "0 tokens, 2 experts of 1 slots"),
         (lambda: plots.routing([[2]], [], 2, 1), r"asked for \[\[2\]\]"),
         (lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 0, 0)], 2, 1), "no slot twice"),
-        (lambda: plots.routing([[0]], [(0, 0, 1)], 2, 1), r"kept \[\(0, 0, 1\)\]: give .* 2 experts and 1 slots"),
+        (lambda: plots.routing([[0]], [(0, 0, 1)], 2, 1),
+         r"kept \[\(0, 0, 1\)\]: give .* 2 experts and 1 slots"),
         (lambda: plots.sparse_layer({}), "0 kinds with 0 points"),
-        (lambda: plots.sparse_layer({"a": {"b": (0, 1)}}), r"b: \(0, 1\) is not \(operations per token, parameters\)"),
+        (lambda: plots.sparse_layer({"a": {"b": (0, 1)}}),
+         r"b: \(0, 1\) is not \(operations per token, parameters\)"),
         (lambda: plots.exchange_matrix([[1, 2]]), r"got shape \(1, 2\)"),
         (lambda: plots.exchange_matrix([[-1]]), "none below 0"),
-        (lambda: plots.seed_differences([1, 2], SEEDS, "wide"), "runs dense, 8 experts, 32 experts against wide"),
+        (lambda: plots.seed_differences([1, 2], SEEDS, "wide"),
+         "runs dense, 8 experts, 32 experts against wide"),
         (lambda: plots.seed_differences([1, 2], SEEDS, "dense"), r"losses \{\(2, 3\)\} at 2 steps"),
-        (lambda: plots.seed_differences([1, 2, 3], SEEDS, "dense", {"64": ([1], [0])}), "dots of 64"),
-        (lambda: plots.seed_losses([1, 2, 3], TWO, {"dense": 1}), "seconds of dense, dots of : give"),
-        (lambda: plots.seed_losses([1, 2], TWO, dict.fromkeys(TWO, 1)), r"losses \{\(2, 3\)\} at 2 steps"),
+        (lambda: plots.seed_differences([1, 2, 3], SEEDS, "dense", {"64": ([1], [0])}),
+         "dots of 64"),
+        (lambda: plots.seed_losses([1, 2, 3], TWO, {"dense": 1}),
+         "seconds of dense, dots of : give"),
+        (lambda: plots.seed_losses([1, 2], TWO, dict.fromkeys(TWO, 1)),
+         r"losses \{\(2, 3\)\} at 2 steps"),
         (lambda: plots.expert_slots([1, 2], {}), r"0 capacities, asked \(2,\): give 1 to 4"),
         (lambda: plots.expert_slots([1, -2], {"a": None}), r"asked \[1, -2\]"),
         (lambda: plots.expert_slots([1, 2], {"a": 0}), "slots are 1 or more"),

@@ -1,4 +1,5 @@
-"""A plan's seconds and bytes in parts, the explorer of plans, and the evidence of one that goes wrong."""
+"""A plan's seconds and bytes in parts, the explorer of plans, and the evidence of
+one that goes wrong."""
 
 import itertools
 
@@ -14,7 +15,11 @@ from lib.plots.components import BYTES, SECONDS, grouped
 
 
 def test_every_component_of_the_cost_model_has_a_part():
-    shape, device, stack = lab6.known()["gpt-3-175b"], lab6.gpu("A100-80GB"), lab6.stacks()[lab6.DEFAULT_STACK]
+    shape, device, stack = (
+        lab6.known()["gpt-3-175b"],
+        lab6.gpu("A100-80GB"),
+        lab6.stacks()[lab6.DEFAULT_STACK],
+    )
     plan = lab6.Plan(1536, 1, 8, 8, 16, zero=1, sequence_parallel=True)
     seconds = step_seconds(shape, plan, device, stack)
     needs = lab6.memory(shape, plan, stack)
@@ -43,11 +48,19 @@ def test_the_explorer_says_what_fits_what_is_best_and_what_cannot_be():
 def test_evidence_has_a_box_for_each_number_and_frames_what_is_off_first():
     fine, none = [[False] * 4] * 3, [[None, None, False, False]] * 3
     late = [[False] * 4, [False, True, False, True], [True] * 4]
-    off = {("input", "tokens"): fine, ("loss", "own share"): none, ("gradient", "cut"): late, ("update", "cut"): late}
+    off = {
+        ("input", "tokens"): fine,
+        ("loss", "own share"): none,
+        ("gradient", "cut"): late,
+        ("update", "cut"): late,
+    }
     shown = plots.evidence(off)
     check_page(shown, plots.evidence(off))
     assert "12 of 42 numbers are not as in one process" in shown.alt
     assert "gradient: cut is off in step 1 on ranks 1, 3; step 2 on ranks 0, 1, 2, 3." in shown.alt
     framed = plots.evidence(off, framed=True)
-    assert "First of all, the gradient of step 1 is not as in one process" in framed.alt and framed.png != shown.png
+    assert (
+        "First of all, the gradient of step 1 is not as in one process" in framed.alt
+        and framed.png != shown.png
+    )
     assert "0 of 12 numbers" in plots.evidence({("input", "tokens"): fine}, framed=True).alt

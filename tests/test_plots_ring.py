@@ -1,4 +1,5 @@
-"""The picture of an all-reduce is the picture of *this* all-reduce: a star is drawn as a star, a mistake in red."""
+"""The picture of an all-reduce is the picture of *this* all-reduce: a star is drawn as a star, a
+mistake in red."""
 
 import re
 from types import SimpleNamespace
@@ -19,9 +20,13 @@ def textbook_ring(tensor, adding_rounds=None):
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunks = tensor.tensor_split(world_size)
     for s in range(world_size - 1 if adding_rounds is None else adding_rounds):
-        chunks[(rank - s - 1) % world_size].add_(p2p.send_recv(chunks[(rank - s) % world_size], right, left))
+        chunks[(rank - s - 1) % world_size].add_(
+            p2p.send_recv(chunks[(rank - s) % world_size], right, left)
+        )
     for s in range(world_size - 1):
-        chunks[(rank - s) % world_size].copy_(p2p.send_recv(chunks[(rank - s + 1) % world_size], right, left))
+        chunks[(rank - s) % world_size].copy_(
+            p2p.send_recv(chunks[(rank - s + 1) % world_size], right, left)
+        )
 
 
 def a_round_short(tensor):
@@ -108,7 +113,8 @@ def test_the_ring_deepens_one_chunk_per_rank_and_round_then_passes_it_on(results
 
 
 def test_partial_sums_in_scratch_buffers_are_seen_too(results):
-    """lib's ring leaves the tensor as it is until the second pass: what it holds shows in its messages."""
+    """lib's ring leaves the tensor as it is until the second pass: what it holds
+    shows in its messages."""
     states, _ = totals(results, "lib's ring")
     assert sorted(states[2][0]) == [1, 2, 3, 4]
     assert states[2][0][0] == 4  # rank r ends the first pass with chunk r
@@ -116,7 +122,13 @@ def test_partial_sums_in_scratch_buffers_are_seen_too(results):
 
 def test_sums_between_two_receives_are_inferred(results):
     states, _ = totals(results, "tree")
-    assert [state[0][0] for state in states] == [2, 4, 4, 4]  # rank 0 receives twice before it sends
+    # rank 0 receives twice before it sends
+    assert [state[0][0] for state in states] == [
+        2,
+        4,
+        4,
+        4,
+    ]
 
 
 def test_a_round_in_which_nothing_is_added_is_named(results):
@@ -129,7 +141,9 @@ def test_every_round_is_in_the_alt_text(drawings):
     alt = drawings["ring"].alt
     assert len(re.findall(r"Round \d: 0 to 1, 1 to 2, 2 to 3, 3 to 0; then rank 0 holds", alt)) == 6
     star = drawings["star"].alt
-    assert "Round 1: 1 to 0, 2 to 0, 3 to 0; then rank 0 holds 4 4 4 4; rank 1 holds 1 1 1 1" in star
+    assert (
+        "Round 1: 1 to 0, 2 to 0, 3 to 0; then rank 0 holds 4 4 4 4; rank 1 holds 1 1 1 1" in star
+    )
 
 
 def quiet(tensor):
@@ -139,9 +153,15 @@ def quiet(tensor):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: launch.capture(traced, quiet, nproc=2), "0 rounds on 2 ranks: 2 to 4 ranks and 1 to 8 rounds"),
+        (
+            lambda: launch.capture(traced, quiet, nproc=2),
+            "0 rounds on 2 ranks: 2 to 4 ranks and 1 to 8 rounds",
+        ),
         (lambda: launch.capture(traced, textbook_ring, nproc=5), "8 rounds on 5 ranks"),
-        (lambda: launch.capture(traced, textbook_ring, nproc=2, ledger=False), "launch with ledger=True"),
+        (
+            lambda: launch.capture(traced, textbook_ring, nproc=2, ledger=False),
+            "launch with ledger=True",
+        ),
         (lambda: [{"sent": [], "held": [], "final": {}}] * 2, "launch with ledger=True"),
     ],
 )

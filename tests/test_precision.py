@@ -15,7 +15,8 @@ from lib.precision import LossScaler, MasterWeights
 
 
 def one_overflow(bad, all_reduce, members):
-    """A good step, one where the group's rank 1 has `bad` somewhere in its gradient, a good one; what happened."""
+    """A good step, one where the group's rank 1 has `bad` somewhere in its gradient, a good one;
+    what happened."""
     group = dist.new_group(members)
     if dist.get_rank() not in members:
         return None
@@ -44,7 +45,11 @@ def one_overflow(bad, all_reduce, members):
 def overflows():
     torchs = lambda tensor, group: dist.all_reduce(tensor, group=group)
     inf, nan, world = float("inf"), float("nan"), [0, 1, 2]
-    cases = [(inf, collectives.all_reduce, world), (-inf, collectives.ring_all_reduce, world), (nan, torchs, world)]
+    cases = [
+        (inf, collectives.all_reduce, world),
+        (-inf, collectives.ring_all_reduce, world),
+        (nan, torchs, world),
+    ]
     return [one_overflow(*case) for case in [*cases, (inf, collectives.all_reduce, [1, 2])]]
 
 
@@ -58,13 +63,21 @@ def test_an_overflow_on_rank_1_alone_skips_the_step_on_all_three(overflowed):
         for seen in of_rank[:3]:
             good, skipped, after = seen
             assert good == (True, False, 8.0, 1)
-            assert skipped == (False, True, 4.0, 0)  # parameters and Adam's state as they were; the scale backs off
+            # parameters and Adam's state as they were; the scale backs off
+            assert skipped == (
+                False,
+                True,
+                4.0,
+                0,
+            )
             assert after == (True, False, 4.0, 1)
 
 
 def test_only_the_group_decides(overflowed):
     assert overflowed[0][3] is None
-    assert [[stepped for stepped, *_ in overflowed[rank][3]] for rank in (1, 2)] == [[True, False, True]] * 2
+    assert [[stepped for stepped, *_ in overflowed[rank][3]] for rank in (1, 2)] == [
+        [True, False, True]
+    ] * 2
 
 
 def test_a_step_sends_one_all_reduce_of_one_element(overflowed):
@@ -83,10 +96,14 @@ def holds_nothing_on_rank_0():
 
 
 def fp16_gpt():
-    """A GPT in fp16, from a scale that is far too large; (stepped?, scale) per step, parameters, masters."""
+    """A GPT in fp16, from a scale that is far too large; (stepped?, scale) per step,
+    parameters, masters."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = GPT(SHAPE).half()
-    optimizer, scaler = MasterWeights(model.parameters(), adam(1e-3)), LossScaler(scale=2.0**24, growth_interval=4)
+    optimizer, scaler = (
+        MasterWeights(model.parameters(), adam(1e-3)),
+        LossScaler(scale=2.0**24, growth_interval=4),
+    )
     seen = []
     for step in range(14):
         scaler.scale_loss(loss_of(model, step, rank, world_size)).backward()
@@ -136,7 +153,7 @@ def test_gradients_can_be_averaged_in_fp32(trained):
     assert [of_rank[2] for of_rank in trained] == [pytest.approx(6148 / 3, rel=2**-23)] * 3
 
 
-# --- the scale ------------------------------------------------------------------------------------------------------
+# --- the scale ------------------------------------------------------------------------------------
 
 
 def step_with(scaler, gradient):
@@ -193,7 +210,9 @@ def test_a_gradient_below_fp16_arrives_with_scaling_and_vanishes_without():
     def moved_by(scaler):
         p = nn.Parameter(torch.ones(3, dtype=torch.float16))
         masters = MasterWeights([p], sgd(1.0))
-        loss = (p * 1e-4).float().sum() * 1e-4  # g = 1e-8, below half of fp16's smallest, 2^-24 = 6e-8
+        loss = (
+            p * 1e-4
+        ).float().sum() * 1e-4  # g = 1e-8, below half of fp16's smallest, 2^-24 = 6e-8
         (scaler.scale_loss(loss) if scaler else loss).backward()
         masters.grads_to_master()
         (scaler.step(masters, **ALONE) if scaler else masters.step())
@@ -206,11 +225,17 @@ def test_a_gradient_below_fp16_arrives_with_scaling_and_vanishes_without():
 def test_a_scale_that_can_help_no_more_says_where_to_look():
     scaler = LossScaler(scale=2.0**-23)
     assert step_with(scaler, float("nan")) == (False, 0.0)
-    with pytest.raises(FloatingPointError, match=r"fallen to 2.98023e-08.*Look for the first inf or nan"):
+    with pytest.raises(
+        FloatingPointError, match=r"fallen to 2.98023e-08.*Look for the first inf or nan"
+    ):
         step_with(scaler, float("nan"))
 
 
-@pytest.mark.parametrize("wrong", [{"scale": 0.0}, {"growth": 1.0}, {"backoff": 1.0}, {"growth_interval": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"scale": 0.0}, {"growth": 1.0}, {"backoff": 1.0}, {"growth_interval": 0}]
+)
 def test_a_scale_that_could_not_move_is_refused(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} {next(iter(wrong.values()))}.*use scale above 0"):
+    with pytest.raises(
+        ValueError, match=f"{next(iter(wrong))} {next(iter(wrong.values()))}.*use scale above 0"
+    ):
         LossScaler(**wrong)

@@ -1,6 +1,7 @@
 """Does this machine run the labs? Half a minute: the one test that students get to run first.
 
-It asks nothing of the answers, and goes through what every lab needs: ranks, the ledger, checks, notebooks.
+It asks nothing of the answers, and goes through what every lab needs: ranks, the ledger, checks,
+notebooks.
 """
 
 import json

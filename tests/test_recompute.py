@@ -1,4 +1,5 @@
-"""Recomputation keeps inputs only, gives the same gradients, dropout included, and composes with every schedule."""
+"""Recomputation keeps inputs only, gives the same gradients, dropout included, and composes with
+every schedule."""
 
 import pytest
 import torch
@@ -14,7 +15,15 @@ from lib.recompute import Recomputed, SavedBytes, recompute
 
 
 def gpt(dropout=0.0, n_layers=4):
-    shape = Shape(vocab_size=11, seq_len=5, n_layers=n_layers, hidden=8, n_heads=2, n_kv_heads=1, dropout=dropout)
+    shape = Shape(
+        vocab_size=11,
+        seq_len=5,
+        n_layers=n_layers,
+        hidden=8,
+        n_heads=2,
+        n_kv_heads=1,
+        dropout=dropout,
+    )
     return GPT(shape).double()
 
 
@@ -24,7 +33,8 @@ def batch(rows):
 
 
 def step(model, run):
-    """(loss, {name: gradient}, random state afterwards), with run(part, x) in place of part(x) for each part."""
+    """(loss, {name: gradient}, random state afterwards), with run(part, x) in place of
+    part(x) for each part."""
     torch.manual_seed(7)
     tokens, targets = batch(3)
     x = tokens
@@ -91,7 +101,9 @@ def test_the_second_forward_runs_under_the_autocast_of_the_first(backward_inside
 
 def test_autocast_that_was_off_in_the_first_forward_stays_off():
     seen = []
-    y = recompute(lambda x: seen.append((x @ x).dtype) or x @ x, torch.ones(2, 2, requires_grad=True))
+    y = recompute(
+        lambda x: seen.append((x @ x).dtype) or x @ x, torch.ones(2, 2, requires_grad=True)
+    )
     with torch.autocast("cpu", torch.bfloat16):
         y.sum().backward()
     assert seen == [torch.float32] * 2
@@ -154,7 +166,10 @@ def test_only_the_input_is_kept():
 
 
 def test_memory_that_tensors_share_counts_once_and_what_exists_anyway_not_at_all():
-    x, w = torch.randn(10, dtype=torch.float64, requires_grad=True), torch.randn(10, dtype=torch.float64)
+    x, w = (
+        torch.randn(10, dtype=torch.float64, requires_grad=True),
+        torch.randn(10, dtype=torch.float64),
+    )
     with SavedBytes(besides=[w]) as saved:
         y = (x * x).view(2, 5) * w.view(2, 5)  # saves x twice; and w, a view
         assert saved.nbytes() == 80
@@ -176,15 +191,22 @@ SCHEDULES = {
 
 
 def cut(v, wrap):
-    """A GPT with a block per stage, and its stages, whole ones recomputed if `wrap` is Recomputed."""
+    """A GPT with a block per stage, and its stages, whole ones recomputed if `wrap`
+    is Recomputed."""
     model = gpt(n_layers=RANKS * v)
-    return model, [wrap(stage) for stage in split_gpt(model, [range(s, s + 1) for s in range(RANKS * v)])]
+    return model, [
+        wrap(stage) for stage in split_gpt(model, [range(s, s + 1) for s in range(RANKS * v)])
+    ]
 
 
 def one_microbatch(stage, is_last, targets, splits, besides):
     """(bytes kept after F, bytes kept after I) of one micro-batch, from the stage alone."""
     runner = Stage(stage.module, stage.is_first)
-    x = torch.zeros(ROWS, 5, dtype=torch.int64) if stage.is_first else torch.zeros(ROWS, 5, 8, dtype=torch.float64)
+    x = (
+        torch.zeros(ROWS, 5, dtype=torch.int64)
+        if stage.is_first
+        else torch.zeros(ROWS, 5, 8, dtype=torch.float64)
+    )
     besides = [*besides, x] if stage.is_first else besides
     with SavedBytes(besides) as saved:
         y = runner.forward(0, x, splits, (lambda y: cross_entropy(y, targets)) if is_last else None)
@@ -198,9 +220,12 @@ def one_microbatch(stage, is_last, targets, splits, besides):
 
 
 def measure_each():
-    """{(schedule, wrapper): ({stage: a micro-batch's (live, waiting) bytes}, [bytes after each action], gradients)}."""
+    """{(schedule, wrapper): ({stage: a micro-batch's (live, waiting) bytes}, [bytes after each
+    action], gradients)}."""
     links, wraps = connect(), (Recomputed, nn.Sequential)
-    return {(name, wrap.__name__): measure(links, name, wrap) for name in SCHEDULES for wrap in wraps}
+    return {
+        (name, wrap.__name__): measure(links, name, wrap) for name in SCHEDULES for wrap in wraps
+    }
 
 
 def measure(links, name, wrap):
@@ -212,7 +237,8 @@ def measure(links, name, wrap):
     pipeline = Pipeline(stages, links, xs)
     anyway = [*model.parameters(), tokens, targets]
     each = {
-        s: one_microbatch(stage, s == pipeline.last, wanted[0], splits, anyway) for s, stage in pipeline.stages.items()
+        s: one_microbatch(stage, s == pipeline.last, wanted[0], splits, anyway)
+        for s, stage in pipeline.stages.items()
     }
     sizes = []
     with SavedBytes(anyway) as saved:
@@ -230,7 +256,8 @@ def results():
 
 
 def expected(actions, each):
-    """Bytes after each action of a rank: what `simulate.kept` counts of each stage, times a micro-batch's bytes."""
+    """Bytes after each action of a rank: what `simulate.kept` counts of each stage, times a
+    micro-batch's bytes."""
     totals = []
     for i in range(len(actions)):
         total = 0
@@ -243,13 +270,17 @@ def expected(actions, each):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("wrapper", ["Recomputed", "Sequential"])
-def test_bytes_after_every_action_are_the_simulators_count_times_those_of_a_micro_batch(results, name, wrapper):
+def test_bytes_after_every_action_are_the_simulators_count_times_those_of_a_micro_batch(
+    results, name, wrapper
+):
     schedule, v = SCHEDULES[name]
     run = simulate(schedule)
     for rank, actions in enumerate(schedule):
         each, sizes, _ = results[rank][name, wrapper]
         assert sizes == expected(actions, each), rank
-        assert sizes[-1] == 0 and (max(sizes) > 0 or (wrapper == "Recomputed" and rank == 0)), "tokens exist anyway"
+        assert sizes[-1] == 0 and (max(sizes) > 0 or (wrapper == "Recomputed" and rank == 0)), (
+            "tokens exist anyway"
+        )
         if v == 1 and name != "zb-h1":
             ((live_bytes, _),) = each.values()
             assert max(sizes) == run.peak_live[rank] * live_bytes
@@ -283,12 +314,15 @@ def test_recomputed_stages_have_the_same_gradients_in_every_schedule(results, na
         seen = {n: g for rank in range(RANKS) for n, g in results[rank][name, wrapper][2].items()}
         assert seen.keys() == want.keys()
         for n, g in seen.items():
-            scale = want[n.replace("k.bias", "k.weight")].abs().max()  # the key bias's true gradient is zero
+            # the key bias's true gradient is zero
+            scale = want[n.replace("k.bias", "k.weight")].abs().max()
             assert (g - want[n]).abs().max() <= 1e-12 * scale, (n, wrapper)
 
 
 def test_a_second_derivative_is_refused_with_what_to_do_instead():
     x = torch.ones(2, requires_grad=True)
     y = recompute(lambda x: x.square().sum(), x)
-    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice .* Call the function itself"):
+    with pytest.raises(
+        RuntimeError, match=r"cannot be differentiated twice .* Call the function itself"
+    ):
         torch.autograd.grad(y, x, create_graph=True)

@@ -12,13 +12,16 @@ ROOMS = {path.parent.relative_to(LIB).as_posix() for path in LIB.rglob("__init__
 
 
 def named(docstring):
-    """The patterns of files in a docstring, such as ring.py and *_wrong.py; a command stands for __main__.py."""
+    """The patterns of files in a docstring, such as ring.py and *_wrong.py; a command
+    stands for __main__.py."""
     return {*re.findall(r"[\w*]+\.py\b", docstring.replace("python -m lib.", "__main__.py "))}
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS - BY_KIND))
 def test_a_room_names_all_of_its_files_and_no_others(room):
-    patterns = named(ast.get_docstring(ast.parse((LIB / room / "__init__.py").read_text(encoding="utf-8"))))
+    patterns = named(
+        ast.get_docstring(ast.parse((LIB / room / "__init__.py").read_text(encoding="utf-8")))
+    )
     files = {path.name for path in (LIB / room).glob("*.py")} - {"__init__.py"}
     found = {pattern: {path.name for path in (LIB / room).glob(pattern)} for pattern in patterns}
     assert set().union(*found.values()) == files

@@ -1,4 +1,5 @@
-"""A Slurm of our own leaves nothing behind, however it ends. The jobs that run on it are in test_many_nodes.py."""
+"""A Slurm of our own leaves nothing behind, however it ends. The jobs that run on it are in
+test_many_nodes.py."""
 
 import contextlib
 import os
@@ -13,7 +14,8 @@ import psutil
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from tests import slurm, two_nodes  # noqa: E402
 
@@ -22,7 +24,8 @@ import sys, time
 from tests import slurm
 
 with slurm.two_nodes(sys.argv[1]) as cluster:
-    cluster.submit("--nodes=2", "--wrap", f"touch {sys.argv[1]}/runs; srun sleep 600", f"--output={sys.argv[1]}/said")
+    cluster.submit("--nodes=2", "--wrap", f"touch {sys.argv[1]}/runs; srun sleep 600", \
+f"--output={sys.argv[1]}/said")
     time.sleep(600)
 """
 
@@ -36,7 +39,10 @@ def named(processes):
 
 def untouched():
     """What would change if somebody wrote to the machine's own names or munge."""
-    return [(path, os.path.exists(path) and os.stat(path).st_mtime_ns) for path in ("/etc/hosts", "/run/munge")]
+    return [
+        (path, os.path.exists(path) and os.stat(path).st_mtime_ns)
+        for path in ("/etc/hosts", "/run/munge")
+    ]
 
 
 def namespaces(pid):
@@ -48,14 +54,18 @@ def namespaces(pid):
 def test_an_interrupt_while_a_job_runs_leaves_nothing_behind(number, tmp_path):
     before = untouched()
     command = [sys.executable, "-c", USED, str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         for _ in range(3000):
             ours = psutil.Process(process.pid).children(recursive=True)
             if list(named(ours)).count("sleep") == 2 or process.poll() is not None:
                 break
             time.sleep(0.1)
-        assert {"munged", "slurmctld", "slurmd", "srun", "sleep"} <= set(named(ours)), process.poll()
+        assert {"munged", "slurmctld", "slurmd", "srun", "sleep"} <= set(named(ours)), (
+            process.poll()
+        )
         os.killpg(process.pid, number)
         said = process.communicate(timeout=300)[1]
         assert process.returncode in (-number, 128 + number) or "KeyboardInterrupt" in said
@@ -75,7 +85,10 @@ def test_an_interrupt_while_a_job_runs_leaves_nothing_behind(number, tmp_path):
 @slurm.needed
 def test_a_daemon_that_does_not_start_is_quoted_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "CONF", slurm.CONF.replace("select/cons_tres", "select/no_such"))
-    with pytest.raises(RuntimeError, match=r"(?s)Slurm did not start:\n.*select/no_such"), slurm.two_nodes(tmp_path):
+    with (
+        pytest.raises(RuntimeError, match=r"(?s)Slurm did not start:\n.*select/no_such"),
+        slurm.two_nodes(tmp_path),
+    ):
         pass
     assert namespaces(os.getpid()) == [] and list(tmp_path.iterdir()) == []
     assert set(slurm.TOOLS).isdisjoint(named(psutil.Process().children(recursive=True)))
@@ -83,7 +96,10 @@ def test_a_daemon_that_does_not_start_is_quoted_and_nothing_is_left(tmp_path, mo
 
 @pytest.mark.parametrize(
     ("user", "has", "says"),
-    [(0, "munged", r"needs slurmctld, .*\(Debian: apt-get install slurm-wlm munge\)"), (1000, "", "need root")],
+    [
+        (0, "munged", r"needs slurmctld, .*\(Debian: apt-get install slurm-wlm munge\)"),
+        (1000, "", "need root"),
+    ],
 )
 def test_where_it_cannot_be_it_says_why(user, has, says, monkeypatch):
     monkeypatch.setattr(slurm.shutil, "which", lambda tool: tool if has in tool else None)

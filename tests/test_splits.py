@@ -1,4 +1,5 @@
-"""Four ways to share one product: equal to x w on one process, each with its share of the work and no more messages."""
+"""Four ways to share one product: equal to x w on one process, each with its share of the work and
+no more messages."""
 
 import pytest
 import torch
@@ -10,14 +11,16 @@ SIZES = [(4, 5, 8), (8, 7, 16), (8, 1, 8)]
 
 
 def data(rows, inner, columns, dtype):
-    """Whole numbers, so that the order of additions does not matter: results are compared with ==."""
+    """Whole numbers, so that the order of additions does not matter: results are
+    compared with ==."""
     generator = torch.Generator().manual_seed(rows + inner + columns)
     draw = lambda *shape: torch.randint(-9, 10, shape, generator=generator).to(dtype)
     return draw(rows, inner), draw(inner, columns), [draw(inner, inner) for _ in range(4)]
 
 
 def on_each_rank(members):
-    """All four, among `members` of the world; returns what differs from the plain product, and this rank's ops."""
+    """All four, among `members` of the world; returns what differs from the plain product,
+    and this rank's ops."""
     group = dist.new_group(members)
     if dist.get_rank() not in members:
         return []
@@ -34,7 +37,11 @@ def on_each_rank(members):
                 "inner": (splits.split_inner(x, w, group), x @ w),
                 "pipeline": (splits.pipeline(x, layers, group), here),
             }
-            wrong += [(how, size, dtype) for how, (got, expected) in results.items() if not torch.equal(got, expected)]
+            wrong += [
+                (how, size, dtype)
+                for how, (got, expected) in results.items()
+                if not torch.equal(got, expected)
+            ]
     return wrong
 
 
@@ -73,7 +80,9 @@ def uneven_inner():
     x, w, _ = data(3, 7, 5, torch.float64)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     rows = splits.split_rows(x, w)
-    return torch.equal(splits.split_inner(x, w), x @ w), torch.equal(rows, (x @ w).tensor_split(world_size)[rank])
+    return torch.equal(splits.split_inner(x, w), x @ w), torch.equal(
+        rows, (x @ w).tensor_split(world_size)[rank]
+    )
 
 
 def test_rows_and_inner_need_not_divide():
@@ -83,7 +92,10 @@ def test_rows_and_inner_need_not_divide():
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (lambda: splits.split_columns(torch.ones(4, 5), torch.ones(5, 7)), "7 columns over 2 ranks"),
+        (
+            lambda: splits.split_columns(torch.ones(4, 5), torch.ones(5, 7)),
+            "7 columns over 2 ranks",
+        ),
         (lambda: splits.pipeline(torch.ones(4, 5), [torch.eye(5)] * 3), "3 layers over 2 ranks"),
     ],
 )

@@ -1,4 +1,5 @@
-"""`python -m tests.steady`: an interrupted proof goes on where it was, names what failed, and ends its zoo."""
+"""`python -m tests.steady`: an interrupted proof goes on where it was, names what failed,
+and ends its zoo."""
 
 import json
 import os
@@ -11,12 +12,15 @@ import own_processes
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from tests.steady import __main__ as steady  # noqa: E402
 from tests.steady.zoo import ANIMALS, LOOPS, zoo  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/bin/sh"), reason="not run: there is no /bin/sh")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/bin/sh"), reason="not run: there is no /bin/sh"
+)
 
 
 def test_the_zoo_lives_while_the_block_runs_and_ends_with_it():
@@ -25,10 +29,15 @@ def test_the_zoo_lives_while_the_block_runs_and_ends_with_it():
         living = own_processes.running(mark)
         shown = [process.cmdline() for process in living]
         assert len(shown) >= len(ANIMALS) + LOOPS and told[0] == "2 busy loops"
-        assert any("" in words for words in shown) and any(words[:1] == ["torchrun"] for words in shown)
-        spaces = [name for name in os.listdir("/run/netns") if name.startswith(f"two-nodes-{os.getpid()}-")] \
-            if os.path.isdir("/run/netns") else []  # fmt: skip
-    assert own_processes.left(mark) == []  # they have been killed; on a busy machine they take a moment to be gone
+        assert any("" in words for words in shown) and any(
+            words[:1] == ["torchrun"] for words in shown
+        )
+        spaces = [
+            name for name in os.listdir("/run/netns")
+            if name.startswith(f"two-nodes-{os.getpid()}-")
+        ] if os.path.isdir("/run/netns") else []  # fmt: skip
+    # they have been killed; on a busy machine they take a moment to be gone
+    assert own_processes.left(mark) == []
     assert not any(os.path.exists(f"/run/netns/{name}") for name in spaces)
 
 
@@ -47,7 +56,16 @@ def stubbed(monkeypatch, tmp_path):
         return {"passed": 5, "skipped": 1, "failed": ended, "seconds": 60}
 
     monkeypatch.setattr(steady, "run", run)
-    words = ["--kinds", "30", "--alone", "1", "--beside", "2", "--out", str(tmp_path / "state.json")]
+    words = [
+        "--kinds",
+        "30",
+        "--alone",
+        "1",
+        "--beside",
+        "2",
+        "--out",
+        str(tmp_path / "state.json"),
+    ]
     return lambda *then: (ends.clear(), ends.extend(then), steady.main(words))[-1], ran, words
 
 
@@ -64,14 +82,21 @@ def test_an_interrupted_proof_goes_on_and_names_what_failed(stubbed, tmp_path, c
     seeds = [options[options.index("--shuffle") + 1] for options in ran if "--shuffle" in options]
     assert len(set(seeds)) == 3
     assert main() == 1 and len(ran) == 7  # all is done
-    with pytest.raises(SystemExit, match=r"has results for .*: move it away, or give another --out"):
+    with pytest.raises(
+        SystemExit, match=r"has results for .*: move it away, or give another --out"
+    ):
         steady.main([*words, "--seed", "another"])
 
 
 @pytest.mark.parametrize(
     ("report", "code", "outcome"),
     [
-        ('<testcase classname="a" name="b"/><testcase classname="a" name="c"><skipped/></testcase>', 0, (1, 1, [])),
+        (
+            '<testcase classname="a" name="b"/><testcase classname="a" '
+            'name="c"><skipped/></testcase>',
+            0,
+            (1, 1, []),
+        ),
         ('<testcase classname="a" name="b"><failure/></testcase>', 1, (0, 0, ["a::b"])),
         ('<testcase classname="a" name="b"><error/></testcase>', 1, (0, 0, ["a::b"])),
         ('<testcase classname="a" name="b"/>', 3, (1, 0, ["pytest ended with exit code 3"])),
@@ -80,7 +105,9 @@ def test_an_interrupted_proof_goes_on_and_names_what_failed(stubbed, tmp_path, c
 )
 def test_a_run_that_did_not_end_well_is_never_counted_as_green(tmp_path, report, code, outcome):
     if report is not None:
-        (tmp_path / "report.xml").write_text(f"<testsuites><testsuite>{report}</testsuite></testsuites>")
+        (tmp_path / "report.xml").write_text(
+            f"<testsuites><testsuite>{report}</testsuite></testsuites>"
+        )
     assert tuple(steady.outcome(tmp_path / "report.xml", code).values()) == outcome
 
 
@@ -95,10 +122,23 @@ def test_it_runs_what_make_test_runs_and_tests_that_exist():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_when_it_is_told_to_stop_it_ends_its_tests_and_its_zoo(number, tmp_path):
     mark = own_processes.new_mark()
-    command = [sys.executable, "-u", "-m", "tests.steady", "--kinds", "200", "--alone", "0", "--beside", "0"]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "tests.steady",
+        "--kinds",
+        "200",
+        "--alone",
+        "0",
+        "--beside",
+        "0",
+    ]
     command += ["--out", str(tmp_path / "state.json")]
     env = {**os.environ, "LAB_TEST_OF": mark}
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     while "-m pytest" not in (line := process.stdout.readline()):
         assert line, "it has ended"
     assert len(own_processes.running(mark)) > len(ANIMALS)
@@ -106,4 +146,7 @@ def test_when_it_is_told_to_stop_it_ends_its_tests_and_its_zoo(number, tmp_path)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 128 + number and "0 of 8" in out, out
     assert own_processes.left(mark) == []
-    assert not (tmp_path / "state.json").exists() or json.loads((tmp_path / "state.json").read_text())["runs"] == []
+    assert (
+        not (tmp_path / "state.json").exists()
+        or json.loads((tmp_path / "state.json").read_text())["runs"] == []
+    )

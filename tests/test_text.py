@@ -26,7 +26,9 @@ def test_no_paragraph_stands_twice():
 def test_help_pages_with_more_characters_than_the_models_know_lose_the_rare_ones(monkeypatch):
     """As those of Python 3.14."""
     here = text.help_pages()
-    more = {f"page {i}": f"Nobody knows {chr(0x4E00 + i)}.\n\nEverybody knows {i}." for i in range(40)}
+    more = {
+        f"page {i}": f"Nobody knows {chr(0x4E00 + i)}.\n\nEverybody knows {i}." for i in range(40)
+    }
     monkeypatch.setattr(topics, "topics", topics.topics | more)
     there = text.load()
     assert 100 <= len(there.vocabulary) <= text.CHARACTERS
@@ -58,7 +60,8 @@ def test_train_and_validation_are_the_text_and_do_not_overlap():
     places = text.Text("", torch.arange(12_345))  # each token is its own place
     assert torch.equal(torch.cat([places.train, places.validation]).sort().values, places.tokens)
     assert len(places.validation) == pytest.approx(1234, abs=10)
-    assert places.validation.min() < 1235 and places.validation.max() == 12_344  # from all over the text
+    # from all over the text
+    assert places.validation.min() < 1235 and places.validation.max() == 12_344
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_not_text(tmp_path):
@@ -94,7 +97,10 @@ DATA = torch.arange(1000)  # token i stands at place i, so a batch shows where i
 @pytest.mark.parametrize("step", [0, 1, 1000])
 def test_the_ranks_together_draw_what_one_process_draws(world_size, step):
     whole = text.batch(DATA, step, batch_size=8, seq_len=5, seed=3)
-    shares = [text.batch(DATA, step, rank, world_size, batch_size=8, seq_len=5, seed=3) for rank in range(world_size)]
+    shares = [
+        text.batch(DATA, step, rank, world_size, batch_size=8, seq_len=5, seed=3)
+        for rank in range(world_size)
+    ]
     for i in (0, 1):
         assert torch.equal(torch.cat([share[i] for share in shares]), whole[i])
     sizes = [len(tokens) for tokens, _ in shares]
@@ -136,7 +142,10 @@ def test_every_place_of_the_text_is_drawn_the_last_one_included():
     ("arguments", "says"),
     [
         ({"rank": 4, "world_size": 4}, r"rank 4 of 4: ranks are 0 to 3"),
-        ({"rank": 0, "world_size": 4, "batch_size": 3}, r"batch_size 3 leaves some of 4 ranks without a sequence"),
+        (
+            {"rank": 0, "world_size": 4, "batch_size": 3},
+            r"batch_size 3 leaves some of 4 ranks without a sequence",
+        ),
         ({"seq_len": 1000}, r"1000 characters, but a sequence of 1000 and its targets need 1001"),
     ],
 )

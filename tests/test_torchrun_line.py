@@ -1,6 +1,8 @@
-"""The line that starts a job on many nodes, taken from Lab 6 as it stands there and pasted into a shell: it runs.
+"""The line that starts a job on many nodes, taken from Lab 6 as it stands there and pasted into a
+shell: it runs.
 
-Two nodes are two shells on this machine, so node0 is localhost, and another port is taken: nothing else is changed.
+Two nodes are two shells on this machine, so node0 is localhost, and another port is taken: nothing
+else is changed.
 """
 
 import contextlib
@@ -31,14 +33,17 @@ def the_line():
 
 def test_the_line_runs_on_two_nodes_and_numbers_all_ranks(tmp_path):
     line = the_line()
-    nodes, each = (int(re.search(rf"--{option} (\d+)", line)[1]) for option in ("nnodes", "nproc-per-node"))
+    nodes, each = (
+        int(re.search(rf"--{option} (\d+)", line)[1]) for option in ("nnodes", "nproc-per-node")
+    )
     assert "node0:29500" in line
     (tmp_path / "train.py").write_text(SCRIPT)
     env = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
     }
-    paste = lambda: subprocess.Popen(["bash", "-e"], cwd=tmp_path, env=env, stdin=subprocess.PIPE, text=True,
+    paste = lambda: subprocess.Popen(["bash", "-e"], cwd=tmp_path, env=env, stdin=subprocess.PIPE,
+    text=True,
                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                      start_new_session=True)  # fmt: skip
     with own_processes.own_port() as port:

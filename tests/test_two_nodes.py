@@ -1,4 +1,5 @@
-"""Two nodes by network namespaces: ranks meet over the cable, and nothing is left behind, however the run ends."""
+"""Two nodes by network namespaces: ranks meet over the cable, and nothing is left behind,
+however the run ends."""
 
 import os
 import pathlib
@@ -11,7 +12,8 @@ import own_processes
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+# `tests` is no package that is installed: pytest alone would not find it
+sys.path.insert(0, str(ROOT))
 
 from tests import two_nodes  # noqa: E402
 
@@ -20,7 +22,9 @@ REASON = two_nodes.available()
 
 def netns(test):
     """A test that needs the two nodes: elsewhere it reports itself as not run, and why."""
-    return pytest.mark.netns(pytest.mark.skipif(REASON is not None, reason=f"not run: {REASON}")(test))
+    return pytest.mark.netns(
+        pytest.mark.skipif(REASON is not None, reason=f"not run: {REASON}")(test)
+    )
 
 
 SUM = """\
@@ -72,8 +76,11 @@ def spaces(pid):
 
 
 def left_behind(script, pid):
-    """Namespaces of process `pid`, and living processes, torchrun's and ranks', that run `script`."""
-    return spaces(pid) + [process.pid for process in own_processes.running(str(script)) if process.pid != pid]
+    """Namespaces of process `pid`, and living processes, torchrun's and ranks',
+    that run `script`."""
+    return spaces(pid) + [
+        process.pid for process in own_processes.running(str(script)) if process.pid != pid
+    ]
 
 
 @netns
@@ -87,7 +94,9 @@ def test_an_all_reduce_over_the_cable_is_right(ranks, tmp_path):
         for node, (_, output) in enumerate(ended):
             for rank in range(ranks * node, ranks * (node + 1)):
                 assert f"rank {rank} of {2 * ranks}: right" in output
-        for sent in (after - earlier for after, earlier in zip(nodes.counters(), before, strict=True)):
+        for sent in (
+            after - earlier for after, earlier in zip(nodes.counters(), before, strict=True)
+        ):
             assert sent > 800_000  # int64: no sum of 100,000 elements with less from each node
     assert left_behind(script, os.getpid()) == []
 
@@ -122,7 +131,9 @@ def test_too_long_a_run_is_ended(tmp_path):
 def test_an_interrupt_or_sigterm_leaves_nothing_behind(number, tmp_path):
     script = written(tmp_path, SLEEP)
     command = [sys.executable, "-c", INTERRUPTED, str(script), str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     for _ in range(600):
         if all((tmp_path / str(rank)).exists() for rank in range(4)) or process.poll() is not None:
             break
@@ -136,12 +147,17 @@ def test_an_interrupt_or_sigterm_leaves_nothing_behind(number, tmp_path):
 
 @netns
 def test_a_wrong_rate_says_what_tc_said_and_leaves_no_namespace():
-    with pytest.raises(RuntimeError, match=r"`tc .* rate 1gobit .*` failed: "), two_nodes.two_nodes(rate="1gobit"):
+    with (
+        pytest.raises(RuntimeError, match=r"`tc .* rate 1gobit .*` failed: "),
+        two_nodes.two_nodes(rate="1gobit"),
+    ):
         pass
     assert spaces(os.getpid()) == []
 
 
-@pytest.mark.parametrize(("user", "tools", "says"), [(1000, {"ip", "tc"}, "need root"), (0, {"ip"}, "need tc, of")])
+@pytest.mark.parametrize(
+    ("user", "tools", "says"), [(1000, {"ip", "tc"}, "need root"), (0, {"ip"}, "need tc, of")]
+)
 def test_where_it_cannot_be_it_says_why(user, tools, says, monkeypatch):
     monkeypatch.setattr(two_nodes.os, "geteuid", lambda: user)
     monkeypatch.setattr(two_nodes.shutil, "which", lambda tool: tool if tool in tools else None)

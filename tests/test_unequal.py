@@ -1,4 +1,5 @@
-"""Shares in proportion to speed: no other whole shares are faster, and the gradient stays that of the whole batch."""
+"""Shares in proportion to speed: no other whole shares are faster, and the gradient stays that of
+the whole batch."""
 
 import itertools
 import random
@@ -23,7 +24,7 @@ from lib.unequal import (
 DRAW = random.Random(0)
 
 
-# --- shares of a batch ------------------------------------------------------------------------------------------------
+# --- shares of a batch ----------------------------------------------------------------------------
 
 
 def every_split(B, N):
@@ -44,9 +45,19 @@ def test_no_other_whole_shares_are_faster(limited):
                 shares(B, speeds, most)
             continue
         found = shares(B, speeds, most)
-        assert sum(found) == B and (most is None or all(b <= m for b, m in zip(found, most, strict=True)))
-        allowed = [s for s in every_split(B, N) if most is None or all(b <= m for b, m in zip(s, most, strict=True))]
-        assert seconds_of_step(found, speeds) == min(seconds_of_step(s, speeds) for s in allowed), (B, speeds, most)
+        assert sum(found) == B and (
+            most is None or all(b <= m for b, m in zip(found, most, strict=True))
+        )
+        allowed = [
+            s
+            for s in every_split(B, N)
+            if most is None or all(b <= m for b, m in zip(s, most, strict=True))
+        ]
+        assert seconds_of_step(found, speeds) == min(seconds_of_step(s, speeds) for s in allowed), (
+            B,
+            speeds,
+            most,
+        )
 
 
 def test_the_example_of_the_file():
@@ -66,7 +77,7 @@ def test_a_speed_that_is_none_is_refused(speeds):
         shares(4, speeds)
 
 
-# --- stages -----------------------------------------------------------------------------------------------------------
+# --- stages ---------------------------------------------------------------------------------------
 
 
 def brute_force(costs, speeds, memory, orders):
@@ -93,7 +104,10 @@ def test_no_other_stages_are_faster(limited):
     for _ in range(60):
         n = DRAW.randint(1, 7)
         p = DRAW.randint(1, min(4, n))
-        costs, speeds = [DRAW.randint(1, 9) for _ in range(n)], [DRAW.choice([1, 2, 4]) for _ in range(p)]
+        costs, speeds = (
+            [DRAW.randint(1, 9) for _ in range(n)],
+            [DRAW.choice([1, 2, 4]) for _ in range(p)],
+        )
         numbers = lambda low, high, many: [DRAW.randint(low, high) for _ in range(many)]
         memory = (numbers(1, 4, n), numbers(0, 3, n), numbers(6, 30, p)) if limited else None
         for place, orders in (
@@ -103,7 +117,9 @@ def test_no_other_stages_are_faster(limited):
             best = brute_force(costs, speeds, memory, orders)
             if best == float("inf"):
                 refused += 1
-                with pytest.raises(ValueError, match=f"{n} layers do not fit on devices with room for"):
+                with pytest.raises(
+                    ValueError, match=f"{n} layers do not fit on devices with room for"
+                ):
                     place(costs, speeds, memory)
                 continue
             fitted += 1
@@ -113,7 +129,8 @@ def test_no_other_stages_are_faster(limited):
             assert sorted(found.devices) == list(range(p)) and tuple(found.devices) in orders
             bounds = [layers[0] for layers in found.layers[1:]]
             times = [
-                sum(costs[i] for i in layers) / speeds[k] for layers, k in zip(found.layers, found.devices, strict=True)
+                sum(costs[i] for i in layers) / speeds[k]
+                for layers, k in zip(found.layers, found.devices, strict=True)
             ]
             assert max(times) == pytest.approx(best, abs=1e-12), bounds
             if memory:
@@ -125,12 +142,25 @@ def test_no_other_stages_are_faster(limited):
 
 def test_with_equal_speeds_the_pace_is_that_of_balance():
     costs = [2, 2, 2, 1, 1, 1, 1, 4]
-    assert stages_by_speed(costs, [1, 1, 1]).pace == max(sum(costs[i] for i in s) for s in balance(costs, 3)) == 5
+    assert (
+        stages_by_speed(costs, [1, 1, 1]).pace
+        == max(sum(costs[i] for i in s) for s in balance(costs, 3))
+        == 5
+    )
 
 
 def test_a_device_with_more_memory_becomes_the_first_stage():
-    memory = [1] * 6, [1] * 6, [6, 5, 20]  # a layer needs 4 in the first of three stages, then 3, then 2
-    assert stages_by_speed([1] * 6, [1, 1, 1], memory).layers == [range(1), range(1, 2), range(2, 6)]
+    # a layer needs 4 in the first of three stages, then 3, then 2
+    memory = (
+        [1] * 6,
+        [1] * 6,
+        [6, 5, 20],
+    )
+    assert stages_by_speed([1] * 6, [1, 1, 1], memory).layers == [
+        range(1),
+        range(1, 2),
+        range(2, 6),
+    ]
     found = stages_in_any_order([1] * 6, [1, 1, 1], memory)
     assert found.devices == [2, 0, 1] and found.pace == 2
 
@@ -140,7 +170,7 @@ def test_more_devices_than_layers_are_refused():
         stages_by_speed([1, 1], [1, 1, 1])
 
 
-# --- gradients and time, on ranks -------------------------------------------------------------------------------------
+# --- gradients and time, on ranks -----------------------------------------------------------------
 
 SPLITS = [[7, 2, 1, 2], [12, 0, 0, 0], [3, 3, 3, 3], [0, 5, 6, 1]]
 PACED, SPEEDS, ROW = [[16, 4, 2, 2], [6, 6, 6, 6]], [8, 2, 1, 1], 0.1  # in seconds: 0.2, then 0.6
@@ -155,7 +185,9 @@ def model():
 
 def batch():
     draw = torch.Generator().manual_seed(2)
-    return torch.randn(12, 5, dtype=torch.float64, generator=draw), torch.randint(3, (12,), generator=draw)
+    return torch.randn(12, 5, dtype=torch.float64, generator=draw), torch.randint(
+        3, (12,), generator=draw
+    )
 
 
 def on_ranks():
@@ -190,16 +222,23 @@ def test_the_gradient_is_that_of_the_mean_over_the_whole_batch(results):
 def test_it_sends_one_flat_tensor_and_no_counts(results):
     trained = sum(p.numel() for p in model().parameters() if p.requires_grad)
     for i in range(len(SPLITS)):
-        entries = [entry for entry in results.ledger.section(f"split {i}").entries if entry.op == "send"]
+        entries = [
+            entry for entry in results.ledger.section(f"split {i}").entries if entry.op == "send"
+        ]
         assert {entry.dtype for entry in entries} == {"float64"}
-        assert {entry.numel for entry in entries} == {trained}  # recursive doubling: the whole, log2 N times
+        # recursive doubling: the whole, log2 N times
+        assert {entry.numel for entry in entries} == {trained}
 
 
 def test_on_paced_ranks_proportion_reaches_the_ideal_and_equal_shares_wait_for_the_slowest(results):
     ideal = ROW * 24 / sum(SPEEDS)
-    assert [ROW * seconds_of_step(rows, SPEEDS) for rows in PACED] == pytest.approx([ideal, 3 * ideal])
+    assert [ROW * seconds_of_step(rows, SPEEDS) for rows in PACED] == pytest.approx(
+        [ideal, 3 * ideal]
+    )
     assert shares(24, SPEEDS) == PACED[0]
-    fast, slow = (min(max(rank[1][0][i][step] for rank in results) for step in range(3)) for i in (0, 1))
+    fast, slow = (
+        min(max(rank[1][0][i][step] for rank in results) for step in range(3)) for i in (0, 1)
+    )
     assert fast >= ideal and slow >= 3 * ideal  # a wait never ends early
     assert fast < 0.75 * slow  # side by side: a third, and what a busy machine adds to either
     for _, (_, gradient) in results:
@@ -207,5 +246,7 @@ def test_on_paced_ranks_proportion_reaches_the_ideal_and_equal_shares_wait_for_t
 
 
 def test_a_share_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"share is 1\.5: rows of this rank over rows of the batch"):
+    with pytest.raises(
+        ValueError, match=r"share is 1\.5: rows of this rank over rows of the batch"
+    ):
         average_by_share([], 1.5)

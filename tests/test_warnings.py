@@ -1,4 +1,5 @@
-"""A warning that our own code causes fails the test in which it appears; another package's is only shown."""
+"""A warning that our own code causes fails the test in which it appears; another package's
+is only shown."""
 
 import warnings
 
@@ -10,7 +11,9 @@ def warned_in(module):
     exec("warnings.warn('unusual', stacklevel=1)", {"__name__": module, "warnings": warnings})
 
 
-@pytest.mark.parametrize("module", ["lib", "lib.cost.step", "tests.two_nodes", "test_warnings", "own_processes"])
+@pytest.mark.parametrize(
+    "module", ["lib", "lib.cost.step", "tests.two_nodes", "test_warnings", "own_processes"]
+)
 def test_a_warning_of_our_own_is_an_error(module):
     with pytest.raises(UserWarning, match="unusual"):
         warned_in(module)

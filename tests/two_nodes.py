@@ -6,12 +6,14 @@
       link0, 10.77.0.1  ======== rate, each way ========     link0, 10.77.0.2
 
     with two_nodes(rate="1gbit") as nodes:
-        first, second = nodes.run("train.py", nproc_per_node=2)     # torchrun in both, until both have ended
+        first, second = nodes.run("train.py", nproc_per_node=2)  # torchrun in both, until both have
+                                                                 ended
 
-A namespace has network cards, addresses and ports of its own: the two meet as two machines would, by TCP over that
-cable alone. `tc tbf`, a token bucket, lets bytes out of each end at the rate. Unlike two machines they share cores, and
-the cable has no latency. Needs root, `ip` and `tc`; `available` says what is missing. When the block is left, by an
-error, an interrupt or SIGTERM too, what lives in the namespaces is ended, and they are deleted.
+A namespace has network cards, addresses and ports of its own: the two meet as two machines would,
+by TCP over that cable alone. `tc tbf`, a token bucket, lets bytes out of each end at the rate.
+Unlike two machines they share cores, and the cable has no latency. Needs root, `ip` and `tc`;
+`available` says what is missing. When the block is left, by an error, an interrupt or SIGTERM too,
+what lives in the namespaces is ended, and they are deleted.
 """
 
 import contextlib
@@ -31,10 +33,14 @@ ROOT = pathlib.Path(__file__).parent.parent
 INTERFACE = "link0"  # in both: each namespace has names of its own
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = "29500"  # nobody else is in the namespace who could have taken it
-MTU = (
-    "9000"  # bytes a packet, as usual in clusters; the shorter ones of 1500 cost the cores more than a real card would
-)
-QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # else ranks warn that nobody knows addresses' names
+# bytes a packet, as usual in clusters; the shorter ones of 1500 cost the cores more than a real
+# card would
+MTU = "9000"
+# else ranks warn that nobody knows addresses' names
+QUIET = {
+    "OMP_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
 GRACE = 10.0  # seconds that a node has to end by itself once the other has failed
 
 _pairs = itertools.count()
@@ -62,7 +68,8 @@ def available() -> str | None:
 
 @contextlib.contextmanager
 def two_nodes(rate: str | None = "1gbit"):
-    """Make the two nodes, yield them as `Nodes`, and leave nothing behind. rate: as tc writes it; None: no limit.
+    """Make the two nodes, yield them as `Nodes`, and leave nothing behind. rate: as tc writes it;
+    None: no limit.
 
     Raises RuntimeError, with what `ip` or `tc` said, where they cannot be made.
     """
@@ -88,7 +95,8 @@ def two_nodes(rate: str | None = "1gbit"):
 
 @contextlib.contextmanager
 def terminated_as_an_error():
-    """SIGTERM, from `timeout` or `kill`, raises SystemExit in the block: what it has made is taken down on the way."""
+    """SIGTERM, from `timeout` or `kill`, raises SystemExit in the block: what it has made is taken
+    down on the way."""
 
     def leave(number, frame):
         sys.exit(128 + number)
@@ -106,9 +114,11 @@ def static(node):
 
 
 def c10d(node):
-    """For a meeting that numbers who comes, where a node that restarts its ranks makes the other do so too.
+    """For a meeting that numbers who comes, where a node that restarts its ranks makes the other do
+    so too.
 
-    The last two say what torchrun would find out by the nodes' names, and these two nodes have one name.
+    The last two say what torchrun would find out by the nodes' names, and these two nodes have one
+    name.
     """
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:{PORT}", "--rdzv-id=job"]
     return [*where, f"--rdzv-conf=is_host={int(node == 0)}", f"--local-addr={ADDRESSES[node]}"]
@@ -120,13 +130,16 @@ class Nodes:
     def __init__(self, names):
         self.names = names
 
-    def run(self, *command, nproc_per_node=1, meeting=static, env=None, timeout=300.0) -> list[Ended]:
-        """torchrun `command` on both nodes, wait for both, and return how each ended: [node 0's, node 1's].
+    def run(
+        self, *command, nproc_per_node=1, meeting=static, env=None, timeout=300.0
+    ) -> list[Ended]:
+        """torchrun `command` on both nodes, wait for both, and return how each ended: [node 0's,
+        node 1's].
 
-        command: what torchrun takes last: a script and its arguments, or "-m", a module and its arguments. It runs in
-        the repository root. meeting: `static` or `c10d`, above. env: further variables for the ranks. After a failure
-        on one node the other has GRACE seconds to end, and is then ended. Raises TimeoutError, with both outputs, after
-        `timeout` seconds.
+        command: what torchrun takes last: a script and its arguments, or "-m", a module and its
+        arguments. It runs in the repository root. meeting: `static` or `c10d`, above. env: further
+        variables for the ranks. After a failure on one node the other has GRACE seconds to end, and
+        is then ended. Raises TimeoutError, with both outputs, after `timeout` seconds.
         """
         env = {**QUIET, **os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, **(env or {})}
         deadline, started = time.monotonic() + timeout, []
@@ -136,13 +149,25 @@ class Nodes:
             stack.callback(self._end, started)
             for node, name in enumerate(self.names):
                 torchrun = [
-                    "ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
-                    *meeting(node), f"--nproc-per-node={nproc_per_node}", f"--log-dir={logs}", *map(str, command),
+                    "ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run",
+                    "--nnodes=2",
+                    *meeting(node), f"--nproc-per-node={nproc_per_node}", f"--log-dir={logs}",
+                    *map(str, command),
                 ]  # fmt: skip
-                # A session of its own: an interrupt from the keyboard is for this process, which then ends them all.
-                kwargs = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
-                started.append(subprocess.Popen(torchrun, cwd=ROOT, env=env, stdout=outputs[node], **kwargs))
-            while None in (codes := [process.poll() for process in started]) and time.monotonic() < deadline:
+                # A session of its own: an interrupt from the keyboard is for this process, which
+                # then ends them all.
+                kwargs = {
+                    "stdin": subprocess.DEVNULL,
+                    "stderr": subprocess.STDOUT,
+                    "start_new_session": True,
+                }
+                started.append(
+                    subprocess.Popen(torchrun, cwd=ROOT, env=env, stdout=outputs[node], **kwargs)
+                )
+            while (
+                None in (codes := [process.poll() for process in started])
+                and time.monotonic() < deadline
+            ):
                 if any(codes):
                     deadline = min(deadline, time.monotonic() + GRACE)
                 time.sleep(0.05)
@@ -150,11 +175,16 @@ class Nodes:
             said = [pathlib.Path(file.name).read_text() for file in outputs]
         if None in codes and not any(codes):
             said = "\n".join(f"--- node {node}\n{output}" for node, output in enumerate(said))
-            raise TimeoutError(f"not ended after {timeout:g} s: torchrun {' '.join(map(str, command))}\n{said}")
-        return [Ended(process.returncode, output) for process, output in zip(started, said, strict=True)]
+            raise TimeoutError(
+                f"not ended after {timeout:g} s: torchrun {' '.join(map(str, command))}\n{said}"
+            )
+        return [
+            Ended(process.returncode, output) for process, output in zip(started, said, strict=True)
+        ]
 
     def _end(self, started):
-        """First torchrun, so that it starts nothing more, then its ranks, which are in sessions of their own."""
+        """First torchrun, so that it starts nothing more, then its ranks, which are in
+        sessions of their own."""
         for process in started:
             process.kill()
             process.wait()
@@ -162,8 +192,12 @@ class Nodes:
             end_all_in(name)
 
     def counters(self) -> list[int]:
-        """Bytes that each node has sent over the cable so far, headers included: [node 0's, node 1's]."""
-        said = [json.loads(call("ip", "-n", name, "-j", "-s", "link", "show", INTERFACE)) for name in self.names]
+        """Bytes that each node has sent over the cable so far, headers included:
+        [node 0's, node 1's]."""
+        said = [
+            json.loads(call("ip", "-n", name, "-j", "-s", "link", "show", INTERFACE))
+            for name in self.names
+        ]
         return [cards[0]["stats64"]["tx"]["bytes"] for cards in said]
 
 
@@ -177,7 +211,9 @@ def end_all_in(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         time.sleep(0.01)
-    raise RuntimeError(f"processes {', '.join(pids)} in namespace {name} do not end: they are stuck in the kernel")
+    raise RuntimeError(
+        f"processes {', '.join(pids)} in namespace {name} do not end: they are stuck in the kernel"
+    )
 
 
 def call(*command):

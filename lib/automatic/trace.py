@@ -9,9 +9,9 @@
                  down   linear        gelu     (B, T, D)   weight (D, F), bias (D,)
                  output output        down     (B, T, D)
 
-torch.fx calls the module's forward with a stand-in for x, and writes down what is done to it. Layers of torch.nn stay
-whole, and so do the three functions that attention is made of. Sizes come from a second run on the meta device, which
-computes shapes and no numbers.
+torch.fx calls the module's forward with a stand-in for x, and writes down what is done to it.
+Layers of torch.nn stay whole, and so do the three functions that attention is made of. Sizes come
+from a second run on the meta device, which computes shapes and no numbers.
 """
 
 import copy
@@ -26,11 +26,13 @@ from torch import fx, nn
 from lib.model import causal_attention, merge_heads, split_heads
 
 KINDS = {
-    nn.Linear: "linear", nn.LayerNorm: "norm", nn.GELU: "elementwise", nn.ReLU: "elementwise", nn.Tanh: "elementwise",
+    nn.Linear: "linear", nn.LayerNorm: "norm", nn.GELU: "elementwise", nn.ReLU: "elementwise",
+    nn.Tanh: "elementwise",
     nn.Dropout: "elementwise",
     F.gelu: "elementwise", F.relu: "elementwise", torch.tanh: "elementwise",
     operator.add: "elementwise", operator.mul: "elementwise", operator.sub: "elementwise",
-    torch.sum: "sum", split_heads: "split_heads", merge_heads: "merge_heads", causal_attention: "attention",
+    torch.sum: "sum", split_heads: "split_heads", merge_heads: "merge_heads",
+    causal_attention: "attention",
 }  # fmt: skip
 
 
@@ -48,14 +50,16 @@ class Operator(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """A module, traced: the graph that can be run, and its operators, every one after those it reads."""
+    """A module, traced: the graph that can be run, and its operators, every one
+    after those it reads."""
 
     module: fx.GraphModule
     operators: list  # [Operator, ...]
 
 
 def trace(module, shape):
-    """`module` of one tensor of `shape`, (B, ...) -> a Traced. The module stays as it is; nothing is computed.
+    """`module` of one tensor of `shape`, (B, ...) -> a Traced. The module stays as it is; nothing
+    is computed.
 
     Raises ValueError for an operator that has no known way to be split, and for dropout.
     """
@@ -65,7 +69,10 @@ def trace(module, shape):
     called = [node.target for node in graph.nodes if node.op == "call_module"]
     owning = {name for name in called if list(module.get_submodule(name).parameters())}
     if twice := sorted(name for name in owning if called.count(name) > 1):
-        raise ValueError(f"{', '.join(twice)}: called twice; a weight can be cut in one way only, use a layer for each")
+        raise ValueError(
+            f"{', '.join(twice)}: called twice; a weight can be cut in one way only, use a layer "
+            f"for each"
+        )
     shapes = _Shapes(copy.deepcopy(traced).to("meta"))
     shapes.run(torch.empty(shape, device="meta"))
     return Traced(traced, [_operator(traced, node, shapes.found) for node in graph.nodes])
@@ -97,25 +104,48 @@ def _operator(traced, node, shapes):
         raise ValueError(f"{node.name}: {what} has no known way to be split; known are {known}")
     kind = KINDS[what]
     _check(node, kind, layer, [shapes[name] for name in inputs], shape)
-    weights = {name: tuple(p.shape) for name, p in layer.named_parameters()} if layer is not None else {}
+    weights = (
+        {name: tuple(p.shape) for name, p in layer.named_parameters()} if layer is not None else {}
+    )
     n, read = math.prod(shape), sum(math.prod(shapes[name]) for name in inputs)
     if kind == "linear":
         flops = 2 * n * weights["weight"][1]
     else:
-        flops = 4 * n * shape[-2] if kind == "attention" else 0  # scores, and what is mixed by them: 2 B H T T d each
+        # scores, and what is mixed by them: 2 B H T T d each
+        flops = 4 * n * shape[-2] if kind == "attention" else 0
     return Operator(
-        node.name, kind, inputs, shape, weights, flops, 0 if flops else n + read, _summed(node, kind, shapes)
+        node.name,
+        kind,
+        inputs,
+        shape,
+        weights,
+        flops,
+        0 if flops else n + read,
+        _summed(node, kind, shapes),
     )
 
 
 def _check(node, kind, layer, read, shape):
-    p = layer.p if isinstance(layer, nn.Dropout) else node.args[3] if kind == "attention" and len(node.args) > 3 else 0
+    p = (
+        layer.p
+        if isinstance(layer, nn.Dropout)
+        else node.args[3]
+        if kind == "attention" and len(node.args) > 3
+        else 0
+    )
     if p > 0:
-        raise ValueError(f"{node.name}: dropout would draw different numbers on other ranks; use dropout=0.0")
+        raise ValueError(
+            f"{node.name}: dropout would draw different numbers on other ranks; use dropout=0.0"
+        )
     if kind == "elementwise" and any(each != shape for each in read):
-        raise ValueError(f"{node.name}: {read} are not of one shape; an elementwise operator that spreads is not known")
+        raise ValueError(
+            f"{node.name}: {read} are not of one shape; an elementwise operator that spreads is "
+            f"not known"
+        )
     if kind == "norm" and len(layer.normalized_shape) != 1:
-        raise ValueError(f"{node.name}: a norm over {layer.normalized_shape}; use one over the last dim")
+        raise ValueError(
+            f"{node.name}: a norm over {layer.normalized_shape}; use one over the last dim"
+        )
 
 
 def _summed(node, kind, shapes):

@@ -1,4 +1,5 @@
-"""Ours beside the libraries you will use: one small GPT, trained by each; losses, memory and volume side by side.
+"""Ours beside the libraries you will use: one small GPT, trained by each; losses, memory and volume
+side by side.
 
     ours         data parallelism, Zero1, Zero2, PrefetchingFSDP
     FSDP2        torch's fully_shard: stage 3

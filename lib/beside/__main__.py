@@ -1,4 +1,5 @@
-"""`python -m lib.beside`: run all sides, store the rows, print the tables. Needs DeepSpeed; about two minutes."""
+"""`python -m lib.beside`: run all sides, store the rows, print the tables. Needs DeepSpeed;
+about two minutes."""
 
 from lib.beside.rows import WORLDS, store, stored
 from lib.beside.table import table

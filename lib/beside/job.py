@@ -1,14 +1,16 @@
-"""The run that all make: a GPT of 209 thousand parameters, 4 steps of AdamW in fp32, and what is noted on the way.
+"""The run that all make: a GPT of 209 thousand parameters, 4 steps of AdamW in fp32, and what is
+noted on the way.
 
     a step      [ forward | loss | backward, gradients averaged ] k times      [ update ]
     noted              loss ^                  after backward ^             ^ after the step
 
-N ranks hold B/N sequences each, in k micro-batches. What a side does of the averaging during backward is its own
-affair: "after backward" the mean is there, in whatever a rank keeps of it.
+N ranks hold B/N sequences each, in k micro-batches. What a side does of the averaging during
+backward is its own affair: "after backward" the mean is there, in whatever a rank keeps of it.
 
-The data are the same numbers on every machine and Python: a walk, each token the one before plus 0, 1 or 2. Losses are
-noted in float64 from the fp32 logits: float32 numbers near 4.4 are already 5e-7 apart. Adam's eps is 1e-3,
-or it would turn rounding into steps where a gradient is zero, as that of attention's key bias is.
+The data are the same numbers on every machine and Python: a walk, each token the one before plus 0,
+1 or 2. Losses are noted in float64 from the fp32 logits: float32 numbers near 4.4 are already 5e-7
+apart. Adam's eps is 1e-3, or it would turn rounding into steps where a gradient is zero, as that of
+attention's key bias is.
 """
 
 import time
@@ -28,7 +30,8 @@ BUCKET = 50_000  # elements that travel together, on all sides: about a block
 
 
 class Row(NamedTuple):
-    """One side's run. Bytes are those of the rank that holds most; elements are of the last step, the ranks' mean."""
+    """One side's run. Bytes are those of the rank that holds most; elements are of the last step,
+    the ranks' mean."""
 
     who: str
     stage: int
@@ -38,7 +41,8 @@ class Row(NamedTuple):
     after_backward: int  # bytes of live tensors
     after_step: int
     given: dict[str, float]  # {op: elements that a rank gives to it}; ours: {"send": ...}
-    sent: float  # elements that a rank sends: counted for ours, by rings for the collectives of others
+    # elements that a rank sends: counted for ours, by rings for the collectives of others
+    sent: float
 
 
 def adamw(parameters):
@@ -47,7 +51,8 @@ def adamw(parameters):
 
 
 def walk(length=20_000):
-    """(length,) int64 on the CPU: a random walk through the vocabulary, of which a model can learn the steps."""
+    """(length,) int64 on the CPU: a random walk through the vocabulary, of which a model
+    can learn the steps."""
     with torch.device("cpu"):
         steps = torch.randint(3, (length,), generator=torch.Generator("cpu").manual_seed(0))
         return steps.cumsum(0) % SHAPE.vocab_size
@@ -64,7 +69,8 @@ def mean_loss(logits, targets):
 
 
 def settled_bytes():
-    """Live bytes. gloo's thread lets go of a tensor only a moment after the op has ended: the least of some looks."""
+    """Live bytes. gloo's thread lets go of a tensor only a moment after the op has ended: the least
+    of some looks."""
     looks = []
     for _ in range(3):
         time.sleep(0.02)
@@ -73,10 +79,11 @@ def settled_bytes():
 
 
 def train(make, label, k, count=settled_bytes, steps=STEPS):
-    """On every rank: train what make(k) makes. Returns (losses, after_backward, after_step), bytes of this rank.
+    """On every rank: train what make(k) makes. Returns (losses, after_backward, after_step), bytes
+    of this rank.
 
-    make(k): an object with forward(tokens) -> logits, backward(loss, last), both called k times, and step().
-    count() -> bytes; None: they are not asked for, and 0.
+    make(k): an object with forward(tokens) -> logits, backward(loss, last), both called k times,
+    and step(). count() -> bytes; None: they are not asked for, and 0.
     The last step is the section `label` of the ledger, and the one whose bytes are counted.
     """
     rank, N, data = dist.get_rank(), dist.get_world_size(), walk()
@@ -99,5 +106,7 @@ def train(make, label, k, count=settled_bytes, steps=STEPS):
         after_step = count() if step == counted else 0
         ledger.mark("")
         # The mean over the ranks' equal shares is the loss of the whole batch.
-        losses.append(collectives.all_reduce(torch.tensor([loss_here / N], dtype=torch.float64)).item())
+        losses.append(
+            collectives.all_reduce(torch.tensor([loss_here / N], dtype=torch.float64)).item()
+        )
     return losses, after_backward, after_step

@@ -1,7 +1,8 @@
-"""The rows of the comparison: ours and torch's run here and now; DeepSpeed's too where it is installed, else as stored.
+"""The rows of the comparison: ours and torch's run here and now; DeepSpeed's too where it is
+installed, else as stored.
 
-Stored: the same run on another machine, with the versions in the file. Losses, bytes and elements are not times: they
-do not depend on the machine, but for the last digits of a loss.
+Stored: the same run on another machine, with the versions in the file. Losses, bytes and elements
+are not times: they do not depend on the machine, but for the last digits of a loss.
 """
 
 import functools
@@ -30,11 +31,14 @@ def make(who, stage):
         return functools.partial(Ours, stage)
     if who == "FSDP2":
         return FullyShard
-    return functools.partial(Engine, stage, **({"use_multi_rank_bucket_allreduce": False} if who == REDUCE else {}))
+    return functools.partial(
+        Engine, stage, **({"use_multi_rank_bucket_allreduce": False} if who == REDUCE else {})
+    )
 
 
 def on_ranks(runs, complete):
-    """On every rank: {(who, stage, k): what `job.train` returns}, of each k in `complete`; the others only send."""
+    """On every rank: {(who, stage, k): what `job.train` returns}, of each k in `complete`; the
+    others only send."""
     runs = [(who, stage, k) for who, stage in runs for k in MICROBATCHES]
     for run in runs:  # every step but the first sends the same
         train(make(*run[:2]), section(*run), run[2], count=None, steps=2)
@@ -48,11 +52,16 @@ def section(who, stage, k):
 
 
 def rows_of(runs, N, timeout, complete=MICROBATCHES):
-    """[Row, ...] of these runs on N ranks. Launches them, on the CPU, where the stored ones were made.
+    """[Row, ...] of these runs on N ranks. Launches them, on the CPU, where the stored ones were
+    made.
 
-    complete: the numbers of micro-batches whose losses and bytes are asked for; of the others, what they send.
+    complete: the numbers of micro-batches whose losses and bytes are asked for; of the others, what
+    they send.
     """
-    results, rows = launch.capture(on_ranks, runs, complete, nproc=N, backend="gloo", timeout=timeout), []
+    results, rows = (
+        launch.capture(on_ranks, runs, complete, nproc=N, backend="gloo", timeout=timeout),
+        [],
+    )
     for who, stage, k in [(who, stage, k) for who, stage in runs for k in MICROBATCHES]:
         of_ranks = [rank.get((who, stage, k), ([], 0, 0)) for rank in results]
         losses, most = of_ranks[0][0], [max(rank[i] for rank in of_ranks) for i in (1, 2)]
@@ -67,7 +76,8 @@ def alone():
 
 
 def our_rows(N=4, complete=MICROBATCHES):
-    """[Row, ...]: one process, ours at stages 0 to 3, FSDP2, each with 1 and 2 micro-batches on N ranks. Seconds."""
+    """[Row, ...]: one process, ours at stages 0 to 3, FSDP2, each with 1 and 2 micro-batches on N
+    ranks. Seconds."""
     return [alone(), *rows_of(OURS, N, 300, complete)]
 
 
@@ -82,7 +92,8 @@ def deepspeed_rows(N=4):
 
 
 def stored():
-    """What is stored: {"deepspeed": its version, "torch": ..., "python": ..., "date": ..., "rows": [Row, ...]}."""
+    """What is stored: {"deepspeed": its version, "torch": ..., "python": ..., "date": ...,
+    "rows": [Row, ...]}."""
     record = json.loads(FILE.read_text())
     return record | {"rows": [Row(**row) for row in record["rows"]]}
 
@@ -98,19 +109,28 @@ def results(N=4):
     record = stored()
     theirs = [row for row in record["rows"] if row.N == N and row.who in dict(THEIRS)]
     if not theirs:
-        raise ValueError(f"nothing is stored for {N} ranks: use {' or '.join(map(str, WORLDS))}, or install DeepSpeed")
+        raise ValueError(
+            f"nothing is stored for {N} ranks: use {' or '.join(map(str, WORLDS))}, or install "
+            f"DeepSpeed"
+        )
     print(
-        f"DeepSpeed is not installed here (make setup EXTRAS=deepspeed): its rows are stored ones,\n"
-        f"of DeepSpeed {record['deepspeed']} with torch {record['torch']}, {record['date']}. Ours and torch's ran now."
+        f"DeepSpeed is not installed here (make setup EXTRAS=deepspeed): its rows are stored "
+        f"ones,\n"
+        f"of DeepSpeed {record['deepspeed']} with torch {record['torch']}, {record['date']}. Ours "
+        f"and torch's ran now."
     )
     return our_rows(N, complete=(1,)) + theirs
 
 
 def store():
     """Run all sides at 2 and 4 ranks, and write the file."""
-    rows = [alone(), *(row for N in WORLDS for row in rows_of(OURS, N, timeout=300) + deepspeed_rows(N))]
+    rows = [
+        alone(),
+        *(row for N in WORLDS for row in rows_of(OURS, N, timeout=300) + deepspeed_rows(N)),
+    ]
     record = {
-        "what": "lib.beside: losses per step, bytes and elements of the last step, written by `python -m lib.beside`",
+        "what": "lib.beside: losses per step, bytes and elements of the last step, written by "
+        "`python -m lib.beside`",
         "deepspeed": importlib.metadata.version("deepspeed"),
         **stamp(),
         "rows": [row._asdict() for row in rows],

@@ -2,8 +2,8 @@
 
     forward(tokens) -> logits      backward(loss, last)      step()
 
-At stages 0 and 1 micro-batches add up in the whole gradient, which is averaged after the last; at 2 and 3 no rank has
-a whole gradient, so each micro-batch is averaged.
+At stages 0 and 1 micro-batches add up in the whole gradient, which is averaged after the last; at 2
+and 3 no rank has a whole gradient, so each micro-batch is averaged.
 """
 
 import torch.distributed as dist
@@ -30,14 +30,18 @@ class Ours:
             self.optimizer = adamw(self.sharded.groups)
         else:
             kind = Zero1 if stage == 1 else Zero2
-            self.sharded = self.optimizer = kind(self.model.parameters(), adamw, capacity=4 * BUCKET)  # bytes
+            # bytes
+            self.sharded = self.optimizer = kind(
+                self.model.parameters(), adamw, capacity=4 * BUCKET
+            )
 
     def forward(self, tokens):
         """tokens (B, T) -> logits (B, T, V)."""
         return self.model(tokens)
 
     def backward(self, loss, last):
-        """Gradients of one micro-batch; after the last the mean over ranks and micro-batches is there."""
+        """Gradients of one micro-batch; after the last the mean over ranks and
+        micro-batches is there."""
         (loss / self.k).backward()
         if last or self.stage >= 2:
             self.sharded.average_gradients()

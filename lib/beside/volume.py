@@ -1,12 +1,14 @@
-"""What a rank sends for one collective, by rings: of torch's collectives the ledger sees only what is given to them.
+"""What a rank sends for one collective, by rings: of torch's collectives the ledger sees only what
+is given to them.
 
-    n elements given by a rank, N ranks                 the rank sends
-    all_reduce       n: the whole                       2 (N-1)/N n
-    reduce_scatter   n: the whole                         (N-1)/N n
-    all_gather       n: a shard                           (N-1) n
-    reduce, broadcast   n: the whole                      (N-1)/N n     the ranks' mean: (N-1) n over all
+    n elements given by a rank, N ranks            the rank sends
+    all_reduce       n: the whole                  2 (N-1)/N n
+    reduce_scatter   n: the whole                    (N-1)/N n
+    all_gather       n: a shard                      (N-1) n
+    reduce, broadcast   n: the whole                 (N-1)/N n     the ranks' mean: (N-1) n over all
 
-The same counts as in `lib.collectives.cost`. What gloo or NCCL really sends is theirs: gloo may take other ways.
+The same counts as in `lib.collectives.cost`. What gloo or NCCL really sends is theirs: gloo may
+take other ways.
 """
 
 from collections import Counter
@@ -22,9 +24,11 @@ FACTOR = {
 
 
 def given(ledger):
-    """{op: elements}: what a rank gives to each op, the mean over the ranks. Of ours: {"send": what it sends}.
+    """{op: elements}: what a rank gives to each op, the mean over the ranks. Of ours: {"send": what
+    it sends}.
 
-    ledger: a section. Forms of one collective (_into_tensor, _coalesced) count as one. A receive gives nothing.
+    ledger: a section. Forms of one collective (_into_tensor, _coalesced) count as one. A receive
+    gives nothing.
     """
     elements = Counter()
     for entry in ledger.entries:
@@ -39,5 +43,6 @@ def kind(op):
 
 
 def sent(given, N):
-    """Elements that a rank sends, from what it gives. Raises KeyError for a collective that is not in FACTOR."""
+    """Elements that a rank sends, from what it gives. Raises KeyError for a collective that
+    is not in FACTOR."""
     return sum(n if op == "send" else FACTOR[op](N) * n for op, n in given.items())

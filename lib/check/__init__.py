@@ -1,19 +1,26 @@
 """The graded checks. In a notebook: `check.send_recv(send_recv)`; later cells run `use(send_recv)`.
 
-A check has the name of its exercise; each exercise is one file in the folder of its lab, lab0/ to lab6/.
-`python -m lib.check` prints which exercise meets which adversarial case. `check.points(0)` adds up Lab 0's points.
+A check has the name of its exercise; each exercise is one file in the folder of its lab, lab0/ to
+lab6/. `python -m lib.check` prints which exercise meets which adversarial case. `check.points(0)`
+adds up Lab 0's points.
 
-exercise.py exercises.py             what an exercise, a claim and a hint are, as data; which exercises there are
+exercise.py exercises.py             what an exercise, a claim and a hint are, as data; which
+                                     exercises there are
 framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
-cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case; one that raises
+cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case; one that
+                                     raises
 forward_backward.py comm.py          ... with a backward; the collectives that it is given
-overlap.py footprint.py products.py  what runs beside what; what is made and kept; matrix products, counted
-pure.py tensors.py                   functions without ranks, of plain numbers and of tensors with gradients
+overlap.py footprint.py products.py  what runs beside what; what is made and kept; matrix products,
+                                     counted
+pure.py tensors.py                   functions without ranks, of plain numbers and of tensors with
+                                     gradients
 claims.py traffic.py                 the usual judges: of values, and of what was sent
 explain.py symptoms.py               what a wrong number says; hints that exercises share
-failure.py guard.py                  an answer that raised, hung or exited, on ranks and here, as facts
+failure.py guard.py                  an answer that raised, hung or exited, on ranks and here, as
+                                     facts
 left_out.py                          why adversarial cases do not apply
-mistakes.py fingerprints.py          known mistakes, which no release has, and the table of what they leave behind
+mistakes.py fingerprints.py          known mistakes, which no release has, and the table of what
+                                     they leave behind
 """
 
 from functools import partial
@@ -48,11 +55,14 @@ def points(lab: int) -> None:
 
 
 def use(fn):
-    """The student's `fn` once it has passed its check in this kernel; until then lib's, and a line that says so."""
+    """The student's `fn` once it has passed its check in this kernel; until then lib's, and
+    a line that says so."""
     from lib.check.exercises import FUNCTIONS
 
     name = getattr(fn, "__name__", repr(fn))
     if name not in FUNCTIONS or FUNCTIONS[name].reference is None:
         known = [part.name for part in FUNCTIONS.values() if part.reference is not None]
-        raise KeyError(f"use() takes the function of an exercise, not {name!r}; they are {', '.join(known)}")
+        raise KeyError(
+            f"use() takes the function of an exercise, not {name!r}; they are {', '.join(known)}"
+        )
     return stand_in(FUNCTIONS[name], fn)

@@ -1,5 +1,7 @@
-"""python -m lib.check                               which exercise meets which adversarial case, and why not
-python -m lib.check fingerprints [exercise ...]   judge the known mistakes anew and write lib/check/fingerprints/"""
+"""python -m lib.check                              which exercise meets which adversarial case, and
+                                                    why not
+python -m lib.check fingerprints [exercise ...]  judge the known mistakes anew and write
+                                                 lib/check/fingerprints/"""
 
 import sys
 from importlib.util import find_spec
@@ -27,12 +29,17 @@ def table() -> str:
 
 def write_fingerprints(names: list[str]) -> None:
     if find_spec("lib.check.mistakes") is None:
-        raise SystemExit("the known mistakes are no part of a release: run this where the course is made")
+        raise SystemExit(
+            "the known mistakes are no part of a release: run this where the course is made"
+        )
     from lib.check import mistakes
 
     unknown = set(names) - {part.name for module in MODULES for part in module.EXERCISE.parts}
     if unknown:
-        raise SystemExit(f"there is no exercise {', '.join(sorted(unknown))}: name functions, as in ring_all_reduce")
+        raise SystemExit(
+            f"there is no exercise {', '.join(sorted(unknown))}: name functions, as in "
+            f"ring_all_reduce"
+        )
     fingerprints.tables.cache_clear()
     for module in MODULES:
         lab = module.__name__.split(".")[2]
@@ -40,7 +47,9 @@ def write_fingerprints(names: list[str]) -> None:
             if (not names or part.name in names) and (made := mistakes.table_of(part, module)):
                 mistakes.write(lab, {part.name: made})
                 shared = sum(len(hints) > 1 for hints in made["prints"].values())
-                print(f"{part.name}: {len(made['prints'])} fingerprints, {shared} of several mistakes")
+                print(
+                    f"{part.name}: {len(made['prints'])} fingerprints, {shared} of several mistakes"
+                )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""An answer on ranks that may raise: what it returned, or the Problem, once its part is over on every rank."""
+"""An answer on ranks that may raise: what it returned, or the Problem, once its part is
+over on every rank."""
 
 import re
 import traceback
@@ -12,10 +13,11 @@ from lib.check.traffic import in_words
 
 
 def attempted(recorder, label, where, fn, *args, **named):
-    """(what an answer returned, None), or (None, the Problem), when its part is over on every rank of control.
+    """(what an answer returned, None), or (None, the Problem), when its part is over on every rank
+    of control.
 
-    label: of the ledger's section. The Problem is "raised", with facts as those of a failed run; "clash"; or "group",
-    where it called for other ranks than are allowed.
+    label: of the ledger's section. The Problem is "raised", with facts as those of a failed run;
+    "clash"; or "group", where it called for other ranks than are allowed.
     """
     out = problem = None
     ledger.mark(label)
@@ -41,8 +43,17 @@ def _of_error(recorder, label, where, error):
         return Problem("clash", in_words(where, found), found.facts, [label, found.trace])
     problem, text = raised(error, where), str(error)
     refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
-    failed = Failed("raised", text, label, recorder.members, None, raised=type(error).__name__, refusals=refusals)
+    failed = Failed(
+        "raised",
+        text,
+        label,
+        recorder.members,
+        None,
+        raised=type(error).__name__,
+        refusals=refusals,
+    )
     problem.facts |= {"failed": failed}
-    ours = traceback.extract_tb(error.__traceback__)[-1].filename == comm.__file__  # then its words tell mistakes apart
+    # then its words tell mistakes apart
+    ours = traceback.extract_tb(error.__traceback__)[-1].filename == comm.__file__
     problem.trace = [label, type(error).__name__, text if ours else sorted(refusals)]
     return problem

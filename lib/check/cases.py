@@ -1,19 +1,22 @@
-"""What functions on ranks are checked on: groups of one launch, sizes, dtypes, inputs whose sums tell who is in them.
+"""What functions on ranks are checked on: groups of one launch, sizes, dtypes, inputs whose sums
+tell who is in them.
 
-Rank r of N gives at element e    4^r * k(e) * fine,    k(e) = 1 + e mod 11.    Four ranks, element 4, fine = 1:
+Rank r of N gives at element e  4^r * k(e) * fine,  where k(e) = 1 + e mod 11. For example, four
+ranks at element 4, with fine = 1:
 
     rank           0    1    2    3
     gives          5   20   80  320      sum  425      425 / 5 = 85 = 1111 in base 4
     without 1      5    .   80  320           405      405 / 5 = 81 = 1101 in base 4
 
-A sum divided by k(e) is a number in base 4 whose digit r says how often rank r is in it: every wrong sum of whole parts
-has a value of its own (`explain.py` reads it). Neighbouring elements differ, and so do the chunks.
+A sum divided by k(e) is a number in base 4 whose digit r says how often rank r is in it: every
+wrong sum of whole parts has a value of its own (`explain.py` reads it). Neighbouring elements
+differ, and so do the chunks.
 
-`fine` makes values that no narrower type holds: float64 has 1 + 2^-30, which float32 rounds to 1, and int64 2^40 + 1,
-which no float holds beside a sum. All stays exact: 20 bits and 30 more.
+`fine` makes values that no narrower type holds: float64 has 1 + 2^-30, which float32 rounds to 1,
+and int64 2^40 + 1, which no float holds beside a sum. All stays exact: 20 bits and 30 more.
 
-What is given and what is expected is made on the CPU. Ranks here are ranks within the group. The last group's are not
-0 to N-1 in the world: whoever mixes them up is found out.
+What is given and what is expected is made on the CPU. Ranks here are ranks within the group. The
+last group's are not 0 to N-1 in the world: whoever mixes them up is found out.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +37,8 @@ FINE = {torch.float64: 1 + 2.0**-30, torch.int64: 2**40 + 1}
 
 @dataclass(frozen=True)
 class Case:
-    """One call: on which global ranks, of how many elements. what: whatever else tells it from the other cases."""
+    """One call: on which global ranks, of how many elements. what: whatever else tells it
+    from the other cases."""
 
     members: tuple[int, ...]
     n: int = 0
@@ -65,7 +69,9 @@ class Case:
     def name(self) -> str:
         """Also the label of the case's section in the ledger."""
         again = "once more" if self.again else ""
-        return ", ".join(filter(None, [self.group, self.what, f"size {self.n}", name_of(self.dtype), again]))
+        return ", ".join(
+            filter(None, [self.group, self.what, f"size {self.n}", name_of(self.dtype), again])
+        )
 
     def rank(self, number) -> str:
         return f"rank {number}" if self.counts_up else f"rank {number} of the group"
@@ -80,7 +86,8 @@ class Setting(Case):
 
 
 def sizes_and_dtypes(world_size):
-    """(n, dtype): what N divides comes first, so that a mistake in the remainder is not taken for any other."""
+    """(n, dtype): what N divides comes first, so that a mistake in the remainder is not
+    taken for any other."""
     f32, f64, i64 = torch.float32, torch.float64, torch.int64
     return [(2 * world_size, f32), (7, f32), (1, f32), (7, i64), (1000, f64)]
 
@@ -89,17 +96,27 @@ SIZES_SAY = "sizes 0 to 1000; float32, float64, int64"
 
 
 def collective_cases():
-    """Every group with every size; then one rank alone, no elements at all, and the first call once more."""
-    cases = [Case(members, n, dtype) for members in GROUPS for n, dtype in sizes_and_dtypes(len(members))]
-    return (*cases, Case(ALONE, 3, torch.float64), Case(GROUPS[2], 0, torch.float32), replace(cases[0], again=1))
+    """Every group with every size; then one rank alone, no elements at all, and the first
+    call once more."""
+    cases = [
+        Case(members, n, dtype) for members in GROUPS for n, dtype in sizes_and_dtypes(len(members))
+    ]
+    return (
+        *cases,
+        Case(ALONE, 3, torch.float64),
+        Case(GROUPS[2], 0, torch.float32),
+        replace(cases[0], again=1),
+    )
 
 
 def in_step(cases, groups_of, one, wire=None):
-    """On every rank: the cases in order, all ranks together, up to the first that is wrong on any rank.
+    """On every rank: the cases in order, all ranks together, up to the first that is wrong on any
+    rank.
 
-    groups_of(cases) -> {case: the group(s) that `one` is given}; one(case, group) -> {"ok": bool, ...}, called on the
-    case's ranks. wire: a group of all ranks to agree on, where answers may call torch's collectives on the world's.
-    Returns one record per case that was run, None where this rank had no part in it.
+    groups_of(cases) -> {case: the group(s) that `one` is given}; one(case, group) -> {"ok": bool,
+    ...}, called on the case's ranks. wire: a group of all ranks to agree on, where answers may call
+    torch's collectives on the world's. Returns one record per case that was run, None where this
+    rank had no part in it.
     """
     groups, seen = groups_of(cases), []
     for case in cases:
@@ -120,13 +137,18 @@ def groups_of(cases):
 
 
 def groups_and_control(cases):
-    """{case: (its group, None for all ranks; another group of the same ranks, which no answer knows)}"""
-    control = {members: dist.new_group(members) for members in dict.fromkeys(case.members for case in cases)}
+    """{case: (its group, None for all ranks; another group of the same ranks, which no
+    answer knows)}"""
+    control = {
+        members: dist.new_group(members)
+        for members in dict.fromkeys(case.members for case in cases)
+    }
     return {case: (group, control[case.members]) for case, group in groups_of(cases).items()}
 
 
 class NotWaitedFor(RuntimeError):
-    """An answer has returned, and what it began may still be in flight: all that comes after would wait for it."""
+    """An answer has returned, and what it began may still be in flight: all that comes
+    after would wait for it."""
 
 
 def called(case, fn, *args, **kwargs):
@@ -152,7 +174,8 @@ def of_world(cases, world_size):
 
 
 def seen(runs, cases):
-    """(run, case, [record of rank 0 of its group, ...]) for the cases that were run; cases: `of_world`'s."""
+    """(run, case, [record of rank 0 of its group, ...]) for the cases that were
+    run; cases: `of_world`'s."""
     for run in runs:
         for number, case in enumerate(of_world(cases, run.world_size)[: len(run.results[0])]):
             yield run, case, [run.results[member][number] for member in case.members]
@@ -181,14 +204,25 @@ def own(rank, n, dtype):
 
 def owner(value, world_size):
     """The rank whose `own` this value is one of, or None."""
-    whole = value.item() // FINE[torch.int64] if value.dtype == torch.int64 else value.item() / FINE.get(value.dtype, 1)
-    return int(whole) // 1000 - 1 if 1000 <= whole < 1000 * (world_size + 1) and whole % 1 == 0 else None
+    whole = (
+        value.item() // FINE[torch.int64]
+        if value.dtype == torch.int64
+        else value.item() / FINE.get(value.dtype, 1)
+    )
+    return (
+        int(whole) // 1000 - 1
+        if 1000 <= whole < 1000 * (world_size + 1) and whole % 1 == 0
+        else None
+    )
 
 
 def draw(seed, *shape, top=3):
-    """Whole numbers of -top..top, without 0, times what float32 does not hold. float64, the same on every rank."""
+    """Whole numbers of -top..top, without 0, times what float32 does not hold. float64, the
+    same on every rank."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    size, sign = (torch.randint(high, shape, generator=generator, device="cpu") for high in (top, 2))
+    size, sign = (
+        torch.randint(high, shape, generator=generator, device="cpu") for high in (top, 2)
+    )
     return ((1 + size) * (2 * sign - 1)).to(backend.device(), torch.float64) * FINE[torch.float64]
 
 
@@ -203,7 +237,12 @@ def name_of(dtype) -> str:
 
 
 def is_a(out, like) -> bool:
-    return type(out) is torch.Tensor and out.shape == like.shape and out.dtype == like.dtype and torch.equal(out, like)
+    return (
+        type(out) is torch.Tensor
+        and out.shape == like.shape
+        and out.dtype == like.dtype
+        and torch.equal(out, like)
+    )
 
 
 def form_of(out) -> str:

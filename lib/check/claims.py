@@ -1,19 +1,23 @@
-"""The usual claims. Each is a judge, (runs) -> None or the Problem; `claim(name, points, says, judge, ...)` takes many.
+"""The usual claims. Each is a judge, (runs) -> None or the Problem; `claim(name, points, says,
+judge, ...)` takes many.
 
-    values          the right result on every rank             kind "value", "form", "returned"
-    left_alone      arguments are as they were                 "input"
-    new             the result has memory of its own           "shared"
-    returns_it      the tensor that holds the result           "not returned"
-    kept            later calls change no earlier result       "not kept"
-    elements        what all ranks send together, and one      "elements", "one rank"     (these three: traffic.py)
-    ring            to the right neighbour only, and rounds    "neighbours", "rounds"
-    only_calls      the calls of what the answer is given      "calls", "group", "another way", "wire dtype", "clash"
-    numbers         plain numbers of functions without ranks   "value", "form", "returned"
-    refuses         errors for what cannot be                  "accepted"
-    noted           what the measure itself has found wrong    as there
+    values      the right result on every rank            kind "value", "form", "returned"
+    left_alone  arguments are as they were                "input"
+    new         the result has memory of its own          "shared"
+    returns_it  the tensor that holds the result          "not returned"
+    kept        later calls change no earlier result      "not kept"
+    elements    what all ranks send together, and one     "elements", "one rank"
+    ring        to the right neighbour only, and rounds   "neighbours", "rounds"
+    only_calls  the calls of what the answer is given     "calls", "group", "another way",
+                                                          "wire dtype", "clash"
+    numbers     plain numbers of functions without ranks  "value", "form", "returned"
+    refuses     errors for what cannot be                 "accepted"
+    noted       what the measure itself has found wrong   as there
 
-facts: case, rank, want, got (in what form), and what `explain` found. Records are those of `calls.py`, or have the keys
-that a claim names.
+elements, ring and only_calls are in traffic.py.
+
+facts: case, rank, want, got (in what form), and what `explain` found. Records are those of
+`calls.py`, or have the keys that a claim names.
 """
 
 from math import isclose, isfinite
@@ -59,7 +63,8 @@ def each(cases, problem):
 
 
 def values(calls, explain=None, what="the result"):
-    """explain(case, rank, got, want, records) -> Problem, or None: then the form or the first wrong element is told."""
+    """explain(case, rank, got, want, records) -> Problem, or None: then the form or the first wrong
+    element is told."""
 
     def judge(runs):
         for _, case, records in seen(runs, calls.cases):
@@ -68,11 +73,20 @@ def values(calls, explain=None, what="the result"):
                 continue
             rank, want = wrong[0], calls.want(case, wrong[0])
             found = form(f"{case.name}: {case.rank(rank)}", records[rank]["got"], want, what)
-            explained = explain(case, rank, records[rank]["got"], want, records) if explain else None
+            explained = (
+                explain(case, rank, records[rank]["got"], want, records) if explain else None
+            )
             if explained is None or (found and found.kind == "returned"):
-                explained = found or element(f"{case.name}: {case.rank(rank)}", records[rank]["got"], want)
+                explained = found or element(
+                    f"{case.name}: {case.rank(rank)}", records[rank]["got"], want
+                )
             right = [r for r in range(case.world_size) if r not in wrong]
-            explained.facts = {"case": case, "rank": rank, "wrong": wrong, "right": right} | explained.facts
+            explained.facts = {
+                "case": case,
+                "rank": rank,
+                "wrong": wrong,
+                "right": right,
+            } | explained.facts
             explained.trace = [
                 case.name,
                 explained.kind,
@@ -86,12 +100,20 @@ def values(calls, explain=None, what="the result"):
 
 def form(where, got, want, what="the result"):
     """A Problem unless `got` is a tensor of the shape and dtype of `want`."""
-    facts = {"dtype": False, "got": form_of(got) if torch.is_tensor(got) else got, "want": form_of(want)}
+    facts = {
+        "dtype": False,
+        "got": form_of(got) if torch.is_tensor(got) else got,
+        "want": form_of(want),
+    }
     if not torch.is_tensor(got):
-        return Problem("returned", f"{where} returned {got}, expected {what}, {form_of(want)}", facts)
+        return Problem(
+            "returned", f"{where} returned {got}, expected {what}, {form_of(want)}", facts
+        )
     if got.shape != want.shape or got.dtype != want.dtype:
         facts |= {"dtype": got.shape == want.shape, "numel": got.numel()}
-        return Problem("form", f"{where} returned {form_of(got)}, expected {what}, {form_of(want)}", facts)
+        return Problem(
+            "form", f"{where} returned {form_of(got)}, expected {what}, {form_of(want)}", facts
+        )
     return None
 
 
@@ -124,14 +146,20 @@ def new(cases):
     def problem(case, rank, record):
         if not record["shared"]:
             return None
-        text = f"{case.name}: {case.rank(rank)} returned its own {record['shared'][0]}, or a view of it: "
-        return Problem("shared", text + "who changes the result changes that too", {"case": case, "rank": rank})
+        text = (
+            f"{case.name}: {case.rank(rank)} returned its own {record['shared'][0]}, or a view of "
+            f"it: "
+        )
+        return Problem(
+            "shared", text + "who changes the result changes that too", {"case": case, "rank": rank}
+        )
 
     return each(cases, problem)
 
 
 def returns_it(cases, name="tensor"):
-    """The function returns the tensor that holds the result, or one with the same numbers in the same memory."""
+    """The function returns the tensor that holds the result, or one with the same numbers
+    in the same memory."""
 
     def problem(case, rank, record):
         if isinstance(record["returned"], str) and record["returned"] == "it":
@@ -149,14 +177,17 @@ def kept(cases):
     def problem(case, rank, record):
         if record["kept"]:
             return None
-        text = f"{case.name}: {case.rank(rank)}'s result was right, and has changed with a later call"
+        text = (
+            f"{case.name}: {case.rank(rank)}'s result was right, and has changed with a later call"
+        )
         return Problem("not kept", text, {"case": case, "rank": rank})
 
     return each(cases, problem)
 
 
 def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
-    """Of a function without ranks, measured as {case: what it returned}: the number expected(*case), to rounding.
+    """Of a function without ranks, measured as {case: what it returned}: the number
+    expected(*case), to rounding.
 
     words(*case): the case in words. unit: by what numbers are multiplied where they are printed.
     facts: wrong, {case: (got, expected)} of all that are wrong.
@@ -165,26 +196,40 @@ def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
     @without_ranks
     def judge(got_of):
         off = {case: _ratio(got, expected(*case)) for case, got in got_of.items() if is_number(got)}
-        wrong = {case: ratio for case, ratio in off.items() if not isclose(ratio, 1, rel_tol=tolerance)}
+        wrong = {
+            case: ratio for case, ratio in off.items() if not isclose(ratio, 1, rel_tol=tolerance)
+        }
         for case in cases:
             got, want = got_of[case], expected(*case)
             if is_number(got) and case not in wrong:
                 continue
             if not is_number(got):
                 text = f"{words(*case)}: expected {_shown(want * unit)}{unit_name}, got "
-                return Problem("returned", f"{text}{got!r:.60}, a {type(got).__name__}", {"got": form_of(got)})
-            x, y = two(float(want * unit), float(got * unit)) if isinstance(want, float) else two(want, got)
+                return Problem(
+                    "returned", f"{text}{got!r:.60}, a {type(got).__name__}", {"got": form_of(got)}
+                )
+            x, y = (
+                two(float(want * unit), float(got * unit))
+                if isinstance(want, float)
+                else two(want, got)
+            )
             said = f" = {times(got, want)}" if want else ""
-            text = f"{words(*case)}: expected {_grouped(x)}{unit_name}, got {_grouped(y)}{unit_name}{said}"
+            text = (
+                f"{words(*case)}: expected {_grouped(x)}{unit_name}, got "
+                f"{_grouped(y)}{unit_name}{said}"
+            )
             facts = {"wrong": {case: (got_of[case], expected(*case)) for case in wrong}}
-            return Problem("value", text, facts, [[*map(str, case), ratio] for case, ratio in wrong.items()])
+            return Problem(
+                "value", text, facts, [[*map(str, case), ratio] for case, ratio in wrong.items()]
+            )
         return None
 
     return judge
 
 
 def refuses(results, kinds=(ValueError, TypeError)):
-    """results(runs) -> {what was asked for: the exception, or what was returned}: each is refused by a clear error."""
+    """results(runs) -> {what was asked for: the exception, or what was returned}: each is refused
+    by a clear error."""
 
     def judge(runs):
         for what, got in results(runs).items():
@@ -218,7 +263,8 @@ def _grouped(digits):
 
 
 def _ratios(got, want):
-    """For the trace: at most the first eight numbers of a result, as ratios, or with its form where that is wrong."""
+    """For the trace: at most the first eight numbers of a result, as ratios, or with its form where
+    that is wrong."""
     if not torch.is_tensor(got):
         return got
     first = got.flatten()[:8]
@@ -230,7 +276,8 @@ def _ratios(got, want):
 
 
 def off(where, got, want, tolerance=1e-12):
-    """The Problem of a tensor that is not `want`, up to rounding: kind "form" or "value"; None where it is.
+    """The Problem of a tensor that is not `want`, up to rounding: kind "form" or "value"; None
+    where it is.
 
     tolerance: of the largest number in `want`, or of 1.
     """
@@ -243,16 +290,31 @@ def off(where, got, want, tolerance=1e-12):
     close = lambda a, b: (a - b).abs() <= most
     if close(got, want).all():
         return None
-    problem, first = element(where, got, want, close), int((~close(got, want)).flatten().nonzero()[0])
-    problem.trace = [where, first, problem.facts["narrowed"], [float(x) for x in got.flatten()[first : first + 8]]]
+    problem, first = (
+        element(where, got, want, close),
+        int((~close(got, want)).flatten().nonzero()[0]),
+    )
+    problem.trace = [
+        where,
+        first,
+        problem.facts["narrowed"],
+        [float(x) for x in got.flatten()[first : first + 8]],
+    ]
     return problem
 
 
-CAUSES = {"raised": 0, "unreadable": 0, "group": 0, "clash": 1}  # one rank's error is what others' calls do not fit
+# one rank's error is what others' calls do not fit
+CAUSES = {
+    "raised": 0,
+    "unreadable": 0,
+    "group": 0,
+    "clash": 1,
+}
 
 
 def noted(cases, key, among=None):
-    """A Problem that the records have under this name; in one case the rank's of which the others came.
+    """A Problem that the records have under this name; in one case the rank's of which the others
+    came.
 
     among: only the Problems in these of the cases.
     """
@@ -270,13 +332,23 @@ def noted(cases, key, among=None):
 
 
 def compared(where, got, want, tolerance=1e-12):
-    """The Problem of a tensor that is not `want` up to rounding, of the largest number expected or of 1; None: it is.
+    """The Problem of a tensor that is not `want` up to rounding, of the largest number expected or
+    of 1; None: it is.
 
     kinds "form", "value"; facts: narrowed, and factor: got = factor x expected everywhere, or None.
     """
     if not torch.is_tensor(got) or got.shape != want.shape or got.dtype != want.dtype:
-        facts = {"dtype": torch.is_tensor(got) and got.shape == want.shape, "factor": None, "got": form_of(got)}
-        return Problem("form", f"{where}: expected {form_of(want)}, got {form_of(got)}", facts, [where, form_of(got)])
+        facts = {
+            "dtype": torch.is_tensor(got) and got.shape == want.shape,
+            "factor": None,
+            "got": form_of(got),
+        }
+        return Problem(
+            "form",
+            f"{where}: expected {form_of(want)}, got {form_of(got)}",
+            facts,
+            [where, form_of(got)],
+        )
     got, want = got.detach(), want.detach()
     largest = max(1.0, want.abs().max().item()) if want.numel() else 1.0
     within = lambda most, to: bool(((got - to).abs() <= most * largest).all())

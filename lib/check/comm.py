@@ -5,12 +5,14 @@
     rank 2     2 over 2 3         2 over 2 3         over
     rank 3     2 over 2 3 done    2 over 2 3 done    over
 
-Ranks need not call in step. In every round each rank tells all others what it is about to do: op, ranks, elements,
-dtype. A call on which all its ranks agree is done in this round, in the order of the ranks: the same bits on all. The
-others wait. Where nothing can be done, all who wait raise a Clash; on a wire of their own they would wait for ever. A
-rank whose part is over tells so until it is over on all.
+Ranks need not call in step. In every round each rank tells all others what it is about to do: op,
+ranks, elements, dtype. A call on which all its ranks agree is done in this round, in the order of
+the ranks: the same bits on all. The others wait. Where nothing can be done, all who wait raise a
+Clash; on a wire of their own they would wait for ever. A rank whose part is over tells so until it
+is over on all.
 
-They talk on the group `control`, which no answer knows: what the books show on another group was sent beside them.
+They talk on the group `control`, which no answer knows: what the books show on another group was
+sent beside them.
 """
 
 import contextlib
@@ -28,16 +30,34 @@ from lib.collectives.local import combiner, finish
 from lib.ledger.record import OPS as IN_THE_LEDGER
 
 OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
-_LIBS = [*(getattr(collectives, name) for name in collectives.__all__), p2p.send, p2p.recv, p2p.send_recv, p2p.exchange]
-# As the ledger names them. That they are not the given ones is a claim (`only_calls`), with better words.
-COLLECTIVES = (*IN_THE_LEDGER.values(), *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS))
+_LIBS = [
+    *(getattr(collectives, name) for name in collectives.__all__),
+    p2p.send,
+    p2p.recv,
+    p2p.send_recv,
+    p2p.exchange,
+]
+# As the ledger names them. That they are not the given ones is a claim (`only_calls`), with better
+# words.
+COLLECTIVES = (
+    *IN_THE_LEDGER.values(),
+    *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS),
+)
 MAY_CALL = (*(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *COLLECTIVES)
 DTYPES = (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )  # fmt: skip
-INLINE = 4096  # bytes of a call's numbers that travel with what is told of it: one round instead of two
-REDUCTIONS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
+INLINE = (
+    4096  # bytes of a call's numbers that travel with what is told of it: one round instead of two
+)
+REDUCTIONS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.MIN: "min",
+}
 
 
 class Clash(Exception):
@@ -57,16 +77,19 @@ class Call(NamedTuple):
     dtype: torch.dtype
     ranks: tuple[int, ...]
     reduction: str = ""
-    counts: tuple[int, ...] = ()  # all_to_all: rows to each rank, then from each; broadcast: the source
+    counts: tuple[
+        int, ...
+    ] = ()  # all_to_all: rows to each rank, then from each; broadcast: the source
 
 
 class Recorder:
     """One rank's collectives. Make it on every rank of `control`.
 
-    allowed: the sets of ranks over which an answer may call; a call for others is noted (`stray`) and done over the
-        first of them. None: any ranks of control.
-    before: before(Call) is called as each call begins; it may look at the memory, or wait (overlap.py).
-    raises: False for calls in the background, whose thread a Clash would end: it is noted, and a call that nobody
+    allowed: the sets of ranks over which an answer may call; a call for others is noted (`stray`)
+        and done over the first of them. None: any ranks of control.
+    before: before(Call) is called as each call begins; it may look at the memory, or wait
+    (overlap.py). raises: False for calls in the background, whose thread a Clash would end: it is
+    noted, and a call that nobody
         joins is done with this rank's own numbers as those of all.
     """
 
@@ -111,29 +134,42 @@ class Recorder:
         """(rows, ...): what was received, by sender. Counts are rows; None: equal blocks."""
         N = len(self._ranks(group))
         if (send_counts is None) != (recv_counts is None):
-            raise ValueError("pass both send_counts and recv_counts: a rank cannot guess what the others send it")
+            raise ValueError(
+                "pass both send_counts and recv_counts: a rank cannot guess what the others send it"
+            )
         counts = [
-            [len(tensor) // N] * N if one is None else [int(n) for n in one] for one in (send_counts, recv_counts)
+            [len(tensor) // N] * N if one is None else [int(n) for n in one]
+            for one in (send_counts, recv_counts)
         ]
         if any(len(one) != N or min(one) < 0 for one in counts) or sum(counts[0]) != len(tensor):
-            text = f"send_counts={counts[0]} and recv_counts={counts[1]}: one count for each of {N} ranks"
+            text = (
+                f"send_counts={counts[0]} and recv_counts={counts[1]}: one count for each of {N} "
+                f"ranks"
+            )
             raise ValueError(f"{text}, and the first sum to the tensor's {len(tensor)} rows")
         ranks, parts = self._do("all_to_all", tensor, group, extra=[*counts[0], *counts[1]])
         me, blocks = ranks.index(self.rank), []
         for r in ranks:
             sends = self.extras[r][:N]
-            blocks.append(parts[r].view(-1, *tensor.shape[1:]).split(sends)[me] if sum(sends) else parts[r][:0])
+            blocks.append(
+                parts[r].view(-1, *tensor.shape[1:]).split(sends)[me]
+                if sum(sends)
+                else parts[r][:0]
+            )
         return torch.cat([block.reshape(-1, *tensor.shape[1:]) for block in blocks])
 
     def wrap(self, name, fn):
-        """One of lib's functions fn(*args, group, all_reduce), as an answer gets it: given(*args, group)."""
+        """One of lib's functions fn(*args, group, all_reduce), as an answer gets it:
+        given(*args, group)."""
 
         def given(*args, **named):
             *args, group = (*args, named.get("group")) if "group" in named else args
             self._ranks(group, name)
             self.used[name] += 1
             return fn(
-                *args, self.control, lambda tensor, _=None, op=dist.ReduceOp.SUM: self.all_reduce(tensor, group, op)
+                *args,
+                self.control,
+                lambda tensor, _=None, op=dist.ReduceOp.SUM: self.all_reduce(tensor, group, op),
             )
 
         return given
@@ -144,7 +180,8 @@ class Recorder:
 
     def end(self):
         """The answer has returned here, or raised; returns when it has on every rank of control."""
-        with contextlib.suppress(RuntimeError):  # not run, as something under way has raised: that is told elsewhere
+        # not run, as something under way has raised: that is told elsewhere
+        with contextlib.suppress(RuntimeError):
             _in_turn(lambda: None)
         for group, work in list(background.in_use.items()):  # nobody waited for it, and nobody will
             if work.is_completed():
@@ -163,21 +200,42 @@ class Recorder:
 
     def record(self):
         """For `only_calls`."""
-        return {"calls": self.calls, "stray": self.stray, "clash": self.clash, "control": self.control.group_name}
+        return {
+            "calls": self.calls,
+            "stray": self.stray,
+            "clash": self.clash,
+            "control": self.control.group_name,
+        }
 
     def _ranks(self, group, op=""):
-        """The global ranks that are called: the answer's or, where it may not, those that it should have taken."""
-        ranks = tuple(dist.get_process_group_ranks(group)) if group != dist.GroupMember.NON_GROUP_MEMBER else ()
-        allowed = self.allowed or ([self.members] if not {self.rank} <= set(ranks) <= set(self.members) else [ranks])
+        """The global ranks that are called: the answer's or, where it may not, those that
+        it should have taken."""
+        ranks = (
+            tuple(dist.get_process_group_ranks(group))
+            if group != dist.GroupMember.NON_GROUP_MEMBER
+            else ()
+        )
+        allowed = self.allowed or (
+            [self.members] if not {self.rank} <= set(ranks) <= set(self.members) else [ranks]
+        )
         if ranks not in allowed:
             self.stray = self.stray or (op, ranks)
             return next((one for one in allowed if self.rank in one), (self.rank,))
         return ranks
 
     def _do(self, op, tensor, group, reduction=None, extra=()):
-        """({global rank: its elements, flat}, in the order of the ranks) once all ranks of the call agree."""
+        """({global rank: its elements, flat}, in the order of the ranks) once all ranks of
+        the call agree."""
         ranks = self._ranks(group, op)
-        call = Call(op, self.phase, tensor.numel(), tensor.dtype, ranks, REDUCTIONS.get(reduction, ""), tuple(extra))
+        call = Call(
+            op,
+            self.phase,
+            tensor.numel(),
+            tensor.dtype,
+            ranks,
+            REDUCTIONS.get(reduction, ""),
+            tuple(extra),
+        )
         self.calls.append(call)
         return _in_turn(lambda: self._done(call, tensor, extra))
 
@@ -220,10 +278,13 @@ class Recorder:
         """What all ranks of control do: (heads, the first INLINE bytes of their numbers)."""
         told = torch.tensor(head, device=backend.device()).view(torch.uint8)
         both = self._gather(torch.cat([told, _bytes(tensor, INLINE, 0)]))
-        return [one[: len(told)].view(torch.int64).tolist() for one in both], [one[len(told) :] for one in both]
+        return [one[: len(told)].view(torch.int64).tolist() for one in both], [
+            one[len(told) :] for one in both
+        ]
 
     def _gather(self, mine):
-        """What every rank of control has, of one size, over the first: ranks that share cores pay for each message."""
+        """What every rank of control has, of one size, over the first: ranks that share cores pay
+        for each message."""
         whole = mine.new_empty(self.N, *mine.shape)
         dist.gather(mine, [*whole] if self.place == 0 else None, group=self.control, group_dst=0)
         dist.broadcast(whole, group=self.control, group_src=0)
@@ -237,12 +298,15 @@ class Recorder:
         return [
             i
             for i, head in enumerate(heads)
-            if head[0] and all(self._fit(head, heads[j]) for j in self._of(head)) and self._counts_fit(head, heads)
+            if head[0]
+            and all(self._fit(head, heads[j]) for j in self._of(head))
+            and self._counts_fit(head, heads)
         ]
 
     @staticmethod
     def _fit(a, b):
-        """Are these two heads of one call? Only gathered chunks, and rows that change places, may differ in size."""
+        """Are these two heads of one call? Only gathered chunks, and rows that change places, may
+        differ in size."""
         alike = [0, 2, 3, 4] if OPS[a[0]] in ("all_gather", "all_to_all") else [0, 1, 2, 3, 4]
         return all(a[i] == b[i] for i in alike) and (OPS[a[0]] != "broadcast" or a[7] == b[7])
 
@@ -251,16 +315,23 @@ class Recorder:
         if OPS[head[0]] != "all_to_all":
             return True
         N = len(places)
-        return all(heads[i][7 + b] == heads[j][7 + N + a] for a, i in enumerate(places) for b, j in enumerate(places))
+        return all(
+            heads[i][7 + b] == heads[j][7 + N + a]
+            for a, i in enumerate(places)
+            for b, j in enumerate(places)
+        )
 
     def _exchange(self, heads, done, begun, tensor=None):
-        """{global rank: flat elements} of all whose calls are done now. begun: what `_tell` gave of them."""
+        """{global rank: flat elements} of all whose calls are done now. begun: what
+        `_tell` gave of them."""
         rest = max(heads[i][5] for i in done) - INLINE
         if rest > 0:
             mine = _bytes(tensor if self.place in done else None, rest, INLINE)
             begun = [torch.cat(both) for both in zip(begun, self._gather(mine), strict=True)]
         # A copy of its own is aligned for every dtype.
-        return {self.members[i]: begun[i][: heads[i][5]].clone().view(DTYPES[heads[i][2]]) for i in done}
+        return {
+            self.members[i]: begun[i][: heads[i][5]].clone().view(DTYPES[heads[i][2]]) for i in done
+        }
 
     def _reduced(self, ranks, parts, op, tensor):
         combine = combiner(op, tensor)
@@ -273,10 +344,21 @@ class Recorder:
         """Who waits for whom: for a rank that is over, if there is one."""
         what = lambda head: f"{OPS[head[0]]} of {head[1]} {str(DTYPES[head[2]])[6:]}"
         says = lambda i: what(heads[i]) if heads[i][0] else "has returned"
-        pairs = [(i, j) for i, one in enumerate(heads) if one[0] for j in self._of(one) if not self._fit(one, heads[j])]
-        pairs = pairs or [(i, j) for i, one in enumerate(heads) if one[0] for j in self._of(one) if i != j]
+        pairs = [
+            (i, j)
+            for i, one in enumerate(heads)
+            if one[0]
+            for j in self._of(one)
+            if not self._fit(one, heads[j])
+        ]
+        pairs = pairs or [
+            (i, j) for i, one in enumerate(heads) if one[0] for j in self._of(one) if i != j
+        ]
         i, j = min(pairs, key=lambda pair: (heads[pair[1]][0] != 0, pair))
-        facts = {"over": [self.members[x] for x, one in enumerate(heads) if not one[0]], "phase": self.phase}
+        facts = {
+            "over": [self.members[x] for x, one in enumerate(heads) if not one[0]],
+            "phase": self.phase,
+        }
         facts |= {"ops": [OPS[one[0]] for one in heads], "elements": [one[1] for one in heads]}
         facts["dtype"] = heads[i][2] != heads[j][2] and heads[j][0] != 0
         facts["ranks"] = tuple(self.members[x] for x in self._of(heads[i]))
@@ -294,7 +376,8 @@ def _bytes(tensor, n, start):
 
 
 def _in_turn(fn):
-    """fn(); while anything is under way in the background, by that thread, when it comes to it: ranks stay in order."""
+    """fn(); while anything is under way in the background, by that thread, when it comes to it:
+    ranks stay in order."""
     if background.in_use and not background.is_this_thread():
         return background.start(fn).wait()
     return fn()

@@ -1,4 +1,5 @@
-"""What a graded check is made of, as data; `framework.py` runs it, `claims.py` and `symptoms.py` have the usual parts.
+"""What a graded check is made of, as data; `framework.py` runs it, `claims.py` and `symptoms.py`
+have the usual parts.
 
 Exercise  =  what to run on each rank  +  claims  +  hints
 Bundle    =  a few exercises of one short function each, checked together
@@ -13,11 +14,13 @@ from typing import Any
 
 from lib.ledger.read import Ledger
 
-# The adversarial cases. Each exercise meets each, or says in `leaves_out` why not; `python -m lib.check` prints which.
+# The adversarial cases. Each exercise meets each, or says in `leaves_out` why not; `python -m
+# lib.check` prints which.
 ADVERSARIAL = {
     "precise": "values that no narrower type holds: float32 on the wire of a float64 tensor fails",
     "under way": "two calls under way at once, with different groups and shapes",
-    "again": "a second call, and calls in another order; what the first returned is looked at again",
+    "again": "a second call, and calls in another order; what the first returned is looked at "
+    "again",
     "empty rank": "a rank that has nothing: n = 0, no tokens, no gradients",
     "alone": "N = 1",
     "generators": "iterators where the notebook gives iterators",
@@ -30,7 +33,8 @@ ALWAYS = "an answer that never returns, exits or interrupts is judged in every e
 
 
 class CheckFailed(AssertionError):
-    """The answer is not right yet. The message is the first claim that failed; the details were printed above it."""
+    """The answer is not right yet. The message is the first claim that failed; the details were
+    printed above it."""
 
     def _render_traceback_(self):  # in a notebook: one line instead of the frames of lib
         return [f"CheckFailed: {self}"]
@@ -49,8 +53,9 @@ class Run:
 class Problem:
     """What is wrong, in words.
 
-    kind: which sort; facts: what hints look at, never the words: numbers, ranks, flags (claims.py says which).
-    trace: what tells one mistake from another more finely than the words: numbers, rounded, and names. See
+    kind: which sort; facts: what hints look at, never the words: numbers, ranks, flags (claims.py
+    says which). trace: what tells one mistake from another more finely than the words: numbers,
+    rounded, and names. See
         `fingerprints.py`. None: the words do.
     """
 
@@ -90,13 +95,16 @@ class Hint:
 class Exercise:
     """One graded exercise.
 
-    measure: measure(student's function) -> what was seen (plain data and tensors). It runs on every rank, and puts
-        `ledger.mark(label)` before and `ledger.mark("")` after each call of the student's function.
-    worlds: the numbers of ranks it runs on; () for a function that needs no ranks: `measure` runs here, as world 0.
-    may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer may be built from.
-    reference: lib's function of the same name and signature, for `use`.
+    measure: measure(student's function) -> what was seen (plain data and tensors). It runs on every
+        rank, and puts `ledger.mark(label)` before and `ledger.mark("")` after each call of the
+        student's function.
+    worlds: the numbers of ranks it runs on; () for a function that needs no ranks: `measure` runs
+    here, as world 0. may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv")
+    that an answer may be built from. reference: lib's function of the same name and signature, for
+    `use`.
     bonus: its points come on top of the lab's 100 (the notebook tags the check's cell "bonus").
-    leaves_out: {name in ADVERSARIAL: why it does not apply}; left_out.py has the usual reasons. That a function has no
+    leaves_out: {name in ADVERSARIAL: why it does not apply}; left_out.py has the usual reasons.
+    That a function has no
         attributes need not be said.
     """
 
@@ -112,9 +120,13 @@ class Exercise:
 
     def __post_init__(self):
         if unknown := set(self.leaves_out) - set(ADVERSARIAL):
-            raise ValueError(f"{self.name} leaves out {sorted(unknown)}; there are {', '.join(ADVERSARIAL)}")
+            raise ValueError(
+                f"{self.name} leaves out {sorted(unknown)}; there are {', '.join(ADVERSARIAL)}"
+            )
         if isfunction(self.reference):
-            object.__setattr__(self, "leaves_out", {"attributes": "a function has none"} | self.leaves_out)
+            object.__setattr__(
+                self, "leaves_out", {"attributes": "a function has none"} | self.leaves_out
+            )
 
     @property
     def points(self) -> int:
@@ -127,7 +139,8 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Several short functions that belong together. Each is judged by itself: one that fails costs only its own points.
+    """Several short functions that belong together. Each is judged by itself: one that fails costs
+    only its own points.
 
     parts: in the order in which the check takes the functions; a part has the name of its function.
     """
@@ -147,7 +160,8 @@ class Bundle:
 
 @dataclass
 class Outcome:
-    """How a check ended. hint: the name of the hint that was given, or None; parts: a Bundle's, one by one."""
+    """How a check ended. hint: the name of the hint that was given, or None; parts: a
+    Bundle's, one by one."""
 
     points: int
     max_points: int

@@ -1,37 +1,48 @@
 """All graded exercises, in the order of the notebooks; each is a file in the folder of its lab.
 
-Only the kernel needs them all. A rank needs one: it gets the `measure` of an exercise, and imports that file alone.
+Only the kernel needs them all. A rank needs one: it gets the `measure` of an exercise, and imports
+that file alone.
 """
 
 from importlib import import_module
 
 FILES = {
     "lab0": (
-        "model_state_bytes", "training_days", "four_splits", "send_recv", "broadcast", "ring_reduce_scatter",
-        "ring_all_gather", "ring_all_reduce", "all_to_all", "all_reduce_time", "hierarchical_all_reduce",
+        "model_state_bytes", "training_days", "four_splits", "send_recv", "broadcast",
+        "ring_reduce_scatter",
+        "ring_all_gather", "ring_all_reduce", "all_to_all", "all_reduce_time",
+        "hierarchical_all_reduce",
         "seconds_lost", "blame",
     ),
     "lab1": (
-        "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "exposed_seconds",
+        "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped",
+        "exposed_seconds",
         "accumulate", "sample_indices", "loss_scaler", "outer_step",
     ),
     "lab2": (
-        "balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1", "zb_v", "fastest",
+        "balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1",
+        "zb_v", "fastest",
     ),
     "lab3": (
-        "f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence", "split_state_dict",
+        "f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence",
+        "split_state_dict",
         "merge_attention", "ring_attention", "ulysses_attention",
     ),
-    "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute", "muon", "async_checkpoint"),
+    "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute", "muon",
+    "async_checkpoint"),
     "lab5": (
-        "gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients",
+        "gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel",
+        "reduce_gradients",
         "hide_exchange", "dropless_experts",
     ),
     "lab6": (
-        "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "findings", "plan_costs", "choose_plan",
+        "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "findings", "plan_costs",
+        "choose_plan",
         "shares", "goodput", "capstone",
     ),
 }  # fmt: skip
-MODULES = [import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files]
+MODULES = [
+    import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files
+]
 EXERCISES = {module.EXERCISE.name: module.EXERCISE for module in MODULES}
 FUNCTIONS = {part.name: part for exercise in EXERCISES.values() for part in exercise.parts}

@@ -1,11 +1,13 @@
-"""What a wrong number says about the mistake: whose part is missing, counted twice, or lies in another's place.
+"""What a wrong number says about the mistake: whose part is missing, counted twice, or lies in
+another's place.
 
     got / k(e)  in base 4      rank 3 2 1 0
     81                              1 1 0 1     without rank 1
     101                             1 2 1 1     rank 2 twice
     255                             3 3 3 3     3 x expected
 
-The inputs that make this possible are those of `cases.py`; `shares` reads any sum of known parts, by least squares.
+The inputs that make this possible are those of `cases.py`; `shares` reads any sum of known parts,
+by least squares.
 """
 
 from fractions import Fraction
@@ -18,7 +20,8 @@ from lib.check.exercise import Problem
 
 
 def two(want, got) -> tuple[str, str]:
-    """Both numbers with as many digits as they differ in: ("33.90841", "33.90842"), never twice the same."""
+    """Both numbers with as many digits as they differ in: ("33.90841", "33.90842"), never
+    twice the same."""
     want, got = (x.item() if isinstance(x, torch.Tensor) else x for x in (want, got))
     if isinstance(want, float) and isinstance(got, float):
         whole = lambda x: isfinite(x) and x.is_integer() and abs(x) < 1e15
@@ -30,7 +33,8 @@ def two(want, got) -> tuple[str, str]:
 
 
 def times(got: float, want: float) -> str:
-    """ "0.98 x expected", with as many digits as it differs from 1 in; "" where nothing is expected."""
+    """ "0.98 x expected", with as many digits as it differs from 1 in; "" where
+    nothing is expected."""
     if not want or got == want or not isfinite(got):
         return ""
     digits = next((d for d in (4, 7, 10, 13, 16) if f"{got / want:.{d}g}" != "1"), 17)
@@ -39,28 +43,43 @@ def times(got: float, want: float) -> str:
 
 def narrowed(got, want) -> bool:
     """Are these the right numbers, but rounded, as to the 24, 11 or 8 bits of a narrower type?"""
-    if not torch.is_tensor(got) or got.shape != want.shape or torch.equal(got, want) or not want.numel():
+    if (
+        not torch.is_tensor(got)
+        or got.shape != want.shape
+        or torch.equal(got, want)
+        or not want.numel()
+    ):
         return False
     off = (got.double() - want.double()).abs()
     return bool((off <= 2.0**-6 * want.double().abs()).all())
 
 
 def read_sum(case, rank, got, start=0):
-    """(what is wrong in words, facts for the hints); got: the elements start, start+1, ... of `rank`'s sum.
+    """(what is wrong in words, facts for the hints); got: the elements start, start+1, ... of
+    `rank`'s sum.
 
-    facts: absent and doubled ranks, own (nothing was added), factor (got = factor x expected), divided, moved (the
-    chunk that lies here instead), tail (only the remainder is wrong), narrowed (a narrower type was between).
+    facts: absent and doubled ranks, own (nothing was added), factor (got = factor x expected),
+    divided, moved (the chunk that lies here instead), tail (only the remainder is wrong), narrowed
+    (a narrower type was between).
     """
     world_size, n = case.world_size, case.n
     want = total(world_size, n, case.dtype)[start : start + len(got)]
     wrong = (got != want).nonzero().flatten()
     first = int(wrong[0])
     here = _chunk_of(start + first, n, world_size)
-    same = wrong[(wrong + start >= here.start) & (wrong + start < here.stop)]  # of one chunk: one mistake
+    # of one chunk: one mistake
+    same = wrong[(wrong + start >= here.start) & (wrong + start < here.stop)]
     x, y = two(want[first], got[first])
     line = f"{case.name}: {case.rank(rank)}, element {start + first}: expected {x}, got {y}"
 
-    facts = {"absent": [], "doubled": [], "own": False, "factor": None, "divided": False, "moved": None}
+    facts = {
+        "absent": [],
+        "doubled": [],
+        "own": False,
+        "factor": None,
+        "divided": False,
+        "moved": None,
+    }
     facts |= {"case": case, "rank": rank, "tail": False, "narrowed": False}
     units = k(n)[same + start]  # k(e) of the wrong elements
     fine = FINE.get(case.dtype, 1)
@@ -68,7 +87,9 @@ def read_sum(case, rank, got, start=0):
     counts = _counts(plain(got[same]), units, world_size)
     if counts is None and narrowed(got, want):
         return f"{line}\n{rounded_words(case.dtype)}", facts | {"narrowed": True}
-    text, more = _explain(case, rank, got[same], want[same], counts, y, same[0] + start, plain, units[0])
+    text, more = _explain(
+        case, rank, got[same], want[same], counts, y, same[0] + start, plain, units[0]
+    )
     facts |= more
     facts["tail"] = n % world_size > 0 and 0 < len(got) - len(wrong) == first
     if facts["tail"]:
@@ -78,7 +99,10 @@ def read_sum(case, rank, got, start=0):
 
 
 def rounded_words(dtype) -> str:
-    return f"These are the right numbers, rounded: on the way they were in a type narrower than {str(dtype)[6:]}."
+    return (
+        f"These are the right numbers, rounded: on the way they were in a type narrower than "
+        f"{str(dtype)[6:]}."
+    )
 
 
 def _fits(t, fine):
@@ -105,8 +129,15 @@ def _explain(case, rank, got, want, counts, y, element, plain, unit):
         moved, counts = other
         absent = [r for r, count in enumerate(counts) if count == 0]
         lacks = f", without {who(absent)}" if absent else ", finished"
-        return f"{y} belongs to chunk {moved} of the sum{lacks}.", {"moved": moved, "absent": absent}
-    return f"{y} is no sum of what the ranks have at this element: values of different elements were added.", {}
+        return f"{y} belongs to chunk {moved} of the sum{lacks}.", {
+            "moved": moved,
+            "absent": absent,
+        }
+    return (
+        f"{y} is no sum of what the ranks have at this element: values of different elements were "
+        f"added.",
+        {},
+    )
 
 
 def _of_counts(rank, counts, y, facts, dtype, unit):
@@ -121,14 +152,23 @@ def _of_counts(rank, counts, y, facts, dtype, unit):
     if facts["factor"]:
         return f"{y} = {facts['factor']} x expected."
     if not absent:
-        return f"{y} is the sum with {_and(f'{has(r)} counted {_times(counts[r])}' for r in doubled)}."
+        return (
+            f"{y} is the sum with {_and(f'{has(r)} counted {_times(counts[r])}' for r in doubled)}."
+        )
     if sum(counts) == 1:
         return f"{y} is rank {counts.index(1)}'s value alone."
-    twice = f", and with {_and(f'{has(r)} counted {_times(counts[r])}' for r in doubled)}" if doubled else ""
+    twice = (
+        f", and with {_and(f'{has(r)} counted {_times(counts[r])}' for r in doubled)}"
+        if doubled
+        else ""
+    )
     if len(absent) <= 2:
         return f"{y} is the sum without {_and(map(has, absent))}{twice}."
     present = _and(str(r) for r, count in enumerate(counts) if count)
-    return f"{y} is the sum of ranks {present} only{twice}: {len(absent)} of {len(counts)} ranks are missing."
+    return (
+        f"{y} is the sum of ranks {present} only{twice}: {len(absent)} of {len(counts)} ranks are "
+        f"missing."
+    )
 
 
 def _counts(got, units, world_size):
@@ -146,7 +186,9 @@ def _counts(got, units, world_size):
 
 def _chunks(n, world_size):
     """The elements of each chunk, as ranges: tensor_split's."""
-    return [range(int(c[0]), int(c[-1]) + 1) for c in torch.arange(n).tensor_split(world_size) if len(c)]
+    return [
+        range(int(c[0]), int(c[-1]) + 1) for c in torch.arange(n).tensor_split(world_size) if len(c)
+    ]
 
 
 def _chunk_of(element, n, world_size):
@@ -154,7 +196,8 @@ def _chunk_of(element, n, world_size):
 
 
 def _elsewhere(case, got, element):
-    """(chunk, counts) of the other chunk whose elements, summed over some ranks, begin like `got`; or None."""
+    """(chunk, counts) of the other chunk whose elements, summed over some ranks, begin like
+    `got`; or None."""
     here = _chunk_of(int(element), case.n, case.world_size)
     for chunk, elements in enumerate(_chunks(case.n, case.world_size)):
         size, offset = min(len(elements), len(got)), int(element) - here.start
@@ -168,13 +211,24 @@ def _elsewhere(case, got, element):
 def chunk_of_the_sum(case, out):
     """The rank whose chunk of the sum `out` is, or None."""
     chunks = total(case.world_size, case.n, case.dtype).tensor_split(case.world_size)
-    return next((r for r, chunk in enumerate(chunks) if chunk.shape == out.shape and torch.equal(chunk, out)), None)
+    return next(
+        (
+            r
+            for r, chunk in enumerate(chunks)
+            if chunk.shape == out.shape and torch.equal(chunk, out)
+        ),
+        None,
+    )
 
 
 def in_place_sum(case, rank, got, want, records):
-    """For `values` of a sum in place: the Problem; facts as read_sum's, and finished: the chunks that are right."""
+    """For `values` of a sum in place: the Problem; facts as read_sum's, and finished: the chunks
+    that are right."""
     if is_a(records[rank]["returned"], want) and is_a(got, part(rank, case.n, case.dtype)):
-        text = f"{case.name}: {case.rank(rank)} returned the sum, but its tensor still holds what it held before"
+        text = (
+            f"{case.name}: {case.rank(rank)} returned the sum, but its tensor still holds what it "
+            f"held before"
+        )
         return Problem("in place", text)
     text, facts = read_sum(case, rank, got)
     right = [r for r, record in enumerate(records) if record["ok"]]
@@ -186,13 +240,17 @@ def in_place_sum(case, rank, got, want, records):
 
 
 def shares(out, parts, tolerance=1e-9):
-    """{r: c_r} with out = sum_r c_r parts[r], by least squares, without those that are 0; None where there are none."""
+    """{r: c_r} with out = sum_r c_r parts[r], by least squares, without those that are 0; None
+    where there are none."""
     used = [r for r, one in enumerate(parts) if one.any()]
     if not used or out.shape != parts[0].shape:
         return None
     columns = torch.stack([parts[r].double().flatten() for r in used], 1)  # (elements, ranks)
     found = torch.linalg.lstsq(columns, out.double().flatten()[:, None]).solution[:, 0]  # (ranks,)
-    if ((columns @ found - out.double().flatten()).abs() > tolerance * max(1.0, out.abs().max().item())).any():
+    if (
+        (columns @ found - out.double().flatten()).abs()
+        > tolerance * max(1.0, out.abs().max().item())
+    ).any():
         return None
     return {r: share for r, share in zip(used, found.tolist(), strict=True) if abs(share) > 1e-6}
 

@@ -6,8 +6,8 @@ A check runs many cases in one launch, the ranks in step:
     rank 1   mark("2 ranks") [ fn ] mark("")  wait | mark("3 ranks") [ fn ] mark("")  wait ...
     rank 3                                    wait |                                  wait ...
 
-If rank 0 hangs in the case "3 ranks", the launcher's verdict tells of all three. To the student rank 1 has returned
-from the function and rank 3 has nothing to do with it.
+If rank 0 hangs in the case "3 ranks", the launcher's verdict tells of all three. To the student
+rank 1 has returned from the function and rank 3 has nothing to do with it.
 """
 
 import re
@@ -23,14 +23,19 @@ from lib.ledger import Ledger, audit
 from lib.ledger.book import RETURNED, RUNNING
 
 HANGS = ("deadlock", "no progress")
-BEGINS = "exercise: "  # how the mark that opens an exercise's part of the book begins: it opens no case
+BEGINS = (
+    "exercise: "  # how the mark that opens an exercise's part of the book begins: it opens no case
+)
 
 # What torch and lib say where they refuse. Nowhere else is the text of an exception read.
 REFUSALS = {
-    "outside the group": r"the group has|not part of group|not in this group|Invalid (destination|source) rank",
-    "to itself": r"itself|same as the current process|Destination rank should not|Source rank should not",
+    "outside the group": "the group has|not part of group|not in this group|Invalid "
+    "(destination|source) rank",
+    "to itself": "itself|same as the current process|Destination rank should not|Source rank "
+    "should not",
     "view": r"view size is not compatible",
-    "shape": r"size of tensor|must match|shape|split_with_sizes|view size|expanded size|size mismatch",
+    "shape": "size of tensor|must match|shape|split_with_sizes|view size|expanded size|size "
+    "mismatch",
     "dtype": r"dtype|scalar type|expected .* but found|data type",
     "in place": r"inplace operation|in-place operation",
     "no graph": r"does not require grad|element 0 of tensors",
@@ -44,7 +49,8 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Failed:
-    """What went wrong, in which case ("": outside of any), and for which ranks (global) that case was."""
+    """What went wrong, in which case ("": outside of any), and for which ranks (global)
+    that case was."""
 
     kind: str
     text: str
@@ -53,7 +59,8 @@ class Failed:
     book: Ledger | None  # what these ranks did in that case
     mismatch: str = ""  # for messages that do not match: in "size", "dtype", ...
     waits_in: dict[int, str] = field(default_factory=dict)  # rank -> the op that it waits in
-    awaited: dict[int, list[int]] = field(default_factory=dict)  # rank -> the ranks that it waits for
+    # rank -> the ranks that it waits for
+    awaited: dict[int, list[int]] = field(default_factory=dict)
     raised: str = ""  # the exception's type
     refusals: frozenset[str] = frozenset()  # keys of REFUSALS
     refused_op: str = ""  # "send" or "recv", where that is what was refused
@@ -68,14 +75,19 @@ class Failed:
 
     def beyond_the_group(self) -> bool:
         """Did a rank name a rank that the group does not have, or talk to one outside of it?"""
-        strangers = self.book is not None and any(e.peer not in self.members for e in self.book.entries if e.is_message)
+        strangers = self.book is not None and any(
+            e.peer not in self.members for e in self.book.entries if e.is_message
+        )
         return "outside the group" in self.refusals or strangers
 
 
 def in_its_case(error: RankError) -> Failed:
-    """Tell `error` for the first case that went wrong: whose messages do not match, or in which a rank still is."""
+    """Tell `error` for the first case that went wrong: whose messages do not match, or in which a
+    rank still is."""
     ledger = error.ledger
-    inside = {rank: label for rank in range(ledger.world_size) if (label := _last_mark(ledger.of(rank)))}
+    inside = {
+        rank: label for rank in range(ledger.world_size) if (label := _last_mark(ledger.of(rank)))
+    }
     facts = _facts(error)
     for case in (label for label in ledger.marks if label and not label.startswith(BEGINS)):
         book = ledger.section(case)
@@ -83,13 +95,17 @@ def in_its_case(error: RankError) -> Failed:
         if not findings and case not in inside.values():
             continue
         members = tuple(r for r in range(ledger.world_size) if _last_mark(ledger.of(r), case))
-        facts["waits_in"] = {r: op for r, op in error.waits_in.items() if r in members and inside.get(r) == case}
+        facts["waits_in"] = {
+            r: op for r, op in error.waits_in.items() if r in members and inside.get(r) == case
+        }
         if error.kind == "mismatch" and findings:
             first = min(findings, key=lambda finding: finding.ranks)
             return Failed("mismatch", first.text, case, members, book, first.kind, **facts)
         hang = next((kind for kind in HANGS if str(error).startswith(kind)), None)
         if hang:
-            return Failed(hang, _retold(hang, ledger, book, members, inside), case, members, book, **facts)
+            return Failed(
+                hang, _retold(hang, ledger, book, members, inside), case, members, book, **facts
+            )
         return Failed(error.kind, _tidy(error), case, members, book, **facts)
     return Failed(error.kind, _tidy(error), "", tuple(range(ledger.world_size)), None, **facts)
 
@@ -100,11 +116,17 @@ def _facts(error):
     refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
     op = re.search(r"\b(send|recv|receive)", text)
     op = {"receive": "recv"}.get(op[1], op[1]) if op and refusals else ""
-    return {"awaited": error.waits, "raised": report.get("type", ""), "refusals": refusals, "refused_op": op}
+    return {
+        "awaited": error.waits,
+        "raised": report.get("type", ""),
+        "refusals": refusals,
+        "refused_op": op,
+    }
 
 
 def students_fault(error: RankError) -> bool:
-    """Did a line of the answer raise, in one rank at least? What only lines of lib raise is the check's own error."""
+    """Did a line of the answer raise, in one rank at least? What only lines of lib raise is the
+    check's own error."""
     if any(report["type"] == "NotWaitedFor" for report in error.reports.values()):
         return True
     files = [file for report in error.reports.values() for file, _, _ in report["frames"]]
@@ -124,9 +146,15 @@ def _last_mark(entries, label=None):
 
 
 def _retold(hang, ledger, book, members, inside):
-    """The verdict if every rank that is not inside a case had returned instead of waiting for the others."""
-    heads = [SimpleNamespace(state=RUNNING if r in inside else RETURNED) for r in range(ledger.world_size)]
-    books = [ledger.of(rank) if rank in inside else book.of(rank) for rank in range(ledger.world_size)]
+    """The verdict if every rank that is not inside a case had returned instead of waiting
+    for the others."""
+    heads = [
+        SimpleNamespace(state=RUNNING if r in inside else RETURNED)
+        for r in range(ledger.world_size)
+    ]
+    books = [
+        ledger.of(rank) if rank in inside else book.of(rank) for rank in range(ledger.world_size)
+    ]
     failure = Failure(hang, 0, heads, Ledger(books, None, [0] * len(books)), [], {})
     lines = str(from_failure(failure, "")).splitlines()
     strangers = tuple(f"  rank {r} " for r in range(ledger.world_size) if r not in members)
@@ -135,7 +163,11 @@ def _retold(hang, ledger, book, members, inside):
 
 def begun(book):
     """The names of the exercises that the ranks have begun: none is further than one other."""
-    return [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)] if book else []
+    return (
+        [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)]
+        if book
+        else []
+    )
 
 
 def at_odds(book, name):
@@ -158,11 +190,15 @@ def of_exercise(book, name):
 
 
 def of_error(error, where):
-    """The Problem of an exception that a measure has caught; facts: failed, as of a run that failed."""
+    """The Problem of an exception that a measure has caught; facts: failed, as of a
+    run that failed."""
     problem, name = raised(error, where), type(error).__name__
     refusals = frozenset(what for what, words in REFUSALS.items() if re.search(words, str(error)))
-    if problem.kind == "unreadable" and refusals:  # autograd refuses what the answer's backward gave
+    # autograd refuses what the answer's backward gave
+    if problem.kind == "unreadable" and refusals:
         problem = Problem("raised", f"{where}: {name}: {error}", {"raised": name})
-    problem.facts["failed"] = Failed(problem.kind, problem.text, "", (), None, raised=name, refusals=refusals)
+    problem.facts["failed"] = Failed(
+        problem.kind, problem.text, "", (), None, raised=name, refusals=refusals
+    )
     problem.trace = [where, name, sorted(refusals)]
     return problem

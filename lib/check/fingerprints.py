@@ -1,13 +1,15 @@
-"""Known mistakes, told by their fingerprints: what ships is a table, not the mistakes and not the solution.
+"""Known mistakes, told by their fingerprints: what ships is a table, not the mistakes and not the
+solution.
 
     fingerprints/lab0.json    {"ring_reduce_scatter": {"source": hash of all that it depends on,
                                                        "hints": {name: sentence},
                                                        "prints": {fingerprint: [name, ...]}}}
 
-A fingerprint says which claim failed, how, in which case, and the trace of the Problem: numbers as ratios, rounded, and
-never who hung first. A mistake of `MISTAKES` in an exercise's file leaves one when it is judged like any answer:
-`python -m lib.check fingerprints` (mistakes.py) writes the table anew. Up to two mistakes with one fingerprint are
-both named; more, and the exercise's own hints decide, which look at facts.
+A fingerprint says which claim failed, how, in which case, and the trace of the Problem: numbers as
+ratios, rounded, and never who hung first. A mistake of `MISTAKES` in an exercise's file leaves one
+when it is judged like any answer: `python -m lib.check fingerprints` (mistakes.py) writes the table
+anew. Up to two mistakes with one fingerprint are both named; more, and the exercise's own hints
+decide, which look at facts.
 """
 
 import functools
@@ -60,19 +62,23 @@ def tables() -> dict[str, dict]:
 
 
 def table(exercise) -> dict:
-    return tables().get(exercise.name.partition(" ")[0], {})  # tests judge several answers as "ring_all_reduce 1", ...
+    # tests judge several answers as "ring_all_reduce 1", ...
+    return tables().get(exercise.name.partition(" ")[0], {})
 
 
 def _rounded(value, scale=0.0):
     """Plain data with every float at DIGITS digits; what is not finite by name.
 
-    scale: the largest of the numbers beside it. What is nothing beside that is what a sum of rounded numbers left of 0,
-    and another processor's is another.
+    scale: the largest of the numbers beside it. What is nothing beside that is what a sum of
+    rounded numbers left of 0, and another processor's is another.
     """
     if isinstance(value, dict):
         return {str(key): _rounded(one, scale) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        scale = max((abs(one) for one in value if isinstance(one, float) and math.isfinite(one)), default=scale)
+        scale = max(
+            (abs(one) for one in value if isinstance(one, float) and math.isfinite(one)),
+            default=scale,
+        )
         return [_rounded(one, scale) for one in value]
     if isinstance(value, float):
         return f"{0.0 if abs(value) <= NOTHING * scale else value:.{DIGITS}g}"

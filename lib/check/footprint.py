@@ -1,11 +1,15 @@
-"""What an answer makes and keeps on its way, counted in numbers: the largest tensor, and what backward waits for.
+"""What an answer makes and keeps on its way, counted in numbers: the largest tensor, and what
+backward waits for.
 
     footprint = Footprint(given)
-    with footprint: ... forward ...        footprint.largest     of the largest tensor that any operation made
-    footprint.look(out)                    footprint.kept        of all floats that are alive now, and were not before
+    with footprint: ... forward ...  footprint.largest  of the largest tensor that any operation
+                                                        made
+    footprint.look(out)              footprint.kept     of all floats that are alive now, and were
+                                                        not before
     with footprint: ... backward ...
 
-Python sees what stands on ctx and in lists, and autograd's hooks what a graph has saved: both are in `kept`.
+Python sees what stands on ctx and in lists, and autograd's hooks what a graph has saved: both are
+in `kept`.
 """
 
 import torch
@@ -42,4 +46,6 @@ class Footprint(TorchDispatchMode):
     def look(self, *besides):
         """After forward. besides: what it returned, which the caller has."""
         self.saved.besides += besides
-        self.kept = max(self.alive.look(*self.given, *besides), self.saved.nbytes()) // self.itemsize
+        self.kept = (
+            max(self.alive.look(*self.given, *besides), self.saved.nbytes()) // self.itemsize
+        )

@@ -1,11 +1,14 @@
-"""How a function that has a backward is called on ranks: two calls are under way at once before any goes backward.
+"""How a function that has a backward is called on ranks: two calls are under way at once before any
+goes backward.
 
-    forward     call 0, over the case's group      call 1, over a pair of its ranks, with another shape, if it has pairs
-    backward    call 0                             call 1
+    forward   call 0, over the case's group  call 1, over a pair of its ranks, with another shape,
+                                             if it has pairs
+    backward  call 0                         call 1
 
-Whoever keeps the group or a tensor on the class, on the function or in a global is right in every case but this one.
-What the answer is given to send with is `comm.Recorder`'s. Records have what `claims` and `traffic` ask for, and what
-`values` here asks for: got, {(name, number of the call): tensor}.
+Whoever keeps the group or a tensor on the class, on the function or in a global is right in every
+case but this one. What the answer is given to send with is `comm.Recorder`'s. Records have what
+`claims` and `traffic` ask for, and what `values` here asks for: got, {(name, number of the call):
+tensor}.
 """
 
 import traceback
@@ -29,20 +32,25 @@ from lib.check.footprint import Footprint
 from lib.check.guard import is_students
 from lib.check.traffic import astray
 
-TOLERANCE = 1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
+TOLERANCE = (
+    1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
+)
 SINGLE = 2.0**-20  # what float32 loses, and a little more
 SAMPLE = 12  # elements of a tensor that are in a trace
 
 
 @dataclass(frozen=True)
 class Turn(Case):
-    """One call over `members`; and, if there are pairs, a second one over them while the first is under way."""
+    """One call over `members`; and, if there are pairs, a second one over them while the
+    first is under way."""
 
     pairs: tuple[tuple[int, ...], ...] = ()
 
     @property
     def name(self):
-        return ", ".join(filter(None, [self.group, self.what, "two calls under way" if self.pairs else ""]))
+        return ", ".join(
+            filter(None, [self.group, self.what, "two calls under way" if self.pairs else ""])
+        )
 
     @property
     def seed(self):
@@ -52,7 +60,9 @@ class Turn(Case):
     def calls(self, rank):
         """[(number of ranks, rank in them), ...] of this rank of the group, call by call."""
         pair = next((pair for pair in self.pairs if self.members[rank] in pair), ())
-        return [(self.world_size, rank)] + ([(len(pair), pair.index(self.members[rank]))] if pair else [])
+        return [(self.world_size, rank)] + (
+            [(len(pair), pair.index(self.members[rank]))] if pair else []
+        )
 
     def groups(self):
         """The sets of ranks over which an answer may call on this rank."""
@@ -64,7 +74,9 @@ GROUPS_SAY = "1, 2, 3, 4 ranks, a subgroup"
 ALONE = Turn((2,))  # last in CASES: there whoever sends nothing is right too
 TURNS = (*map(Turn, GROUPS), Turn(GROUPS[2], pairs=((0, 2), (1, 3))))
 CASES = (*TURNS, ALONE)
-MAPPINGS = tuple(f"mappings.{name}_group" for name in ("copy_to", "reduce_from", "split_to", "gather_from"))
+MAPPINGS = tuple(
+    f"mappings.{name}_group" for name in ("copy_to", "reduce_from", "split_to", "gather_from")
+)
 MAY_CALL = (*comm.MAY_CALL, *MAPPINGS, "shards.whole")
 FUNCTION = {
     "empty rank": "every rank has as many elements as the others",
@@ -84,7 +96,8 @@ COMMON = (
 
 
 class Truth(NamedTuple):
-    """What is given and expected in one call of one rank. inputs: {argument: tensor}, floats learn; then more."""
+    """What is given and expected in one call of one rank. inputs: {argument: tensor},
+    floats learn; then more."""
 
     inputs: dict
     out: torch.Tensor | None
@@ -95,7 +108,8 @@ class Truth(NamedTuple):
     named: dict = {}  # noqa: RUF012  arguments given by name; with any, the group is given by name too
 
     def call(self, case, fn, inputs, group, **named):
-        """What fn returns for these inputs; what it sends is in the ledger's section `case.name`."""
+        """What fn returns for these inputs; what it sends is in the ledger's
+        section `case.name`."""
         if self.named:
             return called(case, fn, *inputs, *self.more, group=group, **self.named, **named)
         return called(case, fn, *inputs, *self.more, group, **named)
@@ -103,11 +117,12 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True)
 class ForwardBackward:
-    """A measure. truth(case, N, rank, number of the call) -> Truth; given(Recorder) -> {argument: what it sends with}.
+    """A measure. truth(case, N, rank, number of the call) -> Truth; given(Recorder) -> {argument:
+    what it sends with}.
 
-    backward: the case as which the ledger notes what goes backward. footprint: whether records have it.
-    A record: those of `Recorder.record`; got {("out" or argument, number): tensor, or its form}; refused, what autograd
-    said of a gradient; changed, kept; largest, held: Footprint's.
+    backward: the case as which the ledger notes what goes backward. footprint: whether records have
+    it. A record: those of `Recorder.record`; got {("out" or argument, number): tensor, or its
+    form}; refused, what autograd said of a gradient; changed, kept; largest, held: Footprint's.
     """
 
     cases: tuple[Turn, ...]
@@ -126,18 +141,26 @@ class ForwardBackward:
 
         records = in_step(self.cases, _groups, one, wire=dist.new_group())
         for record, out in held:
-            record["kept"] = all(torch.equal(out[i].detach().cpu(), record["got"]["out", i]) for i in out)
+            record["kept"] = all(
+                torch.equal(out[i].detach().cpu(), record["got"]["out", i]) for i in out
+            )
         return records
 
     def _record(self, fn, case, groups, control):
         recorder, got, out, refused = Recorder(control, case.groups()), {}, {}, None
         truths = self.truths(case, case.members.index(dist.get_rank()))
         given = [{name: _leaf(tensor) for name, tensor in truth.inputs.items()} for truth in truths]
-        footprint = Footprint([x for one in given for x in one.values()]) if self.footprint else nullcontext()
+        footprint = (
+            Footprint([x for one in given for x in one.values()])
+            if self.footprint
+            else nullcontext()
+        )
 
         def forward():
             for i, group in enumerate(groups):
-                returned = truths[i].call(case, fn, given[i].values(), group, **self.given(recorder))
+                returned = truths[i].call(
+                    case, fn, given[i].values(), group, **self.given(recorder)
+                )
                 got["out", i] = plain(returned)
                 out.update({i: returned} if torch.is_tensor(returned) else {})
             return all(same(got["out", i], truth.out) for i, truth in enumerate(truths))
@@ -146,7 +169,13 @@ class ForwardBackward:
             for i, truth in enumerate(truths):
                 if out[i].requires_grad:
                     called(self.backward(case), out[i].backward, truth.dy.to(out[i].device))
-            got.update({(n, i): plain(given[i][n].grad) for i, truth in enumerate(truths) for n in truth.gradients})
+            got.update(
+                {
+                    (n, i): plain(given[i][n].grad)
+                    for i, truth in enumerate(truths)
+                    for n in truth.gradients
+                }
+            )
             return True
 
         for recorder.phase, run in (("forward", forward), ("backward", backward)):
@@ -156,7 +185,10 @@ class ForwardBackward:
             except Clash:
                 right = False
             except RuntimeError as error:
-                if any(is_students(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
+                if any(
+                    is_students(frame.filename)
+                    for frame in traceback.extract_tb(error.__traceback__)
+                ):
                     raise
                 right, refused = False, str(error)
             recorder.end()
@@ -164,7 +196,12 @@ class ForwardBackward:
                 footprint.look(*out.values(), *filter(torch.is_tensor, got.values()))
             if not (right := recorder.agreed(right and not recorder.stray)):
                 break
-        changed = [n for i, t in enumerate(truths) for n in t.inputs if not torch.equal(given[i][n].cpu(), t.inputs[n])]
+        changed = [
+            n
+            for i, t in enumerate(truths)
+            for n in t.inputs
+            if not torch.equal(given[i][n].cpu(), t.inputs[n])
+        ]
         record = {"ok": right, "got": got, "refused": refused, "changed": changed, "kept": True}
         if self.footprint:
             record |= {"largest": footprint.largest, "held": footprint.kept}
@@ -176,9 +213,15 @@ class ForwardBackward:
 
 def _groups(cases):
     """{case: ([its group, its pair's if it has pairs], a control group)}"""
-    found = {case: ([group], control) for case, (group, control) in groups_and_control(cases).items()}
+    found = {
+        case: ([group], control) for case, (group, control) in groups_and_control(cases).items()
+    }
     for case, (groups, _) in found.items():
-        groups += [g for pair, g in [(pair, dist.new_group(pair)) for pair in case.pairs] if dist.get_rank() in pair]
+        groups += [
+            g
+            for pair, g in [(pair, dist.new_group(pair)) for pair in case.pairs]
+            if dist.get_rank() in pair
+        ]
     return found
 
 
@@ -203,11 +246,11 @@ def _close(want):
 
 
 def values(calls, name="out", cases=None):
-    """A judge of results (name "out"), or of one argument's gradients: kinds "clash", "group", "value", "form",
-    "returned", "no graph". cases: only these.
+    """A judge of results (name "out"), or of one argument's gradients: kinds "clash", "group",
+    "value", "form", "returned", "no graph". cases: only these.
 
-    facts: gradient; own (what this rank alone has), factor (got = factor x expected), absent (ranks missing), narrowed;
-    elsewhere (the right numbers, in other places); calls, the record's.
+    facts: gradient; own (what this rank alone has), factor (got = factor x expected), absent (ranks
+    missing), narrowed; elsewhere (the right numbers, in other places); calls, the record's.
     """
 
     def judge(runs):
@@ -221,10 +264,17 @@ def values(calls, name="out", cases=None):
                 for i, truth in enumerate(truths := calls.truths(case, rank)):
                     if (name, i) not in record["got"]:  # something before it was wrong
                         continue
-                    where = f"{case.name}: {case.rank(rank)}{f', call {i + 1}' if len(truths) > 1 else ''}"
+                    where = (
+                        f"{case.name}: "
+                        f"{case.rank(rank)}{f', call {i + 1}' if len(truths) > 1 else ''}"
+                    )
                     if found := _wrong(where, name, case, rank, truth, record["got"][name, i]):
                         found.facts["calls"] = record["calls"]
-                        found.trace = [case.name, name, [_sample(r["got"].get((name, 0))) for r in records]]
+                        found.trace = [
+                            case.name,
+                            name,
+                            [_sample(r["got"].get((name, 0))) for r in records],
+                        ]
                         return found
         return None
 
@@ -236,12 +286,16 @@ def _astray(name, case, rank, record):
     if name == "out" and clash and clash.fact("phase") == "backward":
         return None
     if name != "out" and record.get("refused"):
-        return Problem("form", f"{where}: backward: {record['refused']}", {"case": case, "gradient": True})
+        return Problem(
+            "form", f"{where}: backward: {record['refused']}", {"case": case, "gradient": True}
+        )
     return astray(where, case, record)
 
 
 def _wrong(where, name, case, rank, truth, got):
-    want, what = (truth.out, "the result") if name == "out" else (truth.gradients[name], f"{name}.grad")
+    want, what = (
+        (truth.out, "the result") if name == "out" else (truth.gradients[name], f"{name}.grad")
+    )
     if same(got, want):
         return None
     found = form(where if name == "out" else f"{where}: {what}:", got, want, what) or element(
@@ -249,7 +303,9 @@ def _wrong(where, name, case, rank, truth, got):
     )
     found.facts |= {"case": case, "rank": rank, "gradient": name != "out"}
     if name != "out" and found.kind == "returned":
-        found = Problem("no graph", f"{where}: {what} is {got}, expected {form_of(want)}", found.facts)
+        found = Problem(
+            "no graph", f"{where}: {what} is {got}, expected {form_of(want)}", found.facts
+        )
     if found.kind == "value":
         words, more = _share(got, truth.parts.get(name, [want]), rank, want)
         found.text, found.facts = found.text.partition("\n")[0] + words, found.facts | more
@@ -262,17 +318,24 @@ def _share(got, parts, rank, want):
     facts["elsewhere"] = torch.equal(got.flatten().sort().values, want.flatten().sort().values)
     if not got.isfinite().all():
         return "", facts
-    if want.dtype == torch.float64 and ((got - want).abs() <= SINGLE * max(1.0, want.abs().max().item())).all():
+    if (
+        want.dtype == torch.float64
+        and ((got - want).abs() <= SINGLE * max(1.0, want.abs().max().item())).all()
+    ):
         return f"\n{rounded_words(want.dtype)}", facts | {"narrowed": True}
     of, has = shares(got, parts) or {}, [r for r, part in enumerate(parts) if part.any()]
     if list(of) == [rank] and len(has) > 1 and abs(of[rank] - 1) < 1e-9:
-        return "\nIt is what this rank itself has, without the other ranks' part.", facts | {"own": True}
+        return "\nIt is what this rank itself has, without the other ranks' part.", facts | {
+            "own": True
+        }
     if of and len(of) == len(has) and max(of.values()) - min(of.values()) < 1e-9:
         factor = next(iter(of.values()))
         words = fraction(factor)
         return "" if "." in words else f"\nIt is {words} x expected.", facts | {"factor": factor}
     absent = [r for r in has if r not in of] if of else []
-    return f"\nIt lacks what comes from {who(absent)}." if absent else "", facts | {"absent": absent}
+    return f"\nIt lacks what comes from {who(absent)}." if absent else "", facts | {
+        "absent": absent
+    }
 
 
 def _sample(got):

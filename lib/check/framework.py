@@ -1,9 +1,11 @@
 """A graded check: run the student's function on ranks, measure, and judge claim by claim.
 
-Claims are judged in order, values first, and judging stops at the first that fails; its points and all later ones are
-lost, the earlier ones kept. What is printed is the same on every run: no times, no addresses.
+Claims are judged in order, values first, and judging stops at the first that fails; its points and
+all later ones are lost, the earlier ones kept. What is printed is the same on every run: no times,
+no addresses.
 
-An error that comes from no line of the student's is the check's own, and is never shown as the student's.
+An error that comes from no line of the student's is the check's own, and is never shown as the
+student's.
 """
 
 import json
@@ -27,10 +29,23 @@ from lib.check.guard import guarded, shown, unreadable
 from lib.launch import groups, warm
 from lib.ledger.source import place
 
-__all__ = ["Bundle", "CheckFailed", "Claim", "Exercise", "Hint", "Outcome", "Problem", "Run", "check", "evaluate"]
+__all__ = [
+    "Bundle",
+    "CheckFailed",
+    "Claim",
+    "Exercise",
+    "Hint",
+    "Outcome",
+    "Problem",
+    "Run",
+    "check",
+    "evaluate",
+]
 
-PLACE = re.compile(r"\bline \d+(?: of \w+)?: .+")  # in a verdict, a line of the answer (lib.ledger.source.place)
-BACKEND = "gloo"  # what a check's ranks talk over: it judges values and messages, and on GPUs would judge no better
+# in a verdict, a line of the answer (lib.ledger.source.place)
+PLACE = re.compile(r"\bline \d+(?: of \w+)?: .+")
+# what a check's ranks talk over: it judges values and messages, and on GPUs would judge no better
+BACKEND = "gloo"
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
 COLUMNS = 100  # of what is printed
@@ -38,15 +53,22 @@ WHOLE = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
-    """Run and judge, without printing or raising. fn: the student's function; for a Bundle, a tuple of them."""
+    """Run and judge, without printing or raising. fn: the student's function; for a Bundle,
+    a tuple of them."""
     fns = fn if isinstance(exercise, Bundle) else (fn,)
     answers = list(zip(exercise.parts, fns, strict=True))
     if warm.GRADED:
         warm.end_all()  # what an earlier answer did to its ranks counts for nothing
     outcomes = {part.name: _not_written(part) for part, f in answers if _is_stub(f)}
     for worlds in dict.fromkeys(part.worlds for part in exercise.parts):
-        alike = [(part, f) for part, f in answers if part.worlds == worlds and part.name not in outcomes]
-        outcomes |= _evaluate_on_ranks(worlds, alike) if worlds else {p.name: _evaluate_here(p, f) for p, f in alike}
+        alike = [
+            (part, f) for part, f in answers if part.worlds == worlds and part.name not in outcomes
+        ]
+        outcomes |= (
+            _evaluate_on_ranks(worlds, alike)
+            if worlds
+            else {p.name: _evaluate_here(p, f) for p, f in alike}
+        )
     in_order = [outcomes[part.name] for part in exercise.parts]
     return _together(exercise, in_order) if isinstance(exercise, Bundle) else in_order[0]
 
@@ -62,9 +84,11 @@ def _is_stub(fn):
 
 
 def _evaluate_on_ranks(worlds, answers):
-    """{exercise's name: Outcome} of answers that run on the same numbers of ranks: one launch per number for all.
+    """{exercise's name: Outcome} of answers that run on the same numbers of ranks: one launch per
+    number for all.
 
-    A run that fails is the fault of one answer. It is judged by that; those that the run did not finish run again.
+    A run that fails is the fault of one answer. It is judged by that; those that the run did not
+    finish run again.
     """
     outcomes, runs, printed = {}, {exercise.name: [] for exercise, _ in answers}, []
     for nproc in worlds:
@@ -77,7 +101,9 @@ def _evaluate_on_ranks(worlds, answers):
                         _measure_all, *(fn for _, fn in waiting), measures, folder,
                         nproc=nproc, backend=BACKEND, timeout=TIMEOUT,
                     )  # fmt: skip
-                    seen = {name: [result[i] for result in results] for i, name in enumerate(measures)}
+                    seen = {
+                        name: [result[i] for result in results] for i, name in enumerate(measures)
+                    }
                     book, printed = results.ledger, results.output
                 except launch.RankError as error:
                     if error.kind == "no start":  # not the answer's fault
@@ -86,28 +112,46 @@ def _evaluate_on_ranks(worlds, answers):
                     names = begun(book) or list(measures)[:1]
                     odd = next((name for name in names[:-1] if at_odds(book, name)), None)
                     finished = names[: names.index(odd)] if odd else names[:-1]
-                    seen = {name: _saved(folder, list(measures).index(name), nproc) for name in finished}
-                    exercise, fn = next((e, fn) for e, fn in waiting if e.name == (odd or names[-1]))
+                    seen = {
+                        name: _saved(folder, list(measures).index(name), nproc) for name in finished
+                    }
+                    exercise, fn = next(
+                        (e, fn) for e, fn in waiting if e.name == (odd or names[-1])
+                    )
                     if odd:  # what it left behind may be the fault of all that came after it
                         outcomes |= _evaluate_on_ranks(worlds, [(exercise, fn)])
                     else:
                         problem = _of_failure(exercise, nproc, error)
-                        outcomes[exercise.name] = _judge_runs(exercise, runs[exercise.name], problem, error.output)
+                        outcomes[exercise.name] = _judge_runs(
+                            exercise, runs[exercise.name], problem, error.output
+                        )
                 except TypeError as error:  # a function that cannot be sent to the ranks
                     if len(waiting) > 1:
-                        alone = {e.name: _evaluate_on_ranks(worlds, [(e, fn)])[e.name] for e, fn in waiting}
+                        alone = {
+                            e.name: _evaluate_on_ranks(worlds, [(e, fn)])[e.name]
+                            for e, fn in waiting
+                        }
                         return outcomes | alone
                     exercise = waiting[0][0]
-                    seen, outcomes[exercise.name] = {}, _judge_runs(exercise, [], Problem("cannot be sent", str(error)))
+                    seen, outcomes[exercise.name] = (
+                        {},
+                        _judge_runs(exercise, [], Problem("cannot be sent", str(error))),
+                    )
             for name in seen:
                 runs[name].append(Run(nproc, seen[name], of_exercise(book, name)))
-            waiting = [(e, fn) for e, fn in waiting if e.name not in outcomes and e.name not in seen]
+            waiting = [
+                (e, fn) for e, fn in waiting if e.name not in outcomes and e.name not in seen
+            ]
     printed = printed if len(answers) == 1 else []  # of several nobody knows whose it is
-    return {e.name: outcomes.get(e.name) or _judge_runs(e, runs[e.name], None, printed) for e, _ in answers}
+    return {
+        e.name: outcomes.get(e.name) or _judge_runs(e, runs[e.name], None, printed)
+        for e, _ in answers
+    }
 
 
 def _measure_all(*fns_measures_folder):
-    """On every rank: what the measure of each exercise saw, given the student's functions and {name: measure}.
+    """On every rank: what the measure of each exercise saw, given the student's functions and
+    {name: measure}.
 
     Of several, each is also left in `folder` as it is finished, in case a later one fails.
     """
@@ -146,10 +190,21 @@ def _of_failure(exercise, nproc, error):
     # Where there is one world only, its cases run on groups of it and say on which.
     says_so = len(exercise.worlds) == 1 or failed.case.startswith(_ranks(nproc))
     where = [failed.case] if failed.case and says_so else [_ranks(nproc), failed.case]
-    facts = {"world_size": nproc, "waiting": len(error.waits), "failed": failed, "ledger": error.ledger}
-    waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})  # who waits beside a mismatch is chance
+    facts = {
+        "world_size": nproc,
+        "waiting": len(error.waits),
+        "failed": failed,
+        "ledger": error.ledger,
+    }
+    # who waits beside a mismatch is chance
+    waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})
     trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]
-    return Problem(failed.kind, f"{', '.join(filter(None, where))}: {failed.text}", facts, [failed.case, *trace])
+    return Problem(
+        failed.kind,
+        f"{', '.join(filter(None, where))}: {failed.text}",
+        facts,
+        [failed.case, *trace],
+    )
 
 
 def _evaluate_here(exercise, fn):
@@ -186,7 +241,9 @@ def _judge(exercise, runs, problem, printed=()):
 def _right(name, says):
     """The line of what holds; what it says goes on in its column."""
     begin = f"  ok  {name:<{WIDTH}} "
-    return textwrap.wrap(says, COLUMNS, initial_indent=begin, subsequent_indent=" " * (7 + WIDTH), **WHOLE) or [begin]
+    return textwrap.wrap(
+        says, COLUMNS, initial_indent=begin, subsequent_indent=" " * (7 + WIDTH), **WHOLE
+    ) or [begin]
 
 
 def _wrapped(line):
@@ -196,7 +253,11 @@ def _wrapped(line):
 
 
 def _not_written(exercise):
-    lines = [exercise.name, "  --  not written yet: the body still raises NotImplementedError", _score(exercise, 0)]
+    lines = [
+        exercise.name,
+        "  --  not written yet: the body still raises NotImplementedError",
+        _score(exercise, 0),
+    ]
     return Outcome(0, exercise.points, lines, "not written yet", "not written")
 
 
@@ -205,7 +266,8 @@ def _score(exercise, points):
 
 
 def _together(bundle, outcomes):
-    """One verdict from the parts' verdicts: a line for each that passed, and what is wrong with each that did not."""
+    """One verdict from the parts' verdicts: a line for each that passed, and what is wrong with
+    each that did not."""
     if all(outcome.hint == "not written" for outcome in outcomes):
         return _not_written(bundle)
     lines, points = [bundle.name], sum(outcome.points for outcome in outcomes)
@@ -214,14 +276,21 @@ def _together(bundle, outcomes):
             lines += _right(part.name, "; ".join(claim.name for claim in part.claims))
         else:
             lines += [f"  --  {part.name}", *("    " + line for line in outcome.lines[1:-1])]
-    wrong = ((f"{p.name}: {o.message}", o.hint) for p, o in zip(bundle.parts, outcomes, strict=True) if not o.passed)
+    wrong = (
+        (f"{p.name}: {o.message}", o.hint)
+        for p, o in zip(bundle.parts, outcomes, strict=True)
+        if not o.passed
+    )
     message, hint = next(wrong, ("passed", None))
     return Outcome(points, bundle.points, [*lines, _score(bundle, points)], message, hint, outcomes)
 
 
 def _forbidden_call(exercise, runs, problem):
-    """Does the answer call what it is meant to build? The ledger knows the op, the lib function and the line."""
-    books = [run.ledger for run in runs] + [book for book in [problem and problem.fact("ledger")] if book]
+    """Does the answer call what it is meant to build? The ledger knows the op, the lib
+    function and the line."""
+    books = [run.ledger for run in runs] + [
+        book for book in [problem and problem.fact("ledger")] if book
+    ]
     for book in books:
         inside = dict.fromkeys(range(book.world_size), False)
         for rank in range(book.world_size):
@@ -230,19 +299,27 @@ def _forbidden_call(exercise, runs, problem):
                     inside[rank] = entry.file != ""
                 elif inside[rank] and (called := entry.via or entry.op) not in exercise.may_call:
                     where = place(entry.file, entry.line, entry.function)
-                    return Problem("built-in", f"{where}\ncalls {called}, which is what this exercise builds", {})
+                    return Problem(
+                        "built-in",
+                        f"{where}\ncalls {called}, which is what this exercise builds",
+                        {},
+                    )
     return None
 
 
 def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
-    """Judge `fns` (one function; as many as a Bundle has parts), print the verdict, note the points.
+    """Judge `fns` (one function; as many as a Bundle has parts), print the verdict, note the
+    points.
 
     Raises CheckFailed if a claim fails.
     """
     names = [part.name for part in exercise.parts]
     if len(fns) != len(names) or not all(callable(fn) for fn in fns):
         what = "your function" if len(names) == 1 else f"your {len(names)} functions"
-        raise CheckFailed(f"{exercise.name}: give the check {what}, as in check.{exercise.name}({', '.join(names)})")
+        raise CheckFailed(
+            f"{exercise.name}: give the check {what}, as in "
+            f"check.{exercise.name}({', '.join(names)})"
+        )
     outcome = evaluate(exercise, fns if isinstance(exercise, Bundle) else fns[0])
     print("\n".join(outcome.lines))
     judged[exercise.name] = outcome
@@ -258,7 +335,8 @@ def _report(exercise, outcome):
     if path := os.environ.get("LAB_REPORT"):
         hint = fingerprints.text_of(exercise, outcome.hint)
         facts = {
-            "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points, "message": outcome.message,
+            "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points,
+            "message": outcome.message,
             "hint": hint, "where": _where(outcome),
         }  # fmt: skip
         with open(path, "a") as file:
@@ -266,7 +344,8 @@ def _report(exercise, outcome):
 
 
 def _where(outcome):
-    """The first line of the answer that the verdict names below its message: "line 3 of f: y = x[0]"; "" if none."""
+    """The first line of the answer that the verdict names below its message: "line 3 of f: y =
+    x[0]"; "" if none."""
     failed = next((part for part in outcome.parts or [outcome] if part.problem), None)
     found = failed and PLACE.search(failed.problem.text)
     return found[0] if found and found[0] not in outcome.message else ""
@@ -279,7 +358,8 @@ _said: set[tuple] = set()  # (cell, exercise) for which it was said that lib's r
 
 
 def stand_in(exercise: Exercise, fn: Callable) -> Callable:
-    """`fn` once it has passed its check in this kernel; until then lib's, and a line that says so, once a cell."""
+    """`fn` once it has passed its check in this kernel; until then lib's, and a line that
+    says so, once a cell."""
     if _passed.get(exercise.name) is fn:
         return fn
     kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

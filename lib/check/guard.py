@@ -1,10 +1,11 @@
-"""An answer that runs here, in the kernel: it may raise, exit, interrupt or never return, and is judged all the same.
+"""An answer that runs here, in the kernel: it may raise, exit, interrupt or never return, and is
+judged all the same.
 
-    with guarded() as run:              run.problem    what the answer did instead of returning, or None
-        seen = measure(fn)              run.printed    the lines that it printed
+    with guarded() as run:          run.problem    what the answer did instead of returning, or None
+        seen = measure(fn)          run.printed    the lines that it printed
 
-What never returns is ended when it has used CPUS seconds of the processor, so that a busy machine is not unfair, or,
-where it only waits, SECONDS by the clock.
+What never returns is ended when it has used CPUS seconds of the processor, so that a busy machine
+is not unfair, or, where it only waits, SECONDS by the clock.
 """
 
 import contextlib
@@ -31,7 +32,10 @@ OURS = tuple(
 
 def is_students(file: str) -> bool:
     """Is this the file of an answer: none of lib, of torch, of Python, or of what is installed?"""
-    return not file.startswith((*OURS, "<frozen", "<__array_function__")) and "site-packages" not in file
+    return (
+        not file.startswith((*OURS, "<frozen", "<__array_function__"))
+        and "site-packages" not in file
+    )
 
 
 class _Endless(BaseException):
@@ -65,14 +69,19 @@ class guarded:
         self.redirected.__exit__(None, None, None)
         if error is None or self.interrupted:  # the stop button stops
             return False
-        if type(error) is NotImplementedError:  # not a subclass: input() in a kernel without a keyboard raises one
+        # not a subclass: input() in a kernel without a keyboard raises one
+        if type(error) is NotImplementedError:
             self.problem = Problem("not written", "not written yet")
         elif isinstance(error, _Endless):
             self.problem = Problem("endless", f"it has not returned; it was in\n  {self.at}")
         elif isinstance(error, SystemExit):
-            self.problem = Problem("exited", f"it called sys.exit({error.code!r}); return from the function instead")
+            self.problem = Problem(
+                "exited", f"it called sys.exit({error.code!r}); return from the function instead"
+            )
         elif isinstance(error, KeyboardInterrupt):
-            self.problem = Problem("exited", "it raised KeyboardInterrupt; return from the function instead")
+            self.problem = Problem(
+                "exited", "it raised KeyboardInterrupt; return from the function instead"
+            )
         elif isinstance(error, Exception):
             self.problem = raised(error)
         return self.problem is not None
@@ -97,7 +106,8 @@ class guarded:
 
 
 def raised(error: Exception, where: str = "") -> Problem:
-    """The Problem of an exception: the answer's, or, where no line of the answer led to it, the check's own."""
+    """The Problem of an exception: the answer's, or, where no line of the answer led to it,
+    the check's own."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
     words = f"{type(error).__name__}: {error}"
     if not frames:
@@ -108,9 +118,16 @@ def raised(error: Exception, where: str = "") -> Problem:
 
 
 def unreadable(words: str) -> Problem:
-    """An error of the check's own: what the answer returned or left behind is of a kind that it was not made for."""
-    text = "the check cannot read what your function returned, or left behind: compare it with the docstring"
-    return Problem("unreadable", f"{text}\n  (no line of yours failed; the check's own words: {words.splitlines()[0]})")
+    """An error of the check's own: what the answer returned or left behind is of a kind
+    that it was not made for."""
+    text = (
+        "the check cannot read what your function returned, or left behind: compare it with the "
+        "docstring"
+    )
+    return Problem(
+        "unreadable",
+        f"{text}\n  (no line of yours failed; the check's own words: {words.splitlines()[0]})",
+    )
 
 
 def shown(printed: list[str]) -> list[str]:

@@ -2,13 +2,16 @@
 
 NOTHING_GIVEN = {"given used": "no function is given to it"}
 FUNCTION = {
-    "under way": "a function that returns when it is done, and has no backward: no two calls are under way",
+    "under way": "a function that returns when it is done, and has no backward: no two calls are "
+    "under way",
     "generators": "no argument is an iterator",
     "memory": "it keeps nothing, and what it sends is counted",
 }
 BUILT = FUNCTION | NOTHING_GIVEN  # of send and receive, or without ranks
 MAY_BE_A_VIEW = {"returned": "for N = 1 the chunk may be a view: the docstring promises no copy"}
-IN_PLACE = {"returned": "the caller's tensor holds the result; that it is returned too is a convenience"}
+IN_PLACE = {
+    "returned": "the caller's tensor holds the result; that it is returned too is a convenience"
+}
 NO_RANKS = BUILT | {
     "precise": "plain numbers",
     "again": "a pure function of numbers, called in many cases",

@@ -1,15 +1,20 @@
-"""Known mistakes of an exercise, written once: an edit of the reference, or a function; and what they leave behind.
+"""Known mistakes of an exercise, written once, as an edit of the reference or a function, and what
+they leave behind.
 
-    ### BEGIN MISTAKES        in the exercise's file: a release leaves this block out (lib/course/strip_solutions.py)
+    ### BEGIN MISTAKES
     MISTAKES = (
-        Mistake("a round too few", edit("range(world_size - 1)", "range(world_size - 2)")),     a hint of the exercise
-        Mistake("every N-th row", lambda x, w: ..., "rank r has every N-th row; ..."),          with its own sentence
+        Mistake("a round too few", edit("range(world_size - 1)", "range(world_size - 2)")),
+        Mistake("every N-th row", lambda x, w: ..., "rank r has every N-th row; ..."),
     )
     ### END MISTAKES
 
-Where that makes a file too long, MISTAKES stands in a file beside it, <file>_wrong.py, which a release leaves out.
+The first is named after a hint of the exercise, and the second has a sentence of its own. The block
+stands in the exercise's file, and a release leaves it out (lib/course/strip_solutions.py).
+Where that makes a file too long, MISTAKES stands in a file beside it, <file>_wrong.py, which a
+release leaves out.
 
-`python -m lib.check fingerprints [exercise ...]` judges each like any answer, and writes lib/check/fingerprints/.
+`python -m lib.check fingerprints [exercise ...]` judges each like any answer, and writes
+lib/check/fingerprints/.
 """
 
 import ast
@@ -32,14 +37,18 @@ from lib.check.framework import Bundle, Outcome, evaluate
 
 FILE = "a_mistake.py"  # where the books say that it stands
 CHECK = Path(__file__).parent
-NOT_IN_PRINTS = {CHECK / f"{name}.py" for name in ("exercise", "framework", "guard", "left_out", "symptoms")}
+NOT_IN_PRINTS = {
+    CHECK / f"{name}.py" for name in ("exercise", "framework", "guard", "left_out", "symptoms")
+}
 
 
 @dataclass(frozen=True)
 class Edit:
-    """The reference with other text in some places: changes is ((this, that), ...), each `this` once in it.
+    """The reference with other text in some places: changes is ((this, that), ...), each `this`
+    once in it.
 
-    Where one of them is not in the reference itself, it is in its module: what the reference calls there may be wrong.
+    Where one of them is not in the reference itself, it is in its module: what the reference calls
+    there may be wrong.
     """
 
     changes: tuple[tuple[str, str], ...]
@@ -55,7 +64,9 @@ class Edit:
             text, where = inspect.getsource(module), f"{module.__name__}, where {where} is"
         for old, new in self.changes:
             if text.count(old) != 1:
-                raise ValueError(f"{old!r} is {text.count(old)} times in {where}, expected once: name more of it")
+                raise ValueError(
+                    f"{old!r} is {text.count(old)} times in {where}, expected once: name more of it"
+                )
             text = text.replace(old, new)
         linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
         scope = dict(vars(module)) | {"__name__": "a_mistake"}
@@ -77,21 +88,30 @@ class Mistake:
 
     def made(self, reference):
         """The answer, as a student's would be."""
-        return self.answer.of(reference) if isinstance(self.answer, Edit) else _as_a_students(self.answer)
+        return (
+            self.answer.of(reference)
+            if isinstance(self.answer, Edit)
+            else _as_a_students(self.answer)
+        )
 
 
 def _as_a_students(fn):
-    """A function of lib as if it stood elsewhere: the books then see its lines, and ranks get it by value."""
+    """A function of lib as if it stood elsewhere: the books then see its lines, and ranks
+    get it by value."""
     inside = lambda code: code.replace(
-        co_filename=FILE, co_consts=tuple(inside(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+        co_filename=FILE,
+        co_consts=tuple(inside(c) if isinstance(c, types.CodeType) else c for c in code.co_consts),
     )
-    made = types.FunctionType(inside(fn.__code__), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made = types.FunctionType(
+        inside(fn.__code__), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
+    )
     made.__module__, made.__kwdefaults__ = "a_mistake", fn.__kwdefaults__
     return made
 
 
 def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
-    """Those of one exercise of the module; of a Bundle's part: MISTAKES is {part's name: (Mistake, ...)}."""
+    """Those of one exercise of the module; of a Bundle's part: MISTAKES is {part's name:
+    (Mistake, ...)}."""
     beside = f"{module.__name__}_wrong"
     source = import_module(beside) if find_spec(beside) else module
     all_of_them = getattr(source, "MISTAKES", ())
@@ -99,7 +119,8 @@ def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
 
 
 def table_of(exercise, module) -> dict | None:
-    """What ships: the hash of the sources, the sentences, and {fingerprint: hints}; None without mistakes."""
+    """What ships: the hash of the sources, the sentences, and {fingerprint: hints}; None
+    without mistakes."""
     mistakes = mistakes_of(exercise, module)
     if not mistakes:
         return None
@@ -109,42 +130,62 @@ def table_of(exercise, module) -> dict | None:
         if mistake.text:
             sentences[mistake.hint] = mistake.text
         elif mistake.hint not in known | set(sentences):
-            raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r} has no sentence and is no hint of it")
+            raise ValueError(
+                f"{exercise.name}: the mistake {mistake.hint!r} has no sentence and is no hint of "
+                f"it"
+            )
         if outcome.passed:
-            raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r}, {mistake.answer}, passes the check")
+            raise ValueError(
+                f"{exercise.name}: the mistake {mistake.hint!r}, {mistake.answer}, passes the check"
+            )
         if outcome.problem.kind in ("built-in", "unreadable"):
-            raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r} fails otherwise: {outcome.message}")
+            raise ValueError(
+                f"{exercise.name}: the mistake {mistake.hint!r} fails otherwise: {outcome.message}"
+            )
         claim = next(one for one in exercise.claims if outcome.message.startswith(f"{one.name}: "))
         names = prints.setdefault(fingerprints.of(claim, outcome.problem), [])
         if mistake.hint not in names:
             names.append(mistake.hint)
-    return {"source": source_of(exercise, module), "hints": sentences, "prints": dict(sorted(prints.items()))}
+    return {
+        "source": source_of(exercise, module),
+        "hints": sentences,
+        "prints": dict(sorted(prints.items())),
+    }
 
 
 def judged_together(exercise, answers) -> list[Outcome]:
-    """The Outcome of each answer, as the parts of a Bundle are judged: in one launch, and one more for each failure."""
+    """The Outcome of each answer, as the parts of a Bundle are judged: in one launch, and one more
+    for each failure."""
     if len(answers) == 1:
         return [evaluate(exercise, answers[0])]
-    parts = tuple(replace(exercise, name=f"{exercise.name} {number}") for number in range(len(answers)))
+    parts = tuple(
+        replace(exercise, name=f"{exercise.name} {number}") for number in range(len(answers))
+    )
     return evaluate(Bundle(exercise.name, parts), tuple(answers)).parts
 
 
 def _verdicts(exercise, mistakes):
-    """The Outcome of each: judged together, in one launch, but alone if its run failed, as a student's would."""
+    """The Outcome of each: judged together, in one launch, but alone if its run failed, as a
+    student's would."""
     made = [mistake.made(exercise.reference) for mistake in mistakes]
-    together = judged_together(exercise, made) if exercise.worlds and len(made) > 1 else [None] * len(made)
+    together = (
+        judged_together(exercise, made) if exercise.worlds and len(made) > 1 else [None] * len(made)
+    )
     for seen, answer in zip(together, made, strict=True):
         is_clear = seen and not seen.passed and seen.problem and "failed" not in seen.problem.facts
         yield seen if is_clear else evaluate(exercise, answer)
 
 
 def source_of(exercise, module) -> str:
-    """The hash of all the code that a table depends on. Layout, comments, docstrings and imports do not count."""
+    """The hash of all the code that a table depends on. Layout, comments, docstrings and
+    imports do not count."""
     paths: set[Path] = {CHECK / "failure.py", CHECK / "fingerprints.py"}
     path = Path(module.__file__)
     _with_imports(path, paths)
     _with_imports(path.with_name(f"{path.stem}_wrong.py"), paths)
-    texts = [_text(path) for path in sorted(paths)] + [textwrap.dedent(inspect.getsource(exercise.reference))]
+    texts = [_text(path) for path in sorted(paths)] + [
+        textwrap.dedent(inspect.getsource(exercise.reference))
+    ]
     return hashlib.sha256("\0".join(map(_code, texts)).encode()).hexdigest()[:16]
 
 
@@ -163,20 +204,32 @@ def _with_imports(path, found):
 
 @functools.cache
 def _code(text):
-    """The syntax tree as text, the same on each Python: without docstrings and imports, and without empty fields."""
+    """The syntax tree as text, the same on each Python: without docstrings and imports, and
+    without empty fields."""
 
     def tree(node):
         if isinstance(node, list):
             return f"[{', '.join(tree(one) for one in node if not left_out(one))}]"
         if not isinstance(node, ast.AST):
             return repr(node)
-        if isinstance(node, ast.JoinedStr):  # where an f-string's format ends in {}, Python 3.12.1 adds an empty text
+        # where an f-string's format ends in {}, Python 3.12.1 adds an empty text
+        if isinstance(node, ast.JoinedStr):
             node.values = [one for one in node.values if getattr(one, "value", None) != ""]
-        fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
-        return f"{type(node).__name__}({', '.join(f'{name}={tree(value)}' for name, value in fields)})"
+        fields = (
+            (name, value)
+            for name, value in ast.iter_fields(node)
+            if value is not None and value != []
+        )
+        return (
+            f"{type(node).__name__}({', '.join(f'{name}={tree(value)}' for name, value in fields)})"
+        )
 
     def left_out(node):
-        text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
+        text = (
+            node.value.value
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            else None
+        )
         return isinstance(text, str) or isinstance(node, (ast.Import, ast.ImportFrom))
 
     return tree(ast.parse(text))
@@ -191,7 +244,9 @@ def stale(exercises_and_modules) -> list[str]:
     """The exercises whose table was made of other sources than there are now."""
     found = []
     for exercise, module in exercises_and_modules:
-        if mistakes_of(exercise, module) and fingerprints.table(exercise).get("source") != source_of(exercise, module):
+        if mistakes_of(exercise, module) and fingerprints.table(exercise).get(
+            "source"
+        ) != source_of(exercise, module):
             found.append(exercise.name)
     return found
 

@@ -1,15 +1,17 @@
 """What runs beside what, shown by events, not by times; and what memory is alive meanwhile.
 
-    backward        layer 3  gate  layer 2  gate  layer 1  gate  layer 0
-    call 0          [== begun in time, held =====]
-    call 1                         [== held =============]         call i is held until gate i + 2 has been passed
+    backward  layer 3  gate  layer 2  gate  layer 1  gate  layer 0
+    call 0    [== begun in time, held =====]
+    call 1                   [== held =============]         call i is held until gate i + 2 has
+                                                             been passed
 
     gates = Gates(3);  recorder = Recorder(control, before=gates.hold)
     with gates:  ... gates.pass_one() after each layer ...  gates.end() ...
 
-Whoever waits for a call sooner than that is stuck, and it is noted. Nothing here depends on how fast a machine is: a
-right answer never waits for PATIENCE to end. Nor do most wrong ones: it is seen that backward itself makes a held call,
-or waits for it (`Work.wait`), and that nothing is left in the background that could begin a call.
+Whoever waits for a call sooner than that is stuck, and it is noted. Nothing here depends on how
+fast a machine is: a right answer never waits for PATIENCE to end. Nor do most wrong ones: it is
+seen that backward itself makes a held call, or waits for it (`Work.wait`), and that nothing is left
+in the background that could begin a call.
 """
 
 import gc
@@ -26,8 +28,12 @@ from lib.zero.live import PLAIN
 PATIENCE = 20  # seconds for what a right answer does at once
 POLL = 0.02  # seconds between looks at what the other threads do
 WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
-WAITS |= {code.__code__ for code in [getattr(threading.Thread, "_wait_for_tstate_lock", None)] if code}  # Python 3.12-
-LINGER = 0.2  # seconds by which the last call ends later than the answer's function, if that does not wait
+# Python 3.12-
+WAITS |= {
+    code.__code__ for code in [getattr(threading.Thread, "_wait_for_tstate_lock", None)] if code
+}
+# seconds by which the last call ends later than the answer's function, if that does not wait
+LINGER = 0.2
 
 
 class Gates:
@@ -92,12 +98,17 @@ class Gates:
     def _nobody_will_begin(self):
         """Is nothing under way in the background, and no thread of the answer's there?"""
         busy = any(not work.ended.is_set() for work in [*background.in_use.values()])
-        return not busy and not started_threads() - {*self.threads, background.communication_thread()}
+        return not busy and not started_threads() - {
+            *self.threads,
+            background.communication_thread(),
+        }
 
     def _answer_waits(self):
-        """A thread of the answer's own asks: does its function wait for it, in a call of `threading`?"""
+        """A thread of the answer's own asks: does its function wait for it, in a
+        call of `threading`?"""
         if background.is_this_thread():
-            return False  # `_backward_waits` knows more exactly: for which work, and whether that has ended
+            # `_backward_waits` knows more exactly: for which work, and whether that has ended
+            return False
         waits = [frame for frame in _own_frames().values() if frame.f_code in WAITS]
         return any(frame.f_locals.get("self") is not self.changed for frame in waits)
 
@@ -114,7 +125,8 @@ def started_threads():
 
 
 def _backward_waits():
-    """Asked by a held call: is it backward's thread that makes it, or that waits for what comes after it?"""
+    """Asked by a held call: is it backward's thread that makes it, or that waits for what
+    comes after it?"""
     frames = _own_frames()
     if threading.get_ident() in frames:
         return True
@@ -122,7 +134,8 @@ def _backward_waits():
 
 
 def _own_frames():
-    """{thread: where it is} of the main thread and of autograd's, those that no Python code has started."""
+    """{thread: where it is} of the main thread and of autograd's, those that no
+    Python code has started."""
     started = {thread.ident for thread in started_threads()}
     return {ident: frame for ident, frame in sys._current_frames().items() if ident not in started}
 
@@ -151,7 +164,9 @@ class Alive:
 
     def look(self, *besides):
         """Bytes made since `begin`; the largest of all looks is in `most`."""
-        wire = [x for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_floating_point()]
+        wire = [
+            x for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_floating_point()
+        ]
         held = live_bytes(besides=[*self.before, *wire, *besides])
         self.most = max(self.most, held)
         return held

@@ -3,25 +3,41 @@
     x @ w, matmul, einsum, F.linear, ...     torch's functions
                |
         aten::mm, aten::addmm, ...           one dispatcher entry each
-               |  BackendSelect  <- we stand here, as the ledger does: note the factors' shapes, then redispatch
+               |  BackendSelect  <- we stand here, as the ledger does: note the factors' shapes,
+                                 then redispatch
            CPU or CUDA
 
-(m, k) times (k, n) is m k n multiply-adds. Elementwise multiplication followed by a sum is not seen.
+(m, k) times (k, n) is m k n multiply-adds. Elementwise multiplication followed by a sum is not
+seen.
 
-A TorchDispatchMode would see them too, but torch.distributed's calls as well: its frame would stand between the
-student's line and the op, and the ledger would name ours.
+A TorchDispatchMode would see them too, but torch.distributed's calls as well: its frame would stand
+between the student's line and the op, and the ledger would name ours.
 """
 
 import torch
 
-PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "mv", "dot", "mm.out", "bmm.out")
+PRODUCTS = (
+    "mm",
+    "addmm",
+    "addmm_",
+    "bmm",
+    "baddbmm",
+    "baddbmm_",
+    "addbmm",
+    "mv",
+    "dot",
+    "mm.out",
+    "bmm.out",
+)
 BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
 class count_products:
-    """`with count_products() as factors:` fills `factors` with the shapes of both factors of each product.
+    """`with count_products() as factors:` fills `factors` with the shapes of both factors of each
+    product.
 
-    outer: also products of elements that are larger than both factors, as an outer product's: as ((m, n), (1, 1)).
+    outer: also products of elements that are larger than both factors, as an outer product's: as
+    ((m, n), (1, 1)).
     """
 
     def __init__(self, outer=False):
@@ -42,7 +58,8 @@ class count_products:
 
 def _noting(op, factors):
     def note(keyset, *args, **kwargs):
-        a, b = ([args[0]] + [arg for arg in args if isinstance(arg, torch.Tensor)])[-2:]  # addmm's first is added
+        # addmm's first is added
+        a, b = ([args[0]] + [arg for arg in args if isinstance(arg, torch.Tensor)])[-2:]
         out = op.redispatch(keyset & BELOW, *args, **kwargs)
         if op is not torch.ops.aten.mul.Tensor:
             factors.append((tuple(a.shape), tuple(b.shape)))
@@ -54,5 +71,6 @@ def _noting(op, factors):
 
 
 def multiply_adds(factors):
-    """Of products with these factors, [((m, k), (k, n)), ...]: the sum of m k n. Batched: times the batch."""
+    """Of products with these factors, [((m, k), (k, n)), ...]: the sum of m k n. Batched:
+    times the batch."""
     return sum(torch.Size(a).numel() * (b[-1] if len(b) > 1 else 1) for a, b in factors)

@@ -1,9 +1,12 @@
-"""Functions without ranks: called in every case and, last, in the first case again; read, and judged case by case.
+"""Functions without ranks: called in every case and, last, in the first case again; read, and
+judged case by case.
 
-    seen = asked(fn, shares, CASES, given, read)     {case: what was read, or the Problem}; and of all calls together
-    each(CASES, judge, words)                        a judge: the first case in which something is wrong
-    refused(CASES, words, why)                       a judge: a ValueError in each of these
-    left_alone(words), new_each_time(words)          judges of all calls
+    seen = asked(fn, shares, CASES, given, read)  {case: what was read, or the Problem}; and of all
+                                                  calls together
+    each(CASES, judge, words)                     a judge: the first case in which something is
+                                                  wrong
+    refused(CASES, words, why)                    a judge: a ValueError in each of these
+    left_alone(words), new_each_time(words)       judges of all calls
 
 A case is a tuple; words(*case) names it. Of tensors with gradients: `tensors.py`.
 """
@@ -25,12 +28,14 @@ LEAVES_OUT = but(NO_RANKS, "again", "returned")
 
 @contextmanager
 def noting_calls(*theirs):
-    """`with noting_calls(f, file) as calls:` afterwards `calls` has those of `theirs` that were called, by whomever.
+    """`with noting_calls(f, file) as calls:` afterwards `calls` has those of `theirs` that were
+    called, by whomever.
 
-    theirs: functions, or the paths of files of which nothing is to be called. For what sends nothing: the ledger names
-    what sends.
+    theirs: functions, or the paths of files of which nothing is to be called. For what sends
+    nothing: the ledger names what sends.
     """
-    known = {one if isinstance(one, str) else id(one.__code__): one for one in theirs}  # equal code may stand elsewhere
+    # equal code may stand elsewhere
+    known = {one if isinstance(one, str) else id(one.__code__): one for one in theirs}
     calls, before = [], sys.getprofile()
 
     def note(frame, event, arg):
@@ -46,9 +51,11 @@ def noting_calls(*theirs):
 
 
 def call(fn, builds, args):
-    """What fn returns; the Problem if it raised, or called lib's own, `builds`. NotImplementedError passes through.
+    """What fn returns; the Problem if it raised, or called lib's own, `builds`. NotImplementedError
+    passes through.
 
-    facts: error, the exception; failed, so that `symptoms.raised` and `symptoms.refused` look at it.
+    facts: error, the exception; failed, so that `symptoms.raised` and `symptoms.refused` look at
+    it.
     """
     with noting_calls(builds) as calls:
         try:
@@ -58,7 +65,9 @@ def call(fn, builds, args):
                 raise
             out = of_error(error)
     if calls:
-        return Problem("built-in", f"it calls lib's {builds.__name__}, which is what this exercise builds")
+        return Problem(
+            "built-in", f"it calls lib's {builds.__name__}, which is what this exercise builds"
+        )
     return out
 
 
@@ -66,16 +75,19 @@ def of_error(error):
     """The Problem of an exception, with what torch or lib refused."""
     problem, text = raised(error), str(error)
     refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
-    failed = Failed(problem.kind, problem.text, "", (), None, raised=type(error).__name__, refusals=refusals)
+    failed = Failed(
+        problem.kind, problem.text, "", (), None, raised=type(error).__name__, refusals=refusals
+    )
     problem.facts |= {"error": error, "failed": failed}
     return problem
 
 
 def asked(fn, builds, cases, given=lambda *case: case, read=lambda out, *case: out):
-    """{case: read(what fn returns, *case), or the Problem that it raised}, and what is true of all calls.
+    """{case: read(what fn returns, *case), or the Problem that it raised}, and what is true of all
+    calls.
 
-    given(*case): the arguments, made anew for each call. Of all calls: "changed", "shared" and "kept", each a Problem
-    or None; AGAIN: [what was read of the first case, called once more].
+    given(*case): the arguments, made anew for each call. Of all calls: "changed", "shared" and
+    "kept", each a Problem or None; AGAIN: [what was read of the first case, called once more].
     """
     seen, held = dict.fromkeys(("changed", "shared", "kept")), []
     for case in (*cases, cases[0]):
@@ -86,9 +98,13 @@ def asked(fn, builds, cases, given=lambda *case: case, read=lambda out, *case: o
         held.append((case, out, got))
         for now, before in zip(args, given(*case), strict=True):
             if repr(now) != repr(before) and not seen["changed"]:
-                seen["changed"] = Problem("input", f"{before} that was given is {now} afterwards", {"case": case})
+                seen["changed"] = Problem(
+                    "input", f"{before} that was given is {now} afterwards", {"case": case}
+                )
             if out is now and isinstance(out, (list, dict)):
-                seen["shared"] = Problem("shared", f"it returned {now}, which it was given", {"case": case})
+                seen["shared"] = Problem(
+                    "shared", f"it returned {now}, which it was given", {"case": case}
+                )
     for case, out, got in held:
         if not isinstance(got, Problem) and not seen["kept"] and read(out, *case) != got:
             text = f"it returned {got!r:.60}, which is {out!r:.60} after later calls"
@@ -97,22 +113,28 @@ def asked(fn, builds, cases, given=lambda *case: case, read=lambda out, *case: o
 
 
 def each(cases, judge, words, trace=lambda got: got):
-    """As a claim's judge: judge(got, *case) -> Problem or None, case by case up to the first that is wrong.
+    """As a claim's judge: judge(got, *case) -> Problem or None, case by case up to the first that
+    is wrong.
 
-    The facts of the Problem also have `case`, `again`, and `seen`: {case: got} of all that could be read.
+    The facts of the Problem also have `case`, `again`, and `seen`: {case: got} of all that could be
+    read.
     """
 
     @without_ranks
     def of(answers):
         to_judge = [(case, answers[case], "") for case in cases]
-        to_judge += [(case, answers[AGAIN][0], f", {AGAIN}") for case in cases if _first(answers) == case]
+        to_judge += [
+            (case, answers[AGAIN][0], f", {AGAIN}") for case in cases if _first(answers) == case
+        ]
         for case, got, again in to_judge:
             problem = got if isinstance(got, Problem) else judge(got, *case)
             if problem:
                 seen = {c: answers[c] for c in cases if not isinstance(answers[c], Problem)}
                 facts = {**problem.facts, "case": case, "again": bool(again), "seen": seen}
                 trace_of = [*map(trace, seen.values())] if problem.trace is None else problem.trace
-                return Problem(problem.kind, f"{words(*case)}{again}: {problem.text}", facts, trace_of)
+                return Problem(
+                    problem.kind, f"{words(*case)}{again}: {problem.text}", facts, trace_of
+                )
         return None
 
     return of
@@ -150,7 +172,9 @@ def same_again(words):
         case, (again,) = _first(answers), answers[AGAIN]
         if isinstance(again, Problem) or again == answers[case]:
             return None
-        text = f"{words(*case)}: {answers[case]!r:.60}, and {again!r:.60} when it is called once more"
+        text = (
+            f"{words(*case)}: {answers[case]!r:.60}, and {again!r:.60} when it is called once more"
+        )
         return Problem("not kept", text, {"case": case, "again": True})
 
     return of
@@ -161,7 +185,9 @@ def _of_all_calls(what):
         @without_ranks
         def of(seen):
             found = seen[what]
-            return found and Problem(found.kind, f"{words(*found.facts['case'])}: {found.text}", found.facts)
+            return found and Problem(
+                found.kind, f"{words(*found.facts['case'])}: {found.text}", found.facts
+            )
 
         return of
 
@@ -187,7 +213,8 @@ def all_seen(fits):
 
 
 def iterator(out, item):
-    """The Problem if it can be gone through only once, or one of its items can, else None. item: "rank {} has"."""
+    """The Problem if it can be gone through only once, or one of its items can, else None. item:
+    "rank {} has"."""
     inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
     for what, one in [("got", out), *((item.format(number), one) for number, one in inside)]:
         if hasattr(one, "__next__") or isinstance(one, map | zip | filter | reversed):
@@ -205,7 +232,7 @@ CHANGED = Hint(
 ONCE = Hint(
     "right only once",
     s.fact("again"),
-    "the first call is right, and the same call gives something else later: what does the function keep from call to "
-    "call (in a global, a default argument, on itself)? Begin each call anew.",
+    "the first call is right, and the same call gives something else later: what does the function "
+    "keep from call to call (in a global, a default argument, on itself)? Begin each call anew.",
 )
 GENERAL = (ONCE, s.NOT_KEPT, *s.ANYWHERE)

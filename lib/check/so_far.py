@@ -5,8 +5,11 @@ from lib.check.framework import WIDTH, judged
 
 
 def points(lab: int) -> None:
-    """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums; bonus points count apart."""
-    names = [module.EXERCISE.name for module in MODULES if module.__name__.split(".")[2] == f"lab{lab}"]
+    """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums; bonus
+    points count apart."""
+    names = [
+        module.EXERCISE.name for module in MODULES if module.__name__.split(".")[2] == f"lab{lab}"
+    ]
     if not names:
         raise ValueError(f"there is no Lab {lab!r}: give its number, as in check.points(0)")
     print(f"Lab {lab}")

@@ -1,8 +1,10 @@
-"""Shared hints: each a sentence, and the typed facts of a Problem that it looks at. None reads a Problem's words.
+"""Shared hints: each a sentence, and the typed facts of a Problem that it looks at. None reads a
+Problem's words.
 
 An exercise lists those that apply among its own, the more particular first:
 
-    hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW, Hint("another rank's chunk", ...), NOT_PAIRED)
+    hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW, Hint("another rank's
+    chunk", ...), NOT_PAIRED)
 
 `kind` and `fact` make predicates: kind("value"), fact("doubled"), kind("form", dtype=True).
 """
@@ -15,7 +17,8 @@ SHAPES = ("value", "form", "mismatch", "raised", "died", *HANGS)  # what a wrong
 
 
 def failed(p):
-    """What is known of the run if it failed (raised, hung, or its messages do not match), else None."""
+    """What is known of the run if it failed (raised, hung, or its messages do not
+    match), else None."""
     return p.fact("failed")
 
 
@@ -24,7 +27,8 @@ def hung(p):
 
 
 def kind(*kinds, **facts):
-    """Is it of one of these kinds, and has these facts? Of each fact `fact` says whether it is there."""
+    """Is it of one of these kinds, and has these facts? Of each fact `fact` says
+    whether it is there."""
     return lambda p: p.kind in kinds and all(fact(name, value)(p) for name, value in facts.items())
 
 
@@ -47,7 +51,9 @@ def refused(*names):
 
 
 def raised(*types):
-    return lambda p: p.kind == "raised" and (failed(p).raised if failed(p) else p.fact("raised")) in types
+    return lambda p: (
+        p.kind == "raised" and (failed(p).raised if failed(p) else p.fact("raised")) in types
+    )
 
 
 def all_wait_in(op):
@@ -69,30 +75,44 @@ def members(p):
 
 
 def left_under_way(p):
-    """Has the answer returned before what it began had ended? Or do ranks wait for each other outside of it?"""
+    """Has the answer returned before what it began had ended? Or do ranks wait for each other
+    outside of it?"""
     if failed(p) is not None and failed(p).raised == "NotWaitedFor":
         return True
-    return p.kind == "timeout" and failed(p) is not None and not failed(p).case and bool(failed(p).awaited)
+    return (
+        p.kind == "timeout"
+        and failed(p) is not None
+        and not failed(p).case
+        and bool(failed(p).awaited)
+    )
 
 
 def in_parts(p):
-    """Is it a 2nd, 3rd, ... of the expected sum everywhere, and not because ranks are missing in it?"""
+    """Is it a 2nd, 3rd, ... of the expected sum everywhere, and not because ranks are
+    missing in it?"""
     if p.kind != "value" or any(map(p.fact, ("absent", "doubled", "moved", "own", "narrowed"))):
         return False
     ratios = p.trace[2][p.facts["rank"]] if isinstance(p.trace, list) and len(p.trace) == 3 else []
     parts = {round(1 / x, 6) for x in ratios if isinstance(x, float) and 0 < x < 1}
-    return len(parts) == 1 and parts.pop().is_integer() and all(isinstance(x, float) and x < 1 for x in ratios)
+    return (
+        len(parts) == 1
+        and parts.pop().is_integer()
+        and all(isinstance(x, float) and x < 1 for x in ratios)
+    )
 
 
 def mixed_up_ranks(p):
-    """Trouble in a group whose ranks are not 0 to N-1, checked last: everywhere else the answer was right."""
+    """Trouble in a group whose ranks are not 0 to N-1, checked last: everywhere else the
+    answer was right."""
     where = members(p)
     return len(where) > 1 and where != tuple(range(len(where)))
 
 
 def whose_ranks(p):
     """Were ranks of the world taken for ranks of the group?"""
-    beyond = failed(p) is not None and (failed(p).beyond_the_group() or "to itself" in failed(p).refusals)
+    beyond = failed(p) is not None and (
+        failed(p).beyond_the_group() or "to itself" in failed(p).refusals
+    )
     return p.kind == "group" or beyond or (p.kind in SHAPES and mixed_up_ranks(p))
 
 
@@ -127,9 +147,12 @@ def another_dtype(p):
 BUILT_IN = Hint(
     "called what it builds",
     kind("built-in"),
-    "build it from p2p.send_recv, p2p.send, p2p.recv, p2p.exchange, or dist's send, recv, isend and irecv.",
+    "build it from p2p.send_recv, p2p.send, p2p.recv, p2p.exchange, or dist's send, recv, isend "
+    "and irecv.",
 )
-RETURNED_NONE = Hint("nothing returned", kind("returned"), "the function must end with a `return` of its result.")
+RETURNED_NONE = Hint(
+    "nothing returned", kind("returned"), "the function must end with a `return` of its result."
+)
 NO_NUMBER = Hint(
     "nothing returned",
     lambda p: p.kind == "returned" and p.fact("got") == "None",
@@ -143,29 +166,37 @@ ENDLESS = Hint(
 UNDER_WAY = Hint(
     "a message that nobody waits for",
     left_under_way,
-    "your function has returned on these ranks, and messages that it began may still be in flight: all that comes "
-    "after waits for them. Call .wait() on every work that isend, irecv, a batch or async_op=True gives you.",
+    "your function has returned on these ranks, and messages that it began may still be in flight: "
+    "all that comes after waits for them. Call .wait() on every work that isend, irecv, a batch or "
+    "async_op=True gives you.",
 )
 RAISED = Hint(
     "an error in one case",
     kind("raised"),
-    "your function must take what it is given in this case: look at the line above with these values in mind.",
+    "your function must take what it is given in this case: look at the line above with these "
+    "values in mind.",
 )
 CONDITION = Hint(
     "a tensor as a condition",
     refused("truth"),
-    "a tensor of several elements is neither true nor false: `is None` asks whether there is one, torch.equal and "
-    ".any() what is in it.",
+    "a tensor of several elements is neither true nor false: `is None` asks whether there is one, "
+    "torch.equal and .any() what is in it.",
 )
-EXITED = Hint("exits", kind("exited"), "return from the function; nothing else in a lab should end the process.")
+EXITED = Hint(
+    "exits",
+    kind("exited"),
+    "return from the function; nothing else in a lab should end the process.",
+)
 UNREADABLE = Hint(
-    "another kind of result", kind("unreadable"), "return what the docstring says, in that form and nothing else."
+    "another kind of result",
+    kind("unreadable"),
+    "return what the docstring says, in that form and nothing else.",
 )
 IN_PLACE = Hint(
     "not in place",
     kind("in place"),
-    "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = result` only gives the "
-    "name to another tensor.",
+    "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = "
+    "result` only gives the name to another tensor.",
 )
 DIVIDED = Hint(
     "divided by N",
@@ -180,67 +211,81 @@ NOTHING_ADDED = Hint(
 WHOSE_RANKS = Hint(
     "ranks of the world, not of the group",
     whose_ranks,
-    "ranks are counted within the group. Ask dist.get_rank(group) and dist.get_world_size(group), give `group` to "
-    "every p2p call, and take neighbours modulo the group's world_size. (dist.send itself takes world ranks: "
-    "dist.get_global_rank(group, r).)",
+    "ranks are counted within the group. Ask dist.get_rank(group) and dist.get_world_size(group), "
+    "give `group` to every p2p call, and take neighbours modulo the group's world_size. (dist.send "
+    "itself takes world ranks: dist.get_global_rank(group, r).)",
 )
-NO_GROUP = Hint("the group is not passed on", kind("group"), "give `group` on to everything that you call.")
+NO_GROUP = Hint(
+    "the group is not passed on", kind("group"), "give `group` on to everything that you call."
+)
 NOT_GIVEN = Hint(
     "not what it was given",
     kind("another way"),
-    "whoever calls your function chooses how the ranks communicate: call the argument, not what you imported.",
+    "whoever calls your function chooses how the ranks communicate: call the argument, not what "
+    "you imported.",
 )
 NOT_ALL_RANKS = Hint(
     "not on every rank",
     either(kind("clash"), hung),
-    "all ranks of the group must call it, equally often and with equal sizes: a rank that returns early, because it "
-    "has nothing to do, lets the others wait.",
+    "all ranks of the group must call it, equally often and with equal sizes: a rank that returns "
+    "early, because it has nothing to do, lets the others wait.",
 )
 ALL_SEND_FIRST = Hint(
     "everyone sends first",
     all_wait_in("send"),
-    "a send ends when its receive has been posted, and every rank is still in its send. p2p.send_recv does both at "
-    "once.",
+    "a send ends when its receive has been posted, and every rank is still in its send. "
+    "p2p.send_recv does both at once.",
 )
 NOT_PAIRED = Hint(
     "a receive without its send",
-    either(hung, lambda p: p.kind == "mismatch" and failed(p) and failed(p).mismatch not in ("size", "dtype")),
-    "a rank waits for a message that nobody sends. Write down, for 3 ranks and each round, who sends to whom and who "
-    "receives from whom: the two lists must be the same.",
+    either(
+        hung,
+        lambda p: (
+            p.kind == "mismatch" and failed(p) and failed(p).mismatch not in ("size", "dtype")
+        ),
+    ),
+    "a rank waits for a message that nobody sends. Write down, for 3 ranks and each round, who "
+    "sends to whom and who receives from whom: the two lists must be the same.",
 )
 NARROW = Hint(
     "rounded on the way",
     fact("narrowed"),
-    "a float64 or int64 was made a float32 (or less) on the way: .float(), torch.zeros(n) and torch.empty(n) are "
-    "float32. Make buffers with torch.empty_like(tensor), or give them dtype=tensor.dtype.",
+    "a float64 or int64 was made a float32 (or less) on the way: .float(), torch.zeros(n) and "
+    "torch.empty(n) are float32. Make buffers with torch.empty_like(tensor), or give them "
+    "dtype=tensor.dtype.",
 )
 WRONG_DTYPE = Hint(
     "a buffer of another dtype",
     another_dtype,
-    "torch.empty(n) is float32. Make buffers with torch.empty_like(chunk), or give them dtype=tensor.dtype.",
+    "torch.empty(n) is float32. Make buffers with torch.empty_like(chunk), or give them "
+    "dtype=tensor.dtype.",
 )
 SHARED = Hint(
     "not a copy",
     kind("shared"),
-    "the result is to be a new tensor, and the caller will change it: clone what is yours, also where N is 1.",
+    "the result is to be a new tensor, and the caller will change it: clone what is yours, also "
+    "where N is 1.",
 )
 NOT_KEPT = Hint(
     "one buffer for all calls",
     kind("not kept"),
-    "a buffer or a result is kept from call to call (in a global, a default argument, on the function) and written "
-    "again. Make a new one in each call.",
+    "a buffer or a result is kept from call to call (in a global, a default argument, on the "
+    "function) and written again. Make a new one in each call.",
 )
-OVERWRITTEN = Hint("the input overwritten", kind("input"), "what you are given stays the caller's: clone it first.")
+OVERWRITTEN = Hint(
+    "the input overwritten", kind("input"), "what you are given stays the caller's: clone it first."
+)
 PADDED = Hint(
     "padded",
     kind("elements", padded=True),
-    "you send as many elements as if n were a multiple of N. Chunks of n // N or n // N + 1 elements need no padding: "
-    "tensor.tensor_split(N).",
+    "you send as many elements as if n were a multiple of N. Chunks of n // N or n // N + 1 "
+    "elements need no padding: tensor.tensor_split(N).",
 )
 NO_GRAPH = Hint(
     "no gradient",
     either(kind("no graph"), refused("no graph")),
-    "what sends is unknown to autograd, and detach() cuts the graph: a torch.autograd.Function says what backward is.",
+    "what sends is unknown to autograd, and detach() cuts the graph: a torch.autograd.Function "
+    "says what backward is.",
 )
 CALLED_LIB = Hint("called lib's", kind("built-in"), "build it from what the function is given.")
 ANYWHERE = (ENDLESS, UNDER_WAY, EXITED, UNREADABLE, CONDITION, RAISED)  # for every exercise, last
@@ -248,8 +293,12 @@ ANYWHERE = (ENDLESS, UNDER_WAY, EXITED, UNREADABLE, CONDITION, RAISED)  # for ev
 
 OTHER_WAY_ROUND = Hint(
     "the other way round",
-    lambda p: p.kind == "neighbours" and p.facts["peers"] == [(p.facts["rank"] - 1) % p.facts["case"].world_size],
-    "it is a ring, but goes to the left: send to the right, (rank + 1) % N, and receive from the left.",
+    lambda p: (
+        p.kind == "neighbours"
+        and p.facts["peers"] == [(p.facts["rank"] - 1) % p.facts["case"].world_size]
+    ),
+    "it is a ring, but goes to the left: send to the right, (rank + 1) % N, and receive from the "
+    "left.",
 )
 
 
@@ -257,8 +306,8 @@ def remainder_hint(cases):
     return Hint(
         "right only when N divides n",
         remainder(cases),
-        "here the chunks are not all of one size. Cut with tensor.tensor_split(N), and receive into a buffer of the "
-        "size of the chunk that comes, not of the one that you send.",
+        "here the chunks are not all of one size. Cut with tensor.tensor_split(N), and receive "
+        "into a buffer of the size of the chunk that comes, not of the one that you send.",
     )
 
 
@@ -267,8 +316,8 @@ def nothing_there(cases):
     return Hint(
         "right only where there is something",
         either(both(kind(*SHAPES), in_case(cases, lambda case: case.n == 0)), some_empty),
-        "here some chunks are empty, or all: a rank with an empty chunk still does all its rounds, as the others wait "
-        "for it.",
+        "here some chunks are empty, or all: a rank with an empty chunk still does all its rounds, "
+        "as the others wait for it.",
     )
 
 
@@ -283,16 +332,20 @@ def alone(cases):
 TWO_ONLY = Hint(
     "right on two ranks only",
     lambda p: p.kind in SHAPES and len(members(p)) > 2,
-    "two ranks were right. With more there is a rank that is neither the first nor the last: write it for rank r of N.",
+    "two ranks were right. With more there is a rank that is neither the first nor the last: write "
+    "it for rank r of N.",
 )
 
 
 def under_way(cases, test):
-    """For cases that pass the test, in which a second call begins before the first goes backward."""
+    """For cases that pass the test, in which a second call begins before the first
+    goes backward."""
     return Hint(
         "kept beside ctx",
-        both(kind(*SHAPES, "group", "clash", "no graph", "not kept", "calls"), in_case(cases, test)),
-        "one call alone was right. Here a second one, over other ranks and of another shape, comes before the first "
-        "goes backward. What backward needs belongs on ctx: the class, the function and globals are the same for all "
-        "calls.",
+        both(
+            kind(*SHAPES, "group", "clash", "no graph", "not kept", "calls"), in_case(cases, test)
+        ),
+        "one call alone was right. Here a second one, over other ranks and of another shape, comes "
+        "before the first goes backward. What backward needs belongs on ctx: the class, the "
+        "function and globals are the same for all calls.",
     )

@@ -1,17 +1,19 @@
 """Functions without ranks of tensors with gradients, in many cases; and the judges of what came.
 
-    all cases are called, the first once more, then backward runs, the first call first; then all is looked at again
+    all cases are called, the first once more, then backward runs, the first call first; then all is
+    looked at again
 
-A case is {argument: value}; values and results are tensors, or named tuples of them (Choice, Routing). What is right is
-what lib's function gives, gradients too, up to rounding. Of plain numbers, lists and dicts: `pure.py`.
+A case is {argument: value}; values and results are tensors, or named tuples of them (Choice,
+Routing). What is right is what lib's function gives, gradients too, up to rounding. Of plain
+numbers, lists and dicts: `pure.py`.
 
     values       kinds "built-in", "raised", "unreadable", "returned", "form", "value"
     gradients    "no graph", "backward", "value"
     left_alone   "input"
     kept, new    "not kept", "shared"
 
-facts: case (its name), what (which tensor; of a gradient also `gradient`), nan, narrowed, failed; again: it was right
-the first time.
+facts: case (its name), what (which tensor; of a gradient also `gradient`), nan, narrowed, failed;
+again: it was right the first time.
 """
 
 import torch
@@ -29,53 +31,83 @@ SAMPLE = 12  # elements of each wrong tensor in a trace
 
 def draw(seed, *shape):
     """Random numbers, normal, float64: the same everywhere and always."""
-    return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float64, device="cpu")
+    return torch.randn(
+        shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float64, device="cpu"
+    )
 
 
 def parts(name, value):
     """{name: tensor} of a tensor, {name.field: tensor} of a named tuple; {} of anything else."""
     if torch.is_tensor(value):
         return {name: value}
-    of_fields = {f"{name}.{field}": getattr(value, field) for field in getattr(value, "_fields", ())}
+    of_fields = {
+        f"{name}.{field}": getattr(value, field) for field in getattr(value, "_fields", ())
+    }
     return {field: tensor for field, tensor in of_fields.items() if torch.is_tensor(tensor)}
 
 
 def flat(values):
     """{name: tensor} of all parts of {name: value}."""
-    return {field: tensor for name, value in values.items() for field, tensor in parts(name, value).items()}
+    return {
+        field: tensor
+        for name, value in values.items()
+        for field, tensor in parts(name, value).items()
+    }
 
 
 class Calls:
     """The measure of one function: calls(fn) -> {case: record}.
 
-    right: lib's function, which the answer may not call. result: what it returns, in a word; fields: of a named tuple.
-    learns: the arguments, or argument.field, to which a gradient goes. is_right: (got, want) -> may this be there too?
+    right: lib's function, which the answer may not call. result: what it returns, in a word;
+    fields: of a named tuple. learns: the arguments, or argument.field, to which a gradient goes.
+    is_right: (got, want) -> may this be there too?
     """
 
     def __init__(self, right, cases, learns, result, fields=(), is_right=lambda got, want: False):
-        self.right, self.cases, self.learns, self.result, self.fields = right, cases, learns, result, fields
+        self.right, self.cases, self.learns, self.result, self.fields = (
+            right,
+            cases,
+            learns,
+            result,
+            fields,
+        )
         self.is_right = is_right
 
     def __call__(self, fn):
         records = {case: self._record(case, fn) for case in self.cases}
         first = next(iter(self.cases))
         again = self._record(first, fn)
-        if not records[first]["problem"] and not records[first]["wrong"] and (again["problem"] or again["wrong"]):
+        if (
+            not records[first]["problem"]
+            and not records[first]["wrong"]
+            and (again["problem"] or again["wrong"])
+        ):
             records[first] = again | {"again": True}
         for case, record in records.items():
             if not record["problem"] and not record["wrong"]:
                 record["gradients"] = self._gradients(case, record)
         for record in records.values():
             now = parts("", record["out"])
-            record["kept"] = all(torch.equal(now[name], tensor) for name, tensor in record["copies"].items())
+            record["kept"] = all(
+                torch.equal(now[name], tensor) for name, tensor in record["copies"].items()
+            )
             record["shared"] = _shared(now, record["given"])
             before = flat(record["asked"])
-            record["changed"] = [n for n, now in flat(record["given"]).items() if not torch.equal(now, before[n])]
+            record["changed"] = [
+                n for n, now in flat(record["given"]).items() if not torch.equal(now, before[n])
+            ]
         return records
 
     def _record(self, case, fn):
         leaves, given = self._given(case)
-        record = {"out": None, "problem": None, "wrong": [], "gradients": [], "given": given, "leaves": leaves}
+        record = {
+            "out": None,
+            "problem": None,
+            "wrong": [],
+            "gradients": [],
+            "given": given,
+            "leaves": leaves,
+        }
         record |= {"asked": self.cases[case], "copies": {}}
         out = call(fn, self.right, given.values())
         if isinstance(out, Problem):
@@ -96,14 +128,21 @@ class Calls:
         def given(arg, value):
             if torch.is_tensor(value):
                 return copy(arg, value)
-            copies = {name.rpartition(".")[2]: copy(name, tensor) for name, tensor in parts(arg, value).items()}
+            copies = {
+                name.rpartition(".")[2]: copy(name, tensor)
+                for name, tensor in parts(arg, value).items()
+            }
             return value._replace(**copies) if copies else value
 
         return leaves, {arg: given(arg, value) for arg, value in self.cases[case].items()}
 
     def _of(self, out):
         """[(what it is called, tensor), ...]"""
-        return [(f, getattr(out, f, None)) for f in self.fields] if self.fields else [(self.result, out)]
+        return (
+            [(f, getattr(out, f, None)) for f in self.fields]
+            if self.fields
+            else [(self.result, out)]
+        )
 
     def _wrong(self, case, out):
         """[(what, Problem, sample), ...]"""
@@ -122,27 +161,42 @@ class Calls:
         """[(what, Problem, sample), ...] of every result to every argument, or nothing."""
         leaves, given = self._given(case)
         wanted, found = self.right(*given.values()), []
-        for seed, ((what, got), (_, want)) in enumerate(zip(self._of(record["out"]), self._of(wanted), strict=True)):
-            if not want.requires_grad or not given or not want.numel() or not all(x.numel() for x in leaves.values()):
+        for seed, ((what, got), (_, want)) in enumerate(
+            zip(self._of(record["out"]), self._of(wanted), strict=True)
+        ):
+            if (
+                not want.requires_grad
+                or not given
+                or not want.numel()
+                or not all(x.numel() for x in leaves.values())
+            ):
                 continue
             factors = draw(seed, *want.shape).to(want.dtype)
-            right = torch.autograd.grad(want, list(leaves.values()), factors, retain_graph=True, allow_unused=True)
+            right = torch.autograd.grad(
+                want, list(leaves.values()), factors, retain_graph=True, allow_unused=True
+            )
             for name, slope in zip(leaves, right, strict=True):
                 if slope is not None:
-                    found += _slope_of(case, what, name, got, record["leaves"][name], factors, slope)
+                    found += _slope_of(
+                        case, what, name, got, record["leaves"][name], factors, slope
+                    )
         return found
 
 
 def _slope_of(case, what, name, got, leaf, factors, want):
     said, facts = f"the gradient of {name}", {"case": case, "what": name, "gradient": True}
-    lost = Problem("no graph", f"{case}: {said}: none comes from {what} to what the function was given", facts)
+    lost = Problem(
+        "no graph", f"{case}: {said}: none comes from {what} to what the function was given", facts
+    )
     if not got.requires_grad:
         return [(said, lost, "none")]
     try:
         (slope,) = torch.autograd.grad(got, leaf, factors, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
         problem = of_error(error)
-        return [(said, Problem("backward", f"{case}: {said}: {error}", facts | problem.facts), "raised")]
+        return [
+            (said, Problem("backward", f"{case}: {said}: {error}", facts | problem.facts), "raised")
+        ]
     if slope is None:
         return [(said, lost, "none")]
     problem = compared(case, said, slope, want)
@@ -162,20 +216,33 @@ def _shared(now, given):
     """Names of the given tensors in whose memory a result lies."""
     at = lambda tensor: tensor.untyped_storage().data_ptr()
     places = {at(tensor): name for name, tensor in flat(given).items() if tensor.numel()}
-    return [places[at(tensor)] for tensor in now.values() if tensor.numel() and at(tensor) in places]
+    return [
+        places[at(tensor)] for tensor in now.values() if tensor.numel() and at(tensor) in places
+    ]
 
 
 def compared(case, what, got, want):
     """The Problem of a tensor that is not the one expected, up to rounding; None where it is."""
-    facts = {"case": case, "what": what, "dtype": False, "shape": False, "got": form_of(got), "nan": False}
+    facts = {
+        "case": case,
+        "what": what,
+        "dtype": False,
+        "shape": False,
+        "got": form_of(got),
+        "nan": False,
+    }
     if not torch.is_tensor(got):
-        return Problem("returned", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts)
+        return Problem(
+            "returned", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts
+        )
     got, want = got.detach(), want.detach()
     facts["dims"] = got.dim()
     if got.shape != want.shape or got.dtype != want.dtype:
         facts |= {"dtype": got.shape == want.shape, "shape": got.shape != want.shape}
         facts["floats"] = got.is_floating_point()
-        return Problem("form", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts)
+        return Problem(
+            "form", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts
+        )
     off = (got.double() - want.double()).abs()
     finite = want[want.isfinite()].abs()
     largest = finite.max().item() if finite.numel() else 0
@@ -185,7 +252,9 @@ def compared(case, what, got, want):
         return None
     index = tuple(wrong[0].tolist())
     facts["nan"] = got.is_floating_point() and bool(got.isnan().any())
-    facts["narrowed"] = want.dtype == torch.float64 and bool((near | (off <= FLOAT32 * max(1.0, largest))).all())
+    facts["narrowed"] = want.dtype == torch.float64 and bool(
+        (near | (off <= FLOAT32 * max(1.0, largest))).all()
+    )
     at = f", element {index[0] if len(index) == 1 else index}" if index else ""
     x, y = two(want[index], got[index])
     said = f"\n{rounded_words(want.dtype)}" if facts["narrowed"] else ""
@@ -193,11 +262,15 @@ def compared(case, what, got, want):
 
 
 def sample(got):
-    """The first elements, as numbers that rounding does not change; of what is no tensor, its form."""
+    """The first elements, as numbers that rounding does not change; of what is no
+    tensor, its form."""
     if not torch.is_tensor(got):
         return form_of(got)
     digits = 9 if got.dtype == torch.float64 else 4
-    return [list(got.shape), [round(float(x), digits) + 0.0 for x in got.detach().flatten()[:SAMPLE]]]
+    return [
+        list(got.shape),
+        [round(float(x), digits) + 0.0 for x in got.detach().flatten()[:SAMPLE]],
+    ]
 
 
 def values(calls, cases):
@@ -217,16 +290,25 @@ def _first(key, calls, cases):
         wrong = [(c, *one) for c in cases for one in records[c][key]]
         if not wrong:
             return None
-        order = list(dict.fromkeys(what for _, what, _, _ in sorted(wrong, key=lambda one: _place(calls, one[1]))))
+        order = list(
+            dict.fromkeys(
+                what for _, what, _, _ in sorted(wrong, key=lambda one: _place(calls, one[1]))
+            )
+        )
         problem = next(problem for _, what, problem, _ in wrong if what == order[0])
-        problem.trace = [key, order, [[c, numbers] for c, what, _, numbers in wrong if what == order[0]]]
+        problem.trace = [
+            key,
+            order,
+            [[c, numbers] for c, what, _, numbers in wrong if what == order[0]],
+        ]
         return once(records, problem)
 
     return judge
 
 
 def once(records, problem):
-    """The Problem of a case; facts: again, that the first call was right and the same call later is not."""
+    """The Problem of a case; facts: again, that the first call was right and the
+    same call later is not."""
     if records[problem.facts["case"]].get("again"):
         problem.text += "\nThe first call was right, and the same call later is not."
         problem.facts["again"], problem.trace = True, "again"
@@ -242,7 +324,12 @@ def left_alone(cases):
 
 
 def new(cases):
-    return _each(cases, "shared", "shared", "the result lies in the memory of {}: who changes it changes that too")
+    return _each(
+        cases,
+        "shared",
+        "shared",
+        "the result lies in the memory of {}: who changes it changes that too",
+    )
 
 
 def kept(cases):
@@ -252,7 +339,9 @@ def kept(cases):
     def judge(records):
         for case in cases:
             if not records[case]["kept"]:
-                return Problem("not kept", f"{case}: the result has changed with a later call", {"case": case})
+                return Problem(
+                    "not kept", f"{case}: the result has changed with a later call", {"case": case}
+                )
         return None
 
     return judge
@@ -263,7 +352,9 @@ def _each(cases, key, kind, words):
     def judge(records):
         for case in cases:
             if names := records[case][key]:
-                return Problem(kind, f"{case}: {words.format(names[0])}", {"case": case, "what": names[0]})
+                return Problem(
+                    kind, f"{case}: {words.format(names[0])}", {"case": case, "what": names[0]}
+                )
         return None
 
     return judge

@@ -1,8 +1,9 @@
 """Claims on what was sent: judges, as those of claims.py, which names their kinds.
 
-elements, ring     by the ranks' books: what p2p sent, in group ranks
-only_calls         by the records of `comm.Recorder`: the calls of what the answer was given, and nothing beside
-fitting            by the same: the ranks' calls fit together, and are for the group
+elements, ring  by the ranks' books: what p2p sent, in group ranks
+only_calls      by the records of `comm.Recorder`: the calls of what the answer was given, and
+                nothing beside
+fitting         by the same: the ranks' calls fit together, and are for the group
 """
 
 from lib.check.cases import seen
@@ -12,10 +13,14 @@ from lib.check.explain import who
 
 
 def sent(run, case):
-    """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order, in group ranks."""
+    """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order,
+    in group ranks."""
     book = run.ledger.section(case.name)
     rank_of = {member: rank for rank, member in enumerate(case.members)}
-    return [[(rank_of[e.peer], e.numel) for e in book.of(member) if e.op == "send"] for member in case.members]
+    return [
+        [(rank_of[e.peer], e.numel) for e in book.of(member) if e.op == "send"]
+        for member in case.members
+    ]
 
 
 def elements(cases, total, formula, most=None, most_formula=""):
@@ -29,11 +34,17 @@ def elements(cases, total, formula, most=None, most_formula=""):
             facts["padded"] = n % N > 0 and got == total(N, n + -n % N)
             trace = [case.name, by_rank]
             if got != total(N, n):
-                text = f"{case.name}: the ranks sent {got} elements together, expected {formula} = {total(N, n)}"
+                text = (
+                    f"{case.name}: the ranks sent {got} elements together, expected {formula} = "
+                    f"{total(N, n)}"
+                )
                 return Problem("elements", f"{text}\nBy rank: {by_rank}", facts, trace)
             if most and max(by_rank) > most(N, n):
                 rank = by_rank.index(max(by_rank))
-                text = f"{case.name}: {case.rank(rank)} sent {max(by_rank)} elements, at most {most_formula} = "
+                text = (
+                    f"{case.name}: {case.rank(rank)} sent {max(by_rank)} elements, at most "
+                    f"{most_formula} = "
+                )
                 return Problem("one rank", f"{text}{most(N, n)}\nBy rank: {by_rank}", facts, trace)
         return None
 
@@ -41,7 +52,8 @@ def elements(cases, total, formula, most=None, most_formula=""):
 
 
 def ring(cases, rounds=None):
-    """Each rank sends to its right neighbour only, and rounds(N) messages, where every chunk has an element.
+    """Each rank sends to its right neighbour only, and rounds(N) messages, where every chunk has an
+    element.
 
     rounds=None: in as many messages as it likes.
     """
@@ -54,11 +66,15 @@ def ring(cases, rounds=None):
                 facts = {"case": case, "peers": peers, "rank": rank}
                 stranger = next((to for to, _ in mine if to != right), None)
                 if stranger is not None:
-                    text = f"{case.name}: {case.rank(rank)} sends to rank {stranger}; in the ring only to rank {right}"
+                    text = (
+                        f"{case.name}: {case.rank(rank)} sends to rank {stranger}; in the ring "
+                        f"only to rank {right}"
+                    )
                     return Problem("neighbours", f"{text}\nIt sends to {who(peers)}.", facts)
                 if rounds and case.n >= N and len(mine) != rounds(N):
                     text = (
-                        f"{case.name}: {case.rank(rank)} sent {len(mine)} messages, expected {rounds(N)}, one a round"
+                        f"{case.name}: {case.rank(rank)} sent {len(mine)} messages, expected "
+                        f"{rounds(N)}, one a round"
                     )
                     return Problem("rounds", text, facts)
         return None
@@ -67,10 +83,11 @@ def ring(cases, rounds=None):
 
 
 def only_calls(cases, expected, phases=("",), section=None):
-    """The claim's judge: each rank made just these calls, in any order of phases, and sent nothing beside them.
+    """The claim's judge: each rank made just these calls, in any order of phases, and sent nothing
+    beside them.
 
-    expected(case, rank) -> [(op, phase, elements), ...]; None: whichever calls. A record has the keys of
-    `Recorder.record`.
+    expected(case, rank) -> [(op, phase, elements), ...]; None: whichever calls. A record has the
+    keys of `Recorder.record`.
     section(case, phase) -> the label of the ledger's section; None: case.name.
     """
 
@@ -78,9 +95,14 @@ def only_calls(cases, expected, phases=("",), section=None):
         for run, case, records in seen(runs, cases):
             for rank, record in enumerate(records):
                 where = f"{case.name}: {case.rank(rank)}"
-                if found := astray(where, case, record) or beside(run, case, where, rank, record, phases, section):
+                if found := astray(where, case, record) or beside(
+                    run, case, where, rank, record, phases, section
+                ):
                     return found
-                got, want = [call[:3] for call in record["calls"]], expected and expected(case, rank)
+                got, want = (
+                    [call[:3] for call in record["calls"]],
+                    expected and expected(case, rank),
+                )
                 facts = {"case": case, "rank": rank, "got": got, "want": want}
                 if found := _narrow(where, case, record):
                     return found
@@ -102,13 +124,17 @@ def _narrow(where, case, record):
 
 
 def astray(where, case, record):
-    """The Problem if the ranks' calls do not fit together, or are for other ranks; of one record."""
+    """The Problem if the ranks' calls do not fit together, or are for other ranks;
+    of one record."""
     if record["clash"] is not None:
         clash = record["clash"]
         return Problem("clash", in_words(where, clash), {"case": case} | clash.facts, clash.trace)
     if record["stray"]:
         op, ranks = record["stray"]
-        text = f"{where} called {op or 'what it was given'} on ranks {list(ranks)}, expected {[*case.members]}"
+        text = (
+            f"{where} called {op or 'what it was given'} on ranks {list(ranks)}, expected "
+            f"{[*case.members]}"
+        )
         return Problem("group", text, {"case": case, "ranks": ranks})
     return None
 
@@ -128,14 +154,22 @@ def beside(run, case, where, rank, record, phases=("",), section=None):
             if entry.group != record["control"]:
                 called = entry.via or entry.op
                 facts = {"case": case, "called": called, "phase": phase}
-                return Problem("another way", f"{where} called {called}, which it was not given", facts)
+                return Problem(
+                    "another way", f"{where} called {called}, which it was not given", facts
+                )
     return None
 
 
 def _listed(calls):
-    return "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls) or "nothing"
+    return (
+        "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls)
+        or "nothing"
+    )
 
 
 def fitting(cases):
-    """A judge: the ranks' calls fit together, and are for the group. Where they do not, wrong values tell little."""
-    return each(cases, lambda case, rank, record: astray(f"{case.name}: {case.rank(rank)}", case, record))
+    """A judge: the ranks' calls fit together, and are for the group. Where they do not, wrong
+    values tell little."""
+    return each(
+        cases, lambda case, rank, record: astray(f"{case.name}: {case.rank(rank)}", case, record)
+    )

@@ -1,12 +1,13 @@
 """Checkpoints of a run on ranks: whole or not there, agreed on by all ranks, resumed bit for bit.
 
-    checkpoint.save(folder, step, shared={"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+    checkpoint.save(folder, step, shared={"model": model.state_dict(), "optimizer":
+    optimizer.state_dict()},
                     own={"random": checkpoint.random_state()})
 
-    shared, own, facts = checkpoint.load(folder)     # the last whole one
+    shared, own, facts = checkpoint.load(folder)    # the last whole one
     model.load_state_dict(shared["model"])
     optimizer.load_state_dict(shared["optimizer"])
-    checkpoint.set_random_state(own["random"])       # last: whatever runs before it may draw numbers
+    checkpoint.set_random_state(own["random"])      # last: whatever runs before it may draw numbers
 
 file               what it is
 -----------------  -----------------------------------------------------------------
@@ -26,6 +27,7 @@ from lib.checkpoint.sharded import load_sharded, save_sharded
 from lib.checkpoint.slow_disk import slow_disk
 
 __all__ = [
-    "AsyncCheckpoint", "BackgroundSave", "Facts", "latest", "load", "load_sharded", "random_state", "resume", "save",
+    "AsyncCheckpoint", "BackgroundSave", "Facts", "latest", "load", "load_sharded", "random_state",
+    "resume", "save",
     "save_sharded", "set_random_state", "slow_disk", "snapshot", "sync_folder",
 ]  # fmt: skip

@@ -1,19 +1,22 @@
-"""Checkpoints written in the background: training stands still while its state is copied, not while it is written.
+"""Checkpoints written in the background: training stands still while its state is copied, not while
+it is written.
 
-    save           train | snapshot | write, fsync, rename | train                      stall: all of it
-    in background  train | snapshot | train              train | wait?| snapshot | train        stall: the copy
+    save           train | snapshot | write, fsync, rename | train                  stall: all of it
+    in background  train | snapshot | train        train | wait?| snapshot | train  stall: the copy
                                     | write, fsync, rename |
 
-The snapshot is a copy, or training would change what is being written. It takes as much memory again, so at most one
-write is under way: whoever begins the next waits for it. A name is given by an atomic rename when every byte is on
-disk, so a crash at any moment leaves the last whole one (folder.py).
+The snapshot is a copy, or training would change what is being written. It takes as much memory
+again, so at most one write is under way: whoever begins the next waits for it. A name is given by
+an atomic rename when every byte is on disk, so a crash at any moment leaves the last whole one
+(folder.py).
 
-A thread, not a process: it needs no second copy of the state in another process's memory, and to fork beside CUDA or
-running threads is not safe. While it writes and while it waits for the disk it does not hold Python's lock. What it
-costs: it dies with its process, and then the checkpoint before counts.
+A thread, not a process: it needs no second copy of the state in another process's memory, and to
+fork beside CUDA or running threads is not safe. While it writes and while it waits for the disk it
+does not hold Python's lock. What it costs: it dies with its process, and then the checkpoint before
+counts.
 
-On ranks: training's messages must not mix with a background thread's, so that thread sends none. A rank's files get
-their names when they are on disk; rank 0 sees them all there, and publishes.
+On ranks: training's messages must not mix with a background thread's, so that thread sends none. A
+rank's files get their names when they are on disk; rank 0 sees them all there, and publishes.
 
 Source: CheckFreq (Mohan et al. 2021) cuts a save into snapshot and persist in this way.
 """
@@ -38,7 +41,8 @@ FAILED = ".failed"  # a rank's mark that it could not write
 
 # exercise: lab4.AsyncCheckpoint
 class AsyncCheckpoint:
-    """Checkpoints of one process, each a file folder/step_00000042.pt, written while training goes on.
+    """Checkpoints of one process, each a file folder/step_00000042.pt, written while training goes
+    on.
 
         saver = AsyncCheckpoint(folder)
         saver.begin(step, model, optimizer, position)       # now and then
@@ -62,7 +66,9 @@ class AsyncCheckpoint:
         """
         self.wait()
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        self.start(self.write, step, snapshot(state | {"random": random_state(), "position": position}))
+        self.start(
+            self.write, step, snapshot(state | {"random": random_state(), "position": position})
+        )
 
     def start(self, fn, *args):
         """Run fn(*args) in the background; what it raises is kept for `wait`."""
@@ -90,7 +96,8 @@ class AsyncCheckpoint:
             old.unlink()
 
     def wait(self):
-        """Return when nothing is being written: then the last one begun is whole. Raises what its write raised."""
+        """Return when nothing is being written: then the last one begun is whole. Raises
+        what its write raised."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
@@ -100,7 +107,8 @@ class AsyncCheckpoint:
 
 
 def resume(folder, model, optimizer):
-    """Load the last whole file of an AsyncCheckpoint: (step, position), or (0, None) where there is none."""
+    """Load the last whole file of an AsyncCheckpoint: (step, position), or (0, None) where
+    there is none."""
     whole = sorted(Path(folder).glob("step_*.pt"))
     if not whole:
         return 0, None
@@ -112,7 +120,8 @@ def resume(folder, model, optimizer):
 
 
 class BackgroundSave(AsyncCheckpoint):
-    """`checkpoint.save` on ranks, that returns once the state is copied; read by `checkpoint.load`, as all.
+    """`checkpoint.save` on ranks, that returns once the state is copied; read by `checkpoint.load`,
+    as all.
 
         background = BackgroundSave()
         zero.save_shards(folder, step, flats, optimizer, save=background.save)
@@ -126,7 +135,8 @@ class BackgroundSave(AsyncCheckpoint):
         self.saving = None  # folder, step, group of what is being written
 
     def save(self, folder, step, shared, own=None, group=None):
-        """Begin the checkpoint of `step`: what is given, sent and raised is as in `checkpoint.save`.
+        """Begin the checkpoint of `step`: what is given, sent and raised is as in
+        `checkpoint.save`.
 
         Waits for the save before. Sends, besides: an all-reduce of one number, where there was one.
         """
@@ -134,15 +144,24 @@ class BackgroundSave(AsyncCheckpoint):
         states = prepare(folder, step, shared, own, group)
         self.saving = folder, step, group
         self.start(
-            self.write_all, Path(folder), step, snapshot(states), dist.get_rank(group), dist.get_world_size(group)
+            self.write_all,
+            Path(folder),
+            step,
+            snapshot(states),
+            dist.get_rank(group),
+            dist.get_world_size(group),
         )
 
     def write_all(self, folder, step, states, rank, N):
-        """In the background: this rank's files; then rank 0 waits for the others' and publishes. Sends nothing."""
+        """In the background: this rank's files; then rank 0 waits for the others' and publishes.
+        Sends nothing."""
         beside, own = unfinished(folder, step), f"rank_{rank}.pt"
         try:
-            write(folder, step, {f"{name}.part": state for name, state in states.items()}, self.open)
-            for name in sorted(states, key=lambda name: name == own):  # its own last: it says that all are there
+            write(
+                folder, step, {f"{name}.part": state for name, state in states.items()}, self.open
+            )
+            # its own last: it says that all are there
+            for name in sorted(states, key=lambda name: name == own):
                 os.replace(beside / f"{name}.part", beside / name)
         except BaseException:
             (beside / f"rank_{rank}{FAILED}").touch()
@@ -156,9 +175,11 @@ class BackgroundSave(AsyncCheckpoint):
             publish(folder, step)
 
     def wait(self):
-        """Return when the last save is whole, on every rank. Sends: an all-reduce of one number, if there was one.
+        """Return when the last save is whole, on every rank. Sends: an all-reduce of one number, if
+        there was one.
 
-        Raises, on every rank, what the write raised here, or RuntimeError where it was another rank's.
+        Raises, on every rank, what the write raised here, or RuntimeError where it was another
+        rank's.
         """
         if self.saving is None:
             return
@@ -171,13 +192,14 @@ class BackgroundSave(AsyncCheckpoint):
             raise error
         if failed.item():
             raise RuntimeError(
-                f"the checkpoint of step {step} in {folder} was not written: {failed.item():.0f} of the other ranks "
-                "failed and say why. The one before is whole"
+                f"the checkpoint of step {step} in {folder} was not written: {failed.item():.0f} "
+                f"of the other ranks failed and say why. The one before is whole"
             )
 
 
 def snapshot(state):
-    """`state` with every tensor copied to the CPU's memory, and every dict, list and tuple of it new.
+    """`state` with every tensor copied to the CPU's memory, and every dict, list and tuple of it
+    new.
 
     As copy.deepcopy, a few times as fast where there are hundreds of tensors.
     """

@@ -1,19 +1,19 @@
 """A folder of checkpoints, each whole or not there: written beside, brought to disk, renamed.
 
     folder/
-        step_00000038/               whole: it got this name when every byte of every rank was on disk
+        step_00000038/             whole: it got this name when every byte of every rank was on disk
         step_00000040/
-        step_00000042.unfinished/    being written, or left by a run that was killed: never loaded
+        step_00000042.unfinished/  being written, or left by a run that was killed: never loaded
 
-    publish      .unfinished --rename--> step_00000042        step_00000038 --rename--> .removed --> gone
+    publish     .unfinished --rename--> step_00000042    step_00000038 --rename--> .removed --> gone
 
-A rename happens or does not (POSIX), so a run killed at any moment leaves the checkpoint before it whole. But a file
-system may bring a rename to disk before the contents of what it renames (Pillai et al. 2014, "All File Systems Are Not
-Created Equal"), and then lose power: hence fsync first. Old ones go only afterwards, and renamed first: a folder half
-removed must not look whole.
+A rename happens or does not (POSIX), so a run killed at any moment leaves the checkpoint before it
+whole. But a file system may bring a rename to disk before the contents of what it renames (Pillai
+et al. 2014, "All File Systems Are Not Created Equal"), and then lose power: hence fsync first. Old
+ones go only afterwards, and renamed first: a folder half removed must not look whole.
 
-A rename cannot replace a folder. A checkpoint of the same step makes room first, renamed to step_00000042.replaced,
-which counts as whole while nothing else has the name.
+A rename cannot replace a folder. A checkpoint of the same step makes room first, renamed to
+step_00000042.replaced, which counts as whole while nothing else has the name.
 """
 
 import contextlib
@@ -40,14 +40,16 @@ def step_of(path):
 def checkpoints(folder):
     """{step: path} of the whole ones, in the order of steps. Empty if there is no such folder."""
     found = {}
-    for path in sorted(Path(folder).glob("step_*"), reverse=True):  # .replaced first: the plain name has precedence
+    # .replaced first: the plain name has precedence
+    for path in sorted(Path(folder).glob("step_*"), reverse=True):
         if WHOLE.fullmatch(path.name):
             found[step_of(path)] = path
     return dict(sorted(found.items()))
 
 
 def latest(folder):
-    """The last step of which `folder` holds a whole checkpoint, None if there is none. Asks no other rank."""
+    """The last step of which `folder` holds a whole checkpoint, None if there is none. Asks
+    no other rank."""
     return max(checkpoints(folder), default=None)
 
 
@@ -69,7 +71,8 @@ def clear_leftovers(folder):
 
 
 def publish(folder, step):
-    """Give the finished checkpoint of `step` its name, then remove all but the last KEEP. Only one process calls it."""
+    """Give the finished checkpoint of `step` its name, then remove all but the last KEEP. Only one
+    process calls it."""
     whole = Path(folder) / name_of(step)
     replaced = whole.with_suffix(".replaced")
     if whole.exists():
@@ -86,7 +89,8 @@ def publish(folder, step):
 
 @contextlib.contextmanager
 def on_disk(path, open=open):
-    """A new file to write bytes to; afterwards its contents are on disk, not only with the operating system.
+    """A new file to write bytes to; afterwards its contents are on disk, not only with the
+    operating system.
 
     open(path, mode): Python's own, or that of a slow disk.
     """

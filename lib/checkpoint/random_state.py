@@ -1,10 +1,11 @@
-"""The state of the generators that a training step may draw from: dropout, data order, augmentation.
+"""The state of the generators that a training step may draw from: dropout, data order,
+augmentation.
 
     run       o--o--o--o--o--o--o        each o draws numbers
     resumed         |  o--o--o--o        the same numbers, if the generators stand where they stood
 
-Four of them: torch's on the CPU, torch's on this rank's GPU, Python's `random`, numpy's. Each rank has its own. A
-`torch.Generator` of your own is not among them: save its get_state().
+Four of them: torch's on the CPU, torch's on this rank's GPU, Python's `random`, numpy's. Each rank
+has its own. A `torch.Generator` of your own is not among them: save its get_state().
 """
 
 import random
@@ -20,21 +21,27 @@ def random_state():
     kind, words, *rest = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),  # (5056,) uint8
-        "cuda": torch.cuda.get_rng_state() if backend.device().type == "cuda" else None,  # (16,) uint8
+        "cuda": torch.cuda.get_rng_state()
+        if backend.device().type == "cuda"
+        else None,  # (16,) uint8
         "python": random.getstate(),
         "numpy": (kind, words.tolist(), *rest),
     }
 
 
 def set_random_state(state):
-    """Put the generators where they stood when `random_state` gave `state`. Call it last before the loop goes on.
+    """Put the generators where they stood when `random_state` gave `state`. Call it last before the
+    loop goes on.
 
-    Raises RuntimeError where the state of a GPU is to be set and this rank has none: numbers would differ.
+    Raises RuntimeError where the state of a GPU is to be set and this rank has none: numbers would
+    differ.
     """
     on_gpu = backend.device().type == "cuda"
     if on_gpu != (state["cuda"] is not None):
         there, here = ("a GPU", "the CPU") if not on_gpu else ("the CPU", "a GPU")
-        raise RuntimeError(f"this random state is of a run on {there}, and this rank is on {here}: resume it there")
+        raise RuntimeError(
+            f"this random state is of a run on {there}, and this rank is on {here}: resume it there"
+        )
     torch.set_rng_state(state["torch"])
     if on_gpu:
         torch.cuda.set_rng_state(state["cuda"])

@@ -1,4 +1,5 @@
-"""A slow disk, emulated: files that take their time to be written. A fast machine then shows what a slow disk does.
+"""A slow disk, emulated: files that take their time to be written. A fast machine then shows what a
+slow disk does.
 
     write of m bytes     [.. m / rate seconds, asleep ..]          other threads go on
 
@@ -32,7 +33,8 @@ class PacedFile:
 
 
 def slow_disk(rate):
-    """open(path, mode) -> a file that is written at `rate` bytes per second. ValueError for a rate not above 0."""
+    """open(path, mode) -> a file that is written at `rate` bytes per second. ValueError for
+    a rate not above 0."""
     if not rate > 0:
         raise ValueError(f"rate is {rate}: give bytes per second, above 0")
     return lambda path, mode="wb": PacedFile(open(path, mode), rate)

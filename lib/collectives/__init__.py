@@ -1,32 +1,35 @@
-"""Collectives from send and receive. N ranks, n elements, L = ceil(log2 N), P the largest power of two up to N.
+"""Collectives from send and receive. N ranks, n elements, L = ceil(log2 N), P the largest power of
+two up to N.
 
-function                          rounds      elements sent, all ranks   used when
---------------------------------  ----------  -------------------------  ----------------------------------------------
-broadcast, reduce                 L           (N-1) n                    one to all, all to one
-scatter, gather                   N-1         n less the root's part     a part each, from or to one rank
-ring_all_gather                   N-1         (N-1) n                    every rank needs every rank's chunk
-ring_reduce_scatter               N-1         (N-1) n                    every rank needs its chunk of the sum
-all_to_all                        N-1         (N-1) n                    every rank has something for every other
-all_to_all_at_once                1           (N-1) n                    the same, where ranks are not in step
-barrier                           L           one byte, N L times        nobody may go on before all are here
+function                         rounds     elements sent by all  used when
+-------------------------------  ---------  --------------------  ----------------------------------
+broadcast, reduce                L          (N-1) n               one to all, all to one
+scatter, gather                  N-1        n - the root's part   a part each, from or to one rank
+ring_all_gather                  N-1        (N-1) n               each rank needs every rank's chunk
+ring_reduce_scatter              N-1        (N-1) n               each rank needs its chunk of a sum
+all_to_all                       N-1        (N-1) n               each rank has some for every other
+all_to_all_at_once               1          (N-1) n               the same, with ranks out of step
+barrier                          L          one byte, N L times   no rank goes on before all arrive
 all-reduce:
-  star_all_reduce                 2(N-1)      2(N-1) n                   the naive way: rank 0 carries it all
-  tree_all_reduce                 2 L         2(N-1) n                   few rounds, few messages
-  ring_all_reduce                 2(N-1)      2(N-1) n                   long tensors
-  direct_all_reduce               2(N-1)      2(N-1) n                   long tensors, inside a machine
-  recursive_doubling_all_reduce   log2 N      n N log2 N                 short tensors
-  halving_doubling_all_reduce     2 log2 N    2(N-1) n                   in between
-  hierarchical_all_reduce         two rings   see hierarchical.py        fast links inside a node, slow ones between
-  all_reduce                      -           -                          always: it picks one of these by size
+  star_all_reduce                2(N-1)     2(N-1) n              naive: rank 0 carries it all
+  tree_all_reduce                2 L        2(N-1) n              few rounds, few messages
+  ring_all_reduce                2(N-1)     2(N-1) n              long tensors
+  direct_all_reduce              2(N-1)     2(N-1) n              long tensors, inside a machine
+  recursive_doubling_all_reduce  log2 N     n N log2 N            short tensors
+  halving_doubling_all_reduce    2 log2 N   2(N-1) n              in between
+  hierarchical_all_reduce        two rings  see hierarchical.py   fast links in a node, slow between
+  all_reduce                     -          -                     always: it picks one by size
 
-(recursive_doubling and halving_doubling where N = P; else two rounds and 2(N-P) n more.) Exact formulas: `cost.py`.
+(recursive_doubling and halving_doubling where N = P; else two rounds and 2(N-P) n more.) Exact
+formulas: `cost.py`.
 
-Conventions. Ranks are ranks within `group`. `op` is one of torch.distributed.ReduceOp's SUM, PRODUCT, MAX, MIN, AVG.
-Chunk r is `tensor_split(N)[r]`: no padding. After an all-reduce all ranks of the group hold the same bits.
-`start(fn, tensor, group)` runs any of them in the background; `all_gather` and `reduce_scatter` are the rings.
+Conventions. Ranks are ranks within `group`. `op` is one of torch.distributed.ReduceOp's SUM,
+PRODUCT, MAX, MIN, AVG. Chunk r is `tensor_split(N)[r]`: no padding. After an all-reduce all ranks
+of the group hold the same bits. `start(fn, tensor, group)` runs any of them in the background;
+`all_gather` and `reduce_scatter` are the rings.
 
 file                 what it is
--------------------  --------------------------------------------------------------------------------
+-------------------  ----------------------------------------------------------------
 p2p.py               send, receive, and both at once: every message of ours
 uncompiled.py        what torch.compile leaves out of its graphs: messages
 local.py             what a rank does with what has come: combine, cut into chunks
@@ -63,7 +66,9 @@ reduce_scatter = ring_reduce_scatter
 
 __all__ = [
     "Work", "all_gather", "all_reduce", "all_to_all", "all_to_all_at_once", "barrier", "broadcast",
-    "direct_all_reduce", "gather", "halving_doubling_all_reduce", "hierarchical_all_reduce", "node_groups",
-    "recursive_doubling_all_reduce", "reduce", "reduce_scatter", "ring_all_gather", "ring_all_reduce",
+    "direct_all_reduce", "gather", "halving_doubling_all_reduce", "hierarchical_all_reduce",
+    "node_groups",
+    "recursive_doubling_all_reduce", "reduce", "reduce_scatter", "ring_all_gather",
+    "ring_all_reduce",
     "ring_reduce_scatter", "scatter", "star_all_reduce", "start", "tree_all_reduce",
 ]  # fmt: skip

@@ -1,11 +1,12 @@
-"""The all-reduce that picks its algorithm by message size and world size, as NCCL and MPI libraries do.
+"""The all-reduce that picks its algorithm by message size and world size, as NCCL and MPI libraries
+do.
 
     few bytes   latency counts    recursive doubling: the fewest rounds; star: the fewest messages
     many bytes  bandwidth counts  a ring, halving and doubling, or direct: the fewest bytes per rank
 
-Where one overtakes the other is a matter of the machine, so it is measured and kept as data: `thresholds.json`. It maps
-a world size to rows [up to so many bytes, algorithm], sizes rising, null without end. A world size that is not there
-takes the rows of the nearest smaller one that is.
+Where one overtakes the other is a matter of the machine, so it is measured and kept as data:
+`thresholds.json`. It maps a world size to rows [up to so many bytes, algorithm], sizes rising, null
+without end. A world size that is not there takes the rows of the nearest smaller one that is.
 """
 
 import functools
@@ -33,7 +34,8 @@ THRESHOLDS = json.loads(Path(__file__).with_name("thresholds.json").read_text())
 
 
 def all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
-    """Reduce `tensor` over the ranks of `group`, in place, by the algorithm measured fastest; returns it.
+    """Reduce `tensor` over the ranks of `group`, in place, by the algorithm measured fastest;
+    returns it.
 
     tensor: any shape, the same on every rank. What is sent: see the algorithm that `choose` names.
     Bit-identical on all ranks, as each of them is.
@@ -44,6 +46,7 @@ def all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
 
 @functools.lru_cache(1024)
 def choose(nbytes, world_size):
-    """The name, in ALL_REDUCE, of the algorithm for `nbytes` bytes a rank over `world_size` ranks."""
+    """The name, in ALL_REDUCE, of the algorithm for `nbytes` bytes a rank over
+    `world_size` ranks."""
     row = max((int(size) for size in THRESHOLDS if int(size) <= world_size), default=2)
     return next(name for up_to, name in THRESHOLDS[str(row)] if up_to is None or nbytes <= up_to)

@@ -3,16 +3,18 @@
     your thread       start(A)  start(B)   ... compute ...   A.wait()   ... compute ...   B.wait()
     communication              [==== A ====][==== B ====]
 
-One communication thread per process takes the works in the order they were started. So the order of `start` is the
-order on the wire, and ranks that start the same works in the same order cannot deadlock, whatever groups the
-works use and however these overlap. Two rules follow:
+One communication thread per process takes the works in the order they were started. So the order of
+`start` is the order on the wire, and ranks that start the same works in the same order cannot
+deadlock, whatever groups the works use and however these overlap. Two rules follow:
 
-1. All ranks that share a group start their works on it, and on any group that overlaps it, in the same order.
-2. From `start` to `wait` a group belongs to the communication thread: whoever else used it would mix its messages
-   into the work's. Other groups stay free. To do something at once on such a group: `start(...).wait()`, in its turn.
+1. All ranks that share a group start their works on it, and on any group that overlaps it, in the
+   same order.
+2. From `start` to `wait` a group belongs to the communication thread: whoever else used it would
+   mix its messages into the work's. Other groups stay free. To do something at once on such a
+   group: `start(...).wait()`, in its turn.
 
-On a GPU the thread has a CUDA stream of its own: it waits for what your stream had queued at `start`, and `wait` makes
-your stream, not the host, wait for the result.
+On a GPU the thread has a CUDA stream of its own: it waits for what your stream had queued at
+`start`, and `wait` makes your stream, not the host, wait for the result.
 """
 
 import atexit
@@ -25,14 +27,17 @@ import torch.distributed as dist
 from lib import backend, ledger
 from lib.ledger.source import place
 
-in_use = {}  # group -> the last work started on it and not yet waited for: until then it is the communication thread's
+# group -> the last work started on it and not yet waited for: until then it is the communication
+# thread's
+in_use = {}
 
 
 def start(fn, *args, **kwargs):
     """Begin `fn(*args, **kwargs)` on the communication thread; returns its Work.
 
-    fn: any collective of this package, or one written like it: start(ring_all_reduce, tensor, group).
-    Its tensors are kept alive; until `wait` do not change what it sends nor read what it receives.
+    fn: any collective of this package, or one written like it: start(ring_all_reduce, tensor,
+    group). Its tensors are kept alive; until `wait` do not change what it sends nor read what it
+    receives.
     """
     work = Work(fn, args, kwargs)
     _communication().works.put(work)
@@ -44,25 +49,31 @@ class Work:
 
     def __init__(self, fn, args, kwargs):
         self.fn, self.args, self.kwargs = fn, args, kwargs
-        self.site = ledger.call_site()  # the line that called start: the thread's own stack does not show it
+        # the line that called start: the thread's own stack does not show it
+        self.site = ledger.call_site()
         self.result = self.error = None
         self.ended = threading.Event()
         given = [*args, *kwargs.values()]
         self.groups = [g for g in given if isinstance(g, dist.ProcessGroup)] or [dist.group.WORLD]
         in_use.update(dict.fromkeys(self.groups, self))
-        self.gpu = next((t.device for t in given if isinstance(t, torch.Tensor) and t.is_cuda), None)
+        self.gpu = next(
+            (t.device for t in given if isinstance(t, torch.Tensor) and t.is_cuda), None
+        )
         if self.gpu is not None:
             self.ready = torch.cuda.current_stream(self.gpu).record_event()
 
     def is_completed(self):
         """Has the operation ended, well or badly? Never blocks."""
-        return self.ended.is_set() and (self.gpu is None or self.error is not None or self.done.query())
+        return self.ended.is_set() and (
+            self.gpu is None or self.error is not None or self.done.query()
+        )
 
     def wait(self):
         """Return the operation's result once it has ended, or raise here what it raised there."""
         self.ended.wait()
         for group in self.groups:
-            if in_use.get(group) is self:  # nothing was started on it later: the group is free again
+            # nothing was started on it later: the group is free again
+            if in_use.get(group) is self:
                 del in_use[group]
         if self.error is not None:
             raise self.error
@@ -71,7 +82,9 @@ class Work:
             stream.wait_event(self.done)
             if isinstance(self.result, torch.Tensor):
                 self.result.record_stream(stream)  # made on the thread's stream, read on this one
-        self.args = self.kwargs = None  # not before: on a GPU the thread's stream may only now have finished with them
+        self.args = self.kwargs = (
+            None  # not before: on a GPU the thread's stream may only now have finished with them
+        )
         return self.result
 
     def run(self, streams):
@@ -91,7 +104,8 @@ class Work:
 
 
 class Communication(threading.Thread):
-    """Runs works in order. After a failure it runs no more: the messages of the ranks are out of step."""
+    """Runs works in order. After a failure it runs no more: the messages of the
+    ranks are out of step."""
 
     def __init__(self):
         super().__init__(name="lib.collectives.background", daemon=True)
@@ -101,7 +115,8 @@ class Communication(threading.Thread):
 
     @property
     def is_idle(self):
-        """Nothing to do: only another thread could change that. The ledger asks, when it judges a deadlock."""
+        """Nothing to do: only another thread could change that. The ledger asks, when it
+        judges a deadlock."""
         return not in_use
 
     def run(self):
@@ -111,7 +126,9 @@ class Communication(threading.Thread):
             torch.set_default_device(self.device)
         while (work := self.works.get()) is not None:
             if self.failed is not None:
-                work.error = RuntimeError(f"not run: {work}, because an earlier one failed: {self.failed}")
+                work.error = RuntimeError(
+                    f"not run: {work}, because an earlier one failed: {self.failed}"
+                )
             else:
                 try:
                     work.run(streams)

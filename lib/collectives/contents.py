@@ -1,12 +1,13 @@
-"""What the messages of an all-reduce hold: for each element, whose values have been summed in it so far.
+"""What the messages of an all-reduce hold: for each element, whose values have been summed in it so
+far.
 
 Nobody says so in a message, but the values can. Rank r starts with
 
     x[i] = 16^r + i * 16^N          element i, rank r of N
 
-so a sum of k ranks' values of element i is (the sum of their 16^r) + k i 16^N: its lowest N hexadecimal digits count
-how often each rank is in it, k is the sum of those digits, and what is left, divided by k, is i. For 4 ranks,
-0x20101 is element 1 with the values of ranks 0 and 2 in it.
+so a sum of k ranks' values of element i is (the sum of their 16^r) + k i 16^N: its lowest N
+hexadecimal digits count how often each rank is in it, k is the sum of those digits, and what is
+left, divided by k, is i. For 4 ranks, 0x20101 is element 1 with the values of ranks 0 and 2 in it.
 
     launch.run(traced, my_ring_all_reduce, nproc=4)   ->   what `plots.ring` draws
 """
@@ -19,17 +20,21 @@ from lib import backend
 
 
 def traced(all_reduce):
-    """Run `all_reduce(tensor)` on marked values, an element per rank, and read what it sent and what it left behind.
+    """Run `all_reduce(tensor)` on marked values, an element per rank, and read what it sent and
+    what it left behind.
 
     Returns {"sent": [{element: counts}, ...], the contents of each message of this rank, in order,
              "held": [{element: counts}, ...], what `tensor` held when that message was posted,
              "final": {element: counts}}, what `tensor` holds at the end;
-    counts[r] says how often rank r's value is in it. At most 8 ranks. Sends: what `all_reduce` sends.
-    Raises ValueError for a value that is no sum of marked ones: `all_reduce` scales, or sends what nobody filled.
+    counts[r] says how often rank r's value is in it. At most 8 ranks. Sends: what `all_reduce`
+    sends. Raises ValueError for a value that is no sum of marked ones: `all_reduce` scales, or
+    sends what nobody filled.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size > 8:
-        raise ValueError(f"{world_size} ranks: float64 holds the marks of 8 at most, so trace with nproc=8")
+        raise ValueError(
+            f"{world_size} ranks: float64 holds the marks of 8 at most, so trace with nproc=8"
+        )
     x = marked(rank, world_size).to(backend.device())
     with Sent(x) as messages:
         all_reduce(x)
@@ -41,12 +46,14 @@ def traced(all_reduce):
 
 
 def marked(rank, world_size):
-    """(N,) float64: rank's own values, one element per rank, each of which tells whose and which it is."""
+    """(N,) float64: rank's own values, one element per rank, each of which tells
+    whose and which it is."""
     return 16.0**rank + torch.arange(world_size, dtype=torch.float64) * 16.0**world_size
 
 
 def read(values, world_size, what):
-    """{element: (how often rank 0's value is in it, rank 1's, ...)} of marked sums; a plain 0 holds nothing."""
+    """{element: (how often rank 0's value is in it, rank 1's, ...)} of marked sums; a plain
+    0 holds nothing."""
     found = {}
     for value in values.flatten().tolist():
         if value == 0:
@@ -57,14 +64,16 @@ def read(values, world_size, what):
         element, left_over = divmod(rest, sum(counts)) if any(counts) else (0, 1)
         if left_over or element >= world_size:
             raise ValueError(
-                f"{what} {value:g}, which is no sum of the ranks' marked values: it was scaled, or never filled in"
+                f"{what} {value:g}, which is no sum of the ranks' marked values: it was scaled, or "
+                f"never filled in"
             )
         found[element] = counts
     return found
 
 
 class Sent(TorchDispatchMode):
-    """Within the block, keeps a copy of every tensor that this thread sends, however it does, and of `x` by then."""
+    """Within the block, keeps a copy of every tensor that this thread sends, however it does, and
+    of `x` by then."""
 
     def __init__(self, x):
         super().__init__()

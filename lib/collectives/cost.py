@@ -9,13 +9,15 @@ N       ranks                              alpha   seconds per message, however 
 n       elements of the whole tensor       beta    seconds per byte (1 / bandwidth)
 P       largest power of two up to N       L       ceil(log2 N)
 
-Whole tensor: what all_gather returns, what reduce_scatter, scatter and all_to_all are given, what gather collects.
-The counts are exact, for n that N does not divide too; all_to_all is counted for equal blocks, roots are rank 0.
-The time model: a message of m bytes takes alpha + m beta; a rank sends one and receives one at a time, at once;
-all links are alike; the additions are free. It takes chunks as n/N exactly.
+Whole tensor: what all_gather returns, what reduce_scatter, scatter and all_to_all are given, what
+gather collects. The counts are exact, for n that N does not divide too; all_to_all is counted for
+equal blocks, roots are rank 0. The time model: a message of m bytes takes alpha + m beta; a rank
+sends one and receives one at a time, at once; all links are alike; the additions are free. It takes
+chunks as n/N exactly.
 
-Sources: Thakur, Rabenseifner, Gropp 2005 (all but the ring's optimality); Patarasuk & Yuan 2009 (ring);
-Chan, Heimlich, Purkayastha, van de Geijn 2007 (lower bounds: L alpha, and 2(N-1)/N n beta for all-reduce).
+Sources: Thakur, Rabenseifner, Gropp 2005 (all but the ring's optimality); Patarasuk & Yuan 2009
+(ring); Chan, Heimlich, Purkayastha, van de Geijn 2007 (lower bounds: L alpha, and 2(N-1)/N n beta
+for all-reduce).
 """
 
 from collections.abc import Callable
@@ -52,13 +54,15 @@ def folded(N):
 
 
 def ring_sent(n, N):
-    """Rank r passes on every chunk but r while reducing, and every chunk but r+1 while gathering."""
+    """Rank r passes on every chunk but r while reducing, and every chunk but r+1
+    while gathering."""
     size = chunk_sizes(n, N)
     return max(2 * n - size[r] - size[(r + 1) % N] for r in range(N))
 
 
 def halving_doubling_sent(n, N):
-    """In each round rank r sends the block that its partner keeps (halving), or its own (doubling)."""
+    """In each round rank r sends the block that its partner keeps (halving), or its
+    own (doubling)."""
     p = P(N)
     bounds = [n * chunk // p for chunk in range(p + 1)]
     block = lambda r, distance: bounds[r - r % distance + distance] - bounds[r - r % distance]
@@ -145,7 +149,9 @@ COST = {
     ),
     "direct": Cost(
         rounds=lambda N: 2 * (N - 1),
-        sent=lambda n, N: n + (N - 2) * max(chunk_sizes(n, N)),  # all chunks but its own, and that one N-1 times
+        sent=lambda n, N: (
+            n + (N - 2) * max(chunk_sizes(n, N))
+        ),  # all chunks but its own, and that one N-1 times
         total=lambda n, N: 2 * (N - 1) * n,
         time=ring_time,  # as many rounds, of messages as long
     ),
@@ -162,7 +168,8 @@ COST = {
         total=lambda n, N: 2 * (P(N) - 1) * n + 2 * (N - P(N)) * n,
         # exercise: lab0.halving_doubling_time
         time=lambda n_bytes, N, alpha, beta: (
-            2 * (L(P(N)) * alpha + (P(N) - 1) / P(N) * n_bytes * beta) + 2 * folded(N) * (alpha + n_bytes * beta)
+            2 * (L(P(N)) * alpha + (P(N) - 1) / P(N) * n_bytes * beta)
+            + 2 * folded(N) * (alpha + n_bytes * beta)
         ),
     ),
 }
@@ -176,7 +183,8 @@ def cheapest(n_bytes, N, alpha, beta):
 
 
 def hierarchical(R):
-    """The Cost of the hierarchical all-reduce with R ranks per node (R divides N), all links alike."""
+    """The Cost of the hierarchical all-reduce with R ranks per node (R divides N),
+    all links alike."""
 
     def sent(n, N):
         """Rank (m, i): a ring over its node, and a ring over the M nodes for chunk i."""
@@ -186,16 +194,21 @@ def hierarchical(R):
     return Cost(
         rounds=lambda N: 2 * (R - 1) + 2 * (N // R - 1),
         sent=sent,
-        total=lambda n, N: 2 * N // R * (R - 1) * n + 2 * (N // R - 1) * n,  # inside all nodes + between nodes
-        time=lambda n_bytes, N, alpha, beta: hierarchical_time(n_bytes, N // R, R, (alpha, beta), (alpha, beta / R)),
+        total=lambda n, N: (
+            2 * N // R * (R - 1) * n + 2 * (N // R - 1) * n
+        ),  # inside all nodes + between nodes
+        time=lambda n_bytes, N, alpha, beta: hierarchical_time(
+            n_bytes, N // R, R, (alpha, beta), (alpha, beta / R)
+        ),
     )
 
 
 def hierarchical_time(n_bytes, M, R, inside, across):
     """Seconds of the hierarchical all-reduce over M nodes of R ranks.
 
-    inside: (alpha, beta) of a rank's link in its node. across: (alpha, beta) of a node's link to the others, which its
-    R ranks share: R messages at once, of n/(R M) each. (With a network card per rank, pass its beta / R.)
+    inside: (alpha, beta) of a rank's link in its node. across: (alpha, beta) of a node's link to
+    the others, which its R ranks share: R messages at once, of n/(R M) each. (With a network card
+    per rank, pass its beta / R.)
     """
     fast = COST["ring"].time(n_bytes, R, *inside)
     slow = COST["ring"].time(n_bytes, M, *across)  # R rings of n/R each through one link: n in all

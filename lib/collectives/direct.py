@@ -1,17 +1,21 @@
-"""Direct all-reduce, in two steps: each chunk straight to the rank that sums it, and its total straight to all.
+"""Direct all-reduce, in two steps: each chunk straight to the rank that sums it, and its total
+straight to all.
 
-    N = 4            chunk 0  chunk 1  chunk 2  chunk 3
-    rank 0 sends        .      to 1     to 2     to 3       step 1: rank r gets every rank's chunk r, and adds them up
-    rank 0 sends      to 1      .        .        .         step 2: chunk 0, done, goes
-                      to 2                                          to each
-                      to 3                                          of the others
+    N = 4         chunk 0  chunk 1  chunk 2  chunk 3
+    rank 0 sends     .      to 1     to 2     to 3    step 1: rank r gets every rank's chunk r, and
+                                                      adds them up
+    rank 0 sends   to 1      .        .        .      step 2: chunk 0, done, goes
+                   to 2                                       to each
+                   to 3                                       of the others
 
-The bytes are a ring's. But nobody passes anything on: no message waits for another one's sum, so ranks that share cores
-seldom wait for each other. In the first step AHEAD messages are under way from each rank, so that one is added while
-the next ones travel. They are cut at SEGMENT bytes, and the room for what comes is AHEAD of these: a second long tensor
-would cost as much in fresh pages as the wire. It needs a link from every rank to every other, as inside a machine.
+The bytes are a ring's. But nobody passes anything on: no message waits for another one's sum, so
+ranks that share cores seldom wait for each other. In the first step AHEAD messages are under way
+from each rank, so that one is added while the next ones travel. They are cut at SEGMENT bytes, and
+the room for what comes is AHEAD of these: a second long tensor would cost as much in fresh pages as
+the wire. It needs a link from every rank to every other, as inside a machine.
 
-Source: Thakur, Rabenseifner, Gropp 2005, sections 4.1 and 4.3 (pairwise exchange); "two-shot" in today's libraries.
+Source: Thakur, Rabenseifner, Gropp 2005, sections 4.1 and 4.3 (pairwise exchange); "two-shot" in
+today's libraries.
 """
 
 from collections import deque
@@ -23,15 +27,16 @@ from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, line
 
 AHEAD = 2  # messages under way from each rank in the first step
-SEGMENT = 2 << 20  # bytes: what it sends at a time in the first step; still in the cache when it is added
+# bytes: what it sends at a time in the first step; still in the cache when it is added
+SEGMENT = 2 << 20
 
 
 def direct_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank.
-    Sends: N-1 chunks, in segments, while reducing, and N-1 times its own; 2(N-1)n elements over all ranks.
-    Bit-identical on all ranks: each chunk is finished on one rank and copied.
+    Sends: N-1 chunks, in segments, while reducing, and N-1 times its own; 2(N-1)n elements over all
+    ranks. Bit-identical on all ranks: each chunk is finished on one rank and copied.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     combine = combiner(op, tensor)

@@ -1,10 +1,12 @@
-"""Barrier by dissemination: after ceil(log2 N) rounds every rank has heard, directly or not, from every other.
+"""Barrier by dissemination: after ceil(log2 N) rounds every rank has heard, directly or not, from
+every other.
 
     round 0   r -> r+1     rank 4 has heard from 3
     round 1   r -> r+2     ... and, through 2, from 1 and 2
     round 2   r -> r+4     ... and, through 0, from 0, 7, 6, 5: all of 8
 
-Each round doubles how far back a rank has heard; unlike a tree it works for any N without waiting for a root.
+Each round doubles how far back a rank has heard; unlike a tree it works for any N without waiting
+for a root.
 
 Source: Hensgen, Finkel, Manber 1988.
 """
@@ -25,5 +27,7 @@ def barrier(group=None):
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     token, heard = torch.zeros(2, 1, dtype=torch.uint8, device=device)
     for distance in powers_of_two(world_size):
-        p2p.send_recv(token, (rank + distance) % world_size, (rank - distance) % world_size, group, out=heard)
+        p2p.send_recv(
+            token, (rank + distance) % world_size, (rank - distance) % world_size, group, out=heard
+        )
     heard.item()  # on a GPU the messages are only queued until the host asks for what they brought

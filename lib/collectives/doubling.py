@@ -1,14 +1,16 @@
-"""All-reduce by recursive doubling: log2 N exchanges of the whole tensor. The fastest there is for short ones.
+"""All-reduce by recursive doubling: log2 N exchanges of the whole tensor. The fastest there is for
+short ones.
 
     distance 1   0 <-> 1   2 <-> 3   4 <-> 5   6 <-> 7      each pair has the sum of its 2
     distance 2   0 <-> 2   1 <-> 3   4 <-> 6   5 <-> 7      ... of 4
     distance 4   0 <-> 4   1 <-> 5   2 <-> 6   3 <-> 7      ... of all 8
 
-Partner = rank with one bit flipped, rank XOR distance. Every rank sends n elements in each round, so it loses to the
-ring once n is long; but while a message's latency costs more than its bytes, log2 N rounds beat the ring's 2(N-1).
+Partner = rank with one bit flipped, rank XOR distance. Every rank sends n elements in each round,
+so it loses to the ring once n is long; but while a message's latency costs more than its bytes,
+log2 N rounds beat the ring's 2(N-1).
 
-Where N is no power of two, P = the largest power of two below N, do the work: rank P+i gives its tensor to rank i
-before, and gets the result after (two more rounds).
+Where N is no power of two, P = the largest power of two below N, do the work: rank P+i gives its
+tensor to rank i before, and gets the result after (two more rounds).
 
 Source: Thakur, Rabenseifner, Gropp 2005, section 4.4.
 """
@@ -25,7 +27,8 @@ def recursive_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
 
     tensor: any shape, n elements, the same on every rank.
     Sends: log2 N rounds of n elements a rank; where N is no power of two, log2 P + 2 rounds.
-    Bit-identical on all ranks: both partners compute lower + upper, in this order, from the same two partial sums.
+    Bit-identical on all ranks: both partners compute lower + upper, in this order, from the same
+    two partial sums.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     P = largest_power_of_two(world_size)
@@ -45,7 +48,8 @@ def recursive_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
 
 
 def fold(x, received, rank, P, world_size, group, combine):
-    """Ranks P, P+1, ... give their x to ranks 0, 1, ..., which add it to theirs. Nothing to do where N = P."""
+    """Ranks P, P+1, ... give their x to ranks 0, 1, ..., which add it to theirs. Nothing to
+    do where N = P."""
     if rank >= P:
         p2p.send(x, rank - P, group)
     elif rank + P < world_size:

@@ -1,13 +1,15 @@
 """All-reduce by recursive halving, then doubling (Rabenseifner): few rounds and few bytes.
 
-Reduce-scatter by halving, N = 4: exchange half of what you still hold, add, and go on with the half you kept.
+Reduce-scatter by halving, N = 4: exchange half of what you still hold, add, and go on with the half
+you kept.
 
-    distance 2   0 <-> 2, 1 <-> 3     ranks 0, 1 keep the chunks 0 1, ranks 2, 3 keep 2 3      n/2 elements sent
-    distance 1   0 <-> 1, 2 <-> 3     rank r keeps chunk r, and it is the sum of all           n/4 elements sent
+    distance 2  0 <-> 2, 1 <-> 3  ranks 0, 1 keep chunks 0 1, ranks 2, 3 keep 2 3  n/2 elements sent
+    distance 1  0 <-> 1, 2 <-> 3  rank r keeps chunk r, and it is the sum of all   n/4 elements sent
 
-All-gather by doubling is the same pairs backwards: distance 1, then 2. In all 2 log2 N rounds, not the ring's 2(N-1),
-and the ring's 2(N-1)/N * n elements per rank. But half of a tensor goes to a partner N/2 ranks away, where a ring needs
-neighbours only: over a network with slow links between nodes, long tensors may still go better round the ring.
+All-gather by doubling is the same pairs backwards: distance 1, then 2. In all 2 log2 N rounds, not
+the ring's 2(N-1), and the ring's 2(N-1)/N * n elements per rank. But half of a tensor goes to a
+partner N/2 ranks away, where a ring needs neighbours only: over a network with slow links between
+nodes, long tensors may still go better round the ring.
 
 Where N is no power of two: fold to P ranks before and unfold after, as `doubling.py` does.
 
@@ -26,8 +28,8 @@ def halving_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank; n need not be a multiple of N.
-    Sends: 2 log2 P rounds and 2(P-1)n elements over the P ranks; where N > P, 2 rounds and 2(N-P)n more.
-    Bit-identical on all ranks: each chunk is finished on one rank and copied.
+    Sends: 2 log2 P rounds and 2(P-1)n elements over the P ranks; where N > P, 2 rounds and 2(N-P)n
+    more. Bit-identical on all ranks: each chunk is finished on one rank and copied.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     P = largest_power_of_two(world_size)
@@ -35,24 +37,32 @@ def halving_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     with line(tensor) as x:
         received = torch.empty_like(x)
         fold(x, received, rank, P, world_size, group, combine)
-        bounds = [len(x) * chunk // P for chunk in range(P + 1)]  # chunk c is x[bounds[c]:bounds[c + 1]]
+        # chunk c is x[bounds[c]:bounds[c + 1]]
+        bounds = [len(x) * chunk // P for chunk in range(P + 1)]
         block = lambda first, count: slice(bounds[first], bounds[first + count])
 
         if rank < P:
             for distance in reversed(powers_of_two(P)):  # halving: from P/2 down to 1 chunks kept
                 partner = rank ^ distance
-                keep, give = block(start_of(rank, distance), distance), block(start_of(partner, distance), distance)
+                keep, give = (
+                    block(start_of(rank, distance), distance),
+                    block(start_of(partner, distance), distance),
+                )
                 p2p.send_recv(x[give], partner, partner, group, out=received[keep])
                 combine(x[keep], received[keep], out=x[keep])
             finish(x[block(rank, 1)], op, world_size)
             for distance in powers_of_two(P):  # doubling: from 1 up to P/2 chunks held
                 partner = rank ^ distance
-                have, get = block(start_of(rank, distance), distance), block(start_of(partner, distance), distance)
+                have, get = (
+                    block(start_of(rank, distance), distance),
+                    block(start_of(partner, distance), distance),
+                )
                 p2p.send_recv(x[have], partner, partner, group, out=x[get])
         unfold(x, rank, P, world_size, group)
     return tensor
 
 
 def start_of(rank, distance):
-    """The first of the `distance` chunks that `rank` holds: its number with the bits below `distance` cleared."""
+    """The first of the `distance` chunks that `rank` holds: its number with the bits below
+    `distance` cleared."""
     return rank - rank % distance

@@ -1,16 +1,18 @@
 """All-reduce in two levels: fast links inside a node, slow links between nodes.
 
-    node 0: ranks 0 1 2 3          inside: my node's ranks       across: the ranks of my place in every node
-    node 1: ranks 4 5 6 7                  0 1 2 3 | 4 5 6 7             0 4 | 1 5 | 2 6 | 3 7
+    node 0: ranks 0 1 2 3    inside: my node's ranks     across: the ranks of my place in every node
+    node 1: ranks 4 5 6 7            0 1 2 3 | 4 5 6 7           0 4 | 1 5 | 2 6 | 3 7
 
-    1. inside, reduce-scatter   rank i of each node has chunk i, summed over its node           fast links
-    2. across, all-reduce       of that chunk alone: n/R elements instead of n                  slow links
-    3. inside, all-gather       every rank has every chunk, summed over all nodes               fast links
+    1. inside, reduce-scatter   rank i of each node has chunk i, summed over its node     fast links
+    2. across, all-reduce       of that chunk alone: n/R elements instead of n            slow links
+    3. inside, all-gather       every rank has every chunk, summed over all nodes         fast links
 
-R ranks per node, M nodes. Each node sends 2(M-1)/M n elements over its slow link, whatever R is, in 2(M-1) rounds.
-A flat ring over N = M R ranks sends 2(N-1)/N n there, and all its 2(N-1) rounds go at the slow link's speed.
+R ranks per node, M nodes. Each node sends 2(M-1)/M n elements over its slow link, whatever R is, in
+2(M-1) rounds. A flat ring over N = M R ranks sends 2(N-1)/N n there, and all its 2(N-1) rounds go
+at the slow link's speed.
 
-Source: BlueConnect (Cho et al. 2019), which decomposes all-reduce like this over any number of levels.
+Source: BlueConnect (Cho et al. 2019), which decomposes all-reduce like this over any number of
+levels.
 """
 
 import torch.distributed as dist
@@ -23,10 +25,11 @@ from lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_s
 def hierarchical_all_reduce(tensor, inside, across, op=dist.ReduceOp.SUM):
     """Reduce `tensor` over all ranks of all nodes, in place; returns it.
 
-    tensor: any shape, the same on every rank. inside, across: this rank's two groups, from `node_groups`; every
-    node has as many ranks (which also makes the average of averages the average).
-    Sends: 2(R-1) rounds inside, 2(M-1) across; over all ranks 2 M (R-1) n elements inside and 2(M-1) n across.
-    Bit-identical on all ranks: each chunk is finished on one rank and copied.
+    tensor: any shape, the same on every rank. inside, across: this rank's two groups, from
+    `node_groups`; every node has as many ranks (which also makes the average of averages the
+    average).
+    Sends: 2(R-1) rounds inside, 2(M-1) across; over all ranks 2 M (R-1) n elements inside and
+    2(M-1) n across. Bit-identical on all ranks: each chunk is finished on one rank and copied.
     """
     with line(tensor) as x:
         chunk = ring_reduce_scatter(x, inside, op)  # (n/R,)  summed over my node
@@ -36,15 +39,21 @@ def hierarchical_all_reduce(tensor, inside, across, op=dist.ReduceOp.SUM):
 
 
 def node_groups(ranks_per_node):
-    """This rank's (inside, across) groups, nodes being runs of `ranks_per_node` consecutive global ranks.
+    """This rank's (inside, across) groups, nodes being runs of `ranks_per_node` consecutive global
+    ranks.
 
     Every rank of the world must call it (it makes M + R groups, all ranks in the same order).
     Raises ValueError where `ranks_per_node` does not divide the world.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size % ranks_per_node:
-        raise ValueError(f"{world_size} ranks cannot form nodes of {ranks_per_node}: every node needs as many ranks")
+        raise ValueError(
+            f"{world_size} ranks cannot form nodes of {ranks_per_node}: every node needs as many "
+            f"ranks"
+        )
     firsts = range(0, world_size, ranks_per_node)
     inside = [dist.new_group(range(first, first + ranks_per_node)) for first in firsts]
-    across = [dist.new_group(range(place, world_size, ranks_per_node)) for place in range(ranks_per_node)]
+    across = [
+        dist.new_group(range(place, world_size, ranks_per_node)) for place in range(ranks_per_node)
+    ]
     return inside[rank // ranks_per_node], across[rank % ranks_per_node]

@@ -1,4 +1,5 @@
-"""What a collective does on its own rank: combine two partial results, cut a tensor into chunks, see it as a line.
+"""What a collective does on its own rank: combine two partial results, cut a tensor into chunks,
+see it as a line.
 
 op              combine(a, b)       dtype
 SUM             a + b               any number
@@ -6,8 +7,8 @@ PRODUCT         a * b               any number
 MAX, MIN        max(a, b), min(a, b)
 AVG             a + b, the total divided by world_size at the end; floating point only
 
-Chunk r of n elements (or rows) over N ranks is `tensor.tensor_split(N)[r]`: contiguous, in order, no padding,
-and the sizes differ by at most one: the first n mod N chunks hold one more.
+Chunk r of n elements (or rows) over N ranks is `tensor.tensor_split(N)[r]`: contiguous, in order,
+no padding, and the sizes differ by at most one: the first n mod N chunks hold one more.
 """
 
 import torch
@@ -23,21 +24,28 @@ _COMBINE = {
 
 
 def combiner(op, tensor):
-    """The function `combine(a, b, out=c)` of `op`; raises ValueError where `tensor`'s dtype has no such `op`."""
+    """The function `combine(a, b, out=c)` of `op`; raises ValueError where `tensor`'s dtype
+    has no such `op`."""
     if op not in _COMBINE:
-        raise ValueError(f"op={op}: use SUM, PRODUCT, MAX, MIN or AVG of torch.distributed.ReduceOp")
+        raise ValueError(
+            f"op={op}: use SUM, PRODUCT, MAX, MIN or AVG of torch.distributed.ReduceOp"
+        )
     if op == ReduceOp.AVG and not tensor.is_floating_point():
-        raise ValueError(f"the average of {tensor.dtype} is no integer: use op=SUM and divide, or tensor.float()")
+        raise ValueError(
+            f"the average of {tensor.dtype} is no integer: use op=SUM and divide, or tensor.float()"
+        )
     return _COMBINE[op]
 
 
 def finish(total, op, world_size):
-    """Turn the total over `world_size` ranks into `op`'s result, in place: only AVG has anything left to do."""
+    """Turn the total over `world_size` ranks into `op`'s result, in place: only AVG has
+    anything left to do."""
     return total.div_(world_size) if op == ReduceOp.AVG else total
 
 
 class line:
-    """`with line(tensor) as x:` x is `tensor` as one line, (n,); what is written to x is in `tensor` afterwards.
+    """`with line(tensor) as x:` x is `tensor` as one line, (n,); what is written to x is in
+    `tensor` afterwards.
 
     A view of a contiguous tensor, else a copy that is written back at the end.
     """

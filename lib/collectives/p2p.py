@@ -5,15 +5,18 @@
 
 The only file of the package that calls torch's own sends and receives.
 
-One rank rule, here and in every collective: `to`, `frm`, `src` and `dst` are ranks *within* `group` (0 .. world_size-1
-of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank 5. `group=None` is the whole world.
+One rank rule, here and in every collective: `to`, `frm`, `src` and `dst` are ranks *within* `group`
+(0 .. world_size-1 of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank
+5. `group=None` is the whole world.
 
-Both sides of a message agree on dtype and number of elements; nothing but the elements travels. Messages from one
-rank to another arrive in the order they were sent. Tensors may be empty (an empty message is still a message),
-non-contiguous, or leaves that require grad; no gradient flows through a message.
+Both sides of a message agree on dtype and number of elements; nothing but the elements travels.
+Messages from one rank to another arrive in the order they were sent. Tensors may be empty (an empty
+message is still a message), non-contiguous, or leaves that require grad; no gradient flows through
+a message.
 
-gloo's sends are rendezvous: a send ends when its receive has been posted. Two ranks that both send first wait for
-each other for ever; `send_recv` and `exchange` post the receive first and wait for neither until both are posted.
+gloo's sends are rendezvous: a send ends when its receive has been posted. Two ranks that both send
+first wait for each other for ever; `send_recv` and `exchange` post the receive first and wait for
+neither until both are posted.
 """
 
 import contextlib
@@ -33,7 +36,8 @@ def send(tensor, to, group=None):
 
 
 def recv(out, frm, group=None):
-    """Fill `out` with what rank `frm` of `group` sends (as many elements, the same dtype); returns `out`."""
+    """Fill `out` with what rank `frm` of `group` sends (as many elements, the same dtype);
+    returns `out`."""
     post([], [(out, frm)], group).wait()
     return out
 
@@ -42,7 +46,8 @@ def recv(out, frm, group=None):
 def send_recv(tensor, to, frm, group=None, out=None):
     """Send `tensor` to rank `to` while receiving from rank `frm`; returns what was received.
 
-    out: where it lands; pass one when its shape differs from `tensor`'s or to reuse a buffer. None: a new tensor.
+    out: where it lands; pass one when its shape differs from `tensor`'s or to reuse a buffer. None:
+    a new tensor.
     """
     if out is None:
         out = torch.empty_like(tensor, requires_grad=False)
@@ -51,7 +56,8 @@ def send_recv(tensor, to, frm, group=None, out=None):
 
 
 def exchange(sends, receives, group=None):
-    """Several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns when all are done."""
+    """Several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns
+    when all are done."""
     post(sends, receives, group).wait()
 
 
@@ -59,21 +65,25 @@ def exchange(sends, receives, group=None):
 def post(sends, receives, group=None):
     """Begin several sends and receives; returns a Pending whose `wait()` ends them all.
 
-    Until then no sent tensor may be changed and no received one read. A send to oneself is a copy, made at once.
-    Raises ValueError for a rank that `group` does not have, a tensor on a device that it does not reach, or a receive
-    from oneself without its send.
+    Until then no sent tensor may be changed and no received one read. A send to oneself is a copy,
+    made at once. Raises ValueError for a rank that `group` does not have, a tensor on a device that
+    it does not reach, or a receive from oneself without its send.
     """
     if not sends and not receives:
         return Pending([], [])
     group = dist.group.WORLD if group is None else group
     if group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise ValueError(f"global rank {dist.get_rank()} is not in this group: only its members may use it")
+        raise ValueError(
+            f"global rank {dist.get_rank()} is not in this group: only its members may use it"
+        )
     if background.in_use:
         background.check_may_use(group)
     if _delay is not None:
         _delay(sends, group)
     rank, world_size = group.rank(), group.size()
-    batches = _backend(group, (sends or receives)[0][0].device).supports_coalescing  # NCCL does, gloo does not
+    batches = _backend(
+        group, (sends or receives)[0][0].device
+    ).supports_coalescing  # NCCL does, gloo does not
 
     outbound, inbound, to_self, landings = [], [], [], []
     for tensor, to in sends:
@@ -86,19 +96,26 @@ def post(sends, receives, group=None):
         check_rank("receive from", frm, world_size)
         if frm == rank:
             if not to_self:
-                raise ValueError(f"rank {rank} receives from itself, but sends itself nothing: it would wait for ever")
+                raise ValueError(
+                    f"rank {rank} receives from itself, but sends itself nothing: it would wait "
+                    f"for ever"
+                )
             out.detach().copy_(to_self.pop(0))
             continue
         wire = _ready_to_receive(out, batches)
         inbound.append((wire, frm))
         if wire is not out:
             landings.append((out.detach(), wire))
-    return Pending(_begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group), landings)
+    return Pending(
+        _begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group),
+        landings,
+    )
 
 
 @contextlib.contextmanager
 def delayed(delay):
-    """Inside the block `post` first calls delay(sends, group), which may take its time: what `slow_link` is made of."""
+    """Inside the block `post` first calls delay(sends, group), which may take its time: what
+    `slow_link` is made of."""
     global _delay
     before, _delay = _delay, delay
     try:
@@ -113,7 +130,8 @@ def posting_takes_time():
 
 
 class Pending:
-    """Messages under way. `wait()` returns when all have been sent and received (on NCCL: the current stream waits)."""
+    """Messages under way. `wait()` returns when all have been sent and received (on NCCL: the
+    current stream waits)."""
 
     def __init__(self, works, landings):
         self.works, self.landings = works, landings
@@ -128,8 +146,8 @@ class Pending:
 def _begin(inbound, outbound, group):
     """Receives before sends: a send that finds its receive posted needs no second trip.
 
-    group.recv and group.send are what dist.irecv and dist.isend call, without their checks, which `post` has made:
-    a short message is mostly the time to begin it.
+    group.recv and group.send are what dist.irecv and dist.isend call, without their checks, which
+    `post` has made: a short message is mostly the time to begin it.
     """
     works = []
     for wire, frm in inbound:
@@ -140,10 +158,12 @@ def _begin(inbound, outbound, group):
 
 
 def _begin_batch(inbound, outbound, group):
-    """On NCCL, separate sends and receives can deadlock. A batch cannot where the others' batches mirror it.
+    """On NCCL, separate sends and receives can deadlock. A batch cannot where the others' batches
+    mirror it.
 
-    At the first message of two ranks NCCL connects them, and each needs of the other what it posts itself, turned round
-    (NVIDIA/nccl issues 1279 and 2130). Every exchange of lib is such a pair of batches.
+    At the first message of two ranks NCCL connects them, and each needs of the other what it posts
+    itself, turned round (NVIDIA/nccl issues 1279 and 2130). Every exchange of lib is such a pair of
+    batches.
     """
     receives = [dist.P2POp(dist.irecv, wire, group=group, group_peer=frm) for wire, frm in inbound]
     sends = [dist.P2POp(dist.isend, wire, group=group, group_peer=to) for wire, to in outbound]
@@ -151,7 +171,8 @@ def _begin_batch(inbound, outbound, group):
 
 
 def _ready_to_send(tensor, batches):
-    """`tensor` as the backend can send it: contiguous, and on the CPU where gloo is to send a CUDA tensor."""
+    """`tensor` as the backend can send it: contiguous, and on the CPU where gloo is to send
+    a CUDA tensor."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_cuda and not batches:
@@ -160,7 +181,8 @@ def _ready_to_send(tensor, batches):
 
 
 def _ready_to_receive(out, batches):
-    """`out` itself where the backend can receive into it, else a buffer that `Pending.wait` copies to `out`."""
+    """`out` itself where the backend can receive into it, else a buffer that `Pending.wait`
+    copies to `out`."""
     staged = out.is_cuda and not batches
     if out.is_contiguous() and not staged and not out.requires_grad:
         return out
@@ -174,10 +196,18 @@ def _backend(group, device):
         reached = ", ".join(d.type for d in group._device_types)
         instead = "move it there"
         if device.type == "meta":
-            instead = "it has no memory. Before you wrap the module, call module.to_empty(device=...) and load it"
-        raise ValueError(f"the tensor is on {device}, but this group reaches only {reached}: {instead}") from None
+            instead = (
+                "it has no memory. Before you wrap the module, call module.to_empty(device=...) "
+                "and load it"
+            )
+        raise ValueError(
+            f"the tensor is on {device}, but this group reaches only {reached}: {instead}"
+        ) from None
 
 
 def check_rank(what, rank, world_size):
     if not 0 <= rank < world_size:
-        raise ValueError(f"{what} rank {rank}: the group has {world_size} ranks, 0 to {world_size - 1} (group ranks)")
+        raise ValueError(
+            f"{what} rank {rank}: the group has {world_size} ranks, 0 to {world_size - 1} (group "
+            f"ranks)"
+        )

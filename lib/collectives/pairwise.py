@@ -1,4 +1,5 @@
-"""All-to-all, pairwise: in round s every rank sends to the rank s places on and receives from the one s places back.
+"""All-to-all, pairwise: in round s every rank sends to the rank s places on and receives from the
+one s places back.
 
     N = 4            to 0  to 1  to 2  to 3
     from rank 0       .     1     2     3        the round in which each block travels;
@@ -6,11 +7,13 @@
     from rank 2       2     3     .     1        and receives one, so no link carries two
     from rank 3       1     2     3     .
 
-The transpose of a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is reduced and no block is
-passed on, so each element travels once: N-1 rounds, and what a rank sends is its tensor less its own block.
+The transpose of a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is reduced
+and no block is passed on, so each element travels once: N-1 rounds, and what a rank sends is its
+tensor less its own block.
 
-Rounds keep each link with one message at a time, and make every rank wait for its slowest partner in each round.
-`all_to_all_at_once` posts all blocks together and waits once: for uneven blocks, and where ranks are not in step.
+Rounds keep each link with one message at a time, and make every rank wait for its slowest partner
+in each round. `all_to_all_at_once` posts all blocks together and waits once: for uneven blocks, and
+where ranks are not in step.
 
 Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (long messages; short ones at once).
 """
@@ -22,12 +25,14 @@ from lib.collectives import p2p
 
 # exercise: lab0.all_to_all
 def all_to_all(tensor, group=None, send_counts=None, recv_counts=None):
-    """Send rank j the j-th block of rows of `tensor`; returns the blocks received, in rank order, as one new tensor.
+    """Send rank j the j-th block of rows of `tensor`; returns the blocks received, in rank order,
+    as one new tensor.
 
     tensor: (sum(send_counts), ...). Returned: (sum(recv_counts), ...).
-    send_counts, recv_counts: rows to and from each of the N ranks; rank i's send_counts[j] is rank j's recv_counts[i].
-    Without them all blocks are equal and N must divide the rows.
-    Sends: N-1 rounds. Raises ValueError for counts that are not N numbers or do not sum to the rows of `tensor`.
+    send_counts, recv_counts: rows to and from each of the N ranks; rank i's send_counts[j] is rank
+    j's recv_counts[i]. Without them all blocks are equal and N must divide the rows.
+    Sends: N-1 rounds. Raises ValueError for counts that are not N numbers or do not sum to the rows
+    of `tensor`.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     out, blocks, arrivals = _blocks(tensor, rank, world_size, send_counts, recv_counts)
@@ -39,10 +44,12 @@ def all_to_all(tensor, group=None, send_counts=None, recv_counts=None):
 
 
 def all_to_all_at_once(tensor, group=None, send_counts=None, recv_counts=None):
-    """`all_to_all` in one round: the same blocks, all under way together. Arguments, result and errors are the same."""
+    """`all_to_all` in one round: the same blocks, all under way together. Arguments, result and
+    errors are the same."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     out, blocks, arrivals = _blocks(tensor, rank, world_size, send_counts, recv_counts)
-    others = [(rank + step) % world_size for step in range(1, world_size)]  # not all to rank 0 first
+    # not all to rank 0 first
+    others = [(rank + step) % world_size for step in range(1, world_size)]
     pending = p2p.post([(blocks[r], r) for r in others], [(arrivals[r], r) for r in others], group)
     arrivals[rank].copy_(blocks[rank])
     pending.wait()
@@ -51,7 +58,9 @@ def all_to_all_at_once(tensor, group=None, send_counts=None, recv_counts=None):
 
 def _blocks(tensor, rank, world_size, send_counts, recv_counts):
     """The result to be, what goes to each rank, and where what comes from each will be."""
-    send_counts, recv_counts = _check_counts(len(tensor), send_counts, recv_counts, rank, world_size)
+    send_counts, recv_counts = _check_counts(
+        len(tensor), send_counts, recv_counts, rank, world_size
+    )
     out = tensor.new_empty(sum(recv_counts), *tensor.shape[1:])
     return out, tensor.detach().split(send_counts), out.split(recv_counts)
 
@@ -60,15 +69,24 @@ def _check_counts(rows, send_counts, recv_counts, rank, world_size):
     """Both lists of counts, or the reason why not."""
     if send_counts is None and recv_counts is None:
         if rows % world_size:
-            raise ValueError(f"{rows} rows do not divide over {world_size} ranks: pass send_counts and recv_counts")
+            raise ValueError(
+                f"{rows} rows do not divide over {world_size} ranks: pass send_counts and "
+                f"recv_counts"
+            )
         return [rows // world_size] * world_size, [rows // world_size] * world_size
     if send_counts is None or recv_counts is None:
-        raise ValueError("pass both send_counts and recv_counts: a rank cannot guess what the others send it")
+        raise ValueError(
+            "pass both send_counts and recv_counts: a rank cannot guess what the others send it"
+        )
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
         if len(counts) != world_size or min(counts) < 0:
-            raise ValueError(f"{name}={list(counts)}: one count, 0 or more, for each of {world_size} ranks")
+            raise ValueError(
+                f"{name}={list(counts)}: one count, 0 or more, for each of {world_size} ranks"
+            )
     if sum(send_counts) != rows:
-        raise ValueError(f"send_counts={list(send_counts)} sum to {sum(send_counts)}, but tensor has {rows} rows")
+        raise ValueError(
+            f"send_counts={list(send_counts)} sum to {sum(send_counts)}, but tensor has {rows} rows"
+        )
     if send_counts[rank] != recv_counts[rank]:
         raise ValueError(
             f"rank {rank} sends itself send_counts[{rank}]={send_counts[rank]} rows "

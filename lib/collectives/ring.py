@@ -1,21 +1,26 @@
-"""Ring reduce-scatter, ring all-gather, and ring all-reduce = the one, then the other (Patarasuk & Yuan 2009).
+"""Ring reduce-scatter, ring all-gather, and ring all-reduce = the one, then the other (Patarasuk &
+Yuan 2009).
 
-    rank 0 -> rank 1 -> ... -> rank N-1 -> rank 0        N ranks, n elements, chunk c = tensor_split(N)[c]
+    rank 0 -> rank 1 -> ... -> rank N-1 -> rank 0  N ranks, n elements, chunk c = tensor_split(N)[c]
 
-Who holds what, N = 3; `a1` is rank 1's values of chunk a, + a sum still partial, UPPER CASE the finished sum:
+Who holds what, N = 3; `a1` is rank 1's values of chunk a, + a sum still partial, UPPER CASE the
+finished sum:
 
-             start          round 1               round 2                      all-gather: 2 more rounds
-    rank 0   a0 b0 c0       . (b2+b0) .           A = a1+a2+a0                 A B C
-    rank 1   a1 b1 c1       . . (c0+c1)           B = b2+b0+b1                 A B C
-    rank 2   a2 b2 c2       (a1+a2) . .           C = c0+c1+c2                 A B C
+             start          round 1               round 2                  all-gather: 2 more rounds
+    rank 0   a0 b0 c0       . (b2+b0) .           A = a1+a2+a0             A B C
+    rank 1   a1 b1 c1       . . (c0+c1)           B = b2+b0+b1             A B C
+    rank 2   a2 b2 c2       (a1+a2) . .           C = c0+c1+c2             A B C
 
-Each pass has N-1 rounds. In each round every rank sends one chunk right and receives one from the left, so over all
-ranks a pass sends exactly (N-1)n elements: about n per rank, however many ranks there are.
+Each pass has N-1 rounds. In each round every rank sends one chunk right and receives one from the
+left, so over all ranks a pass sends exactly (N-1)n elements: about n per rank, however many ranks
+there are.
 
-The textbook lets rank r begin with chunk r and end with chunk (r+1) mod N. Here rank r begins one chunk earlier,
-with r-1, and ends with chunk r: what torch's reduce_scatter returns, and where all-gather begins.
+The textbook lets rank r begin with chunk r and end with chunk (r+1) mod N. Here rank r begins one
+chunk earlier, with r-1, and ends with chunk r: what torch's reduce_scatter returns, and where
+all-gather begins.
 
-Each chunk is summed by one chain of ranks, in one order, and the result is copied: all ranks end bit-identical.
+Each chunk is summed by one chain of ranks, in one order, and the result is copied: all ranks end
+bit-identical.
 """
 
 import torch
@@ -39,22 +44,25 @@ def ring_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
 
 # exercise: lab0.ring_reduce_scatter
 def ring_reduce_scatter(tensor, group=None, op=dist.ReduceOp.SUM):
-    """Reduce `tensor` over the ranks of `group`; returns chunk r of the result on rank r. `tensor` stays as it is.
+    """Reduce `tensor` over the ranks of `group`; returns chunk r of the result on rank r. `tensor`
+    stays as it is.
 
-    tensor: (n, ...), the same on every rank. Returned: (n/N, ...), rows tensor_split(N)[r]; n need not divide.
-    Sends: N-1 rounds, one chunk each to the right neighbour.
+    tensor: (n, ...), the same on every rank. Returned: (n/N, ...), rows tensor_split(N)[r]; n need
+    not divide. Sends: N-1 rounds, one chunk each to the right neighbour.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     combine = combiner(op, tensor)
     chunks = tensor.detach().contiguous().tensor_split(world_size)
-    buffers = [torch.empty_like(chunks[0]) for _ in range(min(2, world_size))]  # one arrives while the other leaves
+    # one arrives while the other leaves
+    buffers = [torch.empty_like(chunks[0]) for _ in range(min(2, world_size))]
 
     partial = chunks[rank - 1]
     for step in range(world_size - 1):
         mine = chunks[(rank - 2 - step) % world_size]
         received = p2p.send_recv(partial, right, left, group, out=buffers[step % 2][: len(mine)])
-        partial = combine(received, mine, out=received)  # received holds the ranks before me, in ring order
+        # received holds the ranks before me, in ring order
+        partial = combine(received, mine, out=received)
     if world_size == 1:
         partial = partial.clone()
     return finish(partial, op, world_size)  # partial no more: all N ranks are in it
@@ -64,8 +72,8 @@ def ring_reduce_scatter(tensor, group=None, op=dist.ReduceOp.SUM):
 def ring_all_gather(chunk, group=None, out=None):
     """Every rank's chunk, in rank order, on every rank; returns the whole.
 
-    chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]; None: the chunks are all of one
-    size and the whole is a new (N * rows, ...).
+    chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]; None: the chunks
+    are all of one size and the whole is a new (N * rows, ...).
     Sends: N-1 rounds, one chunk each to the right neighbour; (N-1)n elements over all ranks.
     Raises ValueError where `chunk` is not of the size that this rank's place in `out` has.
     """
@@ -76,12 +84,15 @@ def ring_all_gather(chunk, group=None, out=None):
     chunks = out.detach().tensor_split(world_size)
     if chunk.shape != chunks[rank].shape:
         raise ValueError(
-            f"rank {rank}'s chunk has shape {tuple(chunk.shape)}, its place in out {tuple(chunks[rank].shape)}: "
-            f"out has {len(out)} rows over {world_size} ranks"
+            f"rank {rank}'s chunk has shape {tuple(chunk.shape)}, its place in out "
+            f"{tuple(chunks[rank].shape)}: out has {len(out)} rows over {world_size} ranks"
         )
     chunks[rank].copy_(chunk.detach())
 
     for step in range(world_size - 1):
-        passed_on, coming = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
+        passed_on, coming = (
+            chunks[(rank - step) % world_size],
+            chunks[(rank - step - 1) % world_size],
+        )
         p2p.send_recv(passed_on, right, left, group, out=coming)
     return out

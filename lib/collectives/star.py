@@ -1,14 +1,15 @@
 """Everything through one rank: scatter, gather, and the all-reduce of a parameter server.
 
-          1   2                        N ranks, the root in the middle.
-           \\ /                         Scatter: the root sends each rank its own tensor.
-        3 - 0 - 4                      Gather: the root receives each rank's tensor.
-           / \\                         Star all-reduce: everybody's n elements in, the sum out again.
+          1   2                      N ranks, the root in the middle.
+           \\ /                       Scatter: the root sends each rank its own tensor.
+        3 - 0 - 4                    Gather: the root receives each rank's tensor.
+           / \\                       Star all-reduce: everybody's n elements in, the sum out again.
           5   6
 
-N-1 messages leave or enter by the root's one link, one after another; a tree does no better for scatter and
-gather, whose bytes all have to pass the root anyway. For an all-reduce it is the naive way, and the measure of others:
-2(N-1) messages of n elements at the root, while each other rank sends one.
+N-1 messages leave or enter by the root's one link, one after another; a tree does no better for
+scatter and gather, whose bytes all have to pass the root anyway. For an all-reduce it is the naive
+way, and the measure of others: 2(N-1) messages of n elements at the root, while each other rank
+sends one.
 """
 
 import torch
@@ -21,9 +22,10 @@ from lib.collectives.local import combiner, finish
 def scatter(tensor, scatter_list=None, src=0, group=None):
     """Fill each rank's `tensor` with its entry of rank `src`'s `scatter_list`; returns it.
 
-    tensor: this rank's part, any shape; parts may differ in size. scatter_list: N tensors on `src`, None elsewhere
-    (cut one with `whole.tensor_split(N)`).
-    Sends: N-1 messages from `src`. Raises ValueError for a list of another length or part of another size.
+    tensor: this rank's part, any shape; parts may differ in size. scatter_list: N tensors on `src`,
+    None elsewhere (cut one with `whole.tensor_split(N)`).
+    Sends: N-1 messages from `src`. Raises ValueError for a list of another length or part of
+    another size.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     p2p.check_rank("the root is", src, world_size)
@@ -36,10 +38,12 @@ def scatter(tensor, scatter_list=None, src=0, group=None):
 
 
 def gather(tensor, gather_list=None, dst=0, group=None):
-    """Fill rank `dst`'s `gather_list` with every rank's `tensor`, in rank order; returns the list (None elsewhere).
+    """Fill rank `dst`'s `gather_list` with every rank's `tensor`, in rank order; returns the list
+    (None elsewhere).
 
-    tensor: this rank's part; parts may differ in size. gather_list: N tensors to fill on `dst`, None elsewhere.
-    Sends: N-1 messages to `dst`. Raises ValueError for a list of another length or part of another size.
+    tensor: this rank's part; parts may differ in size. gather_list: N tensors to fill on `dst`,
+    None elsewhere. Sends: N-1 messages to `dst`. Raises ValueError for a list of another length or
+    part of another size.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     p2p.check_rank("the root is", dst, world_size)
@@ -75,8 +79,12 @@ def star_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
 def _check_parts(name, parts, tensor, rank, world_size):
     if parts is None or len(parts) != world_size:
         given = "nothing" if parts is None else f"{len(parts)} tensors"
-        raise ValueError(f"{name}: the root, rank {rank}, needs one tensor for each of {world_size} ranks, got {given}")
+        raise ValueError(
+            f"{name}: the root, rank {rank}, needs one tensor for each of {world_size} ranks, got "
+            f"{given}"
+        )
     if parts[rank].shape != tensor.shape:
         raise ValueError(
-            f"{name}[{rank}] has shape {tuple(parts[rank].shape)}, but rank {rank}'s tensor has {tuple(tensor.shape)}"
+            f"{name}[{rank}] has shape {tuple(parts[rank].shape)}, but rank {rank}'s tensor has "
+            f"{tuple(tensor.shape)}"
         )

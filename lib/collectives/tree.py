@@ -1,15 +1,18 @@
 """Broadcast and reduce down and up a binomial tree, and all-reduce = the two after one another.
 
-Broadcast from rank 0, N = 8: whoever has the tensor passes it on, so the number of holders doubles each round.
+Broadcast from rank 0, N = 8: whoever has the tensor passes it on, so the number of holders doubles
+each round.
 
     round 0   0 -> 1
     round 1   0 -> 2   1 -> 3
     round 2   0 -> 4   1 -> 5   2 -> 6   3 -> 7
 
-ceil(log2 N) rounds of n elements, and fewer rounds cannot do. Reduce is the same picture read from the bottom, with
-the arrows reversed and each arrival added. Any other root: number the ranks from the root, v = (rank - root) mod N.
+ceil(log2 N) rounds of n elements, and fewer rounds cannot do. Reduce is the same picture read from
+the bottom, with the arrows reversed and each arrival added. Any other root: number the ranks from
+the root, v = (rank - root) mod N.
 
-Source: Thakur, Rabenseifner, Gropp 2005; Chan, Heimlich, Purkayastha, van de Geijn 2007 ("minimum spanning tree").
+Source: Thakur, Rabenseifner, Gropp 2005; Chan, Heimlich, Purkayastha, van de Geijn 2007 ("minimum
+spanning tree").
 """
 
 import torch
@@ -24,7 +27,8 @@ def broadcast(tensor, src, group=None):
     """Copy `tensor` of rank `src` of `group` to every rank, in place; returns it.
 
     tensor: the same shape on every rank; read on `src`, filled on the others.
-    Sends: each rank but `src` receives once; n elements a message, (N-1)n in all, ceil(log2 N) from `src`.
+    Sends: each rank but `src` receives once; n elements a message, (N-1)n in all, ceil(log2 N) from
+    `src`.
     """
     world_size = dist.get_world_size(group)
     v = from_root(dist.get_rank(group), src, world_size)
@@ -38,7 +42,8 @@ def broadcast(tensor, src, group=None):
 
 
 def reduce(tensor, dst, group=None, op=dist.ReduceOp.SUM):
-    """Reduce `tensor` over the ranks of `group` into rank `dst`'s `tensor`; returns it. The others keep theirs.
+    """Reduce `tensor` over the ranks of `group` into rank `dst`'s `tensor`; returns it. The others
+    keep theirs.
 
     Sends: each rank but `dst` sends once; n elements a message, (N-1)n in all, ceil(log2 N) rounds.
     """
@@ -48,7 +53,8 @@ def reduce(tensor, dst, group=None, op=dist.ReduceOp.SUM):
     combine, x = combiner(op, tensor), tensor.detach()
     partial, received = x, torch.empty_like(x)
     total = x if v == 0 else torch.empty_like(x)
-    for distance in reversed(powers_of_two(world_size)):  # ..., 4, 2, 1: ranks v < 2*distance still take part
+    # ..., 4, 2, 1: ranks v < 2*distance still take part
+    for distance in reversed(powers_of_two(world_size)):
         if v < distance and v + distance < world_size:
             p2p.recv(received, rank_of(v + distance), group)
             partial = combine(partial, received, out=total)
@@ -60,7 +66,8 @@ def reduce(tensor, dst, group=None, op=dist.ReduceOp.SUM):
 
 
 def tree_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
-    """Reduce `tensor` over the ranks of `group`, in place; returns it: up the tree to rank 0, then down again.
+    """Reduce `tensor` over the ranks of `group`, in place; returns it: up the tree to rank 0, then
+    down again.
 
     Sends: 2 ceil(log2 N) rounds; 2(N-1)n elements in all, at most n ceil(log2 N) by one rank.
     Bit-identical on all ranks: rank 0 alone has the last word.

@@ -1,15 +1,18 @@
-"""Bytes of activations: what forward keeps for backward, for each layer and each sequence of the batch.
+"""Bytes of activations: what forward keeps for backward, for each layer and each sequence of the
+batch.
 
     s b h (34 + 5 a s / h)    bytes per layer, 16-bit activations
 
-s tokens per sequence, b sequences, h hidden size, a heads. The 34 s b h are inputs of the layer's matrix products, of
-its norms and of GeLU, and dropout masks; the 5 a s^2 b are the attention scores, a number per pair of tokens and head,
-which a fused attention kernel does not keep.
+s tokens per sequence, b sequences, h hidden size, a heads. The 34 s b h are inputs of the layer's
+matrix products, of its norms and of GeLU, and dropout masks; the 5 a s^2 b are the attention
+scores, a number per pair of tokens and head, which a fused attention kernel does not keep.
 
-Source: Korthikanti et al. 2022, equation 2 (no tensor parallelism, no recomputation); embedding and loss left out.
+Source: Korthikanti et al. 2022, equation 2 (no tensor parallelism, no recomputation); embedding and
+loss left out.
 """
 
 
 def activation_bytes(layers, hidden, heads, seq, batch=1):
-    """Bytes that the activations of `layers` transformer layers take, for `batch` sequences of `seq` tokens."""
+    """Bytes that the activations of `layers` transformer layers take, for `batch` sequences
+    of `seq` tokens."""
     return layers * seq * batch * hidden * (34 + 5 * heads * seq / hidden)

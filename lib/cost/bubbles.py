@@ -1,25 +1,31 @@
-"""Bubble rates of pipeline schedules: the share of the longest rank's time in which it computes nothing.
+"""Bubble rates of pipeline schedules: the share of the longest rank's time in which it computes
+nothing.
 
     rate = (cost - ideal) / cost        ideal = m (F + I + W)
 
-    1F1B, interleaved, ZB-H1     the clock of lib.pipeline.simulate; ZB-1p finds ZB-H1's rate (Qi et al. 2024, table 5)
-    ZB-H2                        cost = ideal + (p-1)(F + I - 2W) + 2 (p-1) c
-    ZB-V                         cost = ideal + (p-1)(F + I - 2W) +   (p-1) c
-    ZB-2p                        cost = ideal                     +   (p-1) c
+    1F1B, interleaved, ZB-H1  the clock of lib.pipeline.simulate; ZB-1p finds ZB-H1's rate (Qi et
+                              al. 2024, table 5)
+    ZB-H2                     cost = ideal + (p-1)(F + I - 2W) + 2 (p-1) c
+    ZB-V                      cost = ideal + (p-1)(F + I - 2W) +   (p-1) c
+    ZB-2p                     cost = ideal                     +   (p-1) c
 
-F, I, W: seconds of forward, and of backward's two halves, of a rank's layers for one micro-batch; c: of a message.
-With more micro-batches in flight than 1F1B keeps, only W is put off further; what stays idle is what W cannot fill.
-ZB-H2's line is the paper's schedule (section 2.3) with a message each way for each rank but the first: the four digits
-of table 5. The paper's ZB-V and ZB-2p are schedules that a heuristic found. Their lines here are ours, not the paper's:
-what is left if everything but messages can be filled. From m = 4p on they come within half a point of the published
-rates; with fewer micro-batches ZB-2p's is a bound that the heuristic need not reach, between it and ZB-H2's.
+F, I, W: seconds of forward, and of backward's two halves, of a rank's layers for one micro-batch;
+c: of a message. With more micro-batches in flight than 1F1B keeps, only W is put off further; what
+stays idle is what W cannot fill. ZB-H2's line is the paper's schedule (section 2.3) with a message
+each way for each rank but the first: the four digits of table 5. The paper's ZB-V and ZB-2p are
+schedules that a heuristic found. Their lines here are ours, not the paper's: what is left if
+everything but messages can be filled. From m = 4p on they come within half a point of the published
+rates; with fewer micro-batches ZB-2p's is a bound that the heuristic need not reach, between it and
+ZB-H2's.
 
-The published rates are computed, not measured. For interleaved 1F1B their authors let only the first of p
-micro-batches that come round together wait for the message between the last rank and the first; `patient` does the
-same. (lib.pipeline.simulate lets each wait, as each must: up to 0.35 points more.)
+The published rates are computed, not measured. For interleaved 1F1B their authors let only the
+first of p micro-batches that come round together wait for the message between the last rank and the
+first; `patient` does the same. (lib.pipeline.simulate lets each wait, as each must: up to 0.35
+points more.)
 
-Source of the times: Qi et al. 2024 (arXiv 2401.10241), table 9, in data/zero_bubble_times.csv. Table 8 does not print
-its times: F + I are scaled from table 9, W and c inferred from two of its five rates.
+Source of the times: Qi et al. 2024 (arXiv 2401.10241), table 9, in data/zero_bubble_times.csv.
+Table 8 does not print its times: F + I are scaled from table 9, W and c inferred from two of its
+five rates.
 """
 
 import functools
@@ -29,12 +35,19 @@ from lib.pipeline import inputs, interleaved, one_f_one_b, simulate, zb_h1
 from lib.pipeline.actions import count_stages
 from lib.pipeline.validate import walk
 
-LAYERS = {"1.5B": 24, "6.2B": 32, "14.6B": 48, "28.3B": 64}  # and two less: embedding and loss count as one each
+# and two less: embedding and loss count as one each
+LAYERS = {
+    "1.5B": 24,
+    "6.2B": 32,
+    "14.6B": 48,
+    "28.3B": 64,
+}
 SCHEDULES = ("1f1b-i", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v")
 WITHIN = 0.005  # of a published rate
 MOST = 1024  # micro-batches: the clock takes about a second for them
 SEARCHED = {  # whose numbers these are
-    "zb-2p": "ours: what messages alone leave idle, not the schedule that the paper's heuristic found",
+    "zb-2p": "ours: what messages alone leave idle, not the schedule that the paper's heuristic "
+    "found",
     "zb-v": "ours: what W cannot fill, not the schedule that the paper's heuristic found",
 }
 
@@ -43,8 +56,8 @@ SEARCHED = {  # whose numbers these are
 def bubble_rate(schedule, p, m, times, message, v=1):
     """The rate of `schedule`, one of SCHEDULES; v: stages per rank of "1f1b-i".
 
-    times: (F, I, W) of a rank's layers, for one micro-batch; message: seconds between neighbours, same unit.
-    Raises ValueError for another schedule.
+    times: (F, I, W) of a rank's layers, for one micro-batch; message: seconds between neighbours,
+    same unit. Raises ValueError for another schedule.
     """
     F, I, W = times
     ideal = m * (F + I + W)
@@ -62,12 +75,15 @@ def bubble_rate(schedule, p, m, times, message, v=1):
     elif schedule == "zb-2p":
         cost = ideal + hops
     else:
-        raise ValueError(f"schedule {schedule!r} has no bubble rate here: use one of {', '.join(SCHEDULES)}")
+        raise ValueError(
+            f"schedule {schedule!r} has no bubble rate here: use one of {', '.join(SCHEDULES)}"
+        )
     return (cost - ideal) / cost
 
 
 def patient(schedule, times, message):
-    """Makespan by the clock of lib.pipeline.simulate, less the waits between last and first rank that are left out."""
+    """Makespan by the clock of lib.pipeline.simulate, less the waits between last and first rank
+    that are left out."""
     p, n_stages = len(schedule), count_stages(schedule)
     free, end = [0.0] * p, {}
     for rank, action in walk(schedule):
@@ -87,10 +103,11 @@ def schedule_of(label):
 
 
 def measured_times(model, p, m, micro_batch=None):
-    """((F, I, W), message) in milliseconds of "1.5B", "6.2B", "14.6B" or "28.3B" on p ranks: the row of nearest m.
+    """((F, I, W), message) in milliseconds of "1.5B", "6.2B", "14.6B" or "28.3B" on p ranks: the
+    row of nearest m.
 
-    micro_batch: sequences in one. None: not stated, as in table 8, so its times are taken where there are some.
-    Raises ValueError for a model and p that have none.
+    micro_batch: sequences in one. None: not stated, as in table 8, so its times are taken where
+    there are some. Raises ValueError for a model and p that have none.
     """
     rows = [row for row in table("zero_bubble_times") if row["model"] == model and row["p"] == p]
     if micro_batch is None:
@@ -98,28 +115,38 @@ def measured_times(model, p, m, micro_batch=None):
     else:
         rows = [row for row in rows if row["micro_batch"] == micro_batch]
     if not rows:
-        known = ", ".join(sorted({f"{row['model']} on {row['p']}" for row in table("zero_bubble_times")}))
+        known = ", ".join(
+            sorted({f"{row['model']} on {row['p']}" for row in table("zero_bubble_times")})
+        )
         raise ValueError(f"no measured times for {model!r} on {p} ranks: there are {known}")
     row = min(rows, key=lambda row: abs(row["m"] - m))
     return (row["t_f_ms"], row["t_b_ms"], row["t_w_ms"]), row["t_comm_ms"]
 
 
 def published_rate(label, p, m, v, micro_batch=None):
-    """(rate, low, high) of a row of tables 5 and 8, by its label: model, then schedule last. Raises ValueError.
+    """(rate, low, high) of a row of tables 5 and 8, by its label: model, then schedule last. Raises
+    ValueError.
 
-    low, high: half a point to both sides, which holds every published rate from m = 4p on; a searched schedule with
-    fewer micro-batches can be as idle as ZB-H2.
+    low, high: half a point to both sides, which holds every published rate from m = 4p on; a
+    searched schedule with fewer micro-batches can be as idle as ZB-H2.
     """
     schedule, model = schedule_of(label), label.split("-")[0]
     if schedule is None:
-        raise ValueError(f"{label!r} names no schedule: it should end in one of {', '.join(SCHEDULES)}")
+        raise ValueError(
+            f"{label!r} names no schedule: it should end in one of {', '.join(SCHEDULES)}"
+        )
     if m > MOST:
-        raise ValueError(f"{m} micro-batches: the clock takes at most {MOST}; with more, rates go as 1 / m")
+        raise ValueError(
+            f"{m} micro-batches: the clock takes at most {MOST}; with more, rates go as 1 / m"
+        )
     times, message = measured_times(model, p, m, micro_batch)
     if schedule == "1f1b-i":
         most = LAYERS[model] // p
         if (v or most) > most:
-            raise ValueError(f"{v} stages on each of {p} ranks: {model} has {LAYERS[model]} layers, use at most {most}")
+            raise ValueError(
+                f"{v} stages on each of {p} ranks: {model} has {LAYERS[model]} layers, use at most "
+                f"{most}"
+            )
         rate = bubble_rate(schedule, p, m, times, message, v or most)  # as many stages as layers
     else:
         rate = bubble_rate(schedule, p, m, times, message)

@@ -5,8 +5,8 @@
     dp    the GPUs that are left: gpus / (tp pp), if that is whole
     b     a divisor of the batch's rows on one data rank
 
-What a plan needs and takes is asked of two functions, so any cost model will do: by_hand.py, or the one that
-`python -m lib.cost plan` uses on a larger space (search.py).
+What a plan needs and takes is asked of two functions, so any cost model will do: by_hand.py, or the
+one that `python -m lib.cost plan` uses on a larger space (search.py).
 """
 
 from lib.cost.plan import Plan
@@ -15,11 +15,13 @@ from lib.cost.search import divisors
 
 # exercise: lab6.choose_plan
 def choose_plan(model, gpu, gpus, batch, memory, seconds):
-    """The Plan that takes least time of those that fit, of ZeRO stage 1, with sequence parallelism if tp > 1.
+    """The Plan that takes least time of those that fit, of ZeRO stage 1, with sequence parallelism
+    if tp > 1.
 
-    model: .layers .heads; gpu: .memory, bytes, and .per_node, GPUs that share a node; gpus: how many; batch: sequences
-    per step. memory(plan): bytes on its fullest GPU, which must not be more than gpu.memory; seconds(plan): of a step.
-    Of equally fast plans: the one that needs least memory. Raises ValueError if none fits.
+    model: .layers .heads; gpu: .memory, bytes, and .per_node, GPUs that share a node; gpus: how
+    many; batch: sequences per step. memory(plan): bytes on its fullest GPU, which must not be more
+    than gpu.memory; seconds(plan): of a step. Of equally fast plans: the one that needs least
+    memory. Raises ValueError if none fits.
     """
     found = []
     for tp in divisors(model.heads):
@@ -34,6 +36,7 @@ def choose_plan(model, gpu, gpus, batch, memory, seconds):
                     found.append((seconds(plan), needs, plan))
     if not found:
         raise ValueError(
-            f"no plan for {batch} sequences on {gpus} GPUs fits into {gpu.memory:.3g} bytes: use more GPUs"
+            f"no plan for {batch} sequences on {gpus} GPUs fits into {gpu.memory:.3g} bytes: use "
+            f"more GPUs"
         )
     return min(found, key=lambda each: each[:2])[2]

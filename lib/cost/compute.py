@@ -1,14 +1,17 @@
 """Operations of a training run, and how long they take.
 
-    forward       2 per parameter and token    one multiplication and one addition for each weight
-    backward      4                            the same again for the inputs' gradient, and for the weights'
-    recompute    +2                            the forward pass once more, where activations were not kept
+    forward     2 per parameter and token  one multiplication and one addition for each weight
+    backward    4                          the same again for the inputs' gradient, and for the
+                                           weights'
+    recompute  +2                          the forward pass once more, where activations were not
+                                           kept
 
-6 P T in all, 8 P T with recomputation, for P parameters and T tokens. The attention scores are left out: for sequences
-of s tokens and hidden size h they add about s / (6h), which is 3 % for GPT-3.
+6 P T in all, 8 P T with recomputation, for P parameters and T tokens. The attention scores are left
+out: for sequences of s tokens and hidden size h they add about s / (6h), which is 3 % for GPT-3.
 
-Sources: Kaplan et al. 2020, section 2.1, for 6 P per token; Narayanan et al. 2021, section 5.1, for 8 P T and the run
-below: GPT-3 (175 billion parameters) on 300 billion tokens and 1024 A100 at 140 TFLOP/s each, 34 days.
+Sources: Kaplan et al. 2020, section 2.1, for 6 P per token; Narayanan et al. 2021, section 5.1, for
+8 P T and the run below: GPT-3 (175 billion parameters) on 300 billion tokens and 1024 A100 at 140
+TFLOP/s each, 34 days.
 """
 
 SECONDS_PER_DAY = 24 * 60 * 60

@@ -1,19 +1,22 @@
-"""Exposed communication: the seconds of messages that no compute hides. Only they make a step longer.
+"""Exposed communication: the seconds of messages that no compute hides. Only they make a step
+longer.
 
     compute     [=======]  [===============]            [==]
     messages         [===========]     [========][====]
     exposed              ##                 ###########
 
-On a GPU, compute are the kernels on its streams, and messages NCCL's kernels, which also wait for slower ranks.
+On a GPU, compute are the kernels on its streams, and messages NCCL's kernels, which also wait for
+slower ranks.
 """
 
 
 # exercise: lab1.exposed_seconds
 def exposed_seconds(compute, messages):
-    """Seconds in which a message is under way and nothing computes: the union of `messages` without that of `compute`.
+    """Seconds in which a message is under way and nothing computes: the union of `messages` without
+    that of `compute`.
 
-    compute, messages: of one rank, lists of (start, end), start <= end, of one unit, which the result has, too; in any
-    order; they may overlap, touch, lie in each other, or be none.
+    compute, messages: of one rank, lists of (start, end), start <= end, of one unit, which the
+    result has, too; in any order; they may overlap, touch, lie in each other, or be none.
     """
     edges = [
         (time, what, by)

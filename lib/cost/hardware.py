@@ -1,14 +1,16 @@
 """GPUs and the links between them: what the makers state, and what NCCL reaches over a link.
 
-    peak          operations per second of dense matrix products, by number format
-    hbm           bytes per second between the chip and its memory
-    link          bytes per second of a ring inside a node (NVLink), as nccl-tests measured it: bus bandwidth
-    nic           bytes per second of each GPU's share of the network cards
-    host          bytes per second to the host's memory, one way: PCIe, or NVLink-C2C on a Grace superchip
-    per_node      GPUs that NVLink connects: 8, or 64 in an NVL72 rack
+    peak      operations per second of dense matrix products, by number format
+    hbm       bytes per second between the chip and its memory
+    link      bytes per second of a ring inside a node (NVLink), as nccl-tests measured it: bus
+              bandwidth
+    nic       bytes per second of each GPU's share of the network cards
+    host      bytes per second to the host's memory, one way: PCIe, or NVLink-C2C on a Grace
+              superchip
+    per_node  GPUs that NVLink connects: 8, or 64 in an NVL72 rack
 
-A family is what shares one measured efficiency: A100-40GB and A100-80GB are the same chip. Data and sources:
-data/machines.csv.
+A family is what shares one measured efficiency: A100-40GB and A100-80GB are the same chip. Data and
+sources: data/machines.csv.
 """
 
 import functools
@@ -43,7 +45,9 @@ class GPU(NamedTuple):
         """Why it has no matrix products in `precision`; None if it has."""
         slower = {"fp8": "bf16", "fp4": "fp8"}.get(precision)
         if slower and self.peak(precision) <= self.peak(slower):
-            return f"{self.name} has no {precision}: use {slower if self.fp8 > self.bf16 else 'bf16'}"
+            return (
+                f"{self.name} has no {precision}: use {slower if self.fp8 > self.bf16 else 'bf16'}"
+            )
         return None
 
 
@@ -68,4 +72,6 @@ def gpu(name):
     for full in (name, f"{name}-80GB", f"{name}-32GB"):
         if full in known:
             return known[full]
-    raise ValueError(f"no GPU {name!r} in lib/cost/data/machines.csv: there are {', '.join(known)}; add a row")
+    raise ValueError(
+        f"no GPU {name!r} in lib/cost/data/machines.csv: there are {', '.join(known)}; add a row"
+    )

@@ -1,29 +1,36 @@
 """Seconds of one layer, forward and backward, on one rank for one micro-batch.
 
     products            matmul.py
-    scores, kept        4 s a d operations per token at a product's rate; 9 a s bytes of softmax and dropout forward,
-                        11 backward: the scores pass through memory
-    scores, fused       the causal half of the arithmetic, at fused attention's own rate; nothing through memory
-    elementwise         22 h bytes per token for norms, residuals and dropout; 4 f for GeLU, 6 f for SwiGLU;
-                        4 (a + 2 kv) d to arrange q, k, v; 44 f more where experts have biases and a clamped
-                        activation, which in 16 bits no fused kernel does (gpt-oss). Backward 1.5 times that
-    tensor parallelism  2 all-reduces of (tokens, h) forward and 2 backward; with sequence parallelism each is a
-                        reduce-scatter and an all-gather, and backward gathers once more
-    context parallelism keys and values go round a ring while their predecessors are used; uneven under a causal mask
+    scores, kept        4 s a d operations per token at a product's rate; 9 a s bytes of softmax and
+                        dropout forward, 11 backward: the scores pass through memory
+    scores, fused       the causal half of the arithmetic, at fused attention's own rate; nothing
+                        through memory
+    elementwise         22 h bytes per token for norms, residuals and dropout; 4 f for GeLU, 6 f for
+                        SwiGLU; 4 (a + 2 kv) d to arrange q, k, v; 44 f more where experts have
+                        biases and a clamped activation, which in 16 bits no fused kernel does
+                        (gpt-oss). Backward 1.5 times that
+    tensor parallelism  2 all-reduces of (tokens, h) forward and 2 backward; with sequence
+                        parallelism each is a reduce-scatter and an all-gather, and backward gathers
+                        once more
+    context parallelism keys and values go round a ring while their predecessors are used; uneven
+    under a causal mask
                         if ranks hold neighbouring tokens (stacks.py)
-    experts             a dispatch and a combine forward, two backward; between nodes they hide behind another
-                        micro-batch's products where stages are interleaved and the stack can do it
+    experts             a dispatch and a combine forward, two backward; between nodes they hide
+                        behind another micro-batch's products where stages are interleaved and the
+                        stack can do it
 
     t ranks of tensor parallelism divide all but the 22 h, which sequence parallelism divides too.
 
-A pass takes about as long as the host needs to launch its kernels, if that is longer: small layers wait for Python.
-Rounded at the corner, hypot(GPU, host): a layer is many kernels, and some of them are small. Fused backward recomputes
-the scores: 2.5 times forward; other products 2.
+A pass takes about as long as the host needs to launch its kernels, if that is longer: small layers
+wait for Python. Rounded at the corner, hypot(GPU, host): a layer is many kernels, and some of them
+are small. Fused backward recomputes the scores: 2.5 times forward; other products 2.
 
-Experts' biases and clamps: openai/gpt-oss, gpt_oss/torch/model.py; which recipes overlap the all-to-all, and which run
-from captured graphs: NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs.
-Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence parallelism send); Dao
-2023 for fused attention; the byte counts are of the operations listed, each tensor read and written once in 16 bits.
+Experts' biases and clamps: openai/gpt-oss, gpt_oss/torch/model.py; which recipes overlap the
+all-to-all, and which run from captured graphs: NVIDIA-NeMo/Megatron-Bridge
+scripts/performance/configs.
+Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence
+parallelism send); Dao 2023 for fused attention; the byte counts are of the operations listed, each
+tensor read and written once in 16 bits.
 """
 
 from math import hypot
@@ -32,7 +39,8 @@ from typing import NamedTuple
 from lib.cost import network
 from lib.cost.matmul import experts, products
 
-CLAMPED = 44  # bytes per hidden number: two biases, two clamps, a sigmoid, its scale, three products, unfused
+# bytes per hidden number: two biases, two clamps, a sigmoid, its scale, three products, unfused
+CLAMPED = 44
 
 
 class Times(NamedTuple):
@@ -79,7 +87,8 @@ def scores(model, plan, gpu, stack, k, tokens):
     flops = k.matmul[gpu.family] * gpu.bf16
     if d % 8:  # tensor cores load 8 numbers of 16 bits at a time
         flops /= k.misaligned
-    # two products of (s, d) and (d, s): 4 d operations and 2 x 2 (1 + 2 d / s) bytes for each pair of tokens
+    # two products of (s, d) and (d, s): 4 d operations and 2 x 2 (1 + 2 d / s) bytes for each pair
+    # of tokens
     wide = 2 * d + (model.rope_dim if model.kv_rank else 0)
     return 2 * pairs * wide / flops + 4 * pairs * (1 + 2 * d / s) / memory, 9 * pairs / memory
 
@@ -100,7 +109,9 @@ def layer(model, plan, gpu, stack, k):
         # routed: (T topk / tp,) copies of tokens on each rank, if all experts are chosen alike
         pairs = [experts(model.expert_matrices(), routed, model.experts / plan.ep, gpu, *how)]
         pairs.append(multiply(model.shared_matrices()))
-        exchange = 2 * network.all_to_all(gpu, plan.ep, model.topk, 2 * tokens / tp * model.travelling, k.network)
+        exchange = 2 * network.all_to_all(
+            gpu, plan.ep, model.topk, 2 * tokens / tp * model.travelling, k.network
+        )
         if stack.expert_overlap and plan.v > 1 and plan.ep > gpu.per_node:
             exchange = max(0.0, exchange - k.hidden * (forward + sum(f for f, _ in pairs)))
     else:
@@ -119,11 +130,16 @@ def layer(model, plan, gpu, stack, k):
     moved += 8 * routed * model.travelling / memory  # tokens into the experts' order and back
 
     reduced = network.all_reduce(gpu, tp, 1, 2 * tokens * h, k.network) * (1 - stack.tp_overlap)
-    apart = model.experts and plan.ep > 1  # then tp splits the experts' tokens, not their weights: nothing to reduce
+    # then tp splits the experts' tokens, not their weights: nothing to reduce
+    apart = model.experts and plan.ep > 1
     tensor = (1 if apart else 2) * reduced
     ring = 0.0
     if plan.cp > 1:
-        kv = 4 * tokens * (model.kv_rank + model.rope_dim or 2 * model.kv_heads * model.head_dim / tp)
+        kv = (
+            4
+            * tokens
+            * (model.kv_rank + model.rope_dim or 2 * model.kv_heads * model.head_dim / tp)
+        )
         ring = (plan.cp - 1) * network.send(gpu, tp * plan.cp // 2, kv, k.network)
         ring = max(0.0, ring - attended)
 
@@ -143,7 +159,9 @@ def layer(model, plan, gpu, stack, k):
     again = Times()
     if plan.recompute == "full":
         again = there
-    elif plan.recompute == "selective" and stack.selective < 1:  # every other product, and what lies between
+    elif (
+        plan.recompute == "selective" and stack.selective < 1
+    ):  # every other product, and what lies between
         again = Times(0.5 * forward, 0.0, moved, 0.5 * tensor, 0.0, 0.5 * exchange)
     elif plan.recompute == "selective":  # the scores
         again = Times(attention=attended, elementwise=softmax, context=ring)

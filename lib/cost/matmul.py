@@ -2,26 +2,29 @@
 
     Y = X A        (T, n) times (n, m): 2 T n m operations
 
-    t = sqrt( arithmetic^2 + moved^2 )             the longer of the two, rounded at the corner: they overlap
+    t = sqrt( arithmetic^2 + moved^2 )             the longer of the two, rounded at the corner:
+                                                   they overlap
     arithmetic = 2 T n m / R  x  waves  x  (1 + ramp / n)
     moved      = 2 (T n + n m + T m) / M           16-bit numbers
 
     R      operations per second of a large product: a share of the chip's peak
     M      bytes per second of memory: a share too
-    waves  ceil(w) / w with w = T m / (128 x 256) / multiprocessors: the output is computed in tiles, one on each
-           multiprocessor at a time, and the last wave seldom fills the chip; or in tiles of half the size, 6 % dearer
+    waves  ceil(w) / w with w = T m / (128 x 256) / multiprocessors: the output is computed in
+           tiles, one on each multiprocessor at a time, and the last wave seldom fills the chip; or
+           in tiles of half the size, 6 % dearer
     ramp   steps of the inner dimension that starting a tile and writing it take
 
     multiprocessors   [tile][tile][tile][tile]
                       [tile][tile][tile]              3.5 waves take the time of 4
                       [tile][tile][tile]
 
-So thin slices cost more per operation: tensor parallelism divides m, or n, and short micro-batches shorten T. Backward
-multiplies twice: X's gradient has T n outputs, and A's n m. Where the kernel adds A's gradient to the sum over
-micro-batches itself, it moves more than 2 bytes for each of these: it reads and writes the sum.
+So thin slices cost more per operation: tensor parallelism divides m, or n, and short micro-batches
+shorten T. Backward multiplies twice: X's gradient has T n outputs, and A's n m. Where the kernel
+adds A's gradient to the sum over micro-batches itself, it moves more than 2 bytes for each of
+these: it reads and writes the sum.
 
-Sources: NVIDIA's "Matrix Multiplication Background" guide for tiles and waves. R's and M's shares and `ramp` are fitted
-(parameters.py).
+Sources: NVIDIA's "Matrix Multiplication Background" guide for tiles and waves. R's and M's shares
+and `ramp` are fitted (parameters.py).
 """
 
 from math import ceil, hypot
@@ -41,7 +44,8 @@ def rate(gpu, precision, k):
 
 
 def waves(outputs):
-    """How much longer a product takes than on a chip that is full throughout. outputs: per multiprocessor."""
+    """How much longer a product takes than on a chip that is full throughout. outputs: per
+    multiprocessor."""
     large, half = outputs / TILE, 2 * outputs / TILE
     return min(ceil(large) / large, SMALL * ceil(half) / half)
 
@@ -49,8 +53,8 @@ def waves(outputs):
 def products(matrices, tokens, tp, gpu, precision, k, written=2):
     """(forward, backward) seconds of multiplying (tokens, n) with each (n, m) of `matrices`.
 
-    tp: ranks over which each matrix is split, along its longer side, as its heads or its hidden units lie;
-    written: bytes that the product moves for each number of a weight's gradient.
+    tp: ranks over which each matrix is split, along its longer side, as its heads or its hidden
+    units lie; written: bytes that the product moves for each number of a weight's gradient.
     """
     flops, memory, sms = rate(gpu, precision, k), k.hbm * gpu.hbm, gpu.sms
     forward = backward = 0.0
@@ -66,11 +70,13 @@ def products(matrices, tokens, tp, gpu, precision, k, written=2):
 
 
 def experts(matrices, tokens, local, gpu, precision, k, written=2):
-    """(forward, backward) seconds of an expert layer: `tokens` divided among `local` experts of these matrices.
+    """(forward, backward) seconds of an expert layer: `tokens` divided among `local` experts of
+    these matrices.
 
-    The experts' products run as one grouped kernel at `grouped` of a large product's rate; every expert's weights are
-    read, however few tokens it gets. In 8 and 4 bits each expert's operands are converted apart, which takes `convert`
-    seconds forward and twice that backward; 4 bits are no faster than 8 then (Nemotron 3 Super, published in both).
+    The experts' products run as one grouped kernel at `grouped` of a large product's rate; every
+    expert's weights are read, however few tokens it gets. In 8 and 4 bits each expert's operands
+    are converted apart, which takes `convert` seconds forward and twice that backward; 4 bits are
+    no faster than 8 then (Nemotron 3 Super, published in both).
     """
     narrow = precision in ("fp8", "fp4")
     flops, memory = rate(gpu, "fp8" if narrow else precision, k) * k.grouped, k.hbm * gpu.hbm

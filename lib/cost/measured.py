@@ -1,14 +1,16 @@
-"""A step on this machine, from what was measured on it: a layer's compute, and a link's alpha and beta.
+"""A step on this machine, from what was measured on it: a layer's compute, and a link's alpha and
+beta.
 
-    S_F, S_B    one stage's forward and backward for one micro-batch: its layers, and two all-reduces of the activations
-                in each of them if tensor parallelism splits it
-    pipeline    the clock of lib.pipeline.simulate with S_F, S_B and a message of the activations
-    gradients   one all-reduce over the data ranks, after the last backward
-    step        pipeline + gradients + update
+    S_F, S_B   one stage's forward and backward for one micro-batch: its layers, and two all-reduces
+               of the activations in each of them if tensor parallelism splits it
+    pipeline   the clock of lib.pipeline.simulate with S_F, S_B and a message of the activations
+    gradients  one all-reduce over the data ranks, after the last backward
+    step       pipeline + gradients + update
 
-Nothing is fitted. The model of large clusters (step.py) knows its GPUs by rates; here a CPU core is known by seconds.
-alpha, beta: seconds per message and per byte of a rank's own link, as a ping-pong gives them (Lab 0). Source: Patarasuk
-& Yuan 2009 for the ring; what it leaves out are ranks that share a core and messages that share a link.
+Nothing is fitted. The model of large clusters (step.py) knows its GPUs by rates; here a CPU core is
+known by seconds. alpha, beta: seconds per message and per byte of a rank's own link, as a ping-pong
+gives them (Lab 0). Source: Patarasuk & Yuan 2009 for the ring; what it leaves out are ranks that
+share a core and messages that share a link.
 """
 
 from typing import NamedTuple
@@ -19,11 +21,13 @@ from lib.pipeline import interleaved, one_f_one_b, simulate
 
 
 class Compute(NamedTuple):
-    """Seconds that one rank computes for one micro-batch, measured under the plan's tensor parallelism."""
+    """Seconds that one rank computes for one micro-batch, measured under the plan's
+    tensor parallelism."""
 
     forward: float  # one layer
     backward: float
-    first: float = 0.0  # what the first stage does beside its layers, forward; backward is taken to be twice that
+    # what the first stage does beside its layers, forward; backward is taken to be twice that
+    first: float = 0.0
     last: float = 0.0  # and the last stage: vocabulary and loss
     update: float = 0.0  # the optimizer's step, once
 
@@ -31,25 +35,34 @@ class Compute(NamedTuple):
 def measured_step(model, plan, compute, link, itemsize=4):
     """{"pipeline", "tensor", "gradients", "update"}: seconds; their sum is the step.
 
-    model: a Model; plan: a Plan (tp, pp, v, dp, micro-batch); compute: Compute; link: (alpha, beta);
-    itemsize: bytes of an activation and of a gradient. "tensor" is within the pipeline's clock: it is what the clock
-    would save if tensor parallelism's all-reduces cost nothing.
+    model: a Model; plan: a Plan (tp, pp, v, dp, micro-batch); compute: Compute; link: (alpha,
+    beta); itemsize: bytes of an activation and of a gradient. "tensor" is within the pipeline's
+    clock: it is what the clock would save if tensor parallelism's all-reduces cost nothing.
     Raises ValueError for a plan that interleaves stages where pp does not divide the micro-batches.
     """
     with_tensor = _clock(model, plan, compute, link, itemsize, True)
     without = _clock(model, plan, compute, link, itemsize, False)
     # all gradients of the fullest stage in one all-reduce: 2 (N-1) (alpha + n / N beta)
-    layers = max(split(model.layers, plan.pp)) * (model.attention_parameters + model.expert_parameters)
+    layers = max(split(model.layers, plan.pp)) * (
+        model.attention_parameters + model.expert_parameters
+    )
     n_bytes = itemsize * (layers + model.embedding_parameters) / plan.tp
     gradients = ring_time(n_bytes, plan.dp, link) if plan.dp > 1 else 0.0
-    return {"pipeline": without, "tensor": with_tensor - without, "gradients": gradients, "update": compute.update}
+    return {
+        "pipeline": without,
+        "tensor": with_tensor - without,
+        "gradients": gradients,
+        "update": compute.update,
+    }
 
 
 def _clock(model, plan, compute, link, itemsize, tensor):
     """Makespan of the plan's schedule, with or without tensor parallelism's all-reduces."""
     alpha, beta = link
-    n_bytes = itemsize * plan.micro_batch * model.seq * model.hidden  # activations between two layers
-    reduced = 2 * ring_time(n_bytes, plan.tp, link) if tensor and plan.tp > 1 else 0.0  # two of them each way
+    # activations between two layers
+    n_bytes = itemsize * plan.micro_batch * model.seq * model.hidden
+    # two of them each way
+    reduced = 2 * ring_time(n_bytes, plan.tp, link) if tensor and plan.tp > 1 else 0.0
     stages = plan.pp * plan.v
     counts = split(model.layers, stages)
     forward = [n * (compute.forward + reduced) for n in counts]

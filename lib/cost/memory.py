@@ -1,27 +1,36 @@
 """Bytes on the fullest GPU at the step's peak, by component, each with what divides it.
 
-    component     bytes                                              divided by
-    weights       w of each parameter: 2, or 4                       the part's own (parts.py: tp, ep, pp); at ZeRO-3 by
-                                                                     the ranks that hold the same: dp cp, for experts
-                                                                     dp cp tp / ep
-    gradients     g: 2, or 4                                         likewise from ZeRO-2 on; with a pipeline, ZeRO-3
-    optimizer     o: 12, copy, momentum, variance; 8 without copy    likewise from ZeRO-1 on
-    activations   what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only with sequence
-                  each layer of the stage, a mixture's first as      parallelism; pp, times the micro-batches in flight;
-                  dense as they are, each micro-batch in flight;     experts' copies of tokens: tp, not ep, as a rank
-                  under torch's pipelining also a place for all      gets as many as it sends away; less the share
-                  that neighbours send in a step                     `offload` that goes to the host
-    logits        the vocabulary's product and what the loss makes   tp, cp; on the last stage
-                  of it
-    working       what comes and goes: a layer being recomputed; the gradient of the largest matrix before it is added
-                  (2 + 4 bytes); what ZeRO-3 gathers: a layer and the next, with a pipeline all of the stage
-    reserve       what the allocator holds beyond that, where the source reports reserved memory
+    component    bytes                                              divided by
+    weights      w of each parameter: 2, or 4                       the part's own (parts.py: tp,
+                                                                    ep, pp); at ZeRO-3 by the ranks
+                                                                    that hold the same: dp cp, for
+                                                                    experts dp cp tp / ep
+    gradients    g: 2, or 4                                         likewise from ZeRO-2 on; with a
+                                                                    pipeline, ZeRO-3
+    optimizer    o: 12, copy, momentum, variance; 8 without copy    likewise from ZeRO-1 on
+    activations  what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only
+                                                                    with sequence
+                 each layer of the stage, a mixture's first as      parallelism; pp, times the
+                                                                    micro-batches in flight;
+                 dense as they are, each micro-batch in flight;     experts' copies of tokens: tp,
+                                                                    not ep, as a rank
+                 under torch's pipelining also a place for all      gets as many as it sends away;
+                                                                    less the share
+                 that neighbours send in a step                     `offload` that goes to the host
+    logits       the vocabulary's product and what the loss makes   tp, cp; on the last stage
+                 of it
+    working      what comes and goes: a layer being recomputed; the gradient of the largest matrix
+                 before it is added (2 + 4 bytes); what ZeRO-3 gathers: a layer and the next, with a
+                 pipeline all of the stage
+    reserve      what the allocator holds beyond that, where the source reports reserved memory
 
-The loss comes before the last layer is recomputed: of logits and that layer the larger counts. Stages compared: the
-first (most in flight), the second, the first with as many layers as any, the last (logits).
+The loss comes before the last layer is recomputed: of logits and that layer the larger counts.
+Stages compared: the first (most in flight), the second, the first with as many layers as any, the
+last (logits).
 
-Sources: ZeRO (Rajbhandari et al. 2020) section 3.1; Megatron-LM docs/user-guide/features/dist_optimizer.md for 6 + 12/d
-bytes; Korthikanti et al. 2022. Bytes per parameter and logit of each stack: data/stacks.csv.
+Sources: ZeRO (Rajbhandari et al. 2020) section 3.1; Megatron-LM
+docs/user-guide/features/dist_optimizer.md for 6 + 12/d bytes; Korthikanti et al. 2022. Bytes per
+parameter and logit of each stack: data/stacks.csv.
 """
 
 from lib.cost.kept import in_flight, kept_bytes, layer_bytes
@@ -30,7 +39,8 @@ from lib.cost.step import split
 
 
 def state_bytes(parts, plan, stack):
-    """{"weights", "gradients", "optimizer"}: bytes on one rank. parts: [Part], of parts.stage_parts."""
+    """{"weights", "gradients", "optimizer"}: bytes on one rank. parts: [Part], of
+    parts.stage_parts."""
     w, g, o = stack.state
     whole = sum(part.parameters for part in parts)
     shared = sum(part.parameters / part.alike for part in parts)
@@ -42,22 +52,29 @@ def state_bytes(parts, plan, stack):
 
 
 def working_bytes(model, plan, stack, parts):
-    """What comes and goes beside a layer's activations. parts: the stage's, for weights that stay gathered."""
-    largest = model.hidden * max(m for _, m in model.mlp_matrices(model.dense_ffn or model.ffn)) / plan.tp
+    """What comes and goes beside a layer's activations. parts: the stage's, for weights
+    that stay gathered."""
+    largest = (
+        model.hidden * max(m for _, m in model.mlp_matrices(model.dense_ffn or model.ffn)) / plan.tp
+    )
     adding = 6 * largest if stack.flash else 0.0
     if plan.zero < 3:
         return adding
     w, g, _ = stack.state
-    gathered = sum((1 - 1 / part.alike) * part.parameters for part in parts)  # what ZeRO-3 gathers at most
-    if plan.pp > 1:  # weights in 16 bits and gradients in fp32 stay whole from the first micro-batch to the last
+    # what ZeRO-3 gathers at most
+    gathered = sum((1 - 1 / part.alike) * part.parameters for part in parts)
+    # weights in 16 bits and gradients in fp32 stay whole from the first micro-batch to the last
+    if plan.pp > 1:
         everything = sum(part.parameters for part in parts if part.alike > 1)
         return min(6 * everything, (w + g) * gathered) + adding
     layer = sum(part.parameters for part in layer_parts(model, plan) if part.alike > 1)
-    return min(2 * 2 * 2 * layer, w * gathered + adding)  # this layer's weights and gradients, and the next's
+    # this layer's weights and gradients, and the next's
+    return min(2 * 2 * 2 * layer, w * gathered + adding)
 
 
 def received_bytes(model, plan, stage, tokens):
-    """Places for all messages of a step: from before and from behind for each of v chunks, but one at either end."""
+    """Places for all messages of a step: from before and from behind for each of v chunks, but one
+    at either end."""
     if plan.pp == 1:
         return 0.0
     messages = (2 * plan.v - (stage in (0, plan.pp - 1))) * plan.micro_batches
@@ -65,7 +82,8 @@ def received_bytes(model, plan, stage, tokens):
 
 
 def stage_memory(model, plan, stack, stage, layers=None):
-    """{component: bytes} of a stage. layers: [layers of each stage], lib.cost.step.split if not given."""
+    """{component: bytes} of a stage. layers: [layers of each stage],
+    lib.cost.step.split if not given."""
     layers = layers or split(model.layers, plan.pp)
     tokens = plan.micro_batch * model.seq / plan.cp
     parts = stage_parts(model, plan, stage, layers)
@@ -74,7 +92,9 @@ def stage_memory(model, plan, stack, stage, layers=None):
     kinds = [(each, n) for each, n in ((model, layers[stage] - plain), (model.plain, plain)) if n]
     kept = sum(n * kept_bytes(each, plan, stack) for each, n in kinds)
     found["activations"] = kept * tokens * in_flight(plan, stage) * (1 - plan.offload)
-    found["activations"] += received_bytes(model, plan, stage, tokens) if stack.kept_logit_bytes else 0.0
+    found["activations"] += (
+        received_bytes(model, plan, stage, tokens) if stack.kept_logit_bytes else 0.0
+    )
     again = 0.0
     if plan.recompute == "full":
         again = tokens * max((layer_bytes(each, plan, stack) for each, _ in kinds), default=0.0)
@@ -92,7 +112,10 @@ def memory(model, plan, stack):
     """{component: bytes} of the stage that needs most."""
     layers = split(model.layers, plan.pp)
     stages = sorted({0, min(1, plan.pp - 1), layers.index(max(layers)), plan.pp - 1})
-    return max((stage_memory(model, plan, stack, i, layers) for i in stages), key=lambda parts: sum(parts.values()))
+    return max(
+        (stage_memory(model, plan, stack, i, layers) for i in stages),
+        key=lambda parts: sum(parts.values()),
+    )
 
 
 def peak_bytes(model, plan, stack):

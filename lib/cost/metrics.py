@@ -1,4 +1,5 @@
-"""A predicted step, said the way a published row says it: seconds, tokens per second, TFLOP/s, share of peak, days.
+"""A predicted step, said the way a published row says it: seconds, tokens per second, TFLOP/s,
+share of peak, days.
 
     step time           T
     tokens per second   B s / (n T)              B sequences of s tokens per step, n GPUs
@@ -6,23 +7,28 @@
     hardware TFLOP/s    F_hw B s / (n T)         F_hw: what recomputation repeats counts too
     MFU, HFU            the same over the GPU's peak
 
-Sources differ in F. All count 6 operations per parameter and token, and 12 L h s for attention scores; but
+Sources differ in F. All count 6 operations per parameter and token, and 12 L h s for attention
+scores; but
 
-    Megatron-LM's papers     the vocabulary once, the embedding not; with recomputation of all layers 8 instead of 6
-                             (Narayanan et al. 2021, equation 3)
-    NVIDIA's newer tables    half of the scores, those that a causal mask keeps (Megatron-Bridge; NeMo until 24.07 all)
+    Megatron-LM's papers     the vocabulary once, the embedding not; with recomputation of all
+                             layers 8 instead of 6 (Narayanan et al. 2021, equation 3)
+    NVIDIA's newer tables    half of the scores, those that a causal mask keeps (Megatron-Bridge;
+                             NeMo until 24.07 all)
     torchtitan, llm-foundry  every parameter, the embedding too
 
-So compare seconds or tokens. Checked: operations per token that follow from sources which print both, such as
-Llama 3 8B at 8192 tokens: 57.9 GFLOP (NeMo 24.07), 51.5 (Megatron-Bridge).
+So compare seconds or tokens. Checked: operations per token that follow from sources which print
+both, such as Llama 3 8B at 8192 tokens: 57.9 GFLOP (NeMo 24.07), 51.5 (Megatron-Bridge).
 """
 
 CAUSAL = ("mbridge-2",)
 EVERY_PARAMETER = ("torchtitan", "llmfoundry", "llama3-table4")
 TIME_METRICS = {  # and their units
-    "step_time": "s", "step_time_derived": "s", "days_300B_tokens": "days", "tokens_per_s_per_gpu": "tok/s/GPU",
-    "samples_per_gpu_s": "samples/s/GPU", "model_tflops_per_gpu": "TFLOP/s/GPU", "hw_tflops_per_gpu": "TFLOP/s/GPU",
-    "tflops_per_gpu_with_cp": "TFLOP/s/GPU", "aggregate_pflops": "PFLOP/s", "mfu": "%", "hfu": "%", "pct_peak": "%",
+    "step_time": "s", "step_time_derived": "s", "days_300B_tokens": "days",
+    "tokens_per_s_per_gpu": "tok/s/GPU",
+    "samples_per_gpu_s": "samples/s/GPU", "model_tflops_per_gpu": "TFLOP/s/GPU",
+    "hw_tflops_per_gpu": "TFLOP/s/GPU",
+    "tflops_per_gpu_with_cp": "TFLOP/s/GPU", "aggregate_pflops": "PFLOP/s", "mfu": "%", "hfu": "%",
+    "pct_peak": "%",
 }  # fmt: skip
 
 
@@ -35,17 +41,23 @@ def model_flops(source, model):
 
 
 def hardware_flops(source, model, plan):
-    """Operations per token with those that recomputation repeats: a forward of the layers, or of their scores."""
+    """Operations per token with those that recomputation repeats: a forward of the layers,
+    or of their scores."""
     flops = model_flops(source, model)
     scores = model.layers * model.scores_flops(causal=source.startswith(CAUSAL))
     if plan.recompute == "full":
         layers = 2 * (model.active_parameters - model.embedding_parameters) + scores
-        return flops + layers + (2 * model.embedding_parameters if source.startswith("llmfoundry") else 0)
+        return (
+            flops
+            + layers
+            + (2 * model.embedding_parameters if source.startswith("llmfoundry") else 0)
+        )
     return flops + (scores if plan.recompute == "selective" else 0)
 
 
 def per_second(metric, source, job):
-    """What one second of step time is worth: value = it / T; for seconds and days value = it x T."""
+    """What one second of step time is worth: value = it / T; for seconds and days
+    value = it x T."""
     model, plan, gpu, _ = job
     tokens = plan.global_batch * model.seq
     per_gpu = tokens / plan.gpus
@@ -61,7 +73,9 @@ def per_second(metric, source, job):
         "model_tflops_per_gpu": lambda: model_rate() / 1e12,
         "tflops_per_gpu_with_cp": lambda: model_rate() / 1e12,
         "hw_tflops_per_gpu": lambda: hardware_rate() / 1e12,
-        "aggregate_pflops": lambda: (hardware_rate if "2021" in source else model_rate)() * plan.gpus / 1e15,
+        "aggregate_pflops": lambda: (
+            (hardware_rate if "2021" in source else model_rate)() * plan.gpus / 1e15
+        ),
         "mfu": lambda: 100 * model_rate() / peak,
         "hfu": lambda: 100 * hardware_rate() / peak,
         "pct_peak": lambda: 100 * hardware_rate() / peak,

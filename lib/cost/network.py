@@ -5,15 +5,18 @@
     all-to-all                      l(n) +   (n-1)/n S / B        S bytes that each rank holds
     point to point                  l(2) + S / B
 
-    l(n)  =  (40 + 19 log2 n) / 2 microseconds                    a launch, and hops that grow like a tree's
+    l(n)  =  (40 + 19 log2 n) / 2 microseconds            a launch, and hops that grow like a tree's
 
-B, bytes per second: inside a node what nccl-tests measured on NVLink, `gpu.link`. Across nodes a ring leaves a node
-once, and the g ranks of it that share a node have the network cards of g GPUs between them:
+B, bytes per second: inside a node what nccl-tests measured on NVLink, `gpu.link`. Across nodes a
+ring leaves a node once, and the g ranks of it that share a node have the network cards of g GPUs
+between them:
 
-    B = min( link, g nic )        g = ranks of the group in one node: 8 if they sit side by side, 1 if 8 apart
+    B = min( link, g nic )  g = ranks of the group in one node: 8 if they sit side by side, 1 if 8
+                            apart
 
-l(n) fits the A100's measured all-reduce of 16 MB and more within 3 % of its time at n = 2 ... 8 (VIA-Research/vTrain
-trace/a100). Bandwidth terms: nccl-tests doc/PERFORMANCE.md. A link carries one collective at a time here.
+l(n) fits the A100's measured all-reduce of 16 MB and more within 3 % of its time at n = 2 ... 8
+(VIA-Research/vTrain trace/a100). Bandwidth terms: nccl-tests doc/PERFORMANCE.md. A link carries one
+collective at a time here.
 """
 
 from math import log2
@@ -25,13 +28,15 @@ def latency(n):
 
 
 def bandwidth(gpu, n, stride, network=1.0):
-    """Bytes per second of a ring over n ranks, `stride` apart. network: share of the cards' rate that is reached."""
+    """Bytes per second of a ring over n ranks, `stride` apart. network: share of the cards' rate
+    that is reached."""
     together = min(n, max(1, gpu.per_node // stride))
     return gpu.link if together == n else min(gpu.link, together * gpu.nic * network)
 
 
 def one_pass(gpu, n, stride, size, network=1.0):
-    """Seconds of a reduce-scatter, all-gather or all-to-all of `size` bytes over n ranks, `stride` apart."""
+    """Seconds of a reduce-scatter, all-gather or all-to-all of `size` bytes over n ranks,
+    `stride` apart."""
     if n == 1:
         return 0.0
     return latency(n) + (n - 1) / n * size / bandwidth(gpu, n, stride, network)
@@ -43,10 +48,12 @@ def all_reduce(gpu, n, stride, size, network=1.0):
 
 
 def all_to_all(gpu, n, copies, size, network=1.0):
-    """Seconds of sending each of `size` bytes of tokens to `copies` of n ranks, chosen alike, ranks side by side.
+    """Seconds of sending each of `size` bytes of tokens to `copies` of n ranks, chosen alike, ranks
+    side by side.
 
-    Inside the node every copy travels. Between nodes a token goes to a node once, whoever wants it there:
-    to (nodes - 1)(1 - (1 - 1/nodes)^copies) other nodes on average (DeepSeek-V3, section 3.2.2).
+    Inside the node every copy travels. Between nodes a token goes to a node once, whoever wants it
+    there: to (nodes - 1)(1 - (1 - 1/nodes)^copies) other nodes on average (DeepSeek-V3, section
+    3.2.2).
     """
     if n == 1:
         return 0.0

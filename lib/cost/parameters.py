@@ -1,10 +1,12 @@
 """The numbers that are fitted, each with a meaning, and nothing else is.
 
-    R_j     measured seconds of row j              T_j(x)   the model's, with parameters x
-    x*      minimises the sum of rho( w (log R_j - log T_j(x)) ) + (how far x is from its start, in its own spread)^2
+    R_j  measured seconds of row j              T_j(x)   the model's, with parameters x
+    x*   minimises the sum of rho( w (log R_j - log T_j(x)) ) + (how far x is from its start, in its
+         own spread)^2
 
-study/fit.py finds x*, on the rows of data/rows.csv alone, and writes it to data/parameters.csv beside start, bounds and
-meaning. Hardware's own figures (hardware.py) are not fitted, and neither is anything of memory.
+study/fit.py finds x*, on the rows of data/rows.csv alone, and writes it to data/parameters.csv
+beside start, bounds and meaning. Hardware's own figures (hardware.py) are not fitted, and neither
+is anything of memory.
 """
 
 import functools
@@ -21,8 +23,12 @@ class Parameters(NamedTuple):
     fp8: dict  # {family: an fp8 product's share of its peak, relative to bf16's share of its own}
     fp4: float  # the same for fp4
     grouped: float  # experts' products: rate, relative to one product of that size
-    grouped_fp8: float  # and in fp8 and fp4, where small experts pay for conversion, relative to that
-    convert: float  # seconds in which an expert on a rank has its operands put into fp8 or fp4, forward
+    grouped_fp8: (
+        float  # and in fp8 and fp4, where small experts pay for conversion, relative to that
+    )
+    convert: (
+        float  # seconds in which an expert on a rank has its operands put into fp8 or fp4, forward
+    )
     ramp: float  # steps of the inner dimension that starting a tile and writing it take
     hbm: float  # share of the memory's bandwidth that kernels reach
     unfused: float  # bytes of elementwise kernels, relative to a count of what must move
@@ -32,12 +38,15 @@ class Parameters(NamedTuple):
     hidden: float  # share of a layer's computing behind which collectives of data parallelism hide
     exposed: float  # share of a pipeline message's time that a stage waits
     misaligned: float  # slowdown of the scores' products if 8 does not divide the head size
-    straggler: float  # growth of the step with each doubling of the nodes: the slowest sets the pace
+    straggler: (
+        float  # growth of the step with each doubling of the nodes: the slowest sets the pace
+    )
     factors: dict  # {stack: its factor on step time, the vocabulary's product apart}
 
 
 def from_values(values):
-    """Parameters from {name: value}; "matmul A100" is matmul["A100"], "factor torchtitan" factors["torchtitan"]."""
+    """Parameters from {name: value}; "matmul A100" is matmul["A100"], "factor torchtitan"
+    factors["torchtitan"]."""
     families = {"matmul": {}, "flash": {}, "fp8": {}, "factor": {}}
     plain = {}
     for name, value in values.items():

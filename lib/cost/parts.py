@@ -1,16 +1,19 @@
-"""Which parameters a rank holds, and on how many ranks the same lie: one table for memory and for the exchange.
+"""Which parameters a rank holds, and on how many ranks the same lie: one table for memory and for
+the exchange.
 
-    part      parameters                                                     divided by    the same on
-    cut       attention; the MLP, in a mixture what all tokens visit         tp  pp        dp cp
-    whole     norms, the router, latent attention's thin first matrices      pp            dp cp   (each tp rank)
-    experts   E of each mixture's layer                                      ep  pp        dp cp tp / ep
-    ends      the embedding on the first stage, the head on the last         tp            dp cp
+    part     parameters                                              divided by  the same on
+    cut      attention; the MLP, in a mixture what all tokens visit  tp  pp      dp cp
+    whole    norms, router, latent attention's thin first matrices   pp          dp cp, per tp rank
+    experts  E of each mixture's layer                               ep  pp      dp cp tp / ep
+    ends     the embedding on the first stage, the head on the last  tp          dp cp
 
-Data ranks (dp cp) that hold the same exchange gradients, and ZeRO divides over them: the optimizer's state from stage
-1, gradients from stage 2, weights at stage 3. Experts lie across ranks that the rest of the layer uses as data and
-tensor ranks, and are not cut over tp (Megatron-Core with an expert tensor parallelism of 1).
+Data ranks (dp cp) that hold the same exchange gradients, and ZeRO divides over them: the
+optimizer's state from stage 1, gradients from stage 2, weights at stage 3. Experts lie across ranks
+that the rest of the layer uses as data and tensor ranks, and are not cut over tp (Megatron-Core
+with an expert tensor parallelism of 1).
 
-Sources: ZeRO (Rajbhandari et al. 2020), section 5; Megatron-Core's MoE README, "parallel folding", for experts' ranks.
+Sources: ZeRO (Rajbhandari et al. 2020), section 5; Megatron-Core's MoE README, "parallel folding",
+for experts' ranks.
 """
 
 from typing import NamedTuple
@@ -50,7 +53,8 @@ def stage_parts(model, plan, stage, layers):
 
 
 def _parts(model, plan, n, mlps, mixtures):
-    """The first three rows. n: layers; mlps: parameters of all that are no experts; mixtures: layers with experts."""
+    """The first three rows. n: layers; mlps: parameters of all that are no experts; mixtures:
+    layers with experts."""
     ranks, router = plan.dp * plan.cp, model.hidden * model.experts * mixtures
     whole = n * model.whole_parameters + router
     cut = n * (model.attention_parameters - model.whole_parameters) + mlps - router

@@ -2,31 +2,34 @@
 
     2 nodes of 4 ranks, pp = dp = tp = 2; the order of the mesh, slowest axis first
 
-    pp dp tp     node 0: stage 0              stages across: an activation of each micro-batch, and its gradient
-    dp pp tp     node 0: data rank 0          data ranks across: gradients, once per step
-    tp pp dp     node 0: half of every layer  tensor ranks across: 4 all-reduces of an activation in every layer
+    axes      node 0               sent across nodes
+    pp dp tp  stage 0              stages: an activation of each micro-batch, and its gradient
+    dp pp tp  data rank 0          data ranks: gradients, once per step
+    tp pp dp  half of every layer  tensor ranks: 4 all-reduces of an activation in every layer
 
-    S_F, S_B    L/p (forward / tp + 2 R), L/p (backward / tp + 2 R)          R: all-reduce of an activation over tp
-                and R once more where the embedding ends, and where the head begins in backward; the loss all-reduces
-                a number per token, and two
-    clock       lib.pipeline.simulate of 1F1B with S_F, S_B and messages of an activation over pp
-    pipeline    max(clock, card)
-    step        pipeline + tied embedding, over pp + gradients, over dp      one after the other
-    compute     of a layer, from a step in one node: (m + p - 1) L/p (forward + backward) / tp
+    S_F, S_B  L/p (forward / tp + 2 R), L/p (backward / tp + 2 R), with R an all-reduce of an
+              activation over tp; and R once more where the embedding ends, and where the head
+              begins in backward; the loss all-reduces a number per token, and two
+    clock     lib.pipeline.simulate of 1F1B with S_F, S_B and messages of an activation over pp
+    pipeline  max(clock, card)
+    step      pipeline + tied embedding, over pp + gradients, over dp      one after the other
+    compute   of a layer, from a step in one node: (m + p - 1) L/p (forward + backward) / tp
 
 A node has one card. Who sends together shares it: k ranks of a node take k beta a byte.
 
-    R           k = 1        groups compute at different times, and soon slip past each other
-    message     k = tp       the tensor ranks of a stage all send their copy, and it waits for the last
-    tied, dp    k = all      that cross; nobody has anything else to do
-    card        k = all      cannot carry more than beta allows, however well they slip past each other
+    R           k = 1     groups compute at different times, and soon slip past each other
+    message     k = tp    the tensor ranks of a stage all send their copy, and it waits for the last
+    tied, dp    k = all   that cross; nobody has anything else to do
+    card        k = all   cannot carry more than beta allows, however well they slip past each other
 
-Letters: L layers, p = pp, activation = b T D numbers of one micro-batch; a link is (alpha, beta), seconds per message
-and per byte; an all-reduce over N ranks is log2 N exchanges of all its bytes. Nothing is hidden and nothing fitted: all
-collectives stand between computations, as in lib.hybrid.Hybrid. What a step in one node takes counts as compute: its
-messages too, and the optimizer. So what is foretold is what the slow link adds. Left out: the losses' mean, one number.
+Letters: L layers, p = pp, activation = b T D numbers of one micro-batch; a link is (alpha, beta),
+seconds per message and per byte; an all-reduce over N ranks is log2 N exchanges of all its bytes.
+Nothing is hidden and nothing fitted: all collectives stand between computations, as in
+lib.hybrid.Hybrid. What a step in one node takes counts as compute: its messages too, and the
+optimizer. So what is foretold is what the slow link adds. Left out: the losses' mean, one number.
 
-Source: Narayanan et al. 2021, sections 3 and 5.4: tensor parallelism inside a node, pipelines across.
+Source: Narayanan et al. 2021, sections 3 and 5.4: tensor parallelism inside a node, pipelines
+across.
 """
 
 from typing import NamedTuple
@@ -52,21 +55,25 @@ class Link(NamedTuple):
 def links_of(sizes, ranks_per_node, inside, across):
     """{axis: Link}: what a group along each axis sends over.
 
-    sizes: {axis: size}, the slowest first, as `lib.mesh.Mesh`. ranks_per_node: consecutive ranks that share a node.
-    inside: (alpha, beta) of a rank within its node; across: of a node's card.
+    sizes: {axis: size}, the slowest first, as `lib.mesh.Mesh`. ranks_per_node: consecutive ranks
+    that share a node. inside: (alpha, beta) of a rank within its node; across: of a node's card.
     """
     links, stride = {}, 1
     for axis, n in reversed(sizes.items()):  # a group's ranks are `stride` apart
         together = max(1, min(n, ranks_per_node // stride))  # of a group, in one node
-        links[axis] = Link(*inside, 1) if together == n else Link(*across, ranks_per_node // together)
+        links[axis] = (
+            Link(*inside, 1) if together == n else Link(*across, ranks_per_node // together)
+        )
         stride *= n
     return links
 
 
 def compute_of(step, layers, sizes, m):
-    """(forward, backward), seconds of one layer for one micro-batch on one rank alone, as `placed_step` takes them.
+    """(forward, backward), seconds of one layer for one micro-batch on one rank alone, as
+    `placed_step` takes them.
 
-    step: seconds of one within a node, on a mesh of these sizes with m micro-batches. Backward is twice forward.
+    step: seconds of one within a node, on a mesh of these sizes with m micro-batches. Backward is
+    twice forward.
     """
     p, tp = sizes["pp"], sizes["tp"]
     forward = step * tp * p / ((m + p - 1) * layers * 3)  # step = (m + p - 1) L/p 3 forward / tp
@@ -76,31 +83,45 @@ def compute_of(step, layers, sizes, m):
 def placed_step(shape, sizes, m, b, compute, links):
     """{"pipeline", "tensor", "tied", "gradients"}: seconds of a step; their sum is the step.
 
-    shape: as `lib.model.Shape`, of a GPT whose sequences are seq_len long. sizes: of pp, dp and tp, other axes 1.
-    m, b: micro-batches of each pipeline, rows of one. compute: (forward, backward), seconds of one layer for one
-    micro-batch on one rank alone. links: of `links_of`.
+    shape: as `lib.model.Shape`, of a GPT whose sequences are seq_len long. sizes: of pp, dp and tp,
+    other axes 1. m, b: micro-batches of each pipeline, rows of one. compute: (forward, backward),
+    seconds of one layer for one micro-batch on one rank alone. links: of `links_of`.
     "tensor" is within max(clock, card): what it would save if the all-reduces over tp cost nothing.
     """
     p, tp, dp = sizes["pp"], sizes["tp"], sizes["dp"]
     activation = ITEM * b * shape.seq_len * shape.hidden
-    over = lambda n_bytes, axis, n, k: doubling_time(n_bytes, n, links[axis].of(k)) if n > 1 else 0.0
+    over = lambda n_bytes, axis, n, k: (
+        doubling_time(n_bytes, n, links[axis].of(k)) if n > 1 else 0.0
+    )
     alpha, beta = links["pp"].of(tp)
     message = alpha + activation * beta
-    clock = lambda R, loss: _clock(shape.n_layers, p, m, [each / tp for each in compute], R, loss, message)
+    clock = lambda R, loss: _clock(
+        shape.n_layers, p, m, [each / tp for each in compute], R, loss, message
+    )
     _, shared = links["tp"].of(links["tp"].k)
-    card = m * (4 * shape.n_layers + 2) / p * doubling_time(activation, tp, (0.0, shared)) if tp > 1 else 0.0
+    card = (
+        m * (4 * shape.n_layers + 2) / p * doubling_time(activation, tp, (0.0, shared))
+        if tp > 1
+        else 0.0
+    )
     alone, everyone = clock(0.0, 0.0), p * dp * tp
-    loss = sum(over(ITEM * n * b * shape.seq_len, "tp", tp, 1) for n in (1, 2))  # the largest; the sum and the target
+    # the largest; the sum and the target
+    loss = sum(over(ITEM * n * b * shape.seq_len, "tp", tp, 1) for n in (1, 2))
     return {
         "pipeline": alone,
         "tensor": max(clock(over(activation, "tp", tp, 1), loss), card) - alone,
-        "tied": over(ITEM * shape.vocab_size * shape.hidden / tp, "pp", 2, everyone) if p > 1 else 0.0,
-        "gradients": sum(over(ITEM * n, "dp", dp, everyone) for n in gradient_messages(shape, p, tp)),
+        "tied": over(ITEM * shape.vocab_size * shape.hidden / tp, "pp", 2, everyone)
+        if p > 1
+        else 0.0,
+        "gradients": sum(
+            over(ITEM * n, "dp", dp, everyone) for n in gradient_messages(shape, p, tp)
+        ),
     }
 
 
 def doubling_time(n_bytes, N, link):
-    """Seconds of an all-reduce over N ranks, a power of two, by recursive doubling: log2 N (alpha + n beta)."""
+    """Seconds of an all-reduce over N ranks, a power of two, by recursive doubling: log2 N
+    (alpha + n beta)."""
     alpha, beta = link
     return (N - 1).bit_length() * (alpha + n_bytes * beta)
 
@@ -116,7 +137,8 @@ def _clock(layers, p, m, compute, R, loss, message):
 
 
 def gradient_messages(shape, p, tp):
-    """[numbers of each all-reduce over dp] of the first stage: what tp cuts, what it does not, the tied embedding."""
+    """[numbers of each all-reduce over dp] of the first stage: what tp cuts, what it does not, the
+    tied embedding."""
     layers, D = shape.n_layers / p, shape.hidden
     cut = layers * cut_of_layer(shape) / tp
     whole = layers * whole_of_layer(shape) + shape.seq_len * D  # and the positions

@@ -1,11 +1,12 @@
 """A plan: how a model is laid over GPUs, and how one step runs.
 
-    GPUs = tp x cp x pp x dp         rank order: tensor ranks side by side, then context, then data, then pipeline
-    ep divides dp x cp x tp          experts lie across ranks that the other layers use as data ranks
-    m = global batch / (dp x b)      micro-batches that each pipeline runs in a step
+    GPUs = tp x cp x pp x dp     rank order: tensor ranks side by side, then context, then data,
+                                 then pipeline
+    ep divides dp x cp x tp      experts lie across ranks that the other layers use as data ranks
+    m = global batch / (dp x b)  micro-batches that each pipeline runs in a step
 
-dp, tp, pp, cp, ep     degrees: data, tensor, pipeline, context, expert        v     stages per pipeline rank
-b                      sequences in a micro-batch                               zero  ZeRO stage, 0 to 3
+dp, tp, pp, cp, ep  degrees: data, tensor, pipeline, context, expert  v     stages per pipeline rank
+b                   sequences in a micro-batch                         zero  ZeRO stage, 0 to 3
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ SCHEDULES = ("1f1b", "zb-1p", "zb-2p", "zb-v")  # 1f1b with v > 1 is interleaved
 
 
 def slots(layers, pp):
-    """What pp stages share: layers; where pp does not divide them, embedding and vocabulary count as a layer each."""
+    """What pp stages share: layers; where pp does not divide them, embedding and vocabulary count
+    as a layer each."""
     return layers + (2 if layers % pp else 0)
 
 
@@ -54,17 +56,23 @@ class Plan:
             low, high = self.global_batch // rows * rows, (self.global_batch // rows + 1) * rows
             near = " or ".join(str(batch) for batch in (low, high) if batch)
             return (
-                f"global batch {self.global_batch} is not a multiple of dp {self.dp} x micro-batch {self.micro_batch} "
-                f"= {rows}: use {near}, or another dp"
+                f"global batch {self.global_batch} is not a multiple of dp {self.dp} x micro-batch "
+                f"{self.micro_batch} = {rows}: use {near}, or another dp"
             )
         if model.heads % self.tp:
             return f"tp {self.tp} does not divide {model.heads} heads"
         if self.pp > model.layers or self.pp * self.v > slots(model.layers, self.pp):
-            return f"pp {self.pp} x v {self.v} = {self.pp * self.v} stages, but there are {model.layers} layers"
+            return (
+                f"pp {self.pp} x v {self.v} = {self.pp * self.v} stages, but there are "
+                f"{model.layers} layers"
+            )
         if self.v > 1 and self.pp == 1:
             return f"v {self.v} stages per rank need a pipeline, but pp is 1"
         if self.v > 1 and self.micro_batches % self.pp:
-            return f"interleaved stages take pp {self.pp} micro-batches at a time, but m is {self.micro_batches}"
+            return (
+                f"interleaved stages take pp {self.pp} micro-batches at a time, but m is "
+                f"{self.micro_batches}"
+            )
         if model.seq % (self.cp * (self.tp if self.sequence_parallel else 1)):
             return f"cp {self.cp} and tp {self.tp} do not divide the sequence of {model.seq} tokens"
         if self.ep > 1 and (not model.experts or model.experts % self.ep):
@@ -74,9 +82,23 @@ class Plan:
         return None
 
     def __str__(self):
-        degrees = {"tp": self.tp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep, "v": self.v}
-        text = " ".join(f"{name}{size}" for name, size in degrees.items() if size > 1 or name in ("tp", "pp", "dp"))
+        degrees = {
+            "tp": self.tp,
+            "pp": self.pp,
+            "dp": self.dp,
+            "cp": self.cp,
+            "ep": self.ep,
+            "v": self.v,
+        }
+        text = " ".join(
+            f"{name}{size}"
+            for name, size in degrees.items()
+            if size > 1 or name in ("tp", "pp", "dp")
+        )
         sp = " sp" if self.sequence_parallel else ""
         away = f" offload={self.offload:.0%}" if self.offload else ""
         schedule = f" {self.schedule}" if self.schedule != "1f1b" else ""
-        return f"{text} b{self.micro_batch} zero{self.zero} recompute={self.recompute}{sp}{away}{schedule}"
+        return (
+            f"{text} b{self.micro_batch} zero{self.zero} "
+            f"recompute={self.recompute}{sp}{away}{schedule}"
+        )

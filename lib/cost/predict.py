@@ -1,13 +1,14 @@
 """Predict published rows: the same metric in the same unit, with a range, or the reason why not.
 
-    step time and its kin     step.py, metrics.py; ranges: ranges.py
-    peak_mem, fits            memory.py; what fits leaves 17 % of the GPU's memory to peaks that are not modelled
-    parts of memory           states or activations of the first stage
-    bubble_rate               bubbles.py, with a range of its own
-    layer_fwd_time ...        one layer of layer.py
+    step time and its kin  step.py, metrics.py; ranges: ranges.py
+    peak_mem, fits         memory.py; what fits leaves 17 % of the GPU's memory to peaks that are
+                           not modelled
+    parts of memory        states or activations of the first stage
+    bubble_rate            bubbles.py, with a range of its own
+    layer_fwd_time ...     one layer of layer.py
 
-A row never stops the run: what is missing is said in `note`, and so is what the row left open and was put in, and
-columns that have no meaning here.
+A row never stops the run: what is missing is said in `note`, and so is what the row left open and
+was put in, and columns that have no meaning here.
 """
 
 import csv
@@ -24,7 +25,17 @@ from lib.cost.metrics import TIME_METRICS, from_seconds
 from lib.cost.parameters import parameters
 from lib.cost.parts import stage_parts
 from lib.cost.ranges import around
-from lib.cost.rows import COLUMNS, Unpredictable, assumed, data_ranks, job, number, precision_of, whole, zero_of
+from lib.cost.rows import (
+    COLUMNS,
+    Unpredictable,
+    assumed,
+    data_ranks,
+    job,
+    number,
+    precision_of,
+    whole,
+    zero_of,
+)
 from lib.cost.state import model_state_bytes
 from lib.cost.step import split, step_seconds
 
@@ -33,7 +44,8 @@ UNITS = {"GB": 1e9, "GiB": GIB, "GB(nvidia-smi)": GIB}  # nvidia-smi counts in p
 
 
 class Prediction(NamedTuple):
-    """A row's predicted value and the range that holds 80 % of such rows; None where it cannot be predicted."""
+    """A row's predicted value and the range that holds 80 % of such rows; None where it
+    cannot be predicted."""
 
     value: float | None
     low: float | None
@@ -46,18 +58,27 @@ def predict(row, k=None):
 
     k: Parameters, those of data/parameters.csv if not given.
     """
-    given = {column: "" if cell is None else str(cell).strip() for column, cell in row.items()}  # a short line has None
+    # a short line has None
+    given = {column: "" if cell is None else str(cell).strip() for column, cell in row.items()}
     text = {"source": "", "row": "", **given}
     if None in row:
-        return Prediction(None, None, None, "the row has more cells than the first line names columns")
+        return Prediction(
+            None, None, None, "the row has more cells than the first line names columns"
+        )
     try:
         found = _predict(text, k or parameters())
     except ValueError as reason:
         found = Prediction(None, None, None, str(reason))
     except KeyError as column:
-        found = Prediction(None, None, None, f"the file has no column {column}: add it to its first line")
-    strange = [column or "''" for column, cell in text.items() if cell and column not in (*COLUMNS, *ADDED)]
-    return found._replace(note=found.note + (f"; not used: {', '.join(strange)}" if strange else ""))
+        found = Prediction(
+            None, None, None, f"the file has no column {column}: add it to its first line"
+        )
+    strange = [
+        column or "''" for column, cell in text.items() if cell and column not in (*COLUMNS, *ADDED)
+    ]
+    return found._replace(
+        note=found.note + (f"; not used: {', '.join(strange)}" if strange else "")
+    )
 
 
 def _predict(row, k):
@@ -92,7 +113,8 @@ def _predict(row, k):
 
 
 def bubble(row):
-    """The model is that of the label, whose times were measured; of the columns pp, vp and the batch count."""
+    """The model is that of the label, whose times were measured; of the columns pp, vp and
+    the batch count."""
     p, batch, v = whole(row, "pp"), whole(row, "global_batch"), whole(row, "vp")
     label, b = row["row"], whole(row, "micro_batch")
     in_label = next((int(m) for m in re.findall(r"(?<![^-])m(\d+)(?![^-])", label)), None)
@@ -100,7 +122,10 @@ def bubble(row):
     if p is None or not (m or in_label):
         raise Unpredictable("pp or the number of micro-batches is not known")
     if m and in_label and m != in_label:
-        raise Unpredictable(f"{label!r} says m is {in_label}, global_batch {batch} and micro_batch {b} that it is {m}")
+        raise Unpredictable(
+            f"{label!r} says m is {in_label}, global_batch {batch} and micro_batch {b} that it is "
+            f"{m}"
+        )
     rate, low, high = published_rate(label, p, m or in_label, v, b)
     timed = f"{label.split('-')[0]} on {p} ranks"
     note = f"schedule on the times of {timed}, Qi et al. 2024, table 9, whatever other columns say"
@@ -110,24 +135,38 @@ def bubble(row):
 
 
 def zero_states(row):
-    """Mixed precision, 2 + 2 + 12 bytes per parameter, divided by tp pp and, by the ZeRO stage, over dp ranks."""
+    """Mixed precision, 2 + 2 + 12 bytes per parameter, divided by tp pp and, by the ZeRO stage,
+    over dp ranks."""
     billions, zero = number(row, "params_b"), zero_of(row, 0)
     tp, pp, dp = (whole(row, key, 1) for key in ("tp", "pp", "dp"))
     if billions is None or billions <= 0:
-        raise Unpredictable(f"params_b is {row['params_b'] or 'empty'}: it should be billions of parameters")
+        raise Unpredictable(
+            f"params_b is {row['params_b'] or 'empty'}: it should be billions of parameters"
+        )
     precision_of(row.get("precision") or "fp16")  # refuses what is not mixed
     if whole(row, "ep", 1) > 1:
-        raise Unpredictable("ep is more than 1: which of params_b are experts is not said; ask for weight_grad_opt_mem")
+        raise Unpredictable(
+            "ep is more than 1: which of params_b are experts is not said; ask for "
+            "weight_grad_opt_mem"
+        )
     dp = data_ranks(row, whole(row, "n_gpus", tp * pp * dp * whole(row, "cp", 1)))
-    shares = [2 / (dp if zero >= 3 else 1), 2 / (dp if zero >= 2 else 1), 12 / (dp if zero >= 1 else 1)]
+    shares = [
+        2 / (dp if zero >= 3 else 1),
+        2 / (dp if zero >= 2 else 1),
+        12 / (dp if zero >= 1 else 1),
+    ]
     undivided = model_state_bytes(billions * 1e9, "mixed") / (tp * pp)
     value = undivided * sum(shares) / 16 / _unit(row)
-    note = f"2 + 2 + 12 bytes of each of params_b, whatever other columns say; tp{tp} pp{pp} dp{dp} zero{zero}"
+    note = (
+        f"2 + 2 + 12 bytes of each of params_b, whatever other columns say; tp{tp} pp{pp} dp{dp} "
+        f"zero{zero}"
+    )
     return Prediction(value, value, value, note)
 
 
 def one_layer(row, k):
-    """One layer's times. The source's row leaves out what a whole model has (layers, batch): 1 of each is put in."""
+    """One layer's times. The source's row leaves out what a whole model has (layers, batch): 1 of
+    each is put in."""
     filled = {"layers": 1, "vocab": 51200, "zero_stage": 0}
     text = {**row, **{key: row.get(key) or value for key, value in filled.items()}, "params_b": ""}
     text["global_batch"] = row.get("global_batch") or row["micro_batch"]
@@ -135,9 +174,17 @@ def one_layer(row, k):
     times = layer(*task, k)
     factor = k.factors.get(task.stack.name, 1.0)
     back = times.again.total + times.backward.total
-    seconds = {"layer_fwd_time": times.forward.total, "layer_bwd_time": back, "layer_fwd_bwd_time": times.whole.total}
+    seconds = {
+        "layer_fwd_time": times.forward.total,
+        "layer_bwd_time": back,
+        "layer_fwd_bwd_time": times.whole.total,
+    }
     value = factor * seconds[row["metric"]] * 1e3
-    return Prediction(value, *around("time", value, task, row["source"]), f"one layer; {task.plan}; {task.stack.name}")
+    return Prediction(
+        value,
+        *around("time", value, task, row["source"]),
+        f"one layer; {task.plan}; {task.stack.name}",
+    )
 
 
 def _unit(row):
@@ -158,7 +205,11 @@ def _share_of_baseline(row, task):
 def _states(row, task):
     """Of the first stage's layers, without embeddings, as the source counts."""
     model, plan, _, stack = task
-    layers = [part for part in stage_parts(model, plan, 0, split(model.layers, plan.pp)) if part.name != "ends"]
+    layers = [
+        part
+        for part in stage_parts(model, plan, 0, split(model.layers, plan.pp))
+        if part.name != "ends"
+    ]
     return sum(state_bytes(layers, plan, stack).values()) / _unit(row)
 
 
@@ -178,9 +229,11 @@ ADDED = ("predicted", "low", "high", "note")
 
 
 def predict_file(rows, out):
-    """Read the CSV file `rows`, write it to `out` with columns predicted, low, high, note. Returns (predicted, not).
+    """Read the CSV file `rows`, write it to `out` with columns predicted, low, high, note. Returns
+    (predicted, not).
 
-    Raises ValueError for a file that is not a CSV file in UTF-8, or whose first line does not name each column once.
+    Raises ValueError for a file that is not a CSV file in UTF-8, or whose first line does not name
+    each column once.
     """
     columns, content = _read(rows)
     done, new = 0, ADDED
@@ -199,18 +252,28 @@ def predict_file(rows, out):
 def _read(rows):
     """([column], [row]) of a CSV file. Raises ValueError."""
     with open(rows, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)  # strict: a quote that is left open would swallow rows
+        # strict: a quote that is left open would swallow rows
+        reader = csv.DictReader(file, strict=True)
         try:
             reader.fieldnames = columns = [column.strip() for column in reader.fieldnames or []]
             content = list(reader)
         except UnicodeDecodeError as problem:
-            raise ValueError(f"{rows} is not UTF-8 (byte {problem.start}): save it as UTF-8") from None
+            raise ValueError(
+                f"{rows} is not UTF-8 (byte {problem.start}): save it as UTF-8"
+            ) from None
         except csv.Error as problem:
-            raise ValueError(f"{rows} is not a CSV file ({problem}): look for a quote that is left open") from None
+            raise ValueError(
+                f"{rows} is not a CSV file ({problem}): look for a quote that is left open"
+            ) from None
     if not set(columns) & set(COLUMNS):
         first = f"begins with {','.join(columns)[:60]!r}" if columns else "is empty"
-        named = "its first line must name the columns of lib/cost/data/rows.csv, with commas between them"
+        named = (
+            "its first line must name the columns of lib/cost/data/rows.csv, with commas between "
+            "them"
+        )
         raise ValueError(f"{rows} {first}: {named}")
     if twice := sorted({column for column in columns if column and columns.count(column) > 1}):
-        raise ValueError(f"{rows} has more than one column {', '.join(twice)}: which one counts? Leave one")
+        raise ValueError(
+            f"{rows} has more than one column {', '.join(twice)}: which one counts? Leave one"
+        )
     return columns, content

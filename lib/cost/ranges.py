@@ -1,23 +1,30 @@
-"""How sure a prediction is: the range that holds 80 % of published runs, from the errors on runs that were not fitted.
+"""How sure a prediction is: the range that holds 80 % of published runs, from the errors on runs
+that were not fitted.
 
-    e_j = | log measured_j / predicted_j |     row j predicted by parameters fitted without its configuration group
-    s_j = (a + b mixture_j + c launch_j) r     how large e_j is expected to be; launch: the share of the step in which
-                                               the GPU waits for the host; a, b, c: least squares
-    r = (n mean e / mean s + 6) / (n + 6)      of the n other configurations of the same publisher, drawn towards 1
-    low, high = predicted x exp(-q s), x exp(q s)        q: what 80 % (S + 1) / S of all e_j / s_j are at most
+    e_j = | log measured_j / predicted_j |     row j predicted by parameters fitted without its
+                                               configuration group
+    s_j = (a + b mixture_j + c launch_j) r     how large e_j is expected to be; launch: the share of
+                                               the step in which the GPU waits for the host; a, b,
+                                               c: least squares
+    r = (n mean e / mean s + 6) / (n + 6)      of the n other configurations of the same publisher,
+                                               drawn towards 1
+    low, high = predicted x exp(-q s), x exp(q s)        q: what 80 % (S + 1) / S of all e_j / s_j
+                                                         are at most
 
-So a range says what the row says: mixtures, and steps that wait for the host, are predicted less well than others, and
-some publishers' runs less well than other publishers'. No source counts as more than 25 rows. The runs of one source
-are alike, so of a new one S sources say less than their many rows: the correction (S + 1) / S. For memory nothing is
-fitted, so e_j is the error as it is, and s_j = a r.
+So a range says what the row says: mixtures, and steps that wait for the host, are predicted less
+well than others, and some publishers' runs less well than other publishers'. No source counts as
+more than 25 rows. The runs of one source are alike, so of a new one S sources say less than their
+many rows: the correction (S + 1) / S. For memory nothing is fitted, so e_j is the error as it is,
+and s_j = a r.
 
-A plan that nobody has run has no source, so no factor of its stack either. There e_j is the error that row j has with
-the planner's factor instead of its own, r is 1, and S publishers count, each alike: what differs from cluster to
-cluster and from stack to stack counts too. The same holds for a source of which no row is known: with the factor of
-another release of its publisher rows are as far off as with the planner's (80 % within 4.1 s, and 4.3 s).
+A plan that nobody has run has no source, so no factor of its stack either. There e_j is the error
+that row j has with the planner's factor instead of its own, r is 1, and S publishers count, each
+alike: what differs from cluster to cluster and from stack to stack counts too. The same holds for a
+source of which no row is known: with the factor of another release of its publisher rows are as far
+off as with the planner's (80 % within 4.1 s, and 4.3 s).
 
-Source of the rule: split conformal prediction with normalised residuals (Lei et al. 2018, section 5.2). The errors are
-in data/residuals.csv, written by `python -m lib.cost fit`.
+Source of the rule: split conformal prediction with normalised residuals (Lei et al. 2018, section
+5.2). The errors are in data/residuals.csv, written by `python -m lib.cost fit`.
 """
 
 import csv
@@ -65,8 +72,8 @@ def features(kind, task):
 def half_width(kind, task, source=None):
     """q s: predicted x exp(-q s) to predicted x exp(q s) holds 80 % of such runs.
 
-    kind: "time" or "memory"; source: of a published row, known if it begins with one that is ("simumax-b200-again");
-    otherwise, or if it is not given, the run counts as nobody's.
+    kind: "time" or "memory"; source: of a published row, known if it begins with one that is
+    ("simumax-b200-again"); otherwise, or if it is not given, the run counts as nobody's.
     Raises ValueError for a kind of which no errors are known.
     """
     known = _errors(kind)
@@ -96,7 +103,9 @@ def read(kind):
     """[row of data/residuals.csv] of one kind. Raises ValueError if there is none."""
     rows = [row for row in table_as_text("residuals") if row["kind"] == kind]
     if not rows:
-        raise ValueError(f"no errors of kind {kind!r} in lib/cost/data/residuals.csv: use time or memory")
+        raise ValueError(
+            f"no errors of kind {kind!r} in lib/cost/data/residuals.csv: use time or memory"
+        )
     return rows
 
 
@@ -127,23 +136,32 @@ def errors_of(rows):
 
 
 def _most(values, weights, n):
-    """What SHARE (n + 1) / n of the values, by weight, are at most. n: how many of them are independent."""
+    """What SHARE (n + 1) / n of the values, by weight, are at most. n: how many of
+    them are independent."""
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][np.searchsorted(share, min(1.0, SHARE * (n + 1) / n) - 1e-9)])
 
 
 def around(kind, value, task, source=None):
-    """(low, high) of a predicted value, in its unit; the same for a time and for a rate, 1 / time."""
+    """(low, high) of a predicted value, in its unit; the same for a time and for a
+    rate, 1 / time."""
     q = half_width(kind, task, source)
     return value * exp(-q), value * exp(q)
 
 
 def residual(kind, source, row, group, task, ratio, factor=1.0):
-    """One line of data/residuals.csv. ratio: measured / predicted; factor: of the row's stack over the planner's."""
+    """One line of data/residuals.csv. ratio: measured / predicted; factor: of the row's stack over
+    the planner's."""
     _, mixture, launch = features(kind, task)
     values = kind, source, row, group, f"{mixture:.0f}", f"{launch:.3f}"
-    return dict(zip(COLUMNS, (*values, f"{abs(log(ratio)):.4f}", f"{abs(log(ratio * factor)):.4f}"), strict=True))
+    return dict(
+        zip(
+            COLUMNS,
+            (*values, f"{abs(log(ratio)):.4f}", f"{abs(log(ratio * factor)):.4f}"),
+            strict=True,
+        )
+    )
 
 
 def write(rows):

@@ -1,8 +1,10 @@
-"""What would make it fit: changes to a request that no plan can meet, each tried before it is named.
+"""What would make it fit: changes to a request that no plan can meet, each tried before it is
+named.
 
-    the plan      one of the settings that were asked for, left free: tp, pp, micro-batch, ZeRO, recomputation ...
-    the cluster   2, 4, 8 ... times the GPUs; another GPU of data/machines.csv
-    the job       half, a quarter ... of the sequence length; a batch that the data ranks divide
+    the plan     one of the settings that were asked for, left free: tp, pp, micro-batch, ZeRO,
+                 recomputation ...
+    the cluster  2, 4, 8 ... times the GPUs; another GPU of data/machines.csv
+    the job      half, a quarter ... of the sequence length; a batch that the data ranks divide
 
 A plan fits if its fullest GPU stays below 83 % of the memory (predict.FITS).
 """
@@ -17,11 +19,14 @@ GROWTH = 12  # doublings of the cluster that are tried
 
 
 def freed(model, device, count, batch, precision, fixed):
-    """["micro_batch free: tp8 pp8 ... takes 12.0 s"]: the fastest plan that fits once one of `fixed` is let go."""
+    """["micro_batch free: tp8 pp8 ... takes 12.0 s"]: the fastest plan that fits once one of
+    `fixed` is let go."""
     found = []
     for key in fixed:
         rest = {name: value for name, value in fixed.items() if name != key}
-        best = next(iter(search(model, device, count, batch, precision=precision, fixed=rest)), None)
+        best = next(
+            iter(search(model, device, count, batch, precision=precision, fixed=rest)), None
+        )
         if best:
             found.append(f"{key} other than {fixed[key]}: {best.plan}, {best.seconds:.2f} s")
     return found
@@ -39,27 +44,44 @@ def impossible(model, device, count, batch, precision="bf16", fixed=None):
             return f"no plan with {asked} fits; these would:\n  " + "\n  ".join(found)
         best = next(iter(search(model, device, count, batch, precision=precision)), None)
         if best:
-            return f"no plan with {asked} fits, nor with one of these let go; {best.plan} does: {best.seconds:.2f} s"
+            return (
+                f"no plan with {asked} fits, nor with one of these let go; {best.plan} does: "
+                f"{best.seconds:.2f} s"
+            )
     least = smallest(model, device, count, batch, precision=precision)
     if least is None:
         return not_divisible(model, count, batch)
     room = FITS * device.memory
     text = (
-        f"nothing fits: the plan that needs least, {least.plan}, takes {least.memory / GIB:.0f} GiB on its fullest "
-        f"GPU, and {room / GIB:.0f} of {device.memory / GIB:.0f} GiB are usable ({least.memory / room:.1f} times too "
-        f"much)."
+        f"nothing fits: the plan that needs least, {least.plan}, takes {least.memory / GIB:.0f} "
+        f"GiB on its fullest GPU, and {room / GIB:.0f} of {device.memory / GIB:.0f} GiB are usable "
+        f"({least.memory / room:.1f} times too much)."
     )
     fits = lambda model, device, n: (
-        (c := smallest(model, device, n, batch, precision=precision)) and (c.memory <= FITS * device.memory)
+        (c := smallest(model, device, n, batch, precision=precision))
+        and (c.memory <= FITS * device.memory)
     )
-    more = next((n for n in (count * 2**i for i in range(1, GROWTH)) if fits(model, device, n)), None)
-    larger = [other.name for other in gpus().values() if other.memory > device.memory and fits(model, other, count)]
+    more = next(
+        (n for n in (count * 2**i for i in range(1, GROWTH)) if fits(model, device, n)), None
+    )
+    larger = [
+        other.name
+        for other in gpus().values()
+        if other.memory > device.memory and fits(model, other, count)
+    ]
     shorter = next(
-        (s for s in (model.seq >> i for i in (1, 2, 3)) if s and fits(replace(model, seq=s), device, count)), 0
+        (
+            s
+            for s in (model.seq >> i for i in (1, 2, 3))
+            if s and fits(replace(model, seq=s), device, count)
+        ),
+        0,
     )
     ways = [f"Use {more} GPUs" if more else "More GPUs do not help"]
     ways.append(
-        f"GPUs with more memory: {', '.join(larger)}" if larger else f"GPUs with {least.memory / FITS / GIB:.0f} GiB"
+        f"GPUs with more memory: {', '.join(larger)}"
+        if larger
+        else f"GPUs with {least.memory / FITS / GIB:.0f} GiB"
     )
     ways += [f"sequences of {shorter} tokens"] if shorter else []
     return f"{text}\n{'; or '.join(ways)}."
@@ -71,6 +93,7 @@ def not_divisible(model, count, batch):
     least_dp = min(count // (tp * pp) for tp in whole for pp in depths(model.layers, count // tp))
     near = [str(n * least_dp) for n in (batch // least_dp, -(-batch // least_dp)) if n]
     return (
-        f"global batch {batch} is not divisible: {count} GPUs leave at least dp {least_dp} (tp up to 8, pp up to "
-        f"{model.layers} layers), and dp must divide the batch: use {' or '.join(near)}"
+        f"global batch {batch} is not divisible: {count} GPUs leave at least dp {least_dp} (tp up "
+        f"to 8, pp up to {model.layers} layers), and dp must divide the batch: use "
+        f"{' or '.join(near)}"
     )

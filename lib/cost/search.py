@@ -1,18 +1,19 @@
 """Every plan for a model on a cluster, and those that fit in memory, fastest first.
 
-    degrees       tp: powers of two that divide the heads, within a node
-                  pp: any number of stages with a layer at least, as even as can be (lib.cost.step.split)
-                  v: whatever divides a stage's layers, where all stages have as many and m allows it
-                  cp: 1, or for 16,384 tokens and more also 2 to 16; ep: powers of two that divide the experts
-                  dp: the GPUs that are left
-    micro-batch   1, 2, 4, ... 32
-    ZeRO          0 to 3
-    recompute     none, selective where scores are kept, full
+    degrees      tp: powers of two that divide the heads, within a node pp: any number of stages
+                 with a layer at least, as even as can be (lib.cost.step.split) v: whatever divides
+                 a stage's layers, where all stages have as many and m allows it cp: 1, or for
+                 16,384 tokens and more also 2 to 16; ep: powers of two that divide the experts dp:
+                 the GPUs that are left
+    micro-batch  1, 2, 4, ... 32
+    ZeRO         0 to 3
+    recompute    none, selective where scores are kept, full
 
-A plan fits if its fullest GPU stays below 83 % of the memory (predict.FITS). Plans that spend more to save memory that
-is not needed are not left out: the ranking says it.
+A plan fits if its fullest GPU stays below 83 % of the memory (predict.FITS). Plans that spend more
+to save memory that is not needed are not left out: the ranking says it.
 
-The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once for each of the other choices.
+The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once for each of the
+other choices.
 """
 
 from typing import NamedTuple
@@ -47,15 +48,16 @@ def powers(most):
 
 
 def depths(layers, gpus):
-    """pp that divide `gpus` and leave every stage a layer. Where one does not divide the layers, embedding and head
-    count as a layer each, as in published runs: 126 layers on 16 stages are 7, 8, ... 8, 7.
+    """pp that divide `gpus` and leave every stage a layer. Where one does not divide the layers,
+    embedding and head count as a layer each, as in published runs: 126 layers on 16 stages are 7,
+    8, ... 8, 7.
     """
     return [pp for pp in divisors(gpus) if pp <= layers and min(split(layers, pp)) > 0]
 
 
 def chunks(layers, pp, m):
-    """v: stages on each of pp ranks. More than one only if they are equal, embedding and head counted where pp does not
-    divide the layers, and if pp divides the m micro-batches.
+    """v: stages on each of pp ranks. More than one only if they are equal, embedding and head
+    counted where pp does not divide the layers, and if pp divides the m micro-batches.
     """
     shared = slots(layers, pp)
     if pp == 1 or shared % pp or m % pp:
@@ -64,7 +66,8 @@ def chunks(layers, pp, m):
 
 
 def plans(model, gpu, gpus, batch, stack, precision="bf16"):
-    """Yield every Plan of the space above for `model` on `gpus` GPUs with `batch` sequences a step."""
+    """Yield every Plan of the space above for `model` on `gpus` GPUs with `batch`
+    sequences a step."""
     recomputes = ("none", "full") if stack.flash else ("none", "selective", "full")
     contexts = [1, 2, 4, 8, 16] if model.seq >= 16384 else [1]
     experts = [ep for ep in powers(64) if model.experts and model.experts % ep == 0] or [1]
@@ -87,14 +90,28 @@ def plans(model, gpu, gpus, batch, stack, precision="bf16"):
                         for v in interleaved:
                             for zero in (0, 1, 2, 3) if dp * cp > 1 else (0,):
                                 for recompute in recomputes:
-                                    yield Plan(batch, b, tp, pp, dp, cp, ep, v, zero, recompute, tp > 1, precision)
+                                    yield Plan(
+                                        batch,
+                                        b,
+                                        tp,
+                                        pp,
+                                        dp,
+                                        cp,
+                                        ep,
+                                        v,
+                                        zero,
+                                        recompute,
+                                        tp > 1,
+                                        precision,
+                                    )
 
 
 def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None, fixed=None):
     """[Choice] of every plan that fits, fastest first; empty if none does.
 
-    model: a Model; gpu: a GPU; gpus: how many; batch: sequences per step; stack: a Stack, Megatron-Core's if not given;
-    precision: of matrix products, "bf16", "fp8" or "fp4"; k: Parameters; fixed: {field of Plan: value} that all have.
+    model: a Model; gpu: a GPU; gpus: how many; batch: sequences per step; stack: a Stack,
+    Megatron-Core's if not given; precision: of matrix products, "bf16", "fp8" or "fp4"; k:
+    Parameters; fixed: {field of Plan: value} that all have.
     """
     stack, k = stack or stacks()[DEFAULT_STACK], k or parameters()
     room = FITS * gpu.memory
@@ -110,22 +127,35 @@ def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None, fixed=
         same = plan.tp, plan.cp, plan.ep, plan.micro_batch, plan.recompute
         if same not in layers:
             layers[same] = layer(model, plan, gpu._replace(nic=stack.nic or gpu.nic), stack, k)
-        found.append(Choice(plan, sum(step_seconds(model, plan, gpu, stack, k, layers[same]).values()), memory))
+        found.append(
+            Choice(
+                plan, sum(step_seconds(model, plan, gpu, stack, k, layers[same]).values()), memory
+            )
+        )
     return sorted(found, key=lambda choice: (choice.seconds, choice.plan.zero, choice.memory))
 
 
 def least_bytes(model, plan, stack):
-    """A bound from below on a plan's memory that costs nothing to compute: its share of the weights alone."""
+    """A bound from below on a plan's memory that costs nothing to compute: its share of the
+    weights alone."""
     ranks = plan.tp * plan.pp * plan.ep * (plan.dp * plan.cp if plan.zero == 3 else 1)
     return stack.state[0] * model.parameters / ranks
 
 
 def smallest(model, gpu, gpus, batch, stack=None, precision="bf16"):
-    """The Choice that needs least memory, whether it fits or not; None if no plan divides the batch.
+    """The Choice that needs least memory, whether it fits or not; None if no plan divides the
+    batch.
 
-    Its micro-batch is 1, it recomputes everything and does not interleave: whatever else is chosen, that needs least.
+    Its micro-batch is 1, it recomputes everything and does not interleave: whatever else is chosen,
+    that needs least.
     """
     stack = stack or stacks()[DEFAULT_STACK]
     everything = plans(model, gpu, gpus, batch, stack, precision)
-    space = (plan for plan in everything if plan.micro_batch == plan.v == 1 and plan.recompute == "full")
-    return min((Choice(p, 0.0, peak_bytes(model, p, stack)) for p in space), key=lambda c: c.memory, default=None)
+    space = (
+        plan for plan in everything if plan.micro_batch == plan.v == 1 and plan.recompute == "full"
+    )
+    return min(
+        (Choice(p, 0.0, peak_bytes(model, p, stack)) for p in space),
+        key=lambda c: c.memory,
+        default=None,
+    )

@@ -1,23 +1,30 @@
-"""The shape of a transformer: what its layers multiply, how many parameters that takes, how many operations a token.
+"""The shape of a transformer: what its layers multiply, how many parameters that takes, how many
+operations a token.
 
 One layer, per token (2 operations for each weight; s tokens of sequence):
 
-    attention   q k v   h x (a + 2 kv) d        grouped-query attention: kv < a heads of keys and values
-                scores  2 x 2 s a d             every pair of tokens; half of them if the mask is causal and skipped
-                out     a d x h
-    MLP         GeLU    h x f, f x h            2 matrices
-                SwiGLU  h x f twice, f x h      3 matrices
-    MoE         router  h x E,  then topk experts of E, each an MLP of its own, and perhaps one that all tokens visit
+    attention  q k v   h x (a + 2 kv) d        grouped-query attention: kv < a heads of keys and
+                                               values
+               scores  2 x 2 s a d             every pair of tokens; half of them if the mask is
+                                               causal and skipped
+               out     a d x h
+    MLP        GeLU    h x f, f x h            2 matrices
+               SwiGLU  h x f twice, f x h      3 matrices
+    MoE        router  h x E,  then topk experts of E, each an MLP of its own, and perhaps one that
+                               all tokens visit
 
-LatentMoE (Nemotron 3 Super, arXiv 2604.12374) brings tokens down to a narrower width before they travel to the experts.
+LatentMoE (Nemotron 3 Super, arXiv 2604.12374) brings tokens down to a narrower width before they
+travel to the experts.
 
-h hidden, a heads of d numbers, kv heads of keys and values, f width of the MLP, V vocabulary, L layers, E experts
+h hidden, a heads of d numbers, kv heads of keys and values, f width of the MLP, V vocabulary, L
+layers, E experts
 
-Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) writes q, k, v as products of two thin matrices with
-q_rank and kv_rank columns between them, and keeps rope_dim numbers of each head apart for the position.
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) writes q, k, v as products of two thin
+matrices with q_rank and kv_rank columns between them, and keeps rope_dim numbers of each head apart
+for the position.
 
-Sources: Narayanan et al. 2021 (arXiv 2104.04473), equations 2 and 3; Korthikanti et al. 2022 (arXiv 2205.05198),
-appendix A; each model's own paper, in data/models.csv.
+Sources: Narayanan et al. 2021 (arXiv 2104.04473), equations 2 and 3; Korthikanti et al. 2022 (arXiv
+2205.05198), appendix A; each model's own paper, in data/models.csv.
 """
 
 import functools
@@ -30,11 +37,13 @@ from lib.cost.published import table
 
 LEAST_1 = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq")
 LEAST_0 = (
-    "experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window", "latent",
+    "experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim",
+    "window", "latent",
 )  # fmt: skip
 FLAGS = ("gated", "tied", "biased")
 NEEDS = (  # sizes that say nothing without another
-    ("shared_ffn", "experts"), ("dense_layers", "dense_ffn"), ("dense_ffn", "dense_layers"), ("dense_ffn", "experts"),
+    ("shared_ffn", "experts"), ("dense_layers", "dense_ffn"), ("dense_ffn", "dense_layers"),
+    ("dense_ffn", "experts"),
     ("q_rank", "kv_rank"), ("rope_dim", "kv_rank"), ("latent", "experts"),
 )  # fmt: skip
 MOST = {"layers": 10_000}  # of any other size 10^9
@@ -64,15 +73,20 @@ class Model:
     kv_rank: int = 0  # latent attention where it is not 0
     rope_dim: int = 0
     window: int = 0  # every other layer attends to the last `window` tokens only
-    latent: int = 0  # width that tokens are brought down to before they travel to the experts (LatentMoE)
-    biased: bool = False  # experts' products add biases, and their activation is clamped: no fused kernel does it
+    latent: int = (
+        0  # width that tokens are brought down to before they travel to the experts (LatentMoE)
+    )
+    # experts' products add biases, and their activation is clamped: no fused kernel does it
+    biased: bool = False
 
     def problem(self):
         """Why no transformer has these sizes, and which to change; None if one can."""
         for key in (*LEAST_1, *LEAST_0):
             size, least = getattr(self, key), int(key in LEAST_1)
             if not isinstance(size, int) or size < least:
-                return f"{key} is {size!r}: it should be a whole number{' above 0' if least else ''}"
+                return (
+                    f"{key} is {size!r}: it should be a whole number{' above 0' if least else ''}"
+                )
             if size > MOST.get(key, 10**9):
                 return f"{key} is {size:.3g}: at most {MOST.get(key, 10**9):,} are modelled"
         for key in FLAGS:
@@ -82,22 +96,35 @@ class Model:
             return f"kv_heads {self.kv_heads} does not divide {self.heads} heads"
         if bool(self.experts) != bool(self.topk) or self.topk > self.experts:
             return (
-                f"experts is {self.experts or 'empty'} and topk {self.topk or 'empty'}: a mixture needs both, and topk "
-                f"of at most experts"
+                f"experts is {self.experts or 'empty'} and topk {self.topk or 'empty'}: a mixture "
+                f"needs both, and topk of at most experts"
             )
         if self.dense_layers > self.layers:
             return f"dense_layers is {self.dense_layers}, of {self.layers} layers"
         for key, needs in NEEDS:
             if getattr(self, key) and not getattr(self, needs):
-                return f"{key} is {getattr(self, key)}, but {needs} is empty: it says nothing without that"
+                return (
+                    f"{key} is {getattr(self, key)}, but {needs} is empty: it says nothing without "
+                    f"that"
+                )
         return None
 
     @functools.cached_property
     def plain(self):
-        """The Model whose layers all are as a mixture's first, dense layers; None if it has none."""
+        """The Model whose layers all are as a mixture's first, dense layers; None
+        if it has none."""
         if not (self.experts and self.dense_layers):
             return None
-        return replace(self, experts=0, topk=0, shared_ffn=0, ffn=self.dense_ffn, dense_layers=0, dense_ffn=0, latent=0)
+        return replace(
+            self,
+            experts=0,
+            topk=0,
+            shared_ffn=0,
+            ffn=self.dense_ffn,
+            dense_layers=0,
+            dense_ffn=0,
+            latent=0,
+        )
 
     def plain_on(self, layers):
         """[dense layers on each stage] of a mixture, for [layers on each stage]."""
@@ -107,7 +134,8 @@ class Model:
         return [max(0, min(n, self.dense_layers - b)) for n, b in zip(layers, before, strict=False)]
 
     def attention_matrices(self):
-        """[(inputs, outputs)] of the attention's weights; tensor parallelism splits the larger side's heads."""
+        """[(inputs, outputs)] of the attention's weights; tensor parallelism splits the
+        larger side's heads."""
         h, a, d = self.hidden, self.heads, self.head_dim
         if self.kv_rank:
             wide = a * (d + self.rope_dim)
@@ -121,7 +149,8 @@ class Model:
         return self.latent or self.hidden
 
     def mlp_matrices(self, width, hidden=None):
-        """[(inputs, outputs)] of an MLP of this width. SwiGLU's first two are one matrix of twice the width."""
+        """[(inputs, outputs)] of an MLP of this width. SwiGLU's first two are one matrix of
+        twice the width."""
         hidden = hidden or self.hidden
         return [(hidden, (2 if self.gated else 1) * width), (width, hidden)]
 
@@ -130,7 +159,8 @@ class Model:
         return self.mlp_matrices(self.ffn, self.travelling)
 
     def shared_matrices(self):
-        """[(inputs, outputs)] that all tokens of a mixture visit: the shared expert, to the latent width and back."""
+        """[(inputs, outputs)] that all tokens of a mixture visit: the shared expert, to the latent
+        width and back."""
         latent = [(self.hidden, self.latent), (self.latent, self.hidden)] if self.latent else []
         return (self.mlp_matrices(self.shared_ffn) if self.shared_ffn else []) + latent
 
@@ -140,7 +170,8 @@ class Model:
 
     @functools.cached_property
     def whole_parameters(self):
-        """Of attention_parameters, those that tensor parallelism does not split: norms, thin first matrices."""
+        """Of attention_parameters, those that tensor parallelism does not split: norms,
+        thin first matrices."""
         thin = self.q_rank + self.kv_rank + self.rope_dim if self.kv_rank else 0
         return self.hidden * (4 + thin)
 
@@ -166,21 +197,27 @@ class Model:
     @property
     def parameters(self):
         """All of them: layers, and the embedding once if it is tied, else twice."""
-        return self._layers(max(1, self.experts)) + (1 if self.tied else 2) * self.embedding_parameters
+        return (
+            self._layers(max(1, self.experts)) + (1 if self.tied else 2) * self.embedding_parameters
+        )
 
     @property
     def active_parameters(self):
-        """Those that a token is multiplied with: topk experts of all, and the embedding as the last product."""
+        """Those that a token is multiplied with: topk experts of all, and the embedding as
+        the last product."""
         return self._layers(max(1, self.topk)) + self.embedding_parameters
 
     def _layers(self, experts):
         """Parameters of all layers, this many experts counted in each."""
         mlp = experts * self.expert_parameters + (self.shared_parameters if self.experts else 0)
-        mlps = (self.layers - self.dense_layers) * mlp + self.dense_layers * self.dense_mlp_parameters
+        mlps = (
+            self.layers - self.dense_layers
+        ) * mlp + self.dense_layers * self.dense_mlp_parameters
         return self.layers * self.attention_parameters + mlps
 
     def scores_flops(self, causal):
-        """Operations of one layer's attention scores, forward, per token: 4 s a d, half of it under a causal mask."""
+        """Operations of one layer's attention scores, forward, per token: 4 s a d, half of it under
+        a causal mask."""
         wide = 2 * self.head_dim + (self.rope_dim if self.kv_rank else 0)
         full = 2 * self.seq * self.heads * wide
         if self.window:
@@ -188,20 +225,27 @@ class Model:
         return full / 2 if causal else full
 
     def flops_per_token(self, causal=False):
-        """Operations of forward and backward per token: 6 for each active parameter, 3 times the scores' forward."""
+        """Operations of forward and backward per token: 6 for each active parameter, 3 times the
+        scores' forward."""
         return 6 * self.active_parameters + 3 * self.layers * self.scores_flops(causal)
 
 
 def shape(name, layers, hidden, heads, vocab, seq, **more):
-    """A Model from the numbers that tables print. An MLP of 4 h is GeLU's, any other SwiGLU's, and that is untied.
+    """A Model from the numbers that tables print. An MLP of 4 h is GeLU's, any other SwiGLU's, and
+    that is untied.
 
     Raises ValueError for sizes that no transformer has.
     """
     if not (isinstance(hidden, int) and isinstance(heads, int) and 0 < heads <= hidden):
-        raise ValueError(f"hidden {hidden!r} and heads {heads!r}: each head should have one of the numbers at least")
+        raise ValueError(
+            f"hidden {hidden!r} and heads {heads!r}: each head should have one of the numbers at "
+            f"least"
+        )
     sizes = {"kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden, **more}
     sizes = {"gated": sizes["ffn"] != 4 * hidden, **sizes}
-    model = Model(name, layers, hidden, heads, vocab=vocab, seq=seq, **{"tied": not sizes["gated"], **sizes})
+    model = Model(
+        name, layers, hidden, heads, vocab=vocab, seq=seq, **{"tied": not sizes["gated"], **sizes}
+    )
     if why := model.problem():
         raise ValueError(f"model {name!r}: {why}")
     return replace(model, **{key: bool(getattr(model, key)) for key in FLAGS})
@@ -209,12 +253,15 @@ def shape(name, layers, hidden, heads, vocab, seq, **more):
 
 @functools.cache
 def known():
-    """{name: Model} of data/models.csv, each with a sequence of 2048 tokens: `replace(model, seq=...)` for another."""
+    """{name: Model} of data/models.csv, each with a sequence of 2048 tokens: `replace(model,
+    seq=...)` for another."""
     models = {}
     for row in table("models"):
         row.pop("source")
         name = row.pop("model")
-        models[name] = shape(name, seq=2048, **{key: value for key, value in row.items() if value is not None})
+        models[name] = shape(
+            name, seq=2048, **{key: value for key, value in row.items() if value is not None}
+        )
     return models
 
 
@@ -223,8 +270,9 @@ def load(name, seq=None):
 
     seq: a sequence length other than its own.
 
-    The file holds the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50257, "seq": 2048}.
-    Raises ValueError for a name that is neither, or a file that lacks a field or has one that is not known.
+    The file holds the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab":
+    50257, "seq": 2048}. Raises ValueError for a name that is neither, or a file that lacks a field
+    or has one that is not known.
     """
     if name.endswith(".json"):
         model = _described(name)
@@ -245,17 +293,21 @@ def _described(path):
         raise ValueError(f"{path} is not JSON: {problem}") from None
     if not isinstance(told, dict):
         raise ValueError(f'{path} should hold one model: {{"layers": 32, "hidden": 4096, ...}}')
-    fields = {key: value for key, value in {"name": Path(path).stem, **told}.items() if value is not None}
+    fields = {
+        key: value for key, value in {"name": Path(path).stem, **told}.items() if value is not None
+    }
     missing = {"layers", "hidden", "heads", "vocab", "seq"} - set(fields)
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: give layers, hidden, heads, vocab and seq")
+        raise ValueError(
+            f"{path} lacks {', '.join(sorted(missing))}: give layers, hidden, heads, vocab and seq"
+        )
     known_fields = Model.__dataclass_fields__
     strange = ", ".join(sorted(set(fields) - set(known_fields)))
     if strange:
         raise ValueError(f"{path}: {strange} is not known; use {', '.join(known_fields)}")
     if fields.get("experts") and not (fields.get("topk") and fields.get("ffn")):
         raise ValueError(
-            f"{path}: experts {fields['experts']}, topk {fields.get('topk')}, ffn {fields.get('ffn')}: a mixture needs "
-            f"all three, ffn being the width of one expert"
+            f"{path}: experts {fields['experts']}, topk {fields.get('topk')}, ffn "
+            f"{fields.get('ffn')}: a mixture needs all three, ffn being the width of one expert"
         )
     return shape(**fields)

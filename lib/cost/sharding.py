@@ -1,17 +1,20 @@
 """Seconds in which data ranks exchange gradients and weights and nothing else runs.
 
-    ZeRO-0       gradients: reduce-scatter and all-gather (an all-reduce)
-    ZeRO-1       gradients: reduce-scatter; the updated weights: all-gather
-    ZeRO-2       the same; without a pipeline each micro-batch's gradients are scattered, so none is kept whole
-    ZeRO-3       every layer, every micro-batch: gather, gather again for backward, reduce-scatter
+    ZeRO-0  gradients: reduce-scatter and all-gather (an all-reduce)
+    ZeRO-1  gradients: reduce-scatter; the updated weights: all-gather
+    ZeRO-2  the same; without a pipeline each micro-batch's gradients are scattered, so none is kept
+            whole
+    ZeRO-3  every layer, every micro-batch: gather, gather again for backward, reduce-scatter
 
-    without overlap    all of it
-    with overlap       what is longer than a share `hidden` of the layers' computing, and at least the last layer's
+    without overlap  all of it
+    with overlap     what is longer than a share `hidden` of the layers' computing, and at least the
+                     last layer's
 
-With a pipeline, ZeRO-3's weights stay gathered from the first micro-batch to the last, and gradients whole (as FSDP
-under torch's pipelining does): ZeRO-2 and 3 then send what ZeRO-1 does, once a step. Who holds the same: parts.py.
-Experts are reduced over fewer ranks than the rest of their layer, and none of that is hidden: what runs show that
-differ in ep alone (gpt-oss on 64 GPUs: ep 64 inside one NVLink domain, ep 8 with eight copies of each expert).
+With a pipeline, ZeRO-3's weights stay gathered from the first micro-batch to the last, and
+gradients whole (as FSDP under torch's pipelining does): ZeRO-2 and 3 then send what ZeRO-1 does,
+once a step. Who holds the same: parts.py. Experts are reduced over fewer ranks than the rest of
+their layer, and none of that is hidden: what runs show that differ in ep alone (gpt-oss on 64 GPUs:
+ep 64 inside one NVLink domain, ep 8 with eight copies of each expert).
 
 Source: ZeRO (Rajbhandari et al. 2020), section 7, for the volumes.
 """
@@ -29,17 +32,26 @@ def exposed(model, plan, gpu, stack, k, one, layers):
     forward, backward = one.forward.total, one.again.total + one.backward.total
     if plan.zero == 3 and plan.pp == 1:
         gather, reduce = (sum(_pass(gpu, plan, dense, expert, size, k)) for size in (2, gradient))
-        late = max(0.0, gather - k.hidden * forward) + max(0.0, gather + reduce - k.hidden * backward)
-        return layers * plan.micro_batches * late + one_pass(gpu, n, tp, (2 + gradient) * embedding, k.network)
+        late = max(0.0, gather - k.hidden * forward) + max(
+            0.0, gather + reduce - k.hidden * backward
+        )
+        return layers * plan.micro_batches * late + one_pass(
+            gpu, n, tp, (2 + gradient) * embedding, k.network
+        )
     scattered, gathered = (
-        _pass(gpu, plan, layers * dense + embedding, layers * expert, size, k) for size in (gradient, weight)
+        _pass(gpu, plan, layers * dense + embedding, layers * expert, size, k)
+        for size in (gradient, weight)
     )
-    seconds, bare = (a + b for a, b in zip(scattered, gathered, strict=True))  # bare: experts', which nothing hides
+    # bare: experts', which nothing hides
+    seconds, bare = (a + b for a, b in zip(scattered, gathered, strict=True))
     if plan.zero == 2 and plan.pp == 1:  # all micro-batches but the last, which is below
         hidden = k.hidden * layers * backward if stack.dp_overlap else 0.0
         bare += (plan.micro_batches - 1) * max(0.0, sum(scattered) - hidden)
-    if stack.dp_overlap:  # gradients behind the last micro-batch's backward, weights behind the next forward
-        seconds = max(seconds - k.hidden * layers * (forward + backward), seconds / (layers * plan.v))
+    # gradients behind the last micro-batch's backward, weights behind the next forward
+    if stack.dp_overlap:
+        seconds = max(
+            seconds - k.hidden * layers * (forward + backward), seconds / (layers * plan.v)
+        )
     return bare + seconds
 
 
@@ -50,6 +62,11 @@ def per_rank(model, plan):
 
 
 def _pass(gpu, plan, dense, expert, size, k):
-    """(dense, experts): seconds of one reduce-scatter or all-gather of these parameters, `size` bytes each."""
-    experts = one_pass(gpu, expert_ranks(plan), max(plan.ep, plan.tp), size * expert, k.network) if expert else 0.0
+    """(dense, experts): seconds of one reduce-scatter or all-gather of these parameters,
+    `size` bytes each."""
+    experts = (
+        one_pass(gpu, expert_ranks(plan), max(plan.ep, plan.tp), size * expert, k.network)
+        if expert
+        else 0.0
+    )
     return one_pass(gpu, plan.dp * plan.cp, plan.tp, size * dense, k.network), experts

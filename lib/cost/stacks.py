@@ -1,4 +1,5 @@
-"""What a software stack does that the plan does not say: which kernels it has, what it overlaps, what it keeps.
+"""What a software stack does that the plan does not say: which kernels it has, what it overlaps,
+what it keeps.
 
 Time
     flash               attention is fused: scores never reach memory
@@ -7,33 +8,39 @@ Time
     interleaves         1 if it interleaves pipeline stages where the row does not say how many
     tp_overlap          share of tensor parallelism's collectives that is hidden behind products
     dp_overlap          1 if gradients are exchanged during backward
-    expert_overlap      1 if, of interleaved stages, one micro-batch's all-to-all between nodes hides behind another's
-                        products
-    even_context        0 if context ranks hold neighbouring tokens: under a causal mask the last has 2 - 1/cp times the
-                        scores of the mean
-    offloads            1 if activations that do not fit go to the host's memory, rather than being recomputed
+    expert_overlap      1 if, of interleaved stages, one micro-batch's all-to-all between nodes
+                        hides behind another's products
+    even_context        0 if context ranks hold neighbouring tokens: under a causal mask the last
+                        has 2 - 1/cp times the scores of the mean
+    offloads            1 if activations that do not fit go to the host's memory, rather than being
+                        recomputed
     scatter_gather      1 if pipeline messages are split over the tensor ranks
-    splits_batch        1 if a rank's batch is cut into as many micro-batches as there are stages (torchtitan)
+    splits_batch        1 if a rank's batch is cut into as many micro-batches as there are stages
+                        (torchtitan)
     gradient_bytes      per parameter, in which gradients are summed and exchanged
-    fused_sum           1 if the product of a weight's gradient adds it to the sum over micro-batches itself
+    fused_sum           1 if the product of a weight's gradient adds it to the sum over
+                        micro-batches itself
     launch, launch_moe  host time of a layer, and of one with experts, relative to eager Megatron-LM
-    nic                 bytes per second of each GPU's share of the network, where it is not the GPU's usual one
+    nic                 bytes per second of each GPU's share of the network, where it is not the
+                        GPU's usual one
 Memory
     state               bytes per parameter: weights, gradients, optimizer
     logit_bytes         bytes per logit at the peak, with the vocabulary on one rank
     split_logit_bytes   and with the vocabulary over tp ranks: torch's loss_parallel is not fused
-    kept_logit_bytes    and of every micro-batch, which torch's pipelining keeps until the step ends; where it is not 0,
-                        places for all that neighbours send are kept too
+    kept_logit_bytes    and of every micro-batch, which torch's pipelining keeps until the step
+                        ends; where it is not 0, places for all that neighbours send are kept too
     runtime, reserve    bytes, and a factor, that the source's tool counts beyond what is allocated
-    selective           share of a layer's activations that selective recomputation keeps, with fused attention
+    selective           share of a layer's activations that selective recomputation keeps, with
+                        fused attention
 
-These are from each source's text or code (DeepSpeed's pipelines split messages too: `is_pipe_partitioned`; Transformer
-Engine and Megatron-LM since 2023 fuse the sum), but for a few numbers that were set on its published rows: logit_bytes
-of torchtitan-2025 and megatron-core-0.14, reserve of torchtitan and Megatron-DeepSpeed, and the nic of zero3-2021.
-torchtitan's other memory is counted: selective recomputation keeps every other product's output, attention's and the
-layer's input; the loss is 12 bytes per logit at its peak (log-probabilities, their gradient and the logits', fp32), 16
-in torch's loss_parallel, which has one more of these at once. What is fitted for a stack is one `factor` on its step
-time (parameters.py). Data: data/stacks.csv.
+These are from each source's text or code (DeepSpeed's pipelines split messages too:
+`is_pipe_partitioned`; Transformer Engine and Megatron-LM since 2023 fuse the sum), but for a few
+numbers that were set on its published rows: logit_bytes of torchtitan-2025 and megatron-core-0.14,
+reserve of torchtitan and Megatron-DeepSpeed, and the nic of zero3-2021. torchtitan's other memory
+is counted: selective recomputation keeps every other product's output, attention's and the layer's
+input; the loss is 12 bytes per logit at its peak (log-probabilities, their gradient and the
+logits', fp32), 16 in torch's loss_parallel, which has one more of these at once. What is fitted for
+a stack is one `factor` on its step time (parameters.py). Data: data/stacks.csv.
 """
 
 import functools
@@ -81,7 +88,8 @@ class Stack(NamedTuple):
 
     @property
     def written(self):
-        """Bytes that the product of a weight's gradient moves for each number: the sum in and out, or 16 bits."""
+        """Bytes that the product of a weight's gradient moves for each number: the sum in
+        and out, or 16 bits."""
         return 2 * self.gradient_bytes if self.fused_sum else 2
 
 
@@ -100,7 +108,8 @@ def stacks():
 
 
 def stack_of(source, row="", gpu=""):
-    """The Stack that a published row ran on: of the patterns that begin "source:row gpu" the longest; None if none."""
+    """The Stack that a published row ran on: of the patterns that begin "source:row gpu" the
+    longest; None if none."""
     fits = [
         (len(pattern), stack)
         for stack in stacks().values()

@@ -6,13 +6,14 @@
     mixed, fp32 gradients    2        4        4        4         4               18
     bf16                     2        2        -        2         2                8
 
-Mixed precision (Micikevicius et al. 2018) computes with 16-bit weights and gradients, while the optimizer updates a
-master copy in fp32: adding less than 1/512 of its value to a bf16 number does not change it (fp16: 1/4096). So mixed
-precision saves time and activations, but no model state. Plain bf16 saves model state, and loses such updates.
-With fp32 gradients many micro-batches can be summed without that loss.
+Mixed precision (Micikevicius et al. 2018) computes with 16-bit weights and gradients, while the
+optimizer updates a master copy in fp32: adding less than 1/512 of its value to a bf16 number does
+not change it (fp16: 1/4096). So mixed precision saves time and activations, but no model state.
+Plain bf16 saves model state, and loses such updates. With fp32 gradients many micro-batches can be
+summed without that loss.
 
-Sources: ZeRO (Rajbhandari et al. 2020, section 3.1) for 2 + 2 + 12; Megatron-LM's documentation of its distributed
-optimizer for the 18.
+Sources: ZeRO (Rajbhandari et al. 2020, section 3.1) for 2 + 2 + 12; Megatron-LM's documentation of
+its distributed optimizer for the 18.
 """
 
 from typing import NamedTuple
@@ -48,5 +49,7 @@ def model_state_bytes(parameters, precision):
     Raises ValueError for a precision that is not in RECIPES.
     """
     if precision not in RECIPES:
-        raise ValueError(f"precision {precision!r} is not known: use one of {', '.join(map(repr, RECIPES))}")
+        raise ValueError(
+            f"precision {precision!r} is not known: use one of {', '.join(map(repr, RECIPES))}"
+        )
     return parameters * RECIPES[precision].total

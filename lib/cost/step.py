@@ -1,19 +1,23 @@
 """Seconds of one training step, by component.
 
-    S_i       what stage i computes for one micro-batch: its layers forward, again and backward (of a mixture the dense
-              ones too); the last stage also multiplies with the vocabulary; and the wait for messages
-    pipeline  m max(S)  +  (sum of the other stages' S - w W) / v        filling and draining, v stages on each rank
-              zero-bubble schedules fill it with W, the weights' gradients: w = 2 (ZB-1p, ZB-H1), 3 (ZB-V)
+    S_i       what stage i computes for one micro-batch: its layers forward, again and backward (of
+              a mixture the dense ones too); the last stage also multiplies with the vocabulary; and
+              the wait for messages
+    pipeline  m max(S)  +  (sum of the other stages' S - w W) / v
+              the second term is filling and draining, with v stages on each rank; zero-bubble
+              schedules fill it with W, the weights' gradients: w = 2 (ZB-1p, ZB-H1), 3 (ZB-V)
     sharding  gradients and weights between data ranks, less what is hidden (sharding.py)
     offload   activations to the host and back, where they do not fit: all of it is waited for
     optimizer 40 bytes read or written for each parameter that the rank updates
-    step      (pipeline + sharding + optimizer)  x  factor of the stack  x  (1 + straggler log2(nodes))
+    step      (pipeline + sharding + optimizer) x factor of the stack x (1 + straggler log2(nodes))
 
-The factor is what a stack's software adds to all but the vocabulary's product: that is one call of a library in each.
+The factor is what a stack's software adds to all but the vocabulary's product: that is one call of
+a library in each.
 
-The closed form of the pipeline is what lib.pipeline.simulate's clock gives for 1F1B with equal stages, and within 2 %
-for unequal ones (tests/cost/test_step.py); the clock is too slow for a search over thousands of plans. ZB-2p fills all
-but the messages. Source of w: Qi et al. 2024, sections 2.3 and 6 (bubbles.py has the exact rates).
+The closed form of the pipeline is what lib.pipeline.simulate's clock gives for 1F1B with equal
+stages, and within 2 % for unequal ones (tests/cost/test_step.py); the clock is too slow for a
+search over thousands of plans. ZB-2p fills all but the messages. Source of w: Qi et al. 2024,
+sections 2.3 and 6 (bubbles.py has the exact rates).
 """
 
 from math import log2
@@ -27,14 +31,15 @@ from lib.cost.parts import expert_ranks
 from lib.cost.plan import slots
 from lib.cost.sharding import exposed, per_rank
 
-OPTIMIZER_BYTES = 40  # weight, momentum, variance: read and written in fp32; gradient read twice; 16-bit weight written
+# weight, momentum, variance: read and written in fp32; gradient read twice; 16-bit weight written
+OPTIMIZER_BYTES = 40
 LOGIT_BYTES = 24  # of the loss, forward and backward: logits, their fp32 copy, softmax, gradient
 FILLED = {"1f1b": 0, "zb-1p": 2, "zb-v": 3, "zb-2p": 9}  # w; 9: more than there is to fill
 
 
 def split(layers, stages):
-    """Layers on each stage. Where `stages` does not divide them, embedding and vocabulary count as a layer each, and
-    the first stages have one more."""
+    """Layers on each stage. Where `stages` does not divide them, embedding and vocabulary count as
+    a layer each, and the first stages have one more."""
     if layers % stages == 0:
         return [layers // stages] * stages
     each, more = divmod(slots(layers, stages), stages)
@@ -47,8 +52,8 @@ def split(layers, stages):
 def step_seconds(model, plan, gpu, stack, k=None, one=None):
     """{component: seconds}; their sum is the step.
 
-    gpu: a GPU; stack: a Stack; k: Parameters, those of data/parameters.csv if not given; one: the Layer times, where
-    they are known already.
+    gpu: a GPU; stack: a Stack; k: Parameters, those of data/parameters.csv if not given; one: the
+    Layer times, where they are known already.
     """
     k = k or parameters()
     gpu = gpu._replace(nic=stack.nic) if stack.nic else gpu
@@ -56,61 +61,91 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
     memory = k.hbm * gpu.hbm
     one = one or layer(model, plan, gpu, stack, k)
     factor = k.factors.get(stack.name, 1.0)
-    # with several micro-batches each adds its gradients to the sum, read and written, unless the product has done it
-    adding = lambda held: 2 * stack.gradient_bytes * held / memory if m > 1 and not stack.fused_sum else 0.0
+    # with several micro-batches each adds its gradients to the sum, read and written, unless the
+    # product has done it
+    adding = lambda held: (
+        2 * stack.gradient_bytes * held / memory if m > 1 and not stack.fused_sum else 0.0
+    )
     dense, expert = per_rank(model, plan)
     each, counts = one.whole + Times(elementwise=adding(dense + expert)), split(model.layers, p)
     first, plain, plain_dense = [0] * p, Times(), 0.0
     if model.plain:  # a mixture's first layers
         first, (plain_dense, _) = model.plain_on(counts), per_rank(model.plain, plan)
-        plain = layer(model.plain, plan, gpu, stack, k).whole + Times(elementwise=adding(plain_dense))
+        plain = layer(model.plain, plan, gpu, stack, k).whole + Times(
+            elementwise=adding(plain_dense)
+        )
     fullest = max(n - f for n, f in zip(counts, first, strict=True))
     last = vocabulary(model, plan, gpu, stack, k).times(1 / factor)  # the factor leaves it as it is
     wait = k.exposed * message(model, plan, gpu, stack, k)
-    waits = [(2 * plan.v - (i in (0, p - 1))) * wait for i in range(p)]  # one from each side, but at the ends
+    # one from each side, but at the ends
+    waits = [(2 * plan.v - (i in (0, p - 1))) * wait for i in range(p)]
 
     stages = [(n - f) * each.total + f * plain.total for n, f in zip(counts, first, strict=True)]
     stages[-1] += last.total
     slow = max(range(p), key=lambda i: stages[i] + waits[i])
-    busy = each.times(counts[slow] - first[slow]) + plain.times(first[slow]) + (last if slow == p - 1 else Times())
+    busy = (
+        each.times(counts[slow] - first[slow])
+        + plain.times(first[slow])
+        + (last if slow == p - 1 else Times())
+    )
     seconds = {name: m * value for name, value in zip(Times._fields, busy, strict=True)}
     seconds["message"] = m * waits[slow]
     # (sum of S - max S - w W) / v
-    gradients = one.backward.matmul / 2 * (model.layers - counts[slow])  # of weights: the other half is the inputs'
+    # of weights: the other half is the inputs'
+    gradients = one.backward.matmul / 2 * (model.layers - counts[slow])
     idle = max(0.0, sum(stages) - stages[slow] - FILLED[plan.schedule] * gradients)
     seconds["bubble"] = idle / plan.v + 2 * (p - 1) * wait
     seconds["sharding"] = exposed(model, plan, gpu, stack, k, one, fullest)
     ranks = (plan.dp * plan.cp, expert_ranks(plan)) if plan.zero else (1, 1)
     held = fullest * dense + (max(counts) - fullest) * plain_dense + model.embedding_parameters / tp
-    seconds["optimizer"] = OPTIMIZER_BYTES * (held / ranks[0] + fullest * expert / ranks[1]) / memory
+    seconds["optimizer"] = (
+        OPTIMIZER_BYTES * (held / ranks[0] + fullest * expert / ranks[1]) / memory
+    )
 
     if plan.offload:
-        away = plan.offload * kept_bytes(model, plan, stack) * plan.micro_batch * model.seq / plan.cp * counts[slow]
+        away = (
+            plan.offload
+            * kept_bytes(model, plan, stack)
+            * plan.micro_batch
+            * model.seq
+            / plan.cp
+            * counts[slow]
+        )
         seconds["offload"] = 2 * m * away / gpu.host
     slower = factor * (1 + k.straggler * log2(max(1, plan.gpus / gpu.per_node)))
     return {name: slower * value for name, value in seconds.items()}
 
 
 def vocabulary(model, plan, gpu, stack, k):
-    """Times of the last product and the loss, forward and backward, for one micro-batch. Never in fp8."""
+    """Times of the last product and the loss, forward and backward, for one
+    micro-batch. Never in fp8."""
     tokens = plan.micro_batch * model.seq / plan.cp
-    forward, backward = products([(model.hidden, model.vocab)], tokens, plan.tp, gpu, "bf16", k, stack.written)
+    forward, backward = products(
+        [(model.hidden, model.vocab)], tokens, plan.tp, gpu, "bf16", k, stack.written
+    )
     loss = LOGIT_BYTES * tokens * model.vocab / plan.tp / (k.hbm * gpu.hbm)
     return Times(matmul=forward + backward, elementwise=loss)
 
 
 def message(model, plan, gpu, stack, k):
-    """Seconds in which a micro-batch's activations, or their gradients, travel to the next stage: the slowest message.
+    """Seconds in which a micro-batch's activations, or their gradients, travel to the next stage:
+    the slowest message.
 
-    Of stages side by side in a node some have their neighbour on the next node, and all others wait for those.
+    Of stages side by side in a node some have their neighbour on the next node, and all others wait
+    for those.
     """
     if plan.pp == 1:
         return 0.0
-    size, away = 2 * plan.micro_batch * model.seq / plan.cp * model.hidden, plan.tp * plan.cp * plan.dp
+    size, away = (
+        2 * plan.micro_batch * model.seq / plan.cp * model.hidden,
+        plan.tp * plan.cp * plan.dp,
+    )
     if plan.pp * away > gpu.per_node:  # the pipeline leaves its node
         away = max(away, gpu.per_node)
     if plan.sequence_parallel:
         return network.send(gpu, away, size / plan.tp, k.network)
     if stack.scatter_gather:  # each tensor rank sends its part, and the next stage's gather them
-        return network.send(gpu, away, size / plan.tp, k.network) + network.one_pass(gpu, plan.tp, 1, size, k.network)
+        return network.send(gpu, away, size / plan.tp, k.network) + network.one_pass(
+            gpu, plan.tp, 1, size, k.network
+        )
     return network.send(gpu, away, size, k.network)

@@ -1,23 +1,30 @@
 """What one step on a mesh sends along each axis: numbers, over all ranks together.
 
-    tp      activations            (tp-1) BT ((8L + 4) D + 6)      whatever pp, dp and cp are
-            sequence parallel      the same, and 2 (tp-1) N W      gradients of what no rank has cut
-    pp      activations, and back  2 (vp-1) BTD tp                 each tp rank has all of it, and sends all of it
-            sequence parallel      2 (vp-1) BTD                    each sends its own tokens
-            tied embedding         2 VDN                           between the ends, if p > 1
-    cp      keys, values, and back 6 (cp-1) BT L K d
-    data    gradients              2 (N-1) psi                     ZeRO-1 too: a reduce-scatter and an all-gather
-    each    loss and norm          2 (n-1) per number, axis of n ranks, and group along it
+    tp    activations            (tp-1) BT ((8L + 4) D + 6)      whatever pp, dp and cp are
+          sequence parallel      the same, and 2 (tp-1) N W      gradients of what no rank has cut
+    pp    activations, and back  2 (vp-1) BTD tp                 each tp rank has all of it, and
+                                                                 sends all of it
+          sequence parallel      2 (vp-1) BTD                    each sends its own tokens
+          tied embedding         2 VDN                           between the ends, if p > 1
+    cp    keys, values, and back 6 (cp-1) BT L K d
+    data  gradients              2 (N-1) psi                     ZeRO-1 too: a reduce-scatter and an
+                                                                 all-gather
+    each  loss and norm          2 (n-1) per number, axis of n ranks, and group along it
 
-    cut     VD + L (2D^2 + 2DKd + 2DF + D + 2Kd + F)       what tp divides: q k v, out, up, down, and the embedding
-    W       TmaxD + L 6D + 2D                              what every tp rank has: norms, biases of rows, positions
-    psi     cut + tp W (+ VD if p > 1)                     what the ranks of one data coordinate hold together
+    cut  VD + L (2D^2 + 2DKd + 2DF + D + 2Kd + F)  what tp divides: q k v, out, up, down, and the
+                                                   embedding
+    W    TmaxD + L 6D + 2D                         what every tp rank has: norms, biases of rows,
+                                                   positions
+    psi  cut + tp W (+ VD if p > 1)                what the ranks of one data coordinate hold
+                                                   together
 
-B rows of T tokens, D hidden, F MLP width, K key/value heads of d numbers, V vocabulary, L layers, Tmax positions;
-p ranks with v stages each; N = dp x ep x cp data ranks. Left out: recomputation, the rehearsal, what experts send.
+B rows of T tokens, D hidden, F MLP width, K key/value heads of d numbers, V vocabulary, L layers,
+Tmax positions; p ranks with v stages each; N = dp x ep x cp data ranks. Left out: recomputation,
+the rehearsal, what experts send.
 
-An all-reduce of n numbers over N ranks counts 2 (N-1) n, all ranks together: rings, trees and halving-doubling send
-that, and a star. The layers' terms are Narayanan et al. 2021, section 3, in numbers instead of bytes per rank.
+An all-reduce of n numbers over N ranks counts 2 (N-1) n, all ranks together: rings, trees and
+halving-doubling send that, and a star. The layers' terms are Narayanan et al. 2021, section 3, in
+numbers instead of bytes per rank.
 """
 
 from typing import NamedTuple
@@ -60,15 +67,19 @@ def held_parameters(shape, pp=1, tp=1):
 
 
 def step_volume(
-    shape, rows, length, pp=1, dp=1, ep=1, cp=1, tp=1, v=1, sequence_parallel=False, sharded=False, padding=0
+    shape, rows, length, pp=1, dp=1, ep=1, cp=1, tp=1, v=1, sequence_parallel=False, sharded=False,
+    padding=0
 ):  # fmt: skip
-    """The Volume of one step with clipping: of a GPT of `shape`, on `rows` rows of `length` tokens in all.
+    """The Volume of one step with clipping: of a GPT of `shape`, on `rows` rows of `length` tokens
+    in all.
 
-    sharded: the optimizer is, over the data ranks (ZeRO-1). padding: how many numbers that adds to psi.
+    sharded: the optimizer is, over the data ranks (ZeRO-1). padding: how many numbers that adds to
+    psi.
     """
     N, tokens, D, L = dp * ep * cp, rows * length, shape.hidden, shape.n_layers
     kv = shape.n_kv_heads * (D // shape.n_heads)
-    reduced = lambda n, numbers, groups: 2 * (n - 1) * numbers * groups  # an all-reduce in each of so many groups
+    # an all-reduce in each of so many groups
+    reduced = lambda n, numbers, groups: 2 * (n - 1) * numbers * groups
     loss_and_norm = {
         "tp": reduced(tp, 1, pp * N),  # norm of what is cut
         "pp": reduced(pp, 4, N * tp),  # loss; norm of what is cut, of what is whole, of experts

@@ -1,21 +1,25 @@
 """What ZeRO keeps on each rank, and what it sends: the formulas by stage (Rajbhandari et al. 2020).
 
-    stage                      weights   gradients   optimizer   mixed precision, bytes per parameter
-    0   data parallelism       whole     whole       whole       2 + 2 + 12            = 16
-    1   optimizer state        whole     whole       1/N         2 + 2 + 12/N          -> 4      4 x less
-    2   and gradients          whole     1/N         1/N         2 + 2/N + 12/N        -> 2      8 x less
-    3   and weights            1/N       1/N         1/N         2/N + 2/N + 12/N      -> 0      N x less
+    stage                  weights   gradients   optimizer  mixed precision, bytes per parameter
+    0   data parallelism   whole     whole       whole      2 + 2 + 12            = 16
+    1   optimizer state    whole     whole       1/N        2 + 2 + 12/N          -> 4      4 x less
+    2   and gradients      whole     1/N         1/N        2 + 2/N + 12/N        -> 2      8 x less
+    3   and weights        1/N       1/N         1/N        2/N + 2/N + 12/N      -> 0      N x less
 
-N ranks, psi parameters. The 4x and the 8x are limits: they hold where 12/N and 14/N are small beside 4 and 2. On 4
-ranks stage 1 keeps 7 bytes, 2.3 x less; stage 2 keeps 5.5, 2.9 x less. Stage 3 keeps N x less for every N.
+N ranks, psi parameters. The 4x and the 8x are limits: they hold where 12/N and 14/N are small
+beside 4 and 2. On 4 ranks stage 1 keeps 7 bytes, 2.3 x less; stage 2 keeps 5.5, 2.9 x less. Stage 3
+keeps N x less for every N.
 
 A step sends, per rank and in units of (N-1)/N psi, with k micro-batches:
 
-    stage 0, 1    2        reduce-scatter the gradients, all-gather what is updated (an all-reduce is these two)
-    stage 2       k + 1    no whole gradient is kept, so each micro-batch's is reduce-scattered
-    stage 3       3 k      all-gather the weights for forward, once more for backward, reduce-scatter the gradients
+    stage 0, 1  2      reduce-scatter the gradients, all-gather what is updated (an all-reduce is
+                       these two)
+    stage 2     k + 1  no whole gradient is kept, so each micro-batch's is reduce-scattered
+    stage 3     3 k    all-gather the weights for forward, once more for backward, reduce-scatter
+                       the gradients
 
-A part of the model whose weights stay gathered from forward to backward (the root unit) is gathered once: 2 k.
+A part of the model whose weights stay gathered from forward to backward (the root unit) is gathered
+once: 2 k.
 """
 
 from lib.cost.state import RECIPES, ModelState
@@ -30,10 +34,11 @@ SHARDED = {
 
 
 def rank_state(parameters, stage, N, precision="mixed"):
-    """Bytes of each part of the model state on one of N ranks, at a stage from 0 to 3: a ModelState.
+    """Bytes of each part of the model state on one of N ranks, at a stage from 0 to 3: a
+    ModelState.
 
-    parameters: psi, all that are trained; padding is left out. precision: a key of `lib.cost.RECIPES`.
-    Raises ValueError for another stage, or N below 1.
+    parameters: psi, all that are trained; padding is left out. precision: a key of
+    `lib.cost.RECIPES`. Raises ValueError for another stage, or N below 1.
     """
     if stage not in SHARDED or N < 1:
         raise ValueError(f"stage={stage}, N={N}: use stage 0, 1, 2 or 3, and 1 rank or more")
@@ -54,12 +59,19 @@ def rank_state_bytes(parameters, stage, N, precision="mixed"):
 def sent_elements(elements, stage, N, microbatches=1, root=0):
     """Elements that one of N ranks sends in a step, by rings.
 
-    elements: of all parameters, each flat padded to a multiple of N. root: how many of them belong to the root unit,
-    whose weights stay gathered between forward and backward (stage 3 only).
+    elements: of all parameters, each flat padded to a multiple of N. root: how many of them belong
+    to the root unit, whose weights stay gathered between forward and backward (stage 3 only).
     Raises ValueError for another stage, or fewer than 1 micro-batch.
     """
     k = microbatches
     if stage not in SHARDED or k < 1:
-        raise ValueError(f"stage={stage}, microbatches={k}: use stage 0, 1, 2 or 3, and 1 micro-batch or more")
-    passes = {0: 2 * elements, 1: 2 * elements, 2: (k + 1) * elements, 3: 3 * k * elements - k * root}
+        raise ValueError(
+            f"stage={stage}, microbatches={k}: use stage 0, 1, 2 or 3, and 1 micro-batch or more"
+        )
+    passes = {
+        0: 2 * elements,
+        1: 2 * elements,
+        2: (k + 1) * elements,
+        3: 3 * k * elements - k * root,
+    }
     return (N - 1) * passes[stage] / N

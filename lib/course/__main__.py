@@ -1,6 +1,8 @@
-"""`python -m lib.course <command>`: the commands behind `make notebooks`, `make validate` and `make grade`.
+"""`python -m lib.course <command>`: the commands behind `make notebooks`, `make validate` and `make
+grade`.
 
-Exit code 0: done (a graded notebook may have any number of points). 1: something failed, and was named. 2: usage.
+Exit code 0: done (a graded notebook may have any number of points). 1: something failed, and was
+named. 2: usage.
 """
 
 import argparse
@@ -34,13 +36,19 @@ from . import (
 )
 from .notebook import CourseError
 
-AT_A_TIME = 2  # labs that are validated at the same time; of three, measurements are taken again and again
+AT_A_TIME = (
+    2  # labs that are validated at the same time; of three, measurements are taken again and again
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="python -m lib.course", description="Generate, validate and grade the labs.")
-    top.add_argument("--root", type=Path, default=notebook.ROOT, help="folder with solutions/ and labs/")
+    top = argparse.ArgumentParser(
+        prog="python -m lib.course", description="Generate, validate and grade the labs."
+    )
+    top.add_argument(
+        "--root", type=Path, default=notebook.ROOT, help="folder with solutions/ and labs/"
+    )
     commands = top.add_subparsers(dest="command", required=True)
     for name, what in (
         ("build", "generate labs/*.ipynb from solutions/*.ipynb"),
@@ -48,35 +56,82 @@ def parser() -> argparse.ArgumentParser:
         ("validate", "prove that the labs are sound"),
     ):
         command = commands.add_parser(name, help=what, description=what)
-        command.add_argument("labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
+        command.add_argument(
+            "labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab"
+        )
         if name == "validate":
-            command.add_argument("--whole", action="store_true", help="with what `make test` leaves out")
+            command.add_argument(
+                "--whole", action="store_true", help="with what `make test` leaves out"
+            )
     what = "grade one notebook, or a folder of them"
     command = commands.add_parser("grade", help=what, description=what)
-    command.add_argument("notebook", nargs="?", type=Path, metavar="PATH", help="default: labs/mine/, else labs/")
+    command.add_argument(
+        "notebook", nargs="?", type=Path, metavar="PATH", help="default: labs/mine/, else labs/"
+    )
     command.add_argument("--lab", required=True, help="0, lab0 or lab0_concepts")
     command.add_argument("--json", type=Path, help="write the result here, as JSON")
     command.add_argument("--junit", type=Path, help="write the result here, as JUnit XML")
-    command.add_argument("--cell-timeout", type=float, default=grade.CELL_TIMEOUT, metavar="S", help="seconds per cell")
-    command.add_argument("--total-timeout", type=float, default=grade.TOTAL_TIMEOUT, metavar="S", help="seconds in all")
-    command.add_argument("--out", type=Path, help="of a folder: where results and feedback go; also what is resumed")
-    command.add_argument("--jobs", type=int, default=2, metavar="N", help="of a folder: notebooks at a time")
-    command.add_argument("--limits", type=json.loads, default={}, metavar="JSON", help='such as {"memory": 2000000000}')
-    command.add_argument("--hide", action="append", default=[], type=Path, help="a folder no notebook may look into")
+    command.add_argument(
+        "--cell-timeout",
+        type=float,
+        default=grade.CELL_TIMEOUT,
+        metavar="S",
+        help="seconds per cell",
+    )
+    command.add_argument(
+        "--total-timeout",
+        type=float,
+        default=grade.TOTAL_TIMEOUT,
+        metavar="S",
+        help="seconds in all",
+    )
+    command.add_argument(
+        "--out", type=Path, help="of a folder: where results and feedback go; also what is resumed"
+    )
+    command.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="of a folder: notebooks at a time"
+    )
+    command.add_argument(
+        "--limits",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help='such as {"memory": 2000000000}',
+    )
+    command.add_argument(
+        "--hide", action="append", default=[], type=Path, help="a folder no notebook may look into"
+    )
     what = "how notebooks are shut in; default: the strongest that works here"
     command.add_argument("--sandbox", choices=["bubblewrap", "sealed", "open"], help=what)
-    command.add_argument("--while-stdin-is-open", action="store_true", help=argparse.SUPPRESS)  # see classroom._start
-    command = commands.add_parser("release", help="write a student bundle", description="Write a student bundle.")
+    # see classroom._start
+    command.add_argument("--while-stdin-is-open", action="store_true", help=argparse.SUPPRESS)
+    command = commands.add_parser(
+        "release", help="write a student bundle", description="Write a student bundle."
+    )
     command.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
-    command.add_argument("--lab", action="append", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
     command.add_argument(
-        "--with-reference", action="append", default=[], metavar="LAB", help="a lab that is over: lib has its source"
+        "--lab", action="append", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab"
     )
     command.add_argument(
-        "--python", action="append", default=[], metavar="EXE", help="make it for this Python, too (python3.12)"
+        "--with-reference",
+        action="append",
+        default=[],
+        metavar="LAB",
+        help="a lab that is over: lib has its source",
     )
-    command = commands.add_parser("book", help="the labs as pages for a browser", description="Write the book.")
-    command.add_argument("out", nargs="?", type=Path, metavar="OUT", help="written anew; default: build/book")
+    command.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="EXE",
+        help="make it for this Python, too (python3.12)",
+    )
+    command = commands.add_parser(
+        "book", help="the labs as pages for a browser", description="Write the book."
+    )
+    command.add_argument(
+        "out", nargs="?", type=Path, metavar="OUT", help="written anew; default: build/book"
+    )
     what = "run the cells again whose runs the book's animations show"
     commands.add_parser("record", help=what, description=what)
     what = f"draw lib's rooms and what they import: lib/{rooms.NAME}"
@@ -85,7 +140,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv`; returns the exit code. What a person has to put right goes to stderr."""
+    """Run the command line `argv`; returns the exit code. What a person has to put right
+    goes to stderr."""
     try:
         return run(parser().parse_args(argv))
     except CourseError as error:
@@ -128,7 +184,11 @@ def run(args: argparse.Namespace) -> int:
         print(*orphans, sep="\n", end="\n" if orphans else "")
         unsound = [lab for lab, is_sound in zip(labs, sound, strict=True) if not is_sound]
         if len(labs) > 1:
-            print(f"not sound, see above: {', '.join(unsound)}" if unsound else f"all {len(labs)} labs are sound")
+            print(
+                f"not sound, see above: {', '.join(unsound)}"
+                if unsound
+                else f"all {len(labs)} labs are sound"
+            )
         return 1 if unsound or orphans else 0
     if args.command == "build":
         told = [(f"labs/{lab}.ipynb", changed) for lab, changed in build.build(root, *labs).items()]
@@ -141,10 +201,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
-    """Validate each lab in a process of its own, AT_A_TIME of them, for a notebook mostly waits for its ranks.
+    """Validate each lab in a process of its own, AT_A_TIME of them, for a notebook mostly waits for
+    its ranks.
 
-    What they print comes lab by lab, as each is done, and of those that are not sound at the end, where one looks
-    first. Returns for each lab whether it is sound.
+    What they print comes lab by lab, as each is done, and of those that are not sound at the end,
+    where one looks first. Returns for each lab whether it is sound.
     """
     processes, told, to_come, last = {}, set(), [*range(len(labs))], []
     with contextlib.ExitStack() as stack:
@@ -152,11 +213,26 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
         try:
             while len(told) < len(labs):
                 running = sum(process.poll() is None for process in processes.values())
-                ended = next((i for i in processes if i not in told and processes[i].poll() is not None), None)
+                ended = next(
+                    (i for i in processes if i not in told and processes[i].poll() is not None),
+                    None,
+                )
                 if to_come and running < AT_A_TIME:
-                    i = to_come.pop()  # the later labs take longer: none of them should be left alone at the end
-                    command = [sys.executable, "-m", "lib.course", "--root", root, "validate", labs[i], *options]
-                    processes[i] = subprocess.Popen(command, stdout=outputs[i], stderr=subprocess.STDOUT)
+                    # the later labs take longer: none of them should be left alone at the end
+                    i = to_come.pop()
+                    command = [
+                        sys.executable,
+                        "-m",
+                        "lib.course",
+                        "--root",
+                        root,
+                        "validate",
+                        labs[i],
+                        *options,
+                    ]
+                    processes[i] = subprocess.Popen(
+                        command, stdout=outputs[i], stderr=subprocess.STDOUT
+                    )
                 elif ended is not None:
                     outputs[ended].seek(0)
                     text = outputs[ended].read()
@@ -176,13 +252,16 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
 
 
 def run_grade(args: argparse.Namespace, root: Path) -> int:
-    """Grade one notebook, print its table, write JSON and JUnit where asked. Of a folder: see run_class."""
+    """Grade one notebook, print its table, write JSON and JUnit where asked. Of a folder:
+    see run_class."""
     (lab,) = notebook.labs(root, [args.lab])
     own = notebook.own_path(root, lab)
     path = args.notebook or (own if own.exists() else notebook.lab_path(root, lab))
     limits = sandbox.Limits(**args.limits)
     if path.is_dir():
-        terms = submissions.Terms(lab, root, args.cell_timeout, args.total_timeout, limits, args.sandbox)
+        terms = submissions.Terms(
+            lab, root, args.cell_timeout, args.total_timeout, limits, args.sandbox
+        )
         return run_class(args, terms)
     if args.while_stdin_is_open:
         threading.Thread(target=stop_when_stdin_closes, daemon=True).start()
@@ -190,9 +269,14 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
     if not args.notebook:
         print(f"grading {path.relative_to(root)}")
     print(f"the notebook runs {held.says}", flush=True)
-    result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide, held)
+    result = grade.grade_notebook(
+        lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide, held
+    )
     print(report.table(result), flush=True)
-    for target, text in ((args.json, json.dumps(result, indent=1) + "\n"), (args.junit, report.junit(result))):
+    for target, text in (
+        (args.json, json.dumps(result, indent=1) + "\n"),
+        (args.junit, report.junit(result)),
+    ):
         if target:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
@@ -206,7 +290,8 @@ def stop_when_stdin_closes() -> None:
 
 
 def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
-    """Grade a folder of notebooks into --out; 1 if some could not be graded: named, and tried again next time."""
+    """Grade a folder of notebooks into --out; 1 if some could not be graded: named, and
+    tried again next time."""
     if not args.out:
         raise CourseError(f"{args.notebook} is a folder: say with --out where its results go")
     says = sandbox.held(terms.sandbox).says
@@ -223,7 +308,9 @@ def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
 def run_release(args: argparse.Namespace, root: Path) -> int:
     """Write a student bundle, and say what is in it and what to try next."""
     over = notebook.labs(root, args.with_reference) if args.with_reference else []
-    told = release.release(root, args.out.resolve(), notebook.labs(root, args.lab), over, args.python)
+    told = release.release(
+        root, args.out.resolve(), notebook.labs(root, args.lab), over, args.python
+    )
     print(f"{args.out}: {', '.join(told['labs'])}; for Python {' and '.join(told['pythons'])}")
     print(f"{len(told['withheld'])} exercises of lib as bytecode, no solutions, no hidden cases")
     print(f"try it: cd {args.out} && make test")

@@ -1,7 +1,8 @@
-"""Which cells of a student's notebook answer an exercise: for grading (merge.py) and for a new edition (carry.py).
+"""Which cells of a student's notebook answer an exercise: for grading (merge.py) and for a new
+edition (carry.py).
 
-An answer is found by grade_id, else by cell id, else by the function or class it defines. Copying a cell in JupyterLab
-copies its grade_id: of several, the last that is not the stub counts.
+An answer is found by grade_id, else by cell id, else by the function or class it defines. Copying a
+cell in JupyterLab copies its grade_id: of several, the last that is not the stub counts.
 """
 
 import ast
@@ -18,8 +19,9 @@ MAX_BYTES = 20_000_000
 
 @dataclass(frozen=True)
 class Found:
-    """source: the answer, or the stub if there is none. written: whether the student has written it. missing: whether
-    no cell for it was found, not even the stub. notes: what the student should know."""
+    """source: the answer, or the stub if there is none. written: whether the student has written
+    it. missing: whether no cell for it was found, not even the stub. notes: what the student should
+    know."""
 
     source: str
     written: bool
@@ -30,29 +32,37 @@ class Found:
 def read_submission(path: Path) -> tuple[list[NotebookNode], str]:
     """The code and text cells of a student's notebook, and why it cannot be read ("" if it can).
 
-    Anything may stand in the file; cells that are no cells are left out. Raises OSError if there is no such file.
+    Anything may stand in the file; cells that are no cells are left out. Raises OSError if there is
+    no such file.
     """
     nb, trouble = read_notebook(path)
     return nb.cells, trouble
 
 
 def read_notebook(path: Path) -> tuple[NotebookNode, str]:
-    """As read_submission, but the notebook, with its metadata; one without cells where it cannot be read."""
+    """As read_submission, but the notebook, with its metadata; one without cells where it
+    cannot be read."""
     size, nothing = path.stat().st_size, nbformat.v4.new_notebook()
     if size > MAX_BYTES:
         text = (
-            f"{path.name} has {size / 1e6:.0f} MB, more than {MAX_BYTES // 10**6}: clear its outputs and save it again"
+            f"{path.name} has {size / 1e6:.0f} MB, more than {MAX_BYTES // 10**6}: clear its "
+            f"outputs and save it again"
         )
         return nothing, text
     try:
         nb = nbformat.v4.reads(path.read_bytes().decode("utf-8"))
-        nb.cells = [cell for cell in nb.cells if isinstance(cell, dict) and isinstance(cell.get("source"), str)]
+        nb.cells = [
+            cell
+            for cell in nb.cells
+            if isinstance(cell, dict) and isinstance(cell.get("source"), str)
+        ]
     except (ValueError, RecursionError) as error:
         return nothing, f"{path.name} is not JSON ({error}): was it saved or downloaded in full?"
     except Exception as error:  # nbformat raises whatever the first odd value makes Python raise
         return (
             nothing,
-            f"{path.name} is not a notebook ({type(error).__name__}: {error}): save it in JupyterLab as .ipynb",
+            f"{path.name} is not a notebook ({type(error).__name__}: {error}): save it in "
+            f"JupyterLab as .ipynb",
         )
     return nb, ""
 
@@ -64,10 +74,11 @@ def find(
     stub: str,
     older: frozenset[str] = frozenset(),
 ) -> Found:
-    """What the student's `cells` have in the place of `cell`, an answer cell of our notebook `canonical`.
+    """What the student's `cells` have in the place of `cell`, an answer cell of our notebook
+    `canonical`.
 
-    stub: its source before anything is written. older: the fingerprints of the edition that the student began with; a
-    cell that still has one of them has nothing of the student's in it.
+    stub: its source before anything is written. older: the fingerprints of the edition that the
+    student began with; a cell that still has one of them has nothing of the student's in it.
     """
     name = notebook.grade_id(cell)
     tiers = _candidates(cell, canonical, cells)
@@ -76,7 +87,10 @@ def find(
     best = next((tier for tier in written if tier), [])
     notes = []
     if not any(tiers):
-        notes.append(f"{name}: answer cell missing (looked for its grade_id, its cell id and what it defines)")
+        notes.append(
+            f"{name}: answer cell missing (looked for its grade_id, its cell id and what it "
+            f"defines)"
+        )
     if len(best) > 1:
         notes.append(f"{name}: {len(best)} answer cells; the last one is graded")
     elif best and not written[0]:
@@ -85,8 +99,11 @@ def find(
     return Found(source, bool(best), not any(tiers), notes)
 
 
-def _candidates(cell: NotebookNode, canonical: NotebookNode, cells: list[NotebookNode]) -> list[list[str]]:
-    """Sources that may answer `cell`, in three tiers: by grade_id, by cell id, by what they define."""
+def _candidates(
+    cell: NotebookNode, canonical: NotebookNode, cells: list[NotebookNode]
+) -> list[list[str]]:
+    """Sources that may answer `cell`, in three tiers: by grade_id, by cell id, by
+    what they define."""
     others = [other for other in canonical.cells if other.id != cell.id]
     taken = {notebook.nbgrader(other).get("grade_id") for other in others} - {None}
     given = {other.source.strip() for other in others}  # our worked examples are nobody's answer
@@ -113,7 +130,8 @@ def tree_of(source: str) -> ast.Module | None:
 
 
 def _defines(source: str) -> set[str]:
-    """Names of the functions and classes at the top level of `source`; none if it does not parse."""
+    """Names of the functions and classes at the top level of `source`; none if it
+    does not parse."""
     tree = tree_of(source)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return {node.name for node in tree.body if isinstance(node, kinds)} if tree else set()

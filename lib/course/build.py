@@ -1,4 +1,5 @@
-"""From a solution notebook to the student's: the same cells, without solutions, hidden tests and outputs.
+"""From a solution notebook to the student's: the same cells, without solutions, hidden tests and
+outputs.
 
     def double(x):                        def double(x):
         \"\"\"Twice x.\"\"\"                        \"\"\"Twice x.\"\"\"
@@ -6,15 +7,16 @@
         return 2 * x
         ### END SOLUTION
 
-A check's cell gets the tag `raises-exception`: Run All goes on past an exercise that is not written yet. A solution
-must not have it, for nbval takes it to mean that an error is fine.
+A check's cell gets the tag `raises-exception`: Run All goes on past an exercise that is not written
+yet. A solution must not have it, for nbval takes it to mean that an error is fine.
 
-With an address in pyproject.toml (`project.urls.Repository`) the first cell fetches the course from there where lib is
-missing, and on GitHub the title gets a link to Colab and one to Kaggle. The metadata names the edition (edition.py).
+With an address in pyproject.toml (`project.urls.Repository`) the first cell fetches the course from
+there where lib is missing, and on GitHub the title gets a link to Colab and one to Kaggle. The
+metadata names the edition (edition.py).
 
-A pure function of its input: building twice gives the same bytes. A marker that is misspelt, nested, unbalanced or in
-a cell of another kind stops the build, for it would hand out the solution. A notebook in labs/ in which answers are
-written is not replaced.
+A pure function of its input: building twice gives the same bytes. A marker that is misspelt,
+nested, unbalanced or in a cell of another kind stops the build, for it would hand out the solution.
+A notebook in labs/ in which answers are written is not replaced.
 """
 
 import ast
@@ -29,25 +31,33 @@ from . import edition, notebook
 from .notebook import CourseError
 
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
-WHERE = {SOLUTION: "answer", HIDDEN: "check"}  # the role of the cells in which each marker may stand
+# the role of the cells in which each marker may stand
+WHERE = {SOLUTION: "answer", HIDDEN: "check"}
 MARKER = re.compile(r"(?P<indent>\s*)### (?P<edge>BEGIN|END) (?P<what>SOLUTION|HIDDEN TESTS)\s*")
 GITHUB = "https://github.com/"
-LIB_IS_MISSING = re.compile(r"^    raise ImportError\(.*\) from None$", re.MULTILINE)  # in the first cell
+# in the first cell
+LIB_IS_MISSING = re.compile(r"^    raise ImportError\(.*\) from None$", re.MULTILINE)
 FETCH = """
-    import os, subprocess, sys                          # on Colab and Kaggle: the course is fetched into a folder
-    if not os.path.isdir("course") and subprocess.call(["git", "clone", "--quiet", "--depth=1", "@ADDRESS@", "course"]):
-        raise OSError("The course could not be fetched: switch the internet on, and run this cell again.") from None
+    import os, subprocess, sys                          # on Colab and Kaggle: the course is \
+fetched into a folder
+    if not os.path.isdir("course") and subprocess.call(["git", "clone", "--quiet", "--depth=1", \
+"@ADDRESS@", "course"]):
+        raise OSError("The course could not be fetched: switch the internet on, and run this cell \
+again.") from None
     sys.path.insert(0, os.path.abspath("course"))
     sys.modules.pop("lib", None)                        # another folder of that name
     from lib import here
 """.strip("\n")
-LIKE_A_MARKER = re.compile(r"#.*\b(BEGIN|END)\W*(SOLUTION|HIDDEN)|###\s*(SOLUTION|HIDDEN)", re.IGNORECASE)
+LIKE_A_MARKER = re.compile(
+    r"#.*\b(BEGIN|END)\W*(SOLUTION|HIDDEN)|###\s*(SOLUTION|HIDDEN)", re.IGNORECASE
+)
 
 
 def build(root: Path, *labs: str) -> dict[str, bool]:
     """Generate labs/*.ipynb from solutions/*.ipynb; returns for each lab whether its file changed.
 
-    Raises CourseError, and writes none of them, if one cannot be generated or would replace a student's answers.
+    Raises CourseError, and writes none of them, if one cannot be generated or would replace a
+    student's answers.
     """
     made = {lab: _of_lab_named(root, lab) for lab in labs}
     for lab in labs:
@@ -63,10 +73,11 @@ def _of_lab_named(root: Path, lab: str) -> NotebookNode:
 
 
 def _refuse_to_replace_answers(root: Path, lab: str, new: NotebookNode) -> None:
-    """Raise CourseError if labs/`lab`.ipynb has answers in it, or is no notebook any more and may have some.
+    """Raise CourseError if labs/`lab`.ipynb has answers in it, or is no notebook any more and may
+    have some.
 
-    An answer is a cell that differs from the stub of the edition which the file says it is; in a file that does not say
-    so, from the stub of the edition `new`.
+    An answer is a cell that differs from the stub of the edition which the file says it is; in a
+    file that does not say so, from the stub of the edition `new`.
     """
     path = notebook.lab_path(root, lab)
     if not path.exists():
@@ -74,12 +85,15 @@ def _refuse_to_replace_answers(root: Path, lab: str, new: NotebookNode) -> None:
     try:
         old = notebook.read(path)
     except CourseError as error:
-        raise CourseError(f"{error}; it may hold answers, so move it away if you need them, or delete it") from None
+        raise CourseError(
+            f"{error}; it may hold answers, so move it away if you need them, or delete it"
+        ) from None
     if names := edition.answered(old, edition.cells(new)):
         way = "merge" if notebook.own_path(root, lab).exists() else "lab"
         raise CourseError(
-            f"labs/{lab}.ipynb has answers in it, which this would overwrite ({', '.join(names)}): run `make {way} "
-            f"LAB={notebook.number(lab)}`, which copies them into labs/mine, delete labs/{lab}.ipynb, and build again"
+            f"labs/{lab}.ipynb has answers in it, which this would overwrite ({', '.join(names)}): "
+            f"run `make {way} LAB={notebook.number(lab)}`, which copies them into labs/mine, "
+            f"delete labs/{lab}.ipynb, and build again"
         )
 
 
@@ -92,23 +106,31 @@ def of_lab(root: Path, lab: str) -> NotebookNode:
 
 
 def address(root: Path) -> str:
-    """The repository's address, "" while pyproject.toml has none. Raises CourseError for another kind of address."""
+    """The repository's address, "" while pyproject.toml has none. Raises CourseError for another
+    kind of address."""
     project = root / "pyproject.toml"
-    known = tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.exists() else {}
+    known = (
+        tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.exists() else {}
+    )
     found = known.get("urls", {}).get("Repository", "")
     if found and not re.fullmatch(r"https://[\w.-]+(/[\w.-]+)+", found):
-        raise CourseError(f"pyproject.toml: project.urls.Repository is {found!r}: write https://HOST/OWNER/NAME")
+        raise CourseError(
+            f"pyproject.toml: project.urls.Repository is {found!r}: write https://HOST/OWNER/NAME"
+        )
     return found.removesuffix(".git")
 
 
 def from_address(lab: NotebookNode, name: str, address: str) -> NotebookNode:
-    """The student's notebook labs/`name`.ipynb, which fetches the course from `address`; `lab` itself is changed.
+    """The student's notebook labs/`name`.ipynb, which fetches the course from `address`; `lab`
+    itself is changed.
 
     On GitHub, its title gets the links that open it on Colab and on Kaggle.
     """
     if address:
         for cell in lab.cells:
-            cell.source = LIB_IS_MISSING.sub(lambda _: FETCH.replace("@ADDRESS@", address), cell.source)
+            cell.source = LIB_IS_MISSING.sub(
+                lambda _: FETCH.replace("@ADDRESS@", address), cell.source
+            )
     if address.startswith(GITHUB):
         colab, kaggle = rented(name, address)
         lab.cells[0].source += f"\n\n[Open in Colab]({colab}) · [Open in Kaggle]({kaggle})"
@@ -123,7 +145,8 @@ def rented(name: str, address: str) -> tuple[str, str]:
 
 
 def student_notebook(solution: NotebookNode) -> NotebookNode:
-    """What the student gets. Raises CourseError with every problem found in `solution`, one a line."""
+    """What the student gets. Raises CourseError with every problem found in
+    `solution`, one a line."""
     lab = copy.deepcopy(solution)
     notebook.normalise(lab)
     problems = [f"cell {cell_id!r}: {text}" for cell_id, text in notebook.problems(solution)]
@@ -147,7 +170,8 @@ def student_notebook(solution: NotebookNode) -> NotebookNode:
 
 
 def student_source(cell: NotebookNode) -> str:
-    """The cell's source as the student sees it: each solution replaced by a stub, hidden tests gone.
+    """The cell's source as the student sees it: each solution replaced by a stub, hidden tests
+    gone.
 
     Raises CourseError naming the cell and line of a marker that is wrong.
     """
@@ -158,14 +182,17 @@ def student_source(cell: NotebookNode) -> str:
         if not marker:
             if LIKE_A_MARKER.search(line):
                 raise CourseError(
-                    f"{where}: {line.strip()!r} looks like a marker and is none: write '### BEGIN SOLUTION'"
+                    f"{where}: {line.strip()!r} looks like a marker and is none: write '### BEGIN "
+                    f"SOLUTION'"
                 )
             if not opened:
                 kept.append(line)
             continue
         edge, what = marker["edge"], marker["what"]
         if notebook.role(cell) != WHERE[what]:
-            raise CourseError(f"{where}: a {what} marker may stand in a cell of kind {WHERE[what]} only")
+            raise CourseError(
+                f"{where}: a {what} marker may stand in a cell of kind {WHERE[what]} only"
+            )
         if edge == "BEGIN" and opened:
             raise CourseError(f"{where}: BEGIN {what} inside the {opened} that is still open")
         if edge == "END" and opened != what:
@@ -179,7 +206,10 @@ def student_source(cell: NotebookNode) -> str:
     source = "\n".join(kept)
     if notebook.role(cell) == "answer":
         if SOLUTION not in seen:
-            raise CourseError(f"cell {cell.id!r}: an answer cell needs '### BEGIN SOLUTION' and '### END SOLUTION'")
+            raise CourseError(
+                f"cell {cell.id!r}: an answer cell needs '### BEGIN SOLUTION' and '### END "
+                f"SOLUTION'"
+            )
         _must_parse(source, cell)
     return source if seen else cell.source
 
@@ -188,5 +218,6 @@ def _must_parse(source: str, cell: NotebookNode) -> None:
     try:
         ast.parse(source)
     except SyntaxError as error:
-        raise CourseError(f"cell {cell.id!r}: the stub is no valid Python ({error.msg}, line {error.lineno}): "
+        raise CourseError(f"cell {cell.id!r}: the stub is no valid Python ({error.msg}, line "
+                          f"{error.lineno}): "
                           "indent the markers as the body") from None  # fmt: skip

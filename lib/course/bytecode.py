@@ -1,10 +1,13 @@
-"""Definitions, compiled: run by the Python that shall run them, for bytecode differs from release to release.
+"""Definitions, compiled: run by the Python that shall run them, for bytecode differs from release
+to release. Both ways as JSON:
 
-    stdin   {"lab0.ring_all_reduce": ["def ring_all_reduce(...", "lib/collectives/ring.py", 28], ...}    JSON
-    stdout  {"tag": "cpython-311", "code": {"lab0.ring_all_reduce": base64 of the marshalled code, ...}}
+    stdin   {"lab0.ring_all_reduce": ["def ring_all_reduce(...", "lib/collectives/ring.py", 28],
+            ...}
+    stdout  {"tag": "cpython-311", "code": {"lab0.ring_all_reduce": base64 of the marshalled code,
+            ...}}
 
-Every instruction gets the one line number given: what stands there says in a traceback whose code this is. Only the
-standard library is imported, so that any interpreter can run this file.
+Every instruction gets the one line number given: what stands there says in a traceback whose code
+this is. Only the standard library is imported, so that any interpreter can run this file.
 """
 
 import ast
@@ -25,5 +28,11 @@ def compiled(text: str, file: str, line: int) -> bytes:
 
 
 if __name__ == "__main__":
-    code = {name: base64.b64encode(compiled(*given)).decode() for name, given in json.load(sys.stdin).items()}
-    json.dump({"tag": sys.implementation.cache_tag, "version": sys.version_info[:2], "code": code}, sys.stdout)
+    code = {
+        name: base64.b64encode(compiled(*given)).decode()
+        for name, given in json.load(sys.stdin).items()
+    }
+    json.dump(
+        {"tag": sys.implementation.cache_tag, "version": sys.version_info[:2], "code": code},
+        sys.stdout,
+    )

@@ -1,15 +1,21 @@
-"""A student's notebook brought to a new edition of its lab: the new cells, with what the student wrote.
+"""A student's notebook brought to a new edition of its lab: the new cells, with what the student
+wrote.
 
-    cell                    the student's copy    the new edition       after the merge
-    answer                  written               any                   the student's, found as for grading (answers.py)
-                            still the stub        any                   the new stub
-    other cell              changed               as before             the student's
-                            changed               changed, or locked    the new one, and its id in `given_up`
-                            as it was             any                   the new one
-    the student's own cell                        not there             stays after the cell that it followed
-    changed, then removed from the course         not there             stays as a cell of the student's own
+    cell                    the student's copy  the new edition     after the merge
+    answer                  written             any                 the student's, found as for
+                                                                    grading (answers.py)
+                            still the stub      any                 the new stub
+    other cell              changed             as before           the student's
+                            changed             changed, or locked  the new one, and its id in
+                                                                    `given_up`
+                            as it was           any                 the new one
+    the student's own cell                      not there           stays after the cell that it
+                                                                    followed
+    changed, then removed from the course       not there           stays as a cell of the student's
+                                                                    own
 
-What the student changed is known from the fingerprints that edition.py stored. Outputs stay where the source does.
+What the student changed is known from the fingerprints that edition.py stored. Outputs stay where
+the source does.
 """
 
 import copy
@@ -24,10 +30,11 @@ from . import answers, edition, notebook
 
 @dataclass
 class Carried:
-    """notebook: the new edition with the student's work. answers: grade_ids of the answers that were carried over, and
-    outdated: those of them whose exercise has changed. changed, given_up: ids of other cells that the student had
-    changed, which kept that change or lost it. own: the number of the student's own cells. found: whether there was any
-    answer cell. notes: on how answers were found."""
+    """notebook: the new edition with the student's work. answers: grade_ids of the answers that
+    were carried over, and outdated: those of them whose exercise has changed. changed, given_up:
+    ids of other cells that the student had changed, which kept that change or lost it. own: the
+    number of the student's own cells. found: whether there was any answer cell. notes: on how
+    answers were found."""
 
     notebook: NotebookNode
     answers: list[str] = field(default_factory=list)
@@ -40,7 +47,8 @@ class Carried:
 
 
 def carry_over(new: NotebookNode, old: NotebookNode) -> Carried:
-    """The new edition `new` of a lab, with what the student wrote in `old`. Pure: neither is changed."""
+    """The new edition `new` of a lab, with what the student wrote in `old`. Pure:
+    neither is changed."""
     before, result = edition.cells(old), Carried(copy.deepcopy(new))
     theirs, missing = {cell.get("id"): cell for cell in old.cells}, []
     for cell in result.notebook.cells:
@@ -49,15 +57,31 @@ def carry_over(new: NotebookNode, old: NotebookNode) -> Carried:
             missing.append(_answer(cell, new, old, before, result))
         elif mine.get("cell_type") == cell.cell_type:
             _other(cell, mine, before.get(cell.id), result)
-        if cell.cell_type == "code" and mine.get("cell_type") == "code" and mine.source == cell.source:
-            cell.outputs, cell.execution_count = copy.deepcopy(mine.get("outputs", [])), mine.get("execution_count")
+        if (
+            cell.cell_type == "code"
+            and mine.get("cell_type") == "code"
+            and mine.source == cell.source
+        ):
+            cell.outputs, cell.execution_count = (
+                copy.deepcopy(mine.get("outputs", [])),
+                mine.get("execution_count"),
+            )
     result.found = not missing or not all(missing)
-    _own_cells(old, before, {cell.id: edition.fingerprint(cell.source) for cell in new.cells}, result)
+    _own_cells(
+        old, before, {cell.id: edition.fingerprint(cell.source) for cell in new.cells}, result
+    )
     return result
 
 
-def _answer(cell: NotebookNode, new: NotebookNode, old: NotebookNode, before: dict[str, str], result: Carried) -> bool:
-    """Put the student's answer into `cell`; returns whether there was no cell for it, as for a new exercise."""
+def _answer(
+    cell: NotebookNode,
+    new: NotebookNode,
+    old: NotebookNode,
+    before: dict[str, str],
+    result: Carried,
+) -> bool:
+    """Put the student's answer into `cell`; returns whether there was no cell for it, as
+    for a new exercise."""
     stub, name = edition.fingerprint(cell.source), notebook.grade_id(cell)
     found = answers.find(cell, new, old.cells, cell.source, frozenset(before.values()))
     if found.written:
@@ -70,7 +94,10 @@ def _answer(cell: NotebookNode, new: NotebookNode, old: NotebookNode, before: di
 
 
 def _other(cell: NotebookNode, mine: NotebookNode, before: str | None, result: Carried) -> None:
-    if before is None or edition.fingerprint(mine.source) in (before, edition.fingerprint(cell.source)):
+    if before is None or edition.fingerprint(mine.source) in (
+        before,
+        edition.fingerprint(cell.source),
+    ):
         return
     if edition.fingerprint(cell.source) == before and not notebook.role(cell):
         cell.source = mine.source
@@ -81,7 +108,9 @@ def _other(cell: NotebookNode, mine: NotebookNode, before: str | None, result: C
         result.given_up.append(cell.id)
 
 
-def _own_cells(old: NotebookNode, before: dict[str, str], stubs: dict[str, str], result: Carried) -> None:
+def _own_cells(
+    old: NotebookNode, before: dict[str, str], stubs: dict[str, str], result: Carried
+) -> None:
     """Put the student's own cells into result.notebook, each after the cell that it followed."""
     ours = {cell.id: cell for cell in result.notebook.cells}
     texts = {edition.fingerprint(cell.source): cell.id for cell in ours.values()}
@@ -91,15 +120,21 @@ def _own_cells(old: NotebookNode, before: dict[str, str], stubs: dict[str, str],
     for cell in old.cells:
         name, text = cell.get("id"), edition.fingerprint(cell.source)
         if name in ours:
-            draft = notebook.role(ours[name]) == "answer" and text not in (before.get(name), stubs.get(name))
-            own = draft and cell.source != ours[name].source  # another cell of theirs was taken as the answer
+            draft = notebook.role(ours[name]) == "answer" and text not in (
+                before.get(name),
+                stubs.get(name),
+            )
+            # another cell of theirs was taken as the answer
+            own = draft and cell.source != ours[name].source
         elif name in before:
             own = text != before[name]
         elif before and ids_kept:
             own = True
         else:  # an editor replaced the ids, or the edition is unknown
             own = (
-                text not in texts and text not in before.values() and (not ids_kept or notebook.is_invented(str(name)))
+                text not in texts
+                and text not in before.values()
+                and (not ids_kept or notebook.is_invented(str(name)))
             )
         if own and cell.source.strip() and cell.source not in answered:
             after.setdefault(place, []).append(_freed(cell))
@@ -107,7 +142,10 @@ def _own_cells(old: NotebookNode, before: dict[str, str], stubs: dict[str, str],
         place = name if name in ours else place if ids_kept else texts.get(text, place)
     used = set(ours)
     for number, cell in enumerate((cell for cells in after.values() for cell in cells), 1):
-        if not re.fullmatch(r"[\w-]{1,64}", (name := str(cell.get("id", ""))), re.ASCII) or name in used:
+        if (
+            not re.fullmatch(r"[\w-]{1,64}", (name := str(cell.get("id", ""))), re.ASCII)
+            or name in used
+        ):
             cell["id"] = f"own-{number}"
         used.add(cell["id"])
     result.notebook.cells = [
@@ -117,7 +155,12 @@ def _own_cells(old: NotebookNode, before: dict[str, str], stubs: dict[str, str],
 
 
 def _freed(cell: NotebookNode) -> NotebookNode:
-    """A copy of the student's own cell, unlocked and without a grade_id, in case it was copied from one of ours."""
+    """A copy of the student's own cell, unlocked and without a grade_id, in case it was
+    copied from one of ours."""
     given = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
-    free = {key: value for key, value in given.items() if key not in ("nbgrader", "editable", "deletable")}
+    free = {
+        key: value
+        for key, value in given.items()
+        if key not in ("nbgrader", "editable", "deletable")
+    }
     return nbformat.from_dict({**copy.deepcopy(cell), "metadata": free})

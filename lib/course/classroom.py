@@ -1,11 +1,12 @@
 """Grade a class: every submission in a process of its own, some at a time, each once.
 
-    submissions/  --one `python -m lib.course grade` each-->  out/students/alice.json      (result, and its key)
-                                                              out/points.csv, ...          (feedback.py)
+    submissions/  --one `python -m lib.course grade` each-->  out/students/alice.json  (result, key)
+                                                              out/points.csv, ...      (feedback.py)
 
-A student whose file in students/ carries today's key (submissions.py) is not graded again: an interrupted run goes on
-where it stopped, and a corrected check regrades everybody. No times, paths or process ids are stored, so the same
-folder graded twice gives the same bytes. Submissions are only read.
+A student whose file in students/ carries today's key (submissions.py) is not graded again: an
+interrupted run goes on where it stopped, and a corrected check regrades everybody. No times, paths
+or process ids are stored, so the same folder graded twice gives the same bytes. Submissions are
+only read.
 """
 
 import contextlib
@@ -33,8 +34,9 @@ POLL = 0.1  # seconds between two looks at what runs
 def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
     """Grade all submissions in `folder`, `jobs` at a time; returns their records, by student.
 
-    A record is {"student", "key", "result" (see grade.grade_notebook), "trouble"}; where the grader itself failed,
-    "result" is None, "trouble" says why, and the next run tries again. Raises CourseError where nothing can be graded.
+    A record is {"student", "key", "result" (see grade.grade_notebook), "trouble"}; where the grader
+    itself failed, "result" is None, "trouble" says why, and the next run tries again. Raises
+    CourseError where nothing can be graded.
     """
     folder, out = folder.resolve(), out.resolve()
     if out.is_relative_to(folder):
@@ -48,12 +50,22 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
     students.mkdir(parents=True, exist_ok=True)
     records = {one.student: _finished(students, one.student, keys[one.student]) for one in class_}
     waiting = [one for one in class_ if records[one.student] is None]
-    with tqdm(total=len(class_), initial=len(class_) - len(waiting), desc=terms.lab, unit=" notebooks") as bar:
+    with tqdm(
+        total=len(class_), initial=len(class_) - len(waiting), desc=terms.lab, unit=" notebooks"
+    ) as bar:
         for one, result, trouble in _graded(waiting, folder, out, terms, jobs):
-            record = {"student": one.student, "key": keys[one.student], "result": result, "trouble": trouble}
+            record = {
+                "student": one.student,
+                "key": keys[one.student],
+                "result": result,
+                "trouble": trouble,
+            }
             records[one.student] = record
             if result is not None:
-                write(students / f"{one.student}.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+                write(
+                    students / f"{one.student}.json",
+                    json.dumps(record, indent=1, sort_keys=True) + "\n",
+                )
             bar.update()
     return [records[one.student] for one in class_]
 
@@ -76,7 +88,8 @@ def _finished(students: Path, student: str, wanted: str) -> dict | None:
 
 @dataclass(frozen=True)
 class _Job:
-    """One notebook being graded. answer: where its result goes; what else is said goes to a file beside it."""
+    """One notebook being graded. answer: where its result goes; what else is said goes to a
+    file beside it."""
 
     one: Submission
     answer: Path
@@ -87,7 +100,8 @@ class _Job:
 def _graded(
     waiting: list[Submission], folder: Path, out: Path, terms: Terms, jobs: int
 ) -> Iterator[tuple[Submission, dict | None, str]]:
-    """(submission, result or None, trouble), as they are finished. On the way out, what still runs is ended."""
+    """(submission, result or None, trouble), as they are finished. On the way out, what
+    still runs is ended."""
     for one in waiting:
         if one.path is None:
             yield one, grade.nothing(terms.lab, terms.root, one.trouble), ""
@@ -108,33 +122,58 @@ def _graded(
                         _end(job)
         finally:
             for job in running:
-                job.process.terminate()  # all at once, for each takes a moment to end what it started
+                # all at once, for each takes a moment to end what it started
+                job.process.terminate()
             for job in running:
                 _end(job)
 
 
 def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _Job:
-    """Start grading one notebook, in a session of its own: Ctrl-C reaches us, and we end it in good order.
+    """Start grading one notebook, in a session of its own: Ctrl-C reaches us, and we end it in good
+    order.
 
     If we are killed, its input closes, and it ends by itself what it started.
     """
-    command = [sys.executable, "-m", "lib.course", "--root", terms.root, "grade", one.path, "--lab", terms.lab]
-    command += ["--json", answer, "--limits", json.dumps(asdict(terms.limits)), "--while-stdin-is-open"]
+    command = [
+        sys.executable,
+        "-m",
+        "lib.course",
+        "--root",
+        terms.root,
+        "grade",
+        one.path,
+        "--lab",
+        terms.lab,
+    ]
+    command += [
+        "--json",
+        answer,
+        "--limits",
+        json.dumps(asdict(terms.limits)),
+        "--while-stdin-is-open",
+    ]
     command += ["--sandbox", sandbox.held(terms.sandbox).how]
-    command += ["--cell-timeout", str(terms.cell_timeout), "--total-timeout", str(terms.total_timeout)]
+    command += [
+        "--cell-timeout",
+        str(terms.cell_timeout),
+        "--total-timeout",
+        str(terms.total_timeout),
+    ]
     for folder in hidden:
         command += ["--hide", folder]
     path = os.pathsep.join(filter(None, [str(notebook.ROOT), os.environ.get("PYTHONPATH")]))
     with answer.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=log, start_new_session=True,
         )  # fmt: skip
     return _Job(one, answer, process, time.monotonic() + terms.total_timeout + AFTER_LIMIT)
 
 
 def _end(job: _Job) -> None:
-    """End one grading process; it ends what it started, and its supervisor goes with it if it cannot."""
+    """End one grading process; it ends what it started, and its supervisor goes
+    with it if it cannot."""
     job.process.terminate()
     job.process.stdin.close()
     try:

@@ -4,9 +4,10 @@
 
     "course": {"edition": "5d41402abc4b", "cells": {"ring-answer": "1b2e3f4a", ...}}
 
-The edition is a hash of the cells' ids, types and sources in their order, so it is the same on every machine and does
-not depend on outputs. An editor keeps this metadata when it saves the notebook. Therefore a cell whose source no longer
-has the stored fingerprint is a cell that the student has changed: an answer, if it is an answer cell.
+The edition is a hash of the cells' ids, types and sources in their order, so it is the same on
+every machine and does not depend on outputs. An editor keeps this metadata when it saves the
+notebook. Therefore a cell whose source no longer has the stored fingerprint is a cell that the
+student has changed: an answer, if it is an answer cell.
 """
 
 import hashlib
@@ -20,13 +21,15 @@ KEY = "course"
 
 
 def fingerprint(source: str) -> str:
-    """A short hash of a cell's source that ignores spaces at the ends of lines and empty lines around it."""
+    """A short hash of a cell's source that ignores spaces at the ends of lines and empty
+    lines around it."""
     lines = "\n".join(line.rstrip() for line in source.splitlines())
     return _hash(lines.strip("\n"))[:8]
 
 
 def stamp(lab: NotebookNode) -> None:
-    """Write the edition of the generated notebook `lab` and its cells' fingerprints into its metadata."""
+    """Write the edition of the generated notebook `lab` and its cells' fingerprints
+    into its metadata."""
     edition = _hash(json.dumps([[cell.id, cell.cell_type, cell.source] for cell in lab.cells]))[:12]
     cells = {cell.id: fingerprint(cell.source) for cell in lab.cells}
     lab.metadata[KEY] = from_dict({"edition": edition, "cells": cells})
@@ -39,19 +42,27 @@ def of(nb: NotebookNode) -> str:
 
 
 def cells(nb: NotebookNode) -> dict[str, str]:
-    """{cell id: fingerprint} of the edition that `nb` was generated as; {} for a notebook without one."""
+    """{cell id: fingerprint} of the edition that `nb` was generated as; {} for a
+    notebook without one."""
     found = _stamp(nb).get("cells")
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    return (
+        {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    )
 
 
 def answered(nb: NotebookNode, stubs: dict[str, str] | None = None) -> list[str]:
     """The grade_ids of the answer cells of `nb` that are no longer the stub of its own edition.
 
-    stubs: {cell id: fingerprint} for a notebook without an edition. Without either, each answer cell counts.
+    stubs: {cell id: fingerprint} for a notebook without an edition. Without either, each answer
+    cell counts.
     """
     stubs = cells(nb) or stubs or {}
     found = [cell for cell in nb.cells if notebook.role(cell) == "answer"]
-    return [str(notebook.nbgrader(c).get("grade_id")) for c in found if fingerprint(c.source) != stubs.get(c.get("id"))]
+    return [
+        str(notebook.nbgrader(c).get("grade_id"))
+        for c in found
+        if fingerprint(c.source) != stubs.get(c.get("id"))
+    ]
 
 
 def _stamp(nb: NotebookNode) -> dict:

@@ -1,9 +1,10 @@
 """Execute a solution notebook and store its outputs, so that the same sources give the same bytes.
 
-What would differ from run to run is not stored: no timing metadata, no widget state, streams as one piece whatever
-the pieces they arrived in; execution counts are 1, 2, 3, ... The kernel is this Python (not whatever is registered as
-"python3" on the machine), it works in the notebook's folder, LAB_STATIC=1 asks figures to be static, and
-LAB_CLAIMS=hold that what is measured shows what its sentence says.
+What would differ from run to run is not stored: no timing metadata, no widget state, streams as one
+piece whatever the pieces they arrived in; execution counts are 1, 2, 3, ... The kernel is this
+Python (not whatever is registered as "python3" on the machine), it works in the notebook's folder,
+LAB_STATIC=1 asks figures to be static, and LAB_CLAIMS=hold that what is measured shows what its
+sentence says.
 """
 
 import os
@@ -30,7 +31,8 @@ class ThisPython(AsyncKernelManager):
 def execute(root: Path, lab: str, cell_timeout: int = 600) -> bool:
     """Execute solutions/`lab`.ipynb in place; returns whether the file changed.
 
-    cell_timeout: seconds. Raises CourseError, the file left as it was, if a cell raises, hangs or kills the kernel.
+    cell_timeout: seconds. Raises CourseError, the file left as it was, if a cell raises, hangs or
+    kills the kernel.
     """
     path = notebook.solution_path(root, lab)
     nb = notebook.read(path)
@@ -64,4 +66,6 @@ def run(nb: NotebookNode, folder: Path, cell_timeout: int) -> None:
     except (CellExecutionError, CellTimeoutError) as error:
         raise CourseError(f"cell {started[-1].id!r}: {error}") from None
     except DeadKernelError:
-        raise CourseError(f"cell {started[-1].id!r}: the kernel died (a crash, os._exit, or out of memory)") from None
+        raise CourseError(
+            f"cell {started[-1].id!r}: the kernel died (a crash, os._exit, or out of memory)"
+        ) from None

@@ -1,7 +1,8 @@
 """A class's records as files: points as CSV and JSON, JUnit XML, and a page for each student.
 
-    points.csv          student, points, max_points, one column per exercise, what to look at by hand
-    points.json         the same with statuses, failing claims and hints; the keys under which all was graded
+    points.csv          student, points, max_points, one column per exercise, what to check by hand
+    points.json         the same with statuses, failing claims and hints;
+                        the keys under which all was graded
     junit.xml           a suite per student, a case per exercise
     feedback/NAME.html  for the student: points, the failing claim and its hint
 
@@ -26,9 +27,11 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width">
 <title>{lab}: {student}</title>
 <style>
-body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; background: #fff }}
+body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; \
+color: #222; background: #fff }}
 table {{ border-collapse: collapse; width: 100% }}
-th, td {{ text-align: left; vertical-align: top; padding: .4em .8em; border-bottom: 1px solid #ccc }}
+th, td {{ text-align: left; vertical-align: top; padding: .4em .8em; \
+border-bottom: 1px solid #ccc }}
 td.points {{ white-space: nowrap }}
 .all {{ color: #1a6e2e }} .some {{ color: #9c2b00 }}
 </style>
@@ -44,20 +47,27 @@ td.points {{ white-space: nowrap }}
 
 
 def write_all(records: list[dict], out: Path, says: str) -> None:
-    """Write all files into `out`; what an earlier class left in feedback/ goes. says: how notebooks were shut in."""
+    """Write all files into `out`; what an earlier class left in feedback/ goes. says: how
+    notebooks were shut in."""
     write(out / "points.csv", points_csv(records))
-    write(out / "points.json", json.dumps({"isolation": says, "students": records}, indent=1, sort_keys=True) + "\n")
+    write(
+        out / "points.json",
+        json.dumps({"isolation": says, "students": records}, indent=1, sort_keys=True) + "\n",
+    )
     write(out / "junit.xml", junit(records))
     shutil.rmtree(out / "feedback", ignore_errors=True)
     (out / "feedback").mkdir()
     for record in records:
         if record["result"]:
-            write(out / "feedback" / f"{record['student']}.html", page(record["student"], record["result"]))
+            write(
+                out / "feedback" / f"{record['student']}.html",
+                page(record["student"], record["result"]),
+            )
 
 
 def points_csv(records: list[dict]) -> str:
-    """One row per student. Of a notebook that cannot be read, the exercises stay empty, and the last column says why;
-    of one that could not be graded, the points too."""
+    """One row per student. Of a notebook that cannot be read, the exercises stay empty, and the
+    last column says why; of one that could not be graded, the points too."""
     graded = [record["result"] for record in records if record["result"]]
     exercises = [row["id"] for row in graded[0]["exercises"]] if graded else []
     table = io.StringIO()
@@ -72,9 +82,19 @@ def points_csv(records: list[dict]) -> str:
             looks += [f"not in the notebook: {', '.join(lacking)}"] if lacking else []
             if "unreadable" in result:
                 points, looks = [""] * len(points), [f"unreadable: {result['unreadable']}"]
-            to.writerow([name, f"{result['points']:g}", result["max_points"], *points, _cell("; ".join(looks))])
+            to.writerow(
+                [
+                    name,
+                    f"{result['points']:g}",
+                    result["max_points"],
+                    *points,
+                    _cell("; ".join(looks)),
+                ]
+            )
         else:
-            to.writerow([name, "", "", *[""] * len(exercises), _cell(f"not graded: {record['trouble']}")])
+            to.writerow(
+                [name, "", "", *[""] * len(exercises), _cell(f"not graded: {record['trouble']}")]
+            )
     return table.getvalue()
 
 
@@ -91,9 +111,13 @@ def junit(records: list[dict]) -> str:
             suites.append(report.suite(record["result"], record["student"]))
         else:
             name = report.xml_safe(record["student"])
-            suite = ElementTree.SubElement(suites, "testsuite", name=name, tests="1", failures="0", errors="1")
+            suite = ElementTree.SubElement(
+                suites, "testsuite", name=name, tests="1", failures="0", errors="1"
+            )
             case = ElementTree.SubElement(suite, "testcase", classname=name, name="grading")
-            ElementTree.SubElement(case, "error", type="not graded", message=report.xml_safe(record["trouble"]))
+            ElementTree.SubElement(
+                case, "error", type="not graded", message=report.xml_safe(record["trouble"])
+            )
     return report.to_text(suites)
 
 
@@ -107,10 +131,14 @@ def page(student: str, result: dict) -> str:
         text = "<br>".join(html.escape(part) for part in parts if part)
         score = f"{row['points']:g} of {row['max_points']}{' bonus' if row['bonus'] else ''}"
         style = "all" if row["points"] == row["max_points"] else "some"
-        rows.append(f'<tr><td>{html.escape(row["id"])}</td><td class="points {style}">{score}</td><td>{text}</td></tr>')
+        rows.append(
+            f'<tr><td>{html.escape(row["id"])}</td><td class="points '
+            f'{style}">{score}</td><td>{text}</td></tr>'
+        )
     mine = [note for note in result["notes"] if not note.startswith(LOOK)]
     notes = "".join(f"<li>{html.escape(note)}</li>\n" for note in mine)
     return PAGE.format(
         lab=html.escape(result["lab"]), student=html.escape(student), points=result["points"],
-        max_points=result["max_points"], rows="\n".join(rows), notes=f"<ul>\n{notes}</ul>" if notes else "",
+        max_points=result["max_points"], rows="\n".join(rows),
+        notes=f"<ul>\n{notes}</ul>" if notes else "",
     )  # fmt: skip

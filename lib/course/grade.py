@@ -1,15 +1,18 @@
-"""Grade one notebook: merge it, run it through nbval, give points per claim, and once more without what got stuck.
+"""Grade one notebook: merge it, run it through nbval, give points per claim, and once more without
+what got stuck.
 
-Points come from the checks: each appends {"points", "max_points", "message"} to LAB_REPORT, and what was appended
-while a check cell ran belongs to that cell, within the points of its metadata. An answer that hangs or kills the
-kernel would take all later exercises with it, so it is replaced by the stub and the rest runs again in a fresh kernel:
+Points come from the checks: each appends {"points", "max_points", "message"} to LAB_REPORT, and
+what was appended while a check cell ran belongs to that cell, within the points of its metadata. An
+answer that hangs or kills the kernel would take all later exercises with it, so it is replaced by
+the stub and the rest runs again in a fresh kernel:
 
     run 1   setup  A ok   B hangs                   -> B: timeout
     run 2   setup  A      B's stub   C ok   D ok    -> every other exercise keeps its points
 
-Each exercise can be dropped once, and all runs together end at the total limit. Every run is shut in (sandbox.py).
-Not proof against hostile code: an answer runs in the same process as its check and can forge a report line. What of
-that was seen (tamper.py; a check that reports twice, or all points and then raises) stands in a note "look by hand".
+Each exercise can be dropped once, and all runs together end at the total limit. Every run is shut
+in (sandbox.py). Not proof against hostile code: an answer runs in the same process as its check and
+can forge a report line. What of that was seen (tamper.py; a check that reports twice, or all points
+and then raises) stands in a note "look by hand".
 """
 
 import re
@@ -21,9 +24,13 @@ from . import answers, merge, nbval_run, notebook, sandbox, temporary
 from .nbval_run import Cell
 from .notebook import CourseError, Exercise
 
-NOT_WRITTEN = "not written yet"  # the message of a check whose exercise still raises NotImplementedError
+NOT_WRITTEN = (
+    "not written yet"  # the message of a check whose exercise still raises NotImplementedError
+)
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
-DIFFER = "Cell outputs differ"  # what nbval says of a check that printed something else than all points
+DIFFER = (
+    "Cell outputs differ"  # what nbval says of a check that printed something else than all points
+)
 RAISED = re.compile(r"\brank \d+ raised ")
 LOOK = "look by hand: "  # how a note begins that is meant for the instructor
 BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|[^\s'\"]*/lab-(?:run|grade)-\w+")
@@ -41,14 +48,16 @@ def grade_notebook(
 ) -> dict:
     """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
 
-    limits: what its code may use. hidden: folders, besides the course's, that it finds empty where this machine can
-    have that. held: how it is shut in, by default in the strongest way that works here.
+    limits: what its code may use. hidden: folders, besides the course's, that it finds empty where
+    this machine can have that. held: how it is shut in, by default in the strongest way that works
+    here.
 
-    Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus", "status",
-    "message", "hint"}], "notes": [str]}. A bonus exercise adds to "points" and not to "max_points". Statuses: "passed",
-    "failed", "not written yet", "error", "timeout", "kernel died", "missing".
-    A notebook that cannot be read, or is none of this lab, earns 0 points, and "unreadable" says why; CourseError is
-    raised only if the grader itself cannot work.
+    Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus",
+    "status", "message", "hint"}], "notes": [str]}. A bonus exercise adds to "points" and not to
+    "max_points". Statuses: "passed", "failed", "not written yet", "error", "timeout", "kernel
+    died", "missing".
+    A notebook that cannot be read, or is none of this lab, earns 0 points, and "unreadable" says
+    why; CourseError is raised only if the grader itself cannot work.
     """
     (lab,) = notebook.labs(root, [lab])
     canonical = notebook.read(notebook.solution_path(root, lab))
@@ -62,39 +71,60 @@ def grade_notebook(
         return nothing(lab, root, trouble)
     merged = merge.merge(canonical, cells)
     if exercises and len(merged.missing) == len(merged.stubs):
-        return nothing(lab, root, "none of this lab's answer cells was found: is it the notebook of another lab?")
+        return nothing(
+            lab,
+            root,
+            "none of this lab's answer cells was found: is it the notebook of another lab?",
+        )
     shut_in = {"limits": limits, "hidden": [root, *hidden], "held": held}
     rows = _run_until_done(exercises, merged, cell_timeout, total_timeout, shut_in)
     return _result(lab, exercises, rows, merged.notes)
 
 
 def nothing(lab: str, root: Path, trouble: str) -> dict:
-    """The result of a student of whom there is nothing that can be read; `trouble` says why. 0 points."""
+    """The result of a student of whom there is nothing that can be read; `trouble` says
+    why. 0 points."""
     (lab,) = notebook.labs(root, [lab])
     exercises = notebook.exercises(notebook.read(notebook.solution_path(root, lab)))
-    rows = {exercise.id: _row(exercise, 0, "missing", "the notebook cannot be read") for exercise in exercises}
+    rows = {
+        exercise.id: _row(exercise, 0, "missing", "the notebook cannot be read")
+        for exercise in exercises
+    }
     return {**_result(lab, exercises, rows, [plain(trouble)]), "unreadable": plain(trouble)}
 
 
 def _run_until_done(
-    exercises: list[Exercise], merged: merge.Merged, cell_timeout: float, total_timeout: float, shut_in: dict
+    exercises: list[Exercise],
+    merged: merge.Merged,
+    cell_timeout: float,
+    total_timeout: float,
+    shut_in: dict,
 ) -> dict:
-    """Rows by exercise id. A row once written stands: a later run only adds what earlier ones did not reach."""
+    """Rows by exercise id. A row once written stands: a later run only adds what earlier
+    ones did not reach."""
     deadline = time.monotonic() + total_timeout
     rows, dropped = {}, set()
     while True:
         with temporary.folder("lab-grade-") as folder:
             path = folder / "graded.ipynb"
             notebook.write(merged.notebook, path)
-            run = nbval_run.run(path, cell_timeout, max(0.0, deadline - time.monotonic()), **shut_in)
+            run = nbval_run.run(
+                path, cell_timeout, max(0.0, deadline - time.monotonic()), **shut_in
+            )
         stuck = run.stopped_at and _blame(run.stopped_at, merged)
         for exercise in exercises:
             if exercise.check.id in run.cells or exercise.id == stuck:
                 rows.setdefault(exercise.id, _judge(exercise, run, merged, exercise.id == stuck))
-        merged.notes += [n for n in [*_setup_trouble(run, merged), *_odd(exercises, run)] if n not in merged.notes]
+        merged.notes += [
+            n
+            for n in [*_setup_trouble(run, merged), *_odd(exercises, run)]
+            if n not in merged.notes
+        ]
         if run.cut:
             late = f"not graded: the total limit of {total_timeout:g} s was reached first"
-            return {exercise.id: _row(exercise, 0, "timeout", late) for exercise in exercises} | rows
+            return {
+                exercise.id: _row(exercise, 0, "timeout", late) for exercise in exercises
+            } | rows
         if run.stopped_at is None:
             return rows
         if stuck is None or stuck in dropped:
@@ -105,7 +135,8 @@ def _run_until_done(
 
 
 def _blame(cell: Cell, merged: merge.Merged) -> str | None:
-    """The exercise in which `cell` got stuck; for one of our set-up cells, the exercise before it, if any."""
+    """The exercise in which `cell` got stuck; for one of our set-up cells, the exercise
+    before it, if any."""
     ids = [cell.id for cell in merged.notebook.cells]
     before = None
     for exercise in notebook.exercises(merged.notebook):
@@ -118,7 +149,8 @@ def _blame(cell: Cell, merged: merge.Merged) -> str | None:
 def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: bool) -> dict:
     """One exercise's row from one run: points by its check's report, status by what happened."""
     check = run.cells.get(exercise.check.id)
-    report = _verdicts(check)[-1:]  # a check reports once, after all that an answer can do meanwhile
+    # a check reports once, after all that an answer can do meanwhile
+    report = _verdicts(check)[-1:]
     points = min(exercise.points, sum(_number(line.get("points")) for line in report))
     if _contradicts_itself(exercise, check):
         points = 0
@@ -144,8 +176,8 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
 def _with_place(line: dict, exercise: Exercise, merged: merge.Merged) -> str:
     """The message of a report line, and which line of the answer it speaks of.
 
-    Of an answer that did not return, that line is where it happened to be stopped: told is the loop around it. And
-    where several ranks raise, it is chance whose error comes first.
+    Of an answer that did not return, that line is where it happened to be stopped: told is the loop
+    around it. And where several ranks raise, it is chance whose error comes first.
     """
     message, where = str(line["message"]), str(line.get("where") or "")
     if RAISED.search(message):
@@ -154,7 +186,10 @@ def _with_place(line: dict, exercise: Exercise, merged: merge.Merged) -> str:
     if number and ("has not returned" in message or "no progress" in message):
         ids = {cell.id for cell in exercise.answers}
         sources = [cell.source for cell in merged.notebook.cells if cell.id in ids]
-        where = next(filter(None, (merge.loop_at(source, int(number[1]), where) for source in sources)), where)
+        where = next(
+            filter(None, (merge.loop_at(source, int(number[1]), where) for source in sources)),
+            where,
+        )
     return f"{message.removesuffix('; it was in')}, {where}" if where else message
 
 
@@ -163,7 +198,8 @@ def _verdicts(cell: Cell | None) -> list[dict]:
 
 
 def _contradicts_itself(exercise: Exercise, check: Cell | None) -> bool:
-    """All points reported, yet the cell raised, hung or died. A check does that before it reports, or with fewer."""
+    """All points reported, yet the cell raised, hung or died. A check does that before it reports,
+    or with fewer."""
     given = [_number(line.get("points")) >= exercise.points for line in _verdicts(check)[-1:]]
     return given == [True] and not (check.outcome == "passed" or check.message == DIFFER)
 
@@ -183,12 +219,14 @@ def _odd(exercises: list[Exercise], run: nbval_run.Run) -> list[str]:
 
 
 def _number(value) -> float:
-    """`value` if it is a number of points, else 0: NaN, negative numbers and anything else a report line may hold."""
+    """`value` if it is a number of points, else 0: NaN, negative numbers and anything else a report
+    line may hold."""
     return value if isinstance(value, (int, float)) and value >= 0 else 0
 
 
 def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
-    """A note for each of our own cells that raised. Before the first answer ran, it is the environment: CourseError."""
+    """A note for each of our own cells that raised. Before the first answer ran, it is the
+    environment: CourseError."""
     notes, answered = [], False
     for cell in merged.notebook.cells:
         answered |= notebook.role(cell) == "answer"
@@ -196,7 +234,8 @@ def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
         if ran and ran.outcome != "passed" and notebook.role(cell) in ("setup", ""):
             if not answered:
                 raise CourseError(
-                    f"set-up cell {cell.id!r} of the course fails here, nothing was graded: {ran.message}"
+                    f"set-up cell {cell.id!r} of the course fails here, nothing was graded: "
+                    f"{ran.message}"
                 )
             notes.append(f"{cell.id}: set-up cell failed after your answers: {ran.message}")
     return notes
@@ -216,7 +255,9 @@ def _row(exercise: Exercise, points: float, status: str, message: str, hint: str
 
 def plain(message: str) -> str:
     """One line, safe in a terminal, at most 500 characters, the same on every run."""
-    text = "".join(c if c.isprintable() else "?" for c in " ".join(BY_CHANCE.sub("...", message).split()))
+    text = "".join(
+        c if c.isprintable() else "?" for c in " ".join(BY_CHANCE.sub("...", message).split())
+    )
     return text if len(text) <= 500 else f"{text[:497]}..."
 
 

@@ -1,15 +1,19 @@
-"""What `make setup` runs: it creates the environment, and installs torch and the rest of the course into it.
+"""What `make setup` runs: it creates the environment, and installs torch and the rest of the course
+into it.
 
-    python3 lib/course/install.py environment .venv                    an empty environment, if this Python is supported
-    .venv/bin/python lib/course/install.py packages 2.13.0 dev [INDEX] torch from INDEX, or as `choose` decides
+    python3 lib/course/install.py environment .venv  an empty environment, if this Python is
+                                                     supported
+    .venv/bin/python lib/course/install.py packages 2.13.0 dev [INDEX] torch from INDEX, or as
+    `choose` decides
 
 Both run in the folder of pyproject.toml. A release has this file too.
 
-On the default index, PyTorch for Linux brings the CUDA libraries along, which a machine without an NVIDIA GPU cannot
-use. On such a machine `choose` therefore takes the CPU build, provided that PyTorch's own index for it answers.
+On the default index, PyTorch for Linux brings the CUDA libraries along, which a machine without an
+NVIDIA GPU cannot use. On such a machine `choose` therefore takes the CPU build, provided that
+PyTorch's own index for it answers.
 
-Nothing is installed yet when this program runs, so it needs only the standard library. It also has to run on an old
-Python in order to report that it is too old, so its syntax is that of Python 3.6.
+Nothing is installed yet when this program runs, so it needs only the standard library. It also has
+to run on an old Python in order to report that it is too old, so its syntax is that of Python 3.6.
 """
 
 import ast
@@ -28,20 +32,33 @@ import urllib.request
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 SECONDS = 3  # the time that an index has to answer
-DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")
-# torch 2.13.0 for Python 3.11 on Linux x86-64, with the rest of the course: the wheels, and then the environment.
+DRIVER_FILES = (
+    "/proc/driver/nvidia/version",
+    "/dev/nvidia0",
+    "/dev/nvidiactl",
+    "/usr/lib/wsl/lib/libcuda.so.1",
+)
+# torch 2.13.0 for Python 3.11 on Linux x86-64, with the rest of the course: the wheels, and then
+# the environment.
 CPU_SIZE = "about 0.4 GB to download and 1.5 GB on disk"
 CUDA_SIZE = "about 3 GB to download and 8 GB on disk"
-LOCAL = ("find-links", "extra-index-url", "no-index")  # settings with which pip may do without its index
+# settings with which pip may do without its index
+LOCAL = (
+    "find-links",
+    "extra-index-url",
+    "no-index",
+)
 AGAIN = "Then repeat the command."
 
 
 def main(arguments):
-    """Run one of the two commands above. It ends with one sentence if there is something that the user has to fix."""
+    """Run one of the two commands above. It ends with one sentence if there is something that the
+    user has to fix."""
     command, *rest = arguments
     if not os.access(".", os.W_OK):
         sys.exit(
-            f"{os.getcwd()} cannot be written to: copy the course to a folder of your own, and run the command there."
+            f"{os.getcwd()} cannot be written to: copy the course to a folder of your own, and run "
+            f"the command there."
         )
     try:
         {"environment": make_environment, "packages": install_packages}[command](*rest)
@@ -55,16 +72,21 @@ def make_environment(folder):
         sys.exit(f"{refused()}: {another_python()}")
     if importlib.util.find_spec("ensurepip") is None:
         package = f"python3.{sys.version_info[1]}-venv"
-        text = f"{sys.executable} cannot create an environment, because it has no ensurepip: install it (on Debian and"
+        text = (
+            f"{sys.executable} cannot create an environment, because it has no ensurepip: install "
+            f"it (on Debian and"
+        )
         sys.exit(f"{text} Ubuntu with `apt-get install {package}`). {AGAIN}")
     print(f"creating {folder}", flush=True)
     if subprocess.call([sys.executable, "-m", "venv", folder]):
-        shutil.rmtree(folder, ignore_errors=True)  # half an environment would be taken for one the next time
+        # half an environment would be taken for one the next time
+        shutil.rmtree(folder, ignore_errors=True)
         sys.exit(f"{folder} could not be created, for the reason above: fix that. {AGAIN}")
 
 
 def install_packages(torch, extras, given=""):
-    """Install this release of torch, and then the course with these extras, for the Python that runs this.
+    """Install this release of torch, and then the course with these extras, for the Python that
+    runs this.
 
     given: the index that the user wants torch from; "" leaves the decision to `choose`.
     """
@@ -81,24 +103,35 @@ def install_packages(torch, extras, given=""):
     print(f"PyTorch {told}", flush=True)
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
     pip += [] if sys.stderr.isatty() else ["--quiet"]  # its progress bars are for a terminal
-    for what in ([f"torch=={torch}", *(["--index-url", index] if index else [])], ["-e", f".[{extras}]"]):
+    for what in (
+        [f"torch=={torch}", *(["--index-url", index] if index else [])],
+        ["-e", f".[{extras}]"],
+    ):
         if subprocess.call(pip + what):
-            sys.exit(f"pip could not run `install {' '.join(what)}`, for the reason above: fix that. {AGAIN}")
+            sys.exit(
+                f"pip could not run `install {' '.join(what)}`, for the reason above: fix that. "
+                f"{AGAIN}"
+            )
     size = subprocess.check_output(["du", "-sh", sys.prefix], text=True).split()[0]
     print(f"{sys.prefix} is ready: {size}, {time.time() - begin:.0f} s")
 
 
 def choose(given, settings):
-    """Decide where torch comes from: (the index's URL, "" for the one that pip uses; the reason, and how much it is).
+    """Decide where torch comes from: (the index's URL, "" for the one that pip uses; the reason,
+    and how much it is).
 
     given: the index that the user asked for, which is always taken.
-    settings: pip's. If they name an index, that one is used, because it was chosen for this machine.
+    settings: pip's. If they name an index, that one is used, because it was chosen for this
+    machine.
     """
     either = f"the CPU build is {CPU_SIZE}, one with CUDA {CUDA_SIZE}."
     if given:
         return given, f"comes from {public(given)}, as TORCH_INDEX asks: {either}"
     if own_index(settings):
-        return "", f"comes from {public(own_index(settings))}, the index in pip's settings: {either}"
+        return (
+            "",
+            f"comes from {public(own_index(settings))}, the index in pip's settings: {either}",
+        )
     if sys.platform != "linux":
         return "", f"comes from pip's index, which has the CPU build for this system: {CPU_SIZE}."
     found = driver()
@@ -106,21 +139,32 @@ def choose(given, settings):
         return "", f"comes with CUDA, because there is an NVIDIA driver ({found}): {CUDA_SIZE}."
     wrong = unreachable(CPU_INDEX, settings)
     if not wrong:
-        why = f"comes from {CPU_INDEX}, as a CPU build, because no NVIDIA driver was found: {CPU_SIZE}. If machines"
-        return CPU_INDEX, f"{why} with GPUs share this folder, use `make setup TORCH_INDEX={default_index()}` instead."
+        why = (
+            f"comes from {CPU_INDEX}, as a CPU build, because no NVIDIA driver was found: "
+            f"{CPU_SIZE}. If machines"
+        )
+        return (
+            CPU_INDEX,
+            f"{why} with GPUs share this folder, use `make setup TORCH_INDEX={default_index()}` "
+            f"instead.",
+        )
     why = f"comes from pip's index, because {CPU_INDEX}, which has the CPU build, cannot be reached"
     return (
         "",
-        f"{why} ({reason(wrong)}). It usually has the CUDA build: {CUDA_SIZE}. TORCH_INDEX=URL names another index.",
+        f"{why} ({reason(wrong)}). It usually has the CUDA build: {CUDA_SIZE}. TORCH_INDEX=URL "
+        f"names another index.",
     )
 
 
 def driver():
-    """The file, library or program that shows that this machine has an NVIDIA driver; "" if there is none."""
+    """The file, library or program that shows that this machine has an NVIDIA driver; "" if
+    there is none."""
     for path in DRIVER_FILES:
         if os.path.exists(path):
             return path
-    try:  # in some containers, and on a Jetson, the library is all there is; that of a CUDA toolkit finds no GPU
+    # in some containers, and on a Jetson, the library is all there is; that of a CUDA toolkit finds
+    # no GPU
+    try:
         import ctypes  # a Python that was built without libffi has none
 
         if ctypes.CDLL("libcuda.so.1").cuInit(0) == 0:
@@ -128,26 +172,37 @@ def driver():
     except (ImportError, OSError, AttributeError):
         pass
     try:
-        asked = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+        asked = subprocess.run(
+            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10
+        )
         return "nvidia-smi" if asked.returncode == 0 and asked.stdout.startswith(b"GPU ") else ""
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
 def unused_gpu():
-    """What to say if the torch that is installed is a CPU build, and there is an NVIDIA driver; else ""."""
+    """What to say if the torch that is installed is a CPU build, and there is an NVIDIA
+    driver; else ""."""
     if not (installed_torch().endswith("+cpu") and driver()):
         return ""
-    return f" It is a CPU build, so the GPUs here are not used: to use them, delete {sys.prefix} and run `make setup`."
+    return (
+        f" It is a CPU build, so the GPUs here are not used: to use them, delete {sys.prefix} and "
+        f"run `make setup`."
+    )
 
 
 def pip_settings():
-    """What pip reads from its files and from PIP_... in the environment: {"index-url": ..., "proxy": ...}."""
+    """What pip reads from its files and from PIP_... in the environment: {"index-url": ...,
+    "proxy": ...}."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    listed = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ).stdout
     found = {}
     for section in ("global.", "install.", ":env:."):  # in this order, a later one overrides
-        for name, _, value in (line.partition("=") for line in listed.splitlines() if line.startswith(section)):
+        for name, _, value in (
+            line.partition("=") for line in listed.splitlines() if line.startswith(section)
+        ):
             found[name[len(section) :]] = ast.literal_eval(value)
     return found
 
@@ -159,31 +214,51 @@ def own_index(settings):
 
 
 def default_index():
-    """The index that pip uses if its settings name none, as its help says; "" if that is not found there."""
-    command = [sys.executable, "-m", "pip", "install", "--isolated", "--help"]  # without the environment's settings
+    """The index that pip uses if its settings name none, as its help says; "" if that is
+    not found there."""
+    # without the environment's settings
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--isolated",
+        "--help",
+    ]
     without = {**os.environ, "PIP_CONFIG_FILE": os.devnull}  # and without those of files
-    told = subprocess.run(command, env=without, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    told = subprocess.run(
+        command, env=without, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ).stdout
     found = re.search(r"--index-url <url> [^(]*\(default (\S+)\)", " ".join(told.split()))
     return found.group(1) if found else ""
 
 
 def require_network(indexes, settings):
-    """Stop with one sentence if there is no way to one of the indexes, and pip has no other place to look."""
+    """Stop with one sentence if there is no way to one of the indexes, and pip has no other
+    place to look."""
     if any(map(settings.get, LOCAL)):
         return
     for index in filter(None, indexes):
         wrong = unreachable(index, settings)
-        if isinstance(wrong, OSError):  # an index that is merely slow, or refuses us, is left to pip
-            text = f"{public(index)} cannot be reached ({reason(wrong)}): connect this machine to the network, set"
-            text += " HTTPS_PROXY if it needs a proxy, or name another index (PIP_INDEX_URL; for torch TORCH_INDEX)."
+        # an index that is merely slow, or refuses us, is left to pip
+        if isinstance(wrong, OSError):
+            text = (
+                f"{public(index)} cannot be reached ({reason(wrong)}): connect this machine to the "
+                f"network, set"
+            )
+            text += (
+                " HTTPS_PROXY if it needs a proxy, or name another index (PIP_INDEX_URL; for torch "
+                "TORCH_INDEX)."
+            )
             sys.exit(f"{text} {AGAIN}")
 
 
 def unreachable(index, settings, seconds=SECONDS):
     """Why an index does not answer, after at most `seconds`; None if it does.
 
-    An OSError means that there is no way to it; a text is any other reason. The request takes the proxy that pip would
-    take. It does not check certificates, because nothing of the answer is used: pip checks them when it downloads.
+    An OSError means that there is no way to it; a text is any other reason. The request takes the
+    proxy that pip would take. It does not check certificates, because nothing of the answer is
+    used: pip checks them when it downloads.
     """
     if not index.startswith(("http://", "https://")):
         return None
@@ -196,11 +271,14 @@ def unreachable(index, settings, seconds=SECONDS):
         except urllib.error.HTTPError as error:
             told.append(str(error))
         except urllib.error.URLError as error:
-            told.append(str(error.reason) if isinstance(error.reason, ssl.SSLError) else error.reason)
+            told.append(
+                str(error.reason) if isinstance(error.reason, ssl.SSLError) else error.reason
+            )
         except Exception as error:
             told.append(str(error) or type(error).__name__)
 
-    thread = threading.Thread(target=ask, daemon=True)  # looking up a name may take longer than any timeout says
+    # looking up a name may take longer than any timeout says
+    thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(seconds)
     late = not told or isinstance(told[0], socket.timeout)
@@ -208,11 +286,14 @@ def unreachable(index, settings, seconds=SECONDS):
 
 
 def request(url, proxy, seconds):
-    """Ask for a page, through `proxy` if there is one, else as the environment says. Raises if there is no answer."""
+    """Ask for a page, through `proxy` if there is one, else as the environment says. Raises if
+    there is no answer."""
     proxies = urllib.request.getproxies()
     every = proxy or proxies.get("all")
     if every:
-        proxies = {"http": every, "https": every} if proxy else {"http": every, "https": every, **proxies}
+        proxies = (
+            {"http": every, "https": every} if proxy else {"http": every, "https": every, **proxies}
+        )
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     handlers = urllib.request.ProxyHandler(proxies), urllib.request.HTTPSHandler(context=context)
@@ -261,7 +342,10 @@ def another_python():
     for name in (f"python3.{minor}" for minor in reversed(pythons())):
         if shutil.which(name) and not subprocess.call([name, "-c", ""], stderr=subprocess.DEVNULL):
             return f"add PYTHON={name} to the command."
-    return "install one of these and add PYTHON=its-path to the command, or use conda and environment.yml."
+    return (
+        "install one of these and add PYTHON=its-path to the command, or use conda and "
+        "environment.yml."
+    )
 
 
 if __name__ == "__main__":

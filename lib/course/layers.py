@@ -1,9 +1,12 @@
-"""A layered drawing of a graph without circles: who stands where, so that few arrows cross (Sugiyama et al. 1981).
+"""A layered drawing of a graph without circles: who stands where, so that few arrows cross
+(Sugiyama et al. 1981).
 
-1. rows      a node stands above all that it points at; with more arrows to it than from it, as high as they allow
-2. bends     an arrow that passes rows has a place in each of them, so that it runs between the nodes
-3. order     of a row: by the mean place of the neighbours, then neighbours exchanged; the fewest crossings stay
-4. places    as near to the mean of the neighbours as the order and the widths allow
+1. rows    a node stands above all that it points at; with more arrows to it than from it, as high
+           as they allow
+2. bends   an arrow that passes rows has a place in each of them, so that it runs between the nodes
+3. order   of a row: by the mean place of the neighbours, then neighbours exchanged; the fewest
+           crossings stay
+4. places  as near to the mean of the neighbours as the order and the widths allow
 """
 
 import functools
@@ -35,7 +38,8 @@ def rows_of(graph: Graph) -> dict[str, int]:
         return 1 + max(map(lowest, graph[node]), default=-1)
 
     rows = {node: lowest(node) for node in graph}
-    for node in sorted(rows, key=rows.get, reverse=True):  # from above: what points at it has its row already
+    # from above: what points at it has its row already
+    for node in sorted(rows, key=rows.get, reverse=True):
         above = [rows[other] for other in graph if node in graph[other]]
         if len(above) > len(graph[node]):
             rows[node] = min(above) - 1
@@ -43,7 +47,8 @@ def rows_of(graph: Graph) -> dict[str, int]:
 
 
 class Layers:
-    """A graph, laid out. rows: the nodes of each row from left to right, the lowest row first; x: {node: its middle}.
+    """A graph, laid out. rows: the nodes of each row from left to right, the lowest row first; x:
+    {node: its middle}.
 
     Bends are nodes, too: (node, other, row). lines: for each arrow [node, bend, ..., other].
     """
@@ -60,7 +65,10 @@ class Layers:
             for bend in bends:
                 self.rows[bend[-1]].append(bend)
             self.lines.append([high, *bends, low])
-        self.gap, self.width = gap, {node: widths.get(node, 0.0) for row in self.rows for node in row}
+        self.gap, self.width = (
+            gap,
+            {node: widths.get(node, 0.0) for row in self.rows for node in row},
+        )
         steps = [step for line in self.lines for step in itertools.pairwise(line)]
         self.below = {node: [low for high, low in steps if high == node] for node in self.width}
         self.above = {node: [high for high, low in steps if low == node] for node in self.width}
@@ -77,7 +85,9 @@ class Layers:
                 share = {node: i / len(r) for r in self.rows for i, node in enumerate(r)}
                 row.sort(key=lambda node: mean([share[n] for n in near[node]] or [share[node]]))
             self.exchange()
-            best = min(best, (self.crossings(), [list(row) for row in self.rows]), key=lambda one: one[0])
+            best = min(
+                best, (self.crossings(), [list(row) for row in self.rows]), key=lambda one: one[0]
+            )
         self.rows = best[1]
 
     def exchange(self):
@@ -93,13 +103,24 @@ class Layers:
 
     def crossed(self, a, b, place):
         """How many arrows of a cross arrows of b, where a stands left of b."""
-        pairs = [pair for near in (self.below, self.above) for pair in itertools.product(near[a], near[b])]
+        pairs = [
+            pair
+            for near in (self.below, self.above)
+            for pair in itertools.product(near[a], near[b])
+        ]
         return sum(place[m] > place[n] for m, n in pairs)
 
     def crossings(self) -> int:
         """How often arrows cross."""
         place = self.place()
-        return sum(self.crossed(a, b, place) for row in self.rows for a, b in itertools.combinations(row, 2)) // 2
+        return (
+            sum(
+                self.crossed(a, b, place)
+                for row in self.rows
+                for a, b in itertools.combinations(row, 2)
+            )
+            // 2
+        )
 
     def place(self):
         return {node: i for row in self.rows for i, node in enumerate(row)}
@@ -108,21 +129,27 @@ class Layers:
         x = dict.fromkeys(self.width, 0.0)
         for sweep in range(SWEEPS):
             for row in self.rows if sweep % 2 else self.rows[::-1]:
-                near = [[x[n] for n in self.below[node] + self.above[node]] or [x[node]] for node in row]
+                near = [
+                    [x[n] for n in self.below[node] + self.above[node]] or [x[node]] for node in row
+                ]
                 x |= zip(row, self.apart(row, map(mean, near)), strict=True)
         return x
 
     def apart(self, row, wanted):
-        """The places nearest to those wanted, by least squares, in which the nodes of a row keep order and distance."""
+        """The places nearest to those wanted, by least squares, in which the nodes of a row keep
+        order and distance."""
         steps = [(self.width[a] + self.width[b]) / 2 + self.gap for a, b in itertools.pairwise(row)]
         offsets = [0.0, *itertools.accumulate(steps)]
-        blocks = []  # of neighbours that touch: each block stands at the mean of what its nodes want
+        # of neighbours that touch: each block stands at the mean of what its nodes want
+        blocks = []
         for want, offset in zip(wanted, offsets, strict=True):
             blocks.append([want - offset])
             while len(blocks) > 1 and mean(blocks[-2]) > mean(blocks[-1]):
                 last = blocks.pop()
                 blocks[-1] += last
-        return [mean(block) + offset for block in blocks for _ in block for offset in [offsets.pop(0)]]
+        return [
+            mean(block) + offset for block in blocks for _ in block for offset in [offsets.pop(0)]
+        ]
 
 
 def mean(values):

@@ -1,8 +1,10 @@
-"""What must hold for a solution notebook so that a green nbval run means something, and its bytes stay stable.
+"""What must hold for a solution notebook so that a green nbval run means something, and its bytes
+stay stable.
 
-nbval passes in silence: a reference that was never executed, an unknown %magic (it skips the whole cell), a failing
-!command, an output nobody tagged. A stored output that holds an address, a path or a time fails on the next machine.
-Each rule below is a function of a notebook and yields findings; each is proved able to fail in tests/course.
+nbval passes in silence: a reference that was never executed, an unknown %magic (it skips the whole
+cell), a failing !command, an output nobody tagged. A stored output that holds an address, a path or
+a time fails on the next machine. Each rule below is a function of a notebook and yields findings;
+each is proved able to fail in tests/course.
 """
 
 import ast
@@ -17,7 +19,13 @@ from . import notebook
 
 LINES = 15  # of a code cell that is neither answer nor check
 MAGICS = {"matplotlib", "load_ext", "autoreload", "time", "timeit"}
-SWITCHES = {"skip-execution", "raises-exception", "nbval-raises-exception", "nbval-skip", "nbval-ignore-output"}
+SWITCHES = {
+    "skip-execution",
+    "raises-exception",
+    "nbval-raises-exception",
+    "nbval-skip",
+    "nbval-ignore-output",
+}
 VOLATILE = {
     "a path of one machine": r"/(tmp|var/folders|private/var|home|root|Users)/",
     "a kernel's file name": r"ipykernel_\d+|<ipython-input-",
@@ -64,13 +72,21 @@ def _counts(code: list[NotebookNode]) -> Iterator[Finding]:
     for position, cell in enumerate(code, 1):
         if cell.execution_count != position:
             text = f"execution count is {cell.execution_count}, must be {position}"
-            yield Finding(cell.id, f"{text}: nbval compares nothing that was not executed; run `make notebooks`")
+            yield Finding(
+                cell.id,
+                f"{text}: nbval compares nothing that was not executed; run `make notebooks`",
+            )
 
 
 def _notebook(nb: NotebookNode) -> Iterator[Finding]:
     if "widgets" in nb.metadata:
-        yield Finding("", "metadata.widgets is stored, which many viewers cannot show: run `make notebooks`")
-    for key, want in (("kernelspec", notebook.KERNELSPEC), ("language_info", notebook.LANGUAGE_INFO)):
+        yield Finding(
+            "", "metadata.widgets is stored, which many viewers cannot show: run `make notebooks`"
+        )
+    for key, want in (
+        ("kernelspec", notebook.KERNELSPEC),
+        ("language_info", notebook.LANGUAGE_INFO),
+    ):
         if nb.metadata.get(key) != want:
             yield Finding("", f"metadata.{key} is not the course's: run `make notebooks`")
     for cell in nb.cells:
@@ -81,19 +97,26 @@ def _notebook(nb: NotebookNode) -> Iterator[Finding]:
 def _points(nb: NotebookNode) -> Iterator[Finding]:
     points = sum(exercise.points for exercise in notebook.exercises(nb) if not exercise.bonus)
     if points != 100:
-        yield Finding("", f"the required exercises have {points} points in all, a complete lab has 100", warning=True)
+        yield Finding(
+            "",
+            f"the required exercises have {points} points in all, a complete lab has 100",
+            warning=True,
+        )
 
 
 def _switches(cell: NotebookNode) -> Iterator[Finding]:
     """Tags and comments that make nbval look away."""
     lines = [line.strip() for line in cell.source.splitlines()]
-    comments = {line.lstrip("# ").lower().replace("_", "-") for line in lines if line.startswith("#")}
+    comments = {
+        line.lstrip("# ").lower().replace("_", "-") for line in lines if line.startswith("#")
+    }
     for name in sorted(SWITCHES & (set(cell.metadata.get("tags", [])) | comments)):
         yield Finding(cell.id, f"{name} makes nbval pass whatever the cell does: take it out")
 
 
 def _commands(cell: NotebookNode) -> Iterator[Finding]:
-    """%magics and !commands, found in what IPython makes of the cell, so that % in a string is none."""
+    """%magics and !commands, found in what IPython makes of the cell, so that % in
+    a string is none."""
     try:
         tree = ast.parse(TransformerManager().transform_cell(cell.source))
     except SyntaxError as error:
@@ -102,13 +125,26 @@ def _commands(cell: NotebookNode) -> Iterator[Finding]:
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        if not (isinstance(node.func.value, ast.Call) and ast.unparse(node.func.value) == "get_ipython()"):
+        if not (
+            isinstance(node.func.value, ast.Call)
+            and ast.unparse(node.func.value) == "get_ipython()"
+        ):
             continue
-        name = ast.literal_eval(node.args[0]) if node.args and isinstance(node.args[0], ast.Constant) else ""
+        name = (
+            ast.literal_eval(node.args[0])
+            if node.args and isinstance(node.args[0], ast.Constant)
+            else ""
+        )
         if node.func.attr in ("system", "getoutput"):
-            yield Finding(cell.id, f"!{name}: nbval passes a command that fails; call it from Python with check=True")
+            yield Finding(
+                cell.id,
+                f"!{name}: nbval passes a command that fails; call it from Python with check=True",
+            )
         elif node.func.attr in ("run_line_magic", "run_cell_magic") and name not in MAGICS:
-            yield Finding(cell.id, f"%{name}: nbval passes a cell whose magic is unknown; known are {sorted(MAGICS)}")
+            yield Finding(
+                cell.id,
+                f"%{name}: nbval passes a cell whose magic is unknown; known are {sorted(MAGICS)}",
+            )
 
 
 def _outputs(cell: NotebookNode) -> Iterator[Finding]:
@@ -120,9 +156,13 @@ def _outputs(cell: NotebookNode) -> Iterator[Finding]:
         data = output.get("data", {})
         if WIDGET in data:
             yield Finding(
-                cell.id, "a widget is stored, which is dead without its kernel: show a figure with LAB_STATIC=1"
+                cell.id,
+                "a widget is stored, which is dead without its kernel: show a figure with "
+                "LAB_STATIC=1",
             )
-        text = [output.get("text", "")] + [str(value) for kind, value in data.items() if kind not in BINARY]
+        text = [output.get("text", "")] + [
+            str(value) for kind, value in data.items() if kind not in BINARY
+        ]
         for what, pattern in VOLATILE.items():
             if match := re.search(pattern, "\n".join(text)):
                 yield Finding(cell.id, f"the stored output holds {what}: {match[0]!r}")
@@ -135,15 +175,22 @@ def _outputs(cell: NotebookNode) -> Iterator[Finding]:
 def _length(cell: NotebookNode) -> Iterator[Finding]:
     lines = sum(bool(line.strip()) for line in cell.source.splitlines())
     if lines > LINES and notebook.role(cell) not in ("answer", "check"):
-        yield Finding(cell.id, f"{lines} lines of code; about {LINES} can be read in a notebook", warning=True)
+        yield Finding(
+            cell.id, f"{lines} lines of code; about {LINES} can be read in a notebook", warning=True
+        )
 
 
 def _check(exercise: notebook.Exercise) -> Iterator[Finding]:
     """A graded cell must be compared by nbval, with a reference that says: all points."""
     cell = exercise.check
     if notebook.CHECK_TAG not in cell.metadata.get("tags", []):
-        yield Finding(cell.id, f"graded, but without the tag {notebook.CHECK_TAG}: nbval would not compare its output")
+        yield Finding(
+            cell.id,
+            f"graded, but without the tag {notebook.CHECK_TAG}: nbval would not compare its output",
+        )
     verdict = f"{exercise.points} of {exercise.points} {'bonus ' if exercise.bonus else ''}points"
     printed = "".join(output.get("text", "") for output in cell.outputs)
     if verdict not in printed.splitlines():
-        yield Finding(cell.id, f"its stored output lacks the line {verdict!r}: metadata and check must agree")
+        yield Finding(
+            cell.id, f"its stored output lacks the line {verdict!r}: metadata and check must agree"
+        )

@@ -5,8 +5,8 @@
     answer   <---- the student's answer cell ---->  theirs
     check    ------------------------------------>  ours, hidden tests included
 
-So whatever became of the rest of their notebook (checks edited or deleted, cells moved, metadata wiped, outputs
-faked), only what they wrote in answers counts; answers.py finds it.
+So whatever became of the rest of their notebook (checks edited or deleted, cells moved, metadata
+wiped, outputs faked), only what they wrote in answers counts; answers.py finds it.
 """
 
 import ast
@@ -22,14 +22,16 @@ from . import answers, build, notebook
 PRELUDE = """
 __import__("lib.course.output_cap", fromlist=["install"]).install(get_ipython())
 __import__("lib.course.tamper", fromlist=["install"]).install(get_ipython())
-get_ipython().ask_exit = __import__("sys").exit  # else exit() ends the kernel in the next exercise's cell
+get_ipython().ask_exit = __import__("sys").exit  # else exit() ends the kernel in the next \
+exercise's cell
 """.strip()
 
 
 @dataclass
 class Merged:
-    """notebook: what is run. stubs: answer's grade_id -> unsolved source. stubbed, missing: grade_ids of answers
-    that are still the stub, or were not found at all. notes: what the student should know."""
+    """notebook: what is run. stubs: answer's grade_id -> unsolved source. stubbed, missing:
+    grade_ids of answers that are still the stub, or were not found at all. notes: what the student
+    should know."""
 
     notebook: NotebookNode
     stubs: dict[str, str]
@@ -46,7 +48,8 @@ class Merged:
 
 
 def merge(canonical: NotebookNode, cells: list[NotebookNode]) -> Merged:
-    """The notebook to run for a student whose notebook has `cells`. Pure: neither argument is changed."""
+    """The notebook to run for a student whose notebook has `cells`. Pure: neither
+    argument is changed."""
     ours = [copy.deepcopy(cell) for cell in canonical.cells if notebook.role(cell)]
     ours_to_answer = [cell for cell in ours if notebook.role(cell) == "answer"]
     stubs = {notebook.grade_id(cell): build.student_source(cell) for cell in ours_to_answer}
@@ -65,7 +68,9 @@ def merge(canonical: NotebookNode, cells: list[NotebookNode]) -> Merged:
 
 def _with_prelude(canonical: NotebookNode, cells: list[NotebookNode]) -> NotebookNode:
     prelude = nbformat.v4.new_code_cell(PRELUDE, id="grading-prelude")
-    return nbformat.v4.new_notebook(cells=[prelude, *cells], metadata=copy.deepcopy(canonical.metadata))
+    return nbformat.v4.new_notebook(
+        cells=[prelude, *cells], metadata=copy.deepcopy(canonical.metadata)
+    )
 
 
 def _edited(canonical: NotebookNode, cells: list[NotebookNode]) -> list[str]:
@@ -80,19 +85,27 @@ def _edited(canonical: NotebookNode, cells: list[NotebookNode]) -> list[str]:
             copies = theirs.get(notebook.grade_id(cell), theirs.get(cell.id))
             if copies is None:
                 notes.append(
-                    f"{notebook.grade_id(cell)}: locked cell not found in your notebook; the course's own is used"
+                    f"{notebook.grade_id(cell)}: locked cell not found in your notebook; the "
+                    f"course's own is used"
                 )
             elif set(copies) - {cell.source.strip(), build.student_source(cell).strip()}:
-                notes.append(f"{notebook.grade_id(cell)}: locked cell was edited; the course's own is used")
+                notes.append(
+                    f"{notebook.grade_id(cell)}: locked cell was edited; the course's own is used"
+                )
     return notes
 
 
 def loop_at(source: str, number: int, where: str) -> str:
-    """ "line 2 of f: while True:", the outermost loop around line `number` of `source`; "" if that is not `where`."""
+    """ "line 2 of f: while True:", the outermost loop around line `number` of `source`; "" if that
+    is not `where`."""
     lines, tree = source.splitlines(), answers.tree_of(source)
     if tree is None or number > len(lines) or not where.endswith(lines[number - 1].strip()):
         return ""
-    loops = (node.lineno for node in ast.walk(tree) if isinstance(node, (ast.While, ast.For)) and _has(node, number))
+    loops = (
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.While, ast.For)) and _has(node, number)
+    )
     first = min(loops, default=number)
     return re.sub(r"^line \d+(.*?): .*", rf"line {first}\1: ", where) + lines[first - 1].strip()
 

@@ -1,12 +1,16 @@
-"""A student's own copies of the labs, labs/mine/*.ipynb: made once, never overwritten, and merged with new editions.
+"""A student's own copies of the labs, labs/mine/*.ipynb: made once, never overwritten, and merged
+with new editions.
 
-    python -m lib.course.mine open 0      make labs/mine/lab0_concepts.ipynb unless it exists, and open it
-    python -m lib.course.mine copy        only make the copies, for every lab
-    python -m lib.course.mine merge 0     put the answers of the copy into the edition that is in labs/ now
+    python -m lib.course.mine open 0   make labs/mine/lab0_concepts.ipynb unless it exists, and open
+                                       it
+    python -m lib.course.mine copy     only make the copies, for every lab
+    python -m lib.course.mine merge 0  put the answers of the copy into the edition that is in labs/
+                                       now
 
-`make lab` and `make merge` call these, in the repository and in a release. Git ignores the folder, so `git pull` can
-change labs/ without touching a student's work. JupyterLab is started with this folder first in PYTHONPATH, so that its
-kernels import the lib that belongs to the labs, even if another clone is installed in the same environment.
+`make lab` and `make merge` call these, in the repository and in a release. Git ignores the folder,
+so `git pull` can change labs/ without touching a student's work. JupyterLab is started with this
+folder first in PYTHONPATH, so that its kernels import the lib that belongs to the labs, even if
+another clone is installed in the same environment.
 """
 
 import argparse
@@ -23,7 +27,8 @@ from .notebook import CourseError
 
 
 def copy(root: Path, lab: str) -> list[str]:
-    """Make labs/mine/`lab`.ipynb unless it exists; returns what the student should know, one sentence each.
+    """Make labs/mine/`lab`.ipynb unless it exists; returns what the student should know, one
+    sentence each.
 
     If labs/ itself already has answers, they are copied too. Raises CourseError.
     """
@@ -33,43 +38,66 @@ def copy(root: Path, lab: str) -> list[str]:
         _write(notebook.lab_path(root, lab).read_bytes(), path)
         if not written:
             return [f"{own} is your own copy of this lab, and no update will overwrite it."]
-        back = f"; `git checkout {name}` restores the course's own file" if (root / ".git").exists() else ""
-        return [f"{own} is your own copy of this lab, with your answers from {name} ({', '.join(written)}){back}."]
+        back = (
+            f"; `git checkout {name}` restores the course's own file"
+            if (root / ".git").exists()
+            else ""
+        )
+        return [
+            f"{own} is your own copy of this lab, with your answers from {name} "
+            f"({', '.join(written)}){back}."
+        ]
     merging = f"`make merge LAB={notebook.number(lab)}`"
     try:
         ours, copied = _of_course(root, lab), _of_student(root, lab)
     except CourseError as error:  # the copy is opened all the same
         return [str(error)]
     if edition.of(ours) != edition.of(copied):
-        return [f"{name} is a different edition of this lab from your copy: {merging} puts your answers into it."]
+        return [
+            f"{name} is a different edition of this lab from your copy: {merging} puts your "
+            f"answers into it."
+        ]
     if left := _left_behind(ours, copied):
-        return [f"{name} has answers that are missing from your copy ({', '.join(left)}): {merging} adds them."]
+        return [
+            f"{name} has answers that are missing from your copy ({', '.join(left)}): {merging} "
+            f"adds them."
+        ]
     return []
 
 
 def merge_edition(root: Path, lab: str) -> list[str]:
-    """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/; says in sentences what was done.
+    """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/; says in
+    sentences what was done.
 
-    The earlier copy is kept next to it. Raises CourseError, and changes nothing, if a file cannot be read or written.
+    The earlier copy is kept next to it. Raises CourseError, and changes nothing, if a file cannot
+    be read or written.
     """
     path, own = notebook.own_path(root, lab), f"labs/mine/{lab}.ipynb"
     if not path.exists():
-        raise CourseError(f"there is no {own} to merge: `make lab LAB={notebook.number(lab)}` creates it")
+        raise CourseError(
+            f"there is no {own} to merge: `make lab LAB={notebook.number(lab)}` creates it"
+        )
     new, old = _of_course(root, lab), _of_student(root, lab)
     added = _left_behind(new, old)
     if edition.of(new) == edition.of(old) and not added:
         return [f"{own} already has the edition of labs/, so there is nothing to merge."]
     carried = carry.carry_over(new, old)
     if not carried.found:
-        raise CourseError(f"{own} has none of this lab's answer cells: is it the notebook of another lab?")
+        raise CourseError(
+            f"{own} has none of this lab's answer cells: is it the notebook of another lab?"
+        )
     if error := next(nbformat.validator.iter_validate(carried.notebook), None):
-        raise CourseError(f"{own} has an invalid cell ({error.message[:200]}): open and save it in JupyterLab")
+        raise CourseError(
+            f"{own} has an invalid cell ({error.message[:200]}): open and save it in JupyterLab"
+        )
     kept = _free_name(path)
     _write(path.read_bytes(), kept)
     _write(notebook.to_bytes(carried.notebook), path)
     said = _said(own, lab, carried, bool(edition.cells(old)))
     if added:
-        said.append(f"These answers from labs/{lab}.ipynb are now in your copy: {', '.join(added)}.")
+        said.append(
+            f"These answers from labs/{lab}.ipynb are now in your copy: {', '.join(added)}."
+        )
     return [*said, f"Your copy from before the merge is labs/mine/{kept.name}."]
 
 
@@ -80,16 +108,25 @@ def _said(own: str, lab: str, carried: carry.Carried, known: bool) -> list[str]:
         (len(carried.changed), "other cell that you changed", "other cells that you changed"),
         (carried.own, "cell of your own", "cells of your own"),
     )
-    told = ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n) or "no changes of your own"
+    told = (
+        ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
+        or "no changes of your own"
+    )
     said = [f"{own} now has the new edition, with {told}; if it is open in JupyterLab, reload it."]
     if carried.outdated:
         names, text = ", ".join(carried.outdated), f"labs/{lab}.ipynb"
-        said.append(f"Some exercises have changed, so compare your answers with their new text in {text}: {names}.")
+        said.append(
+            f"Some exercises have changed, so compare your answers with their new text in {text}: "
+            f"{names}."
+        )
     if carried.given_up:
         names = ", ".join(carried.given_up)
         said.append(f"Some cells that you had changed now have the course's text: {names}.")
     if not known:
-        said.append("Your copy has no edition id, so changes to cells other than answers could not be found.")
+        said.append(
+            "Your copy has no edition id, so changes to cells other than answers could not be "
+            "found."
+        )
     return said + [f"{note}." for note in carried.notes]
 
 
@@ -105,7 +142,10 @@ def _of_course(root: Path, lab: str) -> NotebookNode:
         return notebook.read(path)
     except CourseError as error:
         if b"\n<<<<<<< " in path.read_bytes():
-            text = f"{name} contains a merge conflict: restore your file with `git merge --abort`, and then try again"
+            text = (
+                f"{name} contains a merge conflict: restore your file with `git merge --abort`, "
+                f"and then try again"
+            )
             raise CourseError(text) from None
         raise CourseError(f"{error}: fetch {name} again from where you got the course") from None
 
@@ -118,7 +158,8 @@ def _of_student(root: Path, lab: str) -> NotebookNode:
 
 
 def _free_name(path: Path) -> Path:
-    """lab0_concepts_before_merge.ipynb, or the first of ..._before_merge_2, 3, ... that is not there yet."""
+    """lab0_concepts_before_merge.ipynb, or the first of ..._before_merge_2, 3, ... that is
+    not there yet."""
     numbers = ("", *(f"_{number}" for number in range(2, 1000)))
     names = (path.with_name(f"{path.stem}_before_merge{number}.ipynb") for number in numbers)
     return next(name for name in names if not name.exists())
@@ -134,13 +175,18 @@ def _write(content: bytes, path: Path) -> None:
 def jupyterlab(root: Path, page: str, options: list[str]) -> tuple[list[str], dict[str, str]]:
     """The command that opens `page`, a path below root, in JupyterLab, and its environment."""
     command = [sys.executable, "-m", "jupyterlab", *(["--allow-root"] if os.geteuid() == 0 else [])]
-    command += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{quote(page)}", *options]
+    command += [
+        f"--ServerApp.root_dir={root}",
+        f"--LabApp.default_url=/lab/tree/{quote(page)}",
+        *options,
+    ]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     return command, {**os.environ, "PYTHONPATH": path}
 
 
 def main(argv: list[str] | None = None, root: Path = notebook.ROOT) -> int:
-    """Run the command line `argv`; returns the exit code. `open` ends as JupyterLab, in this process."""
+    """Run the command line `argv`; returns the exit code. `open` ends as
+    JupyterLab, in this process."""
     parser = argparse.ArgumentParser(
         prog="python -m lib.course.mine", description="A student's own copies of the labs."
     )
@@ -160,7 +206,9 @@ def main(argv: list[str] | None = None, root: Path = notebook.ROOT) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if args.command == "open":
-        command, environment = jupyterlab(root, f"labs/mine/{labs[0]}.ipynb" if args.lab else "labs/mine", options)
+        command, environment = jupyterlab(
+            root, f"labs/mine/{labs[0]}.ipynb" if args.lab else "labs/mine", options
+        )
         os.chdir(root)
         os.execve(command[0], command, environment)
     return 0

@@ -1,9 +1,13 @@
-"""Another view of the machine for one process and its children: the kernel's namespaces, without any tool.
+"""Another view of the machine for one process and its children: the kernel's namespaces, without
+any tool.
 
-    unshare()   before init is forked: namespaces of our own for processes, mounts, network and shared memory; for an
-                ordinary user a user namespace first, which gives the right to make the others
-    close()     in init: of the network only loopback; every file system read-only but for bounded ones in memory, at
-                the work folder and /dev/shm; hidden folders empty, but for what lies in them and is needed
+    unshare()  before init is forked: namespaces of our own for processes, mounts, network and
+               shared memory; for an ordinary user a user namespace first, which gives the right to
+               make the others
+    close()    in init: of the network only loopback; every file system read-only but for bounded
+               ones in memory, at
+                the work folder and /dev/shm; hidden folders empty, but for what lies in them and is
+                needed
 
 See unshare(2), mount_namespaces(7), mount_setattr(2). Standard library only; Linux 5.12 or later.
 """
@@ -18,10 +22,23 @@ from pathlib import Path
 
 from lib import linux
 
-NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000  # clone flags
+# clone flags
+NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
+    0x00020000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 NOSUID, NODEV = 2, 4
-MOUNT_SETATTR, HERE, RECURSIVE, READ_ONLY = 442, -100, 0x8000, 1  # by number: older C libraries have no function
+# by number: older C libraries have no function
+MOUNT_SETATTR, HERE, RECURSIVE, READ_ONLY = (
+    442,
+    -100,
+    0x8000,
+    1,
+)
 DEATH_SIGNAL, DUMPABLE, SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 36, 38  # for prctl
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 C = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +52,8 @@ def call(name: str, *args) -> None:
 
 
 def unshare() -> None:
-    """Into namespaces of our own. An ordinary user makes a user namespace first: there we are who we were, alone."""
+    """Into namespaces of our own. An ordinary user makes a user namespace first: there we are who
+    we were, alone."""
     if not linux.IS_HERE:
         raise OSError("only Linux has namespaces")
     ids = {"uid_map": os.geteuid(), "gid_map": os.getegid()}
@@ -48,19 +66,37 @@ def unshare() -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    call("mount", source.encode(), str(target).encode(), kind.encode(), flags, options.encode() or None)
+    call(
+        "mount",
+        source.encode(),
+        str(target).encode(),
+        kind.encode(),
+        flags,
+        options.encode() or None,
+    )
 
 
 def _set_read_only(path: str, on: bool, flags: int = 0) -> None:
     attributes = struct.pack("4Q", READ_ONLY if on else 0, 0 if on else READ_ONLY, 0, 0)
-    call("syscall", MOUNT_SETATTR, ctypes.c_long(HERE), path.encode(), flags, attributes, len(attributes))
+    call(
+        "syscall",
+        MOUNT_SETATTR,
+        ctypes.c_long(HERE),
+        path.encode(),
+        flags,
+        attributes,
+        len(attributes),
+    )
 
 
 def close(task: dict) -> None:
-    """Turn this process's view of the machine into the sealed one; afterwards nothing needs a privilege."""
+    """Turn this process's view of the machine into the sealed one; afterwards
+    nothing needs a privilege."""
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     _mount("proc", "/proc", "proc", NOSUID | NODEV)
-    keep = [path for path in [*task["needed"], *task["writable"], task["work"]] if os.path.exists(path)]
+    keep = [
+        path for path in [*task["needed"], *task["writable"], task["work"]] if os.path.exists(path)
+    ]
     keep = {path: os.open(path, os.O_PATH) for path in keep}
     _set_read_only("/", True, RECURSIVE)
     for folder in sorted(task["hidden"], key=lambda path: path.count("/")):  # outer ones first
@@ -75,7 +111,9 @@ def close(task: dict) -> None:
         _set_read_only(path, False)
     for folder in (task["work"], "/dev/shm"):
         if os.path.isdir(folder):
-            _mount("tmpfs", folder, "tmpfs", NOSUID | NODEV, f"size={task['limits']['files']},mode=700")
+            _mount(
+                "tmpfs", folder, "tmpfs", NOSUID | NODEV, f"size={task['limits']['files']},mode=700"
+            )
     for fd in keep.values():
         os.close(fd)  # through them one could look beside what is needed
     with socket.socket() as any_socket:  # loopback up: gloo and the kernel's own channels need it

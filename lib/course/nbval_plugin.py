@@ -1,14 +1,17 @@
-"""What nbval itself does not do: notice a dead kernel, stop after a cell that hangs, write down what each cell did.
+"""What nbval itself does not do: notice a dead kernel, stop after a cell that hangs, write down
+what each cell did.
 
-Loaded by pytest (`-p lib.course.nbval_plugin`) in the process that `nbval_run.py` starts. After each code cell one
-JSON line is appended to the file named by LAB_CELLS:
+Loaded by pytest (`-p lib.course.nbval_plugin`) in the process that `nbval_run.py` starts. After
+each code cell one JSON line is appended to the file named by LAB_CELLS:
 
     {"cell": id, "outcome": "passed" | "failed" | "skipped" | "timeout" | "kernel died",
      "message": one line, "report": what the cell's check appended to LAB_REPORT meanwhile,
-     "compared": nbval passed its outputs, and does not pass them with a line that was planted in what is stored}
+     "compared": nbval passed its outputs, and does not pass them with a line that was planted in
+     what is stored}
 
-nbval waits out the whole cell timeout for a kernel that is dead, and after a timeout runs on without reporting
-failures; here both end the session, and whoever started it decides what to run again.
+nbval waits out the whole cell timeout for a kernel that is dead, and after a timeout runs on
+without reporting failures; here both end the session, and whoever started it decides what to run
+again.
 """
 
 import contextlib
@@ -36,7 +39,11 @@ POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
 FILE = re.compile(r" \(\w+\.py, line \d+\)$")  # IPython's name of a cell, in a SyntaxError
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # a kernel's own, for its ranks
+# a kernel's own, for its ranks
+HELPERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+)
 # Run in the kernel: what has ended and was not waited for counts as a process still.
 REAP = """
 def _reap(os=__import__("os")):
@@ -55,7 +62,8 @@ class KernelDied(Exception):
 
 
 def await_reply(kernel: RunningKernel, msg_id: str, timeout: float | None = None) -> None:
-    """Stands in for nbval's: queue.Empty after `timeout` seconds as there, but KernelDied as soon as it has."""
+    """Stands in for nbval's: queue.Empty after `timeout` seconds as there, but KernelDied
+    as soon as it has."""
     deadline = time.monotonic() + (timeout or float("inf"))
     while True:
         try:
@@ -70,8 +78,11 @@ def await_reply(kernel: RunningKernel, msg_id: str, timeout: float | None = None
             return
 
 
-def compare_twice(item: IPyNbCell, outputs: list, stored: list, compare=IPyNbCell.compare_outputs) -> bool:
-    """Stands in for nbval's: as there, and item.compared says whether it would have noticed a planted line."""
+def compare_twice(
+    item: IPyNbCell, outputs: list, stored: list, compare=IPyNbCell.compare_outputs
+) -> bool:
+    """Stands in for nbval's: as there, and item.compared says whether it would have noticed
+    a planted line."""
     if not compare(item, outputs, stored):
         return False
     planted = nbformat.v4.new_output("stream", name="stdout", text=PLANTED)
@@ -82,20 +93,23 @@ def compare_twice(item: IPyNbCell, outputs: list, stored: list, compare=IPyNbCel
 def pytest_configure(config: pytest.Config) -> None:
     RunningKernel.await_reply = await_reply
     IPyNbCell.compare_outputs, IPyNbCell.compared = compare_twice, False
-    # What a process of the notebook writes straight to file descriptor 1 belongs to no cell; unbounded, it fills disks.
+    # What a process of the notebook writes straight to file descriptor 1 belongs to no cell;
+    # unbounded, it fills disks.
     quiet = functools.partial(nbval.kernel.start_new_kernel, stdout=subprocess.DEVNULL)
     nbval.kernel.start_new_kernel = quiet
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A student's check is tagged so that Run All goes on past it. Here one that raises has failed."""
+    """A student's check is tagged so that Run All goes on past it. Here one that
+    raises has failed."""
     for item in items:
         if isinstance(item, IPyNbCell):
             item.options["check_exception"] = False
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All cells are read. What a student's code works beside is not to be read by it: the checks, hidden tests too."""
+    """All cells are read. What a student's code works beside is not to be read by it: the checks,
+    hidden tests too."""
     if "LAB_WORK" in os.environ:
         for path in {item.path for item in session.items}:
             path.unlink()
@@ -124,7 +138,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def _end_what_is_left(kernel: RunningKernel) -> None:
-    """End what an answer has left running: the next exercise is checked with all that a notebook may use."""
+    """End what an answer has left running: the next exercise is checked with all that a
+    notebook may use."""
     pid = kernel.km.provisioner.pid
     spared = {os.getpid(), *(process.pid for process in psutil.Process().parents()), pid}
     with contextlib.suppress(psutil.Error):
@@ -140,9 +155,17 @@ def _end_what_is_left(kernel: RunningKernel) -> None:
 def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
     error = call.excinfo.value if call.excinfo else None
     limit = item.config.option.nbval_cell_timeout
-    if isinstance(error, KernelDied) or "waiting for output" in str(error) or "Kernel dead" in str(error):
-        return "kernel died", "the kernel died while this cell ran (os._exit, exit(), a crash, or out of memory)"
-    if item.parent.timed_out:  # also where the cell swallowed the interrupt and seems to have passed
+    if (
+        isinstance(error, KernelDied)
+        or "waiting for output" in str(error)
+        or "Kernel dead" in str(error)
+    ):
+        return (
+            "kernel died",
+            "the kernel died while this cell ran (os._exit, exit(), a crash, or out of memory)",
+        )
+    # also where the cell swallowed the interrupt and seems to have passed
+    if item.parent.timed_out:
         return "timeout", f"ran longer than {limit:g} s and was stopped"
     if error is None:
         return "passed", ""
@@ -153,18 +176,26 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
 
 
 def _told(raised: nbformat.NotebookNode) -> str:
-    """What was raised, and the last line of a cell it came through: "NameError: ..., line 3: return y"."""
-    said, text = f"{raised.ename}: {FILE.sub('', raised.evalue)}", COLOURS.sub("", "\n".join(raised.traceback))
+    """What was raised, and the last line of a cell it came through: "NameError:
+    ..., line 3: return y"."""
+    said, text = (
+        f"{raised.ename}: {FILE.sub('', raised.evalue)}",
+        COLOURS.sub("", "\n".join(raised.traceback)),
+    )
     places = [*re.finditer(r"^ *Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
-    if not places or raised.ename == "CheckFailed":  # that comes through the check's one line, and says itself where
+    # that comes through the check's one line, and says itself where
+    if not places or raised.ename == "CheckFailed":
         return said
     number, below = places[-1][1], text[places[-1].end() :]
-    source = re.search(rf"^-*> ?{number} (.+)$", below, re.MULTILINE) or re.match(r"\n    (\S.*)", below)
+    source = re.search(rf"^-*> ?{number} (.+)$", below, re.MULTILINE) or re.match(
+        r"\n    (\S.*)", below
+    )
     return f"{said}, line {number}" + (f": {source[1].strip()}" if source else "")
 
 
 def _new_report_lines(item: IPyNbCell) -> list[dict]:
-    """What was appended to LAB_REPORT since the last cell; lines that are no JSON objects are left out."""
+    """What was appended to LAB_REPORT since the last cell; lines that are no JSON
+    objects are left out."""
     path = Path(os.environ["LAB_REPORT"])
     if not path.exists():
         return []

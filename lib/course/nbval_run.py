@@ -1,14 +1,15 @@
 """Run one notebook through nbval in a process of its own, under a cell limit and a total limit.
 
-    nbval_run.py  --starts-->  pytest + nbval + nbval_plugin  --starts-->  kernel  --starts-->  ranks, anything
+    nbval_run.py  --starts-->  pytest + nbval + nbval_plugin  -->  kernel  -->  ranks, anything
          ^                              |
          +----- one line per cell ------+
 
-With `limits`, supervisor.py stands between us and pytest, and shuts in what a student wrote: see sandbox.py.
+With `limits`, supervisor.py stands between us and pytest, and shuts in what a student wrote: see
+sandbox.py.
 
-Whatever was started carries a name of this run in its environment. When the run ends, in whichever way, every process
-that still carries it is killed by its id: a kernel sits in a session of its own and a daemon has lost its parent, so
-neither a process group nor a process tree would find them all.
+Whatever was started carries a name of this run in its environment. When the run ends, in whichever
+way, every process that still carries it is killed by its id: a kernel sits in a session of its own
+and a daemon has lost its parent, so neither a process group nor a process tree would find them all.
 """
 
 import contextlib
@@ -29,10 +30,21 @@ from . import notebook, sandbox, temporary
 from .notebook import ROOT, CourseError
 
 NAME = "LAB_RUN"
-START = "import sys, lib.course, pytest; sys.exit(pytest.main())"  # lib.course: see there what it leaves out
-OPTIONS = ["-p", "nbval.plugin", "-p", "lib.course.nbval_plugin", "-p", "no:cacheprovider", "-c", os.devnull]
+# lib.course: see there what it leaves out
+START = "import sys, lib.course, pytest; sys.exit(pytest.main())"
+OPTIONS = [
+    "-p",
+    "nbval.plugin",
+    "-p",
+    "lib.course.nbval_plugin",
+    "-p",
+    "no:cacheprovider",
+    "-c",
+    os.devnull,
+]
 OPTIONS += ["-q", "--color=no", "--nbval-lax", "--nbval-current-env"]
-LONGEST = 40  # characters of a temporary folder below which sockets of ranks find room, with 60 of their own
+# characters of a temporary folder below which sockets of ranks find room, with 60 of their own
+LONGEST = 40
 BOOK_BYTES = 20_000_000  # of what was written about cells; nobody's cells need more
 
 
@@ -57,7 +69,10 @@ class Run:
     @property
     def stopped_at(self) -> Cell | None:
         """The cell that hung or killed the kernel; nothing ran after it."""
-        return next((cell for cell in self.cells.values() if cell.outcome in ("timeout", "kernel died")), None)
+        return next(
+            (cell for cell in self.cells.values() if cell.outcome in ("timeout", "kernel died")),
+            None,
+        )
 
 
 def run(
@@ -71,16 +86,21 @@ def run(
 ) -> Run:
     """Run `path` through nbval, its kernel working in the notebook's folder.
 
-    cell_timeout, total_timeout: seconds. limits: shut in, working on a copy of `path` in a folder of its own, with
-    the folders `hidden` empty where that can be had; without limits, the notebook is trusted. held: how it is shut
-    in, by default in the strongest way. claims: "hold" where what it measures has to show what its sentences say, else
-    "once" (lib/measure.py).
+    cell_timeout, total_timeout: seconds. limits: shut in, working on a copy of `path` in a folder
+    of its own, with the folders `hidden` empty where that can be had; without limits, the notebook
+    is trusted. held: how it is shut in, by default in the strongest way. claims: "hold" where what
+    it measures has to show what its sentences say, else "once" (lib/measure.py).
     Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex
     with temporary.folder("lab-run-", _short()) as folder:
         book, log = folder / "cells.jsonl", folder / "log.txt"
-        env = {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(folder / "report.jsonl"), "LAB_STATIC": "1"}
+        env = {
+            NAME: name,
+            "LAB_CELLS": str(book),
+            "LAB_REPORT": str(folder / "report.jsonl"),
+            "LAB_STATIC": "1",
+        }
         env |= {"LAB_CLAIMS": claims, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         runs = folder / "work" / path.name if limits else path
@@ -88,15 +108,22 @@ def run(
         command += ["--rootdir", str(runs.parent), str(runs)]
         task = b""
         if not limits:
-            env["LAB_OURS"] = "1"  # its ranks may stay from one exercise to the next (lib/launch/warm.py)
+            env["LAB_OURS"] = (
+                "1"  # its ranks may stay from one exercise to the next (lib/launch/warm.py)
+            )
         else:
             env |= {"LAB_WORK": str(runs.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-            command, task = sandbox.wrap(command, env, folder, path, limits, hidden, held or sandbox.held())
-        outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | env
+            command, task = sandbox.wrap(
+                command, env, folder, path, limits, hidden, held or sandbox.held()
+            )
+        outer = {
+            key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")
+        } | env
         cut = False
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command, cwd=folder, env=outer, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+                command, cwd=folder, env=outer, stdin=subprocess.PIPE, stdout=out,
+                stderr=subprocess.STDOUT,
                 start_new_session=bool(limits),
             )  # fmt: skip
             try:
@@ -116,13 +143,21 @@ def run(
     killed = process.returncode < 0 or process.returncode > 128  # the supervisor says 128 + signal
     if killed and not cut:  # a cell may kill its parents, too
         ran = {cell.cell for cell in cells}
-        left = [cell.id for cell in notebook.read(path).cells if cell.cell_type == "code" and cell.id not in ran]
-        cells += [Cell(name, "kernel died", "the process that runs the notebook was killed", []) for name in left[:1]]
+        left = [
+            cell.id
+            for cell in notebook.read(path).cells
+            if cell.cell_type == "code" and cell.id not in ran
+        ]
+        cells += [
+            Cell(name, "kernel died", "the process that runs the notebook was killed", [])
+            for name in left[:1]
+        ]
     return Run({cell.cell: cell for cell in cells}, cut)
 
 
 def _short() -> str | None:
-    """Where ranks can put their sockets, whose paths have 107 characters at most; None: where all else goes."""
+    """Where ranks can put their sockets, whose paths have 107 characters at most; None:
+    where all else goes."""
     long = len(tempfile.gettempdir()) > LONGEST and os.access("/tmp", os.W_OK)
     return "/tmp" if long else None
 
@@ -135,7 +170,8 @@ def _stop_supervisor(process: subprocess.Popen) -> None:
 
 
 def _cells(book: Path) -> list[Cell]:
-    """What was written about cells; a line that is none, which only a cell itself can have written, is left out."""
+    """What was written about cells; a line that is none, which only a cell itself can have
+    written, is left out."""
     if not book.exists():
         return []
     with book.open("rb") as file:
@@ -146,7 +182,9 @@ def _cells(book: Path) -> list[Cell]:
             cell = Cell(**json.loads(line))
         except (ValueError, TypeError, RecursionError):
             continue
-        if all(isinstance(part, str) for part in (cell.cell, cell.outcome, cell.message)) and _are_dicts(cell.report):
+        if all(
+            isinstance(part, str) for part in (cell.cell, cell.outcome, cell.message)
+        ) and _are_dicts(cell.report):
             cells.append(cell)
     return cells
 
@@ -170,7 +208,10 @@ def end_all(name: str, patience: float = 10, spared: Collection[int] = ()) -> bo
     while left := [process for process in carriers(name) if process.pid not in spared]:
         ended = True
         if time.monotonic() > deadline:
-            raise CourseError(f"processes {[process.pid for process in left]} of a graded notebook cannot be ended")
+            raise CourseError(
+                f"processes {[process.pid for process in left]} of a graded notebook cannot be "
+                f"ended"
+            )
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

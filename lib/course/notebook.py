@@ -1,12 +1,15 @@
-"""The course's notebooks as data: where they lie, what role each cell plays, how they are written to disk.
+"""The course's notebooks as data: where they lie, what role each cell plays, how they are written
+to disk.
 
 A cell's role is told by its nbgrader metadata (schema 3), and by nothing else:
 
-    role     grade  solution  locked   who writes it, who runs it
-    answer   no     yes       no       the student; in solutions/ it holds our solution between two markers
-    check    yes    no        yes      we; carries the points; its stored output is the reference
-    setup    no     no        yes      we; imports and data that answers and checks need
-    ""       (no nbgrader metadata)    text, worked examples, figures: not run when a notebook is graded
+    role    grade  solution  locked  who writes it, who runs it
+    answer  no     yes       no      the student; in solutions/ it holds our solution between two
+                                     markers
+    check   yes    no        yes     we; carries the points; its stored output is the reference
+    setup   no     no        yes     we; imports and data that answers and checks need
+    ""      (no nbgrader metadata)   text, worked examples, figures: not run when a notebook is
+                                     graded
 
 An exercise is one check and the answers that stand between it and the check before it.
 """
@@ -34,11 +37,13 @@ CHECK_TAG = "nbval-check-output"
 GO_ON_TAG = "raises-exception"  # on a student's check: Run All goes on past it
 
 CELL_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-RANDOM_ID = re.compile(r"[0-9a-f]{8}")  # what nbformat and JupyterLab invent: eight hex digits, or a whole uuid
+# what nbformat and JupyterLab invent: eight hex digits, or a whole uuid
+RANDOM_ID = re.compile(r"[0-9a-f]{8}")
 GRADE_ID = re.compile(r"[A-Za-z0-9_\-]+")
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-LANGUAGE_INFO = {  # without the version: a notebook must not change with the patch release that executed it
+# without the version: a notebook must not change with the patch release that executed it
+LANGUAGE_INFO = {
     "codemirror_mode": {"name": "ipython", "version": 3},
     "file_extension": ".py",
     "mimetype": "text/x-python",
@@ -48,11 +53,19 @@ LANGUAGE_INFO = {  # without the version: a notebook must not change with the pa
 }
 
 
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # of a disk or a folder, to write
+# of a disk or a folder, to write
+REFUSALS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+)
 
 
 class CourseError(Exception):
-    """Something a person has to put right; the message names the file, the cell and the next move."""
+    """Something a person has to put right; the message names the file, the cell and
+    the next move."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +93,15 @@ def own_path(root: Path, lab: str) -> Path:
 
 
 def number(lab: str) -> str:
-    """ "0" of "lab0_concepts", as it is given to `make`; the whole name of a lab without a number."""
+    """ "0" of "lab0_concepts", as it is given to `make`; the whole name of a lab
+    without a number."""
     found = re.match(r"lab(\d+)(_|$)", lab)
     return found[1] if found else lab
 
 
 def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") -> list[str]:
-    """Names of the labs asked for ("0", "lab0" or "lab0_concepts"), or of every lab in root/`folder`.
+    """Names of the labs asked for ("0", "lab0" or "lab0_concepts"), or of every lab in
+    root/`folder`.
 
     Raises CourseError where a name fits no notebook, or the folder holds none.
     """
@@ -108,8 +123,14 @@ def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") 
 
 def refusal(error: OSError, path: Path | None = None) -> CourseError:
     """What to say where a disk or a folder refuses `path`, or else the file that `error` names."""
-    way = "make room on the disk, or copy the course to a folder that you can write to, and run the command there"
-    return CourseError(f"{path or error.filename or 'a file'} cannot be opened or written ({error.strerror}): {way}")
+    way = (
+        "make room on the disk, or copy the course to a folder that you can write to, and run the "
+        "command there"
+    )
+    return CourseError(
+        f"{path or error.filename or 'a file'} cannot be opened or written ({error.strerror}): "
+        f"{way}"
+    )
 
 
 def read(path: Path) -> NotebookNode:
@@ -160,14 +181,17 @@ def normalise(nb: NotebookNode) -> None:
     """Take out of `nb`, in place, all that an editor or an execution writes and nobody chose."""
     nb.nbformat, nb.nbformat_minor = 4, 5
     nb.metadata.pop("widgets", None)
-    nb.metadata.update(nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE_INFO}))
+    nb.metadata.update(
+        nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE_INFO})
+    )
     for cell in nb.cells:
         for key in ("execution", "ExecuteTime", "collapsed", "scrolled"):
             cell.metadata.pop(key, None)
 
 
 def nbgrader(cell: NotebookNode) -> dict:
-    """The cell's nbgrader metadata, {} if it has none; safe on a student's notebook, where anything may stand there."""
+    """The cell's nbgrader metadata, {} if it has none; safe on a student's notebook, where anything
+    may stand there."""
     metadata = cell.get("metadata")
     found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     return found if isinstance(found, dict) else {}
@@ -181,7 +205,9 @@ def grade_id(cell: NotebookNode) -> str:
 def role(cell: NotebookNode) -> str:
     """ "answer", "check", "setup", or "" for every other cell."""
     flags = {key: nbgrader(cell).get(key) for key in FLAGS["answer"]}
-    return next((name for name, want in FLAGS.items() if cell.cell_type == "code" and flags == want), "")
+    return next(
+        (name for name, want in FLAGS.items() if cell.cell_type == "code" and flags == want), ""
+    )
 
 
 def exercises(nb: NotebookNode) -> list[Exercise]:
@@ -199,19 +225,26 @@ def exercises(nb: NotebookNode) -> list[Exercise]:
 
 
 def problems(nb: NotebookNode) -> list[tuple[str, str]]:
-    """What must be put right before a lab can be generated: (cell id, what is wrong and what to do)."""
+    """What must be put right before a lab can be generated: (cell id, what is wrong
+    and what to do)."""
     found = []
     cell_ids = Counter(cell.id for cell in nb.cells)
-    grade_ids = Counter(str(nbgrader(cell)["grade_id"]) for cell in nb.cells if "grade_id" in nbgrader(cell))
+    grade_ids = Counter(
+        str(nbgrader(cell)["grade_id"]) for cell in nb.cells if "grade_id" in nbgrader(cell)
+    )
     for what, counts in (("cell id", cell_ids), ("grade_id", grade_ids)):
         for name, count in counts.items():
             if count > 1:
-                found.append((name, f"{what} {name!r} is used {count} times: give each cell its own"))
+                found.append(
+                    (name, f"{what} {name!r} is used {count} times: give each cell its own")
+                )
     for cell in nb.cells:
         found += [(cell.id, text) for text in _id_problems(cell.id) + _metadata_problems(cell)]
     if not found:
         orphans = [exercise for exercise in exercises(nb) if not exercise.answers]
-        found += [(e.check.id, "no answer cell between this check and the one before") for e in orphans]
+        found += [
+            (e.check.id, "no answer cell between this check and the one before") for e in orphans
+        ]
     return found
 
 
@@ -235,12 +268,18 @@ def _metadata_problems(cell: NotebookNode) -> list[str]:
     flags = {key: data.get(key) for key in FLAGS["answer"]}
     kind = next((name for name, want in FLAGS.items() if flags == want), None)
     if kind is None:
-        return [f"nbgrader metadata {json.dumps(data, sort_keys=True)} is neither an answer, a check nor a set-up cell"]
+        return [
+            f"nbgrader metadata {json.dumps(data, sort_keys=True)} is neither an answer, a check "
+            f"nor a set-up cell"
+        ]
     if cell.cell_type != "code" and kind != "setup":
         return [f"only code cells can be {kind} cells, this is {cell.cell_type}"]
     want = {*flags, "grade_id", "schema_version", *(["points"] if kind == "check" else [])}
     wrong = [f"nbgrader metadata lacks {key!r}" for key in sorted(want - set(data))]
-    wrong += [f"nbgrader metadata has {key!r}, which has no place on {kind} cells" for key in sorted(set(data) - want)]
+    wrong += [
+        f"nbgrader metadata has {key!r}, which has no place on {kind} cells"
+        for key in sorted(set(data) - want)
+    ]
     if data.get("schema_version", 3) != 3:
         wrong.append(f"schema_version is {data['schema_version']}, must be 3")
     if not GRADE_ID.fullmatch(str(data.get("grade_id", "x"))):

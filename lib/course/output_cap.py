@@ -1,8 +1,10 @@
-"""Stops a cell that prints without end: loaded into the kernel in which a student's notebook is graded.
+"""Stops a cell that prints without end: loaded into the kernel in which a student's notebook is
+graded.
 
-A million lines cost nbval half a minute and a gigabyte, so the flood is stopped at its source: at the limit, print
-and display raise in the student's own code, and the check reports that as any other error. The count then starts
-again, so that the check's own verdict still fits; code that catches the error and floods on is soon heard no more.
+A million lines cost nbval half a minute and a gigabyte, so the flood is stopped at its source: at
+the limit, print and display raise in the student's own code, and the check reports that as any
+other error. The count then starts again, so that the check's own verdict still fits; code that
+catches the error and floods on is soon heard no more.
 """
 
 import sys
@@ -22,7 +24,8 @@ def install(shell) -> None:
 
 
 def _cap(shell) -> None:
-    """Wrap afresh before each cell, for IPython 9 puts its own `write` there for each; never twice on one stream."""
+    """Wrap afresh before each cell, for IPython 9 puts its own `write` there for each; never twice
+    on one stream."""
     for stream in (sys.stdout, sys.stderr):
         stream.write = _limited(stream.write, len, CHARACTERS, "characters printed")
     publisher = shell.display_pub
@@ -30,7 +33,8 @@ def _cap(shell) -> None:
 
 
 def _limited(call, size, limit: int, what: str):
-    """`call`, until the sizes of what it was given add up to more than `limit`; then it raises OutputLimit."""
+    """`call`, until the sizes of what it was given add up to more than `limit`; then it
+    raises OutputLimit."""
     call = getattr(call, "unlimited", call)
     total, floods = 0, 0
 

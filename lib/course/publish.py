@@ -1,8 +1,10 @@
-"""Show the repository's address outside the labs: in README.md, in the citation, in the notebook for Kaggle's GPUs.
+"""Show the repository's address outside the labs: in README.md, in the citation, in the notebook
+for Kaggle's GPUs.
 
-pyproject.toml has the address once, as `project.urls.Repository` (see build.address). `python -m lib.course build`
-writes what depends on it: badges and the command that clones, between two comments of README.md, a line of
-.github/CITATION.cff, and where tests/gpu/kaggle.ipynb fetches the course. Without an address it removes them.
+pyproject.toml has the address once, as `project.urls.Repository` (see build.address). `python -m
+lib.course build` writes what depends on it: badges and the command that clones, between two
+comments of README.md, a line of .github/CITATION.cff, and where tests/gpu/kaggle.ipynb fetches the
+course. Without an address it removes them.
 """
 
 import re
@@ -16,7 +18,8 @@ BEGIN, END = "<!-- from the address in pyproject.toml -->\n", "<!-- end -->\n"
 
 
 def write(root: Path) -> list[str]:
-    """Bring these files up to date with the address; returns the names of those that changed. Raises CourseError."""
+    """Bring these files up to date with the address; returns the names of those that changed.
+    Raises CourseError."""
     address, changed = build.address(root), []
     for name, made in ((README, readme), (CITATION, citation), (KAGGLE, kaggle)):
         path = root / name
@@ -30,13 +33,17 @@ def write(root: Path) -> list[str]:
 
 
 def readme(text: str, address: str) -> str:
-    """The text of README.md for this address, "" for none. Raises CourseError where its two comments are missing."""
+    """The text of README.md for this address, "" for none. Raises CourseError where its two
+    comments are missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         if not address:
             return text
-        raise CourseError(f"{README} needs the lines {BEGIN.strip()!r} and {END.strip()!r}, for what needs the address")
+        raise CourseError(
+            f"{README} needs the lines {BEGIN.strip()!r} and {END.strip()!r}, for what needs the "
+            f"address"
+        )
     return before + BEGIN + (_shown(address) if address else "") + END + after
 
 
@@ -49,7 +56,8 @@ def _shown(address: str) -> str:
     colab, kaggle = build.rented("lab0_concepts", address)
     links = [
         f"[![tests]({tests}/badge.svg)]({tests})",
-        f"[![Open Lab 0 in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})",
+        f"[![Open Lab 0 in "
+        f"Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})",
         f"[![Open Lab 0 in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]({kaggle})",
         f"[Read the book](https://{owner.lower()}.github.io/{name}/)",
     ]
@@ -60,9 +68,13 @@ def citation(text: str, address: str) -> str:
     """The text of CITATION.cff for this address, "" for none."""
     kept = [line for line in text.splitlines() if not line.startswith("repository-code:")]
     at = next((i for i, line in enumerate(kept, 1) if line.startswith("license:")), len(kept))
-    return "\n".join([*kept[:at], *([f'repository-code: "{address}"'] if address else []), *kept[at:]]) + "\n"
+    return (
+        "\n".join([*kept[:at], *([f'repository-code: "{address}"'] if address else []), *kept[at:]])
+        + "\n"
+    )
 
 
 def kaggle(text: str, address: str) -> str:
-    """The text of the notebook for Kaggle's GPUs, whose cell fetches the course from this address; "" for none."""
+    """The text of the notebook for Kaggle's GPUs, whose cell fetches the course from this
+    address; "" for none."""
     return re.sub(r'(?<=ADDRESS = \\")[^"\\]*(?=\\")', address, text)

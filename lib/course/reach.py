@@ -1,7 +1,8 @@
 """Which cells of a notebook an answer can reach: these are run again where the lab is unsolved.
 
-A cell that reads no answer, and nothing that was made with one, does in the student's notebook what it did in the
-solution. Here only what reads f, or what was made with f, is worth a second run, and the cell that these need:
+A cell that reads no answer, and nothing that was made with one, does in the student's notebook what
+it did in the solution. Here only what reads f, or what was made with f, is worth a second run, and
+the cell that these need:
 
     answer   def f(x): ...
     steps    n = 100                     reads no answer, but `mine` reads n
@@ -9,10 +10,12 @@ solution. Here only what reads f, or what was made with f, is worth a second run
     figure   plots.curves(losses)        reads what was made with f
     given    plots.pipeline(4)           reads neither: left out
 
-Where it reads f as `use(f)` alone, it gets lib's own in the unsolved lab, which f's check has judged as it judges an
-answer. So much is known before it runs, and it may be left to a longer run: then of `mine` only `use(f)` is left.
+Where it reads f as `use(f)` alone, it gets lib's own in the unsolved lab, which f's check has
+judged as it judges an answer. So much is known before it runs, and it may be left to a longer run:
+then of `mine` only `use(f)` is left.
 
-Who reads and binds which names is taken from the cell's bytecode, whose order is that of evaluation.
+Who reads and binds which names is taken from the cell's bytecode, whose order is that of
+evaluation.
 """
 
 import ast
@@ -30,9 +33,10 @@ BRANCHES = (ast.If, ast.For, ast.While, ast.Try, ast.Match)
 
 
 class Names(NamedTuple):
-    """What a cell does with the names of its kernel. reads: those it has not bound before. binds: all that it binds.
-    replaces: what it binds whatever happens, in no branch. imports: what it binds by import. changes: whose content it
-    may change (x[0] = 1, x.y = 1, the statement x.append(1))."""
+    """What a cell does with the names of its kernel. reads: those it has not bound before. binds:
+    all that it binds. replaces: what it binds whatever happens, in no branch. imports: what it
+    binds by import. changes: whose content it may change (x[0] = 1, x.y = 1, the statement
+    x.append(1))."""
 
     reads: set[str]
     binds: set[str]
@@ -42,9 +46,11 @@ class Names(NamedTuple):
 
 
 def reached(nb: NotebookNode, through_use: bool = True) -> list[NotebookNode]:
-    """The code cells that have a role in grading, those that answers reach, and what all these need, in order.
+    """The code cells that have a role in grading, those that answers reach, and what all these
+    need, in order.
 
-    Without `through_use`, no answer reaches a cell by `use(answer)`: if that is all, the cell is its calls of use().
+    Without `through_use`, no answer reaches a cell by `use(answer)`: if that is all, the cell is
+    its calls of use().
     """
     cells, names = _cells(nb, through_use)
     kept, made_with, answers, left = set(), set(), set(), {}
@@ -87,7 +93,8 @@ def _with_makers(kept: set[int], names: list[Names]) -> set[int]:
 
 
 def _made_by(name: str, names: list[Names]) -> Iterator[int]:
-    """The places of the cells that gave `name` what it holds after all of them: back to the last that replaces it."""
+    """The places of the cells that gave `name` what it holds after all of them: back to the last
+    that replaces it."""
     for j in reversed(range(len(names))):
         if name in names[j].binds | names[j].changes:
             yield j
@@ -96,7 +103,8 @@ def _made_by(name: str, names: list[Names]) -> Iterator[int]:
 
 
 def names_of(source: str, through_use: bool = True) -> Names:
-    """What a cell of this source does with names; of the functions that it defines, what they read of the kernel's.
+    """What a cell of this source does with names; of the functions that it defines, what they read
+    of the kernel's.
 
     Without `through_use`, `use(name)` reads nothing.
     """
@@ -124,7 +132,11 @@ class _WithoutUse(ast.NodeTransformer):
 
 
 def _stored(statements: list[ast.stmt]) -> set[str]:
-    return {name for does, name in _in_order(compile(ast.Module(statements, []), "cell", "exec")) if "STORE" in does}
+    return {
+        name
+        for does, name in _in_order(compile(ast.Module(statements, []), "cell", "exec"))
+        if "STORE" in does
+    }
 
 
 def _in_order(code: CodeType) -> Iterator[tuple[str, str]]:
@@ -140,7 +152,9 @@ def _changed(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
         place = node.value.func if called else node
-        if isinstance(place, ast.Attribute | ast.Subscript) and (called or not isinstance(place.ctx, ast.Load)):
+        if isinstance(place, ast.Attribute | ast.Subscript) and (
+            called or not isinstance(place.ctx, ast.Load)
+        ):
             while isinstance(place, ast.Attribute | ast.Subscript):
                 place = place.value
             if isinstance(place, ast.Name):

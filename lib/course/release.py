@@ -1,12 +1,14 @@
-"""Write a student bundle: a folder that installs and runs by itself, without solutions and hidden cases.
+"""Write a student bundle: a folder that installs and runs by itself, without solutions and hidden
+cases.
 
-    labs/      the notebooks of the labs asked for, generated from solutions/
-    lib/       without the page for who changes lib, without the checks' known mistakes, and of lib/course only a
-               student's own copies (mine.py) and install.py; what the labs ask for is left out (strip_solutions.py) and
-               comes as bytecode, lib/_reference.zip, so that later labs and lib itself work; of a lab that is over it
-               stays as source
-    tests/     those of the tools, and the quick test; none that holds an answer
-    and        README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml, pyproject.toml, LICENSE
+    labs/   the notebooks of the labs asked for, generated from solutions/
+    lib/    without the page for who changes lib, without the checks' known mistakes, and of
+            lib/course only a student's own copies (mine.py) and install.py; what the labs ask for
+            is left out (strip_solutions.py) and comes as bytecode, lib/_reference.zip, so that
+            later labs and lib itself work; of a lab that is over it stays as source
+    tests/  those of the tools, and the quick test; none that holds an answer
+    and     README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml,
+            pyproject.toml, LICENSE
 
 Bytecode is no secret, it only has to be taken apart first. The same sources give the same bytes.
 """
@@ -36,20 +38,24 @@ TESTS = (
     "test_model.py",
     "test_text.py",
 )
-# For who changes lib. What makes known mistakes, and they themselves: a table of what they leave behind ships. Of
-# lib/course only what `make setup`, `make lab` and `make merge` need.
+# For who changes lib. What makes known mistakes, and they themselves: a table of what they leave
+# behind ships. Of lib/course only what `make setup`, `make lab` and `make merge` need.
 LEFT_OUT = re.compile(
     r"lib/(course/(?!(answers|carry|edition|install|mine|notebook)\.py$).*|README\.md|rooms\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))"
 )
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 
 
-def release(root: Path, out: Path, labs: list[str], with_reference: list[str] = (), pythons: list[str] = ()) -> dict:
+def release(
+    root: Path, out: Path, labs: list[str], with_reference: list[str] = (), pythons: list[str] = ()
+) -> dict:
     """Write the bundle of `labs` ("lab0_concepts", ...) to `out`, a folder that is new or empty.
 
-    with_reference: labs that are over ("lab0_concepts", ...): their definitions stay in lib as source.
-    pythons: interpreters besides this one for which the bundle is made, such as "python3.12".
-    Returns {"labs": [...], "withheld": ["lab0.broadcast", ...], "pythons": ["3.11", ...]}. Raises CourseError.
+    with_reference: labs that are over ("lab0_concepts", ...): their definitions stay in lib as
+    source. pythons: interpreters besides this one for which the bundle is made, such as
+    "python3.12".
+    Returns {"labs": [...], "withheld": ["lab0.broadcast", ...], "pythons": ["3.11", ...]}. Raises
+    CourseError.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CourseError(f"{out} is there and is not empty: name a new folder, or empty this one")
@@ -81,13 +87,15 @@ def _student_notebook(root: Path, lab: str):
 
 
 def _copies(root: Path, path: Path, suffixes: set[str]) -> dict[str, bytes]:
-    """{name relative to root: content} of a file, or of all files with such a suffix in a folder."""
+    """{name relative to root: content} of a file, or of all files with such a
+    suffix in a folder."""
     paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in suffixes)
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in paths}
 
 
 def _lib(root: Path, keep: set[str]) -> tuple[dict[str, bytes], dict[str, tuple[str, Definition]]]:
-    """lib's files as the bundle holds them, and {"lab0.broadcast": (file, what was taken out of it)}."""
+    """lib's files as the bundle holds them, and {"lab0.broadcast": (file, what was
+    taken out of it)}."""
     files, definitions = _copies(root, root / "lib", LIB_FILES), {}
     files = {name: content for name, content in files.items() if not LEFT_OUT.fullmatch(name)}
     for name in [name for name in files if name.endswith(".py")]:
@@ -96,7 +104,9 @@ def _lib(root: Path, keep: set[str]) -> tuple[dict[str, bytes], dict[str, tuple[
         except CourseError as error:
             raise CourseError(f"{name}, {error}") from None
         if twice := set(taken) & set(definitions):
-            raise CourseError(f"{name}: {min(twice)} is marked in {definitions[min(twice)][0]} already")
+            raise CourseError(
+                f"{name}: {min(twice)} is marked in {definitions[min(twice)][0]} already"
+            )
         files[name] = stub.encode()
         definitions |= {key: (name, definition) for key, definition in taken.items()}
     return files, definitions
@@ -104,10 +114,15 @@ def _lib(root: Path, keep: set[str]) -> tuple[dict[str, bytes], dict[str, tuple[
 
 def _compile(python: str, definitions: dict[str, tuple[str, Definition]]) -> dict:
     """What bytecode.py, run by `python`, makes of the definitions: {"tag", "version", "code"}."""
-    given = {key: [definition.text, file, definition.line] for key, (file, definition) in definitions.items()}
+    given = {
+        key: [definition.text, file, definition.line]
+        for key, (file, definition) in definitions.items()
+    }
     command = [python, "-I", str(Path(__file__).with_name("bytecode.py"))]
     try:
-        done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, input=json.dumps(given), capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", "") or str(error)
         raise CourseError(f"{python} cannot compile lib: {said.strip().splitlines()[-1]}") from None
@@ -118,21 +133,30 @@ def _write_zip(path: Path, compiled: list[dict]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for one in sorted(compiled, key=lambda one: one["tag"]):
             for key, code in sorted(one["code"].items()):
-                entry = zipfile.ZipInfo(f"{one['tag']}/{key}", (1980, 1, 1, 0, 0, 0))  # not when it was made
+                # not when it was made
+                entry = zipfile.ZipInfo(f"{one['tag']}/{key}", (1980, 1, 1, 0, 0, 0))
                 archive.writestr(entry, base64.b64decode(code))
 
 
 def _own_files(root: Path, labs: list[str], versions: list[str]) -> dict[str, bytes]:
-    """README, Makefile, pyproject.toml and environment.yml, with what depends on the release filled in."""
-    torch = re.search(r"^TORCH \?= (\S+)$", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    """README, Makefile, pyproject.toml and environment.yml, with what depends on the
+    release filled in."""
+    torch = re.search(
+        r"^TORCH \?= (\S+)$", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )[1]
     listed = "\n".join(f"- `labs/{lab}.ipynb`" for lab in labs)
     blanks = {"@TORCH@": torch, "@LABS@": listed, "@PYTHON@": " or ".join(versions)}
     blanks["@FIRST@"] = labs[0].split("_")[0].removeprefix("lab")
-    texts = {name: (BUNDLE / name).read_text(encoding="utf-8") for name in ("README.md", "AGENTS.md", "Makefile")}
+    texts = {
+        name: (BUNDLE / name).read_text(encoding="utf-8")
+        for name in ("README.md", "AGENTS.md", "Makefile")
+    }
     for blank, value in blanks.items():
         texts = {name: text.replace(blank, value) for name, text in texts.items()}
     minors = [int(version.removeprefix("3.")) for version in versions]
-    others = "".join(f",!=3.{one}.*" for one in range(min(minors), max(minors)) if one not in minors)
+    others = "".join(
+        f",!=3.{one}.*" for one in range(min(minors), max(minors)) if one not in minors
+    )
     environment = (root / "environment.yml").read_text(encoding="utf-8")
     texts["environment.yml"] = re.sub(r"python=[\d.]+", f"python={versions[-1]}", environment)
     project = (root / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,4 +1,5 @@
-"""A grading result (the dict of grade.grade_notebook) as text to read, and as JUnit XML for machines.
+"""A grading result (the dict of grade.grade_notebook) as text to read, and as JUnit XML for
+machines.
 
 JSON needs no code here: the result is plain data.
 """
@@ -10,10 +11,16 @@ NOT_IN_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]
 
 
 def table(result: dict) -> str:
-    """One line per exercise with points and first failing claim; the last line is `X of Y points`."""
+    """One line per exercise with points and first failing claim; the last line is
+    `X of Y points`."""
     rows = result["exercises"]
-    scores = [f"{row['points']:g} of {row['max_points']}" + (" bonus" if row["bonus"] else "") for row in rows]
-    wide, far = (max(map(len, column), default=0) for column in ([row["id"] for row in rows], scores))
+    scores = [
+        f"{row['points']:g} of {row['max_points']}" + (" bonus" if row["bonus"] else "")
+        for row in rows
+    ]
+    wide, far = (
+        max(map(len, column), default=0) for column in ([row["id"] for row in rows], scores)
+    )
     lines = [result["lab"]]
     for row, score in zip(rows, scores, strict=True):
         lines.append(f"  {row['id']:{wide}}  {score:>{far}}   {row['status']}")
@@ -32,13 +39,16 @@ def junit(result: dict) -> str:
 def suite(result: dict, name: str) -> ElementTree.Element:
     """A JUnit test suite: one test case per exercise, failed unless it earned all its points.
 
-    The points stand as properties of the suite and of each case, for JUnit itself knows passed and failed only.
+    The points stand as properties of the suite and of each case, for JUnit itself knows passed and
+    failed only.
     """
     rows = result["exercises"]
     broken = [row for row in rows if row["status"] not in ("passed", "failed", "not written yet")]
     failed = [row for row in rows if row["status"] in ("failed", "not written yet")]
     counts = {"tests": len(rows), "failures": len(failed), "errors": len(broken)}
-    whole = ElementTree.Element("testsuite", name=xml_safe(name), **{key: str(n) for key, n in counts.items()})
+    whole = ElementTree.Element(
+        "testsuite", name=xml_safe(name), **{key: str(n) for key, n in counts.items()}
+    )
     _properties(whole, points=result["points"], max_points=result["max_points"])
     for row in rows:
         case = ElementTree.SubElement(whole, "testcase", classname=result["lab"], name=row["id"])

@@ -1,7 +1,9 @@
-"""The rooms of lib and what they import, as a picture: `python -m lib.course rooms` writes lib/rooms.png.
+"""The rooms of lib and what they import, as a picture: `python -m lib.course rooms` writes
+lib/rooms.png.
 
-A room is a folder of lib, or a file that lies beside the folders. Every room stands above those that it imports. Where
-a longer way leads to a room no arrow is drawn; the words that the PNG carries as its description have all imports.
+A room is a folder of lib, or a file that lies beside the folders. Every room stands above those
+that it imports. Where a longer way leads to a room no arrow is drawn; the words that the PNG
+carries as its description have all imports.
 """
 
 import ast
@@ -15,10 +17,17 @@ from .layers import Graph, Layers, reduced
 NAME = "rooms.png"
 TITLE = "A room of lib imports only rooms below it"
 CAPTION = (
-    "An arrow: the upper room imports the lower one. Where a longer way down leads to the same room, no arrow is "
-    "drawn. An arrow has the colour of the room that it leaves; a black frame: imports nothing of lib."
+    "An arrow: the upper room imports the lower one. Where a longer way down leads to the same "
+    "room, no arrow is drawn. An arrow has the colour of the room that it leaves; a black frame: "
+    "imports nothing of lib."
 )
-ROW, ARROW, BOX, GAP = 0.48, 0.014, 0.28, 0.11  # inches: from row to row, and for each arrow; a box; between boxes
+# inches: from row to row, and for each arrow; a box; between boxes
+ROW, ARROW, BOX, GAP = (
+    0.48,
+    0.014,
+    0.28,
+    0.11,
+)
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -27,7 +36,11 @@ def imports_of(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "lib" else [node.module]
+            names = (
+                [f"{node.module}.{alias.name}" for alias in node.names]
+                if node.module == "lib"
+                else [node.module]
+            )
         else:
             continue
         for name in names:
@@ -36,19 +49,25 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def imports(lib: Path) -> Graph:
-    """{room: the other rooms that it imports}, of the folder `lib`; each by its name there: "zero", "clip.py"."""
+    """{room: the other rooms that it imports}, of the folder `lib`; each by its name there:
+    "zero", "clip.py"."""
     names = {path.stem: path.name for path in lib.iterdir()}
     found: Graph = {}
     for path in sorted(lib.rglob("*.py")):
         room = path.relative_to(lib).parts[0]
         if not room.startswith("__"):
-            found.setdefault(room, set()).update({names[other] for other in imports_of(path)} - {room})
+            found.setdefault(room, set()).update(
+                {names[other] for other in imports_of(path)} - {room}
+            )
     return found
 
 
 def in_words(imported: Graph) -> str:
     """All imports in words: the description that the PNG carries, and the figure's alt text."""
-    told = [f"{room} imports {', '.join(sorted(others)) or 'nothing'}" for room, others in sorted(imported.items())]
+    told = [
+        f"{room} imports {', '.join(sorted(others)) or 'nothing'}"
+        for room, others in sorted(imported.items())
+    ]
     return f"{TITLE}: {'; '.join(told)}."
 
 
@@ -62,7 +81,8 @@ def description(path: Path) -> str:
 
 
 def write(lib: Path) -> bool:
-    """Draw the rooms of `lib` into its rooms.png, unless that one says the same; returns whether it was written."""
+    """Draw the rooms of `lib` into its rooms.png, unless that one says the same; returns
+    whether it was written."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -102,18 +122,21 @@ def _drawn(imported):
     axes = figure.add_subplot(xlim=(left, right), ylim=(-BOX, heights[-1] + BOX))
     axes.axis("off")
     for line in layers.lines:
-        axes.add_patch(FancyArrowPatch(path=_curve(line, layers.x, y), arrowstyle="-|>", mutation_scale=7, lw=1.1,
+        axes.add_patch(FancyArrowPatch(path=_curve(line, layers.x, y), arrowstyle="-|>",
+            mutation_scale=7, lw=1.1,
                                        shrinkA=0, shrinkB=0, color=color[line[0]]))  # fmt: skip
     for room in imported:
         corner = layers.x[room] - layers.width[room] / 2, y[room] - BOX / 2
-        axes.add_patch(FancyBboxPatch(corner, layers.width[room], BOX, boxstyle="round,pad=0,rounding_size=0.06",
+        axes.add_patch(FancyBboxPatch(corner, layers.width[room], BOX,
+            boxstyle="round,pad=0,rounding_size=0.06",
                                       fc=PAPER, ec=color[room], lw=1.3))  # fmt: skip
         axes.text(layers.x[room], y[room], room, ha="center", va="center_baseline", size=9.5)
     return finish(figure, TITLE, CAPTION, in_words(imported))
 
 
 def _curve(line, x, y):
-    """From the lower edge of the first box to the upper edge of the last, upright where it passes a row."""
+    """From the lower edge of the first box to the upper edge of the last, upright
+    where it passes a row."""
     from matplotlib.path import Path as Curve
 
     points, codes = [(x[line[0]], y[line[0]] - BOX / 2)], [Curve.MOVETO]

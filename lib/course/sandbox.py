@@ -1,20 +1,28 @@
-"""Shut in what a notebook's code may do while it is graded: what is asked of supervisor.py, and what it can hold here.
+"""Shut in what a notebook's code may do while it is graded: what is asked of supervisor.py, and
+what it can hold here.
 
-    what                     bubblewrap, sealed (Linux, namespaces)   open (elsewhere; most containers)
-    network                  loopback only                            not prevented
-    files                    read-only, work bounded; there are only  an ordinary user's: not prevented
-                             - bubblewrap: Python, lib, /usr, and     root's: code runs as a user of its own
-                               what of /etc and /sys is in SYSTEM
-                             - sealed: these, and all of SHOWN
-    other processes          not seen                                 root's: cannot be touched; else not prevented
-    left running             ended by the kernel                      ended by the supervisor (Linux), or by name
-    environment              the names in ALLOWED, nothing else       the same
-    CPU, memory, file size   per process, and memory of all           per process (macOS: CPU, file size only), of all
+    what                    bubblewrap, sealed (Linux, namespaces)   open (elsewhere; most
+                                                                     containers)
+    network                 loopback only                            not prevented
+    files                   read-only, work bounded; there are only  an ordinary user's: not
+                                                                     prevented
+                            - bubblewrap: Python, lib, /usr, and     root's: code runs as a user of
+                                                                     its own
+                              what of /etc and /sys is in SYSTEM
+                            - sealed: these, and all of SHOWN
+    other processes         not seen                                 root's: cannot be touched; else
+                                                                     not prevented
+    left running            ended by the kernel                      ended by the supervisor
+                                                                     (Linux), or by name
+    environment             the names in ALLOWED, nothing else       the same
+    CPU, memory, file size  per process, and memory of all           per process (macOS: CPU, file
+                                                                     size only), of all
 
 bubblewrap is taken where `bwrap` is installed, sealed where the namespaces can be had without it.
 
-Not prevented anywhere: what code does inside its own kernel, where the checks run, too. It can read lib (whose
-functions solve the exercises), see a hidden test while that runs, and forge a report. tamper.py looks for some of it.
+Not prevented anywhere: what code does inside its own kernel, where the checks run, too. It can read
+lib (whose functions solve the exercises), see a hidden test while that runs, and forge a report.
+tamper.py looks for some of it.
 """
 
 import functools
@@ -36,13 +44,21 @@ from . import temporary
 from .notebook import ROOT, CourseError
 from .supervisor import FIRST_USER
 
-START = [sys.executable, "-S", "-m", "lib.course.supervisor"]  # -S: it needs no packages, and starts at once
+# -S: it needs no packages, and starts at once
+START = [
+    sys.executable,
+    "-S",
+    "-m",
+    "lib.course.supervisor",
+]
 ALLOWED = {
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
 }
 LIBRARIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu")
-SYSTEM = [f"/etc/{name}" for name in ("alternatives", "fonts", "hosts", "ld.so.cache", "ld.so.conf")]
+SYSTEM = [
+    f"/etc/{name}" for name in ("alternatives", "fonts", "hosts", "ld.so.cache", "ld.so.conf")
+]
 SYSTEM += [f"/etc/{name}" for name in ("ld.so.conf.d", "localtime", "nsswitch.conf")]
 SYSTEM += ["/sys/devices/system"]  # the number of processors
 SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # sealed, all else at the top is hidden
@@ -50,8 +66,9 @@ SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # sealed, all else at the
 
 @dataclass(frozen=True)
 class Limits:
-    """What a graded notebook may use. Per process: seconds of CPU, bytes of memory, bytes in one file. In all:
-    processes (threads count), total bytes of memory, and, sealed, bytes in all files together."""
+    """What a graded notebook may use. Per process: seconds of CPU, bytes of memory, bytes in one
+    file. In all: processes (threads count), total bytes of memory, and, sealed, bytes in all files
+    together."""
 
     seconds: int = 1800
     memory: int = 4 * 2**30
@@ -62,8 +79,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Held:
-    """How far notebooks are shut in. how: "bubblewrap", "sealed" or "open"; drop: root's become a user of their own;
-    says: a sentence for whoever grades."""
+    """How far notebooks are shut in. how: "bubblewrap", "sealed" or "open"; drop: root's become a
+    user of their own; says: a sentence for whoever grades."""
 
     how: str
     drop: bool
@@ -71,13 +88,19 @@ class Held:
 
 
 def wrap(
-    command: list[str], env: dict, folder: Path, notebook: Path, limits: Limits, hidden: Sequence[Path], held: Held
+    command: list[str],
+    env: dict,
+    folder: Path,
+    notebook: Path,
+    limits: Limits,
+    hidden: Sequence[Path],
+    held: Held,
 ) -> tuple[list[str], bytes]:
     """(command, its standard input) that runs `command` shut in.
 
-    It works in `folder`/work, with a copy of `notebook` in there; of `folder`, report.jsonl and cells.jsonl stay
-    writable. env: given to it besides ALLOWED. hidden: folders that it finds empty or not at all, where that can be
-    had; so is all that it does not need, but in "open".
+    It works in `folder`/work, with a copy of `notebook` in there; of `folder`, report.jsonl and
+    cells.jsonl stay writable. env: given to it besides ALLOWED. hidden: folders that it finds empty
+    or not at all, where that can be had; so is all that it does not need, but in "open".
     """
     work, books = folder / "work", [folder / "report.jsonl", folder / "cells.jsonl"]
     work.mkdir()
@@ -109,15 +132,26 @@ def wrap(
 
 
 def _needed() -> set[str]:
-    """Where Python, its packages and lib lie: all that a notebook must find, wherever a hidden folder lies.
+    """Where Python, its packages and lib lie: all that a notebook must find, wherever a hidden
+    folder lies.
 
-    Of the repository only lib: beside it are the solutions, the tests with their answers, and .git with both. A place
-    that is reached by a link, as an environment may be, is needed under both of its names.
+    Of the repository only lib: beside it are the solutions, the tests with their answers, and .git
+    with both. A place that is reached by a link, as an environment may be, is needed under both of
+    its names.
     """
     paths = os.pathsep.join(os.environ.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
-    places = [sys.prefix, sys.base_prefix, site.getusersitepackages(), *filter(None, paths.split(os.pathsep))]
+    places = [
+        sys.prefix,
+        sys.base_prefix,
+        site.getusersitepackages(),
+        *filter(None, paths.split(os.pathsep)),
+    ]
     places = {place for place in places if Path(place).resolve() not in (Path("/"), ROOT.resolve())}
-    return _resolved(places) | {os.path.abspath(p) for p in places} | {str(ROOT / "lib"), str(ROOT / "pyproject.toml")}
+    return (
+        _resolved(places)
+        | {os.path.abspath(p) for p in places}
+        | {str(ROOT / "lib"), str(ROOT / "pyproject.toml")}
+    )
 
 
 def _at_the_top() -> list[str]:
@@ -130,13 +164,20 @@ def _resolved(places) -> set[str]:
 
 
 def _bubble(task: dict) -> list[str]:
-    """bwrap's command line, up to the command: a root folder that is empty but for what is needed, to read."""
+    """bwrap's command line, up to the command: a root folder that is empty but for what is
+    needed, to read."""
     gpus = glob.glob("/dev/nvidia*")
     read = [*LIBRARIES, *SYSTEM, *task["needed"], *(["/sys"] if gpus else [])]
     read = [path for path in read if os.path.exists(path)]
     placed = {path: ["--ro-bind", path, path] for path in read}
-    placed |= {path: ["--symlink", os.readlink(path), path] for path in LIBRARIES if os.path.islink(path)}
-    within = [path for path in task["hidden"] if os.path.isdir(path) and any(path.startswith(f"{p}/") for p in read)]
+    placed |= {
+        path: ["--symlink", os.readlink(path), path] for path in LIBRARIES if os.path.islink(path)
+    }
+    within = [
+        path
+        for path in task["hidden"]
+        if os.path.isdir(path) and any(path.startswith(f"{p}/") for p in read)
+    ]
     placed = {path: ["--tmpfs", path] for path in within} | placed
     above = [str(folder) for path in [*placed, task["work"]] for folder in Path(path).parents]
     placed = {path: ["--dir", path] for path in above} | placed
@@ -158,32 +199,56 @@ def _bubble(task: dict) -> list[str]:
 
 @functools.cache
 def held(how: str | None = None) -> Held:
-    """The strongest of what this machine allows, or `how`: tried, not guessed. CourseError if `how` does not work.
+    """The strongest of what this machine allows, or `how`: tried, not guessed. CourseError if `how`
+    does not work.
 
-    A notebook runs as root, where it could end every process and read every file, only if "open" is asked for.
+    A notebook runs as root, where it could end every process and read every file, only if "open" is
+    asked for.
     """
     root = os.name == "posix" and os.geteuid() == 0
     modes = [
-        Held("bubblewrap", root, "shut in by bubblewrap: no network; of files only Python and lib, to read"),
+        Held(
+            "bubblewrap",
+            root,
+            "shut in by bubblewrap: no network; of files only Python and lib, to read",
+        ),
         Held("sealed", root, "sealed: no network, read-only files, own processes only"),
-        *([Held("open", True, "open: limits, and a user of its own; network and files not shut off")] if root else []),
+        *(
+            [
+                Held(
+                    "open",
+                    True,
+                    "open: limits, and a user of its own; network and files not shut off",
+                )
+            ]
+            if root
+            else []
+        ),
     ]
     for mode in modes:
         if how in (None, mode.how) and _works(mode):
             return mode
     if how == "open" or (how is None and not root):
-        return Held("open", False, f"open{', as root' if root else ''}: limits; network and files not shut off")
+        return Held(
+            "open",
+            False,
+            f"open{', as root' if root else ''}: limits; network and files not shut off",
+        )
     if how is None:
         raise CourseError(
-            "a notebook would run as root here, and could end every process and read every file: neither bubblewrap "
-            f"nor namespaces work, and no other user can read {sys.executable}, its packages or {ROOT}. Install "
-            "bubblewrap, put these where all can read them, or grade as an ordinary user; --sandbox open runs it so"
+            "a notebook would run as root here, and could end every process and read every file: "
+            f"neither bubblewrap nor namespaces work, and no other user can read {sys.executable}, "
+            f"its packages or {ROOT}. Install bubblewrap, put these where all can read them, or "
+            "grade as an ordinary user; --sandbox open runs it so"
         )
-    raise CourseError(f"--sandbox {how} does not work here: without it, the strongest that does is taken")
+    raise CourseError(
+        f"--sandbox {how} does not work here: without it, the strongest that does is taken"
+    )
 
 
 def _works(mode: Held) -> bool:
-    """Whether a process shut in by `mode` can be started here, and can still read Python, nbval and lib."""
+    """Whether a process shut in by `mode` can be started here, and can still read Python,
+    nbval and lib."""
     if mode.how == "bubblewrap" and not (linux.IS_HERE and shutil.which("bwrap")):
         return False
     look = "import os, sys; sys.exit(not all(os.access(path, os.R_OK) for path in sys.argv[1:]))"
@@ -192,4 +257,9 @@ def _works(mode: Held) -> bool:
         command = [sys.executable, "-I", "-S", "-c", look, *needed]
         start, task = wrap(command, {}, folder, Path(__file__), Limits(), [], mode)
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(start, env=env, input=task, capture_output=True, timeout=60, check=False).returncode == 0
+        return (
+            subprocess.run(
+                start, env=env, input=task, capture_output=True, timeout=60, check=False
+            ).returncode
+            == 0
+        )

@@ -1,4 +1,5 @@
-"""What a lab asks for, taken out of lib's source; a call that puts in compiled code stands where it stood.
+"""What a lab asks for, taken out of lib's source; a call that puts in compiled code stands where it
+stood.
 
     # exercise: lab0.ring_all_reduce             # exercise: lab0.ring_all_reduce
     def ring_all_reduce(tensor, group=None):     def ring_all_reduce(tensor, group=None):
@@ -6,12 +7,13 @@
         with line(tensor) as x:           --->       raise NotImplementedError
             ...
 
-                                                 ring_all_reduce = reference("lab0.ring_all_reduce", globals())
+                                                 ring_all_reduce = reference("lab0.ring_all_reduce",
+                                                 globals())
 
-The marker is the line above the definition: a function or class at the top of a module (above its decorators), or a
-`key=lambda ...`. Of a class, its docstring and the signatures of its public methods stay. A private function or class
-of the module that only such definitions use says what they do, and goes with them. Everything around stays as it is, so
-the rest of lib runs as before.
+The marker is the line above the definition: a function or class at the top of a module (above its
+decorators), or a `key=lambda ...`. Of a class, its docstring and the signatures of its public
+methods stay. A private function or class of the module that only such definitions use says what
+they do, and goes with them. Everything around stays as it is, so the rest of lib runs as before.
 """
 
 import ast
@@ -29,16 +31,20 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def without_mistakes(source: str) -> str:
-    """A file of lib/check without the block that has an exercise's known mistakes, edits of its solution."""
+    """A file of lib/check without the block that has an exercise's known mistakes,
+    edits of its solution."""
     left = MISTAKES.sub("\n", source)
     if re.search(r"^### (BEGIN|END) MISTAKES", left, re.MULTILINE):
-        raise CourseError("a block of mistakes begins with ### BEGIN MISTAKES and ends with ### END MISTAKES")
+        raise CourseError(
+            "a block of mistakes begins with ### BEGIN MISTAKES and ends with ### END MISTAKES"
+        )
     return left
 
 
 @dataclass(frozen=True)
 class Marked:
-    """One marked definition. first, last: its lines, counted from 1, decorators included; the marker stands above."""
+    """One marked definition. first, last: its lines, counted from 1, decorators included; the
+    marker stands above."""
 
     lab: str
     name: str
@@ -54,48 +60,79 @@ class Marked:
 
 @dataclass(frozen=True)
 class Definition:
-    """What was taken out: its source, and the line of the remaining source that its tracebacks shall name."""
+    """What was taken out: its source, and the line of the remaining source that its
+    tracebacks shall name."""
 
     text: str
     line: int
 
 
 def marked(source: str) -> list[Marked]:
-    """The marked definitions of a module, in order. Raises CourseError for a marker that stands above none."""
+    """The marked definitions of a module, in order. Raises CourseError for a marker that
+    stands above none."""
     tree = ast.parse(source)
-    starts = {_first_line(node): node for node in tree.body if isinstance(node, (*FUNCTIONS, ast.ClassDef))}
-    starts |= {k.lineno: k for k in ast.walk(tree) if isinstance(k, ast.keyword) and isinstance(k.value, ast.Lambda)}
+    starts = {
+        _first_line(node): node
+        for node in tree.body
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef))
+    }
+    starts |= {
+        k.lineno: k
+        for k in ast.walk(tree)
+        if isinstance(k, ast.keyword) and isinstance(k.value, ast.Lambda)
+    }
     found = []
     for number, line in enumerate(source.splitlines(), 1):
         marker = MARKER.fullmatch(line)
         if not marker and LIKE_A_MARKER.match(line):
-            raise CourseError(f"line {number}: {line.strip()!r} is no marker: write '# exercise: lab0.function_name'")
+            raise CourseError(
+                f"line {number}: {line.strip()!r} is no marker: write '# exercise: "
+                f"lab0.function_name'"
+            )
         if not marker:
             continue
         node = starts.get(number + 1)
         if node is None or getattr(node, "name", marker["name"]) != marker["name"]:
-            raise CourseError(f"line {number}: {line.strip()!r} must stand right above the definition of that name")
+            raise CourseError(
+                f"line {number}: {line.strip()!r} must stand right above the definition of that "
+                f"name"
+            )
         found.append(Marked(marker["lab"], marker["name"], node, number + 1, node.end_lineno))
     return found
 
 
 def helpers(source: str, taken: list[Marked]) -> list[Marked]:
-    """The private functions and classes of the module that nothing but these definitions uses, or one another."""
-    tops = [node for node in ast.parse(source).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+    """The private functions and classes of the module that nothing but these definitions
+    uses, or one another."""
+    tops = [
+        node
+        for node in ast.parse(source).body
+        if not isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
     lab_of = {one.node.name: one.lab for one in taken if not isinstance(one.node, ast.keyword)}
-    private = {n.name: n for n in tops if isinstance(n, (*FUNCTIONS, ast.ClassDef)) and n.name.startswith("_")}
+    private = {
+        n.name: n
+        for n in tops
+        if isinstance(n, (*FUNCTIONS, ast.ClassDef)) and n.name.startswith("_")
+    }
     users = {name: [] for name in private}
     for node in tops:
-        for name in {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} & private.keys():
+        for name in {
+            inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)
+        } & private.keys():
             if node is not private[name]:
                 users[name].append(getattr(node, "name", None))
     found = {name for name in private if users[name]}
-    while unfit := {name for name in found if not all(user in lab_of or user in found for user in users[name])}:
+    while unfit := {
+        name for name in found if not all(user in lab_of or user in found for user in users[name])
+    }:
         found -= unfit
     while reached := {n: lab_of[u] for n in found - lab_of.keys() for u in users[n] if u in lab_of}:
         lab_of |= reached
     return [
-        Marked(lab_of[name], name, private[name], _first_line(private[name]), private[name].end_lineno)
+        Marked(
+            lab_of[name], name, private[name], _first_line(private[name]), private[name].end_lineno
+        )
         for name in sorted(found & lab_of.keys())
     ]
 
@@ -103,7 +140,8 @@ def helpers(source: str, taken: list[Marked]) -> list[Marked]:
 def strip_solutions(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Definition]]:
     """(the source without its marked definitions, {"lab0.ring_all_reduce": its Definition}).
 
-    keep: labs whose definitions stay as they are. Raises CourseError for a marker or a definition that will not do.
+    keep: labs whose definitions stay as they are. Raises CourseError for a marker or a definition
+    that will not do.
     """
     taken = [one for one in marked(source) if one.lab not in set(keep)]
     if not taken:
@@ -117,42 +155,59 @@ def strip_solutions(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[st
         kept += lines[begin : one.first - 1]
         begin = one.last
         if one.name.startswith("_"):
-            definitions[one.key] = Definition("\n".join(lines[one.first - 1 : one.last]), len(kept) + 1)
+            definitions[one.key] = Definition(
+                "\n".join(lines[one.first - 1 : one.last]), len(kept) + 1
+            )
             kept.append(f'{one.name} = reference("{one.key}", globals())')
         elif isinstance(one.node, ast.keyword):
             if not re.fullmatch(r",?\s*(#.*)?", lines[one.last - 1][one.node.end_col_offset :]):
-                raise CourseError(f"line {one.last}: nothing but a comma may follow the exercise {one.key}")
+                raise CourseError(
+                    f"line {one.last}: nothing but a comma may follow the exercise {one.key}"
+                )
             text = f"{one.name} = {ast.get_source_segment(source, one.node.value)}"
             indent = " " * one.node.col_offset
             kept.append(f'{indent}{one.node.arg}=reference("{one.key}", globals()),')
             definitions[one.key] = Definition(text, len(kept))
         else:
             stub = _stub(one.node, lines)
-            definitions[one.key] = Definition("\n".join(lines[one.first - 1 : one.last]), len(kept) + 1)
+            definitions[one.key] = Definition(
+                "\n".join(lines[one.first - 1 : one.last]), len(kept) + 1
+            )
             kept += [*stub, "", "", f'{one.name} = reference("{one.key}", globals())']
     return "\n".join([*kept, *lines[begin:]]) + "\n", definitions
 
 
 def _stub(node: ast.stmt, lines: list[str]) -> list[str]:
-    """The lines of a definition that stay: decorators, signature, docstring; of a class, its public methods' too."""
+    """The lines of a definition that stay: decorators, signature, docstring; of a class,
+    its public methods' too."""
     docstring = _docstring(node)
     if docstring is None or node.body[0].lineno == node.lineno:
-        raise CourseError(f"line {node.lineno}: {node.name} is an exercise, so it needs a docstring on its own lines")
+        raise CourseError(
+            f"line {node.lineno}: {node.name} is an exercise, so it needs a docstring on its own "
+            f"lines"
+        )
     stub = lines[_first_line(node) - 1 : docstring.end_lineno]
     if isinstance(node, FUNCTIONS):
         return [*stub, " " * docstring.col_offset + "raise NotImplementedError"]
     for method in node.body:
-        public = isinstance(method, FUNCTIONS) and (method.name == "__init__" or not method.name.startswith("_"))
+        public = isinstance(method, FUNCTIONS) and (
+            method.name == "__init__" or not method.name.startswith("_")
+        )
         if public and method.body[0].lineno > method.lineno:
             told = _docstring(method)
             ends = told.end_lineno if told else _before_comments(method, lines)
             indent = " " * method.body[0].col_offset
-            stub += ["", *lines[_first_line(method) - 1 : ends], f"{indent}raise NotImplementedError"]
+            stub += [
+                "",
+                *lines[_first_line(method) - 1 : ends],
+                f"{indent}raise NotImplementedError",
+            ]
     return stub
 
 
 def _before_comments(method: ast.stmt, lines: list[str]) -> int:
-    """The last line of the signature of a method without a docstring; comments above its first statement go."""
+    """The last line of the signature of a method without a docstring; comments above its
+    first statement go."""
     last = method.body[0].lineno - 1
     while lines[last - 1].strip().startswith("#"):
         last -= 1

@@ -3,8 +3,9 @@
     submissions/alice.ipynb                              alice
     submissions/bob/.../lab1_data_parallel.ipynb         bob: any depth, so nbgrader's layout, too
 
-The key is a hash of the notebook's bytes, of the lab (its solution, and all of lib, which its checks run), of the
-grader (lib/course) and of the limits: all that points depend on, and neither a time nor a path.
+The key is a hash of the notebook's bytes, of the lab (its solution, and all of lib, which its
+checks run), of the grader (lib/course) and of the limits: all that points depend on, and neither a
+time nor a path.
 """
 
 import hashlib
@@ -19,7 +20,8 @@ from .sandbox import Limits
 
 @dataclass(frozen=True)
 class Submission:
-    """student: a name. path: the notebook; None if there is none to grade, and `trouble` says why."""
+    """student: a name. path: the notebook; None if there is none to grade, and
+    `trouble` says why."""
 
     student: str
     path: Path | None
@@ -28,8 +30,8 @@ class Submission:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a class is graded by: the lab's name, where the course lies, seconds per cell and in all, limits, and how
-    notebooks are shut in (None: in the strongest way; see sandbox.held)."""
+    """What a class is graded by: the lab's name, where the course lies, seconds per cell and in
+    all, limits, and how notebooks are shut in (None: in the strongest way; see sandbox.held)."""
 
     lab: str
     root: Path
@@ -40,7 +42,8 @@ class Terms:
 
 
 def find(folder: Path, lab: str) -> list[Submission]:
-    """The students of a class, by name: notebooks in `folder`, and folders in it with a notebook somewhere below.
+    """The students of a class, by name: notebooks in `folder`, and folders in it with a notebook
+    somewhere below.
 
     Raises CourseError if there are none, or two of one name.
     """
@@ -54,9 +57,14 @@ def find(folder: Path, lab: str) -> list[Submission]:
             found.append(_file(_text(entry.stem), entry))
     names = [one.student for one in found]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise CourseError(f"{folder} has both a file and a folder for {', '.join(sorted(twice))}: remove one of each")
+        raise CourseError(
+            f"{folder} has both a file and a folder for {', '.join(sorted(twice))}: remove one of "
+            f"each"
+        )
     if not found:
-        raise CourseError(f"no notebook in {folder}: give a folder with NAME.ipynb or NAME/...ipynb per student")
+        raise CourseError(
+            f"no notebook in {folder}: give a folder with NAME.ipynb or NAME/...ipynb per student"
+        )
     return found
 
 
@@ -69,14 +77,22 @@ def _file(student: str, path: Path) -> Submission:
     if path.is_symlink() or not path.is_file():
         return Submission(student, None, f"{_text(path.name)} is a link, not a file")
     if not os.access(path, os.R_OK):
-        return Submission(student, None, f"{_text(path.name)} may not be read by the user who grades: chmod +r")
+        return Submission(
+            student, None, f"{_text(path.name)} may not be read by the user who grades: chmod +r"
+        )
     return Submission(student, path)
 
 
 def _in_folder(folder: Path, lab: str) -> Submission:
     """One student's folder: its notebook with the lab's name, else its only one."""
-    every = [path for path in sorted(folder.rglob("*.ipynb")) if path.is_file() and not path.is_symlink()]
-    every = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    every = [
+        path for path in sorted(folder.rglob("*.ipynb")) if path.is_file() and not path.is_symlink()
+    ]
+    every = [
+        path
+        for path in every
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
     named = [path for path in every if path.stem == lab] or every
     if len(named) == 1:
         return _file(_text(folder.name), named[0])
@@ -84,13 +100,17 @@ def _in_folder(folder: Path, lab: str) -> Submission:
     return Submission(
         _text(folder.name),
         None,
-        f"{len(named)} notebooks ({which}); name one {lab}.ipynb" if named else "no notebook in the folder",
+        f"{len(named)} notebooks ({which}); name one {lab}.ipynb"
+        if named
+        else "no notebook in the folder",
     )
 
 
 def version(terms: Terms) -> str:
     """The hash of what all students of a class share: the lab, the grader and the terms."""
-    total = hashlib.sha256(f"{terms.cell_timeout} {terms.total_timeout} {asdict(terms.limits)}".encode())
+    total = hashlib.sha256(
+        f"{terms.cell_timeout} {terms.total_timeout} {asdict(terms.limits)}".encode()
+    )
     solution = notebook.solution_path(terms.root, terms.lab)
     for file in [solution, *sorted((notebook.ROOT / "lib").rglob("*.py"))]:
         total.update(hashlib.sha256(file.read_bytes()).digest())

@@ -1,15 +1,17 @@
 """Runs one command shut in: started by sandbox.py, with the standard library only.
 
     grader  --starts-->  supervisor  --starts-->  init  --starts-->  pytest, kernel, ranks, anything
-                         (waits)                  |<---- sealed: they see only each other, no network ---->|
-                                                  reaps orphans, ends whoever holds too much memory
+                         (waits)                  |<---- sealed: they see only each other, no
+                                                  network ---->| reaps orphans, ends whoever holds
+                                                  too much memory
 
-Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in a user namespace of its own): init is
-process 1 of a PID namespace, so that the kernel itself ends all that is left when it goes; of the network only
-loopback is there; every file system is read-only but for a bounded one in memory, the work folder; the folders to
-hide (the home, the solutions, the others' submissions) are empty. Under bubblewrap all that is done already when the
-supervisor starts: it is init. Else (open) it does init's part as a "child subreaper", and the rest is not prevented. In
-all three, limits per process, and root becomes a user of its own.
+Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in a user namespace of
+its own): init is process 1 of a PID namespace, so that the kernel itself ends all that is left when
+it goes; of the network only loopback is there; every file system is read-only but for a bounded one
+in memory, the work folder; the folders to hide (the home, the solutions, the others' submissions)
+are empty. Under bubblewrap all that is done already when the supervisor starts: it is init. Else
+(open) it does init's part as a "child subreaper", and the rest is not prevented. In all three,
+limits per process, and root becomes a user of its own.
 
 See namespaces.py, pid_namespaces(7), prctl(2), getrlimit(2).
 """
@@ -25,15 +27,18 @@ import time
 from lib import linux
 from lib.course import namespaces
 
-FIRST_USER = 1_000_000_000  # root becomes user FIRST_USER + the grader's pid: nobody else is, and who owns nothing
+# root becomes user FIRST_USER + the grader's pid: nobody else is, and who owns nothing
+FIRST_USER = 1_000_000_000
 BROKEN = 70  # exit code: the supervisor itself could not do its work
 
 
 def main(task: dict) -> int:
-    """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of task: see sandbox.wrap."""
+    """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of
+    task: see sandbox.wrap."""
     if linux.IS_HERE:
         namespaces.call("prctl", namespaces.SUBREAPER, 1, 0, 0, 0)
-        namespaces.call("prctl", namespaces.DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)  # told to stop, we end what we keep
+        # told to stop, we end what we keep
+        namespaces.call("prctl", namespaces.DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
         if task["parent"] not in (None, os.getppid()):  # it went before this
             return BROKEN
     if not task["sealed"]:
@@ -53,9 +58,11 @@ def main(task: dict) -> int:
 
 
 def _tend(task: dict) -> int:
-    """Start the command, reap what becomes ours, keep all memory within the limit; in the end, end all that runs."""
+    """Start the command, reap what becomes ours, keep all memory within the limit; in the end, end
+    all that runs."""
     if linux.IS_HERE:
-        namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)  # an ordinary user's: closed to what it keeps
+        # an ordinary user's: closed to what it keeps
+        namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)
     os.chdir(task["work"])
     with open(task["name"], "w", encoding="utf-8") as copy:
         copy.write(task["text"])
@@ -86,7 +93,8 @@ def _tend(task: dict) -> int:
                     if sum(held.values()) > most:
                         _kill(max(held, key=held.get))
     finally:
-        while os.getpid() != 1 and (left := _descendants(os.getpid())):  # sealed, the kernel ends them with us
+        # sealed, the kernel ends them with us
+        while os.getpid() != 1 and (left := _descendants(os.getpid())):
             for pid in left:
                 _kill(pid)
             while _reaped():
@@ -119,7 +127,13 @@ def _confine(limits: dict, user: int | None) -> None:
     if linux.IS_HERE:
         namespaces.call("prctl", namespaces.NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         namespaces.call("prctl", namespaces.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    for what, key in (("CPU", "seconds"), ("DATA", "memory"), ("NPROC", "processes"), ("FSIZE", "files"), ("CORE", "")):
+    for what, key in (
+        ("CPU", "seconds"),
+        ("DATA", "memory"),
+        ("NPROC", "processes"),
+        ("FSIZE", "files"),
+        ("CORE", ""),
+    ):
         which = getattr(resource, f"RLIMIT_{what}")
         most = resource.getrlimit(which)[1]
         wanted = int(limits[key]) if key else 0

@@ -1,17 +1,19 @@
 """Prove that a lab is what it claims to be: five checks per lab, and every failure named.
 
-lint              nothing that nbval would pass in silence, nothing that differs from run to run; set-up, answers and
-                  checks, which grading runs alone, need no other cell
-generated         labs/ holds exactly what solutions/ generates, and lib/check/fingerprints/ what the checks do now
-solution          nbval passes the solution notebook, and every claim about a measurement holds
-planted errors    of each check nbval would not pass the same outputs with a wrong line in what is stored: so the
-                  comparison is alive; and all points are earned
-unsolved          the student's notebook runs from top to bottom, scores 0, and only its checks fail; what no answer
-                  reaches has run with the solution and is left out, and what reads answers by use(f) alone is
-                  `use(f)` alone: there is an own one of lib's (reach.py)
+lint            nothing that nbval would pass in silence, nothing that differs from run to run;
+                set-up, answers and checks, which grading runs alone, need no other cell
+generated       labs/ holds exactly what solutions/ generates, and lib/check/fingerprints/ what the
+                checks do now
+solution        nbval passes the solution notebook, and every claim about a measurement holds
+planted errors  of each check nbval would not pass the same outputs with a wrong line in what is
+                stored: so the comparison is alive; and all points are earned
+unsolved        the student's notebook runs from top to bottom, scores 0, and only its checks fail;
+                what no answer
+                  reaches has run with the solution and is left out, and what reads answers by
+                  use(f) alone is `use(f)` alone: there is an own one of lib's (reach.py)
 
-With `whole`, the unsolved lab also runs with lib's own what reads answers by use(f), and there is a sixth: the solution
-is graded as a submission, and earns all points.
+With `whole`, the unsolved lab also runs with lib's own what reads answers by use(f), and there is a
+sixth: the solution is graded as a submission, and earns all points.
 """
 
 import copy
@@ -28,7 +30,8 @@ CELL_TIMEOUT = 600.0  # seconds
 
 
 def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, whole: bool = False) -> bool:
-    """Run all checks on one lab and print a line for each, with what failed; returns whether all passed."""
+    """Run all checks on one lab and print a line for each, with what failed; returns
+    whether all passed."""
     print(lab, flush=True)
     try:
         solution = notebook.read(notebook.solution_path(root, lab))
@@ -43,27 +46,47 @@ def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, whole: bo
             f"{len(solution.cells)} cells",
             warnings,
         ),
-        _line("generated", stale(root, lab) + _fingerprints(lab), "labs/ equals what solutions/ generates"),
+        _line(
+            "generated",
+            stale(root, lab) + _fingerprints(lab),
+            "labs/ equals what solutions/ generates",
+        ),
     ]
     if not all(clean):
         print("  not run: solution, planted errors, unsolved; first put the above right")
         return False
-    checks, code = len(notebook.exercises(solution)), sum(cell.cell_type == "code" for cell in solution.cells)
+    checks, code = (
+        len(notebook.exercises(solution)),
+        sum(cell.cell_type == "code" for cell in solution.cells),
+    )
     wrong, dead = solved(root, lab, cell_timeout)
     sound = [
         _line("solution", wrong, f"nbval passes {code} code cells"),
         _line("planted errors", dead, f"{checks} of {checks} noticed; all points"),
-        _line("unsolved", unsolved(root, lab, cell_timeout, whole), f"0 points; only its checks fail ({checks})"),
+        _line(
+            "unsolved",
+            unsolved(root, lab, cell_timeout, whole),
+            f"0 points; only its checks fail ({checks})",
+        ),
     ]
     if whole:
-        sound.append(_line("graded", graded(solution, cell_timeout), "set-up, answers and checks alone: all points"))
+        sound.append(
+            _line(
+                "graded",
+                graded(solution, cell_timeout),
+                "set-up, answers and checks alone: all points",
+            )
+        )
     return all(sound)
 
 
 def orphans(root: Path) -> list[str]:
     """Notebooks in labs/ that no solution generates."""
     there = {path.stem for path in (root / "labs").glob("*.ipynb")}
-    return [f"labs/{name}.ipynb has no solution: delete it" for name in sorted(there - set(notebook.labs(root)))]
+    return [
+        f"labs/{name}.ipynb has no solution: delete it"
+        for name in sorted(there - set(notebook.labs(root)))
+    ]
 
 
 def stale(root: Path, lab: str) -> list[str]:
@@ -83,7 +106,8 @@ def stale(root: Path, lab: str) -> list[str]:
 
 
 def solved(root: Path, lab: str, cell_timeout: float) -> tuple[list[str], list[str]]:
-    """Run the solution. What nbval does not pass, or does not show its sentence; the checks that are not alive."""
+    """Run the solution. What nbval does not pass, or does not show its sentence; the checks that
+    are not alive."""
     path = notebook.solution_path(root, lab)
     run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT, claims="hold")
     failed = [f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed"]
@@ -91,7 +115,8 @@ def solved(root: Path, lab: str, cell_timeout: float) -> tuple[list[str], list[s
 
 
 def _dead(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:
-    """The checks that passed and would have passed a wrong line, too, or that did not give all points."""
+    """The checks that passed and would have passed a wrong line, too, or that did
+    not give all points."""
     for exercise in notebook.exercises(solution):
         cell, full = run.cells.get(exercise.check.id), exercise.points
         if cell is None or cell.outcome != "passed":
@@ -109,12 +134,14 @@ def _fingerprints(lab: str) -> list[str]:
     of_lab = [module for module in MODULES if module.__name__.split(".")[2] == lab.split("_")[0]]
     names = stale_tables((part, module) for module in of_lab for part in module.EXERCISE.parts)
     return [
-        f"the fingerprints of {name} are of other sources: python -m lib.check fingerprints {name}" for name in names
+        f"the fingerprints of {name} are of other sources: python -m lib.check fingerprints {name}"
+        for name in names
     ]
 
 
 def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> list[str]:
-    """What the student's notebook does otherwise than fail with 0 points in its checks, and there alone."""
+    """What the student's notebook does otherwise than fail with 0 points in its
+    checks, and there alone."""
     nb = notebook.read(notebook.lab_path(root, lab))
     checks = {exercise.check.id for exercise in notebook.exercises(nb)}
     run = _run_copy(nb, reach.reached(nb, through_use=whole), cell_timeout)
@@ -122,18 +149,25 @@ def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> l
     for cell in run.cells.values():
         if cell.cell not in checks:
             if cell.outcome == "failed":
-                wrong.append(f"cell {cell.cell!r} raises while the lab is unsolved (use(fn)?): {cell.message}")
+                wrong.append(
+                    f"cell {cell.cell!r} raises while the lab is unsolved (use(fn)?): "
+                    f"{cell.message}"
+                )
         elif cell.outcome == "passed":
             wrong.append(f"check {cell.cell!r} passes on the stub")
-        elif [(line.get("points"), line.get("message")) for line in cell.report] != [(0, NOT_WRITTEN)]:
+        elif [(line.get("points"), line.get("message")) for line in cell.report] != [
+            (0, NOT_WRITTEN)
+        ]:
             wrong.append(
-                f"check {cell.cell!r} must report 0 points, {NOT_WRITTEN!r}; it says {cell.report} {cell.message}"
+                f"check {cell.cell!r} must report 0 points, {NOT_WRITTEN!r}; it says {cell.report} "
+                f"{cell.message}"
             )
     return wrong
 
 
 def lost(solution: nbformat.NotebookNode) -> list[str]:
-    """The names that an answer, a set-up or a check reads and that cells make which grading leaves out."""
+    """The names that an answer, a set-up or a check reads and that cells make which
+    grading leaves out."""
     made_by, wrong = {}, []
     for cell in solution.cells:
         if cell.cell_type != "code":
@@ -141,8 +175,8 @@ def lost(solution: nbformat.NotebookNode) -> list[str]:
         names, role = reach.names_of(cell.source), notebook.role(cell)
         if role:
             wrong += [
-                f"cell {cell.id!r} reads {name}, which cell {made_by[name]!r} makes: grading runs set-up, answers and "
-                "checks alone"
+                f"cell {cell.id!r} reads {name}, which cell {made_by[name]!r} makes: grading runs "
+                f"set-up, answers and checks alone"
                 for name in sorted(names.reads & made_by.keys())
             ]
             for name in names.binds:
@@ -160,7 +194,9 @@ def graded(solution: nbformat.NotebookNode, cell_timeout: float) -> list[str]:
     return [*_broken(run), *failed, *_dead(solution, run)]
 
 
-def _run_copy(nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cell_timeout: float) -> nbval_run.Run:
+def _run_copy(
+    nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cell_timeout: float
+) -> nbval_run.Run:
     """What nbval says of a notebook that has these cells of `nb`."""
     with temporary.folder("lab-copy-") as folder:
         path = folder / "copy.ipynb"
@@ -169,9 +205,13 @@ def _run_copy(nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cel
 
 
 def _broken(run: nbval_run.Run) -> list[str]:
-    """Cells that hung, killed the kernel or were skipped, and a run that was cut: nothing may do that here."""
+    """Cells that hung, killed the kernel or were skipped, and a run that was cut: nothing
+    may do that here."""
     odd = [cell for cell in run.cells.values() if cell.outcome not in ("passed", "failed")]
-    wrong = [f"cell {cell.cell!r}: {cell.outcome}: {cell.message}; later cells did not run" for cell in odd]
+    wrong = [
+        f"cell {cell.cell!r}: {cell.outcome}: {cell.message}; later cells did not run"
+        for cell in odd
+    ]
     return wrong + ([f"the notebook took more than {TOTAL_TIMEOUT:g} s"] if run.cut else [])
 
 

@@ -1,35 +1,37 @@
 """Data parallelism: every rank holds the whole model and computes on its share of the batch.
 
-    rank 0   shard 0 -> gradient g_0 --+
-    rank 1   shard 1 -> gradient g_1 --+-- mean over ranks --> the same gradient, the same update, the same model
-    rank 2   shard 2 -> gradient g_2 --+
+    rank 0  shard 0 -> gradient g_0 --+
+    rank 1  shard 1 -> gradient g_1 --+-- mean over ranks --> the same gradient, update and model
+    rank 2  shard 2 -> gradient g_2 --+
 
-file                    what it adds                                             all-reduces per step, of n elements
-----------------------  -------------------------------------------------------  -----------------------------------
-parameter_server.py     rank 0 holds the model, the others ask it                none: rank 0 sends (N-1) n
-threaded.py             one process, a thread per device                         none: copies between devices
-replicate.py            a copy on every rank, one all-reduce per parameter       one per parameter
-                        k micro-batches, one exchange                            one per parameter and k micro-batches
-bucketed.py             the same gradients in a few flat buckets                 one per bucket
-                        buckets leave while backward still runs                  one per bucket, hidden
-sampler.py              which examples are whose                                 nothing
-                        shards of unequal size, ranks that run out of data       and one number
-replicas.py             are the copies still the same? by checksum; off      an all-gather of 8 bytes per tensor
-                        unless called: Replicas(model).compare(step)
-diloco.py               H steps of each rank's own, then an outer step of all    one per parameter and H steps
-diloco_seeds.py         the same against one exchange a step, three seeds:       nothing
-                        seeds.json, made by `python -m lib.data_parallel`
+file                 what it adds                                   all-reduces of n elements a step
+-------------------  ---------------------------------------------  --------------------------------
+parameter_server.py  rank 0 holds the model, the others ask it      none: rank 0 sends (N-1) n
+threaded.py          one process, a thread per device               none: copies between devices
+replicate.py         a copy per rank, one all-reduce per parameter  one per parameter
+                     k micro-batches, one exchange                  one per parameter, for all k
+bucketed.py          the same gradients in a few flat buckets       one per bucket
+                     buckets leave while backward still runs        one per bucket, hidden
+sampler.py           which examples are whose                       nothing
+                     unequal shards, ranks that run out of data     and one number
+replicas.py          are copies still the same? by checksum; off    an all-gather, 8 bytes a tensor
+                     unless called: Replicas(model).compare(step)
+diloco.py            H steps of each rank's own, then an outer one  one per parameter and H steps
+diloco_seeds.py      the same against an exchange a step, 3 seeds:  nothing
+                     seeds.json, by `python -m lib.data_parallel`
 
-The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is to use:
+The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is
+to use:
 
     model = OverlappedDataParallel(GPT(shape), all_reduce=my_ring)
     loss = cross_entropy(model(tokens), targets)
     loss.backward()
-    model.average_gradients()             # every .grad is now the mean over ranks, the same bits everywhere
+    model.average_gradients()     # every .grad is now the mean over ranks, the same bits everywhere
     optimizer.step()
 
-A model with shards or experts that differ between the ranks of the group is refused, because rank 0's would overwrite
-the others'. Wrap it over a group of ranks that hold the same shard, or leave it to `moe.reduce_gradients`.
+A model with shards or experts that differ between the ranks of the group is refused, because rank
+0's would overwrite the others'. Wrap it over a group of ranks that hold the same shard, or leave it
+to `moe.reduce_gradients`.
 
 Replicas that drift apart raise no error. `Replicas` says when and where they do:
 
@@ -38,12 +40,17 @@ Replicas that drift apart raise no error. `Replicas` says when and where they do
     optimizer.step()
     replicas.compare(step)
 
-    ReplicasDiffer: after step 3 the replicas differ, first in last.bias of Linear: rank 2 holds other values than ranks
-    0, 1 and 3. 2 of 18 parameters differ; they were the same after step 2. ...
+    ReplicasDiffer: after step 3 the replicas differ, first in last.bias of Linear: rank 2 holds
+    other values than ranks 0, 1 and 3. 2 of 18 parameters differ; they were the same after step 2.
+    ...
 """
 
 from lib.data_parallel.bucketed import BucketedDataParallel, OverlappedDataParallel, reduce_bucket
-from lib.data_parallel.parameter_server import ParameterServer, TrainingServer, parameter_server_step
+from lib.data_parallel.parameter_server import (
+    ParameterServer,
+    TrainingServer,
+    parameter_server_step,
+)
 from lib.data_parallel.replicas import Replicas, ReplicasDiffer
 from lib.data_parallel.replicate import (
     NaiveDataParallel,

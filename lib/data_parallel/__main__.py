@@ -1,4 +1,5 @@
-"""`python -m lib.data_parallel`: train DiLoCo and data parallelism with three seeds, and store their losses."""
+"""`python -m lib.data_parallel`: train DiLoCo and data parallelism with three seeds, and
+store their losses."""
 
 from lib.data_parallel.diloco_seeds import store
 

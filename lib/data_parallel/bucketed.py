@@ -1,9 +1,11 @@
-"""Buckets: all-reduce a bucket, not a parameter; and while backward still computes the next one (Li et al. 2020).
+"""Buckets: all-reduce a bucket, not a parameter; and while backward still computes the next one (Li
+et al. 2020).
 
     naive      [-][-][--][-][--][-][-][--]      P messages, alpha each
     buckets    [-----][------][-----]           as many bytes, alpha a few times
 
-Copying gradients into a flat buffer and back costs memory traffic of twice their size, far below the network's time.
+Copying gradients into a flat buffer and back costs memory traffic of twice their size, far below
+the network's time.
 
 Overlap: a bucket leaves while backward still computes the next one's gradients.
 
@@ -12,14 +14,15 @@ Overlap: a bucket leaves while backward still computes the next one's gradients.
     communication                          [= bucket 0 =][= bucket 1 =][= bucket 2 =]
                                                                    ^ only this much is exposed
 
-autograd calls a hook when a parameter's gradient is complete. Each bucket has a flat tensor with a slot for each of its
-parameters. The hook moves g/N into its slot: the sum of these over the ranks is the mean. The last hook of a bucket
-starts the bucket's all-reduce on the communication thread (`collectives.start`). In the end the slots become the
-parameters' `.grad`: nothing is copied back.
+autograd calls a hook when a parameter's gradient is complete. Each bucket has a flat tensor with a
+slot for each of its parameters. The hook moves g/N into its slot: the sum of these over the ranks
+is the mean. The last hook of a bucket starts the bucket's all-reduce on the communication thread
+(`collectives.start`). In the end the slots become the parameters' `.grad`: nothing is copied back.
 
-All ranks must start the same buckets in the same order, but need not use the same parameters: on a rank where bucket 1
-is complete and bucket 0 is not, bucket 1 waits. What is still not started when backward has ended, `average_gradients`
-starts. So ranks may even skip backward altogether, and contribute zeros.
+All ranks must start the same buckets in the same order, but need not use the same parameters: on a
+rank where bucket 1 is complete and bucket 0 is not, bucket 1 waits. What is still not started when
+backward has ended, `average_gradients` starts. So ranks may even skip backward altogether, and
+contribute zeros.
 """
 
 import contextlib
@@ -46,7 +49,8 @@ from lib.data_parallel.replicate import Replicated
 # exercise: lab1.reduce_bucket
 @torch.no_grad()
 def reduce_bucket(parameters, group=None, all_reduce=collectives.all_reduce):
-    """Replace the gradients of these parameters by their means over the ranks of `group`. Sends: one all-reduce.
+    """Replace the gradients of these parameters by their means over the ranks of `group`. Sends:
+    one all-reduce.
 
     parameters: one bucket, of one dtype; one that this rank did not use contributes zeros.
     """
@@ -58,7 +62,8 @@ def reduce_bucket(parameters, group=None, all_reduce=collectives.all_reduce):
 
 
 class BucketedDataParallel(Replicated):
-    """`module` on every rank, gradients averaged in buckets of at most `capacity` bytes, after backward."""
+    """`module` on every rank, gradients averaged in buckets of at most `capacity` bytes,
+    after backward."""
 
     def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY):
         super().__init__(module, group, all_reduce)
@@ -71,22 +76,28 @@ class BucketedDataParallel(Replicated):
 
 # exercise: lab1.OverlappedDataParallel
 class OverlappedDataParallel(Replicated):
-    """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients are there.
+    """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients
+    are there.
 
-    all_reduce runs on the communication thread: until `average_gradients` has returned, the group is in use there.
-    start(all_reduce, tensor, group) begins it, and returns what has a `wait()`: another one for a transport that runs
-    in the background by itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does.
+    all_reduce runs on the communication thread: until `average_gradients` has returned, the group
+    is in use there. start(all_reduce, tensor, group) begins it, and returns what has a `wait()`:
+    another one for a transport that runs in the background by itself, as `dist.all_reduce(tensor,
+    group=group, async_op=True)` does.
     The tensors in `.grad` are used again in the next step: clone one that you want to keep.
     Raises RuntimeError from backward, if a gradient changes after its bucket has left.
     """
 
     def __init__(
-        self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY, start=collectives.start
+        self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY,
+        start=collectives.start
     ):  # fmt: skip
         super().__init__(module, group, all_reduce)
         self.start = start
         self.buckets = plan_tapered_buckets(self.trained(), capacity)
-        self.flats = [bucket[0].new_zeros(sum(p.numel() for p in bucket)) for bucket in self.buckets]  # (n,) each
+        # (n,) each
+        self.flats = [
+            bucket[0].new_zeros(sum(p.numel() for p in bucket)) for bucket in self.buckets
+        ]
         self.bucket_of, self.slot_of = {}, {}
         for i, bucket in enumerate(self.buckets):
             self.bucket_of |= dict.fromkeys(bucket, i)
@@ -105,7 +116,8 @@ class OverlappedDataParallel(Replicated):
             self.syncs = before
 
     def _begin_step(self):
-        self.missing = [set(bucket) for bucket in self.buckets]  # per bucket: the gradients that are not ready
+        # per bucket: the gradients that are not ready
+        self.missing = [set(bucket) for bucket in self.buckets]
         self.works = []  # of the buckets 0, 1, ... that have left
 
     def _gradient_is_ready(self, parameter):
@@ -115,8 +127,9 @@ class OverlappedDataParallel(Replicated):
         if parameter not in self.missing[bucket]:
             raise gradient_came_twice(
                 parameter,
-                f"It is in bucket {bucket}. Call model.average_gradients() after backward; to accumulate over "
-                "micro-batches, run all but the last backward inside `with model.no_sync():`",
+                f"It is in bucket {bucket}. Call model.average_gradients() after backward; to "
+                f"accumulate over micro-batches, run all but the last backward inside `with "
+                "model.no_sync():`",
                 "BucketedDataParallel",
             )
         self._fill_slot(parameter)

@@ -1,13 +1,14 @@
-"""DiLoCo: ranks train alone for H steps, and then agree (Douillard et al. 2023). 1/H of data parallelism's messages.
+"""DiLoCo: ranks train alone for H steps, and then agree (Douillard et al. 2023). 1/H of data
+parallelism's messages.
 
-    rank 0   w  --H steps of its own-->  w_0  \\                                      H steps
-    rank 1   w  --H steps of its own-->  w_1   }  D = w - mean(w_0, ... w_{N-1})      w  <-  w - eta (D + mu v)
-    rank 2   w  --H steps of its own-->  w_2  /   v <- mu v + D
+    rank 0  w  --H own steps-->  w_0  \\                                  H steps
+    rank 1  w  --H own steps-->  w_1   }  D = w - mean(w_0, ... w_{N-1})  w  <-  w - eta (D + mu v)
+    rank 2  w  --H own steps-->  w_2  /   v <- mu v + D
 
-The inner steps are AdamW's, each rank on its own shard of the data; their state stays on the rank. What they changed
-together, D, is taken for a gradient, the outer one, and an outer step of SGD with Nesterov's momentum follows: with
-eta 0.7 and mu 0.9 in the paper, H 500. With H = 1, plain SGD inside, eta = 1 and mu = 0 it is data parallelism, for
-the mean of (w - lr g_r) is w - lr mean(g_r).
+The inner steps are AdamW's, each rank on its own shard of the data; their state stays on the rank.
+What they changed together, D, is taken for a gradient, the outer one, and an outer step of SGD with
+Nesterov's momentum follows: with eta 0.7 and mu 0.9 in the paper, H 500. With H = 1, plain SGD
+inside, eta = 1 and mu = 0 it is data parallelism, for the mean of (w - lr g_r) is w - lr mean(g_r).
 
 Sends: one all-reduce of all parameters a round, psi elements: psi / H a step.
 """
@@ -20,12 +21,16 @@ from lib import collectives
 
 # exercise: lab1.outer_step
 @torch.no_grad()
-def outer_step(parameters, start, velocity, lr, momentum, group=None, all_reduce=collectives.all_reduce):
-    """End a round: all three become what the outer step makes of them, in place, the same on every rank.
+def outer_step(
+    parameters, start, velocity, lr, momentum, group=None, all_reduce=collectives.all_reduce
+):
+    """End a round: all three become what the outer step makes of them, in place, the same on every
+    rank.
 
-    parameters: after this rank's own inner steps; may be an iterator. start: what they were when the round began, alike
-    on all ranks; velocity: the outer momentum, zeros at first; lists of tensors like the parameters, in their order.
-    lr, momentum: of the outer step. all_reduce(tensor, group) sums in place, on each parameter once.
+    parameters: after this rank's own inner steps; may be an iterator. start: what they were when
+    the round began, alike on all ranks; velocity: the outer momentum, zeros at first; lists of
+    tensors like the parameters, in their order. lr, momentum: of the outer step. all_reduce(tensor,
+    group) sums in place, on each parameter once.
     """
     N = dist.get_world_size(group)
     for p, w, v in zip(parameters, start, velocity, strict=True):

@@ -1,13 +1,17 @@
-"""DiLoCo beside data parallelism at equal steps: validation losses of three seeds, as stored, and how they are made.
+"""DiLoCo beside data parallelism at equal steps: validation losses of three seeds, as stored, and
+how they are made.
 
-    data parallel   4 ranks agree on the gradients of every step
-    DiLoCo          4 ranks agree on the weights after every 20 steps: eta 1, mu 0, so the mean of all
+    data parallel  4 ranks agree on the gradients of every step
+    DiLoCo         4 ranks agree on the weights after every 20 steps: eta 1, mu 0, so the mean of
+                   all
 
-Of both, a step is AdamW's, on 3 of a batch's 12 sequences a rank: equal steps are equal tokens. One process computes
-what ranks compute, but for the order of sums: the mean gradient of equal shares is that of the whole batch, and an
-outer step with eta 1 and mu 0 is a mean of weights. How seeds are stored and compared: lib/seeds.py.
+Of both, a step is AdamW's, on 3 of a batch's 12 sequences a rank: equal steps are equal tokens. One
+process computes what ranks compute, but for the order of sums: the mean gradient of equal shares is
+that of the whole batch, and an outer step with eta 1 and mu 0 is a mean of weights. How seeds are
+stored and compared: lib/seeds.py.
 
-`python -m lib.data_parallel` trains all anew, one core and about three minutes, and writes seeds.json.
+`python -m lib.data_parallel` trains all anew, one core and about three minutes, and writes
+seeds.json.
 """
 
 from pathlib import Path
@@ -39,7 +43,8 @@ def train(run, seed, steps=STEPS):
     """[validation loss after EVERY, 2 EVERY, ... steps] of this run and seed, in one process."""
     text, H, losses = texts.load(), RUNS[run], []
     unseen = seeds.windows(text, SEQ_LEN)
-    models = [GPT(shape_of(text), seed) for _ in range(N if H > 1 else 1)]  # who always agree are one
+    # who always agree are one
+    models = [GPT(shape_of(text), seed) for _ in range(N if H > 1 else 1)]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=RATE) for model in models]
     for step in range(1, steps + 1):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
@@ -56,7 +61,8 @@ def train(run, seed, steps=STEPS):
 
 @torch.no_grad()
 def agree(models):
-    """The outer step with eta 1 and mu 0: every model's parameters become the mean over the models."""
+    """The outer step with eta 1 and mu 0: every model's parameters become the mean
+    over the models."""
     for same in zip(*(model.parameters() for model in models), strict=True):
         mean = torch.stack(same).mean(0)
         for p in same:

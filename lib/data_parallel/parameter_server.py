@@ -4,27 +4,32 @@ One step, N = 4 ranks, n numbers to train, w all of them, g_r rank r's gradient:
 
        1. pull             2. compute              3. push               4. update
 
-          0                1, 2, 3: backward          0                  0: w = w - lr * (g_1 + g_2 + g_3) / 3
-       w/ |w \\w             on their own        g_1/  |g_2\\g_3
-       1  2  3             rows of the batch       1  2  3
+          0          1, 2, 3: backward          0              0: w = w - lr * (g_1 + g_2 + g_3) / 3
+       w/ |w \\w       on their own        g_1/  |g_2\\g_3
+       1  2  3       rows of the batch       1  2  3
 
-Elements that a rank sends and receives in a step, beside a ring that all-reduces the gradients (N divides n):
+Elements that a rank sends and receives in a step, beside a ring that all-reduces the gradients (N
+divides n):
 
-                  rank 0            another rank
-    server        2(N-1) n          2n                  all of it passes rank 0's one link, and more with every rank
-    ring          4(N-1)/N n        4(N-1)/N n          below 4n, however many ranks there are
+             rank 0       another rank
+    server   2(N-1) n     2n            all of it passes rank 0's one link, and more with every rank
+    ring     4(N-1)/N n   4(N-1)/N n    below 4n, however many ranks there are
 
-What is where. More ranks make the activations of each fewer, in every kind of data parallelism, and nothing else:
+What is where. More ranks make the activations of each fewer, in every kind of data parallelism, and
+nothing else:
 
-                  parameters   gradients   optimizer state   activations
-    rank 0        all          all         all               none, or its share of the rows if it trains too
-    another rank  all          all         none              its share of the rows
+                  parameters  gradients  optimizer state  activations
+    rank 0        all         all        all              none, or its share of the rows if it
+                                                          trains too
+    another rank  all         all        none             its share of the rows
 
-`ParameterServer`: rank 0 only serves, N-1 ranks train. `TrainingServer`: rank 0 trains too, so all N do.
+`ParameterServer`: rank 0 only serves, N-1 ranks train. `TrainingServer`: rank 0 trains too, so all
+N do.
 
-Sources: DistBelief (Dean et al. 2012, "Large scale distributed deep networks"); Li et al. 2014 ("Scaling distributed
-machine learning with the parameter server"). Theirs spread w over many servers, and workers need not wait for each
-other; here all gradients are of the same w, so a step is the step of one process on the whole batch.
+Sources: DistBelief (Dean et al. 2012, "Large scale distributed deep networks"); Li et al. 2014
+("Scaling distributed machine learning with the parameter server"). Theirs spread w over many
+servers, and workers need not wait for each other; here all gradients are of the same w, so a step
+is the step of one process on the whole batch.
 """
 
 import torch
@@ -38,14 +43,15 @@ from lib.collectives import p2p
 def parameter_server_step(parameters, optimizer, backward, group=None):
     """One step in which every rank trains and rank 0 updates: pull, compute, push, update.
 
-    parameters: the same shapes in the same order on every rank; rank 0's values count. Frozen ones are left alone.
-    optimizer: rank 0's, over its `parameters`. The others have none: give None.
-    backward: called without arguments after the pull, to leave the gradients of this rank's rows in `.grad`. One that
-    it does not fill counts as zeros. Gradients from before the call are dropped.
-    Afterwards rank 0 holds the new parameters and, in `.grad`, the mean of the ranks' gradients. The others hold the
-    parameters from before the update, until their next pull.
-    Sends: rank 0 its parameters to each other rank, each of these its gradients to rank 0. Per parameter 2(N-1)
-    messages; (N-1) n elements down and (N-1) n up. The others never talk to each other.
+    parameters: the same shapes in the same order on every rank; rank 0's values count. Frozen ones
+    are left alone. optimizer: rank 0's, over its `parameters`. The others have none: give None.
+    backward: called without arguments after the pull, to leave the gradients of this rank's rows in
+    `.grad`. One that it does not fill counts as zeros. Gradients from before the call are dropped.
+    Afterwards rank 0 holds the new parameters and, in `.grad`, the mean of the ranks' gradients.
+    The others hold the parameters from before the update, until their next pull.
+    Sends: rank 0 its parameters to each other rank, each of these its gradients to rank 0. Per
+    parameter 2(N-1) messages; (N-1) n elements down and (N-1) n up. The others never talk to each
+    other.
     """
     parameters = [p for p in parameters if p.requires_grad]
     for p in parameters:
@@ -60,7 +66,8 @@ def parameter_server_step(parameters, optimizer, backward, group=None):
 def pull(tensors, group=None):
     """Give every rank rank 0's `tensors`, a list of the same shapes on every rank, in place.
 
-    Sends: rank 0 all tensors to rank 1, then all to rank 2, ...: (N-1) n elements. The last rank waits the longest.
+    Sends: rank 0 all tensors to rank 1, then all to rank 2, ...: (N-1) n elements. The last rank
+    waits the longest.
     """
     for worker in range(1, dist.get_world_size(group)):
         deliver(tensors, 0, worker, group)
@@ -68,11 +75,17 @@ def pull(tensors, group=None):
 
 @torch.no_grad()
 def push(parameters, workers, group=None):
-    """Give rank 0, in `.grad`, the sum of all ranks' gradients divided by `workers`, the number of ranks that trained.
+    """Give rank 0, in `.grad`, the sum of all ranks' gradients divided by `workers`, the number of
+    ranks that trained.
 
-    Sends: each other rank its gradients to rank 0, which takes in one rank after the other: (N-1) n elements.
+    Sends: each other rank its gradients to rank 0, which takes in one rank after the other: (N-1) n
+    elements.
     """
-    rank, gradients = dist.get_rank(group), [gradient(p) for p in parameters]  # zeros where this rank has none
+    # zeros where this rank has none
+    rank, gradients = (
+        dist.get_rank(group),
+        [gradient(p) for p in parameters],
+    )
     if rank > 0:
         return deliver(gradients, rank, 0, group)
 
@@ -85,7 +98,8 @@ def push(parameters, workers, group=None):
 
 
 def deliver(tensors, frm, to, group=None):
-    """Give rank `to` rank `frm`'s `tensors`, in place, a message each. The other ranks do nothing."""
+    """Give rank `to` rank `frm`'s `tensors`, in place, a message each. The other
+    ranks do nothing."""
     rank = dist.get_rank(group)
     if frm == to or rank not in (frm, to):
         return
@@ -103,8 +117,8 @@ class ParameterServer:
         for step in range(100):
             server.step(lambda: model.loss(*batch(step, server.worker, server.workers)))
 
-    workers: how many ranks train. worker: which of them this rank is, from 0; None where it only serves.
-    optimizer: rank 0's; None elsewhere.
+    workers: how many ranks train. worker: which of them this rank is, from 0; None where it only
+    serves. optimizer: rank 0's; None elsewhere.
     """
 
     first_worker = 1
@@ -119,7 +133,9 @@ class ParameterServer:
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
         self.workers = world_size - self.first_worker
         if self.workers == 0:
-            raise ValueError("1 rank, and rank 0 only serves, so nobody trains: use TrainingServer, or 2 ranks")
+            raise ValueError(
+                "1 rank, and rank 0 only serves, so nobody trains: use TrainingServer, or 2 ranks"
+            )
         self.worker = rank - self.first_worker if rank >= self.first_worker else None
         self.module, self.group = module, group
         self.parameters = [p for p in module.parameters() if p.requires_grad]
@@ -127,13 +143,15 @@ class ParameterServer:
         pull([*module.parameters(), *module.buffers()], group)
 
     def step(self, loss_of):
-        """One step: pull, compute, push, update. Returns this rank's loss, detached; None where it only serves.
+        """One step: pull, compute, push, update. Returns this rank's loss, detached; None where it
+        only serves.
 
-        loss_of: called without arguments after the pull, on the ranks that train -> the mean loss of this worker's
-        rows, (). The update is that of the whole batch where all workers have as many rows; else weigh the losses.
-        Afterwards rank 0's `.grad` is the mean over the workers. The others are one update behind until they `pull`.
-        Buffers (a batch norm's averages): the first worker's stay; the next pull replaces the others'.
-        Sends: `pull`, `push`; where rank 0 only serves, also the first worker's buffers to it.
+        loss_of: called without arguments after the pull, on the ranks that train -> the mean loss
+        of this worker's rows, (). The update is that of the whole batch where all workers have as
+        many rows; else weigh the losses. Afterwards rank 0's `.grad` is the mean over the workers.
+        The others are one update behind until they `pull`. Buffers (a batch norm's averages): the
+        first worker's stay; the next pull replaces the others'. Sends: `pull`, `push`; where rank 0
+        only serves, also the first worker's buffers to it.
         """
         for p in self.parameters:
             p.grad = None

@@ -1,12 +1,16 @@
-"""Are the replicas still the same? Each rank sends a checksum of every tensor; the first that differs is named.
+"""Are the replicas still the same? Each rank sends a checksum of every tensor; the first that
+differs is named.
 
-    rank 0   w: 8f3a...  b: 01c7...  --+
-    rank 1   w: 8f3a...  b: 01c7...  --+-- one all-gather of 8 bytes per tensor and rank --> equal, or
-    rank 2   w: 8f3a...  b: 77e0...  --+   "after step 3 ... first in layers.1.bias of Linear: rank 2 ..."
+    rank 0  w: 8f3a...  b: 01c7...  --+
+    rank 1  w: 8f3a...  b: 01c7...  --+-- one all-gather of 8 bytes per tensor and rank --> equal,
+                                    or
+    rank 2  w: 8f3a...  b: 77e0...  --+   "after step 3 ... first in layers.1.bias of Linear: rank 2
+                                          ..."
 
-Replicas drift apart in silence: a parameter that no rank averages, a norm's weight that is summed nowhere, a checkpoint
-that one rank alone has loaded. Nothing calls this by itself. A comparison reads every tensor once and compares bits, so
-a difference in rounding counts: replicas with the same gradients and the same optimizer have the same bits.
+Replicas drift apart in silence: a parameter that no rank averages, a norm's weight that is summed
+nowhere, a checkpoint that one rank alone has loaded. Nothing calls this by itself. A comparison
+reads every tensor once and compares bits, so a difference in rounding counts: replicas with the
+same gradients and the same optimizer have the same bits.
 """
 
 import torch
@@ -16,7 +20,8 @@ from torch import nn
 from lib import backend, collectives
 from lib.ledger.match import ranks_text
 
-AT_ONCE = 1 << 22  # elements of a tensor that are looked at together: their int64 copies take 64 MiB
+# elements of a tensor that are looked at together: their int64 copies take 64 MiB
+AT_ONCE = 1 << 22
 KINDS = {
     "parameters": lambda model: dict(model.named_parameters()),
     "gradients": lambda model: {name: p.grad for name, p in model.named_parameters()},
@@ -24,15 +29,18 @@ KINDS = {
 }
 
 ADVICE = {
-    "parameters": "broadcast them before the first step; later, compare the gradients before the optimizer's step, "
+    "parameters": "broadcast them before the first step; later, compare the gradients before the "
+    "optimizer's step, "
     'with Replicas(model, of="gradients")',
-    "gradients": "look for what averages this gradient on every rank, and for a rank on which it is None",
+    "gradients": "look for what averages this gradient on every rank, and for a rank on which it "
+    "is None",
     "buffers": "broadcast them; a batch norm's follow each rank's own shards",
 }
 
 
 class ReplicasDiffer(RuntimeError):
-    """The ranks hold different values. step, name: where it was seen first; ranks: those that are not the majority."""
+    """The ranks hold different values. step, name: where it was seen first; ranks: those that are
+    not the majority."""
 
     def __init__(self, text: str, step: int, name: str, ranks: tuple[int, ...]):
         super().__init__(text)
@@ -48,39 +56,49 @@ class Replicas:
         optimizer.step()
         replicas.compare(step)                  raises ReplicasDiffer on every rank, or returns
 
-    group: the ranks that replicate; None is all ranks. Of a sharded model (HSDP) give the group across which it is
-        replicated: each rank then compares its own shard.
-    of: "parameters", or "gradients" (call it between the averaging and the optimizer's step) or "buffers".
-    Raises ValueError for another `of`.
+    group: the ranks that replicate; None is all ranks. Of a sharded model (HSDP) give the group
+        across which it is replicated: each rank then compares its own shard.
+    of: "parameters", or "gradients" (call it between the averaging and the optimizer's step) or
+    "buffers". Raises ValueError for another `of`.
     """
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None, of: str = "parameters"):
+    def __init__(
+        self, model: nn.Module, group: dist.ProcessGroup | None = None, of: str = "parameters"
+    ):
         if of not in KINDS:
             raise ValueError(f"of={of!r} is not one of {', '.join(KINDS)}")
         self.model, self.group, self.of, self.last = model, group, of, None
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
 
     def compare(self, step: int) -> None:
-        """Compare now, in one all-gather. Every rank of the group must call it, with the same step."""
+        """Compare now, in one all-gather. Every rank of the group must call it,
+        with the same step."""
         tensors = KINDS[self.of](self.model)
         names = list(tensors)
         mine = torch.stack([checksum(_bytes_of(names)), *map(checksum, tensors.values())])
         every = collectives.all_gather(mine.unsqueeze(0), self.group)  # (ranks, 1 + tensors)
         if len({tuple(row.tolist()) for row in every[:, :1]}) > 1:
             raise ValueError(
-                f"the ranks {self.ranks} have {self.of} of different names or in another order: {names[:4]}"
+                f"the ranks {self.ranks} have {self.of} of different names or in another order: "
+                f"{names[:4]}"
             )
         wrong = (every != every[0]).any(0).nonzero().flatten().tolist()
         if wrong:
-            raise self._difference(step, names[wrong[0] - 1], every[:, wrong[0]].tolist(), len(wrong), len(names))
+            raise self._difference(
+                step, names[wrong[0] - 1], every[:, wrong[0]].tolist(), len(wrong), len(names)
+            )
         self.last = step
 
     def _difference(self, step, name, sums, count, of):
-        alike = {value: [rank for rank, one in zip(self.ranks, sums, strict=True) if one == value] for value in sums}
+        alike = {
+            value: [rank for rank, one in zip(self.ranks, sums, strict=True) if one == value]
+            for value in sums
+        }
         groups = sorted(alike.values(), key=lambda ranks: (-len(ranks), ranks))
         owner = type(self.model.get_submodule(name.rpartition(".")[0])).__name__
         others = "; ".join(
-            f"{ranks_text(ranks)} hold{'s' * (len(ranks) == 1)} other values than {ranks_text(groups[0])}"
+            f"{ranks_text(ranks)} hold{'s' * (len(ranks) == 1)} other values than "
+            f"{ranks_text(groups[0])}"
             for ranks in groups[1:]
         )
         if len(groups) == len(self.ranks) > 2:
@@ -90,15 +108,18 @@ class Replicas:
             f"after step {step} the replicas differ, first in {name} of {owner}: {others}. "
             f"{count} of {of} {self.of} differ{before}. Try: {ADVICE[self.of]}"
         )
-        return ReplicasDiffer(text, step, name, tuple(rank for ranks in groups[1:] for rank in ranks))
+        return ReplicasDiffer(
+            text, step, name, tuple(rank for ranks in groups[1:] for rank in ranks)
+        )
 
 
 @torch.no_grad()
 def checksum(tensor: torch.Tensor | None) -> torch.Tensor:
-    """() int64: another number if any bit of any element changes, or two elements change places. None counts as -1.
+    """() int64: another number if any bit of any element changes, or two elements change places.
+    None counts as -1.
 
-    The bits of element i, as an integer, are multiplied by the odd number 2i + 1 and summed modulo 2^64. An odd number
-    has an inverse there, so the change of one element is never lost.
+    The bits of element i, as an integer, are multiplied by the odd number 2i + 1 and summed modulo
+    2^64. An odd number has an inverse there, so the change of one element is never lost.
     """
     if tensor is None:
         return torch.tensor(-1, device=backend.device())

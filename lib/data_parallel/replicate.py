@@ -4,28 +4,33 @@
     rank 1   w = 0.9                  0.3        equal once, and with equal gradients equal for ever
     rank 2   w = 0.1                  0.3
 
-Buffers (the running mean of a batch norm) are no parameters: no gradient keeps them equal. Each rank's follow its own
-shards, and they differ after one step. `broadcast_buffers` makes them rank 0's; do it before you evaluate or save.
-(torch's DistributedDataParallel does it before every forward.) A batch norm is also where "the same as one process on
-the whole batch" ends: it normalises by the statistics of the shard. A layer norm does not look at other examples.
+Buffers (the running mean of a batch norm) are no parameters: no gradient keeps them equal. Each
+rank's follow its own shards, and they differ after one step. `broadcast_buffers` makes them rank
+0's; do it before you evaluate or save. (torch's DistributedDataParallel does it before every
+forward.) A batch norm is also where "the same as one process on the whole batch" ends: it
+normalises by the statistics of the shard. A layer norm does not look at other examples.
 
 The plainest data parallelism averages one by one:
 
     forward   backward                     all-reduce w0  all-reduce b0  all-reduce w1  ...   update
     [=======] [====================]       [--]           [-]            [--]                 [=]
 
-    g = 1/N (g_0 + g_1 + ... + g_{N-1})    the gradient of the mean loss over the batch, where shards are equal
+    g = 1/N (g_0 + g_1 + ... + g_{N-1})  the gradient of the mean loss over the batch, where shards
+                                         are equal
 
-N ranks, P parameters of n elements in all: P all-reduces per step, and a ring sends 2(N-1)n elements over all ranks.
-Nothing else happens while they run: the step takes compute + communication.
+N ranks, P parameters of n elements in all: P all-reduces per step, and a ring sends 2(N-1)n
+elements over all ranks. Nothing else happens while they run: the step takes compute +
+communication.
 
 Gradient accumulation: a large batch in k pieces, one exchange of gradients.
 
-    micro-batch 0     micro-batch 1     ...   micro-batch k-1
-    [forward backward][forward backward]      [forward backward ]
-     no_sync           no_sync                 [= all-reduces =]       1/k of the messages and bytes per example
+    micro-batch 0     micro-batch 1     ...  micro-batch k-1
+    [forward backward][forward backward]     [forward backward ]
+     no_sync           no_sync                [= all-reduces =]   1/k of the messages and bytes per
+                                                                  example
 
-    1/k sum_i grad L_i = grad (1/k sum_i L_i)     the gradient of the whole batch, where micro-batches are equal
+    1/k sum_i grad L_i = grad (1/k sum_i L_i)  the gradient of the whole batch, where micro-batches
+                                               are equal
 
 It buys memory too: activations of one micro-batch at a time.
 """
@@ -43,7 +48,8 @@ from lib.buckets import check_replicated, gradient
 # exercise: lab1.broadcast_parameters
 @torch.no_grad()
 def broadcast_parameters(module, group=None):
-    """Give every rank of `group` rank 0's parameters and buffers, in place, frozen ones too, tied ones once.
+    """Give every rank of `group` rank 0's parameters and buffers, in place, frozen ones too, tied
+    ones once.
 
     Sends: one tree broadcast per tensor, (N-1) n elements over all ranks.
     """
@@ -53,7 +59,8 @@ def broadcast_parameters(module, group=None):
 
 @torch.no_grad()
 def broadcast_buffers(module, group=None):
-    """Give every rank of `group` rank 0's buffers, in place. Sends: one tree broadcast per buffer."""
+    """Give every rank of `group` rank 0's buffers, in place. Sends: one tree
+    broadcast per buffer."""
     for tensor in module.buffers():
         collectives.broadcast(tensor, 0, group)
 
@@ -61,8 +68,9 @@ def broadcast_buffers(module, group=None):
 class Replicated(nn.Module):
     """`module` with rank 0's values on every rank of `group`; called, it calls `module`.
 
-    all_reduce: all_reduce(tensor, group) sums in place over the ranks. Subclasses say what they reduce, and when.
-    Raises ValueError for a model with shards, or experts, that differ between the ranks of `group`.
+    all_reduce: all_reduce(tensor, group) sums in place over the ranks. Subclasses say what they
+    reduce, and when. Raises ValueError for a model with shards, or experts, that differ between the
+    ranks of `group`.
     """
 
     def __init__(self, module, group=None, all_reduce=collectives.all_reduce):
@@ -75,7 +83,8 @@ class Replicated(nn.Module):
         return self.module(*inputs, **named)
 
     def trained(self):
-        """The parameters that have gradients, in the order of the forward pass. A tied one comes once."""
+        """The parameters that have gradients, in the order of the forward pass. A
+        tied one comes once."""
         return [p for p in self.module.parameters() if p.requires_grad]
 
     def no_sync(self):
@@ -83,7 +92,8 @@ class Replicated(nn.Module):
         return contextlib.nullcontext()  # nothing leaves before `average_gradients` anyway
 
     def average_gradients(self):
-        """Call it after backward, before the optimizer: every `.grad` becomes the mean over the ranks."""
+        """Call it after backward, before the optimizer: every `.grad` becomes the
+        mean over the ranks."""
         raise NotImplementedError
 
 
@@ -92,8 +102,8 @@ class Replicated(nn.Module):
 def average_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
     """Replace the gradient of each parameter by its mean over the ranks of `group`.
 
-    parameters: the same on every rank, in the same order. Frozen ones are left alone; one that this rank did not use
-    contributes zeros. Sends: one all-reduce per parameter, of its gradient.
+    parameters: the same on every rank, in the same order. Frozen ones are left alone; one that this
+    rank did not use contributes zeros. Sends: one all-reduce per parameter, of its gradient.
     """
     world_size = dist.get_world_size(group)
     for parameter in parameters:
@@ -112,7 +122,8 @@ class NaiveDataParallel(Replicated):
 
 # exercise: lab1.accumulate
 def accumulate(model, microbatches, loss_fn):
-    """Backward over k equal micro-batches, then one `model.average_gradients()`; returns the mean loss, detached ().
+    """Backward over k equal micro-batches, then one `model.average_gradients()`; returns the mean
+    loss, detached ().
 
     model: one of this room's wrappers. microbatches: a list, of the same length on every rank.
     loss_fn: loss_fn(model, microbatch) -> (), the mean loss of a micro-batch.
@@ -123,7 +134,8 @@ def accumulate(model, microbatches, loss_fn):
     total = 0.0
     for i, microbatch in enumerate(microbatches):
         is_last = i == len(microbatches) - 1
-        # Only the last backward may send: a bucket that leaves earlier misses the gradients still to come.
+        # Only the last backward may send: a bucket that leaves earlier misses the gradients still
+        # to come.
         with contextlib.nullcontext() if is_last else model.no_sync():
             loss = loss_fn(model, microbatch) / len(microbatches)
             loss.backward()

@@ -5,20 +5,22 @@ Every epoch a new permutation, dealt out like cards:
     n = 10, N = 4    permutation   7 2 9 0 | 5 1 8 3 | 6 4 [7 2]      padded with its own beginning
                      rank          0 1 2 3 | 0 1 2 3 | 0 1  2 3
 
-Every rank makes the whole permutation, from the same seed and epoch, and keeps its part: nothing is sent. All ranks get
-ceil(n/N) examples, so that all take equally many steps; up to N-1 examples are seen twice in an epoch.
+Every rank makes the whole permutation, from the same seed and epoch, and keeps its part: nothing is
+sent. All ranks get ceil(n/N) examples, so that all take equally many steps; up to N-1 examples are
+seen twice in an epoch.
 
-Shards of unequal size, and ranks that run out of data. The batch's loss is a mean over examples; the mean over ranks of
-the ranks' means is another number, unless all ranks hold equally many. With c_r examples on rank r, C = sum_r c_r, and
-s_r the *sum* of rank r's losses:
+Shards of unequal size, and ranks that run out of data. The batch's loss is a mean over examples;
+the mean over ranks of the ranks' means is another number, unless all ranks hold equally many. With
+c_r examples on rank r, C = sum_r c_r, and s_r the *sum* of rank r's losses:
 
-    L = 1/C sum_r s_r = 1/N sum_r (N/C s_r)        so N/C s_r is the loss whose gradient rank r contributes
+    L = 1/C sum_r s_r = 1/N sum_r (N/C s_r)  so N/C s_r is the loss whose gradient rank r
+                                             contributes
 
-    rank 0   3 examples, losses 1 1 1   mean 1   --+-- mean of means        (1 + 5)/2     = 3      wrong
-    rank 1   1 example,  loss   5       mean 5   --+-- mean over examples   (1+1+1+5)/4   = 2      right
+    rank 0   3 examples, losses 1 1 1   mean 1   --+-- mean of means        (1 + 5)/2     = 3  wrong
+    rank 1   1 example,  loss   5       mean 5   --+-- mean over examples   (1+1+1+5)/4   = 2  right
 
-A rank without examples contributes nothing, but has to take part in every all-reduce, or the others wait for ever
-(torch: `Join`, "uneven inputs").
+A rank without examples contributes nothing, but has to take part in every all-reduce, or the others
+wait for ever (torch: `Join`, "uneven inputs").
 """
 
 import torch
@@ -29,13 +31,18 @@ from lib import collectives
 
 # exercise: lab1.sample_indices
 def sample_indices(n, epoch, rank, world_size, seed=0):
-    """(ceil(n/N),) int64: the examples 0..n-1 that `rank` sees in this `epoch`, in order. A pure function.
+    """(ceil(n/N),) int64: the examples 0..n-1 that `rank` sees in this `epoch`, in order. A pure
+    function.
 
-    The ranks' parts together are all n examples and, where N does not divide n, the first few once more.
+    The ranks' parts together are all n examples and, where N does not divide n, the first few once
+    more.
     """
     if n < 1 or not 0 <= rank < world_size:
-        raise ValueError(f"n={n}, rank={rank}, world_size={world_size}: use n >= 1 and 0 <= rank < world_size")
-    # Not seed + epoch: seed 0 in epoch 1 must not be seed 1 in epoch 0. Nor a shift: the generator reads 32 bits only.
+        raise ValueError(
+            f"n={n}, rank={rank}, world_size={world_size}: use n >= 1 and 0 <= rank < world_size"
+        )
+    # Not seed + epoch: seed 0 in epoch 1 must not be seed 1 in epoch 0. Nor a shift: the generator
+    # reads 32 bits only.
     generator = torch.Generator("cpu").manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(n, generator=generator, device="cpu")  # (n,)
     length = -(-n // world_size)  # ceil(n/N)
@@ -44,7 +51,8 @@ def sample_indices(n, epoch, rank, world_size, seed=0):
 
 
 class Sampler(torch.utils.data.Sampler):
-    """`sample_indices` for a DataLoader: `DataLoader(data, sampler=Sampler(len(data), rank, world_size))`.
+    """`sample_indices` for a DataLoader: `DataLoader(data, sampler=Sampler(len(data), rank,
+    world_size))`.
 
     Call `set_epoch` before each epoch, or every epoch has the order of the first.
     """
@@ -59,28 +67,36 @@ class Sampler(torch.utils.data.Sampler):
         return -(-self.n // self.world_size)
 
     def __iter__(self):
-        return iter(sample_indices(self.n, self.epoch, self.rank, self.world_size, self.seed).tolist())
+        return iter(
+            sample_indices(self.n, self.epoch, self.rank, self.world_size, self.seed).tolist()
+        )
 
 
 # exercise: lab1.weighted_loss
 def weighted_loss(loss_sum, count, group=None, all_reduce=collectives.all_reduce):
-    """The loss to call backward on, such that the ranks' mean gradient is the gradient of the mean over all examples.
+    """The loss to call backward on, such that the ranks' mean gradient is the gradient of the mean
+    over all examples.
 
-    loss_sum: (), the sum of this rank's losses. count: how many there are, 0 or more. Returns N * loss_sum / C, ().
-    Sends: one all-reduce of one number. Raises ValueError where no rank has an example.
+    loss_sum: (), the sum of this rank's losses. count: how many there are, 0 or more. Returns N *
+    loss_sum / C, (). Sends: one all-reduce of one number. Raises ValueError where no rank has an
+    example.
     """
     total = torch.tensor([count], dtype=torch.float64)  # (1,)  float64 counts exactly up to 2**53
     all_reduce(total, group)
     if total == 0:
-        raise ValueError("no rank has an example in this step: there is nothing to average, end the loop before")
+        raise ValueError(
+            "no rank has an example in this step: there is nothing to average, end the loop before"
+        )
     return loss_sum * (dist.get_world_size(group) / total.item())
 
 
 # exercise: lab1.until_all_done
 def until_all_done(batches, group=None, all_reduce=collectives.all_reduce):
-    """Yield this rank's next batch, or None once it has no more, until no rank has one: equally often on every rank.
+    """Yield this rank's next batch, or None once it has no more, until no rank has one: equally
+    often on every rank.
 
-    batches: any iterable; ranks may have different numbers of them. Sends: one all-reduce of one number per turn.
+    batches: any iterable; ranks may have different numbers of them. Sends: one all-reduce of one
+    number per turn.
     """
     batches = iter(batches)
     while True:

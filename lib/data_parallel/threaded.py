@@ -2,21 +2,22 @@
 
 B rows of a batch, two devices:
 
-             scatter         replicate, parallel apply            gather
-           / rows 0 .. B/2   thread 0, device 0: the module       outputs \\
-    batch                                                                    outputs (B, ...) on device 0 -> loss
-           \\ rows B/2 .. B   thread 1, device 1: a copy of it     outputs /
+            scatter        replicate, parallel apply   gather
+          / rows 0 .. B/2  thread 0, device 0: module  outputs \\
+    batch                                                         outputs (B, ...), device 0 -> loss
+          \\ rows B/2 .. B  thread 1, device 1: a copy  outputs /
 
-Each of the four is made of differentiable operations, so backward walks the same arrows from right to left: the
-gradient of the loss is cut into rows, runs back through each replica, and the gradients of all copies of a parameter
-are summed in the one that was copied. The loss is taken of the gathered outputs, by one process that sees all rows: so
-shares of unequal size need no weights.
+Each of the four is made of differentiable operations, so backward walks the same arrows from right
+to left: the gradient of the loss is cut into rows, runs back through each replica, and the
+gradients of all copies of a parameter are summed in the one that was copied. The loss is taken of
+the gathered outputs, by one process that sees all rows: so shares of unequal size need no weights.
 
-Why it lost to a process per device (Li et al. 2020, "PyTorch Distributed: experiences on accelerating data parallel
-training", section 2): one Python interpreter runs the threads, and its lock (the GIL) lets one at a time queue work;
-the replicas are made anew in every step, n numbers to each other device and n back, a parameter server's star; the
-first device also gathers all outputs and holds the optimizer, so its memory fills first; and threads end where the
-machine ends, so there is no second node.
+Why it lost to a process per device (Li et al. 2020, "PyTorch Distributed: experiences on
+accelerating data parallel training", section 2): one Python interpreter runs the threads, and its
+lock (the GIL) lets one at a time queue work; the replicas are made anew in every step, n numbers to
+each other device and n back, a parameter server's star; the first device also gathers all outputs
+and holds the optimizer, so its memory fills first; and threads end where the machine ends, so there
+is no second node.
 """
 
 import copy
@@ -27,20 +28,26 @@ from torch import nn
 
 
 class ThreadedDataParallel(nn.Module):
-    """`module` on several devices: forward as the module itself, each device on its share of the rows.
+    """`module` on several devices: forward as the module itself, each device on its share of the
+    rows.
 
-    devices: one per replica, the module's own first. A device may come twice: ["cpu", "cpu"] is two replicas.
-    Train the module's parameters as usual: `loss.backward()` leaves the gradient of the whole batch in them.
-    Buffers (batch norm's averages) and whatever else forward changes: the first replica is the module itself, so its
-    changes stay; those of the others are lost with them.
+    devices: one per replica, the module's own first. A device may come twice: ["cpu", "cpu"] is two
+    replicas. Train the module's parameters as usual: `loss.backward()` leaves the gradient of the
+    whole batch in them. Buffers (batch norm's averages) and whatever else forward changes: the
+    first replica is the module itself, so its changes stay; those of the others are lost with them.
     """
 
     def __init__(self, module, devices):
-        """Raises ValueError for no devices, or where a parameter or buffer is not on the first of them."""
+        """Raises ValueError for no devices, or where a parameter or buffer is not on the
+        first of them."""
         super().__init__()
         if not devices:
-            raise ValueError('devices is empty: give one per replica, such as ["cpu", "cpu"] or ["cuda:0", "cuda:1"]')
-        self.devices = [torch.empty(0, device=device).device for device in devices]  # "cuda" becomes cuda:0
+            raise ValueError(
+                'devices is empty: give one per replica, such as ["cpu", "cpu"] or ["cuda:0", '
+                '"cuda:1"]'
+            )
+        # "cuda" becomes cuda:0
+        self.devices = [torch.empty(0, device=device).device for device in devices]
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             if tensor.device != self.devices[0]:
                 raise ValueError(
@@ -50,23 +57,30 @@ class ThreadedDataParallel(nn.Module):
         self.module = module
 
     def forward(self, *inputs):
-        """inputs: tensors (B, ...), one row per sample -> the module's outputs (B, ...) on the first device."""
+        """inputs: tensors (B, ...), one row per sample -> the module's outputs (B, ...) on
+        the first device."""
         shares = scatter(inputs, self.devices)
         replicas = replicate(self.module, self.devices[: len(shares)])
         return gather(parallel_apply(replicas, shares), self.devices[0])
 
 
 def scatter(inputs, devices):
-    """Cut `inputs`, each (B, ...), into a share of rows per device: [(share of input 0, share of input 1, ...), ...].
+    """Cut `inputs`, each (B, ...), into a share of rows per device: [(share of input 0, share of
+    input 1, ...), ...].
 
     ceil(B/N) rows each, the last share fewer. A device for which no row is left gets no share.
     Raises ValueError for inputs that are not tensors with as many rows each.
     """
     for i, x in enumerate(inputs):
         if not isinstance(x, torch.Tensor) or x.dim() == 0:
-            raise ValueError(f"input {i} is {_kind(x)}, which has no rows to share out: give tensors (B, ...)")
+            raise ValueError(
+                f"input {i} is {_kind(x)}, which has no rows to share out: give tensors (B, ...)"
+            )
     if len({len(x) for x in inputs}) != 1:
-        raise ValueError(f"the inputs have {[len(x) for x in inputs]} rows: give at least one, all with as many rows")
+        raise ValueError(
+            f"the inputs have {[len(x) for x in inputs]} rows: give at least one, all with as many "
+            f"rows"
+        )
     pieces = [x.chunk(len(devices)) for x in inputs]
     return [
         tuple(piece.to(device) for piece in share)  # (B/N, ...)
@@ -75,30 +89,38 @@ def scatter(inputs, devices):
 
 
 def replicate(module, devices):
-    """[the module itself, a copy of it on devices[1], ...], the copies' parameters joined to the module's by autograd.
+    """[the module itself, a copy of it on devices[1], ...], the copies' parameters joined to the
+    module's by autograd.
 
-    Forward copies a parameter to each device, backward sums the copies' gradients: broadcast, and its transpose.
-    A tied parameter is copied once per device. A copy's buffers are its own: two threads must not write to one.
+    Forward copies a parameter to each device, backward sums the copies' gradients: broadcast, and
+    its transpose. A tied parameter is copied once per device. A copy's buffers are its own: two
+    threads must not write to one.
     """
     tensors = [*module.parameters(), *module.buffers()]
     replicas = [module]
     for device in devices[1:]:
         moved = {id(tensor): tensor.to(device, copy=True) for tensor in tensors}
-        replicas.append(copy.deepcopy(module, moved))  # deepcopy takes what is in `moved` for copied already
+        # deepcopy takes what is in `moved` for copied already
+        replicas.append(copy.deepcopy(module, moved))
     return replicas
 
 
 def parallel_apply(replicas, shares):
     """[replica(*share), ...], each in a thread of its own.
 
-    An error in a thread is raised here, with a note that says which replica had it; the first, if there are several.
+    An error in a thread is raised here, with a note that says which replica had it; the first, if
+    there are several.
     """
     grad_enabled = torch.is_grad_enabled()  # a thread begins with gradients on and autocast off
     kind = shares[0][0].device.type
     autocast = {"enabled": torch.is_autocast_enabled(kind), "dtype": torch.get_autocast_dtype(kind)}
 
     def run(replica, share):
-        with torch.set_grad_enabled(grad_enabled), torch.autocast(kind, **autocast), torch.cuda.device_of(share[0]):
+        with (
+            torch.set_grad_enabled(grad_enabled),
+            torch.autocast(kind, **autocast),
+            torch.cuda.device_of(share[0]),
+        ):
             return replica(*share)
 
     with ThreadPoolExecutor(len(replicas)) as threads:
@@ -106,21 +128,24 @@ def parallel_apply(replicas, shares):
     for i, work in enumerate(works):
         if error := work.exception():
             rows = ", ".join(str(tuple(x.shape)) for x in shares[i])
-            error.add_note(f"in replica {i} of {len(replicas)}, on {shares[i][0].device}, given {rows}")
+            error.add_note(
+                f"in replica {i} of {len(replicas)}, on {shares[i][0].device}, given {rows}"
+            )
             raise error
     return [work.result() for work in works]
 
 
 def gather(outputs, device):
-    """Join the replicas' outputs, (b, ...) each, on `device`: (B, ...), the rows in the order of the batch.
+    """Join the replicas' outputs, (b, ...) each, on `device`: (B, ...), the rows in the order of
+    the batch.
 
     Raises ValueError for what has no rows, such as a loss: take the loss of what is gathered.
     """
     for output in outputs:
         if not isinstance(output, torch.Tensor) or output.dim() == 0:
             raise ValueError(
-                f"a replica returned {_kind(output)}, which has no rows to join: return a tensor (b, ...), "
-                "and take the loss of what is gathered"
+                f"a replica returned {_kind(output)}, which has no rows to join: return a tensor "
+                f"(b, ...), and take the loss of what is gathered"
             )
     return torch.cat([output.to(device) for output in outputs])
 

@@ -1,13 +1,16 @@
-"""`make demo`: four ranks train one GPT by data parallelism, written out in the plainest way, and prove what they did.
+"""`make demo`: four ranks train one GPT by data parallelism, written out in the plainest way, and
+prove what they did.
 
-    rank 0   batch 0 -> loss, gradients --+
-    rank 1   batch 1 -> loss, gradients --+-- ring all-reduce, / N --> the same mean gradient --> the same AdamW step
-    rank 2   batch 2 -> loss, gradients --+
-    rank 3   batch 3 -> loss, gradients --+
+    rank 0  batch 0 -> loss, gradients --+
+    rank 1  batch 1 -> loss, gradients --+-- ring all-reduce, / N --> the same mean gradient --> the
+            same AdamW step
+    rank 2  batch 2 -> loss, gradients --+
+    rank 3  batch 3 -> loss, gradients --+
 
-Each step every rank lays its gradients end to end in one buffer of n numbers, and the ring sums the buffers. Then the
-claims: the loss falls below the entropy of the text; the first losses are those of one process on the whole batch; all
-ranks end with the same parameters; each rank sent 2(N-1)/N * n numbers per step, no more and no fewer.
+Each step every rank lays its gradients end to end in one buffer of n numbers, and the ring sums the
+buffers. Then the claims: the loss falls below the entropy of the text; the first losses are those
+of one process on the whole batch; all ranks end with the same parameters; each rank sent 2(N-1)/N *
+n numbers per step, no more and no fewer.
 
     python -m lib.demo --ranks 4 --seconds 60 --out results/demo [--steps 200] [--text FILE]
 

@@ -1,4 +1,5 @@
-"""What the demo claims of its run: each claim printed with its numbers, drawn, and written to demo.json."""
+"""What the demo claims of its run: each claim printed with its numbers, drawn, and
+written to demo.json."""
 
 import json
 import textwrap
@@ -20,7 +21,8 @@ from lib.model import GPT
 
 
 def one_process(text, ranks, rates):
-    """The first steps without ranks, the whole batch at once, at the same learning rates: losses and gradients."""
+    """The first steps without ranks, the whole batch at once, at the same learning rates: losses
+    and gradients."""
     model = GPT(shape_for(text))
     optimizer = optimizer_for(model)
     losses, gradients = [], []
@@ -33,17 +35,21 @@ def one_process(text, ranks, rates):
 
 @torch.no_grad()
 def write_on(model, text, length=240):
-    """Let the model continue the first words of the validation text: its own characters, drawn at temperature 0.7."""
+    """Let the model continue the first words of the validation text: its own characters, drawn at
+    temperature 0.7."""
     tokens = text.validation[:SEQ_LEN]  # (T,)
     generator = torch.Generator("cpu").manual_seed(0)
     for _ in range(length):
         logits = model(tokens[None, -SEQ_LEN:])[0, -1]  # (V,)
-        tokens = torch.cat([tokens, torch.multinomial((logits / 0.7).softmax(-1), 1, generator=generator)])
+        tokens = torch.cat(
+            [tokens, torch.multinomial((logits / 0.7).softmax(-1), 1, generator=generator)]
+        )
     return text.decode(tokens[SEQ_LEN:])
 
 
 def report(text, ranks, results, out):
-    """Print each claim with its numbers, write figures and demo.json into `out`; True if every claim holds."""
+    """Print each claim with its numbers, write figures and demo.json into `out`; True if
+    every claim holds."""
     first = results[0]
     steps, entropy = len(first["losses"]), text.entropy
     model = GPT(shape_for(text))
@@ -54,10 +60,14 @@ def report(text, ranks, results, out):
     validation = [sum(one) / ranks for one in zip(*shares, strict=True)]
     learned = validation[-1] < entropy
     print("\n1. Does it learn?  (nats per character)")
-    print(f"   training loss    {first['losses'][0]:.2f} -> {first['losses'][-1]:.2f} in {steps} steps")
+    print(
+        f"   training loss    {first['losses'][0]:.2f} -> {first['losses'][-1]:.2f} in {steps} "
+        f"steps"
+    )
     print(f"   validation loss  {validation[0]:.2f} -> {validation[-1]:.2f}")
     print(
-        f"   unigram entropy  {entropy:.2f}, the best without context: {verdict(learned, 'below it', 'NOT BELOW IT')}"
+        f"   unigram entropy  {entropy:.2f}, the best without context: "
+        f"{verdict(learned, 'below it', 'NOT BELOW IT')}"
     )
 
     alone, gradients = one_process(text, ranks, first["rates"][:COMPARED])
@@ -66,25 +76,47 @@ def report(text, ranks, results, out):
     losses_apart = max(abs(a - b) for a, b in zip(alone, first["losses"][:COMPARED], strict=True))
     same = apart < 1e-4 and losses_apart < 1e-4
     print("\n2. Is it what one process would train on the whole batch?")
-    print(f"   {ranks} ranks, first losses    {'  '.join(f'{x:.5f}' for x in first['losses'][:COMPARED])}")
-    print(f"   1 process, first losses  {'  '.join(f'{x:.5f}' for x in alone)}   {verdict(losses_apart < 1e-4)}")
-    print(f"   all gradients            apart by {apart:.0e} of the largest at most   {verdict(apart < 1e-4)}")
+    print(
+        f"   {ranks} ranks, first losses    "
+        f"{'  '.join(f'{x:.5f}' for x in first['losses'][:COMPARED])}"
+    )
+    print(
+        f"   1 process, first losses  {'  '.join(f'{x:.5f}' for x in alone)}   "
+        f"{verdict(losses_apart < 1e-4)}"
+    )
+    print(
+        f"   all gradients            apart by {apart:.0e} of the largest at most   "
+        f"{verdict(apart < 1e-4)}"
+    )
 
     n = buffer_size(model, ranks)
     formula = 2 * (ranks - 1) * n // ranks * 4 * steps
     sent = [results.ledger.sent("bytes", rank) for rank in range(ranks)]
     hashes = [r["hash"] for r in results]
     print("\n3. Do all ranks end with the same parameters, and what did each send?")
-    print(f"   formula: 2(N-1)/N * n * 4 bytes * {steps} steps, n = {n:,} gradients, loss, clock and padding")
+    print(
+        f"   formula: 2(N-1)/N * n * 4 bytes * {steps} steps, n = {n:,} gradients, loss, clock and "
+        f"padding"
+    )
     print("   rank   hash of parameters     bytes, formula      bytes, ledger")
     for rank in range(ranks):
-        print(f"   {rank:<6} {hashes[rank]:<18} {formula:>18,} {sent[rank]:>18,}   {verdict(sent[rank] == formula)}")
+        print(
+            f"   {rank:<6} {hashes[rank]:<18} {formula:>18,} {sent[rank]:>18,}   "
+            f"{verdict(sent[rank] == formula)}"
+        )
     print(f"   parameters of all ranks: {verdict(len(set(hashes)) == 1)}")
 
     speed = steps * PER_RANK * ranks * SEQ_LEN / first["seconds"]
-    print(f"\n4. What does it write by now?  ({speed:,.0f} tokens per second for {first['seconds']:.0f} s)")
+    print(
+        f"\n4. What does it write by now?  ({speed:,.0f} tokens per second for "
+        f"{first['seconds']:.0f} s)"
+    )
     sample = write_on(model, text)
-    print("\n".join(f"   | {part}" for line in sample.splitlines() for part in textwrap.wrap(line, 76)))
+    print(
+        "\n".join(
+            f"   | {part}" for line in sample.splitlines() for part in textwrap.wrap(line, 76)
+        )
+    )
 
     matrix = results.ledger.matrix("bytes")
     validated = {"validation": (at, validation)}
@@ -95,14 +127,23 @@ def report(text, ranks, results, out):
         "steps": steps,
         "seconds": first["seconds"],
         "tokens_per_second": speed,
-        "text": {"characters": len(text.tokens), "distinct": len(text.vocabulary), "entropy_nats": entropy},
+        "text": {
+            "characters": len(text.tokens),
+            "distinct": len(text.vocabulary),
+            "entropy_nats": entropy,
+        },
         "parameters": model.num_parameters(),
         "loss": {
             "training": first["losses"],
             "validation": list(zip(at, validation, strict=True)),
             "below_entropy": learned,
         },
-        "one_process": {"losses": alone, "losses_apart": losses_apart, "gradients_apart": apart, "equal": same},
+        "one_process": {
+            "losses": alone,
+            "losses_apart": losses_apart,
+            "gradients_apart": apart,
+            "equal": same,
+        },
         "hashes": {"by_rank": hashes, "equal": len(set(hashes)) == 1},
         "traffic": {
             "n": n,

@@ -16,7 +16,8 @@ from lib.model import GPT
 
 
 def show_progress(path, finished):
-    """Draw a bar in a terminal, or print a line for every fifth of the run elsewhere, from what rank 0 wrote."""
+    """Draw a bar in a terminal, or print a line for every fifth of the run elsewhere, from
+    what rank 0 wrote."""
     terminal = sys.stdout.isatty()
     bar = tqdm(
         total=100, disable=not terminal, file=sys.stdout, leave=False, ncols=80, nrows=10,
@@ -33,7 +34,10 @@ def show_progress(path, finished):
             bar.update(100 * used - bar.n)
             if not terminal and (used >= told + 0.2 or (used == 1 and told < 1)):
                 told = used
-                print(f"  training {100 * used:3.0f} %   step {step:4.0f}   loss {loss:.2f}", flush=True)
+                print(
+                    f"  training {100 * used:3.0f} %   step {step:4.0f}   loss {loss:.2f}",
+                    flush=True,
+                )
     bar.close()
 
 
@@ -45,20 +49,28 @@ def run(text, ranks, seconds, steps):
         watcher.start()
         try:
             timeout = 60 + 2 * seconds if seconds else 24 * 3600
-            return launch.capture(train, text, seconds, steps, str(progress), nproc=ranks, timeout=timeout)
+            return launch.capture(
+                train, text, seconds, steps, str(progress), nproc=ranks, timeout=timeout
+            )
         finally:
             finished.set()
             watcher.join()
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m lib.demo", description="Train a small GPT on several ranks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lib.demo", description="Train a small GPT on several ranks."
+    )
     parser.add_argument("--ranks", type=int, default=4, help="how many ranks (4)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="how long to train (60)")
     length.add_argument("--steps", type=int, help="train this many steps instead")
-    parser.add_argument("--text", metavar="FILE", help="your own UTF-8 text (default: Python's help pages)")
-    parser.add_argument("--out", type=Path, default=Path("results/demo"), help="folder for the results")
+    parser.add_argument(
+        "--text", metavar="FILE", help="your own UTF-8 text (default: Python's help pages)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/demo"), help="folder for the results"
+    )
     options = parser.parse_args(arguments)
     if options.seconds is None and options.steps is None:
         options.seconds = 60.0
@@ -72,27 +84,41 @@ def main(arguments=None):
         parser.error(f"--text: {error}")
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=options.out).close()  # a folder that cannot be written to is found before the run
+        tempfile.TemporaryFile(
+            dir=options.out
+        ).close()  # a folder that cannot be written to is found before the run
     except (FileExistsError, NotADirectoryError):
         parser.error(f"--out {options.out}: there is a file of that name, give a folder")
     except OSError as error:
-        parser.error(f"--out {options.out} cannot be written to ({error.strerror}): give another folder")
+        parser.error(
+            f"--out {options.out} cannot be written to ({error.strerror}): give another folder"
+        )
 
     model = GPT(shape_for(text))
     print(f"{options.ranks} ranks train one GPT by data parallelism")
-    print(f"   text    {len(text.tokens):,} characters, {len(text.vocabulary)} different; unigram entropy", end=" ")
+    print(
+        f"   text    {len(text.tokens):,} characters, {len(text.vocabulary)} different; unigram "
+        f"entropy",
+        end=" ",
+    )
     print(f"{text.entropy:.2f} nats = {text.entropy_bits:.2f} bits per character")
     print(
-        f"   model   {model.num_parameters():,} parameters: {model.shape.n_layers} layers, hidden {model.shape.hidden}"
+        f"   model   {model.num_parameters():,} parameters: {model.shape.n_layers} layers, hidden "
+        f"{model.shape.hidden}"
     )
-    print(f"   batch   {options.ranks} ranks x {PER_RANK} sequences x {SEQ_LEN} characters; then one ring all-reduce")
+    print(
+        f"   batch   {options.ranks} ranks x {PER_RANK} sequences x {SEQ_LEN} characters; then one "
+        f"ring all-reduce"
+    )
     print("           of all gradients, and every rank takes the same step\n", flush=True)
     try:
         results = run(text, options.ranks, options.seconds, options.steps)
     except KeyboardInterrupt:
         print("\nstopped; no rank is left running")
         return 130
-    except launch.RankError as error:  # the verdict says which rank and line; a traceback of lib adds nothing
+    except (
+        launch.RankError
+    ) as error:  # the verdict says which rank and line; a traceback of lib adds nothing
         print(f"\n{error}", file=sys.stderr)
         return 1
     return 0 if report(text, options.ranks, results, options.out) else 1

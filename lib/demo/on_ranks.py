@@ -18,7 +18,8 @@ COMPARED = 3  # steps that one process repeats
 
 
 def shape_for(text):
-    """The GPT of the demo: small enough for two shared cores, large enough to learn words in a minute."""
+    """The GPT of the demo: small enough for two shared cores, large enough to learn
+    words in a minute."""
     return Shape(vocab_size=len(text.vocabulary), seq_len=SEQ_LEN, n_layers=2, hidden=64, n_heads=4)
 
 
@@ -27,7 +28,8 @@ def optimizer_for(model):
 
 
 def buffer_size(model, world_size):
-    """n: a number for each parameter, one for the loss, one for the clock, and zeros until N divides it."""
+    """n: a number for each parameter, one for the loss, one for the clock, and
+    zeros until N divides it."""
     n = model.num_parameters() + 2
     return n + -n % world_size
 
@@ -47,12 +49,14 @@ def train(text, seconds, steps, progress):
 
     for step in itertools.count():
         loss = loss_and_gradients(model, text, step, PER_RANK * world_size, rank, world_size)
-        # How much of the run is over. Clocks differ between ranks, and a rank that stopped a step early would leave
-        # the others waiting for ever: so the clocks are averaged too, and all ranks act on the same number.
+        # How much of the run is over. Clocks differ between ranks, and a rank that stopped a step
+        # early would leave the others waiting for ever: so the clocks are averaged too, and all
+        # ranks act on the same number.
         clock = (step + 1) / steps if steps else (time.monotonic() - began) / seconds
 
         numbers = torch.cat(
-            [p.grad.flatten() for p in model.parameters()] + [torch.stack([loss, loss.new_tensor(clock)])]
+            [p.grad.flatten() for p in model.parameters()]
+            + [torch.stack([loss, loss.new_tensor(clock)])]
         )
         flat[: len(numbers)] = numbers
         ring_all_reduce(flat)
@@ -65,9 +69,11 @@ def train(text, seconds, steps, progress):
 
         used = clock.item()
         over = used > 1 - 1e-6
-        if over or used >= len(validation) / 10:  # before the update, as the training loss is: both start at ln V
+        # before the update, as the training loss is: both start at ln V
+        if over or used >= len(validation) / 10:
             validation.append((step, validation_loss(model, text, rank, world_size)))
-        rates.append(PEAK_LR * min(1.0, (step + 1) / 20) * (1 - 0.95 * min(used, 1.0)))  # warm up, then down to 5 %
+        # warm up, then down to 5 %
+        rates.append(PEAK_LR * min(1.0, (step + 1) / 20) * (1 - 0.95 * min(used, 1.0)))
         update(optimizer, rates[-1])
 
         losses.append(mean_loss.item())
@@ -86,14 +92,16 @@ def train(text, seconds, steps, progress):
         "validation": validation,  # [(step, loss)] on this rank's share
         "seconds": time.monotonic() - began,
         "hash": hashlib.sha256(values).hexdigest()[:12],
-        "first_means": first_means,  # rank 0: the averaged gradients of the first steps, each (parameters,)
+        # rank 0: the averaged gradients of the first steps, each (parameters,)
+        "first_means": first_means,
         "state": model.state_dict() if rank == 0 else None,
     }
 
 
 def loss_and_gradients(model, text, step, batch_size, rank=0, world_size=1):
     """Forward and backward on one rank's share of the step's batch; the loss, detached."""
-    tokens, targets = texts.batch(text.train, step, rank, world_size, batch_size, SEQ_LEN)  # (batch_size/N, T)
+    # (batch_size/N, T)
+    tokens, targets = texts.batch(text.train, step, rank, world_size, batch_size, SEQ_LEN)
     model.zero_grad()
     loss = model.loss(tokens, targets)
     loss.backward()
@@ -109,5 +117,7 @@ def update(optimizer, rate):
 @torch.no_grad()
 def validation_loss(model, text, rank, world_size):
     """The mean loss on this rank's share of always the same sequences."""
-    tokens, targets = texts.batch(text.validation, 0, rank, world_size, 2 * PER_RANK * world_size, SEQ_LEN)
+    tokens, targets = texts.batch(
+        text.validation, 0, rank, world_size, 2 * PER_RANK * world_size, SEQ_LEN
+    )
     return model.loss(tokens, targets).item()

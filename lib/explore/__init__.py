@@ -1,10 +1,13 @@
-"""A figure with sliders: the static figure first, and sliders below it where a live kernel can serve them.
+"""A figure with sliders: the static figure first, and sliders below it where a live kernel can
+serve them.
 
-    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])     draw(ranks=2..., size=...) -> a Drawing of lib.plots
+    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])  draw(ranks=2..., size=...) -> a Drawing of
+                                                          lib.plots
 
-The figure is an ordinary output of the cell: it is stored in the notebook, and is all that a reader on a web page sees.
-A slider redraws that same output in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be
-stored, there are no sliders, and the same code gives the same bytes.
+The figure is an ordinary output of the cell: it is stored in the notebook, and is all that a reader
+on a web page sees. A slider redraws that same output in place. With LAB_STATIC=1 in the
+environment, as when notebooks are executed to be stored, there are no sliders, and the same code
+gives the same bytes.
 
     show.py    explore, settings, sliders
     lab0.py    all_reduce_cost, model_memory, ring_against_hierarchical
@@ -14,7 +17,8 @@ stored, there are no sliders, and the same code gives the same bytes.
     lab5.py    capacity
     lab6.py    plans
 
-Each explorer has its figure beside it: `draw_model_memory(parameters=...)` is what `model_memory()` shows.
+Each explorer has its figure beside it: `draw_model_memory(parameters=...)` is what `model_memory()`
+shows.
 """
 
 from lib.explore.lab0 import (
@@ -25,7 +29,12 @@ from lib.explore.lab0 import (
     model_memory,
     ring_against_hierarchical,
 )
-from lib.explore.lab1 import data_parallel_step, draw_data_parallel_step, draw_scaling, scaling_explorer
+from lib.explore.lab1 import (
+    data_parallel_step,
+    draw_data_parallel_step,
+    draw_scaling,
+    scaling_explorer,
+)
 from lib.explore.lab2 import draw_pipeline, pipeline
 from lib.explore.lab4 import draw_zero_memory, draw_zero_volume, zero_memory, zero_volume
 from lib.explore.lab5 import capacity, draw_capacity

@@ -1,4 +1,5 @@
-"""The explorers of Lab 0: what an all-reduce costs, what fills the memory, and when a hierarchy pays off."""
+"""The explorers of Lab 0: what an all-reduce costs, what fills the memory, and when a
+hierarchy pays off."""
 
 import numpy as np
 
@@ -10,13 +11,17 @@ from lib.explore.show import explore
 from lib.plots.labels import size_in_words, time_in_words
 
 SIZES = {size_in_words(10.0**e): 10.0**e for e in range(3, 11)}  # of a tensor, bytes
-LATENCIES = {time_in_words(s): s for s in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)}  # seconds per message
-BANDWIDTHS = {f"{size_in_words(b)}/s": b for b in (1e8, 3e8, 1e9, 3e9, 1e10, 2.5e10, 5e10, 1e11, 3e11)}
+# seconds per message
+LATENCIES = {time_in_words(s): s for s in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)}
+BANDWIDTHS = {
+    f"{size_in_words(b)}/s": b for b in (1e8, 3e8, 1e9, 3e9, 1e10, 2.5e10, 5e10, 1e11, 3e11)
+}
 CURVE = np.geomspace(1e3, 1e10, 57)  # the sizes that curves are drawn through, bytes
 
 
 def all_reduce_cost():
-    """Time of each all-reduce against size, on N ranks and a link of your choice, and who wins at one size."""
+    """Time of each all-reduce against size, on N ranks and a link of your choice, and who
+    wins at one size."""
     explore(
         draw_all_reduce_cost,
         ranks=[2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024],
@@ -27,15 +32,20 @@ def all_reduce_cost():
 
 
 def draw_all_reduce_cost(ranks=8, size=1e6, latency=1e-5, bandwidth=1e10):
-    """The figure of `all_reduce_cost`. size: bytes; latency: seconds per message; bandwidth: bytes per second."""
+    """The figure of `all_reduce_cost`. size: bytes; latency: seconds per message;
+    bandwidth: bytes per second."""
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
-    curves = {name: (CURVE, [COST[name].time(n, ranks, latency, 1 / bandwidth) for n in CURVE]) for name in names}
+    curves = {
+        name: (CURVE, [COST[name].time(n, ranks, latency, 1 / bandwidth) for n in CURVE])
+        for name in names
+    }
     note = f"{ranks} ranks, {time_in_words(latency)} per message, {size_in_words(bandwidth)}/s."
     return plots.cost_curves({}, curves, at=size, note=note)
 
 
 def model_memory():
-    """What a model of your size takes to train with Adam, in each precision, against the memory of GPUs."""
+    """What a model of your size takes to train with Adam, in each precision, against the
+    memory of GPUs."""
     millions = (125, 350, 760, 1300, 2700, 7000, 13_000, 34_000, 70_000, 175_000)
     explore(
         draw_model_memory,
@@ -48,9 +58,15 @@ def draw_model_memory(parameters=7_000_000_000, ranks_that_share_the_state=1):
     """The figure of `model_memory`. Activations are left out: they depend on the batch."""
     share = parameters / ranks_that_share_the_state
     bars = {precision: plots.memory_parts(share, precision) for precision in RECIPES}
-    gpus = {row["gpu"]: row["memory_GB"] * 1e9 for row in table("gpus") if row["gpu"] != "A100"}  # H100 has as much
-    shared = f", shared by {ranks_that_share_the_state} ranks" if ranks_that_share_the_state > 1 else ""
-    note = f"{parameters / 1e9:g} billion parameters trained with Adam{shared}; activations come on top."
+    # H100 has as much
+    gpus = {row["gpu"]: row["memory_GB"] * 1e9 for row in table("gpus") if row["gpu"] != "A100"}
+    shared = (
+        f", shared by {ranks_that_share_the_state} ranks" if ranks_that_share_the_state > 1 else ""
+    )
+    note = (
+        f"{parameters / 1e9:g} billion parameters trained with Adam{shared}; activations come on "
+        f"top."
+    )
     return plots.walls(bars, gpus, note=note)
 
 
@@ -66,15 +82,24 @@ def ring_against_hierarchical():
     )
 
 
-def draw_ring_against_hierarchical(nodes=4, ranks_per_node=8, size=1e8, link_inside=3e11, link_between=2.5e10):
-    """The figure of `ring_against_hierarchical`. A node's ranks share one link to the others, and a message takes
-    3 microseconds inside a node and 10 between nodes, before its first byte. Bandwidths in bytes per second.
+def draw_ring_against_hierarchical(
+    nodes=4, ranks_per_node=8, size=1e8, link_inside=3e11, link_between=2.5e10
+):
+    """The figure of `ring_against_hierarchical`. A node's ranks share one link to the others, and a
+    message takes 3 microseconds inside a node and 10 between nodes, before its first byte.
+    Bandwidths in bytes per second.
     """
     inside, between = (3e-6, 1 / link_inside), (1e-5, 1 / link_between)
     slower = max(inside[1], between[1])  # a flat ring's rounds all take as long as its slowest link
     curves = {
-        "flat ring": (CURVE, [COST["ring"].time(n, nodes * ranks_per_node, between[0], slower) for n in CURVE]),
-        "hierarchical": (CURVE, [hierarchical_time(n, nodes, ranks_per_node, inside, between) for n in CURVE]),
+        "flat ring": (
+            CURVE,
+            [COST["ring"].time(n, nodes * ranks_per_node, between[0], slower) for n in CURVE],
+        ),
+        "hierarchical": (
+            CURVE,
+            [hierarchical_time(n, nodes, ranks_per_node, inside, between) for n in CURVE],
+        ),
     }
     note = (
         f"{nodes} nodes of {ranks_per_node} ranks, {size_in_words(link_inside)}/s inside, "

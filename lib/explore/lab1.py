@@ -1,7 +1,8 @@
 """The explorers of Lab 1: one step of data parallelism, and what becomes of it on more ranks.
 
-A device here achieves 400 TFLOP/s, as an H100 did while Llama 3 was trained (Dubey et al. 2024, table 4: 380 to 430).
-Gradients travel with 2 bytes each, and a message takes 10 microseconds before its first byte.
+A device here achieves 400 TFLOP/s, as an H100 did while Llama 3 was trained (Dubey et al. 2024,
+table 4: 380 to 430). Gradients travel with 2 bytes each, and a message takes 10 microseconds before
+its first byte.
 """
 
 from lib import plots
@@ -20,14 +21,17 @@ from lib.explore.show import explore
 from lib.plots.labels import size_in_words
 
 FLOPS, GRADIENT_BYTES, ALPHA = 400e12, 2, 1e-5
-MODELS = {f"{m / 1000:g} billion": m * 10**6 for m in (125, 350, 760, 1300, 2700, 7000, 13_000)}  # parameters
+# parameters
+MODELS = {f"{m / 1000:g} billion": m * 10**6 for m in (125, 350, 760, 1300, 2700, 7000, 13_000)}
 TOKENS = {f"{2**k // 1024:,} thousand": 2**k for k in range(10, 18)}  # 1 thousand here is 1,024
-BATCHES = {f"{2**k // 2**20} million": 2**k for k in range(20, 25)}  # 1 million here is 1,024 thousand
+# 1 million here is 1,024 thousand
+BATCHES = {f"{2**k // 2**20} million": 2**k for k in range(20, 25)}
 RANKS = [2**k for k in range(11)]
 
 
 def data_parallel_step():
-    """One step on a rank, sent after backward and overlapped: how much of the communication is hidden?"""
+    """One step on a rank, sent after backward and overlapped: how much of the
+    communication is hidden?"""
     explore(
         draw_data_parallel_step,
         ranks=[2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
@@ -38,26 +42,42 @@ def data_parallel_step():
     )
 
 
-def draw_data_parallel_step(ranks=8, parameters=1_300_000_000, tokens_per_rank=8192, bandwidth=2.5e10, buckets=4):
+def draw_data_parallel_step(
+    ranks=8, parameters=1_300_000_000, tokens_per_rank=8192, bandwidth=2.5e10, buckets=4
+):
     """The figure of `data_parallel_step`. bandwidth: of a rank's link, bytes per second."""
-    n_bytes, link, compute = GRADIENT_BYTES * parameters, (ALPHA, 1 / bandwidth), seconds_per_token(parameters, FLOPS)
+    n_bytes, link, compute = (
+        GRADIENT_BYTES * parameters,
+        (ALPHA, 1 / bandwidth),
+        seconds_per_token(parameters, FLOPS),
+    )
     costs = (tokens_per_rank, ranks, n_bytes, compute, link, buckets)
     each = ring_time(n_bytes / buckets, ranks, link)
     steps = {}
-    for name, step in (("after backward", bucketed_step(*costs)), ("overlapped", overlapped_step(*costs))):
+    for name, step in (
+        ("after backward", bucketed_step(*costs)),
+        ("overlapped", overlapped_step(*costs)),
+    ):
         done = step.forward + step.backward  # when there is no more to compute
         overlaps = name == "overlapped"
-        ready = [step.forward + step.backward * (k + 1) / buckets if overlaps else done for k in range(buckets)]
+        ready = [
+            step.forward + step.backward * (k + 1) / buckets if overlaps else done
+            for k in range(buckets)
+        ]
         steps[name] = [
             (0, "compute", "forward", 0.0, step.forward),
             (0, "compute", "backward", step.forward, done),
             (0, "compute", "wait", done, step.seconds),
-            *((0, "network", str(k), *times) for k, times in enumerate(bucket_times(ready, [each] * buckets))),
+            *(
+                (0, "network", str(k), *times)
+                for k, times in enumerate(bucket_times(ready, [each] * buckets))
+            ),
         ]
     enough = break_even_rows(ranks, n_bytes, compute, link, buckets)
     note = (
-        f"{parameters / 1e9:g} billion parameters, {tokens_per_rank:,} tokens on each of {ranks} ranks, "
-        f"{size_in_words(bandwidth)}/s. Communication is as long as backward at {enough:,.0f} tokens."
+        f"{parameters / 1e9:g} billion parameters, {tokens_per_rank:,} tokens on each of {ranks} "
+        f"ranks, {size_in_words(bandwidth)}/s. Communication is as long as backward at "
+        f"{enough:,.0f} tokens."
     )
     return plots.step_timeline(steps, note=note)
 
@@ -74,16 +94,34 @@ def scaling_explorer():
     )
 
 
-def draw_scaling(parameters=1_300_000_000, batch_if_divided=2**20, tokens_per_rank=16_384, bandwidth=2.5e10, buckets=4):
-    """The figure of `scaling_explorer`. batch_if_divided: tokens of the whole batch, for strong scaling."""
-    costs = (GRADIENT_BYTES * parameters, seconds_per_token(parameters, FLOPS), (ALPHA, 1 / bandwidth), buckets)
+def draw_scaling(
+    parameters=1_300_000_000,
+    batch_if_divided=2**20,
+    tokens_per_rank=16_384,
+    bandwidth=2.5e10,
+    buckets=4,
+):
+    """The figure of `scaling_explorer`. batch_if_divided: tokens of the whole batch, for
+    strong scaling."""
+    costs = (
+        GRADIENT_BYTES * parameters,
+        seconds_per_token(parameters, FLOPS),
+        (ALPHA, 1 / bandwidth),
+        buckets,
+    )
     ways = {"after backward": bucketed_step, "overlapped": overlapped_step}
     curves = {
-        "strong": {name: (RANKS, strong_scaling(step, batch_if_divided, RANKS, *costs)) for name, step in ways.items()},
-        "weak": {name: (RANKS, weak_scaling(step, tokens_per_rank, RANKS, *costs)) for name, step in ways.items()},
+        "strong": {
+            name: (RANKS, strong_scaling(step, batch_if_divided, RANKS, *costs))
+            for name, step in ways.items()
+        },
+        "weak": {
+            name: (RANKS, weak_scaling(step, tokens_per_rank, RANKS, *costs))
+            for name, step in ways.items()
+        },
     }
     note = (
-        f"{parameters / 1e9:g} billion parameters, {size_in_words(bandwidth)}/s. Strong: {batch_if_divided:,} tokens "
-        f"in all; weak: {tokens_per_rank:,} per rank."
+        f"{parameters / 1e9:g} billion parameters, {size_in_words(bandwidth)}/s. Strong: "
+        f"{batch_if_divided:,} tokens in all; weak: {tokens_per_rank:,} per rank."
     )
     return plots.scaling({}, curves, note=note)

@@ -1,8 +1,9 @@
 """The explorer of Lab 2: a pipeline schedule, for ranks, micro-batches and times of your choice.
 
-Times are those of one rank's layers on one micro-batch, in units of your choice. Backward is in two parts, that of the
-input (I) and that of the weights (W): ZB-H1 and ZB-V run them apart, DualPipeV some, the others together, B = I + W.
-With v stages on a rank each of them takes a v-th of the rank's time; ZB-V and DualPipeV have two.
+Times are those of one rank's layers on one micro-batch, in units of your choice. Backward is in two
+parts, that of the input (I) and that of the weights (W): ZB-H1 and ZB-V run them apart, DualPipeV
+some, the others together, B = I + W. With v stages on a rank each of them takes a v-th of the
+rank's time; ZB-V and DualPipeV have two.
 """
 
 from lib import plots
@@ -36,8 +37,18 @@ def pipeline():
     )
 
 
-def draw_pipeline(schedule="1F1B", p=4, m=8, v=2, forward=1.0, backward_input=1.0, backward_weights=1.0, message=0.0):
-    """The figure of `pipeline`. v counts for interleaved stages only. message: from one rank to the next.
+def draw_pipeline(
+    schedule="1F1B",
+    p=4,
+    m=8,
+    v=2,
+    forward=1.0,
+    backward_input=1.0,
+    backward_weights=1.0,
+    message=0.0,
+):
+    """The figure of `pipeline`. v counts for interleaved stages only. message: from one rank to the
+    next.
 
     What cannot be run is told in the figure's place.
     """
@@ -56,13 +67,16 @@ def draw_pipeline(schedule="1F1B", p=4, m=8, v=2, forward=1.0, backward_input=1.
     sizes = f"p = {p}, m = {m}" + f", v = {v}" * (schedule == "interleaved")
     return plots.gantt(
         simulation,
-        title=f"{schedule}: bubble {simulation.bubble:.1%} ({beside}{', without messages' * (message > 0)})",
-        note=f"{sizes}; F {forward:g}, I {backward_input:g}, W {backward_weights:g}, message {message:g}.",
+        title=f"{schedule}: bubble {simulation.bubble:.1%} "
+        f"({beside}{', without messages' * (message > 0)})",
+        note=f"{sizes}; F {forward:g}, I {backward_input:g}, W {backward_weights:g}, message "
+        f"{message:g}.",
     )
 
 
 def bubble_formula(schedule, p, m, v, F, I, W):
-    """Bubble of `schedule` if messages take no time: idle / (idle + work) of a rank; None where no formula is known.
+    """Bubble of `schedule` if messages take no time: idle / (idle + work) of a rank; None where no
+    formula is known.
 
     idle:  relay (p-1) m (F+I+W), GPipe and 1F1B (p-1)(F+I+W), interleaved a v-th of that,
            ZB-H1 (p-1)(F+I-W), or (p-1) max(F, I) if W is not the shortest; m >= p,

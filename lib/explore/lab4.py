@@ -17,17 +17,20 @@ RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 
 
 def zero_memory():
-    """Bytes of model state on each rank at stages 0 to 3, for a model, a number of ranks and a precision."""
+    """Bytes of model state on each rank at stages 0 to 3, for a model, a number of ranks
+    and a precision."""
     explore(draw_zero_memory, parameters=PARAMETERS, ranks=RANKS, precision=list(RECIPES))
 
 
 def draw_zero_memory(parameters=7_500_000_000, ranks=64, precision="mixed"):
-    """The figure of `zero_memory`. It begins with the example of Rajbhandari et al. 2020, figure 1."""
+    """The figure of `zero_memory`. It begins with the example of Rajbhandari et al.
+    2020, figure 1."""
     return plots.state_by_stage(parameters, ranks, precision)
 
 
 def zero_volume():
-    """What a rank sends in a step at each stage, and how long that takes over a link of your choice."""
+    """What a rank sends in a step at each stage, and how long that takes over a
+    link of your choice."""
     explore(
         draw_zero_volume,
         parameters=PARAMETERS,
@@ -40,10 +43,16 @@ def zero_volume():
 def draw_zero_volume(parameters=7_500_000_000, ranks=64, microbatches=4, bandwidth=2.5e10):
     """The figure of `zero_volume`: one micro-batch beside `microbatches`.
 
-    bandwidth: of a rank's link, bytes per second. Latency is left out, and so is a root unit, which stays gathered.
+    bandwidth: of a rank's link, bytes per second. Latency is left out, and so is a root unit, which
+    stays gathered.
     """
     unit = (ranks - 1) / ranks * parameters  # elements
     ks = sorted({1, microbatches})
-    volume = {f"stage {s}": {k: sent_elements(parameters, s, ranks, k) / unit for k in ks} for s in SHARDED}
-    note = f"{parameters / 1e9:g} billion parameters, {ranks:,} ranks, {size_in_words(bandwidth)}/s."
+    volume = {
+        f"stage {s}": {k: sent_elements(parameters, s, ranks, k) / unit for k in ks}
+        for s in SHARDED
+    }
+    note = (
+        f"{parameters / 1e9:g} billion parameters, {ranks:,} ranks, {size_in_words(bandwidth)}/s."
+    )
     return plots.volume_by_stage({}, volume, unit_seconds=SENT_BYTES * unit / bandwidth, note=note)

@@ -1,10 +1,13 @@
 """The explorer of Lab 5: what a capacity factor drops, and what it leaves empty.
 
-n tokens, each with one expert of E. Expert e, from 0 on, is chosen with a probability that falls with skew s:
+n tokens, each with one expert of E. Expert e, from 0 on, is chosen with a probability that falls
+with skew s:
 
-    p_e = (e+1)^-s / sum of these          s = 0: all alike;  s = 1: the first is chosen E times as often as the last
+    p_e = (e+1)^-s / sum of these          s = 0: all alike;  s = 1: the first is chosen E times as
+                                                              often as the last
     C = ceil(factor n / E)                 slots of each expert
-    dropped = sum over e of E[max(0, N_e - C)] / n        N_e: tokens of expert e, a binomial of n and p_e
+    dropped = sum over e of E[max(0, N_e - C)] / n        N_e: tokens of expert e, a binomial of n
+                                                          and p_e
     empty   = 1 - n (1 - dropped) / (E C)
 """
 
@@ -21,7 +24,8 @@ CURVE = [round(0.5 + 0.05 * i, 2) for i in range(71)]  # the factors that curves
 
 
 def capacity():
-    """The shares of tokens that are dropped and of slots that stay empty, for a capacity factor, experts and a skew."""
+    """The shares of tokens that are dropped and of slots that stay empty, for a capacity factor,
+    experts and a skew."""
     explore(
         draw_capacity,
         capacity_factor=FACTORS,
@@ -35,7 +39,10 @@ def draw_capacity(capacity_factor=1.25, experts=8, skew=0.5, tokens=1024):
     """The figure of `capacity`. tokens: of one set, which shares the slots."""
     dropped, empty = dropped_and_empty(CURVE, experts, skew, tokens)
     busiest = experts * popularity(experts, skew)[0]
-    note = f"{tokens:,} tokens, {experts} experts; the busiest is asked {busiest:.2g} times as often as on average."
+    note = (
+        f"{tokens:,} tokens, {experts} experts; the busiest is asked {busiest:.2g} times as often "
+        f"as on average."
+    )
     curves = {"tokens dropped": (CURVE, dropped), "slots empty": (CURVE, empty)}
     return plots.capacity_trade(curves, at=capacity_factor, note=note)
 
@@ -47,17 +54,22 @@ def popularity(experts, skew):
 
 
 def dropped_and_empty(factors, experts, skew, tokens):
-    """Two lists, for each capacity factor: the expected share of tokens dropped, and of slots that stay empty."""
+    """Two lists, for each capacity factor: the expected share of tokens dropped, and of
+    slots that stay empty."""
     # dropped = sum over e of E[max(0, N_e - C)] / n
-    dropped_with = sum(expected_excess(tokens, p) for p in popularity(experts, skew)) / tokens  # (n+1,)  by C
+    # (n+1,)  by C
+    dropped_with = sum(expected_excess(tokens, p) for p in popularity(experts, skew)) / tokens
     slots = [min(tokens, math.ceil(Fraction(str(factor)) * tokens / experts)) for factor in factors]
     dropped = [float(dropped_with[C]) for C in slots]
     # empty = 1 - n (1 - dropped) / (E C)
-    return dropped, [max(0.0, 1 - tokens * (1 - d) / (experts * C)) for C, d in zip(slots, dropped, strict=True)]
+    return dropped, [
+        max(0.0, 1 - tokens * (1 - d) / (experts * C)) for C, d in zip(slots, dropped, strict=True)
+    ]
 
 
 def expected_excess(n, p):
-    """E[max(0, N - C)] of a binomial N of n tries with probability p, for each C from 0 to n: (n+1,)."""
+    """E[max(0, N - C)] of a binomial N of n tries with probability p, for each C
+    from 0 to n: (n+1,)."""
     count = np.arange(n + 1)
     log_factorial = np.concatenate([[0.0], np.log(count[1:]).cumsum()])
     choose = log_factorial[n] - log_factorial - log_factorial[::-1]

@@ -1,8 +1,10 @@
-"""The explorer of Lab 6: a plan for a model on a cluster, its memory and its step, and how far it is from the best.
+"""The explorer of Lab 6: a plan for a model on a cluster, its memory and its step, and how far it
+is from the best.
 
-The plan has dp = gpus / (tp pp), one stage per rank, and sequence parallelism where tp > 1. The costs are those of
-lib.cost with the stack of `python -m lib.cost plan`; the best plan is that of its search, which may also interleave
-stages. A search is done once for a model, GPU, number of GPUs and batch.
+The plan has dp = gpus / (tp pp), one stage per rank, and sequence parallelism where tp > 1. The
+costs are those of lib.cost with the stack of `python -m lib.cost plan`; the best plan is that of
+its search, which may also interleave stages. A search is done once for a model, GPU, number of GPUs
+and batch.
 """
 
 import functools
@@ -36,25 +38,50 @@ def plans():
         pp=PP,
         micro_batch=[1, 2, 4, 8],
         zero=[0, 1, 2, 3],
-        recompute=["none", "full"],  # the stack's attention is fused: it keeps no scores to recompute
+        recompute=[
+            "none",
+            "full",
+        ],  # the stack's attention is fused: it keeps no scores to recompute
     )
 
 
 def draw_plans(
-    model="gpt-3-175b", gpu_kind="A100-80GB", gpus=1024, batch=1536, tp=8, pp=8, micro_batch=1, zero=1, recompute="none"
+    model="gpt-3-175b",
+    gpu_kind="A100-80GB",
+    gpus=1024,
+    batch=1536,
+    tp=8,
+    pp=8,
+    micro_batch=1,
+    zero=1,
+    recompute="none",
 ):
-    """The figure of `plans`. batch: sequences of 2,048 tokens in a step. What cannot be laid out is told in words."""
+    """The figure of `plans`. batch: sequences of 2,048 tokens in a step. What cannot be laid out is
+    told in words."""
     shape, device, stack = known()[model], gpu(gpu_kind), stacks()[DEFAULT_STACK]
     job = f"{model} on {gpus:,} {gpu_kind}, {batch:,} sequences of {shape.seq:,} tokens."
     if gpus % (tp * pp):
-        return plots.told("No such plan", f"{job} {gpus:,} GPUs are no multiple of tp {tp} x pp {pp} = {tp * pp}: make "
+        return plots.told("No such plan",
+            f"{job} {gpus:,} GPUs are no multiple of tp {tp} x pp {pp} = {tp * pp}: make "
                           "tp or pp smaller.")  # fmt: skip
-    plan = Plan(batch, micro_batch, tp, pp, gpus // (tp * pp), zero=zero, recompute=recompute, sequence_parallel=tp > 1)
+    plan = Plan(
+        batch,
+        micro_batch,
+        tp,
+        pp,
+        gpus // (tp * pp),
+        zero=zero,
+        recompute=recompute,
+        sequence_parallel=tp > 1,
+    )
     if why := plan.problem(shape) or _empty(shape, plan):
         return plots.told("No such plan", f"{job} {name_of(plan)}: {why}.")
     best = best_plan(model, gpu_kind, gpus, batch)
     drawn = {"yours": plan} | ({"the best": best} if best else {})
-    costs = {name: (memory(shape, p, stack), step_seconds(shape, p, device, stack)) for name, p in drawn.items()}
+    costs = {
+        name: (memory(shape, p, stack), step_seconds(shape, p, device, stack))
+        for name, p in drawn.items()
+    }
     needs, takes = (sum(parts.values()) for parts in costs["yours"])
     room = FITS * device.memory
     beside = f"the best, {name_of(best)}" if best else "no plan fits"
@@ -74,7 +101,10 @@ def _empty(shape, plan):
     if min(split(shape.layers, plan.pp)) > 0:
         return None
     fitting = [pp for pp in PP if pp <= shape.layers and min(split(shape.layers, pp)) > 0]
-    return f"{shape.layers} layers leave one of {plan.pp} stages without any: use pp {', '.join(map(str, fitting))}"
+    return (
+        f"{shape.layers} layers leave one of {plan.pp} stages without any: use pp "
+        f"{', '.join(map(str, fitting))}"
+    )
 
 
 def _title(needs, takes, room, costs):
@@ -83,4 +113,7 @@ def _title(needs, takes, room, costs):
     best = sum(costs["the best"][1].values())
     if takes <= best:
         return f"Fits, and takes {takes:.3g} s a step: no plan of the search is faster"
-    return f"Fits, and takes {takes:.3g} s a step: {takes / best:.2f} times the best plan's {best:.3g} s"
+    return (
+        f"Fits, and takes {takes:.3g} s a step: {takes / best:.2f} times the best plan's "
+        f"{best:.3g} s"
+    )

@@ -1,4 +1,5 @@
-"""A figure with sliders: the static figure first, and sliders below it where a live kernel can serve them."""
+"""A figure with sliders: the static figure first, and sliders below it where a live kernel
+can serve them."""
 
 import inspect
 import os
@@ -14,15 +15,17 @@ def explore(draw, **choices):
     """Show draw() with its own defaults, then a slider for each of `choices`, which redraws it.
 
     draw: returns a Drawing; each of its parameters that has a slider has a default.
-    choices: name -> the values its slider steps through, or {"how it reads": value, ...}; the default is one of them.
-    Raises ValueError for a name that `draw` does not have, or choices without its default.
+    choices: name -> the values its slider steps through, or {"how it reads": value, ...}; the
+    default is one of them. Raises ValueError for a name that `draw` does not have, or choices
+    without its default.
     """
     defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
     for name, values in choices.items():
         if name not in defaults or defaults[name] not in _values(values):
             known = ", ".join(f"{n}={d!r}" for n, d in defaults.items())
             raise ValueError(
-                f"{name}: {list(_values(values))} must hold the default of that parameter of draw({known})"
+                f"{name}: {list(_values(values))} must hold the default of that parameter of "
+                f"draw({known})"
             )
     if (asked := _asked.get()) is not None:
         asked.append((draw, choices))
@@ -34,7 +37,8 @@ def explore(draw, **choices):
 
 
 def settings(explorer):
-    """(draw, choices) that `explorer`, such as lib.explore.pipeline, gives `explore`; nothing is shown."""
+    """(draw, choices) that `explorer`, such as lib.explore.pipeline, gives `explore`;
+    nothing is shown."""
     asked = []
     before = _asked.set(asked)
     try:
@@ -45,20 +49,30 @@ def settings(explorer):
 
 
 def sliders(draw, update, **choices):
-    """A box of ipywidgets sliders, or menus where choices are names: when one moves, `update` gets the new Drawing."""
+    """A box of ipywidgets sliders, or menus where choices are names: when one moves, `update` gets
+    the new Drawing."""
     import ipywidgets  # here, because without a kernel to serve them nobody needs widgets
 
     start = inspect.signature(draw).parameters
-    controls, words = {}, 1 + 0.6 * max(map(len, choices), default=0)  # em, of the longest name: none is cut
+    # em, of the longest name: none is cut
+    controls, words = (
+        {},
+        1 + 0.6 * max(map(len, choices), default=0),
+    )
     for name, values in choices.items():
-        look = {"style": {"description_width": f"{words:.1f}em"}, "layout": {"width": f"{words + 24:.1f}em"}}
+        look = {
+            "style": {"description_width": f"{words:.1f}em"},
+            "layout": {"width": f"{words + 24:.1f}em"},
+        }
         look |= {"description": name.replace("_", " "), "value": start[name].default}
         if isinstance(start[name].default, str):
             controls[name] = ipywidgets.Dropdown(options=values, **look)
         else:
             options = list(values.items()) if isinstance(values, dict) else values
             # continuous_update: a drawing per stop, not per pixel
-            controls[name] = ipywidgets.SelectionSlider(options=options, continuous_update=False, **look)
+            controls[name] = ipywidgets.SelectionSlider(
+                options=options, continuous_update=False, **look
+            )
 
     def redraw(_):
         update(draw(**{name: control.value for name, control in controls.items()}))

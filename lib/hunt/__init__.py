@@ -1,10 +1,13 @@
-"""The hunt: jobs that run, lose no message, and train wrong. What is wrong is told from what ranks hold, and when.
+"""The hunt: jobs that run, lose no message, and train wrong. What is wrong is told from what ranks
+hold, and when.
 
-    seed --> ten jobs: a mesh, a model, rules --> 4 ranks train five steps --> evidence: what each rank held, step by
-                                                  one process trains beside    step, and what it should have held
+    seed --> ten jobs: --> 4 ranks train five steps, --> evidence: what each rank held,
+             a mesh,       one process trains beside     step by step, and what it
+             a model,                                    should have held
+             rules
 
 file          what it is
-------------  -----------------------------------------------------------------------------------------
+------------  ----------------------------------------------------------------------------
 rules.py      along which axes a step does what; the eight mistakes, and what a finding says
 training.py   a step on ranks that follows such rules, and notes what it holds
 alone.py      the same steps in one process, cut as the ranks have them

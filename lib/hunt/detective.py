@@ -1,4 +1,5 @@
-"""Findings from the evidence alone: what is off first, and along which axis ranks agree, or do not."""
+"""Findings from the evidence alone: what is off first, and along which axis ranks
+agree, or do not."""
 
 from lib.hunt.evidence import alike, job
 from lib.hunt.rules import DATA, HEALTHY, JOBS, KINDS, Finding
@@ -8,13 +9,16 @@ SEED = 2026
 
 # exercise: lab6.findings
 def findings(seed=SEED):
-    """(seed, {number: Finding or HEALTHY}) of the ten jobs of a seed, from what they leave behind."""
+    """(seed, {number: Finding or HEALTHY}) of the ten jobs of a seed, from what
+    they leave behind."""
     return seed, {number: _detect(job(seed, number)) for number in range(JOBS)}
 
 
 def _detect(e):
     """What is wrong with the job of this Evidence: a Finding or HEALTHY."""
-    found = next(((step, kind) for step in range(e.steps) for kind in KINDS if _off(e, step, kind)), None)
+    found = next(
+        ((step, kind) for step in range(e.steps) for kind in KINDS if _off(e, step, kind)), None
+    )
     if found is None:
         return HEALTHY
     step, kind = found

@@ -13,16 +13,25 @@ LAST = STEPS - 2  # the last step in which a mistake begins
 
 # exercise: lab6.drawn
 def drawn(seed):
-    """The ten jobs of a seed: [(Setup, [Rules of step 0, ...], Finding or HEALTHY), ...]. The same on every machine.
+    """The ten jobs of a seed: [(Setup, [Rules of step 0, ...], Finding or HEALTHY), ...]. The same
+    on every machine.
 
-    Each of MISTAKES once, on a mesh that it can be made on and from some step on, and two healthy jobs, in any order.
+    Each of MISTAKES once, on a mesh that it can be made on and from some step on, and two healthy
+    jobs, in any order.
     """
     chance = random.Random(seed)
     jobs = []
     for mistake in (*MISTAKES, *[HEALTHY] * (JOBS - len(MISTAKES))):
-        cases = [(sizes, mixture, case) for sizes, mixture in MESHES for case in _cases(mistake, sizes, mixture)]
+        cases = [
+            (sizes, mixture, case)
+            for sizes, mixture in MESHES
+            for case in _cases(mistake, sizes, mixture)
+        ]
         sizes, mixture, (axis, evidence, changes) = chance.choice(cases)
-        setup, first = Setup(dict(sizes), mixture, chance.randrange(10_000)), chance.randrange(LAST + 1)
+        setup, first = (
+            Setup(dict(sizes), mixture, chance.randrange(10_000)),
+            chance.randrange(LAST + 1),
+        )
         wrong = right(setup)._replace(**changes)
         rules = [right(setup) if step < first else wrong for step in range(STEPS)]
         jobs.append((setup, rules, Finding(mistake, axis, first, evidence) if axis else HEALTHY))
@@ -31,7 +40,8 @@ def drawn(seed):
 
 
 def _cases(mistake, sizes, mixture):
-    """[(axis, first evidence, what it changes in the Rules)]: the ways to make this mistake on this mesh."""
+    """[(axis, first evidence, what it changes in the Rules)]: the ways to make this
+    mistake on this mesh."""
     rules = right(Setup(sizes, mixture, 0))
     data = [axis for axis in DATA if axis in sizes]
     without = lambda axes, axis: tuple(each for each in axes if each != axis)
@@ -43,7 +53,9 @@ def _cases(mistake, sizes, mixture):
     if mistake == "mean over the wrong group":
         other = () if len(data) > 1 else ("tp",) if "tp" in sizes else None
         return [
-            (axis, "gradient", {"mean": (*without(rules.mean, axis), *other)}) for axis in data if other is not None
+            (axis, "gradient", {"mean": (*without(rules.mean, axis), *other)})
+            for axis in data
+            if other is not None
         ]
     if mistake == "tied embedding summed once":
         return [("pp", "gradient", less("tied", "pp"))] if "pp" in sizes else []
@@ -52,7 +64,9 @@ def _cases(mistake, sizes, mixture):
     if mistake == "the same data":
         return [(axis, "input", less("rows", axis)) for axis in data]
     if mistake == "local tokens":
-        both = [(axis, "loss", less("counted", axis) | less("reported_tokens", axis)) for axis in data]
+        both = [
+            (axis, "loss", less("counted", axis) | less("reported_tokens", axis)) for axis in data
+        ]
         return both + [(axis, "gradient", less("counted", axis)) for axis in data if len(data) == 1]
     if mistake == "local norm":
         cut = [axis for axis in rules.squares if axis in sizes]

@@ -1,4 +1,5 @@
-"""What a job leaves behind, as plain data: what every rank held at each step, what one process has there, messages.
+"""What a job leaves behind, as plain data: what every rank held at each step, what one process has
+there, messages.
 
 e = job(seed, 3)
 e.sizes, e.model                     {"dp": 2, "tp": 2}, "dense"
@@ -29,7 +30,8 @@ CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of one job. sizes: {axis: ranks}. model: "dense", in sequence parallel, or "mixture". ledger: of the run.
+    """Of one job. sizes: {axis: ranks}. model: "dense", in sequence parallel, or "mixture". ledger:
+    of the run.
 
     quantities: [(kind, what), ...], kind of KINDS, in the order in which a step makes them.
     """
@@ -63,32 +65,46 @@ class Evidence:
         return [not close(held, alone) for held, alone in pairs]
 
     def all_off(self):
-        """{(kind, what): [off of step 0, ...]}, with None where a rank has no such thing, for `plots.evidence`."""
+        """{(kind, what): [off of step 0, ...]}, with None where a rank has no such thing, for
+        `plots.evidence`."""
         mark = lambda step, *of: [
-            None if held is None else off for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
+            None if held is None else off
+            for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
         ]
-        some = [of for of in self.quantities if any(number is not None for number in self.held(0, *of))]
+        some = [
+            of for of in self.quantities if any(number is not None for number in self.held(0, *of))
+        ]
         return {of: [mark(step, *of) for step in range(self.steps)] for of in some}
 
     def sent(self, step):
-        """{axes: numbers}: what all ranks sent in a step, by the axes of the group they sent it in."""
+        """{axes: numbers}: what all ranks sent in a step, by the axes of the group
+        they sent it in."""
         return sent_along(self.ledger.section(f"step {step}").entries, self.sizes)
 
     def table(self, step):
-        """A step in words: a line for each quantity; where a rank is off, one more with what one process has."""
+        """A step in words: a line for each quantity; where a rank is off, one more with
+        what one process has."""
         ranks = range(math.prod(self.sizes.values()))
-        where = [" ".join(f"{axis} {i}" for axis, i in coordinates(rank, self.sizes).items()) for rank in ranks]
+        where = [
+            " ".join(f"{axis} {i}" for axis, i in coordinates(rank, self.sizes).items())
+            for rank in ranks
+        ]
         lines = [f"step {step:<19}" + "".join(f"{f'rank {rank}':>14}" for rank in ranks)]
         lines.append(" " * 24 + "".join(f"{one:>14}" for one in where))
         for kind, what in self.quantities:
             held, off = self.held(step, kind, what), self.off(step, kind, what)
             if any(number is not None for number in held):
-                lines.append(f"{f'{kind}: {what}':<24}" + "".join(f"{shown(number):>14}" for number in held))
+                lines.append(
+                    f"{f'{kind}: {what}':<24}" + "".join(f"{shown(number):>14}" for number in held)
+                )
             if any(off):
                 alone = [
-                    shown(number) if o else "" for number, o in zip(self.alone(step, kind, what), off, strict=True)
+                    shown(number) if o else ""
+                    for number, o in zip(self.alone(step, kind, what), off, strict=True)
                 ]
-                lines.append(f"{'    one process':<24}" + "".join(f"{number:>14}" for number in alone))
+                lines.append(
+                    f"{'    one process':<24}" + "".join(f"{number:>14}" for number in alone)
+                )
         return "\n".join(lines)
 
 
@@ -103,13 +119,18 @@ def shown(number):
 
 
 def alike(numbers, axis, sizes):
-    """Are numbers the same on ranks that differ along `axis` alone? numbers: of rank 0, ...; None: not there."""
-    groups = ([numbers[rank] for rank in ranks if numbers[rank] is not None] for ranks in groups_along([axis], sizes))
+    """Are numbers the same on ranks that differ along `axis` alone? numbers: of rank 0,
+    ...; None: not there."""
+    groups = (
+        [numbers[rank] for rank in ranks if numbers[rank] is not None]
+        for ranks in groups_along([axis], sizes)
+    )
     return all(close(group[0], one) for group in groups for one in group)
 
 
 def job(seed, number):
-    """The Evidence of one of the ten jobs of a seed: 4 ranks train it now, and one process beside them.
+    """The Evidence of one of the ten jobs of a seed: 4 ranks train it now, and one process beside
+    them.
 
     seed: a whole number. number: 0 to 9. Raises ValueError for others.
     """
@@ -126,7 +147,8 @@ def _job(seed, number):
 
 
 def example():
-    """The Evidence of a job that no seed draws: from step 2 on gradients are averaged along tp instead of dp."""
+    """The Evidence of a job that no seed draws: from step 2 on gradients are averaged along tp
+    instead of dp."""
     setup = Setup({"dp": 2, "tp": 2}, mixture=False, seed=0)
     wrong = right(setup)._replace(mean=("tp",))
     rules = [right(setup) if step < 2 else wrong for step in range(STEPS)]
@@ -146,7 +168,8 @@ def of_draw(seed, number):
 
 
 def trained(setup, rules):
-    """On a rank: (setup, what it held, what one process has of that); both [{(kind, what): number} of each step]."""
+    """On a rank: (setup, what it held, what one process has of that); both [{(kind, what): number}
+    of each step]."""
     job = Job(setup, mesh_of(**setup.sizes))
     alone = Alone(job)
     seen = [job.step(step, each) for step, each in enumerate(rules)]

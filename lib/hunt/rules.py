@@ -1,17 +1,19 @@
-"""The rules of a step: along which axes of the mesh ranks differ, sum, count and average; and what a mistake breaks.
+"""The rules of a step: along which axes of the mesh ranks differ, sum, count and average; and what
+a mistake breaks.
 
-    what                     along                      because
-    dropout masks differ     data, and tp in SP         ranks hold other rows, or other tokens of them
-    rows differ              data                       a rank trains on its own
-    tokens are counted       data                       the loss is a mean over all real tokens
-    tied gradients are       pp, its ends               two uses of one matrix
+    what                     along                    because
+    dropout masks differ     data, and tp in SP       ranks hold other rows, or other tokens of them
+    rows differ              data                     a rank trains on its own
+    tokens are counted       data                     the loss is a mean over all real tokens
+    tied gradients are       pp, its ends             two uses of one matrix
       summed
-    LayerNorms' are summed   tp in SP                   each rank saw its tokens alone
-    dense ones are averaged  data                       each rank has a loss of its own
-    experts' are divided     ep                         their sum over ep came with the tokens
-    squares are summed       tp, ep, pp                 each rank has a part of the gradient
+    LayerNorms' are summed   tp in SP                 each rank saw its tokens alone
+    dense ones are averaged  data                     each rank has a loss of its own
+    experts' are divided     ep                       their sum over ep came with the tokens
+    squares are summed       tp, ep, pp               each rank has a part of the gradient
 
-Data: dp and ep. SP: sequence parallelism, of the dense jobs here; mixtures hold alike activations on their tp ranks.
+Data: dp and ep. SP: sequence parallelism, of the dense jobs here; mixtures hold alike activations
+on their tp ranks.
 
 A mistake is one of these lines with an axis too few, from some step on.
 """
@@ -19,26 +21,41 @@ A mistake is one of these lines with an axis too few, from some step on.
 from typing import NamedTuple
 
 JOBS, STEPS, MAX_NORM, LR = 10, 5, 0.1, 1.0
-KINDS = ("input", "activation", "loss", "gradient", "norm", "update")  # of evidence, in the order of a step
+# of evidence, in the order of a step
+KINDS = (
+    "input",
+    "activation",
+    "loss",
+    "gradient",
+    "norm",
+    "update",
+)
 HEALTHY = "healthy"
 DATA = ("dp", "ep")
 MISTAKES = {  # name: what is wrong, along the finding's axis
-    "one dropout seed": "ranks along the axis drop the same numbers, though they hold different ones",
-    "mean over the wrong group": "gradients are not averaged along the axis, but over another group",
-    "tied embedding summed once": "the gradients of its two uses, at both ends of the axis, are not added",
-    "LayerNorm not summed": "its gradients, each of a rank's own tokens, are not added along the axis",
+    "one dropout seed": "ranks along the axis drop the same numbers, though they hold different "
+    "ones",
+    "mean over the wrong group": "gradients are not averaged along the axis, but over another "
+    "group",
+    "tied embedding summed once": "the gradients of its two uses, at both ends of the axis, are "
+    "not added",
+    "LayerNorm not summed": "its gradients, each of a rank's own tokens, are not added along the "
+    "axis",
     "the same data": "ranks along the axis read the same rows",
-    "local tokens": "the loss is a mean over a rank's own tokens: they are not counted along the axis",
+    "local tokens": "the loss is a mean over a rank's own tokens: they are not counted along the "
+    "axis",
     "local norm": "clipping takes a norm whose squares are not added along the axis",
-    "experts averaged over dp": "experts' gradients, sums along the axis, are divided by the ranks along dp alone",
+    "experts averaged over dp": "experts' gradients, sums along the axis, are divided by the ranks "
+    "along dp alone",
 }
 
 
 class Finding(NamedTuple):
     """What is wrong with a job.
 
-    mistake: of MISTAKES. axis: "pp", "dp", "ep" or "tp", along which ranks should have summed, counted, averaged or
-    differed, and did not. step, from 0, and evidence, of KINDS: the first that is not as in one process.
+    mistake: of MISTAKES. axis: "pp", "dp", "ep" or "tp", along which ranks should have summed,
+    counted, averaged or differed, and did not. step, from 0, and evidence, of KINDS: the first that
+    is not as in one process.
     """
 
     mistake: str
@@ -48,7 +65,8 @@ class Finding(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A job before its rules. sizes: {axis: ranks}, 4 in all. mixture: with experts; else sequence parallel."""
+    """A job before its rules. sizes: {axis: ranks}, 4 in all. mixture: with experts; else
+    sequence parallel."""
 
     sizes: dict
     mixture: bool
@@ -74,4 +92,6 @@ def right(setup):
     """The Rules of a job without a mistake."""
     tokens = () if setup.mixture else ("tp",)
     squares = ("tp", "ep", "pp")
-    return Rules((*DATA, *tokens), DATA, DATA, DATA, ("pp",), tokens, DATA, ("ep",), squares, squares)
+    return Rules(
+        (*DATA, *tokens), DATA, DATA, DATA, ("pp",), tokens, DATA, ("ep",), squares, squares
+    )

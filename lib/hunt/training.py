@@ -1,9 +1,11 @@
 """A job on ranks: `Hybrid`'s model, pipeline and norm, and a step in which every rule can be seen.
 
-    rows, masks | micro-batches there and back | tied, LayerNorms, mean, experts | norm, clip | update
-    input         activation  loss               gradient                          norm         update
+    rows, masks | micro-batches there and back | tied, LayerNorms, mean, experts | norm, clip |
+    update
+    input         activation  loss               gradient                        norm         update
 
-Whatever a rank holds is noted on the way, as a number: a checksum of integers, else the length of a vector.
+Whatever a rank holds is noted on the way, as a number: a checksum of integers, else the length of a
+vector.
 
 The model is small, its numbers float64: what two ranks should have alike is alike to some 1e-12.
 """
@@ -39,7 +41,8 @@ def whole_model(setup):
 
 
 def batch(setup, step):
-    """Tokens and targets of all rows of a step, (ROWS, T) int64, low ones more often; the end of a row is padding.
+    """Tokens and targets of all rows of a step, (ROWS, T) int64, low ones more often; the end of a
+    row is padding.
 
     The rows of one data rank are equally long, those of two data ranks never.
     """
@@ -60,16 +63,20 @@ def data_ranks(setup):
 
 
 def kept(setup, step, j, where):
-    """Dropout's mask of micro-batch j at these coordinates, (b, t, D), 0 or 1 / (1 - p); absent ones count as 0."""
+    """Dropout's mask of micro-batch j at these coordinates, (b, t, D), 0 or 1 / (1 - p); absent
+    ones count as 0."""
     place = sum(where.get(axis, 0) * 4**i for i, axis in enumerate(("dp", "ep", "tp")))
     generator = torch.Generator().manual_seed(((setup.seed * 100 + step) * 100 + j) * 100 + place)
     t = SHAPE.seq_len // (1 if setup.mixture else setup.sizes.get("tp", 1))
-    draws = torch.rand(ROWS // data_ranks(setup) // 2, t, SHAPE.hidden, generator=generator, dtype=torch.float64)
+    draws = torch.rand(
+        ROWS // data_ranks(setup) // 2, t, SHAPE.hidden, generator=generator, dtype=torch.float64
+    )
     return (draws >= DROPPED) / (1 - DROPPED)
 
 
 def checksum(whole_numbers):
-    """An integer that another order, or another number, changes: of integers or booleans, any shape."""
+    """An integer that another order, or another number, changes: of integers or
+    booleans, any shape."""
     flat = whole_numbers.flatten().long()
     return int((flat * torch.arange(1, len(flat) + 1) ** 2).sum())
 
@@ -80,16 +87,25 @@ def length(tensors):
 
 
 class Job:
-    """This rank's part of a job. `step` trains a step by the Rules given, and returns {(kind, what): number}."""
+    """This rank's part of a job. `step` trains a step by the Rules given, and returns {(kind,
+    what): number}."""
 
     def __init__(self, setup, mesh):
         self.setup, self.mesh, self.axes = setup, mesh, {a: mesh.here[a] for a in setup.sizes}
         tokens, _ = self.rows(0, DATA)
-        split = partial(expert_gpt, ep=mesh.group("ep"), rows=len(tokens)) if setup.mixture else sequence_parallel_gpt
+        split = (
+            partial(expert_gpt, ep=mesh.group("ep"), rows=len(tokens))
+            if setup.mixture
+            else sequence_parallel_gpt
+        )
         sgd = lambda groups: torch.optim.SGD(groups, lr=LR)
         self.hybrid = Hybrid(whole_model(setup), mesh, tokens, len(tokens) // 2, sgd, split=split)
         self.sets = {kind: params for kind, params in self.hybrid.sets._asdict().items() if params}
-        self.blocks = [i for i, block in enumerate(self.hybrid.part.blocks) if not isinstance(block, nn.Identity)]
+        self.blocks = [
+            i
+            for i, block in enumerate(self.hybrid.part.blocks)
+            if not isinstance(block, nn.Identity)
+        ]
         self.masks, self.outputs = [], {}
         if self.is_first:
             self.hybrid.part.embedding.dropout = Masked(self.masks)
@@ -115,8 +131,12 @@ class Job:
         return {axis: i for axis, i in self.axes.items() if axis in axes}
 
     def rows(self, step, axes):
-        """This rank's tokens and targets, (rows, T) each: another share for each place along these axes."""
-        return [whole.chunk(data_ranks(self.setup))[self.place(axes)] for whole in batch(self.setup, step)]
+        """This rank's tokens and targets, (rows, T) each: another share for each place
+        along these axes."""
+        return [
+            whole.chunk(data_ranks(self.setup))[self.place(axes)]
+            for whole in batch(self.setup, step)
+        ]
 
     def place(self, axes):
         """Which share of the rows this rank has, if shares differ along these axes."""
@@ -124,23 +144,38 @@ class Job:
         return rank_at({axis: self.at(axes).get(axis, 0) for axis in DATA}, sizes)
 
     def step(self, step, rules):
-        """One step; returns what this rank held. Sends: what the rules say, and what `Hybrid`'s pipeline does."""
+        """One step; returns what this rank held. Sends: what the rules say, and what `Hybrid`'s
+        pipeline does."""
         ledger.mark(f"step {step}")
         hybrid, seen = self.hybrid, {}
         tokens, targets = self.rows(step, rules.rows)
-        seen["input", "tokens"], seen["input", "real tokens"] = checksum(tokens), int((targets != PADDING).sum())
-        self.masks[:] = [kept(self.setup, step, j, self.at(rules.masks)) for j in range(2)] if self.is_first else []
+        seen["input", "tokens"], seen["input", "real tokens"] = (
+            checksum(tokens),
+            int((targets != PADDING).sum()),
+        )
+        self.masks[:] = (
+            [kept(self.setup, step, j, self.at(rules.masks)) for j in range(2)]
+            if self.is_first
+            else []
+        )
         seen["activation", "mask"] = checksum(torch.stack(self.masks) > 0) if self.masks else None
         self.outputs.clear()
 
         scale = data_ranks(self.setup) / self.count(targets, rules.counted)
         loss_of = lambda logits, wanted: scale * summed_loss(logits, wanted, hybrid.tp)
-        losses = hybrid.pipeline.execute(hybrid.schedule, hybrid.cut(tokens), hybrid.cut(targets), loss_of)
-        seen |= {("activation", what): length(self.outputs.get(what)) for what in ("embedding", "last block")}
+        losses = hybrid.pipeline.execute(
+            hybrid.schedule, hybrid.cut(tokens), hybrid.cut(targets), loss_of
+        )
+        seen |= {
+            ("activation", what): length(self.outputs.get(what))
+            for what in ("embedding", "last block")
+        }
         seen |= self.losses(losses, targets, scale, rules)
 
         self.complete(rules)
-        of_sets = lambda tensor_of: {kind: length([tensor_of(p) for p in self.sets.get(kind, ())]) for kind in SETS}
+        of_sets = lambda tensor_of: {
+            kind: length([tensor_of(p) for p in self.sets.get(kind, ())]) for kind in SETS
+        }
         seen |= {("gradient", kind): size for kind, size in of_sets(lambda p: p.grad).items()}
         norm = self.norm(rules.squares)
         reported = norm if rules.reported_norm == rules.squares else self.norm(rules.reported_norm)
@@ -148,10 +183,13 @@ class Job:
         scale_gradients(hybrid.trained(), norm, MAX_NORM)
         before = {p: p.detach().clone() for p in hybrid.trained()}
         hybrid.step()
-        return seen | {("update", kind): size for kind, size in of_sets(lambda p: p - before[p]).items()}
+        return seen | {
+            ("update", kind): size for kind, size in of_sets(lambda p: p - before[p]).items()
+        }
 
     def count(self, targets, axes):
-        """The real tokens of all data ranks: counted along these axes, and taken for as many along the others."""
+        """The real tokens of all data ranks: counted along these axes, and taken for as
+        many along the others."""
         n = (targets != PADDING).sum().reshape(1)
         for axis in DATA:
             if axis in axes:
@@ -162,7 +200,11 @@ class Job:
 
     def losses(self, losses, targets, scale, rules):
         """The rank's share of the loss, None where its stage has none, and the batch's loss."""
-        share = sum(losses.values()).reshape(1) / scale if losses else torch.zeros(1, dtype=torch.float64)
+        share = (
+            sum(losses.values()).reshape(1) / scale
+            if losses
+            else torch.zeros(1, dtype=torch.float64)
+        )
         share /= self.count(targets, rules.reported_tokens)
         seen = {("loss", "own share"): share.item() if losses else None}
         for axis in (*DATA, "pp"):
@@ -176,8 +218,12 @@ class Job:
         for parameter in hybrid.sets.tied if "pp" in rules.tied else ():
             collectives.all_reduce(parameter.grad, hybrid.pipeline.links.ends)
         if not self.setup.mixture:
-            named = [(name, p) for name, p in hybrid.part.named_parameters() if split_dim(name) is None]
-            sum_gradients([p for name, p in named if "norm" not in name or "tp" in rules.norms], hybrid.tp)
+            named = [
+                (name, p) for name, p in hybrid.part.named_parameters() if split_dim(name) is None
+            ]
+            sum_gradients(
+                [p for name, p in named if "norm" not in name or "tp" in rules.norms], hybrid.tp
+            )
         for parameter in hybrid.sets.experts:
             parameter.grad /= math.prod(mesh.size(axis) for axis in rules.experts)
         dense = [p for kind in SETS[:3] for p in self.sets.get(kind, ())]

@@ -17,5 +17,13 @@ from lib.hybrid.by_hand import HybridByHand, average_over_mesh, norm_over_mesh
 from lib.hybrid.experts import expert_gpt
 from lib.hybrid.sets import Sets, global_norm, norm_sets, sets_of
 from lib.hybrid.state import load_hybrid, save_hybrid
-from lib.hybrid.train import DATA, EXPERT_DATA, SETS, Hybrid, let_go_of_other_stages, mesh_of, own_rows
+from lib.hybrid.train import (
+    DATA,
+    EXPERT_DATA,
+    SETS,
+    Hybrid,
+    let_go_of_other_stages,
+    mesh_of,
+    own_rows,
+)
 from lib.hybrid.update import ShardedUpdate, WholeUpdate

@@ -1,20 +1,24 @@
-"""A hybrid step by hand: gradients and norm, a message for each parameter, and the step that they stand in.
+"""A hybrid step by hand: gradients and norm, a message for each parameter, and the step that they
+stand in.
 
-    pp = 2, dp = 2, tp = 2, with sequence parallelism; gradients after backward, and what is still to be done
+    pp = 2, dp = 2, tp = 2, with sequence parallelism; gradients after backward, and what is still
+    to be done
 
-    set      a rank's gradient is that of                            summed over      then
-    cut      its rows, its part of the weight                        -                the mean over dp
-    whole    its rows, and of these its tokens                       tp               the mean over dp
-    tied     its rows, one of the two uses of the matrix             both ends        the mean over dp
+    set      a rank's gradient is that of                          summed over      then
+    cut      its rows, its part of the weight                      -                the mean over dp
+    whole    its rows, and of these its tokens                     tp               the mean over dp
+    tied     its rows, one of the two uses of the matrix           both ends        the mean over dp
 
     |g|^2 = sum over pp of ( whole^2 + sum over tp of (cut^2 + tied^2, on the first stage alone) )
 
-    one step   micro-batches there and back (pp, tp) | tied, whole, all (ends, tp, dp) | norm (tp, pp), clip | update
+    one step  micro-batches there and back (pp, tp) | tied, whole, all (ends, tp, dp) | norm (tp,
+              pp), clip | update
 
-`Hybrid` does the same in fewer messages: in buckets or shards over the data ranks (update.py), the tied ones as the
-pipeline ends (lib/pipeline/split.py), all whole ones in one line.
+`Hybrid` does the same in fewer messages: in buckets or shards over the data ranks (update.py), the
+tied ones as the pipeline ends (lib/pipeline/split.py), all whole ones in one line.
 
-Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for what sequence parallelism leaves to sum.
+Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for what sequence
+parallelism leaves to sum.
 """
 
 import torch
@@ -34,11 +38,13 @@ from lib.tensor_parallel import sequence_parallel_gpt, vocab_parallel_cross_entr
 # exercise: lab6.average_over_mesh
 @torch.no_grad()
 def average_over_mesh(sets, mesh, ends, all_reduce=collectives.all_reduce):
-    """Make each `.grad` that of the mean loss over the whole batch, in place. Every parameter has one.
+    """Make each `.grad` that of the mean loss over the whole batch, in place. Every parameter has
+    one.
 
-    sets: this rank's parameters, `Sets`, in the same order on all ranks that share them; no experts. mesh: of pp, dp
-    and tp. ends: the group of the first and the last stage of this pipeline, where tied ones are; not a member: None.
-    Sends: an all-reduce for each tied one over ends, each whole one over tp, and each of all of them over dp.
+    sets: this rank's parameters, `Sets`, in the same order on all ranks that share them; no
+    experts. mesh: of pp, dp and tp. ends: the group of the first and the last stage of this
+    pipeline, where tied ones are; not a member: None. Sends: an all-reduce for each tied one over
+    ends, each whole one over tp, and each of all of them over dp.
     """
     for parameter in sets.tied:
         all_reduce(parameter.grad, ends)
@@ -52,7 +58,8 @@ def average_over_mesh(sets, mesh, ends, all_reduce=collectives.all_reduce):
 # exercise: lab6.norm_over_mesh
 @torch.no_grad()
 def norm_over_mesh(sets, mesh, all_reduce=collectives.all_reduce):
-    """|g| of the whole model, () in float64, the same on every rank. Sends: one number over tp, one over pp.
+    """|g| of the whole model, () in float64, the same on every rank. Sends: one number over tp, one
+    over pp.
 
     sets, mesh: as in `average_over_mesh`, after it.
     """
@@ -65,7 +72,8 @@ def norm_over_mesh(sets, mesh, all_reduce=collectives.all_reduce):
 
 
 def squares(parameters):
-    """The sum of the squares of these parameters' gradients, (1,) in float64; 0 for none. Sends nothing."""
+    """The sum of the squares of these parameters' gradients, (1,) in float64; 0 for none.
+    Sends nothing."""
     total = torch.zeros(1, dtype=torch.float64, device=backend.device())
     for parameter in parameters:
         total += parameter.grad.double().square().sum()
@@ -74,47 +82,68 @@ def squares(parameters):
 
 # exercise: lab6.HybridByHand
 class HybridByHand:
-    """This rank's part of a GPT on a mesh of pp, dp and tp, in sequence parallel, put together from the other labs.
+    """This rank's part of a GPT on a mesh of pp, dp and tp, in sequence parallel, put together from
+    the other labs.
 
-    Used as `Hybrid` is, with average(sets, mesh, ends) and norm_of(sets, mesh) as above: one stage on each rank of a
-    pipeline, 1F1B, plain data parallelism. part: this rank's parameters, under the whole model's names; sets: `Sets`.
+    Used as `Hybrid` is, with average(sets, mesh, ends) and norm_of(sets, mesh) as above: one stage
+    on each rank of a pipeline, 1F1B, plain data parallelism. part: this rank's parameters, under
+    the whole model's names; sets: `Sets`.
     """
 
-    def __init__(self, model, mesh, tokens, b, make_optimizer, average=average_over_mesh, norm_of=norm_over_mesh):
-        """model: the whole `lib.model.GPT`, alike on all ranks; it stays as it is. mesh: a Mesh with pp, dp and tp.
+    def __init__(
+        self,
+        model,
+        mesh,
+        tokens,
+        b,
+        make_optimizer,
+        average=average_over_mesh,
+        norm_of=norm_over_mesh,
+    ):
+        """model: the whole `lib.model.GPT`, alike on all ranks; it stays as it is. mesh: a Mesh
+        with pp, dp and tp.
 
-        tokens: (rows, T) int64, `own_rows` of a batch, as `backward` will get them. b: rows of a micro-batch; the last
-        one may have fewer. make_optimizer(parameters): a torch optimizer.
+        tokens: (rows, T) int64, `own_rows` of a batch, as `backward` will get them. b: rows of a
+        micro-batch; the last one may have fewer. make_optimizer(parameters): a torch optimizer.
         Sends: what makes links, and the pipeline's rehearsal.
         """
         self.mesh, self.b, self.average, self.norm_of = mesh, b, average, norm_of
         self.part = sequence_parallel_gpt(model, mesh.group("tp"))
         blocks = balance([1] * len(self.part.blocks), mesh.size("pp"))
         links = connect(groups_along(["pp"], mesh.sizes))
-        self.pipeline, self.ends = Pipeline(split_gpt(self.part, blocks), links, tokens.split(b)), links.ends
+        self.pipeline, self.ends = (
+            Pipeline(split_gpt(self.part, blocks), links, tokens.split(b)),
+            links.ends,
+        )
         let_go_of_other_stages(self.part, blocks, [mesh.here["pp"]])
         self.sets = sets_of(self.part, self.pipeline.tied)
         self.parameters = [*self.sets.cut, *self.sets.whole, *self.sets.tied]
         self.optimizer = make_optimizer(self.parameters)
 
     def backward(self, tokens, targets):
-        """Forward and backward of one step; the gradient of the mean loss over the whole batch is then in `.grad`.
+        """Forward and backward of one step; the gradient of the mean loss over the whole batch is
+        then in `.grad`.
 
-        tokens, targets: (rows, T) int64, `own_rows`, rows for this data rank. Returns that loss, () in float64, on
-        every rank. Sends: activations and their gradients over pp, f and g over tp, what `average` sends, the loss.
+        tokens, targets: (rows, T) int64, `own_rows`, rows for this data rank. Returns that loss, ()
+        in float64, on every rank. Sends: activations and their gradients over pp, f and g over tp,
+        what `average` sends, the loss.
         """
         wanted, tp = targets.split(self.b), self.mesh.group("tp")
-        share = lambda y, target: len(target) / len(targets) * vocab_parallel_cross_entropy(y, target, tp)
+        share = lambda y, target: (
+            len(target) / len(targets) * vocab_parallel_cross_entropy(y, target, tp)
+        )
         schedule = one_f_one_b(self.mesh.size("pp"), len(wanted))
         losses = self.pipeline.execute(schedule, tokens.split(self.b), wanted, share)
         self.average(self.sets, self.mesh, self.ends)
-        loss = torch.zeros(1, dtype=torch.float64, device=backend.device()) + sum(losses.values())  # the last stage's
+        # the last stage's
+        loss = torch.zeros(1, dtype=torch.float64, device=backend.device()) + sum(losses.values())
         collectives.all_reduce(loss, self.mesh.group("pp"))
         collectives.all_reduce(loss, self.mesh.group("dp"))
         return loss[0] / self.mesh.size("dp")
 
     def clip(self, max_norm):
-        """Scale all gradients so that their global norm is at most `max_norm`; returns the norm before, ()."""
+        """Scale all gradients so that their global norm is at most `max_norm`; returns the
+        norm before, ()."""
         norm = self.norm_of(self.sets, self.mesh)
         scale_gradients(self.parameters, norm, max_norm)
         return norm

@@ -1,12 +1,14 @@
 """Context parallelism inside a tensor-parallel GPT: the sequence over cp, the heads over tp.
 
-    tokens (B, T) --cp--> (B, t) --> columns --> my heads q k v (B, H/tp, t, d) --ring over cp--> rows --> (B, t, D)
+    tokens (B, T) --cp--> (B, t) --> columns --> my heads q k v (B, H/tp, t, d) --ring over cp-->
+    rows --> (B, t, D)
 
-A rank of the mesh has t = T/cp tokens and H/tp heads. Its keys and values go round the ring of the ranks that have the
-same heads: 1/tp of what they would be alone. f and g move t tokens instead of T. Nothing else meets.
+A rank of the mesh has t = T/cp tokens and H/tp heads. Its keys and values go round the ring of the
+ranks that have the same heads: 1/tp of what they would be alone. f and g move t tokens instead of
+T. Nothing else meets.
 
-`lib.tensor_parallel.context_parallel` does the same to the plain GPT. Two modules change: what knows the position of a
-token, and what looks at other tokens.
+`lib.tensor_parallel.context_parallel` does the same to the plain GPT. Two modules change: what
+knows the position of a token, and what looks at other tokens.
 """
 
 import torch
@@ -18,28 +20,38 @@ from lib.tensor_parallel.context_parallel import ContextAttention
 
 
 def split_over_context(part, layout, group):
-    """Change `part`, a ParallelGPT or SequenceParallelGPT, to one of this rank's tokens; names stay as they are.
+    """Change `part`, a ParallelGPT or SequenceParallelGPT, to one of this rank's tokens; names stay
+    as they are.
 
-    layout: [positions of rank 0, of rank 1, ...], as many on each: then the mean over the ranks is the batch's.
-    Sends nothing now. Raises ValueError for unequal shares, and for a model with dropout, which the ring does not have.
+    layout: [positions of rank 0, of rank 1, ...], as many on each: then the mean over the ranks is
+    the batch's. Sends nothing now. Raises ValueError for unequal shares, and for a model with
+    dropout, which the ring does not have.
     """
     if len({len(positions) for positions in layout}) > 1:
         shares, cp = [len(positions) for positions in layout], len(layout)
-        raise ValueError(f"{sum(shares)} tokens over cp={cp} ranks are {shares}: 2cp={2 * cp} has to divide them")
+        raise ValueError(
+            f"{sum(shares)} tokens over cp={cp} ranks are {shares}: 2cp={2 * cp} has to divide them"
+        )
     if part.shape.dropout > 0:
-        raise ValueError(f"dropout is {part.shape.dropout}: ring attention has none, use dropout=0.0 or cp=1")
+        raise ValueError(
+            f"dropout is {part.shape.dropout}: ring attention has none, use dropout=0.0 or cp=1"
+        )
     part.embedding.position = OwnPositions(part.embedding.position, layout[dist.get_rank(group)])
     for block in part.blocks:
-        block.attention = ContextAttention(block.attention, layout, group, columns_of(block.attention))
+        block.attention = ContextAttention(
+            block.attention, layout, group, columns_of(block.attention)
+        )
 
 
 def columns_of(attention):
-    """x and the q, k and v of a ParallelAttention -> this rank's columns, with its tensor-parallel group."""
+    """x and the q, k and v of a ParallelAttention -> this rank's columns, with its
+    tensor-parallel group."""
     return lambda x, linears: attention.columns(x, linears, attention.group)
 
 
 class OwnPositions(nn.Module):
-    """The table of positions as this rank counts them: index i is its i-th token. The table is whole on every rank."""
+    """The table of positions as this rank counts them: index i is its i-th token. The table is
+    whole on every rank."""
 
     def __init__(self, table, positions):
         super().__init__()

@@ -1,20 +1,24 @@
-"""Experts on the mesh: a GPT whose every other MLP is a mixture, its experts over ep, its attention over tp.
+"""Experts on the mesh: a GPT whose every other MLP is a mixture, its experts over ep, its attention
+over tp.
 
-    rows over dp x ep      ep ranks are data ranks: each has its own rows, and E/ep of the experts
-    attention              cut over tp; x leaves it alike on all tp ranks
-    mixture                each tp rank routes x and sends it over its own ep group; experts are whole on it
+    rows over dp x ep  ep ranks are data ranks: each has its own rows, and E/ep of the experts
+    attention          cut over tp; x leaves it alike on all tp ranks
+    mixture            each tp rank routes x and sends it over its own ep group; experts are whole
+                       on it
 
     stage 0    ... --> mixture --> + --> next stage            no loss here: it is the last stage's
                           |auxiliary loss a_j of micro-batch j
                           +--> backward begins here too, with the weight of micro-batch j
 
-    L = sum_j b_j/B (cross-entropy_j + sum over mixtures a_j)       b_j rows of micro-batch j, B of this rank
+    L = sum_j b_j/B (cross-entropy_j + sum over mixtures a_j)  b_j rows of micro-batch j, B of this
+                                                               rank
 
-The last stage knows only its own mixtures. So each puts its a_j on the way: `carry` passes x on as it is, and in
-backward hands a_j its part of dL/da_j = b_j/B, whatever comes from behind. (Megatron-LM's MoEAuxLossAutoScaler.)
+The last stage knows only its own mixtures. So each puts its a_j on the way: `carry` passes x on as
+it is, and in backward hands a_j its part of dL/da_j = b_j/B, whatever comes from behind.
+(Megatron-LM's MoEAuxLossAutoScaler.)
 
-That tp ranks compute the same experts on the same rows is a waste, and simple. Megatron-LM cuts the experts over tp as
-well, or lets tp ranks route different tokens.
+That tp ranks compute the same experts on the same rows is a waste, and simple. Megatron-LM cuts the
+experts over tp as well, or lets tp ranks route different tokens.
 """
 
 import copy
@@ -27,7 +31,8 @@ from lib.tensor_parallel import parallel_gpt
 
 
 def expert_gpt(model, group, ep, rows):
-    """This rank's part of `model`, a `lib.moe.gpt.MoEGPT` alike on all ranks; for Hybrid: partial(..., ep=, rows=).
+    """This rank's part of `model`, a `lib.moe.gpt.MoEGPT` alike on all ranks; for Hybrid:
+    partial(..., ep=, rows=).
 
     group: over tp. ep: the group over ep. rows: of this rank's share of the batch, B.
     The loss that a Hybrid returns is the cross-entropy alone; gradients are those of all of L.
@@ -47,7 +52,8 @@ def expert_gpt(model, group, ep, rows):
 
 
 class ExpertBlock(MoEBlock):
-    """A ParallelBlock with a mixture, and its auxiliary losses on the way: (b, t, D) -> (b, t, D)."""
+    """A ParallelBlock with a mixture, and its auxiliary losses on the way: (b, t,
+    D) -> (b, t, D)."""
 
     def __init__(self, block, moe, auxiliary, z, rows):
         super().__init__(block, moe)
@@ -60,7 +66,8 @@ class ExpertBlock(MoEBlock):
 
 
 def carry(y, loss):
-    """y, any shape, as it is; backward gives `loss`, (), the gradient 1: as if it had been added to what y leads to."""
+    """y, any shape, as it is; backward gives `loss`, (), the gradient 1: as if it had been added to
+    what y leads to."""
     return _Carry.apply(y, loss)
 
 

@@ -3,11 +3,12 @@
     half a layer    f --[ products ....... wait ]-- g        forward: from f to g
                     f --[ wait ....... products ]-- g        backward: from g to f
 
-Its values are those of `parallel_gpt`. Time between f and g is at least what was told, arithmetic included;
-f, g, messages, norms, the optimizer take what they take. So a `Hybrid` of it shows on two cores what a placement costs
-on devices that compute as fast as you say, with the network of `collectives.slow_link` (lib/paced.py says why). For f,
-g and gradients recursive doubling is named, which between 2 ranks is one exchange; what the front door would choose for
-long messages is best over loopback.
+Its values are those of `parallel_gpt`. Time between f and g is at least what was told, arithmetic
+included; f, g, messages, norms, the optimizer take what they take. So a `Hybrid` of it shows on two
+cores what a placement costs on devices that compute as fast as you say, with the network of
+`collectives.slow_link` (lib/paced.py says why). For f, g and gradients recursive doubling is named,
+which between 2 ranks is one exchange; what the front door would choose for long messages is best
+over loopback.
 """
 
 import time
@@ -24,13 +25,21 @@ from lib.hybrid.train import SETS, Hybrid, own_rows
 from lib.hybrid.update import WholeUpdate
 from lib.mesh import Mesh
 from lib.model import GPT
-from lib.tensor_parallel import column_parallel, copy_to_group, parallel_gpt, reduce_from_group, row_parallel
+from lib.tensor_parallel import (
+    column_parallel,
+    copy_to_group,
+    parallel_gpt,
+    reduce_from_group,
+    row_parallel,
+)
 
 
 def paced_gpt(model, group=None, forward=0.0, backward=0.0):
-    """`parallel_gpt` for the `split` of a `Hybrid`: partial(paced_gpt, forward=4e-3, backward=8e-3).
+    """`parallel_gpt` for the `split` of a `Hybrid`: partial(paced_gpt, forward=4e-3,
+    backward=8e-3).
 
-    forward, backward: seconds of one layer for one micro-batch on one rank alone; each of tp ranks takes 1/tp of it.
+    forward, backward: seconds of one layer for one micro-batch on one rank alone; each of tp ranks
+    takes 1/tp of it.
     """
     part = parallel_gpt(model, group, recursive_doubling_all_reduce)
     halves = 2 * dist.get_world_size(group)
@@ -82,19 +91,23 @@ class DoublingUpdate(WholeUpdate):
 
 
 def placed_steps(placements, shape, rows, b, compute, link, steps):
-    """On every rank: {name: [seconds of each step, on the slowest rank]} of a paced GPT in each placement.
+    """On every rank: {name: [seconds of each step, on the slowest rank]} of a paced GPT in each
+    placement.
 
-    placements: {name: (sizes, ranks_per_node)}: a mesh of pp, dp and tp, in the order that you like, slowest first, and
-    how many neighbours share a node.
-    shape: of the GPT; sequences are seq_len long. rows, b: of the whole batch, and of a micro-batch.
-    compute: (forward, backward), as of `paced_gpt`. link: (alpha, beta) between nodes, seconds and seconds per byte.
-    One step of each placement, then again, so that a slow second is slow for all; the first steps are not timed.
-    Sends: as `Hybrid`, and barriers. Raises ValueError as `Mesh`, `own_rows` and `slow_link` do.
+    placements: {name: (sizes, ranks_per_node)}: a mesh of pp, dp and tp, in the order that you
+    like, slowest first, and how many neighbours share a node.
+    shape: of the GPT; sequences are seq_len long. rows, b: of the whole batch, and of a
+    micro-batch. compute: (forward, backward), as of `paced_gpt`. link: (alpha, beta) between nodes,
+    seconds and seconds per byte. One step of each placement, then again, so that a slow second is
+    slow for all; the first steps are not timed. Sends: as `Hybrid`, and barriers. Raises ValueError
+    as `Mesh`, `own_rows` and `slow_link` do.
     """
     alpha, beta = link
     split = partial(paced_gpt, forward=compute[0], backward=compute[1])
     numbers = torch.Generator("cpu").manual_seed(0)
-    batch = torch.randint(shape.vocab_size, (2, rows, shape.seq_len), generator=numbers, device="cpu")
+    batch = torch.randint(
+        shape.vocab_size, (2, rows, shape.seq_len), generator=numbers, device="cpu"
+    )
     batch = batch.to(backend.device())
     placed = {}
     for name, (sizes, ranks_per_node) in placements.items():
@@ -117,7 +130,8 @@ def placed_steps(placements, shape, rows, b, compute, link, steps):
 
 
 def slowest(seconds):
-    """Lists of numbers, as long on every rank: the largest of the ranks' numbers, place by place, on every rank."""
+    """Lists of numbers, as long on every rank: the largest of the ranks' numbers, place by place,
+    on every rank."""
     largest = torch.tensor(seconds, dtype=torch.float64, device=backend.device())
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     return largest.tolist()

@@ -1,24 +1,30 @@
 """Which parameter lies where, and what follows for its gradient and for the norm.
 
-    parameter                          cut over    the same on            a rank's gradient is that of     so
-    cut     q k v, out, up, down       pp tp       data                   its rows and tokens              mean
-    whole   norms, positions, row      pp          data tp                its rows and tokens              mean
-            biases                                 in sequence parallel:  its tokens of the tp ranks'      sum tp, mean
-    tied    token embedding = head     tp          data, and the first    one of the two uses              sum of the
-                                                   and the last stage                                      two, mean
-    experts                            pp ep       dp cp tp               the tokens of its ep ranks       mean over
-                                                                                                           dp cp, / ep
+    parameter                     cut over  the same on   a rank's gradient is that of  so
+    cut     q k v, out, up, down  pp tp     data          its rows and tokens           mean
+    whole   norms, positions,     pp        data tp       its rows and tokens           mean
+            row biases            in sequence parallel:   its tokens of the tp ranks'   sum tp, mean
+    tied    token embedding       tp        data, first   one of the two uses           sum of the
+            = head                          and last                                    two, mean
+                                            stage
+    experts                       pp ep     dp cp tp      the tokens of its ep ranks    mean over dp
+                                                                                        cp, / ep
 
-Data: dp, ep and cp together. A context rank is a data rank with other tokens in place of other rows: if all have
-equally many, the mean of their means is the batch's. An ep rank is one with other experts; what it computes for the
-tokens of others comes to its experts' gradients as a sum, so a mean over all data ranks wants another 1/ep.
+Data: dp, ep and cp together. A context rank is a data rank with other tokens in place of other
+rows: if all have equally many, the mean of their means is the batch's. An ep rank is one with other
+experts; what it computes for the tokens of others comes to its experts' gradients as a sum, so a
+mean over all data ranks wants another 1/ep.
 
-The norm's squares add up over the ranks that a set is cut over; what is the same on several ranks counts once:
+The norm's squares add up over the ranks that a set is cut over; what is the same on several ranks
+counts once:
 
-    |g|^2 = sum over tp, pp of cut^2  +  sum over pp of whole^2  +  sum over tp of tied^2, on the first stage alone
+    |g|^2 = sum over tp, pp of cut^2
+            + sum over pp of whole^2
+            + sum over tp of tied^2, on the first stage alone
             + sum over ep, pp of experts^2
 
-Where the optimizer is sharded over data ranks (ZeRO), each holds a shard of these gradients: then also over them.
+Where the optimizer is sharded over data ranks (ZeRO), each holds a shard of these gradients: then
+also over them.
 """
 
 from typing import NamedTuple
@@ -32,21 +38,24 @@ class Sets(NamedTuple):
 
     cut: list  # over tp
     whole: list  # on every tp rank
-    tied: list  # over tp too, and on two stages; empty without a pipeline, and on the stages between
+    # over tp too, and on two stages; empty without a pipeline, and on the stages between
+    tied: list
     experts: list  # over ep
 
     @property
     def dense(self):
         """Parameter groups of all but experts, for an optimizer: one for each set that has any.
 
-        Apart, so that the tied one has buckets or flats of its own on both stages. Equal lines are cut alike and summed
-        in one order: to the last bit the same sum. In a line with others, the two copies would slowly part.
+        Apart, so that the tied one has buckets or flats of its own on both stages. Equal lines are
+        cut alike and summed in one order: to the last bit the same sum. In a line with others, the
+        two copies would slowly part.
         """
         return [{"params": parameters} for parameters in self[:3] if parameters]
 
 
 def sets_of(part, tied):
-    """The Sets of `part`, this rank's part of the model under the whole model's names. tied: as in `Pipeline`."""
+    """The Sets of `part`, this rank's part of the model under the whole model's names.
+    tied: as in `Pipeline`."""
     sets, ends = Sets([], [], list(tied), []), set(tied)
     for name, parameter in part.named_parameters():
         if parameter.requires_grad and parameter not in ends:
@@ -62,9 +71,11 @@ def set_of(name, sets):
 
 
 def norm_sets(sets, update, experts, mesh):
-    """[(tensors, groups), ...]: what this rank counts of the norm, and the groups over which that is to be summed.
+    """[(tensors, groups), ...]: what this rank counts of the norm, and the groups over which that
+    is to be summed.
 
-    update, experts: of update.py, whose `held` says where gradients are kept; None where this rank has no experts.
+    update, experts: of update.py, whose `held` says where gradients are kept; None where this rank
+    has no experts.
     """
     tp, ep, pp = mesh.group("tp"), mesh.group("ep"), mesh.group("pp")
     once = sets.cut + (sets.tied if mesh.here["pp"] == 0 else [])
@@ -73,12 +84,15 @@ def norm_sets(sets, update, experts, mesh):
         (update.held(sets.whole), [*update.shards_over, pp]),
     ]
     # A stage without experts takes part where the stages' squares are added.
-    counted.append((experts.held(sets.experts), [ep, *experts.shards_over, pp]) if experts else ([], [pp]))
+    counted.append(
+        (experts.held(sets.experts), [ep, *experts.shards_over, pp]) if experts else ([], [pp])
+    )
     return counted
 
 
 def global_norm(counted):
-    """|g| of the whole model, () in float64, the same on every rank. counted: [(tensors, groups), ...].
+    """|g| of the whole model, () in float64, the same on every rank. counted: [(tensors, groups),
+    ...].
 
     Sends: an all-reduce of one number for each group of each set.
     """

@@ -1,4 +1,5 @@
-"""Checkpoints of a mesh: saved on one, loaded on another, of other sizes, with or without sharded optimizers.
+"""Checkpoints of a mesh: saved on one, loaded on another, of other sizes, with or without sharded
+optimizers.
 
     saved on pp=2 dp=2 tp=2                             loaded on pp=4 tp=2
     rank_0.pt   blocks 0 1, heads 0 1   shard 0         rank 1 wants block 0, heads 2 3:
@@ -6,12 +7,13 @@
     rank_2.pt   blocks 0 1, heads 0 1   shard 1           joins data shards, then heads,
     ...                                                   takes its part of the whole
 
-Every rank writes what it steps on, in lines: weights and the optimizer's averages. A line is one parameter, whole, or
-a flat's shard where the data ranks have one each. Of whole lines, alike on all data ranks, one of these writes. What
-comes back is a whole tensor by name, whatever it was cut into, and then a part of it.
+Every rank writes what it steps on, in lines: weights and the optimizer's averages. A line is one
+parameter, whole, or a flat's shard where the data ranks have one each. Of whole lines, alike on all
+data ranks, one of these writes. What comes back is a whole tensor by name, whatever it was cut
+into, and then a part of it.
 
-A rank reads all files of the stages that hold its blocks, and of those before: enough for the models here; real ones
-(torch.distributed.checkpoint) read single tensors.
+A rank reads all files of the stages that hold its blocks, and of those before: enough for the
+models here; real ones (torch.distributed.checkpoint) read single tensors.
 """
 
 import copy
@@ -27,7 +29,8 @@ from lib.tensor_parallel import split_dim
 
 
 def save_hybrid(folder, step, hybrid, shared=None, own=None):
-    """Write weights and optimizer state of a Hybrid as the checkpoint of `step`. Frozen parameters are left out.
+    """Write weights and optimizer state of a Hybrid as the checkpoint of `step`. Frozen parameters
+    are left out.
 
     shared, own: more to save, as in `checkpoint.save`. Sends and raises: as that.
     """
@@ -36,29 +39,45 @@ def save_hybrid(folder, step, hybrid, shared=None, own=None):
     for axes, update in zip((DATA, EXPERT_DATA), hybrid.updates, strict=False):
         if update.shards_over or hybrid.mesh.place(*axes) == 0:
             lines[axes] = [_line(*line, names, update.optimizer) for line in update.lines()]
-    settings = {key: x for key, x in hybrid.dense.optimizer.param_groups[0].items() if key != "params"}
+    settings = {
+        key: x for key, x in hybrid.dense.optimizer.param_groups[0].items() if key != "params"
+    }
     is_sharded = bool(hybrid.dense.shards_over)
-    facts = {"sizes": hybrid.mesh.sizes, "sharded": is_sharded, "settings": settings, "shared": shared}
+    facts = {
+        "sizes": hybrid.mesh.sizes,
+        "sharded": is_sharded,
+        "settings": settings,
+        "shared": shared,
+    }
     save(folder, step, facts, {"lines": list(lines.values()), "own": own})
 
 
 def _line(parameters, mine, names, optimizer):
-    """{"names", "shapes", "pieces": {"weight": (m,), "exp_avg": (m,), ...}, "alike": {"step": 7}}"""
+    """{"names", "shapes", "pieces": {"weight": (m,), "exp_avg": (m,), ...},
+    "alike": {"step": 7}}"""
     state = {"weight": mine, **optimizer.state.get(mine, {})}
     pieces = {
-        key: x.detach().flatten() for key, x in state.items() if isinstance(x, torch.Tensor) and x.shape == mine.shape
+        key: x.detach().flatten()
+        for key, x in state.items()
+        if isinstance(x, torch.Tensor) and x.shape == mine.shape
     }
     alike = {key: x for key, x in state.items() if key not in pieces}
     shapes = [list(p.shape) for p in parameters]
-    return {"names": [names[p] for p in parameters], "shapes": shapes, "pieces": pieces, "alike": alike}
+    return {
+        "names": [names[p] for p in parameters],
+        "shapes": shapes,
+        "pieces": pieces,
+        "alike": alike,
+    }
 
 
 @torch.no_grad()
 def load_hybrid(folder, hybrid, step=None):
-    """Fill a Hybrid from a checkpoint of `save_hybrid`, of any mesh: (shared, own, facts), as `checkpoint.load`.
+    """Fill a Hybrid from a checkpoint of `save_hybrid`, of any mesh: (shared, own, facts), as
+    `checkpoint.load`.
 
-    own: None if it was saved on another number of ranks. Sends and raises: as `checkpoint.load`; ValueError for a
-    parameter that the checkpoint does not have, or has in another shape.
+    own: None if it was saved on another number of ranks. Sends and raises: as `checkpoint.load`;
+    ValueError for a parameter that the checkpoint does not have, or has in another shape.
     """
     saved, own, facts = load(folder, step)
     find, rank, tp = _reader(saved, facts), hybrid.mesh.here["tp"], hybrid.mesh.size("tp")
@@ -70,38 +89,52 @@ def load_hybrid(folder, hybrid, step=None):
             for p, (parts, _) in zip(parameters, found, strict=True):
                 if parts["weight"].shape != p.shape:
                     raise ValueError(
-                        f"{names[p]} for tp={tp} is {tuple(parts['weight'].shape)} in {facts.path}, and here "
-                        f"{tuple(p.shape)}: build the model as in the run that saved it"
+                        f"{names[p]} for tp={tp} is {tuple(parts['weight'].shape)} in "
+                        f"{facts.path}, and here {tuple(p.shape)}: build the model as in the run "
+                        f"that saved it"
                     )
                 p.copy_(parts.pop("weight"))  # fills the flat, and so the shard, where there is one
-            averages, alike = {key: [parts[key].flatten() for parts, _ in found] for key in found[0][0]}, found[0][1]
-            states[i] = {key: update.own_piece(torch.cat(line), mine) for key, line in averages.items()} | alike
+            averages, alike = (
+                {key: [parts[key].flatten() for parts, _ in found] for key in found[0][0]},
+                found[0][1],
+            )
+            states[i] = {
+                key: update.own_piece(torch.cat(line), mine) for key, line in averages.items()
+            } | alike
         groups = [{**g, **saved["settings"]} for g in update.optimizer.state_dict()["param_groups"]]
-        update.optimizer.load_state_dict({"state": {i: s for i, s in states.items() if s}, "param_groups": groups})
+        update.optimizer.load_state_dict(
+            {"state": {i: s for i, s in states.items() if s}, "param_groups": groups}
+        )
     return saved["shared"], own and own["own"], facts
 
 
 def _part(whole, alike, name, rank, tp):
-    """({key: this tp rank's part}, what is alike, a copy: optimizers count their steps in place)."""
+    """({key: this tp rank's part}, what is alike, a copy: optimizers count their
+    steps in place)."""
     dim = split_dim(name)
     parts = {key: x if dim is None else x.chunk(tp, dim)[rank] for key, x in whole.items()}
     return parts, copy.deepcopy(alike)
 
 
 def _reader(saved, facts):
-    """find(name) -> ({key: the whole tensor}, {key: what is alike on all ranks}), from the files of the ranks."""
+    """find(name) -> ({key: the whole tensor}, {key: what is alike on all ranks}), from the
+    files of the ranks."""
     sizes = saved["sizes"]
     read = functools.cache(lambda rank: facts.own_of(rank)["lines"])
 
     @functools.cache
     def of(stage, tp):
-        """{name: (pieces, alike)} of one tp rank of one stage: data ranks' shards joined, and all its experts."""
+        """{name: (pieces, alike)} of one tp rank of one stage: data ranks' shards joined,
+        and all its experts."""
         found = {}
         for ep in range(sizes["ep"]):
             first = rank_at({**dict.fromkeys(sizes, 0), "pp": stage, "ep": ep, "tp": tp}, sizes)
             for kind, axes in enumerate((DATA, EXPERT_DATA)):
                 ranks = next(ranks for ranks in groups_along(axes, sizes) if first in ranks)
-                for shards in zip(*(read(r)[kind] for r in (ranks if saved["sharded"] else ranks[:1])), strict=True):
+                for shards in zip(
+                    *(read(r)[kind] for r in (ranks if saved["sharded"] else ranks[:1])),
+                    strict=True,
+                ):
                     found |= _joined(shards)
         return found
 
@@ -111,7 +144,11 @@ def _reader(saved, facts):
                 parts, dim = [of(stage, tp)[name] for tp in range(sizes["tp"])], split_dim(name)
                 (first, alike), whole = parts[0], {}
                 for key in first:
-                    whole[key] = first[key] if dim is None else torch.cat([part[key] for part, _ in parts], dim)
+                    whole[key] = (
+                        first[key]
+                        if dim is None
+                        else torch.cat([part[key] for part, _ in parts], dim)
+                    )
                 return whole, alike
         if name == "head.weight":  # tied: without a pipeline it has one name only
             return find("embedding.token.weight")
@@ -125,7 +162,10 @@ def _joined(shards):
     first, found = shards[0], {}
     counts = [math.prod(shape) for shape in first["shapes"]]
     for key in first["pieces"]:
-        line = torch.cat([shard["pieces"][key] for shard in shards])[: sum(counts)]  # the padding ends here
-        for name, shape, piece in zip(first["names"], first["shapes"], line.split(counts), strict=True):
+        # the padding ends here
+        line = torch.cat([shard["pieces"][key] for shard in shards])[: sum(counts)]
+        for name, shape, piece in zip(
+            first["names"], first["shapes"], line.split(counts), strict=True
+        ):
             found.setdefault(name, ({}, first["alike"]))[0][key] = piece.view(shape)
     return found

@@ -1,20 +1,23 @@
-"""A GPT on a mesh: stages over pp, rows over dp, tokens over cp, heads and hidden units over tp, experts over ep.
+"""A GPT on a mesh: stages over pp, rows over dp, tokens over cp, heads and hidden units over tp,
+experts over ep.
 
-    one step                                                                     sends along
-    1  each micro-batch through the stages and back      pipeline schedule       pp
-         inside a stage                                  f and g                 tp
-         inside attention                                keys and values         cp
-         inside a mixture                                tokens to experts       ep
-    2  the embedding's gradient + the head's             split.py                pp, its two ends
-    3  gradients of what tp ranks share                  sum                     tp, in sequence parallel only
-    4  gradients over the data ranks                     mean                    dp, ep and cp
-    5  norm, clip                                        a few numbers           tp, pp (the data ranks for shards)
-    6  update                                            nothing, or all-gather  dp, ep and cp, for shards only
+    one step                                                             sends along
+    1  each micro-batch through stages and back  pipeline schedule       pp
+         inside a stage                          f and g                 tp
+         inside attention                        keys and values         cp
+         inside a mixture                        tokens to experts       ep
+    2  the embedding's gradient + the head's     split.py                pp, its two ends
+    3  gradients of what tp ranks share          sum                     tp, if sequence parallel
+    4  gradients over the data ranks             mean                    dp, ep and cp
+    5  norm, clip                                a few numbers           tp, pp (shards: data ranks)
+    6  update                                    nothing, or all-gather  dp, ep, cp, for shards only
 
-None of the parts knows of the others: each is given its group. The order of 2, 3 and 4 does not matter, they are sums.
-5 comes after all of them and before 6: clipping by the norm of a part would change the step's direction.
+None of the parts knows of the others: each is given its group. The order of 2, 3 and 4 does not
+matter, they are sums. 5 comes after all of them and before 6: clipping by the norm of a part would
+change the step's direction.
 
-Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM".
+Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
+Megatron-LM".
 """
 
 import torch
@@ -35,26 +38,35 @@ from lib.tensor_parallel import parallel_gpt, vocab_parallel_cross_entropy
 from lib.tensor_parallel.context_parallel import shard
 from lib.tensor_parallel.layouts import zigzag
 
-DATA = ("dp", "ep", "cp")  # who has other rows or tokens, and so another gradient of the same parameter
+# who has other rows or tokens, and so another gradient of the same parameter
+DATA = ("dp", "ep", "cp")
 EXPERT_DATA = ("dp", "cp")  # who of them has the same experts
 SETS = [DATA, EXPERT_DATA]  # what a mesh needs groups for, beside each axis alone
 
 
 def mesh_of(pp=1, dp=1, ep=1, cp=1, tp=1):
-    """A Mesh in Megatron-LM's order, tp fastest. Every rank makes it. For another order: Mesh(sizes, SETS)."""
+    """A Mesh in Megatron-LM's order, tp fastest. Every rank makes it. For another order:
+    Mesh(sizes, SETS)."""
     return Mesh({"pp": pp, "dp": dp, "ep": ep, "cp": cp, "tp": tp}, SETS)
 
 
 def own_rows(batch, mesh):
-    """This rank's share of the rows of a batch, (B, T) -> (B/(dp ep), T): the same on its pp, cp and tp ranks.
+    """This rank's share of the rows of a batch, (B, T) -> (B/(dp ep), T): the same on its pp, cp
+    and tp ranks.
 
-    Raises ValueError where dp x ep does not divide B: the mean of the ranks' means would not be the batch's.
+    Raises ValueError where dp x ep does not divide B: the mean of the ranks' means would not be the
+    batch's.
     """
     shares = mesh.size("dp", "ep")
     if len(batch) % shares:
-        fits = [len(batch) - len(batch) % shares, len(batch) - len(batch) % shares + shares][len(batch) < shares :]
+        fits = [len(batch) - len(batch) % shares, len(batch) - len(batch) % shares + shares][
+            len(batch) < shares :
+        ]
         use = " or ".join(map(str, fits))
-        raise ValueError(f"{len(batch)} rows over dp={mesh.size('dp')} x ep={mesh.size('ep')} ranks: use {use} rows")
+        raise ValueError(
+            f"{len(batch)} rows over dp={mesh.size('dp')} x ep={mesh.size('ep')} ranks: use {use} "
+            f"rows"
+        )
     return batch.chunk(shares)[mesh.place("dp", "ep")]
 
 
@@ -63,12 +75,14 @@ class Hybrid:
 
         mesh = mesh_of(pp=2, dp=2, tp=2)
         tokens, targets = own_rows(tokens, mesh), own_rows(targets, mesh)
-        hybrid = Hybrid(GPT(shape), mesh, tokens, 2, lambda groups: torch.optim.AdamW(groups, lr=3e-4))
+        hybrid = Hybrid(GPT(shape), mesh, tokens, 2, lambda groups: torch.optim.AdamW(groups,
+        lr=3e-4))
         loss = hybrid.backward(tokens, targets)        # once per step
         norm = hybrid.clip(1.0)                        # if you like
         hybrid.step()
 
-    part: this rank's parameters, under the whole model's names. On the last stage the tied one is "head.weight".
+    part: this rank's parameters, under the whole model's names. On the last stage the tied one is
+    "head.weight".
     """
 
     def __init__(
@@ -77,17 +91,20 @@ class Hybrid:
     ):  # fmt: skip
         """model: the whole `lib.model.GPT`, alike on all ranks; it stays as it is.
 
-        mesh: of the axes pp, dp, ep, cp and tp, with SETS. tokens: (rows, T) int64, shaped as `backward` will get them.
-        b: rows of a micro-batch; the last one may have fewer. make_optimizer(groups): a torch optimizer.
-        schedule(p, m): the ranks' lists; `partial(interleaved, v=2)` puts two stages on each.
-        split(model, group): `parallel_gpt`, `sequence_parallel_gpt`; for experts `expert_gpt` of experts.py.
-        With dropout: torch.manual_seed alike on tp ranks, and different on data ranks, or these drop alike too.
-        update: `WholeUpdate` or `ShardedUpdate`. layout(T, cp): which positions each context rank has.
-        Sends: what makes links, and the pipeline's rehearsal; a ShardedUpdate, a broadcast of the parameters.
-        Raises ValueError for sizes that an axis does not divide.
+        mesh: of the axes pp, dp, ep, cp and tp, with SETS. tokens: (rows, T) int64, shaped as
+        `backward` will get them. b: rows of a micro-batch; the last one may have fewer.
+        make_optimizer(groups): a torch optimizer. schedule(p, m): the ranks' lists;
+        `partial(interleaved, v=2)` puts two stages on each. split(model, group): `parallel_gpt`,
+        `sequence_parallel_gpt`; for experts `expert_gpt` of experts.py. With dropout:
+        torch.manual_seed alike on tp ranks, and different on data ranks, or these drop alike too.
+        update: `WholeUpdate` or `ShardedUpdate`. layout(T, cp): which positions each context rank
+        has. Sends: what makes links, and the pipeline's rehearsal; a ShardedUpdate, a broadcast of
+        the parameters. Raises ValueError for sizes that an axis does not divide.
         """
         self.mesh, self.b = mesh, b
-        self.tp, self.pp, self.cp, self.data = (mesh.group(*axes) for axes in (["tp"], ["pp"], ["cp"], DATA))
+        self.tp, self.pp, self.cp, self.data = (
+            mesh.group(*axes) for axes in (["tp"], ["pp"], ["cp"], DATA)
+        )
         self.part = split(model, self.tp)
         self.layout = layout(tokens.shape[1], mesh.size("cp"))
         if mesh.size("cp") > 1:
@@ -95,7 +112,8 @@ class Hybrid:
 
         microbatches = self.cut(tokens)
         self.schedule = schedule(mesh.size("pp"), len(microbatches))
-        blocks = balance([1] * len(self.part.blocks), count_stages(self.schedule))  # [range of stage 0's, ...]
+        # [range of stage 0's, ...]
+        blocks = balance([1] * len(self.part.blocks), count_stages(self.schedule))
         links = connect(groups_along(["pp"], mesh.sizes))
         self.pipeline = Pipeline(split_gpt(self.part, blocks), links, microbatches)
         let_go_of_other_stages(self.part, blocks, self.pipeline.stages)
@@ -104,19 +122,23 @@ class Hybrid:
         self.dense = update(self.sets.dense, make_optimizer, self.data)
         self.experts = None
         if self.sets.experts:
-            self.experts = update([{"params": self.sets.experts}], make_optimizer, mesh.group(*EXPERT_DATA))
+            self.experts = update(
+                [{"params": self.sets.experts}], make_optimizer, mesh.group(*EXPERT_DATA)
+            )
         self.updates = [self.dense, self.experts] if self.experts else [self.dense]
         self.counted = norm_sets(self.sets, self.dense, self.experts, mesh)
 
     def cut(self, rows):
-        """Tokens or targets of all positions, (rows, T) -> micro-batches of this rank's tokens, (b, T/cp) each."""
+        """Tokens or targets of all positions, (rows, T) -> micro-batches of this rank's
+        tokens, (b, T/cp) each."""
         return shard(rows, self.layout, self.cp).split(self.b)
 
     def backward(self, tokens, targets):
-        """Forward and backward of one step; returns the mean loss of the whole batch, (), on every rank.
+        """Forward and backward of one step; returns the mean loss of the whole batch, (), on every
+        rank.
 
-        tokens, targets: (rows, T) int64, this rank's `own_rows`. Afterwards the gradient of that loss is in `.grad` of
-        whatever the updates step on.
+        tokens, targets: (rows, T) int64, this rank's `own_rows`. Afterwards the gradient of that
+        loss is in `.grad` of whatever the updates step on.
         Sends: lines 1 to 4 above, and two all-reduces of one number, the loss.
         """
         # 1, 2
@@ -129,7 +151,8 @@ class Hybrid:
         return vocab_parallel_cross_entropy(logits, targets, self.tp)
 
     def complete_gradients(self):
-        """What the parts of a gradient are summed to, once backward has ended. Sends: lines 3 and 4."""
+        """What the parts of a gradient are summed to, once backward has ended.
+        Sends: lines 3 and 4."""
         self.part.sum_gradients()  # 3
         self.average_gradients()  # 4
 
@@ -141,7 +164,8 @@ class Hybrid:
             update.average_gradients()
 
     def mean_loss(self, loss):
-        """The last stage's losses, averaged over the data ranks, on every rank: () or None -> ()."""
+        """The last stage's losses, averaged over the data ranks, on every rank: ()
+        or None -> ()."""
         total = torch.zeros(1, dtype=torch.float64) if loss is None else loss.double().reshape(1)
         collectives.all_reduce(total, self.data)
         collectives.all_reduce(total, self.pp)  # the other stages add 0
@@ -152,25 +176,31 @@ class Hybrid:
         return global_norm(self.counted)
 
     def clip(self, max_norm):
-        """Scale all gradients so that their global norm is at most `max_norm`; returns the norm before, ()."""
+        """Scale all gradients so that their global norm is at most `max_norm`; returns the
+        norm before, ()."""
         norm = self.norm()
         scale_gradients(self.trained(), norm, max_norm)
         return norm
 
     def trained(self):
-        """The tensors with this rank's gradients. Both copies of the tied one, though it counts once in the norm."""
+        """The tensors with this rank's gradients. Both copies of the tied one, though it counts
+        once in the norm."""
         dense = [parameter for parameters in self.sets[:3] for parameter in parameters]
-        return self.dense.held(dense) + (self.experts.held(self.sets.experts) if self.experts else [])
+        return self.dense.held(dense) + (
+            self.experts.held(self.sets.experts) if self.experts else []
+        )
 
     def step(self):
-        """Update, and forget the gradients. Sends: with a ShardedUpdate the parameters, over the data ranks."""
+        """Update, and forget the gradients. Sends: with a ShardedUpdate the parameters,
+        over the data ranks."""
         for update in self.updates:
             update.step()
             update.zero_grad()
 
 
 def let_go_of_other_stages(part, blocks, mine):
-    """Leave in `part` only what belongs to the stages `mine`; the others' parameters are freed, their places stay.
+    """Leave in `part` only what belongs to the stages `mine`; the others' parameters are freed,
+    their places stay.
 
     blocks: [range of stage 0's blocks, of stage 1's, ...].
     """

@@ -1,10 +1,13 @@
-"""Two ways to average gradients over the data ranks and to update: everything on every rank, or each rank its shard.
+"""Two ways to average gradients over the data ranks and to update: everything on every rank, or
+each rank its shard.
 
-                      gradients        update           optimizer state     sent per rank, psi its parameters, N ranks
-    WholeUpdate       all-reduce       all of them      whole               2 (N-1)/N psi
-    ShardedUpdate     reduce-scatter   a shard          1/N                 2 (N-1)/N psi, padded      ZeRO-1
+                   gradients       update       optimizer state  sent per rank, psi its parameters,
+                                                                 N ranks
+    WholeUpdate    all-reduce      all of them  whole            2 (N-1)/N psi
+    ShardedUpdate  reduce-scatter  a shard      1/N              2 (N-1)/N psi, padded      ZeRO-1
 
-Both are used alike, so `Hybrid` takes either. N counts context ranks too: they hold the same parameters.
+Both are used alike, so `Hybrid` takes either. N counts context ranks too: they hold the same
+parameters.
 """
 
 import torch
@@ -67,7 +70,8 @@ class ShardedUpdate(Zero1):
         return [flat.shard for flat in self.flats if flat.parameters[0] in wanted]
 
     def lines(self):
-        """[([parameter, ...] of a flat, what this rank has of it)], in the optimizer's order: its shard."""
+        """[([parameter, ...] of a flat, what this rank has of it)], in the optimizer's
+        order: its shard."""
         return [(flat.parameters, flat.shard) for flat in self.flats]
 
     def own_piece(self, line, mine):

@@ -2,7 +2,8 @@
 
     kernel --(thread)--> LocalElasticAgent --> server (torch imported once) --> rank 0, rank 1, ...
 
-A thread, because elastic in the main thread replaces the handler of the stop button. While no run goes on it sleeps.
+A thread, because elastic in the main thread replaces the handler of the stop button. While no run
+goes on it sleeps.
 """
 
 import contextlib
@@ -16,18 +17,28 @@ import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
 
 from lib import linux
 from lib.launch.server import Server, processes_from
 
-LOGGERS = ["torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.run", "torch.multiprocessing"]
+LOGGERS = [
+    "torch.distributed.elastic",
+    "torch.distributed.launcher",
+    "torch.distributed.run",
+    "torch.multiprocessing",
+]
 
 
 class OneNode(RendezvousHandler):
     """The meeting of the agents, when there is one: nothing to negotiate.
 
-    torch's own handler opens a port, sleeps up to 0.3 s at random and looks addresses up. The ranks meet in a file.
+    torch's own handler opens a port, sleeps up to 0.3 s at random and looks addresses up. The ranks
+    meet in a file.
     """
 
     def __init__(self, run_id: str):
@@ -68,7 +79,8 @@ class _Sleeper(LocalElasticAgent):
 
 
 class Agent:
-    """Starts `nproc` processes that each call `entrypoint(*args)`, their output in files under `folder`."""
+    """Starts `nproc` processes that each call `entrypoint(*args)`, their output in files
+    under `folder`."""
 
     def __init__(self, entrypoint, args: tuple, nproc: int, folder: str, server: Server):
         self.folder, self.nproc, self.server, self.error = folder, nproc, server, None
@@ -79,8 +91,9 @@ class Agent:
         logs = DefaultLogsSpecs(log_dir=f"{folder}/log", redirects=Std.ALL)
         self.elastic = _Sleeper(spec, logs, start_method="forkserver")
         self.elastic.watched = threading.Event()
-        # A flag to look at. An interrupt inside thread.join can mark the thread as ended while it runs. Inside
-        # Event.wait it can come between taking the event's lock and being ready to give it back: the next wait hangs.
+        # A flag to look at. An interrupt inside thread.join can mark the thread as ended while it
+        # runs. Inside Event.wait it can come between taking the event's lock and being ready to
+        # give it back: the next wait hangs.
         self.has_ended = False
         self.thread = threading.Thread(target=self._run, daemon=True, name="lib.launch.agent")
 
@@ -96,7 +109,9 @@ class Agent:
             with _silent_loggers(), processes_from(self.server):
                 self.server.start()
                 self.elastic.run("rank")
-        except BaseException as error:  # what went wrong is in the books; this is for what they cannot know
+        except (
+            BaseException
+        ) as error:  # what went wrong is in the books; this is for what they cannot know
             self.error = error
         finally:  # last of all: from here on the next launch may begin, and have its own silence
             self.has_ended = True
@@ -110,7 +125,8 @@ class Agent:
         return [process.pid for process in self.processes]
 
     def alive(self, rank: int) -> bool:
-        """Does the process exist? Asked of the system: a second poller would spoil a forkserver child's exit code."""
+        """Does the process exist? Asked of the system: a second poller would spoil a forkserver
+        child's exit code."""
         return rank >= len(self.processes) or exists(self.processes[rank].pid)
 
     def exit_code(self, rank: int) -> int | None:
@@ -124,7 +140,8 @@ class Agent:
         self.watch(True)
         deadline = time.monotonic() + 10
         while not self.has_ended and time.monotonic() < deadline:
-            signal_to(self.pids(), signal.SIGKILL)  # again and again: a rank may have been on its way when we looked
+            # again and again: a rank may have been on its way when we looked
+            signal_to(self.pids(), signal.SIGKILL)
             time.sleep(0.005)
 
 
@@ -136,7 +153,8 @@ def signal_to(pids, number) -> None:
 
 
 def exists(pid: int) -> bool:
-    """Has the process not ended? One that nobody has waited for yet, on a busy machine for long, has ended too."""
+    """Has the process not ended? One that nobody has waited for yet, on a busy machine for long,
+    has ended too."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -150,7 +168,8 @@ _agents: list[list[int]] = []  # the loggers' levels before, once for each agent
 
 @contextlib.contextmanager
 def _silent_loggers():
-    """Elastic logs each failure in tens of lines; we say it in a few. Silent from the first agent to the last."""
+    """Elastic logs each failure in tens of lines; we say it in a few. Silent from the first
+    agent to the last."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     with _counting:
         _agents.append(_agents[-1] if _agents else [logger.level for logger in loggers])

@@ -1,12 +1,17 @@
-"""A measurement has the machine to itself: no ranks of another program of this course run meanwhile.
+"""A measurement has the machine to itself: no ranks of another program of this course run
+meanwhile.
 
-    a run of ranks      takes the gate and the room, both shared, and gives back the gate at once
-    a measurement       takes the gate alone, then the room alone: new runs wait at the gate, earlier ones end first
+    a run of ranks  takes the gate and the room, both shared, and gives back the gate at once
+    a measurement   takes the gate alone, then the room alone: new runs wait at the gate, earlier
+                    ones end first
 
-    gate     run run |= = = measurement = = =| run           two files in the temporary folder, locked with flock:
-    room     = = = = |  = = = = = = = = = = =| = = =         whatever becomes of a process, its locks go with it
+    gate  run run |= = = measurement = = =| run    two files in the temporary folder, locked with
+                                                   flock:
+    room  = = = = |  = = = = = = = = = = =| = = =  whatever becomes of a process, its locks go with
+                                                   it
 
-Nobody waits longer than `PATIENCE`: then it goes on beside the others. What a measurement starts itself does not wait.
+Nobody waits longer than `PATIENCE`: then it goes on beside the others. What a measurement starts
+itself does not wait.
 """
 
 import contextlib
@@ -34,7 +39,8 @@ def among_others():
 
 @contextlib.contextmanager
 def alone():
-    """Inside, ranks of this process run, and of no other one that is asked to wait. Can be nested."""
+    """Inside, ranks of this process run, and of no other one that is asked to wait.
+    Can be nested."""
     global _measuring
     with contextlib.ExitStack() as held:
         if not _measuring:
@@ -60,13 +66,18 @@ def _locked(name, how):
     finally:
         if file is not None:
             with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile may still have the file open
+                # a process that was forked meanwhile may still have the file open
+                fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
 
 def _open(path):
     """A file that every user of the machine can lock; None where none can be opened."""
-    for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):  # another user's may be opened, but not made anew
+    # another user's may be opened, but not made anew
+    for flags in (
+        os.O_RDONLY,
+        os.O_RDONLY | os.O_CREAT,
+    ):
         with contextlib.suppress(OSError):
             return os.open(path, flags | os.O_CLOEXEC, 0o666)
     return None

@@ -1,16 +1,18 @@
-"""What a function changed on its rank in things that came from the notebook: copies, so the notebook does not see it.
+"""What a function changed on its rank in things that came from the notebook: copies, so the
+notebook does not see it.
 
-    losses = []                              launch.run(train, nproc=2)
-    def train():                             warning: losses was changed on ranks 0 and 1, but not here: ...
-        losses.append(loss.item())           losses is still []
+    losses = []                      launch.run(train, nproc=2)
+    def train():                     warning: losses was changed on ranks 0 and 1, but not here: ...
+        losses.append(loss.item())   losses is still []
 
-Looked at are the arguments, and the variables of the notebook that the function itself uses: which objects a list, set
-or dict holds (of one with many only how many), what an object of a class of the notebook's has, and how often the
-parameters of a model were changed in place. A tensor may be changed for the sake of the traffic alone, so it is left
-out. It takes microseconds.
+Looked at are the arguments, and the variables of the notebook that the function itself uses: which
+objects a list, set or dict holds (of one with many only how many), what an object of a class of the
+notebook's has, and how often the parameters of a model were changed in place. A tensor may be
+changed for the sake of the traffic alone, so it is left out. It takes microseconds.
 
-    certain      a container that the function only adds to: no line on the rank can have read it
-    likely       anything else, where the function returned None and printed nothing: its work has gone nowhere
+    certain  a container that the function only adds to: no line on the rank can have read it
+    likely   anything else, where the function returned None and printed nothing: its work has gone
+             nowhere
 """
 
 import collections
@@ -34,18 +36,22 @@ OTHERS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type,
 
 
 class Copies:
-    """What `fn` has from the notebook, as it is before the run. `report` writes down what is different after it."""
+    """What `fn` has from the notebook, as it is before the run. `report` writes down what is
+    different after it."""
 
     def __init__(self, fn, args):
         if isinstance(fn, functools.partial):
             fn, args = fn.func, (*fn.args, *args)
         module = sys.modules.get(getattr(fn, "__module__", None) or "")
-        by_value = isinstance(fn, types.FunctionType) and fn.__globals__ is not getattr(module, "__dict__", None)
+        by_value = isinstance(fn, types.FunctionType) and fn.__globals__ is not getattr(
+            module, "__dict__", None
+        )
         self.fn, self.args = (fn, args) if by_value else (None, ())
         self.before = {name: (value, _form(value)) for name, value in self._now().items()}
 
     def report(self, result, path: str) -> None:
-        """Write {name: CERTAIN or LIKELY} to `path` for what has changed and is not in `result`; if there is any."""
+        """Write {name: CERTAIN or LIKELY} to `path` for what has changed and is not in
+        `result`; if there is any."""
         returned = [result, *(result.values() if isinstance(result, dict) else [])]
         returned += result if isinstance(result, (list, tuple)) else []
         found, missing = {}, (None, None)
@@ -62,7 +68,8 @@ class Copies:
                 json.dump(found, file)
 
     def _now(self):
-        """{name: value} of the function's globals, of the variables of the function around it, and of its arguments."""
+        """{name: value} of the function's globals, of the variables of the function around it, and
+        of its arguments."""
         if self.fn is None:
             return {}
         code, now = self.fn.__code__, dict(self.fn.__globals__)
@@ -72,7 +79,11 @@ class Copies:
             except ValueError:  # it has no value yet
                 continue
         now |= zip(code.co_varnames[: code.co_argcount], self.args, strict=False)
-        return {name: v for name, v in now.items() if not (name.startswith("__") or isinstance(v, OTHERS))}
+        return {
+            name: v
+            for name, v in now.items()
+            if not (name.startswith("__") or isinstance(v, OTHERS))
+        }
 
 
 def _form(value, depth=2):
@@ -82,8 +93,12 @@ def _form(value, depth=2):
     if isinstance(value, (list, set, dict, collections.deque)):
         if depth == 0 or len(value) > MANY:
             return len(value)
-        return [_form(item, depth - 1) for item in (value.values() if isinstance(value, dict) else list(value))]
-    made_in = sys.modules.get(type(value).__module__)  # a class of the notebook, sent by value, has no module here
+        return [
+            _form(item, depth - 1)
+            for item in (value.values() if isinstance(value, dict) else list(value))
+        ]
+    # a class of the notebook, sent by value, has no module here
+    made_in = sys.modules.get(type(value).__module__)
     if made_in in (None, sys.modules["__main__"]) or isinstance(value, types.SimpleNamespace):
         return _form(getattr(value, "__dict__", {}), depth)
     return id(value)
@@ -106,7 +121,8 @@ def _names(step, name):
 
 
 def warning(folder: str, nproc: int, spoke: Iterable[int]) -> str:
-    """What to say of the ranks' reports in `folder`; "" if there is nothing. spoke: the ranks that have printed."""
+    """What to say of the ranks' reports in `folder`; "" if there is nothing. spoke: the
+    ranks that have printed."""
     ranks_of = collections.defaultdict(list)
     for rank in range(nproc):
         try:
@@ -121,7 +137,8 @@ def warning(folder: str, nproc: int, spoke: Iterable[int]) -> str:
         return ""
     name, ranks = next(iter(ranks_of.items()))
     return (
-        f"{' and '.join(ranks_of)} {'was' if len(ranks_of) == 1 else 'were'} changed on {ranks_text(ranks)}, but not "
-        "here: ranks work on copies of the notebook's variables and of the arguments. Return what you need, as in "
-        f"`return {name}`, and launch.run gives you what each rank returned"
+        f"{' and '.join(ranks_of)} {'was' if len(ranks_of) == 1 else 'were'} changed on "
+        f"{ranks_text(ranks)}, but not here: ranks work on copies of the notebook's variables and "
+        f"of the arguments. Return what you need, as in `return {name}`, and launch.run gives you "
+        f"what each rank returned"
     )

@@ -1,14 +1,18 @@
-"""How much of the machine the ranks get: do they want a processor at all, and how much of the time were they scheduled?
+"""How much of the machine the ranks get: do they want a processor at all, and how much of the time
+were they scheduled?
 
-    idle        every rank wanted a processor for less than 3 % of the time; wanted = ran, or its main thread waited
-    scheduled   the time, without what others kept from the ranks, and without what the machine or its disk stood still
+    idle       every rank wanted a processor for less than 3 % of the time; wanted = ran, or its
+               main thread waited
+    scheduled  the time, without what others kept from the ranks, and without what the machine or
+               its disk stood still
 
                 |== ranks run ==|-- ranks ready, others run --|........ all ranks sleep ........|
                 |== scheduled ==|                             |========== scheduled ============|
 
-A rank that a busy machine lets wait is neither idle nor slow. Linux counts the waiting for each thread, in nanoseconds
-(lib/linux.py), and says whether it waits for a disk, as for a page of torch that was dropped from memory (state D).
-Elsewhere no rank is ever called idle, and all the time is scheduled time.
+A rank that a busy machine lets wait is neither idle nor slow. Linux counts the waiting for each
+thread, in nanoseconds (lib/linux.py), and says whether it waits for a disk, as for a page of torch
+that was dropped from memory (state D). Elsewhere no rank is ever called idle, and all the time is
+scheduled time.
 """
 
 import time
@@ -17,7 +21,8 @@ from collections.abc import Collection
 from lib import linux
 
 EVERY = 0.2  # seconds between two looks
-ABSENT = 0.5  # seconds between two looks after which it is the machine that stood still, and not the ranks
+# seconds between two looks after which it is the machine that stood still, and not the ranks
+ABSENT = 0.5
 PROCESSORS = len(linux.processors())
 now = time.monotonic
 
@@ -34,8 +39,8 @@ class CpuTime:
         self.since, self.wanted = now(), {}
 
     def sample(self, pids: dict[int, int]) -> float:
-        """To be called all the time. pids: of the ranks that run. Returns the scheduled seconds since its last look, 0
-        when that was just now."""
+        """To be called all the time. pids: of the ranks that run. Returns the scheduled seconds
+        since its last look, 0 when that was just now."""
         span = now() - self.looked
         if span < EVERY:
             return 0.0
@@ -47,11 +52,15 @@ class CpuTime:
         if span > ABSENT or seen.keys() != before.keys():
             self.reset()
         all_ran = all_waited = 0.0
-        for rank, threads in seen.items():  # a rank that has left meanwhile says nothing about those that go on
+        for (
+            rank,
+            threads,
+        ) in seen.items():  # a rank that has left meanwhile says nothing about those that go on
             for number in threads.keys() & before.get(rank, {}).keys():
                 ran, waited = self._since(number, before[rank][number], threads[number], span)
                 all_ran, all_waited = all_ran + ran, all_waited + waited
-                waited = waited if number == str(pids[rank]) else 0.0  # gloo's thread polls, and waits to do so
+                # gloo's thread polls, and waits to do so
+                waited = waited if number == str(pids[rank]) else 0.0
                 self.wanted[rank] = self.wanted.get(rank, 0.0) + ran + waited
         if any(wanted > 0.03 + 0.03 * (now() - self.since) for wanted in self.wanted.values()):
             self.reset()
@@ -60,7 +69,8 @@ class CpuTime:
     def _since(self, number, before, thread, span):
         """(seconds it ran, seconds it was ready and waited) of a thread in the last `span` seconds.
 
-        Linux books a wait when it is over. One that goes on is seen by the state, and taken off when it is booked.
+        Linux books a wait when it is over. One that goes on is seen by the state, and taken off
+        when it is booked.
         """
         ran, booked = thread.ran - before.ran, thread.waited - before.waited
         told = self.told.pop(number, 0.0)
@@ -78,19 +88,23 @@ class CpuTime:
 def kept(span: float, ran: float, waited: float, processors: int) -> float:
     """Seconds of `span` in which others had the processors that the ranks were ready for.
 
-    ran, waited: seconds, of all ranks together. They can use no more processors than there are, and to wait for one
-    another is no loss: wanted = min(processors * span, ran + waited), on wanted / span of them, one at the least.
+    ran, waited: seconds, of all ranks together. They can use no more processors than there are, and
+    to wait for one another is no loss: wanted = min(processors * span, ran + waited), on wanted /
+    span of them, one at the least.
     """
     wanted = min(processors * span, ran + waited)
     return max(0.0, wanted - ran) / max(1.0, wanted / span)
 
 
 def awake(pids: Collection[int], seconds: float) -> bool:
-    """Looked at for so long, does one of these processes run, wait for a processor or for a disk?"""
+    """Looked at for so long, does one of these processes run, wait for a processor
+    or for a disk?"""
     before = [linux.threads(pid) for pid in pids]
     time.sleep(seconds)
     for then, at in zip(before, map(linux.threads, pids), strict=True):
-        wanted = sum(at[t].ran + at[t].waited - then[t].ran - then[t].waited for t in at.keys() & then.keys())
+        wanted = sum(
+            at[t].ran + at[t].waited - then[t].ran - then[t].waited for t in at.keys() & then.keys()
+        )
         if wanted > 0.1 * seconds or any(thread.state in "RD" for thread in at.values()):
             return True
     return False

@@ -1,4 +1,5 @@
-"""One error for whatever went wrong on the ranks: which rank, which line, which values, and what to do."""
+"""One error for whatever went wrong on the ranks: which rank, which line, which
+values, and what to do."""
 
 import json
 import os
@@ -16,11 +17,13 @@ USUAL_CAUSES = {
     "SIGKILL": " (out of memory, or killed by hand)",
 }
 WELL_OVER = 1.3  # times the timeout: from here on it is said that more has passed by the clock
-GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ  # a student's notebook runs, to be graded
+# a student's notebook runs, to be graded
+GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ
 
 
 def short(error: Exception) -> Exception:
-    """`error`, of which a notebook shows the message alone: it is raised on purpose, and frames of lib add nothing."""
+    """`error`, of which a notebook shows the message alone: it is raised on purpose, and frames of
+    lib add nothing."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]
     return error
 
@@ -33,10 +36,12 @@ class Stopped(KeyboardInterrupt):
 
 
 class RankError(RuntimeError):
-    """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the ranks' books.
+    """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the
+    ranks' books.
 
-    kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout" or "no start".
-    reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised. output: [(rank, line), ...].
+    kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout" or "no
+    start". reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised.
+    output: [(rank, line), ...].
     """
 
     def __init__(self, message: str, kind: str, ledger=None, waits=None):
@@ -51,41 +56,53 @@ class RankError(RuntimeError):
 
 
 def from_failure(failure, folder: str) -> RankError:
-    """The error for a Failure that the watch returned; the ranks have been ended, their reports lie in `folder`, their
-    stacks in the one above it."""
+    """The error for a Failure that the watch returned; the ranks have been ended, their reports lie
+    in `folder`, their stacks in the one above it."""
     mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
     found = find_waits(failure.ledger, failure.heads)
     reports = {}
     if failure.kind == "failed":
-        left = [] if failure.gone else [r for r, head in enumerate(failure.heads) if head.state in (RAISED, EXITED)]
+        left = (
+            []
+            if failure.gone
+            else [r for r, head in enumerate(failure.heads) if head.state in (RAISED, EXITED)]
+        )
         reports = {rank: _load(f"{folder}/error{rank}") for rank in left}
         kind, message = _failed(failure, folder, mismatch, reports)
     else:
         kind, message = "mismatch" if mismatch else failure.kind, _hang(failure, mismatch)
-    error = RankError(message, kind, failure.ledger, {rank: list(wait.awaited) for rank, wait in found.items()})
+    error = RankError(
+        message, kind, failure.ledger, {rank: list(wait.awaited) for rank, wait in found.items()}
+    )
     error.waits_in, error.reports = {rank: wait.entry.op for rank, wait in found.items()}, reports
     return error
 
 
 def from_findings(findings, ledger) -> RankError:
-    """All ranks returned, but their books disagree: the results are wrong, and torch said nothing."""
+    """All ranks returned, but their books disagree: the results are wrong, and
+    torch said nothing."""
     text = "\n".join(_indent(f.text) for f in findings[:3])
     more = f"\n  ... and {len(findings) - 3} more" if len(findings) > 3 else ""
     return RankError(
-        f"every rank returned, but their calls do not match, so the results cannot be trusted\n{text}{more}",
+        f"every rank returned, but their calls do not match, so the results cannot be "
+        f"trusted\n{text}{more}",
         "mismatch", ledger,
     )  # fmt: skip
 
 
 def _failed(failure, folder, mismatch, reports):
     if failure.gone and mismatch:
-        names = [_how_it_died(failure.exit_codes.get(rank)).partition(":")[0] for rank in failure.gone]
+        names = [
+            _how_it_died(failure.exit_codes.get(rank)).partition(":")[0] for rank in failure.gone
+        ]
         return "mismatch", (
-            f"the ranks' calls do not match, and {ranks_text(failure.gone)} {' and '.join(dict.fromkeys(names))}\n"
-            + _indent(mismatch.text)
+            f"the ranks' calls do not match, and {ranks_text(failure.gone)} "
+            f"{' and '.join(dict.fromkeys(names))}\n" + _indent(mismatch.text)
         )
     if failure.gone:
-        lines = [f"rank {rank} {_how_it_died(failure.exit_codes.get(rank))}" for rank in failure.gone]
+        lines = [
+            f"rank {rank} {_how_it_died(failure.exit_codes.get(rank))}" for rank in failure.gone
+        ]
         for rank in failure.gone:
             if crashed := stacks.user_line(stacks.of_a_crash(os.path.dirname(folder), rank)):
                 lines.append(f"  rank {rank} was at {crashed}")
@@ -102,18 +119,30 @@ def _failed(failure, folder, mismatch, reports):
     first = min(reports, key=lambda rank: failure.heads[rank].left)
     report = reports[first]
     alike = [rank for rank, r in reports.items() if _same(r, report)]
-    who = f"all {len(failure.heads)} ranks" if len(alike) == len(failure.heads) > 1 else ranks_text(alike)
+    who = (
+        f"all {len(failure.heads)} ranks"
+        if len(alike) == len(failure.heads) > 1
+        else ranks_text(alike)
+    )
     if failure.heads[first].state == EXITED:
-        lines = [f"{who} called {report['text']} and left the others alone; return from the function instead"]
+        lines = [
+            f"{who} called {report['text']} and left the others alone; return from the function "
+            f"instead"
+        ]
     else:
-        lines = [f"{who} raised {report['type']}" + (f": {report['text']}" if report["text"] != report["type"] else "")]
+        lines = [
+            f"{who} raised {report['type']}"
+            + (f": {report['text']}" if report["text"] != report["type"] else "")
+        ]
     lines += _where(report)
     others = [rank for rank in reports if rank not in alike]
     twins = [rank for rank in others if reports[rank]["site"] == report["site"]]
     if twins:
         lines.append(f"{ranks_text(twins)} raised a similar error at the same line")
     for rank in [rank for rank in others if rank not in twins][:2]:
-        lines.append(f"{ranks_text([rank])} raised {reports[rank]['type']}: {reports[rank]['text']}")
+        lines.append(
+            f"{ranks_text([rank])} raised {reports[rank]['type']}: {reports[rank]['text']}"
+        )
         lines += _where(reports[rank])
     if mismatch:
         lines.append(_indent(mismatch.text))
@@ -135,7 +164,9 @@ def _where(report):
     if len(lines) > 6:
         lines = [*lines[:3], f"  ... {len(lines) - 6} more calls ...", *lines[-3:]]
     if report["values"]:
-        lines.append("  where " + ", ".join(f"{name} = {value}" for name, value in report["values"].items()))
+        lines.append(
+            "  where " + ", ".join(f"{name} = {value}" for name, value in report["values"].items())
+        )
     if report["way_out"]:
         lines.append(f"  {report['way_out']}")
     return lines
@@ -150,24 +181,32 @@ def _hang(failure, mismatch):
     elif cycle_of(waits):
         why = "each waits for the next"
     elif awaited:
-        why = f"{ranks_text(awaited)} returned while others still wait for {'it' if len(awaited) == 1 else 'them'}"
+        why = (
+            f"{ranks_text(awaited)} returned while others still wait for "
+            f"{'it' if len(awaited) == 1 else 'them'}"
+        )
     elif failure.kind == "timeout" and not waits:
         why = "no rank waits for another: the function itself does not end"
     elif failure.kind == "timeout":
         why = "not every rank finished"
     elif failure.kind == "no start":
         late = ranks_text([rank for rank, head in enumerate(failure.heads) if head.state == 0])
-        why = f"{late} had not begun. This is not your function's doing: the machine has too much to do, or too little "
+        why = (
+            f"{late} had not begun. This is not your function's doing: the machine has too much to "
+            f"do, or too little "
+        )
         why += "memory. End what else runs on it, or ask for fewer ranks"
     else:
         why = "the ranks wait, and none can go on"
     seconds = f"{failure.seconds:g} s"
-    if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds and not GRADED:  # the same each time
+    # the same each time
+    if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds and not GRADED:
         seconds += f" ({failure.elapsed:.0f} s by the clock, on a busy machine)"
     heads = {
         "deadlock": f"deadlock: {why}",
         "no progress": f"no progress for {seconds}: {why}",
-        "timeout": f"timeout after {seconds}: {why}. Slow, not stuck? Give launch.run a larger timeout=",
+        "timeout": f"timeout after {seconds}: {why}. Slow, not stuck? Give launch.run a larger "
+        f"timeout=",
         "no start": f"no start within {seconds}: {why}",
     }
     return heads[failure.kind] + "\n" + "\n".join(

@@ -1,11 +1,12 @@
 """The process groups of a rank: its world, which stays from run to run, and those made on it.
 
-    a run ends      groups that it made are destroyed, but a check's, which the next run of that check asks for again
-    a run begins    the groups it makes meet at a place of its own in the store
+    a run ends    groups that it made are destroyed, but a check's, which the next run of that check
+                  asks for again
+    a run begins  the groups it makes meet at a place of its own in the store
 
-To make the groups of 8 ranks on gloo takes as long as everything else that a check does. But every group has a thread
-in every rank that wakes a hundred times a second: those that a run has not asked for are destroyed after it, and all
-are before a run whose time is measured.
+To make the groups of 8 ranks on gloo takes as long as everything else that a check does. But every
+group has a thread in every rank that wakes a hundred times a second: those that a run has not asked
+for are destroyed after it, and all are before a run whose time is measured.
 """
 
 import contextlib
@@ -18,11 +19,14 @@ from lib.launch.stacks import LIB
 
 world: dist.ProcessGroup | None = None
 _asked: set[tuple] = set()  # the keys of those that this run has asked for
-kept: dict[tuple, dist.ProcessGroup] = {}  # (its ranks, how many of the same a run had asked for before) -> group
+kept: dict[
+    tuple, dist.ProcessGroup
+] = {}  # (its ranks, how many of the same a run had asked for before) -> group
 
 
 def begin(run: int, timed: bool) -> None:
-    """Groups made from now on meet where no earlier run has left an address. timed: none may disturb."""
+    """Groups made from now on meet where no earlier run has left an address. timed:
+    none may disturb."""
     global world
     world = dist.group.WORLD
     if timed:
@@ -35,12 +39,14 @@ def begin(run: int, timed: bool) -> None:
 
 
 def made() -> int:
-    """How many groups this rank has made. torch names a group by it: ranks that differ can make none together."""
+    """How many groups this rank has made. torch names a group by it: ranks that differ can make
+    none together."""
     return c10d._world.group_count
 
 
 def destroy_others() -> None:
-    """Destroy all groups but the world and those that are kept because this run has asked for them."""
+    """Destroy all groups but the world and those that are kept because this run has
+    asked for them."""
     for key in kept.keys() - _asked:
         del kept[key]
     stay = {world, *kept.values()}
@@ -50,7 +56,8 @@ def destroy_others() -> None:
 
 @contextlib.contextmanager
 def kept_for_checks():
-    """Inside, `dist.new_group(ranks)` called from lib gives the group that an earlier run on these ranks made for it.
+    """Inside, `dist.new_group(ranks)` called from lib gives the group that an earlier run on these
+    ranks made for it.
 
     Called by an answer it makes a new one, as always.
     """

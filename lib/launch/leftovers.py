@@ -1,16 +1,19 @@
 """What a run may leave in its rank, so that the next run on it sees nothing of it.
 
-    put back              default dtype and device, grad mode, torch's threads and precision, printing, environment,
-                          warnings, logging, signal handlers, output streams; on a GPU the current device and stream,
-                          and the peaks of its memory; groups that were made are destroyed
-    seeded                random numbers, when the next run begins (generators.py)
-    found, and the rank   a name of torch, its classes, torch.distributed, builtins or lib that is another object than
-    is not used again     before; threads, processes, hooks, modes, ops nobody waited for, modules of the user's own,
-                          meshes (torch caches by them), memory of a GPU that is still in use, or work on it that does
-                          not end
+    put back             default dtype and device, grad mode, torch's threads and precision,
+                         printing, environment, warnings, logging, signal handlers, output streams;
+                         on a GPU the current device and stream, and the peaks of its memory; groups
+                         that were made are destroyed
+    seeded               random numbers, when the next run begins (generators.py)
+    found, and the rank  a name of torch, its classes, torch.distributed, builtins or lib that is
+                         another object than
+    is not used again    before; threads, processes, hooks, modes, ops nobody waited for, modules of
+                         the user's own,
+                          meshes (torch caches by them), memory of a GPU that is still in use, or
+                          work on it that does not end
 
-Not found: what is changed inside an object that is none of these, such as an entry of a table of torch's, and what C++
-keeps to itself, such as a warning that torch gives once in a process.
+Not found: what is changed inside an object that is none of these, such as an entry of a table of
+torch's, and what C++ keeps to itself, such as a warning that torch gives once in a process.
 """
 
 import contextlib
@@ -37,19 +40,29 @@ from lib.launch import groups
 from lib.launch.server import LATER
 from lib.launch.stacks import LIB
 
-NOT_THE_USERS = (LIB, sysconfig.get_paths()["stdlib"], os.path.dirname(os.path.dirname(torch.__file__)))
+NOT_THE_USERS = (
+    LIB,
+    sysconfig.get_paths()["stdlib"],
+    os.path.dirname(os.path.dirname(torch.__file__)),
+)
 MODULES = [
-    "builtins", "os", "time", "random", "math", "threading", "copy", "functools", "warnings", "torch", "torch.nn",
-    "torch.nn.functional", "torch.nn.init", "torch.nn.utils", "torch.nn.modules.module", "torch.autograd",
+    "builtins", "os", "time", "random", "math", "threading", "copy", "functools", "warnings",
+    "torch", "torch.nn",
+    "torch.nn.functional", "torch.nn.init", "torch.nn.utils", "torch.nn.modules.module",
+    "torch.autograd",
     "torch.distributed", "torch.distributed.distributed_c10d",
 ]  # fmt: skip
 CLASSES = [torch.Tensor, torch.nn.Parameter, torch.autograd.Function, dist.ProcessGroup, dist.Work]
 HOOKS = [
-    hooks for name, hooks in vars(torch.nn.modules.module).items() if name.startswith("_global_") and "hooks" in name
+    hooks
+    for name, hooks in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and "hooks" in name
 ]
-SLOW_IMPORT = "was imported, which takes seconds"  # ends what is left of a run that imported what a server can have
+# ends what is left of a run that imported what a server can have
+SLOW_IMPORT = "was imported, which takes seconds"
 BOOK_KEEPING = ("lib.launch", "lib.peers")  # what these hold is about the runs
-MAY_CHANGE = {  # names that may hold something else after a run: it is the same for every run, or is put back
+# names that may hold something else after a run: it is the same for every run, or is put back
+MAY_CHANGE = {
     ("torch.distributed.distributed_c10d", "_group_count"),
     ("lib.collectives.background", "_thread"),
     ("lib.ledger.caller", "_kinds"),
@@ -61,24 +74,37 @@ SETTINGS = [  # (how it is read, how it is set)
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    *((partial(torch.is_autocast_enabled, d), partial(torch.set_autocast_enabled, d)) for d in ("cpu", "cuda")),
-    *((partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d)) for d in ("cpu", "cuda")),
+    *(
+        (partial(torch.is_autocast_enabled, d), partial(torch.set_autocast_enabled, d))
+        for d in ("cpu", "cuda")
+    ),
+    *(
+        (partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d))
+        for d in ("cpu", "cuda")
+    ),
     (lambda: vars(torch._tensor_str.PRINT_OPTS).copy(), vars(torch._tensor_str.PRINT_OPTS).update),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
-    (lambda: (logging.root.level, list(logging.root.handlers)), lambda before: _restore_logging(*before)),
+    (
+        lambda: (logging.root.level, list(logging.root.handlers)),
+        lambda before: _restore_logging(*before),
+    ),
     (lambda: list(warnings.filters), lambda filters: _restore_warnings(filters)),
 ]
 
 
 class Before:
-    """How this rank was before its first run. `restore()` makes it so again, or says what it cannot make so."""
+    """How this rank was before its first run. `restore()` makes it so again, or says what
+    it cannot make so."""
 
     def __init__(self, stack, imported):
-        """stack: the file that faulthandler writes to. imported: called with each module of lib that is imported."""
+        """stack: the file that faulthandler writes to. imported: called with each module of lib
+        that is imported."""
         self.stack = stack
-        self.names: dict[str, tuple] = {}  # module or class -> (its names, what they hold; copies of lib's tables)
+        self.names: dict[
+            str, tuple
+        ] = {}  # module or class -> (its names, what they hold; copies of lib's tables)
         for name in MODULES:
             self._note(sys.modules[name])
         for kind in [*CLASSES, *_classes_of(torch.nn)]:
@@ -93,7 +119,14 @@ class Before:
         self.threads = set(threading.enumerate())
         self.environment = dict(os.environ)
         self.handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        self.streams = (sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook)
+        self.streams = (
+            sys.stdin,
+            sys.stdout,
+            sys.stderr,
+            sys.excepthook,
+            sys.displayhook,
+            threading.excepthook,
+        )
         self.files = [os.fstat(number).st_ino for number in (1, 2)]
         self.group_count = c10d._world.group_count
         self.settings = [read() for read, _ in SETTINGS]
@@ -106,7 +139,8 @@ class Before:
         gc.freeze()  # what is here now is not looked through again
 
     def restore(self) -> str:
-        """To be called after each run. Returns "", or what the run has left that cannot be put back."""
+        """To be called after each run. Returns "", or what the run has left that
+        cannot be put back."""
         try:
             self._put_back()
             left = self._left()
@@ -122,7 +156,9 @@ class Before:
         if slow := [name for name in LATER if name in sys.modules and name not in self.modules]:
             return f"{slow[0]} {SLOW_IMPORT}"
         gc.collect()
-        if new := [t.name for t in threading.enumerate() if t not in self.threads and not _is_ours(t)]:
+        if new := [
+            t.name for t in threading.enumerate() if t not in self.threads and not _is_ours(t)
+        ]:
             return f"the thread {new[0]}"
         if peers.messages_left():
             return "a message that nobody waited for"
@@ -134,8 +170,9 @@ class Before:
             return "a DeviceMesh"
         if any(HOOKS):
             return "a hook on all modules"
-        if torch._C._len_torch_dispatch_stack() > self.modes or torch._C._autograd._top_saved_tensors_default_hooks(
-            True
+        if (
+            torch._C._len_torch_dispatch_stack() > self.modes
+            or torch._C._autograd._top_saved_tensors_default_hooks(True)
         ):
             return "a mode of torch"
         if linux.has_children():
@@ -151,10 +188,13 @@ class Before:
 
     def _put_back(self):
         if self.on_gpu:
-            torch.cuda.synchronize(self.device)  # where its work does not end this rank does not rest, and is given up
+            # where its work does not end this rank does not rest, and is given up
+            torch.cuda.synchronize(self.device)
             torch.cuda.set_device(self.device)
             torch.cuda.set_stream(torch.cuda.default_stream(self.device))
-        sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook = self.streams
+        sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook = (
+            self.streams
+        )
         sys.settrace(None)
         sys.setprofile(None)
         for (_, put), before in zip(SETTINGS, self.settings, strict=True):
@@ -176,16 +216,20 @@ class Before:
         return f"{more} bytes on its GPU" if more > 0 else ""
 
     def _allocated(self):
-        """Bytes of tensors on its GPU, without the workspace that cuBLAS keeps from its first matrix product on."""
+        """Bytes of tensors on its GPU, without the workspace that cuBLAS keeps from its first
+        matrix product on."""
         torch.cuda.synchronize(self.device)
-        with contextlib.suppress(AttributeError):  # a name of torch's own that another version may lack
+        # a name of torch's own that another version may lack
+        with contextlib.suppress(AttributeError):
             torch._C._cuda_clearCublasWorkspaces()
         return torch.cuda.memory_allocated(self.device)
 
     def _note(self, module):
         tables = {}
         if module.__name__.split(".")[0] == "lib":
-            tables = {n: v.copy() for n, v in vars(module).items() if isinstance(v, (dict, list, set))}
+            tables = {
+                n: v.copy() for n, v in vars(module).items() if isinstance(v, (dict, list, set))
+            }
             tables.pop("__builtins__", None)
             for kind in _classes_of(module):
                 self.names[_title(kind)] = (kind, dict(vars(kind)), {})
@@ -197,10 +241,14 @@ class Before:
             now = vars(owner)
             if now != before or any(now[name] != table for name, table in tables.items()):
                 for name in now.keys() | before.keys():
-                    if (title, name) in MAY_CHANGE or name in ("__warningregistry__", "__slotnames__"):
+                    if (title, name) in MAY_CHANGE or name in (
+                        "__warningregistry__",
+                        "__slotnames__",
+                    ):
                         continue
                     new, old = now.get(name), before.get(name)
-                    if name not in before and isinstance(new, types.ModuleType):  # a submodule has been imported
+                    # a submodule has been imported
+                    if name not in before and isinstance(new, types.ModuleType):
                         before[name] = new
                     elif new is not old or (name in tables and new != tables[name]):
                         return f"another {title}.{name}"
@@ -224,7 +272,8 @@ class _Noting(importlib.machinery.PathFinder):
 
 
 def listen(stack) -> None:
-    """SIGUSR1 and a crash write this process's stack into the file `stack`, whatever was done to them."""
+    """SIGUSR1 and a crash write this process's stack into the file `stack`,
+    whatever was done to them."""
     faulthandler.unregister(signal.SIGUSR1)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     faulthandler.enable(stack)
@@ -235,13 +284,19 @@ def _title(kind):
 
 
 def _classes_of(module):
-    return [k for k in vars(module).values() if isinstance(k, type) and k.__module__.startswith(module.__name__)]
+    return [
+        k
+        for k in vars(module).values()
+        if isinstance(k, type) and k.__module__.startswith(module.__name__)
+    ]
 
 
 def _is_ours(thread):
-    """The launcher's, or a communication thread that waits for work; one whose work has failed takes no more."""
+    """The launcher's, or a communication thread that waits for work; one whose work has failed
+    takes no more."""
     idle = getattr(thread, "is_idle", False) and thread.failed is None
-    of_cpp = isinstance(thread, threading._DummyThread)  # autograd's of a GPU, where a hook asked Python who it is
+    # autograd's of a GPU, where a hook asked Python who it is
+    of_cpp = isinstance(thread, threading._DummyThread)
     return idle or of_cpp or thread.name.startswith(("lib.launch.", "lib.ledger."))
 
 

@@ -1,7 +1,8 @@
 """What the ranks print: read from their files as they write, shown as `[rank 2] ...`, capped.
 
-In the first second after the first output nothing is shown, so that a short run prints all of rank 0, then all of rank
-1, ..., the same every time; a longer run streams from then on, in rank order within each look.
+In the first second after the first output nothing is shown, so that a short run prints all of rank
+0, then all of rank 1, ..., the same every time; a longer run streams from then on, in rank order
+within each look.
 """
 
 import glob
@@ -39,17 +40,25 @@ class Output:
                     if which == "stdout":
                         self.lines.append((rank, line))
                     if self.show:
-                        print(f"[rank {rank}] {line}", file=sys.stdout if which == "stdout" else sys.stderr)
+                        print(
+                            f"[rank {rank}] {line}",
+                            file=sys.stdout if which == "stdout" else sys.stderr,
+                        )
         if self.show:
             sys.stdout.flush()
 
     def _all(self):
-        """{(which, rank): _Stream}, all of stdout first; without those whose rank has not been started yet."""
+        """{(which, rank): _Stream}, all of stdout first; without those whose rank has not
+        been started yet."""
         if len(self.streams) < 2 * self.nproc:
             wanted = [(which, rank) for which in ("stdout", "stderr") for rank in range(self.nproc)]
             for attempt in glob.glob(f"{self.folder}/log/*/attempt_0"):
                 paths = {(which, rank): f"{attempt}/{rank}/{which}.log" for which, rank in wanted}
-                self.streams = {k: self.streams.get(k) or _Stream(p) for k, p in paths.items() if os.path.exists(p)}
+                self.streams = {
+                    k: self.streams.get(k) or _Stream(p)
+                    for k, p in paths.items()
+                    if os.path.exists(p)
+                }
         return self.streams
 
 
@@ -101,7 +110,10 @@ class _Stream:
         self.capped, self.pending = True, b""
         if room > 0:
             yield text[:room]
-        yield f"... (output capped: a rank may show {LIMIT:,} characters per launch. Print less, or return the data.)"
+        yield (
+            f"... (output capped: a rank may show {LIMIT:,} characters per launch. Print less, or "
+            f"return the data.)"
+        )
         self._drop()
 
     def _drop(self):

@@ -1,7 +1,9 @@
-"""What travels between the notebook and the ranks, as bytes: functions by value, tensors as their elements.
+"""What travels between the notebook and the ranks, as bytes: functions by value, tensors as their
+elements.
 
-A function keeps the name of the file that it was written in, which a verdict names; cloudpickle 3.1.3 and later write
-"<dynamic-code>" in its place. torch packs a tensor's storage as a file of its own, in ten times the time.
+A function keeps the name of the file that it was written in, which a verdict names; cloudpickle
+3.1.3 and later write "<dynamic-code>" in its place. torch packs a tensor's storage as a file of its
+own, in ten times the time.
 """
 
 import ctypes
@@ -31,10 +33,21 @@ def _tensor(elements, dtype, shape):
 
 
 def _is_plain(tensor):
-    """Do its elements, in order from `tensor.data_ptr()`, with their dtype and shape say all of it?"""
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    """Do its elements, in order from `tensor.data_ptr()`, with their dtype and
+    shape say all of it?"""
+    if (
+        type(tensor) is not torch.Tensor
+        or tensor.layout is not torch.strided
+        or tensor.device.type != "cpu"
+    ):
         return False
-    more = tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or vars(tensor)
+    more = (
+        tensor.requires_grad
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.is_quantized
+        or vars(tensor)
+    )
     return tensor.is_contiguous() and not more
 
 
@@ -47,7 +60,9 @@ class OnRanksAlone(TypeError):
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar = ChainMap({types.CodeType: _reduced}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar = ChainMap(
+        {types.CodeType: _reduced}, cloudpickle.Pickler.dispatch_table
+    )
 
     def __init__(self, buffer, to_notebook):
         super().__init__(buffer)
@@ -66,10 +81,12 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def dumps(thing, to_notebook: bool = False) -> bytes:
-    """`thing` as bytes, for `cloudpickle.load`. Raises what cloudpickle raises where something cannot be copied.
+    """`thing` as bytes, for `cloudpickle.load`. Raises what cloudpickle raises where something
+    cannot be copied.
 
-    to_notebook: tensors on a GPU arrive on the CPU, as a notebook must not open a context on every GPU to read a loss;
-        and what exists on ranks alone, such as a model with a process group, raises OnRanksAlone.
+    to_notebook: tensors on a GPU arrive on the CPU, as a notebook must not open a context on every
+        GPU to read a loss; and what exists on ranks alone, such as a model with a process group,
+        raises OnRanksAlone.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, to_notebook).dump(thing)

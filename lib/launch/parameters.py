@@ -14,11 +14,15 @@ from lib.ledger.inside import parameter_names
 WITHOUT = re.compile(r"Parameter indices which did not receive grad for rank (\d+): ([\d ]*\d)")
 ONE = re.compile(r"params\[(\d+)\] in this process")  # its shape differs between the ranks
 MORE = 8  # names; of more only some are said
-TRY = "Try: let every rank use every parameter in its loss, or give DistributedDataParallel find_unused_parameters=True"
+TRY = (
+    "Try: let every rank use every parameter in its loss, or give DistributedDataParallel "
+    "find_unused_parameters=True"
+)
 
 
 def with_names(text: str, trace) -> str:
-    """What an exception says, with names added. trace: its traceback, on which the DDP module is looked for."""
+    """What an exception says, with names added. trace: its traceback, on which the DDP
+    module is looked for."""
     if not WITHOUT.search(text) and not ONE.search(text):
         return text
     held = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace))
@@ -34,6 +38,9 @@ def with_names(text: str, trace) -> str:
         listed = f"{', '.join(said[:MORE])}{more} (indices {found[2]})"
         return f"Parameters without a gradient on rank {found[1]}: {listed}"
 
-    if found := WITHOUT.search(text):  # torch goes on with advice for those who do not know the names
+    # torch goes on with advice for those who do not know the names
+    if found := WITHOUT.search(text):
         return f"{text.partition('.')[0]}. {without(found)}. {TRY}"
-    return ONE.sub(lambda found: f"params[{found[1]}], {names.get(int(found[1]), '?')}, in this process", text)
+    return ONE.sub(
+        lambda found: f"params[{found[1]}], {names.get(int(found[1]), '?')}, in this process", text
+    )

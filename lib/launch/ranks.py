@@ -1,4 +1,5 @@
-"""One set of ranks that stay: its processes, what each says of itself, and whether it can be used again."""
+"""One set of ranks that stay: its processes, what each says of itself, and whether it can
+be used again."""
 
 import contextlib
 import glob
@@ -30,10 +31,13 @@ class Ranks:
         sets.append(self)  # from here on it will be ended, whatever comes
         for rank in range(nproc):
             os.mkfifo(f"{self.folder}/go{rank}")
-            self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))  # for both, so as not to wait for the rank
+            # for both, so as not to wait for the rank
+            self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))
         with open(f"{self.folder}/state", "wb") as file:
             file.write(worker.STATE.pack(worker.STARTING, 0, 0) * nproc)
-        self.agent = Agent(worker.main, (self.folder, choice, time.time_ns()), nproc, self.folder, server)
+        self.agent = Agent(
+            worker.main, (self.folder, choice, time.time_ns()), nproc, self.folder, server
+        )
         self.agent.start()
         self.busy = False
 
@@ -69,12 +73,14 @@ class Ranks:
             os.write(pipe, word)
 
     def states(self) -> list[tuple[int, int, int]]:
-        """[(what the rank says of itself, how many collectives it has called, groups it has made), ...]"""
+        """[(what the rank says of itself, how many collectives it has called,
+        groups it has made), ...]"""
         with open(f"{self.folder}/state", "rb") as file:
             return list(worker.STATE.iter_unpack(file.read()))
 
     def is_as_new(self, seconds: float) -> bool:
-        """Do all ranks rest, as they were before their first run? Waits so long for them to do so."""
+        """Do all ranks rest, as they were before their first run? Waits so long for
+        them to do so."""
         deadline, pause = time.monotonic() + seconds, 0.0005
         while True:
             words, calls, groups = zip(*self.states(), strict=True)
@@ -93,7 +99,9 @@ class Ranks:
         for path in glob.glob(f"{self.folder}/imported*"):
             with open(path) as file:
                 lines.update(file.read().splitlines())
-        return any(_changed(path) != int(when) for when, path in (line.split(" ", 1) for line in lines))
+        return any(
+            _changed(path) != int(when) for when, path in (line.split(" ", 1) for line in lines)
+        )
 
     def is_alive(self) -> bool:
         if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):

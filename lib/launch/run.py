@@ -22,7 +22,8 @@ from lib.ledger.book import lay_out
 from lib.ledger.match import audit
 from lib.ledger.read import Books, Ledger
 
-SLOW = (b"optim", b"fsdp")  # where a function names one of these, torch imports for seconds when it runs
+# where a function names one of these, torch imports for seconds when it runs
+SLOW = (b"optim", b"fsdp")
 ROOM = 1 << 16  # bytes that a run needs free: with less, its books and results cannot be written
 _said: set[tuple] = set()  # what this kernel's ranks have run on
 _packing = threading.RLock()  # what travels by value is a list that all threads share
@@ -34,8 +35,8 @@ class Results(list):
 
     ledger: what was sent, received and waited for (None when the ledger was off)
     output: [(rank, line), ...] that the ranks printed
-    warnings: what the audit found odd but cannot prove wrong; what a rank changed in its copy of the notebook's
-        variables, which stays on the rank
+    warnings: what the audit found odd but cannot prove wrong; what a rank changed in its copy of
+        the notebook's variables, which stays on the rank
     """
 
     ledger: Ledger | None
@@ -44,30 +45,36 @@ class Results(list):
 
 
 def run(
-    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False,
+    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True,
+    fresh: bool = False,
     seed: int = 0, **unknown,
 ) -> Results:  # fmt: skip
-    """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their results in rank order.
+    """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their
+    results in rank order.
 
-    fn and args travel by value, so a function typed into a notebook works, lambdas and all; what a rank changes in its
-    copies does not come back. On a rank, torch.distributed is initialised, and torch runs on one thread.
-    backend: "auto" is NCCL where there is one GPU per rank, else gloo on the CPU; "gloo", "nccl", "nccl-shared".
-    timeout: seconds from when all ranks have begun until a run that does not end is stopped and explained; what other
+    fn and args travel by value, so a function typed into a notebook works, lambdas and all; what a
+    rank changes in its copies does not come back. On a rank, torch.distributed is initialised, and
+    torch runs on one thread. backend: "auto" is NCCL where there is one GPU per rank, else gloo on
+    the CPU; "gloo", "nccl", "nccl-shared". timeout: seconds from when all ranks have begun until a
+    run that does not end is stopped and explained; what other
         programs on a busy machine keep from the ranks is not counted.
     ledger: keep the ranks' books (up to 200 microseconds per op; turn it off to measure time).
-    fresh: on new processes. Else on those of an earlier run, which are as they were before it (lib/launch/warm.py).
-    seed: the base seed of the generators of torch, numpy and Python. Each rank's are seeded from it and the rank, so
-        they differ between the ranks and are the same in every run; another seed gives other numbers.
+    fresh: on new processes. Else on those of an earlier run, which are as they were before it
+    (lib/launch/warm.py). seed: the base seed of the generators of torch, numpy and Python. Each
+    rank's are seeded from it and the rank, so
+        they differ between the ranks and are the same in every run; another seed gives other
+        numbers.
 
-    Raises RankError, naming rank, line and values, if a rank fails, if they deadlock, if their calls do not match, or
-    at the timeout; ValueError, TypeError or RuntimeError for what is wrong with the call. After any of these no process
-    of the run is left; all end with this one.
+    Raises RankError, naming rank, line and values, if a rank fails, if they deadlock, if their
+    calls do not match, or at the timeout; ValueError, TypeError or RuntimeError for what is wrong
+    with the call. After any of these no process of the run is left; all end with this one.
     """
     return _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, [*unknown], show=True)
 
 
 def capture(
-    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False,
+    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True,
+    fresh: bool = False,
     seed: int = 0, **unknown,
 ) -> Results:  # fmt: skip
     """Like `run`, but prints nothing; what the ranks printed is in the result's `output`."""
@@ -82,7 +89,11 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
             _say_once(choice)
         settings, packed = _settings(ledger, seed), _pack(fn, args)
         slow = any(word in packed for word in SLOW)
-        with alone.among_others(), _room_explained(), warm.taken(choice, nproc, fresh, slow) as ranks:
+        with (
+            alone.among_others(),
+            _room_explained(),
+            warm.taken(choice, nproc, fresh, slow) as ranks,
+        ):
             results = _run_on(ranks, settings + packed, timeout, ledger, show)
         if odd := ways_out.given_as_rank(fn, args, nproc):
             results.warnings.insert(0, odd)
@@ -101,10 +112,16 @@ def _settings(ledger, seed):
         folder = os.getcwd()
     except FileNotFoundError:
         raise short(RuntimeError(
-            "the working directory no longer exists, and ranks begin in it: change to one that does, "
-            "as in os.chdir(os.path.expanduser('~'))"
+            "the working directory no longer exists, and ranks begin in it: change to one that "
+            "does, as in os.chdir(os.path.expanduser('~'))"
         )) from None  # fmt: skip
-    settings = {"folder": folder, "path": sys.path, "argv": sys.argv, "ledger": ledger, "seed": seed}
+    settings = {
+        "folder": folder,
+        "path": sys.path,
+        "argv": sys.argv,
+        "ledger": ledger,
+        "seed": seed,
+    }
     return json.dumps(settings).encode() + b"\n"
 
 
@@ -116,8 +133,9 @@ def _room_explained():
         if error.errno != errno.ENOSPC:
             raise
         raise short(RuntimeError(
-            f"no space is left in {tempfile.gettempdir()}, where a run keeps what is sent, the books and the results: "
-            "make room there, or start Python with TMPDIR set to another folder"
+            f"no space is left in {tempfile.gettempdir()}, where a run keeps what is sent, the "
+            f"books and the results: make room there, or start Python with TMPDIR set to another "
+            "folder"
         )) from None  # fmt: skip
 
 
@@ -133,9 +151,12 @@ def _run_on(ranks, payload, timeout, ledger, show):
     if failure is not None:
         agent.kill()
     output.pump(final=True)
-    if failure is not None and shutil.disk_usage(folder).free < ROOM:  # whatever the ranks say, this is why
+    # whatever the ranks say, this is why
+    if failure is not None and shutil.disk_usage(folder).free < ROOM:
         raise OSError(errno.ENOSPC, "the folder of the run is full")
-    if failure is None and not all(os.path.exists(f"{folder}/result{rank}") for rank in range(nproc)):
+    if failure is None and not all(
+        os.path.exists(f"{folder}/result{rank}") for rank in range(nproc)
+    ):
         raise short(RuntimeError(f"the ranks could not be started: {agent.error!r}"))
     if failure is not None:
         failure.exit_codes = {rank: agent.exit_code(rank) for rank in failure.gone}
@@ -147,7 +168,8 @@ def _run_on(ranks, payload, timeout, ledger, show):
 
 
 def _guilty(failure):
-    """The ranks that ended by themselves. When one has, torch ends the others with SIGTERM, sooner than we may look."""
+    """The ranks that ended by themselves. When one has, torch ends the others with SIGTERM, sooner
+    than we may look."""
     by_themselves = [rank for rank in failure.gone if failure.exit_codes[rank] != -signal.SIGTERM]
     return by_themselves or failure.gone[:1]
 
@@ -174,8 +196,9 @@ def _loaded(file, rank):
         return cloudpickle.load(file)
     except Exception as error:
         raise short(TypeError(
-            f"what rank {rank} returned cannot be made again in the notebook ({type(error).__name__}: {error}). "
-            "Return tensors, numbers, strings, lists or dicts of them."
+            f"what rank {rank} returned cannot be made again in the notebook "
+            f"({type(error).__name__}: {error}). Return tensors, numbers, strings, lists or dicts "
+            "of them."
         )) from error  # fmt: skip
 
 
@@ -184,7 +207,8 @@ def _choose(backend, nproc):
         return backends.choose(backend, nproc)
     except (ValueError, RuntimeError) as error:
         raised_by = error.__traceback__.tb_next
-        if raised_by.tb_frame.f_code is backends.choose.__code__ and raised_by.tb_next is None:  # on purpose
+        # on purpose
+        if raised_by.tb_frame.f_code is backends.choose.__code__ and raised_by.tb_next is None:
             short(error)
         raise
 
@@ -198,8 +222,8 @@ def _check_call(fn, args, nproc, timeout, seed, unknown):
 def _wrong_call(fn, args, nproc, timeout, seed, unknown):
     if worker.rank_of_this_process is not None:
         return RuntimeError(
-            f"launch.run was called inside rank {worker.rank_of_this_process}: ranks do not launch ranks. "
-            "Call it from the notebook, and use dist.new_group for a smaller group."
+            f"launch.run was called inside rank {worker.rank_of_this_process}: ranks do not launch "
+            f"ranks. Call it from the notebook, and use dist.new_group for a smaller group."
         )
     if not callable(fn):
         return TypeError(ways_out.no_function(fn))
@@ -207,14 +231,18 @@ def _wrong_call(fn, args, nproc, timeout, seed, unknown):
         return TypeError(ways_out.unknown_names(unknown))
     if isinstance(nproc, bool) or not isinstance(nproc, int):
         return TypeError(
-            f"nproc={nproc!r} is a {type(nproc).__name__}; how many ranks? Use a whole number such as nproc=4"
+            f"nproc={nproc!r} is a {type(nproc).__name__}; how many ranks? Use a whole number such "
+            f"as nproc=4"
         )
     if nproc < 1:
         return ValueError(f"nproc={nproc}: a run needs at least one rank")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         return ValueError(f"timeout={timeout!r}: give a number of seconds above 0")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        return TypeError(f"seed={seed!r} is a {type(seed).__name__}; the base seed is a whole number such as seed=1")
+        return TypeError(
+            f"seed={seed!r} is a {type(seed).__name__}; the base seed is a whole number such as "
+            f"seed=1"
+        )
     wrong = ways_out.of_call(fn, args)
     return TypeError(wrong) if wrong else None
 
@@ -225,13 +253,21 @@ def _say_once(choice):
     if kind not in _said:
         print(choice.why)
         if _said:
-            print("(Other cells ran elsewhere: do not compare their times, nor random numbers without a seed.)")
+            print(
+                "(Other cells ran elsewhere: do not compare their times, nor random numbers "
+                "without a seed.)"
+            )
         _said.add(kind)
 
 
 def _pack(fn, args):
-    """fn and args as bytes; what the user's own modules define by value too, so that the ranks see what we see."""
-    modules = {sys.modules.get(getattr(thing, "__module__", None) or "") for thing in (fn, *args) if callable(thing)}
+    """fn and args as bytes; what the user's own modules define by value too, so that the
+    ranks see what we see."""
+    modules = {
+        sys.modules.get(getattr(thing, "__module__", None) or "")
+        for thing in (fn, *args)
+        if callable(thing)
+    }
     by_value = [module for module in modules if module is not None and _is_users(module)]
     with _packing:
         for module in by_value:
@@ -249,13 +285,26 @@ def _pack(fn, args):
 def _name_what_cannot_be_packed(fn, args):
     if line := ways_out.shell_line((fn, *args)):
         raise short(TypeError(
-            f"{line}\n  Lines with ! or % belong to the notebook, and a rank is a plain Python process. Put this one "
-            "into a cell of its own before launch.run, or use subprocess.run([...]) on the rank."
+            f"{line}\n  Lines with ! or % belong to the notebook, and a rank is a plain Python "
+            f"process. Put this one into a cell of its own before launch.run, or use "
+            "subprocess.run([...]) on the rank."
         )) from None  # fmt: skip
-    outside = "something that cannot be copied to another process (an open file, a lock, a generator, a figure)"
-    things = [(fn, getattr(fn, "__name__", repr(fn)), f"It uses {outside}; make that inside the function.")]
+    outside = (
+        "something that cannot be copied to another process (an open file, a lock, a generator, a "
+        "figure)"
+    )
+    things = [
+        (
+            fn,
+            getattr(fn, "__name__", repr(fn)),
+            f"It uses {outside}; make that inside the function.",
+        )
+    ]
     for position, arg in enumerate(args):
-        advice = "Send tensors, numbers, strings, functions, lists or dicts, and make the rest inside the function."
+        advice = (
+            "Send tensors, numbers, strings, functions, lists or dicts, and make the rest inside "
+            "the function."
+        )
         things.append((arg, f"argument {position} ({type(arg).__name__})", advice))
     for thing, name, advice in things:
         try:
@@ -268,6 +317,7 @@ def _name_what_cannot_be_packed(fn, args):
 def _is_users(module):
     name, file = module.__name__, getattr(module, "__file__", None)
     return (
-        name != "__main__" and name.split(".")[0] != "lib" and file is not None and "site-packages" not in file
+        name != "__main__" and name.split(".")[0] != "lib"
+        and file is not None and "site-packages" not in file
         and not file.startswith(os.path.dirname(multiprocessing.__path__[0]))
     )  # fmt: skip

@@ -2,8 +2,9 @@
 
     launch.as_script(train, "train.py")    ->    torchrun --nproc-per-node 4 train.py
 
-The file holds the function, the functions and values of the notebook that it uses, and the imports they need. What runs
-it is decorated with torch's @record, so that torchrun reports the traceback of the rank that raised.
+The file holds the function, the functions and values of the notebook that it uses, and the imports
+they need. What runs it is decorated with torch's @record, so that torchrun reports the traceback of
+the rank that raised.
 """
 
 import ast
@@ -28,7 +29,8 @@ TEMPLATE = '''"""{name}, as a script: {command}"""
 @record  # torchrun then shows the traceback of a rank that failed
 def {main}():
     backend.join()  # this rank's device and process group, by RANK, WORLD_SIZE, ... of torchrun
-    generators.seed({seed}, dist.get_rank())  # random numbers differ by rank, and are those of launch.run
+    generators.seed({seed}, dist.get_rank())  # random numbers differ by rank, and are those \
+of launch.run
     with ledger.record_to_dir():  # a book of what this rank sends, in $LEDGER_DIR, if that is set
         result = {name}({args})
         if result is not None:
@@ -52,10 +54,10 @@ NEEDED = {
 def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4, seed: int = 0) -> str:
     """Write fn(*args) as a file that torchrun runs, and return the command line that runs it.
 
-    args and the notebook's values that fn uses must be numbers, strings, or tuples, lists, dicts of them.
-    seed: the base seed, as of `launch.run`, which draws the same random numbers on as many ranks.
-    Raises TypeError, naming the value, for one that cannot be written down, for one that has a name which the script
-    needs itself (NEEDED), and for a function without source.
+    args and the notebook's values that fn uses must be numbers, strings, or tuples, lists, dicts of
+    them. seed: the base seed, as of `launch.run`, which draws the same random numbers on as many
+    ranks. Raises TypeError, naming the value, for one that cannot be written down, for one that has
+    a name which the script needs itself (NEEDED), and for a function without source.
     """
     if not isinstance(fn, types.FunctionType):
         raise TypeError(f"as_script writes a function, not {fn!r}")
@@ -71,9 +73,15 @@ def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4, seed: int = 0)
         main=main,
         seed=seed,
         command=command + os.path.basename(path),
-        imports="\n".join(sorted(set(imports.values()), key=lambda line: ("lib" in line, line[:4] == "from", line))),
+        imports="\n".join(
+            sorted(
+                set(imports.values()), key=lambda line: ("lib" in line, line[:4] == "from", line)
+            )
+        ),
         body="\n\n".join(pieces.values()),
-        args=", ".join(_literal(arg, f"argument {i} of {fn.__name__}") for i, arg in enumerate(args)),
+        args=", ".join(
+            _literal(arg, f"argument {i} of {fn.__name__}") for i, arg in enumerate(args)
+        ),
     )
     with open(path, "w") as file:
         file.write(text)
@@ -81,9 +89,11 @@ def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4, seed: int = 0)
 
 
 def _gather(fn, imports, pieces):
-    """Put the source of fn, and of all that it uses, into `imports` and `pieces`, what is used first."""
+    """Put the source of fn, and of all that it uses, into `imports` and `pieces`,
+    what is used first."""
     fn = inspect.unwrap(fn)
-    outer = [name for name in fn.__code__.co_freevars if name != "__class__"]  # super() in a method brings that one
+    # super() in a method brings that one
+    outer = [name for name in fn.__code__.co_freevars if name != "__class__"]
     if outer:
         raise TypeError(
             f"{fn.__name__} uses {', '.join(outer)} of the function around it; "
@@ -91,7 +101,9 @@ def _gather(fn, imports, pieces):
         )
     _refuse_needed(fn.__name__, fn)
     source = _source(fn)
-    _gather_names([*_names_outside_bodies(source), *_global_names(fn.__code__)], fn, imports, pieces)
+    _gather_names(
+        [*_names_outside_bodies(source), *_global_names(fn.__code__)], fn, imports, pieces
+    )
     pieces[fn.__name__] = source
 
 
@@ -134,8 +146,8 @@ def _gather_names(names, fn, imports, pieces):
 def _refuse_needed(name, value):
     if name in NEEDED and value is not NEEDED[name][0]:
         raise TypeError(
-            f"{name} is a {type(value).__name__} of yours, but in a script that name comes from `{NEEDED[name][1]}`: "
-            "give yours another name"
+            f"{name} is a {type(value).__name__} of yours, but in a script that name comes from "
+            f"`{NEEDED[name][1]}`: give yours another name"
         )
 
 
@@ -145,21 +157,33 @@ def _names_outside_bodies(source):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             outside = [*node.decorator_list, *getattr(node, "bases", [])]
             if isinstance(node, ast.FunctionDef):
-                outside += [d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
-            yield from (part.id for tree in outside for part in ast.walk(tree) if isinstance(part, ast.Name))
+                outside += [
+                    d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None
+                ]
+            yield from (
+                part.id for tree in outside for part in ast.walk(tree) if isinstance(part, ast.Name)
+            )
 
 
 def _methods(cls):
     """The plain functions of a class, without what decorators put around them."""
     for member in vars(cls).values():
-        member = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
-        if isinstance(member, types.FunctionType) and member.__qualname__.startswith(f"{cls.__qualname__}."):
+        member = inspect.unwrap(
+            getattr(member, "fget", None) or getattr(member, "__func__", member)
+        )
+        if isinstance(member, types.FunctionType) and member.__qualname__.startswith(
+            f"{cls.__qualname__}."
+        ):
             yield member
 
 
 def _global_names(code):
     """The globals that the code reads (its co_names hold the names of attributes too)."""
-    yield from (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    yield from (
+        step.argval
+        for step in dis.get_instructions(code)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    )
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             yield from _global_names(const)
@@ -182,18 +206,26 @@ def _source(thing):
     try:
         return textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
-        raise TypeError(f"the source of {thing.__name__} cannot be found; define it in a cell or a file") from None
+        raise TypeError(
+            f"the source of {thing.__name__} cannot be found; define it in a cell or a file"
+        ) from None
 
 
 def _class_source(cls):
-    """`inspect` finds a class by its module's file, and a notebook has none; but each method knows its cell."""
+    """`inspect` finds a class by its module's file, and a notebook has none; but each
+    method knows its cell."""
     for method in _methods(cls):
         text = "".join(linecache.getlines(method.__code__.co_filename))
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                return textwrap.dedent("".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno]))
-    raise TypeError(f"the source of class {cls.__name__} cannot be found; give it a method, and define it in a cell")
+                return textwrap.dedent(
+                    "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+                )
+    raise TypeError(
+        f"the source of class {cls.__name__} cannot be found; give it a method, and define it in a "
+        f"cell"
+    )
 
 
 def _literal(value, what):

@@ -1,12 +1,13 @@
 """The processes that ranks are forked from: each has imported torch once, and nothing of lib.
 
-    the kernel's first launch    waits for a server that has imported `PRELOAD`
-    soon after, beside nothing   a second one imports what takes as long again, `LATER`; ranks then come from it. At
+    the kernel's first launch   waits for a server that has imported `PRELOAD`
+    soon after, beside nothing  a second one imports what takes as long again, `LATER`; ranks then
+                                come from it. At
                                  once, if a run names an optimizer, or has imported of that itself
 
-A fresh interpreter takes seconds to import torch, and a kernel that has run torch's threads cannot fork. Of lib nothing
-is imported before a rank is made, so that an edit to it is seen. See multiprocessing's forkserver; a program that uses
-that itself has its own, beside ours.
+A fresh interpreter takes seconds to import torch, and a kernel that has run torch's threads cannot
+fork. Of lib nothing is imported before a rank is made, so that an edit to it is seen. See
+multiprocessing's forkserver; a program that uses that itself has its own, beside ours.
 """
 
 import contextlib
@@ -18,20 +19,24 @@ from multiprocessing import forkserver, resource_tracker, spawn
 
 PRELOAD = ["torch", "cloudpickle", "torch.distributed.elastic.agent.server.local_elastic_agent"]
 LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
-AT_ONCE = False  # the first server imports that, too: where many launches come, and none of them is waited for
+# the first server imports that, too: where many launches come, and none of them is waited for
+AT_ONCE = False
 
 
 class Server:
-    """A process that forks ranks when asked. It ends with this process, however that ends, once it has imported."""
+    """A process that forks ranks when asked. It ends with this process, however that ends,
+    once it has imported."""
 
     def __init__(self, modules: list[str], loaded: bool = False):
-        """loaded: ranks may be forked from it, though the first may have to wait until it has imported `modules`."""
+        """loaded: ranks may be forked from it, though the first may have to wait until it has
+        imported `modules`."""
         self.modules, self.loaded = modules, loaded
         self.server = forkserver.ForkServer()
         self.server.set_forkserver_preload(modules)
 
     def start(self) -> None:
-        """With SIGINT blocked, which it passes on to the ranks: the stop button must not hit it while it imports."""
+        """With SIGINT blocked, which it passes on to the ranks: the stop button must not hit it
+        while it imports."""
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -52,7 +57,8 @@ class Server:
             self.server._stop()
 
     def forget(self) -> None:
-        """In a process that was forked from this one: the server is its parent's, and must not live on with it."""
+        """In a process that was forked from this one: the server is its parent's, and must
+        not live on with it."""
         if self.server._forkserver_alive_fd is not None:
             os.close(self.server._forkserver_alive_fd)
         self.server = forkserver.ForkServer()
@@ -60,7 +66,8 @@ class Server:
 
 @contextlib.contextmanager
 def processes_from(server: Server):
-    """Inside, processes that this thread starts with multiprocessing's forkserver are forked from `server`."""
+    """Inside, processes that this thread starts with multiprocessing's forkserver are
+    forked from `server`."""
     _here.server = server
     try:
         yield
@@ -69,8 +76,11 @@ def processes_from(server: Server):
 
 
 _here = threading.local()
-_starting = threading.Lock()  # no fork meanwhile: the new process would hold a pipe open that nobody knows of
-os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
+# no fork meanwhile: the new process would hold a pipe open that nobody knows of
+_starting = threading.Lock()
+os.register_at_fork(
+    before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
+)
 _connect, _prepare, _clean = (
     forkserver.connect_to_new_process, spawn.get_preparation_data, multiprocessing.process._cleanup
 )  # fmt: skip
@@ -87,8 +97,9 @@ def _connect_to_new_process(fds):
 def _preparation_data(name):
     """What multiprocessing tells a new process; of ours, without the main module.
 
-    Else every rank would run the user's script again up to its `if __name__ == "__main__":`, and a script without one
-    would launch ranks that launch ranks. Functions of the main module travel by value.
+    Else every rank would run the user's script again up to its `if __name__ == "__main__":`, and a
+    script without one would launch ranks that launch ranks. Functions of the main module travel by
+    value.
     """
     data = _prepare(name)
     if _ours():
@@ -98,8 +109,8 @@ def _preparation_data(name):
 
 
 def _cleanup():
-    """multiprocessing looks at all processes before it starts one. A rank is looked at by its own agent alone: of two
-    that see its end at once, one reads 255 for its exit code."""
+    """multiprocessing looks at all processes before it starts one. A rank is looked at by its own
+    agent alone: of two that see its end at once, one reads 255 for its exit code."""
     if not _ours():
         _clean()
 

@@ -1,24 +1,28 @@
-"""A script of `as_script` as a Slurm job: torchrun once on each node, and the nodes meet at the first of them.
+"""A script of `as_script` as a Slurm job: torchrun once on each node, and the nodes meet at the
+first of them.
 
     launch.as_script(train, "train.py")
-    launch.as_slurm("train.py", "train.sbatch", nodes=2, nproc_per_node=8)    ->    sbatch train.sbatch
+    launch.as_slurm("train.py", "train.sbatch", nodes=2, nproc_per_node=8)   ->  sbatch train.sbatch
 
-    sbatch --> node 0: train.sbatch --> srun --+--> node 0: torchrun --> ranks 0 to 7      hosts the meeting place
+    sbatch --> node 0: train.sbatch --> srun --+--> node 0: torchrun --> ranks 0 to 7  meeting place
                                                +--> node 1: torchrun --> ranks 8 to 15
 
-    what dies        who starts it again                                          from
-    a rank           torchrun, on all nodes, --max-restarts times                 the last whole checkpoint
-    a node           Slurm puts the whole job back into its queue (--requeue)     the last whole checkpoint
+    what dies   who starts it again                                        from
+    a rank      torchrun, on all nodes, --max-restarts times               the last whole checkpoint
+    a node      Slurm puts the whole job back into its queue (--requeue)   the last whole checkpoint
 
-Nobody gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers those who come. With
-the other one, "static" (--node-rank), a node learns of a death elsewhere only when its own ranks fail over it.
+Nobody gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers
+those who come. With the other one, "static" (--node-rank), a node learns of a death elsewhere only
+when its own ranks fail over it.
 
-Before torchrun starts, every node connects to every other one at its NodeAddr, the address by which Slurm itself
-reaches it. Without that, torchrun would look for a name that nobody knows in silence, and give up after a minute.
+Before torchrun starts, every node connects to every other one at its NodeAddr, the address by which
+Slurm itself reaches it. Without that, torchrun would look for a name that nobody knows in silence,
+and give up after a minute.
 
-Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine (tests/slurm.py): two ranks on
-each, over gloo, with a rank killed and with a node set down. The jobs have not run on several machines, on GPUs, or
-with Slurm's control groups (proctrack/cgroup, task/cgroup).
+Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine
+(tests/slurm.py): two ranks on each, over gloo, with a rank killed and with a node set down. The
+jobs have not run on several machines, on GPUs, or with Slurm's control groups (proctrack/cgroup,
+task/cgroup).
 """
 
 import os
@@ -35,7 +39,8 @@ TEMPLATE = """\
 #SBATCH --open-mode=append
 #SBATCH --output={name}-%j.out
 
-# {name} on {nodes} nodes, {nproc_per_node} ranks on each. Submit it where `torchrun` is on your PATH:
+# {name} on {nodes} nodes, {nproc_per_node} ranks on each. Submit it where `torchrun` is on your \
+PATH:
 #     sbatch {file}
 # What you add on the command line counts more than the lines above:
 #     sbatch --nodes=4 --partition=... {file}
@@ -57,10 +62,13 @@ export NODES FIRST PORT=$((20000 + SLURM_JOB_ID % 10000))
 
 reach() {{  # Any node may have to reach any other. A refusal will do: torchrun does not listen yet.
     while read -r NAME ADDRESS; do
-        SAID=$(LC_ALL=C timeout 10 bash -c ": < /dev/tcp/$ADDRESS/$PORT" 2>&1) || [[ $SAID == *refused* ]] || {{
+        SAID=$(LC_ALL=C timeout 10 bash -c ": < /dev/tcp/$ADDRESS/$PORT" 2>&1) \
+|| [[ $SAID == *refused* ]] || {{
             SAID=$(head -n 1 <<< "${{SAID:-no answer within 10 s}}")
-            echo "$SLURMD_NODENAME cannot reach $NAME at its NodeAddr $ADDRESS, port $PORT: ${{SAID##*: }}." \\
-                "$SLURMD_NODENAME has to resolve that name (DNS, /etc/hosts), and ports between the nodes have" \\
+            echo "$SLURMD_NODENAME cannot reach $NAME at its NodeAddr $ADDRESS, port $PORT: \
+${{SAID##*: }}." \\
+                "$SLURMD_NODENAME has to resolve that name (DNS, /etc/hosts), and ports between \
+the nodes have" \\
                 "to be open. Or submit the job again with --exclude=$SLURMD_NODENAME." >&2
             return 1
         }}
@@ -72,7 +80,8 @@ srun bash -c "$(declare -f reach); reach"
 # the others.
 srun --kill-on-bad-exit=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-{nproc_per_node}}}" bash -c '
     read -r _ OWN < <(grep "^$SLURMD_NODENAME " <<< "$NODES")
-    exec torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {nproc_per_node} --max-restarts {max_restarts} \\
+    exec torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {nproc_per_node} \
+--max-restarts {max_restarts} \\
         --rdzv-backend c10d --rdzv-endpoint "$FIRST:$PORT" --rdzv-id "$SLURM_JOB_ID" \\
         --rdzv-conf "is_host=$((SLURM_NODEID == 0))" --local-addr "$OWN" "$SCRIPT"
 '
@@ -81,24 +90,31 @@ srun --kill-on-bad-exit=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-{nproc_per_no
 
 def as_slurm(
     script: str | os.PathLike, path: str | os.PathLike, nodes: int, nproc_per_node: int,
-    gpus_per_node: int = 0, max_restarts: int = 3, time: str = "01:00:00", ledger_dir: str | os.PathLike | None = None,
+    gpus_per_node: int = 0, max_restarts: int = 3, time: str = "01:00:00",
+    ledger_dir: str | os.PathLike | None = None,
 ) -> str:  # fmt: skip
-    """Write an sbatch file that runs `script`, a file of `as_script`, and return the command that submits it.
+    """Write an sbatch file that runs `script`, a file of `as_script`, and return the command that
+    submits it.
 
-    script: on a file system that all nodes see, like the checkpoints it writes. nproc_per_node: ranks on each node.
-    gpus_per_node: asked of Slurm; 0 asks for none. max_restarts: how often torchrun starts all ranks again.
-    time: the limit, as Slurm writes it. ledger_dir: where a job keeps its ranks' books, in a folder named after it.
-    Raises FileNotFoundError for a script that is not there, ValueError for fewer than 1 node or rank.
+    script: on a file system that all nodes see, like the checkpoints it writes. nproc_per_node:
+    ranks on each node. gpus_per_node: asked of Slurm; 0 asks for none. max_restarts: how often
+    torchrun starts all ranks again. time: the limit, as Slurm writes it. ledger_dir: where a job
+    keeps its ranks' books, in a folder named after it. Raises FileNotFoundError for a script that
+    is not there, ValueError for fewer than 1 node or rank.
     """
     script, path = os.path.abspath(script), os.fspath(path)
     if not os.path.isfile(script):
-        raise FileNotFoundError(f"{script} is not there: write it first, launch.as_script(fn, {script!r}, ...)")
+        raise FileNotFoundError(
+            f"{script} is not there: write it first, launch.as_script(fn, {script!r}, ...)"
+        )
     if nodes < 1 or nproc_per_node < 1:
         raise ValueError(f"{nodes} nodes of {nproc_per_node} ranks: a job needs at least 1 of each")
     text = TEMPLATE.format(
-        name=os.path.splitext(os.path.basename(script))[0], file=os.path.basename(path), script=shlex.quote(script),
+        name=os.path.splitext(os.path.basename(script))[0], file=os.path.basename(path),
+        script=shlex.quote(script),
         gpus=f"#SBATCH --gpus-per-node={gpus_per_node}\n" if gpus_per_node else "",
-        ledger=f'export LEDGER_DIR={shlex.quote(os.path.abspath(ledger_dir))}/"$SLURM_JOB_ID"\n' if ledger_dir else "",
+        ledger=f'export LEDGER_DIR={shlex.quote(os.path.abspath(ledger_dir))}/"$SLURM_JOB_ID"\n'
+        if ledger_dir else "",
         nodes=nodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts, time=time,
     )  # fmt: skip
     with open(path, "w") as file:

@@ -1,6 +1,8 @@
-"""Where a rank is: its stack, which Python's faulthandler writes into a file, on SIGUSR1 and when the rank crashes.
+"""Where a rank is: its stack, which Python's faulthandler writes into a file, on SIGUSR1 and when
+the rank crashes.
 
-The handler works at the level of C: also while the main thread is inside a call that never returns to Python.
+The handler works at the level of C: also while the main thread is inside a call that never returns
+to Python.
 """
 
 import contextlib
@@ -17,21 +19,29 @@ from lib.ledger import source
 ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-BELOW = (LIB + "launch", LIB + "ledger", LIB + "peers.py")  # between a call of the user's and torch's
+# between a call of the user's and torch's
+BELOW = (
+    LIB + "launch",
+    LIB + "ledger",
+    LIB + "peers.py",
+)
 GROUP = ("new_group", "init_process_group")  # torch's functions that make one
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
 
 
 def ask(folder: str, pids: dict[int, int]) -> dict[int, Frames]:
-    """The stack of each rank's main thread, now. pids: of the ranks that run; one that does not answer has none."""
+    """The stack of each rank's main thread, now. pids: of the ranks that run; one that does not
+    answer has none."""
     paths = {rank: f"{folder}/stack{rank}" for rank in pids}
     starts = {rank: os.path.getsize(path) for rank, path in paths.items() if os.path.exists(path)}
     for rank in starts:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pids[rank], signal.SIGUSR1)
     sizes, before, asked = dict(starts), None, now()
-    while now() - asked < ANSWER and not (sizes == before and all(sizes[rank] > starts[rank] for rank in starts)):
+    while now() - asked < ANSWER and not (
+        sizes == before and all(sizes[rank] > starts[rank] for rank in starts)
+    ):
         time.sleep(0.05)
         before, sizes = sizes, {rank: os.path.getsize(paths[rank]) for rank in starts}
     return {rank: _frames(paths[rank], start) for rank, start in starts.items()}
@@ -53,12 +63,14 @@ def _frames(path, start):
 
 
 def _parse(text):
-    main = text.split("Current thread 0x")[-1].partition("Current thread's C stack")[0]  # Python 3.14 adds that one
+    # Python 3.14 adds that one
+    main = text.split("Current thread 0x")[-1].partition("Current thread's C stack")[0]
     return [(file, int(line), function) for file, line, function in FRAME.findall(main)]
 
 
 def is_blocked(frames: Frames) -> bool:
-    """Is the rank inside a torch call, or inside a wait of one of lib's collectives or of the ledger?"""
+    """Is the rank inside a torch call, or inside a wait of one of lib's collectives
+    or of the ledger?"""
     inner = next((f for f in frames if not f[0].endswith("threading.py")), None)
     return inner is not None and inner[0].startswith((TORCH, LIB + "collectives", LIB + "ledger"))
 

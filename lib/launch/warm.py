@@ -1,12 +1,14 @@
-"""Ranks that stay: a set of processes that have joined a group does run after run, asleep in between.
+"""Ranks that stay: a set of processes that have joined a group does run after run, asleep in
+between.
 
-    taken      the set for this backend and this many ranks: one that rests, or a new one. After a run that ended well
-               it rests again; else it is ended
-    keeper     a thread; when no run goes on it ends sets that their run left changed, and has one ready of the kind
+    taken   the set for this backend and this many ranks: one that rests, or a new one. After a run
+            that ended well it rests again; else it is ended
+    keeper  a thread; when no run goes on it ends sets that their run left changed, and has one
+            ready of the kind
                that was used last
 
-Sets end, too, when memory gets short (the oldest first), after `IDLE` seconds, when a file of lib has changed, and with
-this process. On GPUs there is one set at a time.
+Sets end, too, when memory gets short (the oldest first), after `IDLE` seconds, when a file of lib
+has changed, and with this process. On GPUs there is one set at a time.
 """
 
 import atexit
@@ -22,7 +24,11 @@ from lib.backend import Choice
 from lib.launch import leftovers
 from lib.launch import server as servers
 from lib.launch.agent import signal_to
-from lib.launch.errors import GRADED  # then each exercise has ranks of its own, and nothing is made ahead
+
+# then each exercise has ranks of its own, and nothing is made ahead
+from lib.launch.errors import (
+    GRADED,
+)
 from lib.launch.ranks import Ranks, kind_of, leaving
 from lib.launch.ranks import sets as _sets
 from lib.launch.server import Server
@@ -30,11 +36,13 @@ from lib.launch.server import Server
 IDLE = 1800.0  # seconds that a set may rest
 IDLE_ON_GPU = 300.0  # the same, where it keeps memory of GPUs
 SETTLE = 10.0  # seconds that ranks may take to put back what a run has changed
-QUIET = 2.0  # seconds without a run before the second server is made: a program that soon ends does without
+# seconds without a run before the second server is made: a program that soon ends does without
+QUIET = 2.0
 COME = 120.0  # seconds that a set made ahead of a run may take to join
 PER_RANK = 100 << 20  # bytes that a rank takes, until one has been measured
 SHARE = 0.5  # of the memory that is free, a new set may take at most so much
-UNATTENDED = os.environ.get("LAB_STATIC") == "1"  # a notebook is run from top to bottom, to be stored or compared
+# a notebook is run from top to bottom, to be stored or compared
+UNATTENDED = os.environ.get("LAB_STATIC") == "1"
 
 one_at_a_time = threading.RLock()  # a run, or a change to the sets
 reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
@@ -44,9 +52,11 @@ _last: tuple[Choice, int] | None = None  # what ran last: a set for the like is 
 
 @contextlib.contextmanager
 def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = False):
-    """A set for one run. If the run fails, or is interrupted, the set is ended. fresh: a new one, ended in any case.
+    """A set for one run. If the run fails, or is interrupted, the set is ended. fresh: a new one,
+    ended in any case.
 
-    slow_import: the run is likely to import what the second server has imported; ranks then come from that one.
+    slow_import: the run is likely to import what the second server has imported; ranks then come
+    from that one.
     """
     global _last
     with one_at_a_time:
@@ -65,7 +75,8 @@ def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = F
 
 
 def prepare(on_gpus: bool) -> None:
-    """Let the first server begin to import before a run waits for it. Not where graded: nothing is made ahead there."""
+    """Let the first server begin to import before a run waits for it. Not where graded: nothing is
+    made ahead there."""
     with one_at_a_time:
         if not _servers and not GRADED:
             _first(on_gpus)
@@ -77,7 +88,9 @@ def _take(choice, nproc, fresh):
     _pause(signal.SIGSTOP)
     _end(ranks for ranks in _sets if ranks.is_outdated())
     kind = kind_of(choice, nproc)
-    found = next((r for r in _sets if r.kind == kind and r.server.loaded and not (fresh and r.runs)), None)
+    found = next(
+        (r for r in _sets if r.kind == kind and r.server.loaded and not (fresh and r.runs)), None
+    )
     if found is not None and not (found.is_as_new(SETTLE) if found.runs else found.is_alive()):
         _give_up(found)
         found = None
@@ -104,7 +117,8 @@ def end_all() -> None:
 
 
 def resting() -> set[int]:
-    """The process ids of the ranks that rest, or are made ready for a run. Other ranks of this process must not be."""
+    """The process ids of the ranks that rest, or are made ready for a run. Other ranks of this
+    process must not be."""
     return {pid for ranks in _sets if not ranks.busy for pid in ranks.agent.pids()}
 
 
@@ -126,7 +140,8 @@ def _lack_later():
 
 
 def _load_now():
-    """Runs need what the second server imports: from now on ranks come from it, though the first wait until it has."""
+    """Runs need what the second server imports: from now on ranks come from it, though the first
+    wait until it has."""
     if not _servers or _lack_later():
         _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
     if not _servers[-1].loaded:
@@ -166,7 +181,8 @@ def _server(choice):
 
 
 def _first(on_gpus):
-    # Nobody waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context costs more.
+    # Nobody waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context
+    # costs more.
     at_once = servers.AT_ONCE or UNATTENDED or GRADED or on_gpus
     _servers.append(Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True))
 
@@ -174,7 +190,9 @@ def _first(on_gpus):
 def _pause(number):
     """Stop or continue what is being made ahead: it must not run beside a measurement."""
     for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
-        signal_to([pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number)
+        signal_to(
+            [pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number
+        )
 
 
 class _Keeper(threading.Thread):
@@ -193,7 +211,15 @@ class _Keeper(threading.Thread):
         global _last
         while not leaving.is_set():
             coming = any(not ranks.server.loaded for ranks in _sets)
-            self.asked.wait(0.1 if coming else QUIET if _sets and self.lacks_later() else 30.0 if _sets else None)
+            self.asked.wait(
+                0.1
+                if coming
+                else QUIET
+                if _sets and self.lacks_later()
+                else 30.0
+                if _sets
+                else None
+            )
             self.asked.clear()
             with one_at_a_time:
                 if not leaving.is_set():
@@ -227,7 +253,8 @@ class _Keeper(threading.Thread):
         return _lack_later() and not self.given_up
 
     def load_later(self):
-        """Make the second server, and a set from it; once that rests, what came from the first is replaced."""
+        """Make the second server, and a set from it; once that rests, what came from the
+        first is replaced."""
         quiet = all(time.monotonic() - ranks.used > QUIET for ranks in _sets)
         if self.lacks_later() and quiet:
             _servers.append(Server([*servers.PRELOAD, *servers.LATER]))

@@ -1,25 +1,29 @@
 """The parent's watch over running ranks: finished, failed, deadlocked, or out of time.
 
-    state       is entered when                              and ends with
-    --------    -----------------------------------------    ---------------------------------------------------------
-    starting    the ranks are launched                       "no start", when not every rank has begun after 5 minutes
-    running     all have begun; any book changes             (the time runs: from when all have begun, without what a
-                                                             busy machine kept from the ranks)
-    quiet       no book has changed for 0.1 s                "deadlock", if the books prove one
-    stalled     nor since, and every rank has been idle      "no progress", if each is inside torch or a wait of lib:
-                for 2 s                                      blocked below Python, as in DDP's reducer
-    quiet       on GPUs, where a host that waits spins, and  "no progress", if the books prove a deadlock when the ranks
-                is never idle: nor since for 10 s            whose stack has not moved wait for their GPU
-    patient     ... but the machine can be to blame: a       "no progress", if every rank has been idle for 10 s
-                rank makes a group, or is in an op that
-                all it needs have called
-    over        all have returned                            nothing
+    state     is entered when                            and ends with
+    --------  -----------------------------------------  -------------------------------------------
+    starting  the ranks are launched                     "no start", when not every rank has begun
+                                                         after 5 minutes
+    running   all have begun; any book changes           (the time runs: from when all have begun,
+                                                         without what a busy machine kept from the
+                                                         ranks)
+    quiet     no book has changed for 0.1 s              "deadlock", if the books prove one
+    stalled   nor since, and every rank has been idle    "no progress", if each is inside torch or a
+              for 2 s                                    wait of lib: blocked below Python, as in
+                                                         DDP's reducer
+    quiet     on GPUs, where a host that waits spins,    "no progress", if the books prove a
+              and is never idle: nor since for 10 s      deadlock when the ranks whose stack has not
+                                                         moved wait for their GPU
+    patient   ... but the machine can be to blame: a     "no progress", if every rank has been idle
+              rank makes a group, or is in an op that    for 10 s
+              all it needs have called
+    over      all have returned                          nothing
 
-    in each     a rank raised, called exit, or is gone       "failed", at once
-    in the middle four: the time is over                     "timeout", with the line that each rank is at
+    in each   a rank raised, called exit, or is gone     "failed", at once
+    in the middle four: the time is over                 "timeout", with the line where each rank is
 
-A slow but correct program is never blamed: a rank that computes, sleeps or reads ends none of these states. What the
-machine keeps from the ranks (cpu_time.py) counts up to 5 minutes.
+A slow but correct program is never blamed: a rank that computes, sleeps or reads ends none of these
+states. What the machine keeps from the ranks (cpu_time.py) counts up to 5 minutes.
 """
 
 import time
@@ -35,10 +39,14 @@ from lib.ledger.verdict import find_waits, is_deadlock
 LOOK = 0.01  # seconds between two looks; less at first, for a run may take milliseconds
 STABLE = 0.1  # seconds without a change in any book before it is judged
 STALL = 2.0  # seconds without processor time, for ranks blocked below Python
-PATIENCE = 10.0  # the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
-START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
+# the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
+PATIENCE = 10.0
+# seconds until every rank has begun; on a busy machine that is not the function's fault
+START = 300.0
 KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the timeout does not count
-GRACE = 1.0  # seconds at most between the first failure and the look at the others, for those that are not asleep
+# seconds at most between the first failure and the look at the others, for those that are not
+# asleep
+GRACE = 1.0
 
 
 @dataclass
@@ -52,14 +60,16 @@ class Failure:
     seconds: float  # that were allowed, or without progress
     heads: list[Head]
     ledger: Ledger
-    gone: list[int]  # ranks whose process had ended before its function returned, the first to be seen in front
+    # ranks whose process had ended before its function returned, the first to be seen in front
+    gone: list[int]
     busy: dict[int, str]  # rank -> what it does, and the user's line that it is at
     elapsed: float = 0.0  # seconds by the clock since all had begun
     exit_codes: dict[int, int | None] = field(default_factory=dict)
 
 
 def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure | None:
-    """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still alive; else None."""
+    """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still
+    alive; else None."""
     watched, pause = _Watch(agent, books, timeout, ledger), 0.0005
     while watched.look() != "over" and not agent.has_ended:
         time.sleep(pause)
@@ -83,7 +93,8 @@ class _Watch:
         self.state = "starting"
 
     def look(self) -> str:
-        """One look at the ranks; returns the state it ends in, "over" when there is nothing more to wait for."""
+        """One look at the ranks; returns the state it ends in, "over" when there is nothing
+        more to wait for."""
         self.state = self._looked(self.books.heads())
         return self.state
 
@@ -94,14 +105,20 @@ class _Watch:
             return self._starting(heads)
         if all(head.state == RETURNED for head in heads):
             return "over"
-        self.spent += self.cpu_time.sample({head.rank: head.pid for head in heads if head.state == RUNNING})
+        self.spent += self.cpu_time.sample(
+            {head.rank: head.pid for head in heads if head.state == RUNNING}
+        )
         signature, entered = _signature(heads), self.state
         if signature != self.signature:
             self.signature, self.changed, entered = signature, now(), "running"
             self.cpu_time.reset()
         if self.ledger:
-            entered = {"running": self._running, "quiet": self._quiet, "patient": self._patient}[entered](heads)
-        if entered != "over" and (self.spent > self.timeout or now() - self.began > self.timeout + KEPT):
+            entered = {"running": self._running, "quiet": self._quiet, "patient": self._patient}[
+                entered
+            ](heads)
+        if entered != "over" and (
+            self.spent > self.timeout or now() - self.began > self.timeout + KEPT
+        ):
             return self._over("timeout", heads, self.timeout)
         return entered
 
@@ -124,16 +141,24 @@ class _Watch:
         return self._spinning(heads) if self.on_gpus and now() - self.looked > STALL else "quiet"
 
     def _spinning(self, heads):
-        """Another look, every STALL, at the stacks of ranks that are not idle: a host that waits for its GPU spins.
+        """Another look, every STALL, at the stacks of ranks that are not idle: a host that waits
+        for its GPU spins.
 
-        One whose GPU computes does so, too. It is not blamed: an op of its own would have to lack a rank that waits
-        for it, and those ranks' stacks must not move for PATIENCE.
+        One whose GPU computes does so, too. It is not blamed: an op of its own would have to lack a
+        rank that waits for it, and those ranks' stacks must not move for PATIENCE.
         """
         self.looked, before = now(), self.spins
         running = {head.rank: head.pid for head in heads if head.state == RUNNING}
         busy = {rank for rank, pid in running.items() if linux.state(pid) == "R"}
-        seen = {rank: f for rank, f in self._stacks(heads).items() if rank in busy or stacks.is_blocked(f)}
-        self.spins = {r: before[r] if r in before and before[r][0] == f else (f, self.looked) for r, f in seen.items()}
+        seen = {
+            rank: f
+            for rank, f in self._stacks(heads).items()
+            if rank in busy or stacks.is_blocked(f)
+        }
+        self.spins = {
+            r: before[r] if r in before and before[r][0] == f else (f, self.looked)
+            for r, f in seen.items()
+        }
         waits = {rank for rank, (_, since) in self.spins.items() if self.looked - since > PATIENCE}
         if waits and is_deadlock(self.books.read(), heads, waits) and self._unchanged():
             return self._over("no progress", heads, PATIENCE)
@@ -143,8 +168,11 @@ class _Watch:
         """Idle for STALL: blocked for good, or perhaps kept by the machine."""
         ledger, stack = self.books.read(), self._stacks(heads)
         waits = find_waits(ledger, heads)
-        # A message whose sender has returned without waiting for it may be lost: patience does not bring it.
-        lost = any(entry.owed for head in heads if head.state == RETURNED for entry in ledger.of(head.rank))
+        # A message whose sender has returned without waiting for it may be lost: patience does not
+        # bring it.
+        lost = any(
+            entry.owed for head in heads if head.state == RETURNED for entry in ledger.of(head.rank)
+        )
         under_way = any(not wait.awaited for wait in waits.values()) and not lost
         if under_way or any(map(stacks.is_connecting, stack.values())):
             return "patient"
@@ -153,18 +181,24 @@ class _Watch:
     def _patient(self, heads):
         if not self.cpu_time.idle(PATIENCE):
             return "patient"
-        return self._no_progress(heads, find_waits(self.books.read(), heads), self._stacks(heads), PATIENCE)
+        return self._no_progress(
+            heads, find_waits(self.books.read(), heads), self._stacks(heads), PATIENCE
+        )
 
     def _no_progress(self, heads, waits, stack, seconds):
         running = [rank for rank, head in enumerate(heads) if head.state == RUNNING]
-        sure = all(stacks.is_blocked(stack.get(r, [])) or (r in waits and waits[r].for_certain) for r in running)
+        sure = all(
+            stacks.is_blocked(stack.get(r, [])) or (r in waits and waits[r].for_certain)
+            for r in running
+        )
         if waits and sure and self._unchanged():
             return self._over("no progress", heads, seconds)
         self.cpu_time.reset()
         return "quiet"
 
     def _unchanged(self):
-        """Does all that was read belong to one moment? Books are read one by one, and on a busy machine ranks go on."""
+        """Does all that was read belong to one moment? Books are read one by one, and on a busy
+        machine ranks go on."""
         return _signature(self.books.heads()) == self.signature
 
     def _failed(self, heads):
@@ -175,18 +209,24 @@ class _Watch:
         return "over"
 
     def _over(self, kind, heads, seconds=0.0):
-        doing = {rank: _doing(heads[rank].pid, frames) for rank, frames in self._stacks(heads).items()}
+        doing = {
+            rank: _doing(heads[rank].pid, frames) for rank, frames in self._stacks(heads).items()
+        }
         elapsed = now() - self.began
-        self.failure = Failure(kind, seconds, self.books.heads(), self.books.read(), [], doing, elapsed)
+        self.failure = Failure(
+            kind, seconds, self.books.heads(), self.books.read(), [], doing, elapsed
+        )
         return "over"
 
     def _stacks(self, heads):
-        return stacks.ask(self.agent.folder, {head.rank: head.pid for head in heads if head.state == RUNNING})
+        return stacks.ask(
+            self.agent.folder, {head.rank: head.pid for head in heads if head.state == RUNNING}
+        )
 
 
 def _settled(agent, books, cpu_time):
-    """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE at most, which on
-    a busy machine may be longer by the clock."""
+    """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE
+    at most, which on a busy machine may be longer by the clock."""
     began, scheduled = now(), 0.0
     while scheduled < GRACE and now() - began < 3 * PATIENCE:
         heads, pids = books.heads(), dict(enumerate(agent.pids()))
@@ -208,13 +248,23 @@ def _failed(agent, heads):
 
 
 def _gone(agent, heads):
-    """The ranks whose process has ended before its function returned. All, when the agent has ended: with its ranks."""
+    """The ranks whose process has ended before its function returned. All, when the agent has
+    ended: with its ranks."""
     ended = agent.has_ended and agent.pids()
-    return [rank for rank, head in enumerate(heads) if head.state < RETURNED and (ended or not agent.alive(rank))]
+    return [
+        rank
+        for rank, head in enumerate(heads)
+        if head.state < RETURNED and (ended or not agent.alive(rank))
+    ]
 
 
 def _doing(pid, frames):
     """What a rank that waits for no other rank does, and where."""
     line = stacks.user_line(frames)
-    words = {"T": "is stopped by a signal", "S": "sleeps, in no communication that the ledger knows"}
-    return words.get(linux.state(pid), "computes and waits for nobody") + (f": {line}" if line else "")
+    words = {
+        "T": "is stopped by a signal",
+        "S": "sleeps, in no communication that the ledger knows",
+    }
+    return words.get(linux.state(pid), "computes and waits for nobody") + (
+        f": {line}" if line else ""
+    )

@@ -1,10 +1,15 @@
-"""What people bring along from other launchers and from one process, recognised: a sentence that names the way out.
+"""What people bring along from other launchers and from one process, recognised: a sentence that
+names the way out.
 
-    of_error           what a function raised on its rank     init_process_group, .cuda() without a GPU, input(), ...
-    of_result          what a rank cannot send back           a model in DistributedDataParallel, a group, ...
-    of_call            how launch.run was called              main(rank, world_size) as for torch's mp.spawn
-    shell_line         what a rank does not have              `!ls` or `%timeit` in the function
-    explain_outside    what only a rank can do                launch.run(f(), ...): dist.get_rank() in the notebook
+    of_error         what a function raised on its rank  init_process_group, .cuda() without a GPU,
+                                                         input(), ...
+    of_result        what a rank cannot send back        a model in DistributedDataParallel, a
+                                                         group, ...
+    of_call          how launch.run was called           main(rank, world_size) as for torch's
+                                                         mp.spawn
+    shell_line       what a rank does not have           `!ls` or `%timeit` in the function
+    explain_outside  what only a rank can do             launch.run(f(), ...): dist.get_rank() in
+                                                         the notebook
 
 Nothing of this runs for a call that works, but for a look at the signature.
 """
@@ -30,88 +35,116 @@ NO_KEYBOARD = "Ranks have no keyboard"
 ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
     (
         r"initialize the default process group twice", False,
-        "launch.run has initialised torch.distributed on every rank. Leave out init_process_group, and "
-        "destroy_process_group at the end; dist.get_rank() and dist.get_world_size() give the two numbers.",
+        "launch.run has initialised torch.distributed on every rank. Leave out init_process_group, "
+        "and destroy_process_group at the end; dist.get_rank() and dist.get_world_size() give the "
+        "two numbers.",
     ),
     (
         r"Default process group has not been initialized|Process group cannot be None", False,
-        "This rank has called dist.destroy_process_group() before. Leave it out: launch.run ends the group itself.",
+        "This rank has called dist.destroy_process_group() before. Leave it out: launch.run ends "
+        "the group itself.",
     ),
-    (r"reading a line", False, f"{NO_KEYBOARD}. Ask before launch.run, and pass the answer as an argument."),
+    (r"reading a line", False,
+    f"{NO_KEYBOARD}. Ask before launch.run, and pass the answer as an argument."),
     (
         r"name 'get_ipython' is not defined", False,
-        "Lines with ! or % belong to the notebook, and a rank is a plain Python process: put them into a cell of their "
-        "own, or use subprocess.run([...]) on the rank.",
+        "Lines with ! or % belong to the notebook, and a rank is a plain Python process: put them "
+        "into a cell of their own, or use subprocess.run([...]) on the rank.",
     ),
     (
         r"device_ids", True,
-        "This rank has no GPU, and DistributedDataParallel takes device_ids only for a model on a GPU: leave them out.",
+        "This rank has no GPU, and DistributedDataParallel takes device_ids only for a model on a "
+        "GPU: leave them out.",
     ),
     (
         r"map_location", True,
-        "This rank has no GPU, and the file was written where there was one: torch.load(path, map_location=\"cpu\").",
+        "This rank has no GPU, and the file was written where there was one: torch.load(path, "
+        "map_location=\"cpu\").",
     ),
     (
         r"NCCL", True,
-        "These ranks have no GPU and communicate over gloo: leave out the name of the backend, and it is theirs.",
+        "These ranks have no GPU and communicate over gloo: leave out the name of the backend, and "
+        "it is theirs.",
     ),
     (
         r"CUDA|_cuda_|NVIDIA|accelerator device when none", True,
-        "This rank has no GPU. Leave out torch.cuda.set_device, which launch.run calls where there are GPUs, and write "
-        "x.to(backend.device()), with `from lib import backend`, in place of .cuda() and \"cuda\": it works on both.",
+        "This rank has no GPU. Leave out torch.cuda.set_device, which launch.run calls where there "
+        "are GPUs, and write x.to(backend.device()), with `from lib import backend`, in place of "
+        ".cuda() and \"cuda\": it works on both.",
     ),
 ]  # fmt: skip
 WEIGHTS_OF_ALL = (
-    "Return its full weights, which all ranks gather together: {name: p.full_tensor() for name, p in "
-    "model.state_dict().items()}"
+    "Return its full weights, which all ranks gather together: {name: p.full_tensor() for name, p "
+    "in model.state_dict().items()}"
 )
 RESULTS = {  # a class of what a function returned -> (what it is, the way out)
-    "DistributedDataParallel": ("a model in DistributedDataParallel", "Return model.module.state_dict()"),
+    "DistributedDataParallel": (
+        "a model in DistributedDataParallel",
+        "Return model.module.state_dict()",
+    ),
     "FSDPModule": ("a model that fully_shard has sharded", WEIGHTS_OF_ALL),
     "FullyShardedDataParallel": (
         "a model in FullyShardedDataParallel",
-        "Return its full weights, which all ranks gather together: torch.distributed.checkpoint.state_dict."
-        "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))",
+        "Return its full weights, which all ranks gather together: "
+        "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+        "options=StateDictOptions(full_state_dict=True, cpu_offload=True))",
     ),
-    "DTensor": ("a DTensor", "Return x.full_tensor(), which all ranks call together, or this rank's x.to_local()"),
+    "DTensor": (
+        "a DTensor",
+        "Return x.full_tensor(), which all ranks call together, or this rank's x.to_local()",
+    ),
     "ProcessGroup": ("a process group", "Return its ranks, dist.get_process_group_ranks(group)"),
     "DeviceMesh": ("a DeviceMesh", "Return mesh.mesh, the tensor of its ranks"),
     "Work": ("the work of an asynchronous call", "Call work.wait(), and return the tensor"),
     "Future": ("a future", "Call its wait(), and return what that gives"),
     "generator": ("a generator", "Return list(...) of it"),
-    "coroutine": ("a coroutine", "Run it on the rank, asyncio.run(f()), and return what that gives"),
+    "coroutine": (
+        "a coroutine",
+        "Run it on the rank, asyncio.run(f()), and return what that gives",
+    ),
 }
 RANK = {
-    "rank", "local_rank", "global_rank", "proc_rank", "process_rank", "gpu", "gpu_id", "local_gpu", "device_id",
+    "rank", "local_rank", "global_rank", "proc_rank", "process_rank", "gpu", "gpu_id", "local_gpu",
+    "device_id",
     "proc_id", "process_id", "worker_id",
 }  # fmt: skip
 WORLD_SIZE = {
-    "world_size", "worldsize", "n_ranks", "num_ranks", "nranks", "nprocs", "nproc", "n_procs", "num_procs",
+    "world_size", "worldsize", "n_ranks", "num_ranks", "nranks", "nprocs", "nproc", "n_procs",
+    "num_procs",
     "num_processes", "ngpus", "n_gpus", "num_gpus", "ngpus_per_node", "size",
 }  # fmt: skip
 
 
 def of_error(text: str) -> str:
-    """The way out of what a function raised on this rank, from its text; "" for what is not recognised."""
+    """The way out of what a function raised on this rank, from its text; "" for
+    what is not recognised."""
     on_cpu = backend.device().type == "cpu"
-    ways = (way for says, cpu_only, way in ERRORS if (on_cpu or not cpu_only) and re.search(says, text))
+    ways = (
+        way for says, cpu_only, way in ERRORS if (on_cpu or not cpu_only) and re.search(says, text)
+    )
     return next(ways, "")
 
 
 def of_result(thing: Any) -> tuple[str, str] | None:
     """(what `thing` is, the way out), if it lives only on ranks; else None."""
-    theirs = (kind.__name__ for kind in type(thing).__mro__ if kind.__module__.split(".")[0] in ("torch", "builtins"))
+    theirs = (
+        kind.__name__
+        for kind in type(thing).__mro__
+        if kind.__module__.split(".")[0] in ("torch", "builtins")
+    )
     return next((RESULTS[name] for name in theirs if name in RESULTS), None)
 
 
 def of_model_around(what: str) -> str:
-    """The way out for a model that has `what`, of which `of_result` told, among its modules or parameters."""
+    """The way out for a model that has `what`, of which `of_result` told, among its modules
+    or parameters."""
     is_sharded = what in (RESULTS["FSDPModule"][0], RESULTS["DTensor"][0])
     return RESULTS["FullyShardedDataParallel"][1] if is_sharded else "Return model.state_dict()"
 
 
 def of_call(fn: Callable, args: tuple) -> str:
-    """What is wrong with calling fn(*args), and the way out; "" where nothing is, as far as can be told."""
+    """What is wrong with calling fn(*args), and the way out; "" where nothing is,
+    as far as can be told."""
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):  # of a function of C it may be unknown
@@ -125,19 +158,20 @@ def of_call(fn: Callable, args: tuple) -> str:
     if _is_spawned(signature) and len(args) < len(signature.parameters):
         others = list(signature.parameters)[2 if _counts_ranks(signature) else 1 :]
         return (
-            f"{name}{signature} is written for torch.multiprocessing.spawn, which passes the rank as first argument; "
-            f"launch.run passes what follows the function, ({given}), and nothing else. Take the rank inside: "
-            "rank, world_size = dist.get_rank(), dist.get_world_size(). Then write "
-            f"launch.run({', '.join([name, *others])}, nproc=4)"
+            f"{name}{signature} is written for torch.multiprocessing.spawn, which passes the rank "
+            f"as first argument; launch.run passes what follows the function, ({given}), and "
+            f"nothing else. Take the rank inside: rank, world_size = dist.get_rank(), "
+            f"dist.get_world_size(). Then write launch.run({', '.join([name, *others])}, nproc=4)"
         )
     return (
-        f"{name}{signature} cannot be called with ({given}): {why}. launch.run passes the function what follows it: "
-        f"launch.run({', '.join([name, *signature.parameters])}, nproc=4)"
+        f"{name}{signature} cannot be called with ({given}): {why}. launch.run passes the function "
+        f"what follows it: launch.run({', '.join([name, *signature.parameters])}, nproc=4)"
     )
 
 
 def given_as_rank(fn: Callable, args: tuple, nproc: int) -> str:
-    """A warning where a function for mp.spawn was given the number of one rank, which all ranks take for theirs."""
+    """A warning where a function for mp.spawn was given the number of one rank, which all ranks
+    take for theirs."""
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -147,8 +181,8 @@ def given_as_rank(fn: Callable, args: tuple, nproc: int) -> str:
         return ""
     first = next(iter(signature.parameters))
     return (
-        f"{_name(fn)} was given {first}={args[0]} on all {nproc} ranks, because launch.run passes the same arguments "
-        f"to each. Take the rank inside the function, {first} = dist.get_rank()"
+        f"{_name(fn)} was given {first}={args[0]} on all {nproc} ranks, because launch.run passes "
+        f"the same arguments to each. Take the rank inside the function, {first} = dist.get_rank()"
     )
 
 
@@ -172,30 +206,38 @@ def _short(value):
 def no_function(thing: Any) -> str:
     """What to do where launch.run was given `thing` in place of a function."""
     return (
-        f"launch.run runs a function, not {_short(thing)}. Pass the function itself, without parentheses, and then its "
-        "arguments: launch.run(f, x, nproc=4), not launch.run(f(x), nproc=4), which calls f here in the notebook"
+        f"launch.run runs a function, not {_short(thing)}. Pass the function itself, without "
+        f"parentheses, and then its arguments: launch.run(f, x, nproc=4), not launch.run(f(x), "
+        "nproc=4), which calls f here in the notebook"
     )
 
 
 def unknown_names(names: list[str]) -> str:
     """What to do where launch.run was given arguments by names that it does not have."""
     return (
-        f"launch.run has no {', '.join(f'{name}=' for name in names)}. The arguments of the function follow it, by "
-        "position: launch.run(f, x, y, nproc=4); one by name goes with functools.partial(f, name=value)"
+        f"launch.run has no {', '.join(f'{name}=' for name in names)}. The arguments of the "
+        f"function follow it, by position: launch.run(f, x, y, nproc=4); one by name goes with "
+        "functools.partial(f, name=value)"
     )
 
 
 def shell_line(things: tuple) -> str:
-    """The first line with ! or % in these functions, or in those of the notebook that they call; "" if none has."""
+    """The first line with ! or % in these functions, or in those of the notebook that they
+    call; "" if none has."""
     for code in functions_of(*things):
         if "get_ipython" in code.co_names:
-            lines = (step.positions.lineno for step in dis.get_instructions(code) if step.argval == "get_ipython")
+            lines = (
+                step.positions.lineno
+                for step in dis.get_instructions(code)
+                if step.argval == "get_ipython"
+            )
             return place(code.co_filename, next(lines), code.co_name)
     return ""
 
 
 def functions_of(*things: Any) -> Iterator[types.CodeType]:
-    """The code of these functions, of those inside them, and of those beside them that they call."""
+    """The code of these functions, of those inside them, and of those beside them
+    that they call."""
     seen, waiting = set(), [thing for thing in things if isinstance(thing, types.FunctionType)]
     while waiting:
         fn = waiting.pop(0)
@@ -205,7 +247,11 @@ def functions_of(*things: Any) -> Iterator[types.CodeType]:
         for code in _codes(fn.__code__):
             yield code
             called = [fn.__globals__.get(name) for name in code.co_names]
-            waiting += [f for f in called if isinstance(f, types.FunctionType) and f.__module__ == fn.__module__]
+            waiting += [
+                f
+                for f in called
+                if isinstance(f, types.FunctionType) and f.__module__ == fn.__module__
+            ]
 
 
 def _codes(code) -> Iterator[types.CodeType]:
@@ -216,18 +262,21 @@ def _codes(code) -> Iterator[types.CodeType]:
 
 
 def refuse_debuggers() -> None:
-    """From now on, on this rank: breakpoint() and pdb.set_trace() raise where they are called, and name the way out."""
+    """From now on, on this rank: breakpoint() and pdb.set_trace() raise where they are called, and
+    name the way out."""
 
     def set_trace(*_, **__) -> NoReturn:
         raise RuntimeError(
-            f"{NO_KEYBOARD}, and a debugger waits for commands. Print what you want to see, or return it."
+            f"{NO_KEYBOARD}, and a debugger waits for commands. Print what you want to see, or "
+            f"return it."
         )
 
     pdb.Pdb.set_trace = set_trace
 
 
 def explain_outside() -> None:
-    """From now on, in a process that is no rank: what torch says where there is no group to join or to use says why."""
+    """From now on, in a process that is no rank: what torch says where there is no group to join or
+    to use says why."""
     for name in ("_get_default_group", "init_process_group"):
         plain = getattr(c10d, name)
         for module in list(sys.modules.values()):
@@ -242,10 +291,13 @@ def _explained(plain):
             return plain(*args, **kwargs)
         except ValueError as error:
             of_no_launcher = "RANK" not in os.environ and multiprocessing.parent_process() is None
-            if of_no_launcher and re.search("has not been initialized|environment variable RANK expected", str(error)):
+            if of_no_launcher and re.search(
+                "has not been initialized|environment variable RANK expected", str(error)
+            ):
                 error.args = (
-                    f"{str(error).rstrip('.')}. This line ran in the notebook itself, which is no rank. Give "
-                    "launch.run the function without parentheses, launch.run(f, x, nproc=4), and its ranks call it.",
+                    f"{str(error).rstrip('.')}. This line ran in the notebook itself, which is no "
+                    f"rank. Give launch.run the function without parentheses, launch.run(f, x, "
+                    "nproc=4), and its ranks call it.",
                 )
             raise
 

@@ -1,14 +1,16 @@
-"""What runs on a rank: join the group; then, run after run, do the student's function and say in the book how it ended.
+"""What runs on a rank: join the group; then, run after run, do the student's function and say in
+the book how it ended.
 
-    the parent                                    a rank
-                                                  joins the group, notes how it is (leftovers.py), says RESTED
-    writes run 0's payload, says "0"  -------->   writes its book of run 0: RUNNING ... RETURNED
-    all have returned; says "rest"    -------->   puts back what the function changed, says RESTED
-    all rest: stops them (SIGSTOP)                sleeps
-    writes run 1's payload, says "1"  -------->   ...
+    the parent                                   a rank joins the group, notes how it is
+                                                 (leftovers.py), says RESTED
+    writes run 0's payload, says "0"  -------->  writes its book of run 0: RUNNING ... RETURNED
+    all have returned; says "rest"    -------->  puts back what the function changed, says RESTED
+    all rest: stops them (SIGSTOP)               sleeps
+    writes run 1's payload, says "1"  -------->  ...
 
-Until all have returned nothing of a rank may be put back, nor may it be stopped: others may still wait for what its
-threads send. A rank that cannot be made as it was before says USED, and is ended. One that failed waits for its end.
+Until all have returned nothing of a rank may be put back, nor may it be stopped: others may still
+wait for what its threads send. A rank that cannot be made as it was before says USED, and is ended.
+One that failed waits for its end.
 """
 
 import ctypes
@@ -35,13 +37,15 @@ from lib.launch.stacks import LIB
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
 
 rank_of_this_process: int | None = None
-# An autograd.Function with @once_differentiable refers to this module of C++, which is not among the modules. Else
-# cloudpickle takes it, here and in the notebook, for one made up in the notebook, and sends its classes by value.
+# An autograd.Function with @once_differentiable refers to this module of C++, which is not among
+# the modules. Else cloudpickle takes it, here and in the notebook, for one made up in the notebook,
+# and sends its classes by value.
 sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
 STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 STARTING, RESTED, BUSY, USED = b".r-x"  # what a rank says of itself, in the file `state`
-STATE = struct.Struct("<Bqq")  # that; how many collectives it has called on all ranks' group, and groups it has made
+# that; how many collectives it has called on all ranks' group, and groups it has made
+STATE = struct.Struct("<Bqq")
 FOR_EVER = 30 * 86_400.0  # seconds: the parent's watch speaks first
 LONGEST = 2000  # characters of an exception's message that are told
 REST = b"rest\n"
@@ -58,15 +62,21 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
     rank_of_this_process = rank
     _die_with_the_parent()
     _keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop reaches all processes; the parent ends the ranks
+    # Jupyter's stop reaches all processes; the parent ends the ranks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     stack = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the rank lives
     listen(stack)  # a crash goes there too, and not onto the student's screen
-    for stream in (sys.stdout, sys.stderr):  # so that the parent can empty the file between two runs
+    # so that the parent can empty the file between two runs
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):
         fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
     sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
-    if not choice.ranks_per_gpu:  # else a stray `.cuda()` would open contexts there, and `backend.device()` say GPU 0
+    # else a stray `.cuda()` would open contexts there, and `backend.device()` say GPU 0
+    if not choice.ranks_per_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     ways_out.refuse_debuggers()
     trouble = before = None
@@ -93,7 +103,8 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
 
 
 class Imported:
-    """Writes down which files of lib this rank has imported, and when they were changed last: `Ranks.is_outdated`."""
+    """Writes down which files of lib this rank has imported, and when they were changed last:
+    `Ranks.is_outdated`."""
 
     def __init__(self, path, made):
         self.file, self.made = open(path, "w", buffering=1), made  # noqa: SIM115  open as long as the rank lives
@@ -133,7 +144,8 @@ def _run(folder, number, rank, world_size, trouble):
         sys.stdout.flush()
         sys.stderr.flush()
         book.close(EXITED if isinstance(error, SystemExit) else RAISED)
-        # Keep the connections open: peers stay in their wait, and do not fail in turn. The parent ends us all.
+        # Keep the connections open: peers stay in their wait, and do not fail in turn. The parent
+        # ends us all.
         time.sleep(30)
         os._exit(1)
     sys.stdout.flush()
@@ -142,7 +154,8 @@ def _run(folder, number, rank, world_size, trouble):
 
 
 def _load(settings, file):
-    """The function of a run and its arguments. Classes are made anew: cloudpickle remembers earlier ones."""
+    """The function of a run and its arguments. Classes are made anew: cloudpickle
+    remembers earlier ones."""
     os.chdir(settings["folder"])
     sys.path[:], sys.argv[:] = settings["path"], settings["argv"]
     cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
@@ -155,13 +168,15 @@ def _die_with_the_parent():
     from multiprocessing import forkserver
 
     alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-    if alive is not None:  # while a rank holds this pipe, the forkserver does not notice that the kernel is gone
+    # while a rank holds this pipe, the forkserver does not notice that the kernel is gone
+    if alive is not None:
         os.close(alive)
     linux.die_with_the_parent()  # the forkserver
 
 
 def _keep_freed_memory():
-    """glibc gives freed memory back to the system, and takes it again: page faults, thousands in a training step."""
+    """glibc gives freed memory back to the system, and takes it again: page faults, thousands in a
+    training step."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, bytes: what is larger is given back
@@ -173,27 +188,39 @@ def _save(result, path):
         packed = packing.dumps(result, to_notebook=True)
     except packing.OnRanksAlone as error:
         inside = "" if ways_out.of_result(result) else f" a {type(result).__name__} with"
-        way = ways_out.of_model_around(error.what) if inside and isinstance(result, torch.nn.Module) else error.way
-        raise TypeError(f"the function returned{inside} {error.what}, which exists on ranks alone. {way}.") from None
+        way = (
+            ways_out.of_model_around(error.what)
+            if inside and isinstance(result, torch.nn.Module)
+            else error.way
+        )
+        raise TypeError(
+            f"the function returned{inside} {error.what}, which exists on ranks alone. {way}."
+        ) from None
     except Exception as error:
         raise TypeError(
-            f"the function returned a {type(result).__name__}, which cannot be sent back to the notebook "
-            f"({type(error).__name__}: {error}). Return tensors, numbers, strings, lists or dicts of them."
+            f"the function returned a {type(result).__name__}, which cannot be sent back to the "
+            f"notebook ({type(error).__name__}: {error}). Return tensors, numbers, strings, lists "
+            f"or dicts of them."
         ) from None
     with open(path, "wb") as file:
         file.write(packed)
 
 
 def _report(error, path):
-    """Write down what was raised and where: the user's frames only, and the values in the last of them."""
+    """Write down what was raised and where: the user's frames only, and the values
+    in the last of them."""
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if not file.startswith((LIB + "launch", LIB + "ledger", LIB + "peers.py")) and "site-packages" not in file:
+        if (
+            not file.startswith((LIB + "launch", LIB + "ledger", LIB + "peers.py"))
+            and "site-packages" not in file
+        ):
             frames.append((file, line, frame.f_code.co_name, frame))
     theirs = [f for f in frames if not f[0].startswith((LIB, STDLIB, "<frozen"))]
     user = [*frames[-1:], *theirs[-1:]][-1] if frames else None
-    # also inside other things: to read a tensor on a GPU waits behind an op that hangs; and nobody reads a whole one
+    # also inside other things: to read a tensor on a GPU waits behind an op that hangs; and nobody
+    # reads a whole one
     torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
     text = with_names(_text_of(error), error.__traceback__)
     if isinstance(error, SystemExit):
@@ -228,14 +255,21 @@ def _values(frame, line):
         if ins.positions and ins.positions.lineno == line and isinstance(ins.argval, str)
         and ins.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE"))
     ]  # fmt: skip
-    return {name: _short(frame.f_locals[name]) for name in dict.fromkeys(names) if name in frame.f_locals}
+    return {
+        name: _short(frame.f_locals[name])
+        for name in dict.fromkeys(names)
+        if name in frame.f_locals
+    }
 
 
 def _short(value):
-    if isinstance(value, torch.Tensor):  # its form alone: the values may be what torch.empty found in memory
+    # its form alone: the values may be what torch.empty found in memory
+    if isinstance(value, torch.Tensor):
         return _form(value)
     if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
-        return f"[{', '.join(_form(item) for item in value[:3])}{', ...' if len(value) > 3 else ''}]"
+        return (
+            f"[{', '.join(_form(item) for item in value[:3])}{', ...' if len(value) > 3 else ''}]"
+        )
     try:
         return " ".join(repr(value).split())[:80]
     except Exception as error:
@@ -243,4 +277,8 @@ def _short(value):
 
 
 def _form(value):
-    return f"{str(value.dtype)[6:]} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else _short(value)
+    return (
+        f"{str(value.dtype)[6:]} {tuple(value.shape)}"
+        if isinstance(value, torch.Tensor)
+        else _short(value)
+    )

@@ -1,7 +1,9 @@
-"""What each rank sent, received and waits for; whether the ranks' books agree; who is to blame for a hang.
+"""What each rank sent, received and waits for; whether the ranks' books agree; who is to blame for
+a hang.
 
 on a rank     install / uninstall, mark, not_waited_for
-    record.py     sees every operation in torch's dispatcher, and writes it down: who, with whom, what, where
+    record.py     sees every operation in torch's dispatcher, and writes it down: who, with whom,
+                  what, where
     caller.py     the user's line that led to it
     inside.py     the module of the model that torch's own code needs it for
     follow.py     learns when an operation has ended
@@ -23,6 +25,14 @@ on a cluster  record_to_dir(), `python -m lib.ledger DIR`
 from lib.ledger.book import Entry
 from lib.ledger.match import Finding, audit
 from lib.ledger.read import Books, Ledger
-from lib.ledger.record import attributed_to, call_site, finish, install, mark, not_waited_for, uninstall
+from lib.ledger.record import (
+    attributed_to,
+    call_site,
+    finish,
+    install,
+    mark,
+    not_waited_for,
+    uninstall,
+)
 from lib.ledger.record_to_dir import record_to_dir
 from lib.ledger.verdict import verdict

@@ -1,6 +1,8 @@
-"""`python -m lib.ledger DIR`: merge the books that a torchrun job left in DIR (LEDGER_DIR), and judge them.
+"""`python -m lib.ledger DIR`: merge the books that a torchrun job left in DIR (LEDGER_DIR), and
+judge them.
 
-Exit code 0: every rank has left and the books agree; 1: they disagree, or a rank failed or hangs; 2: no books.
+Exit code 0: every rank has left and the books agree; 1: they disagree, or a rank failed or hangs;
+2: no books.
 """
 
 import argparse
@@ -15,13 +17,18 @@ from lib.ledger.source import place
 from lib.ledger.verdict import find_waits, for_whom, last_op, verdict
 
 STATES = {
-    0: "never began", RUNNING: "running", RETURNED: "ended", RAISED: "raised", EXITED: "left", KILLED: "killed",
+    0: "never began", RUNNING: "running", RETURNED: "ended", RAISED: "raised", EXITED: "left",
+    KILLED: "killed",
 }  # fmt: skip
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m lib.ledger", description="Merge and judge the books of a job.")
-    parser.add_argument("folder", help="the job's LEDGER_DIR, with the books of all ranks of all nodes")
+    parser = argparse.ArgumentParser(
+        prog="python -m lib.ledger", description="Merge and judge the books of a job."
+    )
+    parser.add_argument(
+        "folder", help="the job's LEDGER_DIR, with the books of all ranks of all nodes"
+    )
     folder = parser.parse_args().folder
     try:
         books = Books(folder)
@@ -38,7 +45,11 @@ def main() -> int:
     findings = audit(ledger, ended)
     if not ended:
         waits = find_waits(ledger, as_left)
-        how = {rank: text for rank in range(len(heads)) if (text := _how(folder, ledger, heads, waits, rank))}
+        how = {
+            rank: text
+            for rank in range(len(heads))
+            if (text := _how(folder, ledger, heads, waits, rank))
+        }
         print("\n".join(verdict(ledger, heads, how)))
     for finding in findings:
         if ended or not finding.certain:  # the verdict has said the others
@@ -49,12 +60,16 @@ def main() -> int:
 
 
 def _how(folder, ledger, heads, waits, rank):
-    """How a rank has left, or what it does when it waits for no other; "" where the verdict knows better."""
+    """How a rank has left, or what it does when it waits for no other; "" where the
+    verdict knows better."""
     state, last = heads[rank].state, last_op(ledger, rank)
     if state == KILLED and rank in waits:
         return f"was ended while it waited in {say(waits[rank].entry)}{for_whom(waits[rank])}"
     if state == KILLED:
-        return f"was killed: its process is gone, with no error and no return (SIGKILL, or out of memory){last}"
+        return (
+            f"was killed: its process is gone, with no error and no return (SIGKILL, or out of "
+            f"memory){last}"
+        )
     if state in (RAISED, EXITED) and (error := error_of(folder, rank)):
         text = " ".join(error["text"].split())[:500]
         return f"raised {error['type']}: {text}, {place(*error['site'])}"

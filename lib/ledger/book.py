@@ -1,15 +1,16 @@
 """One rank's book: a memory-mapped file that outlives the rank.
 
-    header | totals, one line per peer | entry | entry | ... | entry     a ring: the newest overwrite the oldest
+    header | totals, a line per peer | entry | ... | entry   a ring: the newest overwrite the oldest
 
-The rank writes an entry *before* the call it describes, and the times as they happen. The kernel keeps the pages
-when the process dies, so the parent can read the book while the rank is stuck, and after SIGKILL or a crash.
-Entries have a fixed size. What is text (a source line, a group's members) is written once to a second file, a line
-each, and the entry holds the line's number.
+The rank writes an entry *before* the call it describes, and the times as they happen. The kernel
+keeps the pages when the process dies, so the parent can read the book while the rank is stuck, and
+after SIGKILL or a crash. Entries have a fixed size. What is text (a source line, a group's members)
+is written once to a second file, a line each, and the entry holds the line's number.
 
-A book is bounded: the ring keeps the last `capacity` entries. Two things never wrap: the totals per peer, and in
-each entry `nth` and `chain`, the count and the rolling hash of all entries of its channel so far. Ranks whose
-chains agree at the same `nth` agreed on everything before it, whatever has been overwritten since.
+A book is bounded: the ring keeps the last `capacity` entries. Two things never wrap: the totals per
+peer, and in each entry `nth` and `chain`, the count and the rolling hash of all entries of its
+channel so far. Ranks whose chains agree at the same `nth` agreed on everything before it, whatever
+has been overwritten since.
 
 Channel: a group, for its collectives; (group, source, destination, tag), for messages.
 """
@@ -27,21 +28,30 @@ from lib.ledger.splits import SPLIT, SplitsReader
 
 RUNNING, RETURNED, RAISED, EXITED = 1, 2, 3, 4  # 0: the rank has not begun
 KILLED = 5  # said by who reads: its process is gone, and the rank itself said RUNNING last
-HEADER = struct.Struct("<8sqqqqqqqddd")  # magic pid rank world_size capacity state count touches began wall left
+# magic pid rank world_size capacity state count touches began wall left
+HEADER = struct.Struct("<8sqqqqqqqddd")
 COUNT_AT, TOUCHES_AT, STATE_AT, LEFT_AT = 48, 56, 40, 80
 TOTALS = struct.Struct("<qqq")  # to one peer: messages, elements, bytes
 ENTRY = struct.Struct("<q6HiiHH5qqqqQqdddd")
-TIMES = {"posted": ENTRY.size - 32, "wait_from": ENTRY.size - 24, "wait_to": ENTRY.size - 16, "done": ENTRY.size - 8}
+TIMES = {
+    "posted": ENTRY.size - 32,
+    "wait_from": ENTRY.size - 24,
+    "wait_to": ENTRY.size - 16,
+    "done": ENTRY.size - 8,
+}
 THREADS_AT, PEER_AT, NTH_AT = 28, 20, 88
 MAGIC = b"ledger02"
-OWED = 0x8000  # with the threads of an entry: the program has begun its op, and is yet to wait for it
+OWED = (
+    0x8000  # with the threads of an entry: the program has begun its op, and is yet to wait for it
+)
 DEFAULT_CAPACITY = 1 << 16
 now = time.monotonic
 
 
 @dataclass(slots=True)
 class Entry:
-    """One communication op, as its rank posted it. Times in seconds since the first rank began; None: not yet."""
+    """One communication op, as its rank posted it. Times in seconds since the first rank began;
+    None: not yet."""
 
     rank: int
     seq: int  # n-th entry of this rank's book
@@ -57,7 +67,8 @@ class Entry:
     nbytes: int  # a message: its size. A collective: the payload this rank gave
     nth: int  # n-th op of its channel, from 0
     chain: int  # rolling hash of the channel up to this op
-    item: int  # NCCL: n-th item of its group's queue on the GPU, a batch's ops have one together; gloo: -1
+    # NCCL: n-th item of its group's queue on the GPU, a batch's ops have one together; gloo: -1
+    item: int
     posted: float
     wait_from: float | None
     wait_to: float | None
@@ -66,9 +77,13 @@ class Entry:
     file: str
     line: int
     function: str
-    via: str = field(default="")  # the lib function that the line called, e.g. "ring.ring_all_reduce"
-    inside: str = ""  # the module that it belongs to, where torch's own code called it (lib/ledger/inside.py)
-    gives: tuple[int, ...] = ()  # of a collective that may be uneven: elements for each rank of the group
+    # the lib function that the line called, e.g. "ring.ring_all_reduce"
+    via: str = field(default="")
+    inside: str = (
+        ""  # the module that it belongs to, where torch's own code called it (lib/ledger/inside.py)
+    )
+    # of a collective that may be uneven: elements for each rank of the group
+    gives: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()  # and elements that this rank expects from each
     owed: bool = False  # the program has begun it to wait for it later, and has not waited
 
@@ -90,7 +105,8 @@ class Entry:
 
 
 def lay_out(folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY) -> None:
-    """Make the empty book of a rank that has not begun, so that it can be read from the start. A sparse file."""
+    """Make the empty book of a rank that has not begun, so that it can be read from the
+    start. A sparse file."""
     path = f"{folder}/book{rank}"
     if not os.path.exists(path):
         with open(path, "wb") as file:
@@ -99,7 +115,8 @@ def lay_out(folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAP
 
 
 class BookWriter:
-    """The rank's side. `record` returns the entry's place, (offset, seq); `timestamp` writes one of its times there."""
+    """The rank's side. `record` returns the entry's place, (offset, seq); `timestamp` writes one of
+    its times there."""
 
     def __init__(self, folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY):
         """Open the book that `lay_out` made in `folder`, or make it; the rank has not begun yet."""
@@ -108,9 +125,17 @@ class BookWriter:
         with open(f"{folder}/book{rank}", "r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
         self.first = HEADER.size + TOTALS.size * world_size
-        self.names_fd = os.open(f"{folder}/names{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.names_fd = os.open(
+            f"{folder}/names{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+        )
         self.names: dict[object, int] = {}
-        self.rank, self.world_size, self.capacity, self.count, self.touches = rank, world_size, capacity, 0, 0
+        self.rank, self.world_size, self.capacity, self.count, self.touches = (
+            rank,
+            world_size,
+            capacity,
+            0,
+            0,
+        )
         self.channels: dict[tuple, list[int]] = {}  # channel -> [count, chain]
         self.lock = threading.RLock()
         self._write_header(0)
@@ -118,11 +143,22 @@ class BookWriter:
     def _write_header(self, state):
         # Not pack_into, which clears the place first: the parent may be reading.
         self.map[: HEADER.size] = HEADER.pack(
-            MAGIC, os.getpid(), self.rank, self.world_size, self.capacity, state, 0, 0, now(), time.time(), 0.0
+            MAGIC,
+            os.getpid(),
+            self.rank,
+            self.world_size,
+            self.capacity,
+            state,
+            0,
+            0,
+            now(),
+            time.time(),
+            0.0,
         )
 
     def begin(self) -> None:
-        """This rank is RUNNING from now on; what it did before, such as to connect, counts towards no timeout."""
+        """This rank is RUNNING from now on; what it did before, such as to connect, counts
+        towards no timeout."""
         self._write_header(RUNNING)
 
     def name(self, text: object) -> int:
@@ -133,7 +169,8 @@ class BookWriter:
                 if text in self.names:  # another thread has just written it
                     return self.names[text]
                 number = len(self.names)
-                if number > 0xFFFF:  # more distinct source lines than a program has: keep counting, lose the text
+                # more distinct source lines than a program has: keep counting, lose the text
+                if number > 0xFFFF:
                     return 0xFFFF
                 os.write(self.names_fd, (json.dumps(text) + "\n").encode())
                 self.names[text] = number
@@ -157,7 +194,8 @@ class BookWriter:
         item=-1,
         owed=False,
     ):
-        """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None: resolve later.
+        """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None:
+        resolve later.
 
         tag: of a collective the number of its splits (lib/ledger/splits.py), 0 for none.
         """
@@ -168,7 +206,8 @@ class BookWriter:
                 nth, chain = self._advance(channel, signature)
             dims = (*shape[:5], 0, 0, 0, 0, 0)[:5]
             ENTRY.pack_into(
-                self.map, at, seq, op, reduce_op, dtype, group, site, via, peer, tag, OWED * owed, len(shape),
+                self.map, at, seq, op, reduce_op, dtype, group, site, via, peer, tag, OWED * owed,
+                len(shape),
                 *dims, numel, nbytes, nth, chain, item, now(), 0.0, 0.0, 0.0,
             )  # fmt: skip
             self.count = seq + 1
@@ -179,7 +218,8 @@ class BookWriter:
     def _advance(self, channel, signature):
         state = self.channels.setdefault(channel, [0, 0])
         nth, state[0] = state[0], state[0] + 1
-        state[1] = ((state[1] * 0x100000001B3) ^ signature) & 0xFFFFFFFFFFFFFFFF  # FNV-1a's multiplier
+        # FNV-1a's multiplier
+        state[1] = ((state[1] * 0x100000001B3) ^ signature) & 0xFFFFFFFFFFFFFFFF
         return nth, state[1]
 
     def resolve(self, place: tuple[int, int], peer: int, channel: tuple, signature: int) -> None:
@@ -198,7 +238,8 @@ class BookWriter:
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
     def timestamp(self, place: tuple[int, int], which: str, threads: int | None = None) -> None:
-        """Write down one of an entry's times. threads: of a wait's beginning; whose wait it is, `settle` says."""
+        """Write down one of an entry's times. threads: of a wait's beginning; whose wait it is,
+        `settle` says."""
         at, seq = place
         with self.lock:
             if self._still(at, seq):
@@ -237,7 +278,8 @@ class BookWriter:
         return struct.unpack_from("<q", self.map, at)[0] == seq
 
     def touch(self) -> None:
-        """Something next to this log has changed: whoever watches the ranks sees that this one goes on."""
+        """Something next to this log has changed: whoever watches the ranks sees
+        that this one goes on."""
         with self.lock:
             self._touch()
 
@@ -288,13 +330,18 @@ class BookReader:
     def head(self) -> Head:
         magic, *rest = HEADER.unpack_from(self.map, 0)
         if magic != MAGIC:
-            raise ValueError(f"{self.path} is not a ledger book of this version (it begins with {magic!r})")
+            raise ValueError(
+                f"{self.path} is not a ledger book of this version (it begins with {magic!r})"
+            )
         return Head(*rest)
 
     def totals(self) -> list[tuple[int, int, int]]:
         """For each peer: messages, elements, bytes sent to it since the rank began."""
         world_size = self.head().world_size
-        return [TOTALS.unpack_from(self.map, HEADER.size + TOTALS.size * peer) for peer in range(world_size)]
+        return [
+            TOTALS.unpack_from(self.map, HEADER.size + TOTALS.size * peer)
+            for peer in range(world_size)
+        ]
 
     def _name(self, number):
         if number >= len(self.names):
@@ -303,7 +350,8 @@ class BookReader:
         return self.names[number] if number < len(self.names) else None
 
     def entries(self, zero: float = 0.0) -> list[Entry]:
-        """The entries the ring still holds, oldest first, times relative to `zero` (monotonic seconds)."""
+        """The entries the ring still holds, oldest first, times relative to `zero`
+        (monotonic seconds)."""
         head, out = self.head(), []
         first = HEADER.size + TOTALS.size * head.world_size
         for seq in range(max(0, head.count - head.capacity), head.count):
@@ -326,8 +374,10 @@ class BookReader:
         if tag and self._name(op) in SPLIT:
             (gives, takes), tag = self.splits.read(tag), 0
         return Entry(
-            self.rank, seq, self._name(op), self._name(reduce_op), self._name(dtype), name, tuple(members),
-            None if peer < 0 else peer, tag, tuple(dims[: min(ndim, 5)]), numel, nbytes, nth, chain, item,
+            self.rank, seq, self._name(op), self._name(reduce_op), self._name(dtype), name,
+            tuple(members),
+            None if peer < 0 else peer, tag, tuple(dims[: min(ndim, 5)]), numel, nbytes, nth, chain,
+            item,
             posted, wait_from, wait_to, done, threads & ~OWED, file, line, function, via, inside,
             gives, takes, bool(threads & OWED),
         )  # fmt: skip

@@ -17,8 +17,15 @@ OURS = (
 FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 
-# Between a program's call and the dispatcher; the last two where torch says that a function is deprecated.
-TORCHS_CALLS = ("distributed_c10d.py", "c10d_logger.py", "peers.py", "typing_extensions.py", "warnings.py")
+# Between a program's call and the dispatcher; the last two where torch says that a function is
+# deprecated.
+TORCHS_CALLS = (
+    "distributed_c10d.py",
+    "c10d_logger.py",
+    "peers.py",
+    "typing_extensions.py",
+    "warnings.py",
+)
 
 _USER, _LIB, _FOREIGN = range(3)
 _kinds: dict[str, int] = {}  # file -> whose it is (code objects of two files may compare equal)
@@ -34,13 +41,17 @@ def _kind(file):
 
 
 def locate(frame):
-    """The user's line that led here, and the lib function that it called: ((file, line, function), via).
+    """The user's line that led here, and the lib function that it called: ((file, line, function),
+    via).
 
-    On a GPU autograd calls hooks, and DDP's reducer, from a C++ thread that has no frames of the user's, and sometimes
-    none at all: `frame` is None. The main thread waits for it in `loss.backward()`, so that line is the one.
+    On a GPU autograd calls hooks, and DDP's reducer, from a C++ thread that has no frames of the
+    user's, and sometimes none at all: `frame` is None. The main thread waits for it in
+    `loss.backward()`, so that line is the one.
     """
     site, outer = _walk(frame, None)
-    if site is None and threading.get_ident() not in {thread.ident for thread in threading.enumerate()}:
+    if site is None and threading.get_ident() not in {
+        thread.ident for thread in threading.enumerate()
+    }:
         site, outer = _walk(sys._current_frames().get(threading.main_thread().ident), outer)
     if site is not None:
         return site, _via(outer)
@@ -50,7 +61,8 @@ def locate(frame):
 
 
 def _walk(frame, outer):
-    """From `frame` outwards: the user's line, or None, and the outermost lib frame below it (or `outer`)."""
+    """From `frame` outwards: the user's line, or None, and the outermost lib frame
+    below it (or `outer`)."""
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
@@ -65,7 +77,8 @@ def _walk(frame, outer):
 
 
 def site_of(trace) -> tuple[str, int, str]:
-    """Where an exception came from: (file, line, function) of the innermost frame of the user's, else the innermost."""
+    """Where an exception came from: (file, line, function) of the innermost frame of the user's,
+    else the innermost."""
     site = ("?", 0, "?")
     for frame, line in traceback.walk_tb(trace):
         code = frame.f_code
@@ -76,7 +89,8 @@ def site_of(trace) -> tuple[str, int, str]:
 
 
 def is_programs(frame) -> bool:
-    """Was the function of torch.distributed called by the program, and not by a library such as torch's DDP?"""
+    """Was the function of torch.distributed called by the program, and not by a library
+    such as torch's DDP?"""
     while frame is not None and frame.f_code.co_filename.endswith(TORCHS_CALLS):
         frame = frame.f_back
     if frame is None:

@@ -1,11 +1,14 @@
-"""PyTorch's Flight Recorder: what a cluster without this course's ledger leaves behind when it hangs.
+"""PyTorch's Flight Recorder: what a cluster without this course's ledger leaves behind when it
+hangs.
 
-torch itself remembers the last 2000 collectives of each process (TORCH_FR_BUFFER_SIZE; torch 2.10 only where that is
-set, as `lib.backend.join` does). Under NCCL a watchdog writes them to a file when a collective exceeds its timeout.
-gloo has no watchdog, but is recorded too, without its sends and receives: there `dump_after` plays the watchdog.
+torch itself remembers the last 2000 collectives of each process (TORCH_FR_BUFFER_SIZE; torch 2.10
+only where that is set, as `lib.backend.join` does). Under NCCL a watchdog writes them to a file
+when a collective exceeds its timeout. gloo has no watchdog, but is recorded too, without its sends
+and receives: there `dump_after` plays the watchdog.
 
-    on a rank     dump_after(seconds, folder), dump(folder)    folder/rank_0, rank_1, ...: pickles, as torch makes them
-    afterwards    read(folder) -> {rank: [record, ...]}        table(dumps), blame(dumps)
+    on a rank   dump_after(seconds, folder), dump(folder)  folder/rank_0, rank_1, ...: pickles, as
+                                                           torch makes them
+    afterwards  read(folder) -> {rank: [record, ...]}      table(dumps), blame(dumps)
 
 A record is a dict: group, members, nth, op, elements, state.
 """
@@ -23,9 +26,11 @@ import torch.distributed as dist
 
 
 def dump_after(seconds: float, folder: str) -> None:
-    """On a rank: write its dump to `folder` once it has called no collective for so many seconds, whatever it does.
+    """On a rank: write its dump to `folder` once it has called no collective for so many seconds,
+    whatever it does.
 
-    The recorder cannot be emptied. On ranks of earlier runs it also holds what those called: launch with `fresh=True`.
+    The recorder cannot be emptied. On ranks of earlier runs it also holds what those called: launch
+    with `fresh=True`.
     """
     recorded = _recorder()  # if there is none, it says so now
 
@@ -40,7 +45,8 @@ def dump_after(seconds: float, folder: str) -> None:
                 seen, since = now, time.monotonic()
         dump(folder)
 
-    # Named so, it is no thread of the program's own: it sends nothing, and does not keep a deadlock from being proved.
+    # Named so, it is no thread of the program's own: it sends nothing, and does not keep a deadlock
+    # from being proved.
     threading.Thread(target=later, daemon=True, name="lib.launch.flight").start()
 
 
@@ -76,7 +82,9 @@ def _records(found):
             "nth": entry["collective_seq_id"],
             "op": entry["profiling_name"].partition(":")[2],  # "gloo:all_reduce"
             "elements": sum(math.prod(size) for size in entry["input_sizes"]),
-            "state": "completed" if entry["retired"] else entry["state"],  # gloo's state stays "scheduled"
+            "state": "completed"
+            if entry["retired"]
+            else entry["state"],  # gloo's state stays "scheduled"
         }
         for entry in found.get("entries", [])
         if not entry["is_p2p"]
@@ -88,26 +96,33 @@ def table(dumps: dict[int, list[dict]]) -> str:
     lines = ["rank  group  nth  op            elements  state"]
     for rank, records in dumps.items():
         for r in records:
-            lines.append(f"{rank:<6}{r['group']:<7}{r['nth']:<5}{r['op']:<14}{r['elements']:>8}  {r['state']}")
+            lines.append(
+                f"{rank:<6}{r['group']:<7}{r['nth']:<5}{r['op']:<14}{r['elements']:>8}  "
+                f"{r['state']}"
+            )
     return "\n".join(lines)
 
 
 # exercise: lab0.blame
 def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]:
-    """In each group, the first collective that went wrong, {group: (nth, op, ranks)}; {} if none did.
+    """In each group, the first collective that went wrong, {group: (nth, op, ranks)}; {} if none
+    did.
 
-    Wrong is a collective that somebody waits in while a member has not come so far, and one that not all called with
-    the same op and elements. ranks: who has not come, and whose call is not the most frequent one.
+    Wrong is a collective that somebody waits in while a member has not come so far, and one that
+    not all called with the same op and elements. ranks: who has not come, and whose call is not the
+    most frequent one.
     """
     called, reached = defaultdict(dict), {}
     for rank in sorted(dumps):
         for record in dumps[rank]:
             called[record["group"], record["nth"]][rank] = record
-            reached[record["group"], rank] = record["nth"]  # older records may have been overwritten
+            # older records may have been overwritten
+            reached[record["group"], rank] = record["nth"]
     wrong = {}
     for (group, nth), records in sorted(called.items()):
         kinds = {rank: (record["op"], record["elements"]) for rank, record in records.items()}
-        usual = Counter(kinds.values()).most_common(1)[0][0]  # of two as frequent: the lowest rank's
+        # of two as frequent: the lowest rank's
+        usual = Counter(kinds.values()).most_common(1)[0][0]
         guilty = [rank for rank, kind in kinds.items() if kind != usual]
         if any(record["state"] != "completed" for record in records.values()):
             members = next(iter(records.values()))["members"]
@@ -118,20 +133,34 @@ def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]
 
 
 def _recorder():
-    """torch's function that returns this process's records: a private one, NCCL's older than the other backends'."""
-    if os.environ.get("TORCH_FR_BUFFER_SIZE") == "0" or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0":
-        raise RuntimeError("torch's Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out of the environment")
-    name = "_dump_nccl_trace" if dist.get_backend() == "nccl" else "_dump_fr_trace"  # two recorders in one process
+    """torch's function that returns this process's records: a private one, NCCL's older than the
+    other backends'."""
+    if (
+        os.environ.get("TORCH_FR_BUFFER_SIZE") == "0"
+        or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0"
+    ):
+        raise RuntimeError(
+            "torch's Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out of the "
+            "environment"
+        )
+    # two recorders in one process
+    name = "_dump_nccl_trace" if dist.get_backend() == "nccl" else "_dump_fr_trace"
     function = getattr(torch._C._distributed_c10d, name, None)
     if function is None:
-        raise RuntimeError(f"torch {torch.__version__} has no {name}: its Flight Recorder cannot be read from Python")
+        raise RuntimeError(
+            f"torch {torch.__version__} has no {name}: its Flight Recorder cannot be read from "
+            f"Python"
+        )
     return function
 
 
 def _groups():
-    """The process groups of this rank, in the form in which torch's dumps under NCCL describe them."""
+    """The process groups of this rank, in the form in which torch's dumps under NCCL
+    describe them."""
     world = dist.distributed_c10d._world
-    ranks = {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}
+    ranks = {
+        name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()
+    }
     return {name: {"name": name, "desc": "", "ranks": str(there)} for name, there in ranks.items()}
 
 

@@ -1,20 +1,25 @@
 """When an op ends, and how the ledger learns it, on the two kinds of backend.
 
-    gloo   work.wait() blocks the host until the op has ended        its return is written down; of an op that nobody
-                                                                     waits for yet, the work's future tells
+    gloo  work.wait() blocks the host until the op has ended  its return is written down; of an op
+                                                              that nobody
+                                                                     waits for yet, the work's
+                                                                     future tells
 
-    NCCL   a GPU takes a group's ops from a queue, one by one;       the host asks, in short sleeps, whether the op has
-           wait() only lets the stream wait, and an op that is       ended: before `wait` returns, and after each
-           called synchronously gives no Work at all                 synchronous op
+    NCCL  a GPU takes a group's ops from a queue, one by one;  the host asks, in short sleeps,
+                                                               whether the op has
+          wait() only lets the stream wait, and an op that is  ended: before `wait` returns, and
+                                                               after each
+          called synchronously gives no Work at all            synchronous op
 
-           the call itself blocks the host where it is               written down before the call as a wait, and taken
-           synchronous (barrier), and at the first message           back when the call returns
+           the call itself blocks the host where it is      written down before the call as a wait,
+                                                            and taken
+           synchronous (barrier), and at the first message  back when the call returns
            of two ranks, which NCCL connects then
 
            queue of a group:  [all_reduce][send + recv, a batch][recv] ...     item 0, 1, 2, ...
 
-So with a ledger a rank on a GPU blocks where it would block on the CPU, and hangs, timelines and rounds are told in the
-same words. Without a ledger nothing of this is installed.
+So with a ledger a rank on a GPU blocks where it would block on the CPU, and hangs, timelines and
+rounds are told in the same words. Without a ledger nothing of this is installed.
 """
 
 import contextlib
@@ -32,10 +37,13 @@ class Blocking:
 
     def __init__(self, book):
         self.book, self.last = book, threading.local()
-        self.live: dict[int, tuple] = {}  # id(work) -> (place, weak reference, what a receive from anyone resolves)
+        self.live: dict[
+            int, tuple
+        ] = {}  # id(work) -> (place, weak reference, what a receive from anyone resolves)
 
     def given(self, work, place, resolves, blocking):
-        """The op has begun. blocking: its wait follows at once, and no callback is needed: 3x cheaper."""
+        """The op has begun. blocking: its wait follows at once, and no callback is
+        needed: 3x cheaper."""
         if work is None:
             self.book.timestamp(place, "done")
             return
@@ -43,7 +51,8 @@ class Blocking:
         key = id(work)
         self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
         if not blocking:
-            with contextlib.suppress(RuntimeError):  # gloo's messages have no future: their end is wait's return
+            # gloo's messages have no future: their end is wait's return
+            with contextlib.suppress(RuntimeError):
                 work.get_future().add_done_callback(lambda _: self.book.timestamp(place, "done"))
 
     def wait(self, work, plain_wait, args, kwargs):
@@ -63,7 +72,8 @@ class Blocking:
 
 
 class Item:
-    """One item of a group's queue: an op, or a batch of messages. `ended()` asks the device whether it is done."""
+    """One item of a group's queue: an op, or a batch of messages. `ended()` asks the device
+    whether it is done."""
 
     def __init__(self, number):
         self.number, self.places, self.ended, self.done = number, [], None, False
@@ -79,7 +89,8 @@ class Queued:
         self.batches: dict[str, Item] = {}  # group's name -> the batch that is being put together
         self.waiting: list[Item] = []  # given to the device, and not seen to end
         self.live: dict[int, tuple] = {}  # id(work) -> (item, weak reference)
-        self.met: set[tuple] = set()  # (group's name, "send" or "recv", peer) of all messages so far
+        # (group's name, "send" or "recv", peer) of all messages so far
+        self.met: set[tuple] = set()
         self.more, self.closed, self.thread = threading.Event(), False, None
 
     def item(self, group: str) -> Item:
@@ -100,7 +111,8 @@ class Queued:
             return self.batches.pop(group)
 
     def is_first(self, *message) -> bool:
-        """Is it the first of its kind (group, "send" or "recv", peer)? NCCL then connects the two ranks."""
+        """Is it the first of its kind (group, "send" or "recv", peer)? NCCL then connects
+        the two ranks."""
         first = message not in self.met
         self.met.add(message)
         return first
@@ -118,11 +130,17 @@ class Queued:
                 self.book.erase(place, "wait_from")
 
     def given(self, group: str, item: Item, work, device: torch.device) -> None:
-        """The device has the op. Without a Work it was called synchronously, and is waited for here."""
+        """The device has the op. Without a Work it was called synchronously, and is
+        waited for here."""
         if self.batches.get(group) is item:  # only a part of it: `end_batch` follows
             return
-        # Without a Work, torch has let the current stream wait: what comes after it there comes after the op.
-        item.ended = work.is_completed if work is not None else torch.cuda.current_stream(device).record_event().query
+        # Without a Work, torch has let the current stream wait: what comes after it there comes
+        # after the op.
+        item.ended = (
+            work.is_completed
+            if work is not None
+            else torch.cuda.current_stream(device).record_event().query
+        )
         with self.lock:
             self.waiting.append(item)
             if work is not None:
@@ -130,7 +148,9 @@ class Queued:
                 key = id(work)
                 self.live[key] = (item, weakref.ref(work, lambda _: self.live.pop(key, None)))
             if self.thread is None:
-                self.thread = threading.Thread(target=self._look, daemon=True, name="lib.ledger.look")
+                self.thread = threading.Thread(
+                    target=self._look, daemon=True, name="lib.ledger.look"
+                )
                 self.thread.start()
         self.more.set()
         if work is None:
@@ -150,7 +170,8 @@ class Queued:
             self.book.settle(place)
 
     def finish(self) -> None:
-        """Wait for all that the device was given: a rank that returned before would hang as it leaves.
+        """Wait for all that the device was given: a rank that returned before would hang as it
+        leaves.
 
         What the program has not waited for stays owed all the same.
         """
@@ -164,7 +185,8 @@ class Queued:
             self._poll()
             if not item.done:
                 time.sleep(delay)
-                delay = min(0.005, max(2e-5, 0.05 * (time.monotonic() - began)))  # late by a twentieth at most
+                # late by a twentieth at most
+                delay = min(0.005, max(2e-5, 0.05 * (time.monotonic() - began)))
 
     def _stamp(self, item, which, **facts):
         for place in item.places:
@@ -196,9 +218,11 @@ class Queued:
 
 
 def threads() -> int:
-    """Python threads of this rank that may communicate: not the launcher's or ours, nor one that has nothing to do.
+    """Python threads of this rank that may communicate: not the launcher's or ours, nor one that
+    has nothing to do.
 
-    Nor one that C++ began and Python knows all the same, as autograd's of a GPU: the main thread waits for that one.
+    Nor one that C++ began and Python knows all the same, as autograd's of a GPU: the main thread
+    waits for that one.
     """
     count = threading.active_count()
     if count == 1:

@@ -1,9 +1,13 @@
-"""Which module of the model a collective belongs to that torch's own code has called: FSDP2, DTensor or DDP.
+"""Which module of the model a collective belongs to that torch's own code has called: FSDP2,
+DTensor or DDP.
 
-    who calls it     where the module is known from
-    FSDP2            the FSDPParamGroup whose method is on the stack: its module and its parameters, by their names
-    DTensor          the operator that needs it, and in forward the modules on the stack, from the model inwards
-    DDP's reducer    C++: nothing is on the stack. It reduces the buckets in order, so it is the next one of the DDP
+    who calls it   where the module is known from
+    FSDP2          the FSDPParamGroup whose method is on the stack: its module and its parameters,
+                   by their names
+    DTensor        the operator that needs it, and in forward the modules on the stack, from the
+                   model inwards
+    DDP's reducer  C++: nothing is on the stack. It reduces the buckets in order, so it is the next
+                   one of the DDP
                      module whose forward ran last; the elements tell which parameters it has
 
 Only ops that the program has not called itself are looked at, so the others cost nothing.
@@ -15,10 +19,12 @@ import weakref
 import torch
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
-FSDP, DTENSOR = (TORCH + os.path.join("distributed", *path) for path in (("fsdp", "_fully_shard", ""), ("tensor", "")))
-BACKWARD = TORCH + os.path.join(
-    "autograd", "graph.py"
-)  # what Python sees of autograd's C++; on a GPU's thread: nothing
+FSDP, DTENSOR = (
+    TORCH + os.path.join("distributed", *path)
+    for path in (("fsdp", "_fully_shard", ""), ("tensor", ""))
+)
+# what Python sees of autograd's C++; on a GPU's thread: nothing
+BACKWARD = TORCH + os.path.join("autograd", "graph.py")
 MODULES = TORCH + os.path.join("nn", "modules", "module.py")
 
 
@@ -26,8 +32,13 @@ class Inside:
     """What this rank knows of its models."""
 
     def __init__(self):
-        self.names: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # model -> {id(module): its name in it}
-        self.ddp, self.buckets = lambda: None, 0  # the DDP module whose forward ran last; its buckets since then
+        # model -> {id(module): its name in it}
+        self.names: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        # the DDP module whose forward ran last; its buckets since then
+        self.ddp, self.buckets = (
+            lambda: None,
+            0,
+        )
 
     def forward(self, plain):
         """DDP's forward, noted."""
@@ -77,13 +88,19 @@ class Inside:
 
 
 def parameter_names(ddp) -> dict[str, torch.nn.Parameter]:
-    """{name: parameter} of a DistributedDataParallel, in the order in which its reducer numbers them."""
+    """{name: parameter} of a DistributedDataParallel, in the order in which its
+    reducer numbers them."""
     ignored = getattr(ddp, "parameters_to_ignore", ())
-    return {name: p for name, p in ddp.module.named_parameters() if p.requires_grad and name not in ignored}
+    return {
+        name: p
+        for name, p in ddp.module.named_parameters()
+        if p.requires_grad and name not in ignored
+    }
 
 
 def _parameters_of(numel, named):
-    """Which parameters in a row have so many elements together, in words; "" if none or several do."""
+    """Which parameters in a row have so many elements together, in words; "" if
+    none or several do."""
     sizes, found = [(name, p.numel()) for name, p in named.items()], []
     for first in range(len(sizes)):
         total = 0
@@ -107,7 +124,11 @@ def _fsdp_group(group):
 
 
 def _listed(names):
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:2])}, ... {names[-1]}: {len(names)} parameters"
+    return (
+        ", ".join(names)
+        if len(names) <= 4
+        else f"{', '.join(names[:2])}, ... {names[-1]}: {len(names)} parameters"
+    )
 
 
 def _operator(op_call):

@@ -1,11 +1,14 @@
-"""The process groups that each rank made: a text file next to its log, because torch tells the ranks' groups apart by
-number alone.
+"""The process groups that each rank made: a text file next to its log, because torch tells the
+ranks' groups apart by number alone.
 
-    rank 0    new_group([0, 3])    torch calls it group 1        the n-th group of a rank is group n on every rank, so
-    rank 1    new_group([1, 2])    torch calls it group 1        these two meet at one address, and mix up or hang
+    rank 0  new_group([0, 3])  torch calls it group 1  the n-th group of a rank is group n on every
+                                                       rank, so
+    rank 1  new_group([1, 2])  torch calls it group 1  these two meet at one address, and mix up or
+                                                       hang
 
-`new_group` must therefore be called by every rank, for every group, in the same order. A group that only its members
-make (use_local_synchronization=True) is named by a hash of its ranks instead, and is not written down here.
+`new_group` must therefore be called by every rank, for every group, in the same order. A group that
+only its members make (use_local_synchronization=True) is named by a hash of its ranks instead, and
+is not written down here.
 """
 
 import json
@@ -17,7 +20,8 @@ from lib.ledger.book import now
 
 @dataclass(frozen=True)
 class Made:
-    """One call of new_group. Times in seconds as an Entry's; done None: the call has not returned."""
+    """One call of new_group. Times in seconds as an Entry's; done None: the call
+    has not returned."""
 
     rank: int
     number: int  # torch's number of the group: how many this rank had made before

@@ -1,12 +1,13 @@
-"""The audit: put the ranks' books side by side, and see whether they are about the same communication.
+"""The audit: put the ranks' books side by side, and see whether they are about the same
+communication.
 
     collectives   n-th op of a group on rank 0  <->  n-th op of that group on every other member
     messages      n-th send from a to b (same tag)  <->  n-th receive on b from a
 
-gloo passes in silence, with wrong numbers: SUM against MAX, float32 against int32, a receive larger than its send, a
-part of an all_to_all larger than what is given.
-These are findings. Two collectives of one shape in swapped order cannot be told from a program that meant it: if the
-source lines differ, that is a warning (`certain=False`) that names both.
+gloo passes in silence, with wrong numbers: SUM against MAX, float32 against int32, a receive larger
+than its send, a part of an all_to_all larger than what is given.
+These are findings. Two collectives of one shape in swapped order cannot be told from a program that
+meant it: if the source lines differ, that is a warning (`certain=False`) that names both.
 """
 
 import math
@@ -24,8 +25,8 @@ from lib.ledger.source import place
 class Finding:
     """Where the books disagree. certain: proved; else a warning."""
 
-    # What differs: "reduce op", "dtype", "shape", "op", "root", "size", "split", "module", "group", "order", "history".
-    # Or what lacks: "missing", a partner; "unwaited", a wait.
+    # What differs: "reduce op", "dtype", "shape", "op", "root", "size", "split", "module", "group",
+    # "order", "history". Or what lacks: "missing", a partner; "unwaited", a wait.
     kind: str
     text: str
     certain: bool
@@ -33,8 +34,11 @@ class Finding:
 
 
 def audit(ledger: Ledger, ended: bool = True) -> list[Finding]:
-    """Compare the books. ended: every rank has left its function, so an op that a partner lacks is missing for good."""
-    findings = _audit_groups(ledger) + _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
+    """Compare the books. ended: every rank has left its function, so an op that a partner lacks is
+    missing for good."""
+    findings = (
+        _audit_groups(ledger) + _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
+    )
     if ended and not any(ledger.lost):
         findings += groups_not_made(ledger) + never_waited_for(ledger)
     return sorted(findings, key=lambda f: not f.certain)
@@ -49,28 +53,35 @@ def _audit_groups(ledger):
         alike = _alike(made, lambda group: group.members)
         if len(alike) > 1:
             who = ", ".join(
-                f"{ranks_text(ranks)}{f' made group {number}' if i == 0 else ''} with {list(members)}"
+                f"{ranks_text(ranks)}{f' made group {number}' if i == 0 else ''} with "
+                f"{list(members)}"
                 for i, (members, ranks) in enumerate(alike.items())
             )
             each = ", ".join(str(list(members)) for members in sorted(alike)[:4])
             lines = [f"  {ranks_text(ranks)}: {called(made[ranks[0]])}" for ranks in alike.values()]
             lines += [
-                f"  Try: groups = [dist.new_group(ranks) for ranks in ({each})] on every rank; a rank then uses the "
-                "group that it is a member of"
+                f"  Try: groups = [dist.new_group(ranks) for ranks in ({each})] on every rank; a "
+                f"rank then uses the group that it is a member of"
             ]
-            return [Finding("group", "\n".join([f"{who}; {EVERY_GROUP}", *lines]), True, tuple(sorted(made)))]
+            return [
+                Finding(
+                    "group", "\n".join([f"{who}; {EVERY_GROUP}", *lines]), True, tuple(sorted(made))
+                )
+            ]
     return []
 
 
 def groups_not_made(ledger: Ledger) -> list[Finding]:
-    """The first group that some ranks made and others did not: as far as is known, that goes well with gloo alone."""
+    """The first group that some ranks made and others did not: as far as is known, that goes well
+    with gloo alone."""
     for number, made in sorted(_groups_by_number(ledger).items()):
         if len(made) < ledger.world_size and len({group.members for group in made.values()}) == 1:
             absent = [rank for rank in range(ledger.world_size) if rank not in made]
             group = made[min(made)]
             text = (
-                f"{ranks_text(made)} made group {number} with {list(group.members)}, {ranks_text(absent)} did not; "
-                f"{EVERY_GROUP}, also ranks that are not its members\n  {ranks_text(made)}: {called(group)}"
+                f"{ranks_text(made)} made group {number} with {list(group.members)}, "
+                f"{ranks_text(absent)} did not; {EVERY_GROUP}, also ranks that are not its "
+                f"members\n  {ranks_text(made)}: {called(group)}"
             )
             return [Finding("group", text, False, tuple(absent))]
     return []
@@ -116,14 +127,22 @@ def _audit_collectives(ledger, ended):
             findings.append(uneven)
         elif ended and len(present) < len(members) and not any(ledger.lost):
             absent = [r for r in members if r not in present]
-            findings.append(Finding("missing", f"{ranks_text(absent)} never called {say(first)}", True, tuple(absent)))
+            findings.append(
+                Finding(
+                    "missing",
+                    f"{ranks_text(absent)} never called {say(first)}",
+                    True,
+                    tuple(absent),
+                )
+            )
         elif other := next((e for e in present.values() if _site(e) != _site(first)), None):
             findings.append(
                 Finding(
                     "order",
-                    f"{first.op} #{n} of {group_text(first)} was called from different lines: "
-                    f"rank {first.rank} at {place(*_site(first))}; rank {other.rank} at {place(*_site(other))}. "
-                    "If those are two different tensors, the ranks called them in a different order.",
+                    f"{first.op} #{n} of {group_text(first)} was called from different lines: rank "
+                    f"{first.rank} at {place(*_site(first))}; rank {other.rank} at "
+                    f"{place(*_site(other))}. If those are two different tensors, the ranks called "
+                    "them in a different order.",
                     False,
                     (first.rank, other.rank),
                 )
@@ -139,8 +158,9 @@ def _compare_history(first, present, n):
         return []  # this op itself differs, and says so
     other = next(e for e in present.values() if e.chain != first.chain)
     text = (
-        f"before {first.op} #{n} of {group_text(first)}, the oldest that the books still hold, ranks {first.rank} and "
-        f"{other.rank} called different collectives (the rolling hashes differ). Run fewer steps to see which."
+        f"before {first.op} #{n} of {group_text(first)}, the oldest that the books still hold, "
+        f"ranks {first.rank} and {other.rank} called different collectives (the rolling hashes "
+        f"differ). Run fewer steps to see which."
     )
     return [Finding("history", text, True, (first.rank, other.rank))]
 
@@ -162,10 +182,13 @@ def _difference(a: Entry, b: Entry) -> str | None:
 
 
 def _split_finding(present):
-    """Does a rank of this collective expect another number of elements from a rank than that one gives it?"""
+    """Does a rank of this collective expect another number of elements from a rank than
+    that one gives it?"""
     members = next(iter(present.values())).members
     split = [present[rank] for rank in members if rank in present and present[rank].gives]
-    if len(split) == len(members) and [e.takes for e in split] == list(zip(*(e.gives for e in split), strict=True)):
+    if len(split) == len(members) and [e.takes for e in split] == list(
+        zip(*(e.gives for e in split), strict=True)
+    ):
         return None
     at = {rank: i for i, rank in enumerate(members)}
     pairs = [(a, b, a.gives[at[b.rank]], b.takes[at[a.rank]]) for a in split for b in split]
@@ -174,7 +197,8 @@ def _split_finding(present):
         return None
     a, b, given, expected = next((pair for pair in wrong if pair[0] is not pair[1]), wrong[0])
     counts = (
-        f"rank {a.rank} gives rank {b.rank} {_counted(a, given)}, but rank {b.rank} expects {_counted(a, expected)}"
+        f"rank {a.rank} gives rank {b.rank} {_counted(a, given)}, but rank {b.rank} expects "
+        f"{_counted(a, expected)}"
     )
     more = f"; {len(wrong) - 1} more of the counts differ" if len(wrong) > 1 else ""
     row = _row(a)
@@ -190,11 +214,14 @@ def _split_finding(present):
     return Finding("split", "\n".join(lines), True, tuple(sorted({a.rank, b.rank})))
 
 
-EXCHANGE = "exchange the counts first, with dist.all_to_all_single(receive_counts, send_counts), and "
+EXCHANGE = (
+    "exchange the counts first, with dist.all_to_all_single(receive_counts, send_counts), and "
+)
 SPLIT_ADVICE = {
     "all_to_all_single": EXCHANGE + "give receive_counts.tolist() as output_split_sizes",
     "all_to_all": EXCHANGE + "allocate the output tensors by them",
-    "all_gather": "exchange the lengths first, pad every rank's tensor to the largest of them, cut after the gather",
+    "all_gather": "exchange the lengths first, pad every rank's tensor to the largest of them, cut "
+    "after the gather",
     "others": "exchange the sizes first, and allocate the output by them",
 }
 
@@ -214,7 +241,8 @@ def _counted(entry, elements):
 
 
 def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
-    """Ops that the program began to wait for later, and did not: what they give may come after it was used.
+    """Ops that the program began to wait for later, and did not: what they give may come after it
+    was used.
 
     left: the ranks that have left their function, None for all; others may still wait.
     """
@@ -227,7 +255,11 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
     for (kind, _, _), entries in alike.items():
         first, ranks = entries[0], sorted({entry.rank for entry in entries})
         times = f" ({len(entries)} times)" if len(entries) > len(ranks) else ""
-        others = [r for r in ranks if r != first.rank] if len({entry.peer for entry in entries}) > 1 else []
+        others = (
+            [r for r in ranks if r != first.rank]
+            if len({entry.peer for entry in entries}) > 1
+            else []
+        )
         too = f" (on {ranks_text(others)}, too)" if others else ""  # each with a partner of its own
         who = ranks_text([rank for rank in ranks if rank not in others])
         danger = UNWAITED[kind]
@@ -248,19 +280,25 @@ UNWAITED = {
 
 
 def _collective_finding(kind, first, present, n):
-    alike = _alike(present, lambda e: (e.op, e.reduce_op, e.dtype, e.shape, e.peer, e.inside, _site(e)))
+    alike = _alike(
+        present, lambda e: (e.op, e.reduce_op, e.dtype, e.shape, e.peer, e.inside, _site(e))
+    )
     lines = [f"{ranks_text(ranks)}: {say(present[ranks[0]])}" for ranks in alike.values()]
     text = f"collective #{n} of {group_text(first)}: the ranks differ in the {kind}\n" + "\n".join(
         f"  {x}" for x in lines
     )
     if any(entry.inside for entry in present.values()):
-        text += "\n  Try: every rank calls the same modules in the same order, also one for which it has no tokens"
+        text += (
+            "\n  Try: every rank calls the same modules in the same order, also one for which it "
+            "has no tokens"
+        )
     return Finding(kind, text, True, tuple(sorted(present)))
 
 
 def _audit_messages(ledger, ended):
     pairs = defaultdict(dict)  # (channel, n) -> "send" / "recv" -> entry
-    unresolved = set()  # ranks that still wait for a message from anyone: it may be any that lacks its receive
+    # ranks that still wait for a message from anyone: it may be any that lacks its receive
+    unresolved = set()
     for entry in ledger.entries:
         if entry.is_message and entry.nth < 0:
             unresolved.add(entry.rank)
@@ -271,13 +309,25 @@ def _audit_messages(ledger, ended):
         _, src, dst, _ = channel
         if len(pair) == 2:
             send, recv = pair["send"], pair["recv"]
-            kind = "dtype" if send.dtype != recv.dtype else "size" if send.numel != recv.numel else None
+            kind = (
+                "dtype"
+                if send.dtype != recv.dtype
+                else "size"
+                if send.numel != recv.numel
+                else None
+            )
             if kind:
                 findings.append(Finding(kind, _message_text(kind, send, recv), True, (src, dst)))
         elif ended and dst not in unresolved and not any(ledger.lost):
             entry = next(iter(pair.values()))
-            verb = f"rank {dst} never received it" if entry.op == "send" else f"rank {src} never sent it"
-            findings.append(Finding("missing", f"rank {entry.rank}: {say(entry)}: {verb}", True, (src, dst)))
+            verb = (
+                f"rank {dst} never received it"
+                if entry.op == "send"
+                else f"rank {src} never sent it"
+            )
+            findings.append(
+                Finding("missing", f"rank {entry.rank}: {say(entry)}: {verb}", True, (src, dst))
+            )
     return findings
 
 
@@ -330,4 +380,6 @@ def ranks_text(ranks) -> str:
 def group_text(entry: Entry) -> str:
     """The group in words: all ranks, or which."""
     members = entry.members
-    return f"all {len(members)} ranks" if entry.group == "0" else f"the group of {ranks_text(members)}"
+    return (
+        f"all {len(members)} ranks" if entry.group == "0" else f"the group of {ranks_text(members)}"
+    )

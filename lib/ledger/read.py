@@ -1,4 +1,5 @@
-"""The ranks' books, read together: `Books` are the files, `Ledger` is what was read from them, plain data."""
+"""The ranks' books, read together: `Books` are the files, `Ledger` is what was read from
+them, plain data."""
 
 import glob
 import os
@@ -14,10 +15,12 @@ UNITS = ("messages", "elements", "bytes")
 
 
 class Books:
-    """The files of all ranks. Read them while the ranks run, after they ended, or after they died."""
+    """The files of all ranks. Read them while the ranks run, after they ended, or
+    after they died."""
 
     def __init__(self, folder: str, world_size: int | None = None):
-        """world_size: how many there must be (None: find the books in `folder`, and be sure that none is missing)."""
+        """world_size: how many there must be (None: find the books in `folder`, and be sure that
+        none is missing)."""
         if world_size is None:
             world_size = _find(folder)
         self.folder = folder
@@ -41,9 +44,13 @@ class Books:
 
 
 def _find(folder):
-    ranks = sorted(int(re.search(r"book(\d+)$", p)[1]) for p in glob.glob(os.path.join(folder, "book[0-9]*")))
+    ranks = sorted(
+        int(re.search(r"book(\d+)$", p)[1]) for p in glob.glob(os.path.join(folder, "book[0-9]*"))
+    )
     if not ranks:
-        raise FileNotFoundError(f"no ledger books in {folder!r}: was LEDGER_DIR set where the ranks ran?")
+        raise FileNotFoundError(
+            f"no ledger books in {folder!r}: was LEDGER_DIR set where the ranks ran?"
+        )
     world_size = BookReader(folder, ranks[0]).head().world_size
     missing = sorted(set(range(world_size)) - set(ranks))
     if missing:
@@ -55,11 +62,13 @@ def _find(folder):
 
 
 def _zero(heads):
-    """For each rank, the instant on its own clock at which the first rank began (every node has its own clock)."""
+    """For each rank, the instant on its own clock at which the first rank began (every node
+    has its own clock)."""
     heads_begun = [head for head in heads if head.state] or heads
     first = min(head.wall for head in heads_begun)
     own = [head.began - (head.wall - first) for head in heads]
-    # One machine has one clock; the difference of two readings of the wall clock would only add noise.
+    # One machine has one clock; the difference of two readings of the wall clock would only add
+    # noise.
     drift = [head.began - head.wall for head in heads_begun]
     one_clock = max(drift) - min(drift) < 0.1
     return [min(head.began for head in heads_begun)] * len(heads) if one_clock else own
@@ -68,11 +77,19 @@ def _zero(heads):
 class Ledger:
     """What all ranks of a run did. Plain data: it outlives the run and its files."""
 
-    def __init__(self, by_rank: list[list[Entry]], totals: np.ndarray | None, lost: list[int], zero=None, groups=None):
-        """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost: overwritten.
+    def __init__(
+        self,
+        by_rank: list[list[Entry]],
+        totals: np.ndarray | None,
+        lost: list[int],
+        zero=None,
+        groups=None,
+    ):
+        """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost:
+        overwritten.
 
-        zero: for each rank, what time.monotonic() said there at the instant 0 of its entries; None: 0.
-        groups: for each rank, the groups that it made, in order; None: not known.
+        zero: for each rank, what time.monotonic() said there at the instant 0 of its entries; None:
+        0. groups: for each rank, the groups that it made, in order; None: not known.
         """
         self.by_rank, self.totals, self.lost = by_rank, totals, lost
         self.world_size = len(by_rank)
@@ -86,7 +103,9 @@ class Ledger:
     @property
     def entries(self) -> list[Entry]:
         """The entries of all ranks, by the time they were posted; marks left out."""
-        return sorted((e for mine in self.by_rank for e in mine if e.op != "mark"), key=lambda e: e.posted)
+        return sorted(
+            (e for mine in self.by_rank for e in mine if e.op != "mark"), key=lambda e: e.posted
+        )
 
     @property
     def marks(self) -> list[str]:
@@ -96,12 +115,14 @@ class Ledger:
     def section(self, label: str) -> "Ledger":
         """The part of every rank's book after `ledger.mark(label)` and before its next mark.
 
-        Raises KeyError when no rank made the mark, RuntimeError when a book has overwritten entries.
+        Raises KeyError when no rank made the mark, RuntimeError when a book has overwritten
+        entries.
         """
         if any(self.lost):
             raise RuntimeError(
-                f"the books keep only the newest entries and have overwritten {self.lost} of them, by rank: totals "
-                "(`matrix`, `sent`) stay exact, sections do not. Run fewer ops per launch."
+                f"the books keep only the newest entries and have overwritten {self.lost} of them, "
+                f"by rank: totals (`matrix`, `sent`) stay exact, sections do not. Run fewer ops "
+                "per launch."
             )
         if label not in self.marks:
             raise KeyError(f"no rank called ledger.mark({label!r}); the marks are {self.marks}")
@@ -117,7 +138,8 @@ class Ledger:
         return Ledger(parts, None, [0] * self.world_size, self.zero)
 
     def matrix(self, unit: str = "bytes") -> np.ndarray:
-        """(N, N) integers: [src, dst] what src put on the wire for dst by send. unit: messages, elements or bytes."""
+        """(N, N) integers: [src, dst] what src put on the wire for dst by send. unit: messages,
+        elements or bytes."""
         if unit not in UNITS:
             raise ValueError(f"unit={unit!r} is not one of {', '.join(UNITS)}")
         if self.totals is not None:  # exact, however long the job: the totals never wrap
@@ -125,18 +147,27 @@ class Ledger:
         out = np.zeros((self.world_size, self.world_size), dtype=np.int64)
         for entry in self.entries:
             if entry.op == "send":
-                out[entry.rank, entry.peer] += {"messages": 1, "elements": entry.numel, "bytes": entry.nbytes}[unit]
+                out[entry.rank, entry.peer] += {
+                    "messages": 1,
+                    "elements": entry.numel,
+                    "bytes": entry.nbytes,
+                }[unit]
         return out
 
     def trace(self, path: str | Path, spans=()) -> None:
-        """Write a Chrome trace to `path`, for ui.perfetto.dev: each rank's operations, its waits, and whose message.
+        """Write a Chrome trace to `path`, for ui.perfetto.dev: each rank's operations, its waits,
+        and whose message.
 
-        spans: what else the ranks did, as `paced.Spans` has it: (rank, lane, label, begin, end), in monotonic seconds.
+        spans: what else the ranks did, as `paced.Spans` has it: (rank, lane, label, begin, end), in
+        monotonic seconds.
         """
         from lib.ledger import trace  # it reads what this file defines
 
         operations = trace.write(self, path, spans)
-        print(f"{Path(path).name}: {operations} operations of {self.world_size} ranks, for https://ui.perfetto.dev")
+        print(
+            f"{Path(path).name}: {operations} operations of {self.world_size} ranks, for "
+            f"https://ui.perfetto.dev"
+        )
 
     def sent(self, unit: str = "bytes", rank: int | None = None) -> int:
         """What one rank, or all together, put on the wire by send."""

@@ -6,9 +6,10 @@
                           |  BackendSelect  <- we stand here: write the entry, then redispatch
                    gloo or NCCL
 
-Replacing the functions of `dist` would miss what DDP's C++ calls; a TorchDispatchMode is local to a thread.
-An override of the dispatch key BackendSelect is process-wide and costs other aten ops nothing. Installed but idle it
-still costs some 25 microseconds a call, so "off" means not installed.
+Replacing the functions of `dist` would miss what DDP's C++ calls; a TorchDispatchMode is local to a
+thread. An override of the dispatch key BackendSelect is process-wide and costs other aten ops
+nothing. Installed but idle it still costs some 25 microseconds a call, so "off" means not
+installed.
 """
 
 import contextlib
@@ -51,8 +52,17 @@ OPS = {  # torch's schema name -> the name users know
     "barrier": "barrier",
     "monitored_barrier_": "monitored_barrier",
 }
-# The ranks of these may give payloads of different sizes, so their sizes are no part of what must agree.
-UNEVEN = {"all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter", "barrier"}
+# The ranks of these may give payloads of different sizes, so their sizes are no part of what must
+# agree.
+UNEVEN = {
+    "all_gather",
+    "all_to_all",
+    "all_to_all_single",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "barrier",
+}
 MESSAGES = {"send", "recv", "recv_any"}
 BLOCKING = {"monitored_barrier"}
 NOT_QUEUED = contextlib.nullcontext()
@@ -64,7 +74,9 @@ def install(writer) -> None:
     """Record every op of this process into `writer` (a BookWriter) from now on."""
     global _recorder
     if _recorder is not None:
-        raise RuntimeError("a ledger is already being kept in this process; call ledger.uninstall() first")
+        raise RuntimeError(
+            "a ledger is already being kept in this process; call ledger.uninstall() first"
+        )
     _recorder = Recorder(writer)
 
 
@@ -77,9 +89,11 @@ def uninstall() -> None:
 
 
 def finish() -> None:
-    """Wait until all that this rank posted has ended: on a GPU it may still be under way when the program is through.
+    """Wait until all that this rank posted has ended: on a GPU it may still be under way when the
+    program is through.
 
-    To be called before the results are taken. What is not there then waits in this call, and the verdict says for whom.
+    To be called before the results are taken. What is not there then waits in this call, and the
+    verdict says for whom.
     """
     if _recorder is not None:
         _recorder.queued.finish()
@@ -95,14 +109,17 @@ def mark(label: str) -> None:
 
 
 def not_waited_for() -> list:
-    """On a rank: the Entries since its last mark whose work the program has been given and has not waited for.
+    """On a rank: the Entries since its last mark whose work the program has been given and has not
+    waited for.
 
     What a function of lib has begun is not among them: its thread may be about to wait.
     """
     if _recorder is None or not _recorder.book.owed(_recorder.marked):
         return []
     entries = BookReader(_recorder.book.folder, _recorder.book.rank).entries()
-    return [entry for entry in entries if entry.owed and not entry.via and entry.seq >= _recorder.marked]
+    return [
+        entry for entry in entries if entry.owed and not entry.via and entry.seq >= _recorder.marked
+    ]
 
 
 def call_site():
@@ -133,13 +150,16 @@ class _Group(NamedTuple):
 
 
 class Recorder:
-    """The override, and the functions of torch replaced for as long as it is installed: `Work.wait`, a batch's ends."""
+    """The override, and the functions of torch replaced for as long as it is installed:
+    `Work.wait`, a batch's ends."""
 
     def __init__(self, writer):
         self.book = writer
         self.marked = 0  # the number of the entry after the last mark
         self.groups: dict[str, _Group] = {}
-        self.queues: dict[tuple, bool] = {}  # (group's name, type of device) -> is it stream-ordered?
+        self.queues: dict[
+            tuple, bool
+        ] = {}  # (group's name, type of device) -> is it stream-ordered?
         self.signatures: dict[tuple, int] = {}
         self.blocking, self.queued = Blocking(writer), Queued(writer)
         self.splits, self.inside = SplitsWriter(writer), Inside()
@@ -149,7 +169,8 @@ class Recorder:
             op = getattr(torch.ops.c10d, schema_name, None)
             if op is not None:
                 self.library.impl(
-                    schema_name, self._shim(name, op.default, below), "BackendSelect", with_keyset=True
+                    schema_name, self._shim(name, op.default, below), "BackendSelect",
+                    with_keyset=True
                 )  # fmt: skip
         self.replaced = []
         self._replace(dist.Work, "wait", self._wait)
@@ -214,7 +235,8 @@ class Recorder:
 
     def _new_group(self, plain):
         def new_group(ranks=None, *args, **kwargs):
-            if kwargs.get("use_local_synchronization"):  # only the members call it, and no number is given
+            # only the members call it, and no number is given
+            if kwargs.get("use_local_synchronization"):
                 return plain(ranks, *args, **kwargs)
             number, site = c10d._world.group_count, call_site()[0]
             members = range(self.book.world_size) if ranks is None else ranks
@@ -278,13 +300,15 @@ class Recorder:
         resolves = None
         if name not in MESSAGES:
             channel = (group.name,)
-            signature = self._signature(name, reduce_op, dtype, peer, None if name in UNEVEN else numel)
+            signature = self._signature(
+                name, reduce_op, dtype, peer, None if name in UNEVEN else numel
+            )
         else:
             signature = self._signature(dtype, numel)
             if peer == self.book.rank and dist.get_backend(pg) == "gloo":
                 raise ValueError(
-                    f"rank {peer} would {'send to' if name == 'send' else 'receive from'} itself: gloo has no "
-                    "connection from a rank to itself; copy the tensor instead"
+                    f"rank {peer} would {'send to' if name == 'send' else 'receive from'} itself: "
+                    f"gloo has no connection from a rank to itself; copy the tensor instead"
                 )
             if name == "send":
                 channel = (group.name, self.book.rank, peer, tag)
@@ -304,7 +328,8 @@ class Recorder:
         number = self.book.name
         place = self.book.record(
             number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
-            peer, tag, shape, numel, nbytes, channel, signature, -1 if item is None else item.number,
+            peer, tag, shape, numel, nbytes, channel, signature,
+            -1 if item is None else item.number,
             owed,
         )  # fmt: skip
         if item is not None:
@@ -323,7 +348,8 @@ class Recorder:
         known = self.groups.get(pg.group_name)
         if known is None:
             ranks = c10d._world.pg_group_ranks.get(pg)
-            if ranks is None:  # a group made without torch's book-keeping: its ranks are its own numbers
+            # a group made without torch's book-keeping: its ranks are its own numbers
+            if ranks is None:
                 ranks = {i: i for i in range(pg.size())}
             members = tuple(sorted(ranks, key=ranks.get))
             known = _Group(self.book.name((pg.group_name, members)), pg.group_name, members)
@@ -333,7 +359,8 @@ class Recorder:
     def _signature(self, *facts):
         value = self.signatures.get(facts)
         if value is None:
-            if len(self.signatures) > 4096:  # a long job with ever new shapes must not grow without bound
+            # a long job with ever new shapes must not grow without bound
+            if len(self.signatures) > 4096:
                 self.signatures.clear()
             value = self.signatures[facts] = signature_of(*facts)
         return value
@@ -341,7 +368,15 @@ class Recorder:
 
 def _payload(given):
     """The tensors that this rank gives to the op (what it gets, where it gives none)."""
-    for key in ("input_tensor", "input", "input_tensors", "input_list", "inputs", "tensors", "tensor"):
+    for key in (
+        "input_tensor",
+        "input",
+        "input_tensors",
+        "input_list",
+        "inputs",
+        "tensors",
+        "tensor",
+    ):
         if key in given:
             found = list(_flatten(given[key]))
             if found:

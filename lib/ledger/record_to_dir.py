@@ -1,4 +1,5 @@
-"""A book under plain torchrun: with LEDGER_DIR set, each rank keeps one there; without it, nothing happens.
+"""A book under plain torchrun: with LEDGER_DIR set, each rank keeps one there; without it, nothing
+happens.
 
     LEDGER_DIR=/shared/run7 torchrun --nproc-per-node 4 train.py
     python -m lib.ledger /shared/run7            while it runs, after it ended, or after it died
@@ -22,10 +23,12 @@ KINDS = ("book", "names", "groups", "splits", "error", "alive")  # files of one 
 
 @contextlib.contextmanager
 def record_to_dir(folder: str | None = None):
-    """Keep this rank's book in `folder` (default: $LEDGER_DIR; unset means no book) for the length of the block.
+    """Keep this rank's book in `folder` (default: $LEDGER_DIR; unset means no book) for the length
+    of the block.
 
-    An exception that leaves the block is written down with its line. While the process lives it holds a lock on a file
-    there, so that a reader can tell a rank that was killed from one that runs.
+    An exception that leaves the block is written down with its line. While the process lives it
+    holds a lock on a file there, so that a reader can tell a rank that was killed from one that
+    runs.
     """
     folder = folder or os.environ.get("LEDGER_DIR")
     if not folder:
@@ -50,7 +53,14 @@ def record_to_dir(folder: str | None = None):
     except Exception as error:
         state = RAISED
         with open(f"{folder}/error{rank}", "w") as file:
-            json.dump({"type": type(error).__name__, "text": str(error), "site": site_of(error.__traceback__)}, file)
+            json.dump(
+                {
+                    "type": type(error).__name__,
+                    "text": str(error),
+                    "site": site_of(error.__traceback__),
+                },
+                file,
+            )
         raise
     finally:
         uninstall()
@@ -58,7 +68,8 @@ def record_to_dir(folder: str | None = None):
 
 
 def state_of(folder: str, head: Head) -> int:
-    """A rank's state: what it says of itself, or KILLED when its process is gone and it says RUNNING.
+    """A rank's state: what it says of itself, or KILLED when its process is gone and it says
+    RUNNING.
 
     The lock of a process that ended is free, on other nodes too where they share the file system.
     """
@@ -72,6 +83,9 @@ def state_of(folder: str, head: Head) -> int:
 
 def error_of(folder: str, rank: int) -> dict | None:
     """{"type", "text", "site"} of the exception that a rank left with; None if it left none."""
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError), open(f"{folder}/error{rank}") as file:
+    with (
+        contextlib.suppress(FileNotFoundError, json.JSONDecodeError),
+        open(f"{folder}/error{rank}") as file,
+    ):
         return json.load(file)
     return None

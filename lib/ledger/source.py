@@ -1,6 +1,8 @@
-"""How a place in a program is written: `line 4: dist.recv(x, left)` in a notebook's cell, `ring.py:31: ...` in a file.
+"""How a place in a program is written: `line 4: dist.recv(x, left)` in a notebook's cell,
+`ring.py:31: ...` in a file.
 
-Neither a cell's number (it changes with every run) nor the temporary file that Jupyter gives a cell is ever shown.
+Neither a cell's number (it changes with every run) nor the temporary file that Jupyter gives a cell
+is ever shown.
 """
 
 import linecache

@@ -1,9 +1,13 @@
-"""How many elements each rank gives to each other in a collective that may be uneven, and how many it expects.
+"""How many elements each rank gives to each other in a collective that may be uneven, and how many
+it expects.
 
-    all_to_all_single     rank 0 gives [1, 2] rows       rank 1 expects 3 rows from rank 0, and gets 2: the third keeps
-                          rank 1 gives [3, 0] rows       what torch.empty found in memory, and no error is raised
+    all_to_all_single  rank 0 gives [1, 2] rows  rank 1 expects 3 rows from rank 0, and gets 2: the
+                                                 third keeps
+                       rank 1 gives [3, 0] rows  what torch.empty found in memory, and no error is
+                                                 raised
 
-A second ring next to a rank's log, with a slot of fixed size for each such call; the entry holds the slot's number.
+A second ring next to a rank's log, with a slot of fixed size for each such call; the entry holds
+the slot's number.
 """
 
 import math
@@ -13,13 +17,16 @@ import struct
 
 RING = 1 << 20  # bytes, about: so much of the newest calls is kept
 SPLIT = ("all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter")
-NONE = -1  # where a rank gives another one nothing, or gets nothing, by the nature of the collective
+# where a rank gives another one nothing, or gets nothing, by the nature of the collective
+NONE = -1
 
 
 def give_and_take(name: str, given: dict, root: int, n: int) -> tuple[list[int], list[int]]:
-    """(elements that this rank gives to each rank of the group, elements that it expects from each).
+    """(elements that this rank gives to each rank of the group, elements that it expects from
+    each).
 
-    given: the arguments of the dispatcher's op; root: the rank in the group of a rooted one; n: ranks of the group.
+    given: the arguments of the dispatcher's op; root: the rank in the group of a rooted one; n:
+    ranks of the group.
     """
     if name == "all_to_all_single":
         return _rows(given["input"], given["input_split_sizes"], n), _rows(
@@ -46,7 +53,9 @@ def _rows(tensor, splits, n):
 
 def _sizes(tensors):
     """Elements of each tensor of a list, or of a list of lists."""
-    return [t.numel() for item in tensors for t in (item if isinstance(item, (list, tuple)) else [item])]
+    return [
+        t.numel() for item in tensors for t in (item if isinstance(item, (list, tuple)) else [item])
+    ]
 
 
 def _slot(world_size):
@@ -86,7 +95,9 @@ class SplitsReader:
                 return (), ()
             with open(self.path, "rb") as file:
                 self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        found, n, *counts = self.slot.unpack_from(self.map, (number % _slots(self.slot)) * self.slot.size)
+        found, n, *counts = self.slot.unpack_from(
+            self.map, (number % _slots(self.slot)) * self.slot.size
+        )
         return (tuple(counts[:n]), tuple(counts[n : 2 * n])) if found == number else ((), ())
 
 

@@ -1,15 +1,17 @@
-"""A ledger as a Chrome trace: a JSON file that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""A ledger as a Chrome trace: a JSON file that Perfetto (ui.perfetto.dev) and chrome://tracing
+open.
 
     process "rank 1"
-      lane "program"          | waits: recv from rank 0 |                  slices: the program stands in a wait
-      lane "operations"            | recv from rank 0      |               slices: posted ... done
-      lane "operations, 2"           | send to rank 2   |                  what is under way at the same time
-                                     ^ an arrow from each send to its receive; flags where a section begins
-      lane "compute"      | forward |    | backward     |             slices: spans that were given, such as these
+      lane "program"          | waits: recv from rank 0 |     slices: the program stands in a wait
+      lane "operations"            | recv from rank 0      |  slices: posted ... done
+      lane "operations, 2"           | send to rank 2   |     what is under way at the same time
+                                     ^ an arrow from each send to its receive;
+                                       flags where a section begins
+      lane "compute"      | forward |    | backward     |     slices: spans given, such as these
 
 `intervals` reads slices back, from this trace or another program's, such as torch.profiler's.
-Source of the format: "Trace Event Format", the document of Chromium's trace viewer: complete events (ph X), flow events
-(s, f), instant events (i) and metadata (M); times in microseconds.
+Source of the format: "Trace Event Format", the document of Chromium's trace viewer: complete events
+(ph X), flow events (s, f), instant events (i) and metadata (M); times in microseconds.
 """
 
 import json
@@ -23,45 +25,83 @@ from lib.ledger.source import place
 
 
 def write(ledger: Ledger, path: str | Path, spans=()) -> int:
-    """Write `ledger` to `path` as a Chrome trace, over what stands there; returns how many operations it shows.
+    """Write `ledger` to `path` as a Chrome trace, over what stands there; returns how many
+    operations it shows.
 
-    spans: [(rank, lane, label, begin, end), ...], in seconds of the rank's time.monotonic(): shown in lanes so named.
+    spans: [(rank, lane, label, begin, end), ...], in seconds of the rank's time.monotonic(): shown
+    in lanes so named.
     """
     last = max((_known_end(entry) for entry in ledger.entries), default=0.0)  # seconds
-    events = [event for rank in range(ledger.world_size) for event in _rank(ledger, rank, last, spans)]
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+    events = [
+        event for rank in range(ledger.world_size) for event in _rank(ledger, rank, last, spans)
+    ]
+    Path(path).write_text(
+        json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8"
+    )
     return len(ledger.entries)
 
 
 def intervals(path: str | Path, wanted: Callable[[dict], bool]) -> list[tuple[float, float]]:
-    """[(start, end), ...] in seconds, sorted, of those slices of a Chrome trace for which wanted(event) is true.
+    """[(start, end), ...] in seconds, sorted, of those slices of a Chrome trace for which
+    wanted(event) is true.
 
-    event: as in the file; "name", "pid" and "cat", its kind, tell what it is: here the operation, or a span's lane.
+    event: as in the file; "name", "pid" and "cat", its kind, tell what it is: here the operation,
+    or a span's lane.
     """
     events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
-    found = [(e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e["ph"] == "X" and wanted(e)]
+    found = [
+        (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e["ph"] == "X" and wanted(e)
+    ]
     return sorted(found)
 
 
 def _rank(ledger, rank, last, spans):
     entries = [entry for entry in ledger.of(rank) if entry.op != "mark"]
-    waits = [(e.wait_from, last if e.wait_to is None else e.wait_to, e) for e in entries if e.wait_from is not None]
-    lanes = {"program": waits, "operations": [(e.posted, last if e.open else _known_end(e), e) for e in entries]}
+    waits = [
+        (e.wait_from, last if e.wait_to is None else e.wait_to, e)
+        for e in entries
+        if e.wait_from is not None
+    ]
+    lanes = {
+        "program": waits,
+        "operations": [(e.posted, last if e.open else _known_end(e), e) for e in entries],
+    }
     for who, lane, label, begin, end in spans:
         if who == rank:
-            lanes.setdefault(lane, []).append((begin - ledger.zero[rank], end - ledger.zero[rank], label))
+            lanes.setdefault(lane, []).append(
+                (begin - ledger.zero[rank], end - ledger.zero[rank], label)
+            )
     yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
     for entry in ledger.of(rank):
         if entry.op == "mark":
-            yield {"ph": "i", "s": "p", "name": entry.file, "pid": rank, "tid": 0, "ts": _us(entry.posted)}
+            yield {
+                "ph": "i",
+                "s": "p",
+                "name": entry.file,
+                "pid": rank,
+                "tid": 0,
+                "ts": _us(entry.posted),
+            }
     tid = 0
     for title, of_lane in lanes.items():
         for number, lane in enumerate(_lanes(of_lane), 1):
             name = title if number == 1 else f"{title}, {number}"
-            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}}
+            yield {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": rank,
+                "tid": tid,
+                "args": {"name": name},
+            }
             for start, end, what in lane:
-                slice_ = {"ph": "X", "pid": rank, "tid": tid, "ts": _us(start), "dur": _us(end - start)}
+                slice_ = {
+                    "ph": "X",
+                    "pid": rank,
+                    "tid": tid,
+                    "ts": _us(start),
+                    "dur": _us(end - start),
+                }
                 yield slice_ | _told(title, what)
                 if title == "operations" and what.is_message and what.nth >= 0:
                     yield _arrow(what, tid, start, end)
@@ -73,11 +113,16 @@ def _told(title, what):
     if isinstance(what, str):
         return {"name": what, "cat": title, "args": {}}
     said = say(what, at=False).split(" of ")[0]
-    return {"name": f"waits: {said}" if title == "program" else said, "cat": what.op, "args": _facts(what)}
+    return {
+        "name": f"waits: {said}" if title == "program" else said,
+        "cat": what.op,
+        "args": _facts(what),
+    }
 
 
 def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> Iterator[list]:
-    """Each lane's intervals, of which no two overlap: an interval goes into the first lane that is free by then."""
+    """Each lane's intervals, of which no two overlap: an interval goes into the first lane
+    that is free by then."""
     lanes = []
     for interval in sorted(intervals, key=lambda i: i[0]):
         free = next((lane for lane in lanes if lane[-1][1] <= interval[0]), None)
@@ -89,14 +134,23 @@ def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> Iterator[list]:
 
 def _arrow(entry, tid, start, end):
     """One end of the arrow from a send to its receive: the n-th of a channel to the n-th."""
-    ends = {"ph": "s", "ts": _us(start)} if entry.op == "send" else {"ph": "f", "bp": "e", "ts": _us(end)}
+    ends = (
+        {"ph": "s", "ts": _us(start)}
+        if entry.op == "send"
+        else {"ph": "f", "bp": "e", "ts": _us(end)}
+    )
     name = "/".join(map(str, (*entry.channel, entry.nth)))
     return ends | {"cat": "message", "name": "message", "id": name, "pid": entry.rank, "tid": tid}
 
 
 def _facts(entry):
     facts = {"line": place(entry.file, entry.line, entry.function), "group": group_text(entry)}
-    facts |= {"elements": entry.numel, "bytes": entry.nbytes, "dtype": entry.dtype, "shape": list(entry.shape)}
+    facts |= {
+        "elements": entry.numel,
+        "bytes": entry.nbytes,
+        "dtype": entry.dtype,
+        "shape": list(entry.shape),
+    }
     if entry.via:
         facts["called by"] = entry.via
     if entry.open:

@@ -1,14 +1,15 @@
 """Who waits for whom, and when that is a deadlock for certain.
 
     rank 0  waits for  rank 3
-       ^                  |          edges: what an op still lacks. A receive lacks its send; a collective lacks
-       |                  v          the members that have not called it.
+       ^                  |     edges: what an op still lacks. A receive lacks its send; a
+                                collective lacks
+       |                  v     the members that have not called it.
     rank 1  <---------  rank 2
 
-A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and one of those it waits for has
-left its function or is stuck for good itself. The largest set of ranks with that property is found by
-starting from all that wait and striking out, again and again, those with a way out. Nothing here looks at a clock:
-a program that is only slow is never in that set.
+A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and one of those
+it waits for has left its function or is stuck for good itself. The largest set of ranks with that
+property is found by starting from all that wait and striking out, again and again, those with a way
+out. Nothing here looks at a clock: a program that is only slow is never in that set.
 """
 
 from collections.abc import Collection
@@ -22,7 +23,8 @@ from lib.ledger.read import Ledger
 
 @dataclass(frozen=True)
 class Wait:
-    """One rank's wait: in which op, and for which ranks. for_certain: its only thread is inside that wait."""
+    """One rank's wait: in which op, and for which ranks. for_certain: its only thread is
+    inside that wait."""
 
     rank: int
     entry: Entry
@@ -30,10 +32,13 @@ class Wait:
     for_certain: bool
 
 
-def find_waits(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()) -> dict[int, Wait]:
+def find_waits(
+    ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()
+) -> dict[int, Wait]:
     """The ranks that wait, each with the op and those that it lacks.
 
-    spinning: ranks that are known to wait below Python for their GPU, and so for the first op in its queue.
+    spinning: ranks that are known to wait below Python for their GPU, and so for the first op in
+    its queue.
     """
     reached = _reached(ledger)
     waits = {}
@@ -42,7 +47,9 @@ def find_waits(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()
             continue
         mine = ledger.of(rank)
         inside = next((e for e in reversed(mine) if e.wait_from is not None and e.open), None)
-        entry = inside or next((e for e in mine if e.open and _is_below_python(e, rank in spinning)), None)
+        entry = inside or next(
+            (e for e in mine if e.open and _is_below_python(e, rank in spinning)), None
+        )
         if entry is not None:
             certain = entry.threads == 1 if inside else rank in spinning
             first = min(_first_of_queue(mine, entry), key=lambda e: not _lacks(e, reached))
@@ -51,12 +58,14 @@ def find_waits(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()
 
 
 def _is_below_python(entry, spins):
-    """May its rank wait for it unseen, as in DDP's reducer? For a collective, or for what its GPU is at."""
+    """May its rank wait for it unseen, as in DDP's reducer? For a collective, or for what
+    its GPU is at."""
     return entry.item >= 0 if spins else not entry.is_message and entry.op != "mark"
 
 
 def _first_of_queue(mine, entry):
-    """What `entry` waits behind: the op, or the batch's ops, that its group's queue on the GPU is at. Else itself."""
+    """What `entry` waits behind: the op, or the batch's ops, that its group's queue on the GPU is
+    at. Else itself."""
     queue = [e for e in mine if e.open and 0 <= e.item <= entry.item and e.group == entry.group]
     return [e for e in queue if e.item == queue[0].item] or [entry]
 
@@ -64,7 +73,8 @@ def _first_of_queue(mine, entry):
 def _reached(ledger):
     """(rank, channel, op of a message) -> how many such ops the rank has posted.
 
-    What stands in a GPU's queue behind an op that has not ended has not begun, and is no partner yet.
+    What stands in a GPU's queue behind an op that has not ended has not begun, and is no partner
+    yet.
     """
     reached = {}
     for rank in range(ledger.world_size):
@@ -76,7 +86,9 @@ def _reached(ledger):
                 continue
             if e.op != "mark" and e.nth >= 0:
                 kind = e.op if e.is_message else ""
-                reached[rank, e.channel, kind] = max(reached.get((rank, e.channel, kind), 0), e.nth + 1)
+                reached[rank, e.channel, kind] = max(
+                    reached.get((rank, e.channel, kind), 0), e.nth + 1
+                )
             elif e.op == "recv_any" and e.nth < 0:
                 reached[rank, "anyone"] = True
     return reached
@@ -89,7 +101,9 @@ def _lacks(entry, reached):
         if entry.op == "send" and reached.get((entry.peer, "anyone")):
             return ()  # that receive may take it
         other = "recv" if entry.op == "send" else "send"
-        return () if reached.get((entry.peer, entry.channel, other), 0) > entry.nth else (entry.peer,)
+        return (
+            () if reached.get((entry.peer, entry.channel, other), 0) > entry.nth else (entry.peer,)
+        )
     return tuple(m for m in entry.members if reached.get((m, entry.channel, ""), 0) <= entry.nth)
 
 
@@ -102,7 +116,9 @@ def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
             rank
             for rank in stuck
             # A receive from anyone is hopeless only if all are; any other op already if one is.
-            if (all if waits[rank].entry.op == "recv_any" else any)(peer in dead for peer in waits[rank].awaited)
+            if (all if waits[rank].entry.op == "recv_any" else any)(
+                peer in dead for peer in waits[rank].awaited
+            )
         }
         if hopeless == stuck:
             return stuck
@@ -128,7 +144,11 @@ def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = (
 
 def _making(ledger, heads):
     """{rank: the group that it is making}: new_group has not returned there."""
-    last = {rank: made[-1] for rank, made in enumerate(ledger.groups) if made and heads[rank].state == RUNNING}
+    last = {
+        rank: made[-1]
+        for rank, made in enumerate(ledger.groups)
+        if made and heads[rank].state == RUNNING
+    }
     return {rank: group for rank, group in last.items() if group.done is None}
 
 
@@ -140,8 +160,8 @@ def cycle_of(waits: dict[int, Wait]) -> list[int]:
 def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
     """What is known about a hang, most telling first: lines of text.
 
-    busy: for ranks that wait for nothing, what they do and where (from their stacks); for those that have left with an
-    error or were killed, how.
+    busy: for ranks that wait for nothing, what they do and where (from their stacks); for those
+    that have left with an error or were killed, how.
     """
     waits, busy = find_waits(ledger, heads), busy or {}
     mismatches = [finding for finding in audit(ledger, ended=False) if finding.certain][:2]
@@ -169,7 +189,10 @@ def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = Non
             lines.append(f"rank {rank} never began")
         elif rank in making:
             group = making[rank]
-            lines.append(f"rank {rank} is making group {group.number} with {list(group.members)}, {called(group)}")
+            lines.append(
+                f"rank {rank} is making group {group.number} with {list(group.members)}, "
+                f"{called(group)}"
+            )
         else:
             lines.append(f"rank {rank} {busy.get(rank, 'computes and waits for nobody')}")
     returned = {rank for rank, head in enumerate(heads) if head.state == RETURNED}
@@ -184,14 +207,22 @@ def last_op(ledger: Ledger, rank: int) -> str:
 
 
 def _tags_differ(waits):
-    """Two ranks wait for each other in a send and a receive that do not meet because of their tags: said in words."""
+    """Two ranks wait for each other in a send and a receive that do not meet because of their tags:
+    said in words."""
     for wait in waits.values():
         send, other = wait.entry, waits.get(wait.entry.peer)
         recv = other and other.entry
-        if send.op == "send" and recv and recv.op == "recv" and recv.peer == send.rank and recv.tag != send.tag:
+        if (
+            send.op == "send"
+            and recv
+            and recv.op == "recv"
+            and recv.peer == send.rank
+            and recv.tag != send.tag
+        ):
             return (
-                f"rank {send.rank} sends with tag {send.tag} and rank {recv.rank} receives with tag {recv.tag}: "
-                "a receive takes only a message with its own tag. Try: the same tags in the same order on both ranks"
+                f"rank {send.rank} sends with tag {send.tag} and rank {recv.rank} receives with "
+                f"tag {recv.tag}: a receive takes only a message with its own tag. Try: the same "
+                "tags in the same order on both ranks"
             )
     return ""
 
@@ -204,4 +235,8 @@ def for_whom(wait: Wait) -> str:
         return "" if wait.awaited else " (its partner is there)"
     if not wait.awaited:
         return " (every member has called it)"
-    return f"; {ranks_text(wait.awaited)} " + ("has" if len(wait.awaited) == 1 else "have") + " not called it"
+    return (
+        f"; {ranks_text(wait.awaited)} "
+        + ("has" if len(wait.awaited) == 1 else "have")
+        + " not called it"
+    )

@@ -1,36 +1,38 @@
 """Mixture of experts: many MLPs in place of one, of which each token uses k (Shazeer et al. 2017).
 
-    x --router--> logits --gate--> choice --capacity--> routing        who goes where, every rank for its own tokens
-    x --dispatch--> rows --exchange--> experts --exchange--> rows --combine--> y        the rows travel, and come back
+    x --router--> logits --gate--> choice --capacity--> routing  who goes where, of a rank's tokens
+    x --dispatch--> rows --exchange--> experts --exchange--> rows --combine--> y  there and back
 
-file                what it is                                              sent
-------------------  ------------------------------------------------------  -----------------------------------------
-choice.py           what each token asks for                                nothing
-gates.py            top-1 (Switch), top-k, top-2 sampled (GShard)           nothing
-expert_choice.py    experts choose tokens                                   nothing
-correlated.py       experts that are chosen together                        nothing
-capacity.py         C slots per expert: keep, drop, or send on              nothing
-balance.py          the auxiliary loss, the z-loss, a bias without a loss   nothing
-dispatch.py         tokens to slots and back: einsum, then sorting          nothing
-layer.py            all of it, in one process                               nothing
-exchange.py         uneven all-to-all of rows, with its backward            each row whose expert is elsewhere, once
-expert_parallel.py  E/ep experts on each rank                               4 exchanges a step, and the counts
-dropless.py         no capacity: ragged groups of rows (MegaBlocks)         as expert_parallel.py, and nothing dropped
-overlapped.py       rows under way while something else is computed         as expert_parallel.py, and counts twice
-limited.py          experts on at most M ranks a token (DeepSeek-V2)        each row once per rank that needs it
-gradients.py        experts beside data parallelism                         the experts' gradients over their copies,
-                                                                            the others over all ranks
-gpt.py              a GPT whose every other MLP is a mixture                as its layers
-seeds.py            mixture against dense, three seeds, stored:             nothing
+file                what it is                                     sent
+------------------  ---------------------------------------------  ---------------------------------
+choice.py           what each token asks for                       nothing
+gates.py            top-1 (Switch), top-k, top-2 sampled (GShard)  nothing
+expert_choice.py    experts choose tokens                          nothing
+correlated.py       experts that are chosen together               nothing
+capacity.py         C slots per expert: keep, drop, or send on     nothing
+balance.py          auxiliary loss, z-loss, a bias without a loss  nothing
+dispatch.py         tokens to slots and back: einsum, sorting      nothing
+layer.py            all of it, in one process                      nothing
+exchange.py         uneven all-to-all of rows, with its backward   each row for another rank, once
+expert_parallel.py  E/ep experts on each rank                      4 exchanges a step and the counts
+dropless.py         no capacity: ragged row groups (MegaBlocks)    the same, and nothing dropped
+overlapped.py       rows in flight while other work is computed    4 exchanges, the counts twice
+limited.py          at most M ranks for a token (DeepSeek-V2)      each row once per rank needing it
+gradients.py        experts beside data parallelism                experts' gradients over their
+                                                                   copies, others over all ranks
+gpt.py              a GPT whose every other MLP is a mixture       as its layers
+seeds.py            mixture against dense, three seeds, stored:    nothing
                     seeds.json, made by `python -m lib.moe`
 
-n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept pairs, ep ranks.
+n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept
+pairs, ep ranks.
 
-A set is what is routed together: the tokens of one call, of one rank (GShard calls it a group). So what the ranks
-compute is what one process computes that calls the layer once per rank's tokens, drops included.
+A set is what is routed together: the tokens of one call, of one rank (GShard calls it a group). So
+what the ranks compute is what one process computes that calls the layer once per rank's tokens,
+drops included.
 
-Experts in 16 bits can have a router in float32 (`layer.bfloat16(); layer.router.float()`): tokens are widened for the
-router alone, and the weighted sum has the dtype of the experts.
+Experts in 16 bits can have a router in float32 (`layer.bfloat16(); layer.router.float()`): tokens
+are widened for the router alone, and the weighted sum has the dtype of the experts.
 """
 
 from lib.moe.balance import Bias, SigmoidBias, auxiliary_loss, z_loss

@@ -1,4 +1,5 @@
-"""`python -m lib.moe`: train the runs of seeds.py with three seeds, and store their validation losses; ten minutes."""
+"""`python -m lib.moe`: train the runs of seeds.py with three seeds, and store their validation
+losses; ten minutes."""
 
 from lib.moe.seeds import store
 

@@ -1,24 +1,28 @@
 """Balance: three ways to keep a few experts from taking all tokens.
 
-A router that prefers an expert trains it more, so it becomes better, and is preferred more. Left alone, most experts
-die, and capacity drops the rest of the tokens.
+A router that prefers an expert trains it more, so it becomes better, and is preferred more. Left
+alone, most experts die, and capacity drops the rest of the tokens.
 
-    auxiliary_loss   E * sum_e f_e P_e       f_e the part of the tokens whose first choice is e,
-                                             P_e the mean probability of e. All equal: E * E * 1/E * 1/E = 1, the least
-                                             where f follows P; all on one expert: E
-    z_loss           mean_t (log sum_e exp(z_te))^2     keeps logits small, where softmax and 16 bits are exact
-    Bias             b_e up where e has less than its share, down where it has more; b picks, and weighs nothing
-    SigmoidBias      the same with sigmoid(z_e) for p_e: no expert's score depends on the other experts' logits
+    auxiliary_loss  E * sum_e f_e P_e       f_e the part of the tokens whose first choice is e, P_e
+                                            the mean probability of e. All equal: E * E * 1/E * 1/E
+                                            = 1, the least where f follows P; all on one expert: E
+    z_loss          mean_t (log sum_e exp(z_te))^2     keeps logits small, where softmax and 16 bits
+                                                       are exact
+    Bias            b_e up where e has less than its share, down where it has more; b picks, and
+                    weighs nothing
+    SigmoidBias     the same with sigmoid(z_e) for p_e: no expert's score depends on the other
+                    experts' logits
 
-f counts, and a count has no gradient: the gradient goes through P, with f_e as its price. An expert asked for twice as
-often pushes its probabilities down twice as hard. A loss pulls at the router for a reason that is not the text's; a
-bias does not, it only decides who is picked.
+f counts, and a count has no gradient: the gradient goes through P, with f_e as its price. An expert
+asked for twice as often pushes its probabilities down twice as hard. A loss pulls at the router for
+a reason that is not the text's; a bias does not, it only decides who is picked.
 
 n tokens of one set, E experts, k choices a token, z logits, b (E,) biases, u the step of a bias.
 
-Sources: Switch (Fedus et al. 2021, equations 4 to 6; GShard's is 1/E^2 of it, and counts first choices, too; Megatron
-Core, Mixtral and DeepSeek count all k); z-loss: ST-MoE (Zoph et al. 2022); Bias: Wang et al. 2024 (Algorithm 1);
-SigmoidBias: DeepSeek-V3 (DeepSeek-AI 2024, equations 12 to 16), which multiplies the weights by 2.5 besides.
+Sources: Switch (Fedus et al. 2021, equations 4 to 6; GShard's is 1/E^2 of it, and counts first
+choices, too; Megatron Core, Mixtral and DeepSeek count all k); z-loss: ST-MoE (Zoph et al. 2022);
+Bias: Wang et al. 2024 (Algorithm 1); SigmoidBias: DeepSeek-V3 (DeepSeek-AI 2024, equations 12 to
+16), which multiplies the weights by 2.5 besides.
 """
 
 import torch
@@ -29,10 +33,11 @@ from lib.moe.choice import Choice, best, load
 
 # exercise: lab5.auxiliary_loss
 def auxiliary_loss(probabilities, first_choices):
-    """E * sum_e f_e P_e, (): 1 where all is even, up to E where all tokens go to one expert; 0 for a set of no tokens.
+    """E * sum_e f_e P_e, (): 1 where all is even, up to E where all tokens go to one expert; 0 for
+    a set of no tokens.
 
-    probabilities: (n, E), with the gradient. first_choices: (n,) int64, the experts that the tokens like best, before
-    capacity: a dropped token still says where the crowd is.
+    probabilities: (n, E), with the gradient. first_choices: (n,) int64, the experts that the tokens
+    like best, before capacity: a dropped token still says where the crowd is.
     """
     n, n_experts = probabilities.shape
     f = load(first_choices, n_experts).to(probabilities) / max(n, 1)  # (E,)  a count: no gradient
@@ -47,16 +52,19 @@ def z_loss(logits):
 
 
 class Bias(nn.Module):
-    """A gate that is balanced without a loss: the k best by p + b are chosen; the weights are p, without b.
+    """A gate that is balanced without a loss: the k best by p + b are chosen; the weights are p,
+    without b.
 
     n_experts: E. k: choices a token. u: how far a bias moves in one update, 0.001 in the paper.
-    logits (n, E) -> Choice. After each step call `update` with what was asked for, summed over all ranks.
+    logits (n, E) -> Choice. After each step call `update` with what was asked for, summed over all
+    ranks.
     """
 
     def __init__(self, n_experts, k, u=0.001):
         super().__init__()
         self.k, self.u = k, u
-        self.register_buffer("b", torch.zeros(n_experts))  # (E,)  in checkpoints, but no optimizer's
+        # (E,)  in checkpoints, but no optimizer's
+        self.register_buffer("b", torch.zeros(n_experts))
 
     def forward(self, logits):
         p = logits.softmax(-1)  # (n, E)
@@ -65,9 +73,11 @@ class Bias(nn.Module):
 
     @torch.no_grad()
     def update(self, requested):
-        """b_e <- b_e + u * sign(mean load - load of e). requested: (E,), how many pairs asked for each expert.
+        """b_e <- b_e + u * sign(mean load - load of e). requested: (E,), how many pairs asked for
+        each expert.
 
-        That is `last.requested`; on several ranks pass the sum over all of them, or their biases part.
+        That is `last.requested`; on several ranks pass the sum over all of them, or their biases
+        part.
         """
         requested = requested.double()
         # b_e <- b_e + u sign(mean - requested_e)
@@ -75,9 +85,11 @@ class Bias(nn.Module):
 
 
 class SigmoidBias(Bias):
-    """DeepSeek-V3's gate: the k best by s + b are chosen, s = sigmoid(logits); the weights are their s, renormalised.
+    """DeepSeek-V3's gate: the k best by s + b are chosen, s = sigmoid(logits); the weights are
+    their s, renormalised.
 
-    Arguments and `update` are those of Bias. `probabilities` are s as parts of each token's sum of s.
+    Arguments and `update` are those of Bias. `probabilities` are s as parts of each token's sum of
+    s.
     """
 
     def forward(self, logits):

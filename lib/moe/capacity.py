@@ -1,6 +1,8 @@
-"""Capacity: an expert has C slots for a set of tokens; what does not fit is dropped, or sent on to another expert.
+"""Capacity: an expert has C slots for a set of tokens; what does not fit is dropped, or sent on to
+another expert.
 
-    C = ceil(factor * k * n / E)           factor 1: room for exactly everyone, if all experts were asked equally often
+    C = ceil(factor * k * n / E)  factor 1: room for exactly everyone, if all experts were asked
+                                  equally often
 
     E = 3, C = 2         first choices, in token order     then the second choices
     token   0 1 2 3 4    0 -> e0 slot 0                    0 -> e1 slot 1
@@ -9,13 +11,15 @@
                          3 -> e1 slot 0                    3 -> e2 full: dropped
                          4 -> e2 slot 0                    4 -> e0 full: dropped
 
-All first choices go before all second ones: better that a token loses its second expert than that another loses its
-only one. A token that no expert takes gets zeros from the layer; in a transformer the residual stream carries it past.
+All first choices go before all second ones: better that a token loses its second expert than that
+another loses its only one. A token that no expert takes gets zeros from the layer; in a transformer
+the residual stream carries it past.
 
-n tokens of one set, E experts, k choices a token, C slots per expert and set, m pairs (token, expert) that are kept.
+n tokens of one set, E experts, k choices a token, C slots per expert and set, m pairs (token,
+expert) that are kept.
 
-Sources: GShard (Lepikhin et al. 2020, section 2.2 and Algorithm 1); sending on: "no token left behind" in the Switch
-Transformer (Fedus et al. 2021, appendix B).
+Sources: GShard (Lepikhin et al. 2020, section 2.2 and Algorithm 1); sending on: "no token left
+behind" in the Switch Transformer (Fedus et al. 2021, appendix B).
 """
 
 import math
@@ -28,29 +32,35 @@ from lib.moe.choice import load
 
 
 class Routing(NamedTuple):
-    """The m pairs that are kept, sorted by expert, then by slot: the order in which rows travel to the experts."""
+    """The m pairs that are kept, sorted by expert, then by slot: the order in which rows
+    travel to the experts."""
 
     token: torch.Tensor  # (m,)  int64, 0 to n-1
     expert: torch.Tensor  # (m,)  int64, 0 to E-1, never falling
-    slot: torch.Tensor  # (m,)  int64, 0 to C-1: the place in the expert's row of slots; no two pairs share one
+    # (m,)  int64, 0 to C-1: the place in the expert's row of slots; no two pairs share one
+    slot: torch.Tensor
     weight: torch.Tensor  # (m,)  with the gradient to the router
 
 
 def capacity(n, n_experts, k, factor):
     """C, the slots per expert for a set of n tokens with k choices each: a whole number.
 
-    factor: 1 leaves no room for imbalance, 1.25 a quarter; E/k makes C = n, and nothing can be dropped.
-    Raises ValueError for a factor that is not above 0.
+    factor: 1 leaves no room for imbalance, 1.25 a quarter; E/k makes C = n, and nothing can be
+    dropped. Raises ValueError for a factor that is not above 0.
     """
     if not factor > 0:
-        raise ValueError(f"capacity factor {factor}: it scales the slots, use a number above 0, 1.25 say")
-    # C = ceil(factor * k * n / E).  The factor as it is written: in binary 1.1 * 100 is above 110, and C would be 111.
+        raise ValueError(
+            f"capacity factor {factor}: it scales the slots, use a number above 0, 1.25 say"
+        )
+    # C = ceil(factor * k * n / E).  The factor as it is written: in binary 1.1 * 100 is above 110,
+    #                                and C would be 111.
     return math.ceil(Fraction(str(factor)) * k * n / n_experts)
 
 
 # exercise: lab5.keep
 def keep(choice, n_experts, C):
-    """Give out the slots: all first choices in token order, then all second choices; who comes too late is dropped.
+    """Give out the slots: all first choices in token order, then all second choices; who comes too
+    late is dropped.
 
     choice: of n tokens, k each. Returns the Routing of the m <= E*C kept pairs. Sends nothing.
     """
@@ -68,7 +78,8 @@ def keep(choice, n_experts, C):
 
 
 def line_up(expert, n_experts):
-    """Sort pairs by expert, and number those of each expert 0, 1, 2, ... in the order in which they came.
+    """Sort pairs by expert, and number those of each expert 0, 1, 2, ... in the order in which they
+    came.
 
     expert: (p,) int64. Returns expert, sorted; slot (p,); order (p,): where each stood before.
     """
@@ -80,16 +91,20 @@ def line_up(expert, n_experts):
 
 
 def send_on(choice, n_experts, C):
-    """No token left behind: a token whose expert is full goes to its next best expert with a free slot.
+    """No token left behind: a token whose expert is full goes to its next best expert with a free
+    slot.
 
-    choice: of n tokens, one each. In round 0 all ask for their choice, in token order; in round j those still without
-    a slot ask for their next best expert. So nobody's first choice is taken by a token that comes from elsewhere.
-    The weight is the probability of the expert that the token gets. Dropped are only the tokens beyond E*C.
-    Returns the Routing of min(n, E*C) pairs. Sends nothing. Raises ValueError for more than one choice a token.
+    choice: of n tokens, one each. In round 0 all ask for their choice, in token order; in round j
+    those still without a slot ask for their next best expert. So nobody's first choice is taken by
+    a token that comes from elsewhere. The weight is the probability of the expert that the token
+    gets. Dropped are only the tokens beyond E*C. Returns the Routing of min(n, E*C) pairs. Sends
+    nothing. Raises ValueError for more than one choice a token.
     """
     n, k = choice.experts.shape
     if k != 1:
-        raise ValueError(f"{k} choices a token: send_on finds one expert for each, use switch_gate, or `keep`")
+        raise ValueError(
+            f"{k} choices a token: send_on finds one expert for each, use switch_gate, or `keep`"
+        )
     # Each token's experts from best to worst; its choice leads, whatever its probability.
     likes = choice.probabilities.detach().scatter(1, choice.experts, torch.inf)  # (n, E)
     ranking = likes.sort(dim=1, descending=True, stable=True).indices  # (n, E)

@@ -1,4 +1,5 @@
-"""A choice: which experts each token asks for, and how much each of them counts. What every gate returns.
+"""A choice: which experts each token asks for, and how much each of them counts. What every gate
+returns.
 
     n = 3 tokens, E = 4 experts, k = 2           experts (n, k)     weights (n, k)
     token 0   likes expert 2, then expert 0      2   0              .7  .3
@@ -7,8 +8,8 @@
 
 A choice is a wish. What becomes of it, once experts are full, is a `Routing` (capacity.py).
 
-n tokens of one set, E experts, k choices a token. The set is what is routed together: with expert parallelism the
-tokens of one rank.
+n tokens of one set, E experts, k choices a token. The set is what is routed together: with expert
+parallelism the tokens of one rank.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,8 @@ import torch
 
 
 class Choice(NamedTuple):
-    """What n tokens ask for. The gradient of `weights` and `probabilities` goes back to the router."""
+    """What n tokens ask for. The gradient of `weights` and `probabilities` goes
+    back to the router."""
 
     experts: torch.Tensor  # (n, k)  int64, best first; -1 where a token does without
     weights: torch.Tensor  # (n, k)  by what the experts' outputs are multiplied; 0 beside a -1
@@ -27,8 +29,8 @@ class Choice(NamedTuple):
 def best(scores, k):
     """The numbers of the k highest scores of each row, best first. scores (n, E) -> (n, k) int64.
 
-    Of equal scores the smaller expert number comes first, on every device: `topk` promises no order.
-    Raises ValueError for a k that is not 1 to E.
+    Of equal scores the smaller expert number comes first, on every device: `topk` promises no
+    order. Raises ValueError for a k that is not 1 to E.
     """
     n_experts = scores.shape[-1]
     if not 1 <= k <= n_experts:
@@ -37,5 +39,6 @@ def best(scores, k):
 
 
 def load(experts, n_experts):
-    """How many pairs each expert has, (E,) int64. experts: expert numbers in any shape; -1 is nobody."""
+    """How many pairs each expert has, (E,) int64. experts: expert numbers in any
+    shape; -1 is nobody."""
     return torch.bincount(experts[experts >= 0], minlength=n_experts)

@@ -1,21 +1,23 @@
 """A correlation-aware gate: experts that are often chosen together are chosen together more easily.
 
-    C (E, E)     e0  e1  e2        row e: of the tokens that chose e, which part also chose e'
-      e0          0  .8  .2        a token whose best expert is e0:
-      e1         .5   0  .5            logits                1.0   0.1   0.3      second: e2
-      e2         .3  .7   0            + lambda C[e0]        1.0   0.9   0.5      second: e1, with lambda = 1
+    C (E, E)  e0  e1  e2  row e: of the tokens that chose e, which part also chose e'
+      e0       0  .8  .2  a token whose best expert is e0:
+      e1      .5   0  .5      logits                1.0   0.1   0.3      second: e2
+      e2      .3  .7   0      + lambda C[e0]        1.0   0.9   0.5      second: e1, with lambda = 1
 
     logits' = logits + lambda * C[argmax logits]        and from there it is top_k_gate
     C <- beta C + (1 - beta) * what this step's tokens did
 
-Experts that form teams save messages: put e0 and e1 on one rank, and a token that needs both travels once. The price is
-seen in balance: what is chosen often is chosen more often, so it wants a loss or a bias (balance.py) beside it.
-lambda = 0 is top_k_gate; a lambda below 0 drives teams apart.
+Experts that form teams save messages: put e0 and e1 on one rank, and a token that needs both
+travels once. The price is seen in balance: what is chosen often is chosen more often, so it wants a
+loss or a bias (balance.py) beside it. lambda = 0 is top_k_gate; a lambda below 0 drives teams
+apart.
 
 n tokens of one set, E experts, k choices a token.
 
-Source: the formula is this course's own, not a paper's. That some experts go together, and that placing them together
-saves messages, is reported by Yao et al. 2024 (ExFlow) for the choices of neighbouring layers.
+Source: the formula is this course's own, not a paper's. That some experts go together, and that
+placing them together saves messages, is reported by Yao et al. 2024 (ExFlow) for the choices of
+neighbouring layers.
 """
 
 import torch
@@ -26,9 +28,11 @@ from lib.moe.gates import top_k_gate
 
 
 def together(experts, n_experts):
-    """How many tokens chose both: (E, E) int64, symmetric, zeros on the diagonal. experts (n, k), -1 is nobody."""
+    """How many tokens chose both: (E, E) int64, symmetric, zeros on the diagonal. experts
+    (n, k), -1 is nobody."""
     chosen = torch.zeros(len(experts), n_experts + 1, dtype=torch.float64, device=experts.device)
-    chosen.scatter_(1, experts % (n_experts + 1), 1.0)  # -1 lands in the last column, which is cut off
+    # -1 lands in the last column, which is cut off
+    chosen.scatter_(1, experts % (n_experts + 1), 1.0)
     chosen = chosen[:, :n_experts]  # (n, E)  1 where token n chose expert e
     counts = chosen.t() @ chosen  # (E, E)  in float64, exact: GPUs multiply no integers
     return counts.fill_diagonal_(0).long()
@@ -44,7 +48,8 @@ class CorrelatedGate(nn.Module):
     def __init__(self, n_experts, k=2, strength=1.0, beta=0.99):
         super().__init__()
         self.k, self.strength, self.beta = k, strength, beta
-        self.register_buffer("C", torch.zeros(n_experts, n_experts))  # (E, E)  in checkpoints, but no optimizer's
+        # (E, E)  in checkpoints, but no optimizer's
+        self.register_buffer("C", torch.zeros(n_experts, n_experts))
 
     def forward(self, logits):
         first = best(logits, 1).squeeze(1)  # (n,)
@@ -54,8 +59,9 @@ class CorrelatedGate(nn.Module):
     def update(self, counts):
         """Move C towards what was chosen together. counts: (E, E), from `together`.
 
-        Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; a row of an expert that nobody chose
-        stays. On several ranks pass the sum over all of them, or their gates part.
+        Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; a row of an expert
+        that nobody chose stays. On several ranks pass the sum over all of them, or their gates
+        part.
         """
         total = counts.sum(1, keepdim=True)  # (E, 1)
         seen = (counts / total.clamp(min=1)).to(self.C)

@@ -9,12 +9,15 @@
     what       E*C slots, full or empty               the m pairs that are kept
     cost       n * E*C * D multiply-adds each way     m * D copies or adds each way
 
-E*C is about factor * k * n, so the einsum's cost grows with n squared: nearly all of it multiplies zeros. GShard and
-Switch did it all the same: on TPUs a matrix product is cheap, and every shape is known before the program starts.
+E*C is about factor * k * n, so the einsum's cost grows with n squared: nearly all of it multiplies
+zeros. GShard and Switch did it all the same: on TPUs a matrix product is cheap, and every shape is
+known before the program starts.
 
-n tokens of one set, D hidden, E experts, C slots per expert, m kept pairs. The pairs are a `Routing` (capacity.py).
+n tokens of one set, D hidden, E experts, C slots per expert, m kept pairs. The pairs are a
+`Routing` (capacity.py).
 
-Sources: the einsums: GShard (Lepikhin et al. 2020, Algorithm 2); sorting: MegaBlocks (Gale et al. 2022).
+Sources: the einsums: GShard (Lepikhin et al. 2020, Algorithm 2); sorting: MegaBlocks (Gale et al.
+2022).
 """
 
 import torch
@@ -22,7 +25,8 @@ import torch
 
 # exercise: lab5.dispatch
 def dispatch(x, routing):
-    """Copy each token to its experts: x (n, D) -> rows (m, D), in the order of the routing. Sends nothing.
+    """Copy each token to its experts: x (n, D) -> rows (m, D), in the order of the routing. Sends
+    nothing.
 
     Backward adds up the gradients of a token's copies.
     """
@@ -32,10 +36,11 @@ def dispatch(x, routing):
 
 # exercise: lab5.combine
 def combine(rows, routing, n):
-    """Add each token's outputs, weighted: rows (m, D), in the order of the routing, -> (n, D). Sends nothing.
+    """Add each token's outputs, weighted: rows (m, D), in the order of the routing, -> (n, D).
+    Sends nothing.
 
-    A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's. The sums are of the
-    rows' dtype, also where a router in float32 gave the weights.
+    A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's.
+    The sums are of the rows' dtype, also where a router in float32 gave the weights.
     """
     # y[t] = sum over pairs i of token t: weight_i * rows[i]
     weighted = (routing.weight.unsqueeze(-1) * rows).to(rows.dtype)  # (m, D)
@@ -43,8 +48,10 @@ def combine(rows, routing, n):
 
 
 def dispatch_einsum(x, routing, n_experts, C):
-    """The same with a mask: x (n, D) -> slots (E, C, D), zeros where a slot is empty. Sends nothing."""
-    mask = masked(torch.ones_like(routing.weight), routing, len(x), n_experts, C)  # (n, E, C)  1 where token n is
+    """The same with a mask: x (n, D) -> slots (E, C, D), zeros where a slot is
+    empty. Sends nothing."""
+    # (n, E, C)  1 where token n is
+    mask = masked(torch.ones_like(routing.weight), routing, len(x), n_experts, C)
     # slots[e, c] = sum_n mask[n, e, c] x[n]
     return torch.einsum("nec,nd->ecd", mask, x)  # (E, C, D)
 

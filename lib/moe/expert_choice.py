@@ -1,17 +1,18 @@
 """Expert choice: not tokens choose experts, but experts choose tokens (Zhou et al. 2022).
 
-    p = softmax over experts      e0   e1        each expert takes the C = 2 tokens that like it best, column by column
-    token 0                       .9   .1        e0: tokens 0, 1
-    token 1                       .8   .2        e1: tokens 3, 2
-    token 2                       .6   .4
-    token 3                       .3   .7
+    p = softmax over experts  e0  e1  each expert takes the C = 2 tokens that like it best, column
+                                      by column
+    token 0                   .9  .1  e0: tokens 0, 1
+    token 1                   .8  .2  e1: tokens 3, 2
+    token 2                   .6  .4
+    token 3                   .3  .7
 
-Every expert is full, always: no loss for balance, no empty slots. What varies is the token's side: one may get several
-experts, another none. On average a token gets E*C/n = factor experts.
+Every expert is full, always: no loss for balance, no empty slots. What varies is the token's side:
+one may get several experts, another none. On average a token gets E*C/n = factor experts.
 
-One warning: whether a token is taken depends on all others of its set, those that come later in the text too. A
-language model that trains this way has seen a little of the future, and cannot do the same when it writes token by
-token.
+One warning: whether a token is taken depends on all others of its set, those that come later in the
+text too. A language model that trains this way has seen a little of the future, and cannot do the
+same when it writes token by token.
 
 n tokens of one set, E experts, C slots per expert.
 """
@@ -22,7 +23,8 @@ from lib.moe.capacity import Routing
 
 
 def expert_choice(logits, C):
-    """Each expert's C best tokens: logits (n, E) -> Routing of m = E*C pairs. The weight is the token's probability.
+    """Each expert's C best tokens: logits (n, E) -> Routing of m = E*C pairs. The weight is the
+    token's probability.
 
     Slot 0 of an expert has the token it likes best; of equal ones the earlier token comes first.
     Raises ValueError for a C above n: an expert takes a token once.
@@ -31,10 +33,12 @@ def expert_choice(logits, C):
 
 
 def experts_take(choice, n_experts, C):
-    """Expert choice in the place of `keep`: MoE(hidden, experts, switch_gate, factor=2, assign_slots=experts_take).
+    """Expert choice in the place of `keep`: MoE(hidden, experts, switch_gate, factor=2,
+    assign_slots=experts_take).
 
-    With a gate of one choice a token, C = ceil(factor * n / E). What the tokens would have chosen is not looked at, so
-    of the layer's statistics `dropped` and `auxiliary` say nothing here; `left_out` does.
+    With a gate of one choice a token, C = ceil(factor * n / E). What the tokens would have chosen
+    is not looked at, so of the layer's statistics `dropped` and `auxiliary` say nothing here;
+    `left_out` does.
     """
     return take(choice.probabilities, C)
 
@@ -43,8 +47,12 @@ def take(p, C):
     """The C highest of each column of p (n, E), as a Routing."""
     n, n_experts = p.shape
     if n < C:
-        raise ValueError(f"C={C} slots, n={n} tokens: an expert takes each once, use a factor up to E={n_experts}")
-    token = p.sort(dim=0, descending=True, stable=True).indices[:C].t().flatten()  # (E*C,)  expert by expert
+        raise ValueError(
+            f"C={C} slots, n={n} tokens: an expert takes each once, use a factor up to "
+            f"E={n_experts}"
+        )
+    # (E*C,)  expert by expert
+    token = p.sort(dim=0, descending=True, stable=True).indices[:C].t().flatten()
     expert = torch.arange(n_experts, device=p.device).repeat_interleave(C)  # (E*C,)
     slot = torch.arange(C, device=p.device).repeat(n_experts)  # (E*C,)
     return Routing(token, expert, slot, p[token, expert])

@@ -1,18 +1,20 @@
-"""Expert parallelism: every rank holds E/ep of the experts, and rows travel to them (GShard, Lepikhin et al. 2020).
+"""Expert parallelism: every rank holds E/ep of the experts, and rows travel to them (GShard,
+Lepikhin et al. 2020).
 
-    E = 4, ep = 2       rank 0, its tokens                          rank 1, its tokens
-    gate, dispatch      [e0 e0 e1 | e2 e3]                          [e0 | e2 e2 e3]          each by itself
-    exchange            [e0 e0 e1 | e0]        <-- rows -->         [e2 e3 | e2 e2 e3]       | between senders
-    transpose           [e0 e0 e0 | e1]                             [e2 e2 e2 | e3 e3]       | between experts
-    experts             y = expert_e(x)                             y = expert_e(x)
+    E = 4, ep = 2      rank 0, its tokens                    rank 1, its tokens
+    gate, dispatch     [e0 e0 e1 | e2 e3]                    [e0 | e2 e2 e3]       each by itself
+    exchange           [e0 e0 e1 | e0]       <-- rows -->    [e2 e3 | e2 e2 e3]    | between senders
+    transpose          [e0 e0 e0 | e1]                       [e2 e2 e2 | e3 e3]    | between experts
+    experts            y = expert_e(x)                       y = expert_e(x)
     transpose, exchange, combine: the same way back; weights are applied, and sums taken, at home
 
-GShard's groups are the ranks' sets of tokens: each rank routes its own, with its own capacity, and knows nothing of the
-others'. So only rows and their counts travel, and the ranks compute what one process does that takes the sets one by
-one. The loss is then the mean of the ranks' losses, auxiliary losses included.
+GShard's groups are the ranks' sets of tokens: each rank routes its own, with its own capacity, and
+knows nothing of the others'. So only rows and their counts travel, and the ranks compute what one
+process does that takes the sets one by one. The loss is then the mean of the ranks' losses,
+auxiliary losses included.
 
-Sent over all ranks: (ep-1) E counts of 8 bytes; then, for dispatch, for combine and for the backward of each, D numbers
-for every kept pair (token, expert) whose expert is on another rank.
+Sent over all ranks: (ep-1) E counts of 8 bytes; then, for dispatch, for combine and for the
+backward of each, D numbers for every kept pair (token, expert) whose expert is on another rank.
 
 n tokens of this rank, D hidden, E experts over ep ranks, m kept pairs of this rank.
 """
@@ -31,19 +33,22 @@ from lib.moe.layer import MoE, run_experts
 
 # exercise: lab5.ExpertParallelMoE
 class ExpertParallelMoE(MoE):
-    """This rank's part of `moe`, a `lib.moe.layer.MoE` that is alike on all ranks: x (..., D) -> (..., D).
+    """This rank's part of `moe`, a `lib.moe.layer.MoE` that is alike on all ranks: x (..., D) ->
+    (..., D).
 
-    It is that layer but for one step: `run` sends the rows to their experts and back. The router is whole on every
-    rank; of the experts, rank r has E/ep, from r*E/ep on, under the names that they have in `moe`: all ranks' state
-    dicts together are `moe`'s. `moe` itself stays as it is. `last`: the Statistics of this rank's tokens.
-    Every rank of the group has to call it, in forward and in backward, if with no tokens at all.
-    all_to_all: drives the exchange, see `exchange_rows`. Raises ValueError where ep does not divide E.
+    It is that layer but for one step: `run` sends the rows to their experts and back. The router is
+    whole on every rank; of the experts, rank r has E/ep, from r*E/ep on, under the names that they
+    have in `moe`: all ranks' state dicts together are `moe`'s. `moe` itself stays as it is. `last`:
+    the Statistics of this rank's tokens. Every rank of the group has to call it, in forward and in
+    backward, if with no tokens at all. all_to_all: drives the exchange, see `exchange_rows`. Raises
+    ValueError where ep does not divide E.
     """
 
     def __init__(self, moe, group=None, all_to_all=collectives.all_to_all_at_once):
         here = own_experts(len(moe.experts), group)
         super().__init__(
-            moe.router.in_features, moe.experts, copy.deepcopy(moe.gate), moe.factor, moe.assign_slots,
+            moe.router.in_features, moe.experts, copy.deepcopy(moe.gate), moe.factor,
+            moe.assign_slots,
             moe.dispatch, moe.combine,
         )  # fmt: skip
         self.group, self.all_to_all = group, all_to_all
@@ -52,12 +57,18 @@ class ExpertParallelMoE(MoE):
         mark_sharded(self.experts.parameters(), group)
 
     def run(self, rows):
-        """The rows through their experts, wherever these are: (m, D), sorted by expert, -> (m, D)."""
+        """The rows through their experts, wherever these are: (m, D), sorted by
+        expert, -> (m, D)."""
         load = self.last.load  # (E,)
-        received = exchange_counts(load, self.group, self.all_to_all)  # (ep, E/ep)  by sender and expert
-        send_counts, receive_counts = load.view_as(received).sum(1).tolist(), received.sum(1).tolist()
+        # (ep, E/ep)  by sender and expert
+        received = exchange_counts(load, self.group, self.all_to_all)
+        send_counts, receive_counts = (
+            load.view_as(received).sum(1).tolist(),
+            received.sum(1).tolist(),
+        )
 
-        rows = self.exchange(rows, send_counts, receive_counts)  # (sum(receive_counts), D)  sender by sender
+        # (sum(receive_counts), D)  sender by sender
+        rows = self.exchange(rows, send_counts, receive_counts)
         rows = transpose_blocks(rows, received)  #                 the same, expert by expert
         rows = run_experts(self.experts.values(), rows, received.sum(0))
         rows = transpose_blocks(rows, received.t())  #             sender by sender
@@ -69,19 +80,22 @@ class ExpertParallelMoE(MoE):
 
 
 def own_experts(n_experts, group=None):
-    """The numbers of this rank's experts, a range of E/ep. Raises ValueError where ep does not divide E."""
+    """The numbers of this rank's experts, a range of E/ep. Raises ValueError where
+    ep does not divide E."""
     rank, ep = dist.get_rank(group), dist.get_world_size(group)
     if n_experts % ep:
         fits = [n_experts - n_experts % ep, n_experts - n_experts % ep + ep][n_experts < ep :]
         raise ValueError(
-            f"{n_experts} experts over ep={ep} ranks is not whole: use {' or '.join(map(str, fits))} experts"
+            f"{n_experts} experts over ep={ep} ranks is not whole: use "
+            f"{' or '.join(map(str, fits))} experts"
         )
     each = n_experts // ep
     return range(rank * each, (rank + 1) * each)
 
 
 def transpose_blocks(rows, counts):
-    """Reorder blocks of rows, of counts[i, j] rows each: they come with i in the outer loop, and leave with j in it.
+    """Reorder blocks of rows, of counts[i, j] rows each: they come with i in the outer loop, and
+    leave with j in it.
 
     rows: (sum(counts), D). counts: (a, b) int64. Its inverse is itself with counts.t().
     """

@@ -2,17 +2,19 @@
 
     logits (n, E) --softmax--> p      one token's p, E = 4:   .50  .30  .15  .05
 
-    switch_gate     the best one, weighted by its probability             e0                 .50
-    top_k_gate      the k best, weights renormalised to 1                 e0 e1              .625 .375
-    gshard_gate     the two best, the second only now and then            e0 (e1)            .625 (.375)
-                    the smaller its part, the more seldom                 e1 with probability 2 * .375 = .75
+    switch_gate     the best one, weighted by its probability     e0                 .50
+    top_k_gate      the k best, weights renormalised to 1         e0 e1              .625 .375
+    gshard_gate     the two best, the second only now and then    e0 (e1)            .625 (.375)
+                    the smaller its part, the more seldom         e1 with probability 2 * .375 = .75
 
-An expert number has no gradient: the router learns through the weights alone. So Switch's weight must not be
-renormalised: p / p = 1 would say nothing to the router (and so says top_k_gate with k = 1).
+An expert number has no gradient: the router learns through the weights alone. So Switch's weight
+must not be renormalised: p / p = 1 would say nothing to the router (and so says top_k_gate with k =
+1).
 
 n tokens of one set, E experts, k choices a token.
 
-Sources: top-k: Shazeer et al. 2017; Switch: Fedus et al. 2021, section 2.1; GShard: Lepikhin et al. 2020, Algorithm 1.
+Sources: top-k: Shazeer et al. 2017; Switch: Fedus et al. 2021, section 2.1; GShard: Lepikhin et al.
+2020, Algorithm 1.
 """
 
 import torch
@@ -22,7 +24,8 @@ from lib.moe.choice import Choice, best
 
 # exercise: lab5.switch_gate
 def switch_gate(logits):
-    """Each token to its best expert, weighted by the probability. logits (n, E) -> Choice with k = 1."""
+    """Each token to its best expert, weighted by the probability. logits (n, E) ->
+    Choice with k = 1."""
     p = logits.softmax(-1)  # (n, E)
     experts = best(logits, 1)  # (n, 1)
     return Choice(experts, p.gather(1, experts), p)
@@ -30,7 +33,8 @@ def switch_gate(logits):
 
 # exercise: lab5.top_k_gate
 def top_k_gate(logits, k):
-    """Each token to its k best experts, the weights renormalised to add up to 1. logits (n, E) -> Choice.
+    """Each token to its k best experts, the weights renormalised to add up to 1. logits (n, E) ->
+    Choice.
 
     Raises ValueError for a k that is not 1 to E.
     """
@@ -43,14 +47,19 @@ def top_k_gate(logits, k):
 
 # exercise: lab5.gshard_gate
 def gshard_gate(logits, uniform):
-    """The two best experts; the second is taken with probability min(1, 2 w_2), w_2 its renormalised weight.
+    """The two best experts; the second is taken with probability min(1, 2 w_2), w_2 its
+    renormalised weight.
 
     logits: (n, E), E >= 2. uniform: (n,), a number in [0, 1) for each token, from `uniforms`.
-    Returns a Choice with k = 2. Where the second is not taken its expert is -1 and its weight 0; the first keeps
-    w_1 = g_1 / (g_1 + g_2), as in the paper. Raises ValueError for a uniform that is not (n,).
+    Returns a Choice with k = 2. Where the second is not taken its expert is -1 and its weight 0;
+    the first keeps w_1 = g_1 / (g_1 + g_2), as in the paper. Raises ValueError for a uniform that
+    is not (n,).
     """
     if uniform.shape != logits.shape[:1]:
-        raise ValueError(f"uniform {tuple(uniform.shape)}, logits {tuple(logits.shape)}: one number for each token")
+        raise ValueError(
+            f"uniform {tuple(uniform.shape)}, logits {tuple(logits.shape)}: one number for each "
+            f"token"
+        )
     experts, weights, p = top_k_gate(logits, 2)
     taken = uniform < 2 * weights.detach()[:, 1]  # (n,)  always, where both are equally good
     taken = torch.stack([torch.ones_like(taken), taken], dim=1)  # (n, 2)
@@ -58,13 +67,15 @@ def gshard_gate(logits, uniform):
 
 
 def uniforms(index, seed):
-    """A random number in [0, 1) for each token, fixed by its index and the seed: (n,) int64 -> (n,) float64.
+    """A random number in [0, 1) for each token, fixed by its index and the seed: (n,) int64 -> (n,)
+    float64.
 
-    index: the tokens' numbers in the whole run, over all ranks and steps. A token draws the same number whoever holds
-    it and whatever comes before it: so one process and many ranks sample alike. seed: another one for each layer.
+    index: the tokens' numbers in the whole run, over all ranks and steps. A token draws the same
+    number whoever holds it and whatever comes before it: so one process and many ranks sample
+    alike. seed: another one for each layer.
     """
-    # A counter goes in, hashed bits come out (the idea of Salmon et al. 2011): no generator whose state would count
-    # what was drawn before. The index in two halves of 32 bits.
+    # A counter goes in, hashed bits come out (the idea of Salmon et al. 2011): no generator whose
+    # state would count what was drawn before. The index in two halves of 32 bits.
     bits = scramble(torch.full_like(index, seed & MASK))
     bits = scramble(bits ^ (index >> 32))
     bits = scramble(bits ^ (index & MASK))
@@ -75,8 +86,11 @@ MASK = 2**32 - 1
 
 
 def scramble(x):
-    """A hash of 32 bits, in int64: each bit that goes in changes half of those that come out (splitmix32)."""
+    """A hash of 32 bits, in int64: each bit that goes in changes half of those that come
+    out (splitmix32)."""
     x = (x + 0x9E3779B9) & MASK
-    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & MASK  # both factors are below 2**31: no product leaves the 63 bits
+    x = (
+        (x ^ (x >> 16)) * 0x21F0AAAD
+    ) & MASK  # both factors are below 2**31: no product leaves the 63 bits
     x = ((x ^ (x >> 15)) * 0x735A2D97) & MASK
     return x ^ (x >> 15)

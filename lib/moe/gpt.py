@@ -5,14 +5,15 @@
     one process            whole      all E      whole      all E
     on each of ep ranks    whole      E/ep       whole      E/ep            its own sequences
 
-    L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e) + z * sum over layers of (mean (log sum exp)^2)
+    L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e) + z * sum over layers of
+    (mean (log sum exp)^2)
 
-With one expert a token (Switch) the layer computes as much per token as the MLP that it replaces: the same compute,
-E times the parameters. With k experts of a k-th of the width each, too.
+With one expert a token (Switch) the layer computes as much per token as the MLP that it replaces:
+the same compute, E times the parameters. With k experts of a k-th of the width each, too.
 
-On ranks, each has its own sequences, and its loss is of its own tokens. The loss of all is the mean over the ranks; to
-have its gradients, call `reduce_gradients` (gradients.py) after backward. One process that calls `loss` once per rank's
-sequences, and takes the mean, computes the same.
+On ranks, each has its own sequences, and its loss is of its own tokens. The loss of all is the mean
+over the ranks; to have its gradients, call `reduce_gradients` (gradients.py) after backward. One
+process that calls `loss` once per rank's sequences, and takes the mean, computes the same.
 
 B sequences of T tokens, E experts, ep ranks.
 """
@@ -33,11 +34,17 @@ from lib.moe.layer import MoE
 
 
 class MoEBlock(nn.Module):
-    """A `lib.model.Block` with a mixture in place of its MLP. `uniform` (B*T,) is for a gate that samples."""
+    """A `lib.model.Block` with a mixture in place of its MLP. `uniform` (B*T,) is for a
+    gate that samples."""
 
     def __init__(self, block, moe):
         super().__init__()
-        self.norm1, self.attention, self.norm2, self.mlp = block.norm1, block.attention, block.norm2, moe
+        self.norm1, self.attention, self.norm2, self.mlp = (
+            block.norm1,
+            block.attention,
+            block.norm2,
+            moe,
+        )
 
     def forward(self, x, uniform=None):
         x = x + self.attention(self.norm1(x))
@@ -45,20 +52,24 @@ class MoEBlock(nn.Module):
 
 
 class MoEGPT(GPT):
-    """A `lib.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP. `seed` alone decides all weights.
+    """A `lib.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP. `seed` alone
+    decides all weights.
 
-    gate, factor, assign_slots: see `lib.moe.layer.MoE`; a gate that is a module is copied for every layer.
-    expert_hidden: the width of an expert's MLP; left out: the shape's.
+    gate, factor, assign_slots: see `lib.moe.layer.MoE`; a gate that is a module is copied for every
+    layer. expert_hidden: the width of an expert's MLP; left out: the shape's.
     auxiliary, z: what the two auxiliary losses are multiplied with (0.01: Switch; 0.001: ST-MoE).
     Raises ValueError for a shape with no second block.
     """
 
     def __init__(
-        self, shape, n_experts, gate=switch_gate, factor=1.25, assign_slots=keep, auxiliary=0.01, z=0.001, seed=0,
+        self, shape, n_experts, gate=switch_gate, factor=1.25, assign_slots=keep, auxiliary=0.01,
+        z=0.001, seed=0,
         expert_hidden=None,
     ):  # fmt: skip
         if shape.n_layers < 2:
-            raise ValueError(f"n_layers is {shape.n_layers}: every other block has experts, use 2 layers or more")
+            raise ValueError(
+                f"n_layers is {shape.n_layers}: every other block has experts, use 2 layers or more"
+            )
         super().__init__(shape, seed)
         self.auxiliary, self.z = auxiliary, z
         expert = shape if expert_hidden is None else replace(shape, mlp_hidden=expert_hidden)
@@ -79,8 +90,9 @@ class MoEGPT(GPT):
     def forward(self, tokens, first=None):
         """tokens (B, T) int64 -> logits (B, T, V).
 
-        first: the number of the first of these B*T tokens in the whole run, over all ranks and steps. A gate that
-        samples needs it: each token draws by its own number, so one process and many ranks sample alike.
+        first: the number of the first of these B*T tokens in the whole run, over all ranks and
+        steps. A gate that samples needs it: each token draws by its own number, so one process and
+        many ranks sample alike.
         """
         x = self.embedding(tokens)  # (B, T, D)
         for i, block in enumerate(self.blocks):
@@ -95,14 +107,20 @@ class MoEGPT(GPT):
         """Cross-entropy, the mean over these tokens, and the layers' auxiliary losses: ()."""
         prediction = cross_entropy(self(tokens, first), targets)
         seen = [layer.last for layer in self.mixtures]
-        return prediction + self.auxiliary * sum(s.auxiliary for s in seen) + self.z * sum(s.z for s in seen)
+        return (
+            prediction
+            + self.auxiliary * sum(s.auxiliary for s in seen)
+            + self.z * sum(s.z for s in seen)
+        )
 
 
 def expert_parallel_gpt(model, group=None, all_to_all=collectives.all_to_all_at_once):
-    """This rank's part of `model`, a MoEGPT that is alike on all ranks; `model` itself stays as it is.
+    """This rank's part of `model`, a MoEGPT that is alike on all ranks; `model` itself stays as it
+    is.
 
-    Everything but the experts is whole on every rank; the names of parameters stay. Give every rank its own sequences.
-    Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep does not divide E.
+    Everything but the experts is whole on every rank; the names of parameters stay. Give every rank
+    its own sequences. Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep
+    does not divide E.
     """
     part = copy.deepcopy(model)
     for block in part.blocks:
@@ -113,7 +131,8 @@ def expert_parallel_gpt(model, group=None, all_to_all=collectives.all_to_all_at_
 
 @torch.no_grad()
 def initialise(moe, n_layers, generator):
-    """As GPT-2's MLP, and the router too: normal(0, 0.02), biases 0, what writes to the residual stream less."""
+    """As GPT-2's MLP, and the router too: normal(0, 0.02), biases 0, what writes to the
+    residual stream less."""
     for part in (moe.router, *moe.experts):
         for name, parameter in part.named_parameters():
             if name.endswith("bias"):

@@ -1,29 +1,33 @@
 """Experts and data parallelism: which gradients are summed over which ranks, and divided by what.
 
-    dp = 2, ep = 2, E = 4     holds                           exchanges tokens     same experts
-                                                              (ep group)           (expert data-parallel group)
-    rank 0                    experts 0 1, all that is dense  0 1                  0 2
-    rank 1                    experts 2 3, all that is dense  0 1                  1 3
-    rank 2                    experts 0 1, all that is dense  2 3                  0 2
-    rank 3                    experts 2 3, all that is dense  2 3                  1 3
+    dp = 2, ep = 2, E = 4  holds                           exchanges tokens  same experts (expert
+                                                           (ep group)        data-parallel group)
+    rank 0                 experts 0 1, all that is dense  0 1               0 2
+    rank 1                 experts 2 3, all that is dense  0 1               1 3
+    rank 2                 experts 0 1, all that is dense  2 3               0 2
+    rank 3                 experts 2 3, all that is dense  2 3               1 3
 
-Each of W = dp * ep ranks has tokens of its own and a loss L_r of them. The loss is L = 1/W sum_r L_r, so for whichever
-parameter w
+Each of W = dp * ep ranks has tokens of its own and a loss L_r of them. The loss is L = 1/W sum_r
+L_r, so for whichever parameter w
 
     g = 1/W sum_r dL_r/dw          over all W ranks
 
 and the two kinds differ only in where the terms are after backward:
 
-    dense      rank r has its own dL_r/dw                            sum over all ranks,               divide by W
-    expert     tokens of the whole ep group came to it, and their    sum over the ranks that have it,  divide by W
-               gradients with them: the sum over that group is there
+    dense   rank r has its own dL_r/dw                sum over all ranks,               divide by W
+    expert  tokens of the whole ep group came to it,  sum over the ranks that have it,  divide by W
+            and their gradients with them: the sum
+            over that group is there
 
-The usual error divides an expert's sum by the dp ranks that hold it: its gradient is then ep times too large. Adam
-hides that, for a constant factor makes no difference to it; SGD shows it, and so does the norm that clipping looks at.
+The usual error divides an expert's sum by the dp ranks that hold it: its gradient is then ep times
+too large. Adam hides that, for a constant factor makes no difference to it; SGD shows it, and so
+does the norm that clipping looks at.
 
-Where ranks have unequally many tokens, L is still the mean of the L_r: weigh each by W n_r / n before backward.
+Where ranks have unequally many tokens, L is still the mean of the L_r: weigh each by W n_r / n
+before backward.
 
-Sources: GShard (Lepikhin et al. 2020); DeepSpeed-MoE (Rajbhandari et al. 2022), whose two kinds of groups these are.
+Sources: GShard (Lepikhin et al. 2020); DeepSpeed-MoE (Rajbhandari et al. 2022), whose two kinds of
+groups these are.
 """
 
 import torch
@@ -35,7 +39,8 @@ from lib.moe.expert_parallel import ExpertParallelMoE
 
 
 def expert_parameters(model):
-    """This rank's experts' parameters, of all ExpertParallelMoE layers of `model`, in order, each once."""
+    """This rank's experts' parameters, of all ExpertParallelMoE layers of `model`, in
+    order, each once."""
     layers = [module for module in model.modules() if isinstance(module, ExpertParallelMoE)]
     return list(dict.fromkeys(p for layer in layers for p in layer.experts.parameters()))
 
@@ -43,11 +48,13 @@ def expert_parameters(model):
 # exercise: lab5.reduce_gradients
 @torch.no_grad()
 def reduce_gradients(model, expert_dp_group, world=None, all_reduce=collectives.all_reduce):
-    """Replace every gradient of `model` by that of the mean of all ranks' losses. Call it once, after backward.
+    """Replace every gradient of `model` by that of the mean of all ranks' losses. Call it once,
+    after backward.
 
-    expert_dp_group: the ranks with the same experts as this one; `lib.collectives.node_groups(ep)` gives the ep group
-    and this one. world: the group of all W ranks. Frozen parameters are left alone, unused ones count as zeros.
-    Sends: an all-reduce of the experts' gradients over expert_dp_group and one of all others over `world`.
+    expert_dp_group: the ranks with the same experts as this one; `lib.collectives.node_groups(ep)`
+    gives the ep group and this one. world: the group of all W ranks. Frozen parameters are left
+    alone, unused ones count as zeros. Sends: an all-reduce of the experts' gradients over
+    expert_dp_group and one of all others over `world`.
     """
     experts = expert_parameters(model)
     ids = set(map(id, experts))

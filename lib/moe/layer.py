@@ -1,16 +1,18 @@
 """The sparse layer: many experts, of which each token runs through k (Shazeer et al. 2017).
 
-    x (n, D) --router--> logits (n, E) --gate--> choice --capacity--> routing        who goes where
-    x --dispatch--> rows (m, D) --experts--> rows (m, D) --combine--> y (n, D)       going there and back
+    x (n, D) --router--> logits (n, E) --gate--> choice --capacity--> routing   who goes where
+    x --dispatch--> rows (m, D) --experts--> rows (m, D) --combine--> y (n, D)  going there and back
 
     y_t = sum over the experts e that token t was given:  w_te * expert_e(x_t)
 
-Parameters grow with E, compute per token with k alone: that is the whole idea. A token that found no slot gets zeros.
+Parameters grow with E, compute per token with k alone: that is the whole idea. A token that found
+no slot gets zeros.
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert, m kept pairs.
 
-The tokens of one call are one set: they share the slots. In expert parallelism each rank's tokens are a set; to compute
-in one process what the ranks compute, call the layer once per rank's tokens, and take the mean of the auxiliary losses.
+The tokens of one call are one set: they share the slots. In expert parallelism each rank's tokens
+are a set; to compute in one process what the ranks compute, call the layer once per rank's tokens,
+and take the mean of the auxiliary losses.
 """
 
 from typing import NamedTuple
@@ -26,13 +28,15 @@ from lib.moe.gates import switch_gate
 
 
 class Statistics(NamedTuple):
-    """What a layer saw in its last forward. The two losses carry their graph: add them to the loss, scaled."""
+    """What a layer saw in its last forward. The two losses carry their graph: add them to
+    the loss, scaled."""
 
     experts: torch.Tensor  # (n, k)  int64, what each token asked for
     requested: torch.Tensor  # (E,)  int64, pairs that asked for each expert
     load: torch.Tensor  # (E,)  int64, pairs that each expert got: at most C
     dropped: torch.Tensor  # ()  int64, pairs that found no slot
-    left_out: torch.Tensor  # ()  int64, tokens that got no expert at all: the layer gives zeros for them
+    # ()  int64, tokens that got no expert at all: the layer gives zeros for them
+    left_out: torch.Tensor
     auxiliary: torch.Tensor  # ()  balance.auxiliary_loss
     z: torch.Tensor  # ()  balance.z_loss
 
@@ -41,14 +45,22 @@ class MoE(nn.Module):
     """x (..., D), of two dims or more, -> (..., D). All its tokens are one set.
 
     hidden: D. experts: E modules, each (rows, D) -> (rows, D), and able to take 0 rows.
-    gate: logits (n, E) -> Choice; one that samples takes `uniform` (n,) too, and forward hands it on.
-    factor: of the capacity. assign_slots: (choice, E, C) -> Routing: `keep`, `send_on`, `experts_take`.
-    dispatch, combine: as in dispatch.py. The router is made here, on torch's default device.
+    gate: logits (n, E) -> Choice; one that samples takes `uniform` (n,) too, and forward hands it
+    on. factor: of the capacity. assign_slots: (choice, E, C) -> Routing: `keep`, `send_on`,
+    `experts_take`. dispatch, combine: as in dispatch.py. The router is made here, on torch's
+    default device.
     After forward, `last` holds its Statistics. Sends nothing.
     """
 
     def __init__(
-        self, hidden, experts, gate=switch_gate, factor=1.25, assign_slots=keep, dispatch=dispatch, combine=combine
+        self,
+        hidden,
+        experts,
+        gate=switch_gate,
+        factor=1.25,
+        assign_slots=keep,
+        dispatch=dispatch,
+        combine=combine,
     ):
         super().__init__()
         self.experts = nn.ModuleList(experts)
@@ -59,16 +71,19 @@ class MoE(nn.Module):
 
     def forward(self, x, uniform=None):
         tokens = x.flatten(0, -2)  # (n, D)
-        routing = self.route(tokens, uniform)  # the m pairs (token, expert) that have a slot, sorted by expert
+        # the m pairs (token, expert) that have a slot, sorted by expert
+        routing = self.route(tokens, uniform)
         rows = self.dispatch(tokens, routing)  # (m, D)
         rows = self.run(rows)  # (m, D)
         return self.combine(rows, routing, len(tokens)).view_as(x)  # (..., D)
 
     def route(self, tokens, uniform=None):
-        """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may route tokens in 16 bits."""
+        """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may
+        route tokens in 16 bits."""
         logits = self.router(tokens.to(self.router.weight.dtype))  # (n, E)
         n, n_experts = logits.shape
-        choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)  # (n, k) experts, weights
+        # (n, k) experts, weights
+        choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)
         C = capacity(n, n_experts, choice.experts.shape[1], self.factor)
         routing = self.assign_slots(choice, n_experts, C)
         self.last = statistics(logits, choice, routing)
@@ -82,12 +97,14 @@ class MoE(nn.Module):
         return run_experts(self.experts, rows, self.last.load)
 
     def __getstate__(self):
-        """A copy starts without `last`: tensors with a graph can be neither copied nor sent to a rank."""
+        """A copy starts without `last`: tensors with a graph can be neither copied
+        nor sent to a rank."""
         return self.__dict__ | {"last": None}
 
 
 def statistics(logits, choice, routing):
-    """The Statistics of a set: of its logits (n, E), of what its tokens asked for, and of what they got."""
+    """The Statistics of a set: of its logits (n, E), of what its tokens asked for, and of
+    what they got."""
     n, n_experts = logits.shape
     return Statistics(
         experts=choice.experts,
@@ -101,9 +118,11 @@ def statistics(logits, choice, routing):
 
 
 def run_experts(experts, rows, load):
-    """Each expert on its own rows: rows (m, D), sorted by expert, -> (m, D). load: (E,), rows of each expert.
+    """Each expert on its own rows: rows (m, D), sorted by expert, -> (m, D). load: (E,), rows of
+    each expert.
 
-    An expert without rows runs on none: its gradient is then zeros, not missing, and every rank reduces the same list.
+    An expert without rows runs on none: its gradient is then zeros, not missing, and every rank
+    reduces the same list.
     """
     parts = rows.split(load.tolist())
     return torch.cat([expert(part) for expert, part in zip(experts, parts, strict=True)])  # (m, D)

@@ -1,25 +1,32 @@
-"""Device-limited routing: a token's experts lie on at most M ranks, and its row travels to each of them once.
+"""Device-limited routing: a token's experts lie on at most M ranks, and its row travels to each of
+them once.
 
-    E = 8, ep = 4        rank 0     rank 1     rank 2     rank 3
-    experts              e0   e1    e2   e3    e4   e5    e6   e7
-    p of a token         .30  .14   .20  .01   .05  .12   .17  .01
-    top 3                .30        .20                   .17         three ranks: its row travels three times
-    best of each rank    .30        .20        .12        .17         M = 2: ranks 0 and 1
-    top 3 of those       .30  .14   .20                               two ranks: twice
+    E = 8, ep = 4      rank 0    rank 1    rank 2    rank 3
+    experts            e0   e1   e2   e3   e4   e5   e6   e7
+    p of a token       .30  .14  .20  .01  .05  .12  .17  .01
+    top 3              .30       .20                 .17       three ranks: its row travels three
+                                                               times
+    best of each rank  .30       .20       .12       .17       M = 2: ranks 0 and 1
+    top 3 of those     .30  .14  .20                           two ranks: twice
 
                               rows that a token sends at most, for k experts
-    ExpertParallelMoE         k          one for each pair (token, expert)
-    OncePerRankMoE            min(k, M)  one for each pair (token, rank): all its experts there read the same row, and
+    ExpertParallelMoE  k          one for each pair (token, expert)
+    OncePerRankMoE     min(k, M)  one for each pair (token, rank): all its experts there read the
+                                  same row, and
                                          their weighted sum comes back
 
-The gate alone saves nothing where every pair is sent by itself. Sending once per rank alone saves little where ranks
-are many: k experts then lie on nearly k of them. Together they bound the traffic, however large k and ep are.
+The gate alone saves nothing where every pair is sent by itself. Sending once per rank alone saves
+little where ranks are many: k experts then lie on nearly k of them. Together they bound the
+traffic, however large k and ep are.
 
-Beside its row, each pair then has to say where the row is and what it weighs: two numbers instead of D.
+Beside its row, each pair then has to say where the row is and what it weighs: two numbers instead
+of D.
 
-n tokens of this rank, D hidden, E experts over ep ranks, k choices a token, m kept pairs, u rows: pairs (token, rank).
+n tokens of this rank, D hidden, E experts over ep ranks, k choices a token, m kept pairs, u rows:
+pairs (token, rank).
 
-Source: DeepSeek-V2 (DeepSeek-AI 2024, section 2.2.2): 160 experts, k = 6; M = 3 did about as well as no limit.
+Source: DeepSeek-V2 (DeepSeek-AI 2024, section 2.2.2): 160 experts, k = 6; M = 3 did about as well
+as no limit.
 """
 
 import math
@@ -34,7 +41,8 @@ from lib.moe.layer import run_experts
 
 
 def limited_gate(logits, k, ep, M):
-    """The k best experts on the M ranks with the best experts, weights renormalised. logits (n, E) -> Choice.
+    """The k best experts on the M ranks with the best experts, weights renormalised. logits (n, E)
+    -> Choice.
 
     Expert e is on rank e // (E/ep). With M = ep: `top_k_gate`.
     Raises ValueError where ep does not divide E, or where M ranks have fewer than k experts.
@@ -42,23 +50,25 @@ def limited_gate(logits, k, ep, M):
     n, n_experts = logits.shape
     if n_experts % ep or not 1 <= M <= ep or M * n_experts // ep < k:
         raise ValueError(
-            f"k={k} of {n_experts} experts, on at most M={M} of ep={ep} ranks: ep has to divide the experts, and M "
-            "ranks need k of them"
+            f"k={k} of {n_experts} experts, on at most M={M} of ep={ep} ranks: ep has to divide "
+            f"the experts, and M ranks need k of them"
         )
     by_rank = logits.view(n, ep, n_experts // ep)  # (n, ep, E/ep)
     chosen = best(by_rank.amax(-1), M)  # (n, M)  ranks
     elsewhere = torch.ones(n, ep, dtype=torch.bool, device=logits.device).scatter(1, chosen, False)
     limited = by_rank.masked_fill(elsewhere.unsqueeze(-1), -math.inf).view(n, n_experts)
     experts, weights, _ = top_k_gate(limited, k)
-    return Choice(experts, weights, logits.softmax(-1))  # all experts': the auxiliary loss balances all
+    # all experts': the auxiliary loss balances all
+    return Choice(experts, weights, logits.softmax(-1))
 
 
 class OncePerRankMoE(ExpertParallelMoE):
-    """An ExpertParallelMoE that sends a token's row once to every rank with experts of it: (..., D) -> (..., D).
+    """An ExpertParallelMoE that sends a token's row once to every rank with experts of it: (..., D)
+    -> (..., D).
 
-    Sends over all ranks, in forward: (ep-1) (E + ep) counts of 8 bytes; 2 D numbers for every (token, rank) with kept
-    pairs on another rank; a number and a place of 8 bytes for each of these pairs. In backward the same less counts and
-    places.
+    Sends over all ranks, in forward: (ep-1) (E + ep) counts of 8 bytes; 2 D numbers for every
+    (token, rank) with kept pairs on another rank; a number and a place of 8 bytes for each of these
+    pairs. In backward the same less counts and places.
     """
 
     def forward(self, x, uniform=None):
@@ -71,10 +81,15 @@ class OncePerRankMoE(ExpertParallelMoE):
         # The rows to send: each (rank, token) once, rank by rank. Pair i uses row of_pair[i].
         rank = routing.expert // each  # (m,)
         rows, of_pair = torch.unique(rank * n + routing.token, return_inverse=True)  # (u,), (m,)
-        token, send = rows % max(n, 1), torch.bincount(rows // max(n, 1), minlength=ep)  # (u,), (ep,)
+        # (u,), (ep,)
+        token, send = (
+            rows % max(n, 1),
+            torch.bincount(rows // max(n, 1), minlength=ep),
+        )
         receive = exchange_counts(send, self.group, self.all_to_all).squeeze(1)  # (ep,)
 
-        there = of_pair - (send.cumsum(0) - send)[rank]  # (m,)  the row's place among those for that rank
+        # (m,)  the row's place among those for that rank
+        there = of_pair - (send.cumsum(0) - send)[rank]
         there = self.exchange(there, send_pairs.tolist(), receive_pairs.tolist())
         weight = self.exchange(routing.weight, send_pairs.tolist(), receive_pairs.tolist())
         begins = (receive.cumsum(0) - receive).repeat_interleave(receive_pairs)
@@ -84,6 +99,7 @@ class OncePerRankMoE(ExpertParallelMoE):
         rows = self.exchange(tokens[token], send.tolist(), receive.tolist())  # (sum(receive), D)
         outputs = run_experts(self.experts.values(), rows[here], received.sum(0))
         # sum over the pairs of a row: weight_i * outputs[i]
-        sums = torch.zeros_like(rows).index_add(0, here, weight.unsqueeze(1) * outputs)  # (sum(receive), D)
+        # (sum(receive), D)
+        sums = torch.zeros_like(rows).index_add(0, here, weight.unsqueeze(1) * outputs)
         sums = self.exchange(sums, receive.tolist(), send.tolist())  # (u, D)
         return torch.zeros_like(tokens).index_add(0, token, sums).view_as(x)

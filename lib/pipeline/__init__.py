@@ -1,17 +1,18 @@
-"""Pipeline parallelism: every rank has some of the layers, and micro-batches go through the ranks like cars on a line.
+"""Pipeline parallelism: every rank has some of the layers, and micro-batches go through the ranks
+like cars on a line.
 
 Deciding: plain Python, no torch, no ranks.
-    actions.py       2F0: what a rank does, and what that needs
-    schedules.py     relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV
-    validate.py      can the ranks run it? else the action at fault, or the circle
-    simulate.py      when each action runs, the bubble, what is kept; a schedule as text
-    measured.py      the times and the messages of a run, to simulate it with
-    balance.py       layers into stages
-    stash.py         PipeDream: no flush, and which weights each action reads; 2BW
-    puzzle.py        the puzzle: stages that differ, messages, and a cap on what is kept; three levels
-    shortest.py      its shortest makespan, by branch and bound
-    __main__.py      finds it for every level, and stores it
-    transfers.py     the messages of a schedule: when to post a receive, what has been sent
+    actions.py     2F0: what a rank does, and what that needs
+    schedules.py   relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV
+    validate.py    can the ranks run it? else the action at fault, or the circle
+    simulate.py    when each action runs, the bubble, what is kept; a schedule as text
+    measured.py    the times and the messages of a run, to simulate it with
+    balance.py     layers into stages
+    stash.py       PipeDream: no flush, and which weights each action reads; 2BW
+    puzzle.py      the puzzle: stages that differ, messages, and a cap on what is kept; three levels
+    shortest.py    its shortest makespan, by branch and bound
+    __main__.py    finds it for every level, and stores it
+    transfers.py   the messages of a schedule: when to post a receive, what has been sent
 
 Executing, on ranks. This needs torch, so it is imported by its own name and not from here.
     relay_step.py    one batch there and back, by hand
@@ -25,7 +26,17 @@ Executing, on ranks. This needs torch, so it is imported by its own name and not
     paced_run.py     stages that sleep, for more ranks than cores
 """
 
-from lib.pipeline.actions import Action, Wiring, inputs, loop, messages, parse, source, target, v_shape
+from lib.pipeline.actions import (
+    Action,
+    Wiring,
+    inputs,
+    loop,
+    messages,
+    parse,
+    source,
+    target,
+    v_shape,
+)
 from lib.pipeline.balance import balance
 from lib.pipeline.measured import recorded, times_of
 from lib.pipeline.schedules import dualpipe_v, gpipe, interleaved, one_f_one_b, relay, zb_h1, zb_v

@@ -1,4 +1,5 @@
-"""`python -m lib.pipeline`: find the shortest makespan of every level of the puzzle, and store it."""
+"""`python -m lib.pipeline`: find the shortest makespan of every level of the
+puzzle, and store it."""
 
 import json
 from itertools import count
@@ -18,11 +19,22 @@ def store():
             if schedule:
                 break
             refuted[deadline] = nodes
-        levels[level] = {"1F1B": puzzle.of_1f1b, "best": deadline, "nodes": nodes, "nodes of what is shorter": refuted}
-        print(f"level {level}: 1F1B {puzzle.of_1f1b}, shortest {deadline}, found after {nodes} nodes; "
+        levels[level] = {
+            "1F1B": puzzle.of_1f1b,
+            "best": deadline,
+            "nodes": nodes,
+            "nodes of what is shorter": refuted,
+        }
+        print(f"level {level}: 1F1B {puzzle.of_1f1b}, shortest {deadline}, found after {nodes} "
+              f"nodes; "
               f"nothing shorter, {sum(refuted.values())} nodes")  # fmt: skip
-    what = "shortest makespans by level, and the nodes of the search, written by `python -m lib.pipeline`"
-    FILE.write_text(json.dumps({"what": what, **stamp(), "levels": levels}) + "\n", encoding="utf-8")
+    what = (
+        "shortest makespans by level, and the nodes of the search, written by `python -m "
+        "lib.pipeline`"
+    )
+    FILE.write_text(
+        json.dumps({"what": what, **stamp(), "levels": levels}) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

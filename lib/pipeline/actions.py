@@ -10,19 +10,20 @@
              v       v         B (or I) reads what its own F kept
     0B0 <-- 1B0 <-- 2B0        backward: from the next stage
 
-A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in this order.
-All files of this room that decide (schedules, validate, simulate, grid) pass such lists around, and so does stage.py,
-which executes them.
+A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in
+this order. All files of this room that decide (schedules, validate, simulate, grid) pass such lists
+around, and so does stage.py, which executes them.
 
 p      ranks, so the length of a schedule
 v      stages per rank, 1 if not said            stages are 0 ... vp-1
 m      micro-batches                             0 ... m-1
 
-Where a stage lives is read off the lists: on the rank whose list has its actions. Two placements have a name:
+Where a stage lives is read off the lists: on the rank whose list has its actions. Two placements
+have a name:
 
-    stage         0 1 2 3 4 5 6 7       p = 4, v = 2
-    loop          0 1 2 3 0 1 2 3       round the ranks: what every schedule does that says nothing else
-    v_shape       0 1 2 3 3 2 1 0       down the ranks and up again: the first and the last stage share a rank
+    stage    0 1 2 3 4 5 6 7  p = 4, v = 2
+    loop     0 1 2 3 0 1 2 3  round the ranks: what every schedule does that says nothing else
+    v_shape  0 1 2 3 3 2 1 0  down the ranks and up again: the first and the last stage share a rank
 
 Notation: torch.distributed.pipelining. Halves of backward: Qi et al. 2024, who call I "B".
 """
@@ -46,10 +47,14 @@ class Action(NamedTuple):
 
 
 def parse(text):
-    """The Action that is written `text`, such as "2F0". Raises ValueError if `text` is not of that form."""
+    """The Action that is written `text`, such as "2F0". Raises ValueError if `text`
+    is not of that form."""
     found = TEXT.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is no action: write stage, one of {' '.join(KINDS)}, micro-batch, as in '2F0'")
+        raise ValueError(
+            f"{text!r} is no action: write stage, one of {' '.join(KINDS)}, micro-batch, as in "
+            f"'2F0'"
+        )
     stage, kind, microbatch = found.groups()
     return Action(int(stage), kind, int(microbatch))
 
@@ -57,8 +62,9 @@ def parse(text):
 def source(action, n_stages):
     """The action of another stage whose result this one receives; None if it receives nothing.
 
-    A forward receives the previous stage's output, a B or I the gradient of its own output from the next stage: of
-    the same kind here; `Wiring` knows which one a schedule has. n_stages: stages of the whole pipeline, vp.
+    A forward receives the previous stage's output, a B or I the gradient of its own output from the
+    next stage: of the same kind here; `Wiring` knows which one a schedule has. n_stages: stages of
+    the whole pipeline, vp.
     """
     stage, kind, microbatch = action
     if kind == "F" and stage > 0:
@@ -69,7 +75,8 @@ def source(action, n_stages):
 
 
 def target(action, n_stages):
-    """The action of another stage that receives this one's result; None if nobody does. The reverse of `source`."""
+    """The action of another stage that receives this one's result; None if nobody does. The
+    reverse of `source`."""
     stage, kind, microbatch = action
     if kind == "F" and stage < n_stages - 1:
         return Action(stage + 1, kind, microbatch)
@@ -98,7 +105,8 @@ def loop(p, n_stages):
 
 
 def v_shape(p, n_stages):
-    """[rank of stage 0, 1, ...]: 0 to p-1, then p-1 to 0, and so on: stages p-1 and p are on one rank."""
+    """[rank of stage 0, 1, ...]: 0 to p-1, then p-1 to 0, and so on: stages p-1 and
+    p are on one rank."""
     return [stage % p if stage // p % 2 == 0 else p - 1 - stage % p for stage in range(n_stages)]
 
 
@@ -115,7 +123,9 @@ class Wiring:
             for action in actions:
                 self.ranks[action.stage] = rank
         # A whole backward may wait for the first half of another, and the other way round.
-        self.halved = {(a.stage, a.microbatch) for actions in schedule for a in actions if a.kind == "I"}
+        self.halved = {
+            (a.stage, a.microbatch) for actions in schedule for a in actions if a.kind == "I"
+        }
 
     def rank(self, action):
         """The rank that runs `action`."""
@@ -134,27 +144,32 @@ class Wiring:
         return [self._as_listed(need) for need in inputs(action, self.n_stages)]
 
     def sender(self, action):
-        """The action of another rank whose result `action` receives; None if nothing comes from another rank."""
+        """The action of another rank whose result `action` receives; None if nothing comes
+        from another rank."""
         return self._elsewhere(self.source(action), action)
 
     def receiver(self, action):
-        """The action of another rank that receives the result of `action`; None if it stays on its rank."""
+        """The action of another rank that receives the result of `action`; None if
+        it stays on its rank."""
         return self._elsewhere(self.target(action), action)
 
     def _as_listed(self, action):
         if action is None or action.kind not in "BI":
             return action
-        return action._replace(kind="I" if (action.stage, action.microbatch) in self.halved else "B")
+        return action._replace(
+            kind="I" if (action.stage, action.microbatch) in self.halved else "B"
+        )
 
     def _elsewhere(self, other, action):
         return other if other and self.rank(other) != self.rank(action) else None
 
 
 def messages(schedule):
-    """[(action, target)] for every result that goes to another rank, by sender and in the order of sending.
+    """[(action, target)] for every result that goes to another rank, by sender and in the order of
+    sending.
 
-    2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(vp-1)m in a loop, and
-    2v(p-1)m in a V, where a rank hands over to itself at every turn.
+    2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(vp-1)m in a
+    loop, and 2v(p-1)m in a V, where a rank hands over to itself at every turn.
     """
     wiring = Wiring(schedule)
     pairs = [(action, wiring.receiver(action)) for actions in schedule for action in actions]
@@ -165,4 +180,7 @@ def at_least_one(**sizes):
     """Raise ValueError for a size below 1, by its name."""
     for name, size in sizes.items():
         if size < 1:
-            raise ValueError(f"{name} = {size}: a pipeline has at least 1 rank, 1 stage per rank and 1 micro-batch")
+            raise ValueError(
+                f"{name} = {size}: a pipeline has at least 1 rank, 1 stage per rank and 1 "
+                f"micro-batch"
+            )

@@ -1,25 +1,30 @@
-"""PipeDream on ranks: 1F1B whose stages update after every backward and never flush (Narayanan et al. 2019).
+"""PipeDream on ranks: 1F1B whose stages update after every backward and never flush (Narayanan et
+al. 2019).
 
-    rank 0 of 4   F0 F1 F2 F3 B0 u0 F4 B1 u1 F5 B2 u2 ...       which version each action reads: stash.py
+    rank 0 of 4   F0 F1 F2 F3 B0 u0 F4 B1 u1 F5 B2 u2 ...  which version each action reads: stash.py
 
-A gradient is that of a function if its backward goes through the weights of its forward. For y = x w:
+A gradient is that of a function if its backward goes through the weights of its forward. For y = x
+w:
 
                                grad x                grad w
     forward with w_1, then two updates, then backward with
-    w_1 (stashed)              grad y  w_1^T         x^T grad y     the gradient at w_1
-    w_3 (the newest)           grad y  w_3^T         x^T grad y     of no function: x is of one version, w of another
+    w_1 (stashed)              grad y  w_1^T         x^T grad y  the gradient at w_1
+    w_3 (the newest)           grad y  w_3^T         x^T grad y  of no function: x is of one
+                                                                 version, w of another
 
-With stashing, a stage whose weights are still needed does not change them: it goes on with a copy, and changes that.
-The old ones live as long as a mini-batch under way has read them: stage i has p-i versions, the newest among them.
+With stashing, a stage whose weights are still needed does not change them: it goes on with a copy,
+and changes that. The old ones live as long as a mini-batch under way has read them: stage i has p-i
+versions, the newest among them.
 
-A graph keeps the names of weights in place of the weights, so that backward reads what the stash (stash.py) gives it:
+A graph keeps the names of weights in place of the weights, so that backward reads what the stash
+(stash.py) gives it:
 
     F    y = x w^T     a graph saves x and w         here: x and "w"
     B    grad y w      with the w that was saved     here: with what the name stands for by then
 
-That makes the stash answerable for what backward reads. torch by itself keeps the very tensor, and refuses the
-backward if it has been changed since ("modified by an inplace operation"): rightly, for the gradient would be wrong.
-PipeDream without stashing is about that gradient.
+That makes the stash answerable for what backward reads. torch by itself keeps the very tensor, and
+refuses the backward if it has been changed since ("modified by an inplace operation"): rightly, for
+the gradient would be wrong. PipeDream without stashing is about that gradient.
 """
 
 import torch
@@ -34,39 +39,47 @@ from lib.pipeline.stash import WeightStash, pipedream
 class PipeDream(Pipeline):
     """This rank's stage of a pipeline that updates after every mini-batch.
 
-        pipeline = PipeDream(stages, links, minibatches, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-        losses = pipeline.run(minibatches, targets, cross_entropy)
+        pipeline = PipeDream(stages, links, minibatches, lambda parameters:
+        torch.optim.SGD(parameters, lr=0.1)) losses = pipeline.run(minibatches, targets,
+        cross_entropy)
 
-    Afterwards this stage's module has the newest weights. reads: {Action: version of the weights that it read}, as
-    `versions` foretells. most_versions: how many versions there were at a time.
+    Afterwards this stage's module has the newest weights. reads: {Action: version of the weights
+    that it read}, as `versions` foretells. most_versions: how many versions there were at a time.
     """
 
     def __init__(self, stages, links, minibatches, optimizer_for, stash=WeightStash, m=1):
-        """stages: p modules, one for each rank of `links`. minibatches: n tensors as `run` will get them.
+        """stages: p modules, one for each rank of `links`. minibatches: n tensors as `run` will get
+        them.
 
-        optimizer_for(parameters) -> a torch optimizer, over this stage's. stash(weights) -> what says which weights an
-        action reads: a WeightStash; your own; or NewestOnly, without which nobody would see what stashing is for.
-        m: backwards to an update, of the mean of their gradients: 1, or what the stash wants (TwoVersions).
-        Sends: a rehearsal. Raises ValueError for several stages per rank, or for a parameter in two of them.
+        optimizer_for(parameters) -> a torch optimizer, over this stage's. stash(weights) -> what
+        says which weights an action reads: a WeightStash; your own; or NewestOnly, without which
+        nobody would see what stashing is for. m: backwards to an update, of the mean of their
+        gradients: 1, or what the stash wants (TwoVersions). Sends: a rehearsal. Raises ValueError
+        for several stages per rank, or for a parameter in two of them.
         """
         self.optimizer_for, self.stash, self.to_an_update = optimizer_for, stash, m
         super().__init__(stages, links, minibatches)
         if self.v > 1:
-            raise ValueError(f"{self.last + 1} stages on {len(links.ranks)} ranks: PipeDream has one stage per rank")
+            raise ValueError(
+                f"{self.last + 1} stages on {len(links.ranks)} ranks: PipeDream has one stage per "
+                f"rank"
+            )
         if self.tied:
             raise ValueError(
-                "a parameter is in the first stage and in the last, and these update at different times: "
-                "untie it, as in model.head.weight = nn.Parameter(model.head.weight.detach().clone())"
+                "a parameter is in the first stage and in the last, and these update at different "
+                "times: untie it, as in model.head.weight = "
+                "nn.Parameter(model.head.weight.detach().clone())"
             )
 
     def new_stage(self, module, is_first):
         return UpdatingStage(module, is_first, self.optimizer_for, self.stash, self.to_an_update)
 
     def run(self, minibatches, targets, loss_fn, record=None):
-        """Train on n mini-batches, in order; returns their losses, [() detached, ...], on the last rank, else None.
+        """Train on n mini-batches, in order; returns their losses, [() detached, ...], on the last
+        rank, else None.
 
-        Arguments as for `Pipeline.run`; a mini-batch is a batch here, with an update of its own, of its mean loss.
-        Sends: 2(p-1)n messages.
+        Arguments as for `Pipeline.run`; a mini-batch is a batch here, with an update of its own, of
+        its mean loss. Sends: 2(p-1)n messages.
         """
         schedule = pipedream(len(self.links.ranks), len(minibatches))
         losses = self.execute(schedule, minibatches, targets, loss_fn, record)
@@ -95,15 +108,23 @@ class UpdatingStage(Stage):
         self.optimizer = optimizer_for(list(self.parameters.values()))
         weights = {name: p.data for name, p in self.parameters.items()}
         self.stash = stash(weights)
-        self.leaves = {}  # mini-batch: {name: leaf on the memory that F read}, from F to B; gradients come there
+        # mini-batch: {name: leaf on the memory that F read}, from F to B; gradients come there
+        self.leaves = {}
         self.read_now = None  # in B: the weights that it reads
-        self.version, self.version_in = 0, {address(weights): 0}  # the newest; {memory: the version in it}
+        # the newest; {memory: the version in it}
+        self.version, self.version_in = (
+            0,
+            {address(weights): 0},
+        )
         self.reads, self.most_versions = {}, 1
 
     def apply(self, j, x):
         weights = self.stash.for_forward(j)
         self.reads["F", j] = self.version_in.get(address(weights))
-        self.leaves[j] = {n: w.detach().requires_grad_(self.parameters[n].requires_grad) for n, w in weights.items()}
+        self.leaves[j] = {
+            n: w.detach().requires_grad_(self.parameters[n].requires_grad)
+            for n, w in weights.items()
+        }
         self.most_versions = max(self.most_versions, len(self.versions_held()))
         with by_name(weights, lambda: self.read_now):
             return functional_call(self.module, self.leaves[j], (x,))
@@ -114,7 +135,9 @@ class UpdatingStage(Stage):
         grad_x = super().backward(j, grad)
         leaves = self.leaves.pop(j)
         for name, parameter in self.parameters.items():
-            parameter.grad = added(parameter.grad if self.gathered else None, leaves[name].grad, self.m)
+            parameter.grad = added(
+                parameter.grad if self.gathered else None, leaves[name].grad, self.m
+            )
         self.read_now = leaves = None  # let go of this version before `update` makes the next one
         self.gathered = (self.gathered + 1) % self.m
         if self.gathered == 0:
@@ -123,7 +146,8 @@ class UpdatingStage(Stage):
         return grad_x
 
     def step(self, weights):
-        """w = w - lr grad w, or what the optimizer does, in place, on the weights that are to be version + 1."""
+        """w = w - lr grad w, or what the optimizer does, in place, on the weights that are
+        to be version + 1."""
         for name, parameter in self.parameters.items():
             parameter.data = weights[name]
         self.optimizer.step()
@@ -131,8 +155,13 @@ class UpdatingStage(Stage):
         self.version_in[address(weights)] = self.version
 
     def versions_held(self):
-        """[weights, ...], each version once: the newest, and those that mini-batches under way have read."""
-        return list({address(weights): weights for weights in [self.parameters, *self.leaves.values()]}.values())
+        """[weights, ...], each version once: the newest, and those that mini-batches under
+        way have read."""
+        return list(
+            {
+                address(weights): weights for weights in [self.parameters, *self.leaves.values()]
+            }.values()
+        )
 
 
 def added(total, grad, m):
@@ -148,17 +177,20 @@ def address(weights):
 
 
 def by_name(weights, now):
-    """`with by_name(weights, now):` what graphs save in here of `weights`, {name: tensor}, backward finds by name.
+    """`with by_name(weights, now):` what graphs save in here of `weights`, {name: tensor}, backward
+    finds by name.
 
     now: called in backward -> {name: tensor}, of the same shapes.
     """
 
     def pack(tensor):
         for name, w in weights.items():
-            start = tensor.data_ptr() - w.data_ptr()  # bytes; most functions save a view, such as w.T
+            # bytes; most functions save a view, such as w.T
+            start = tensor.data_ptr() - w.data_ptr()
             if 0 <= start < w.nbytes:
                 return name, tensor.shape, tensor.stride(), start // tensor.itemsize
-        return tensor.detach()  # not the tensor: that knows its graph, and the two would keep each other alive
+        # not the tensor: that knows its graph, and the two would keep each other alive
+        return tensor.detach()
 
     def unpack(saved):
         if isinstance(saved, torch.Tensor):

@@ -1,4 +1,5 @@
-"""Layers into stages: cut a row of layers into p parts so that the slowest part is as fast as can be.
+"""Layers into stages: cut a row of layers into p parts so that the slowest part is as fast as can
+be.
 
 A pipeline moves at the pace of its slowest stage. p = 3, layers of cost
 
@@ -12,8 +13,8 @@ Dynamic programming. pace(k, i) is the best pace of the layers from i on, cut in
 
 with L layers p L^2 / 2 steps, where trying every cut would take (L-1 choose p-1).
 
-Often several cuts are best. Then the earliest stages take as few layers as they can: in 1F1B stage i keeps p-i
-micro-batches, so layers weigh most on the memory of the first.
+Often several cuts are best. Then the earliest stages take as few layers as they can: in 1F1B stage
+i keeps p-i micro-batches, so layers weigh most on the memory of the first.
 """
 
 from itertools import accumulate
@@ -21,10 +22,11 @@ from itertools import accumulate
 
 # exercise: lab2.balance
 def balance(costs, p):
-    """The best cut of layers with these costs into p stages: [range of stage 0's layers, range of stage 1's, ...].
+    """The best cut of layers with these costs into p stages: [range of stage 0's layers, range of
+    stage 1's, ...].
 
-    costs: one per layer, not negative: seconds, or anything that adds up. Every stage has at least one layer.
-    Raises ValueError where there are no layers, or more stages than layers.
+    costs: one per layer, not negative: seconds, or anything that adds up. Every stage has at least
+    one layer. Raises ValueError where there are no layers, or more stages than layers.
     """
     n_layers = len(costs)
     if not n_layers:
@@ -32,7 +34,9 @@ def balance(costs, p):
     if not 1 <= p <= n_layers:
         some = "1 stage" if n_layers == 1 else f"1 to {n_layers} stages"
         layers = "1 layer" if n_layers == 1 else f"{n_layers} layers"
-        raise ValueError(f"{layers} into {p} stages: use {some}, because each has at least one layer")
+        raise ValueError(
+            f"{layers} into {p} stages: use {some}, because each has at least one layer"
+        )
     before = [0, *accumulate(costs)]  # before[i]: cost of layers 0 ... i-1
     cost = lambda i, j: before[j] - before[i]  # of layers i ... j-1
 
@@ -45,7 +49,11 @@ def balance(costs, p):
 
     stages, first = [], 0
     for left in range(p - 1, 0, -1):  # stages still to come after this one
-        end = next(j for j in range(first + 1, n_layers) if max(cost(first, j), pace[left, j]) <= pace[p, 0])
+        end = next(
+            j
+            for j in range(first + 1, n_layers)
+            if max(cost(first, j), pace[left, j]) <= pace[p, 0]
+        )
         stages.append(range(first, end))
         first = end
     return [*stages, range(first, n_layers)]

@@ -1,7 +1,9 @@
-"""Executes any valid list of actions on ranks: who waits for what, and when tensors travel. What computes is given.
+"""Executes any valid list of actions on ranks: who waits for what, and when tensors travel. What
+computes is given.
 
-    rank 0    0F0 ---activation---> rank 1    1F0          Each rank goes through its own list. No coordinator:
-              0B0 <---gradient-----           1B0          an action waits for what it needs, and for nothing else.
+    rank 0  0F0 ---activation---> rank 1  1F0  Each rank goes through its own list. No coordinator:
+            0B0 <---gradient-----         1B0  an action waits for what it needs, and for nothing
+                                               else.
 
 For each action, in the order of the list:
 
@@ -11,8 +13,8 @@ For each action, in the order of the list:
     compute
     send      the result to whoever needs it, without waiting
 
-So a rank waits only in order to receive, which is what `validate` assumes: a list that it accepts cannot deadlock.
-`transfers` has said beforehand which messages each of these lines is about.
+So a rank waits only in order to receive, which is what `validate` assumes: a list that it accepts
+cannot deadlock. `transfers` has said beforehand which messages each of these lines is about.
 """
 
 import time
@@ -24,14 +26,17 @@ from lib.pipeline.simulate import Bar
 
 
 def execute(steps, wiring, compute, shape_of, links, record=None):
-    """Run this rank's list of a schedule with this `Wiring`, as one of the ranks of `links`, which all call it.
+    """Run this rank's list of a schedule with this `Wiring`, as one of the ranks of `links`, which
+    all call it.
 
     steps: this rank's, of `transfers(schedule)`.
-    compute: compute(action, given) -> the tensor that `wiring.target(action)` needs, or None where there is none.
-        given: the result of `wiring.source(action)`, received or made on this rank; None if it has no source.
+    compute: compute(action, given) -> the tensor that `wiring.target(action)` needs, or None where
+        there is none. given: the result of `wiring.source(action)`, received or made on this rank;
+        None if it has no source.
     shape_of: shape_of(action) -> (shape, dtype) of the result of an action of another rank.
-    record: called after each action with its Bar (rank, action, start, end), in seconds of a clock that the ranks of a
-        machine share. start: what it needs has arrived. On a GPU the rank waits for the device before it looks.
+    record: called after each action with its Bar (rank, action, start, end), in seconds of a clock
+        that the ranks of a machine share. start: what it needs has arrived. On a GPU the rank waits
+        for the device before it looks.
     Sends: every result that another rank needs, once.
     """
     recv_buffers = {}  # action of another rank: (buffer, its receive)
@@ -59,7 +64,9 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
             sent[action] = links.send(result, wiring.rank(wiring.target(action)))
         elif wiring.target(action):
             local_results[action] = result
-        given = result = out = arriving = None  # keep no tensor alive while waiting for the next one
+        given = result = out = arriving = (
+            None  # keep no tensor alive while waiting for the next one
+        )
 
     for work in sent.values():
         work.wait()

@@ -1,4 +1,5 @@
-"""Backward in two halves without doing anything twice: matrix products put off the gradients of their weights.
+"""Backward in two halves without doing anything twice: matrix products put off the gradients of
+their weights.
 
     forward    y = x w^T + b
 
@@ -6,21 +7,25 @@
     W          grad w = grad y^T x               later: kept until then are x and grad y
                grad b = sum of grad y's rows
 
-autograd computes both at once. Inside `LinearsLater`, F.linear, which every nn.Linear calls, becomes an autograd
-function whose backward computes grad x alone and notes (w, b, x, grad y) in a list. I is then an ordinary backward over
-such functions: it takes down the graph, and what it leaves is the list. W works it off.
+autograd computes both at once. Inside `LinearsLater`, F.linear, which every nn.Linear calls,
+becomes an autograd function whose backward computes grad x alone and notes (w, b, x, grad y) in a
+list. I is then an ordinary backward over such functions: it takes down the graph, and what it
+leaves is the list. W works it off.
 
-What is not a matrix product (gains of norms, embeddings, anything a stage does with a parameter of its own) has its
-gradient in I, since autograd's kernels give it together with grad x. It is little work. So after I and W all gradients
-are complete, in whichever way a stage uses its parameters; but only the weights of F.linear wait for W.
+What is not a matrix product (gains of norms, embeddings, anything a stage does with a parameter of
+its own) has its gradient in I, since autograd's kernels give it together with grad x. It is little
+work. So after I and W all gradients are complete, in whichever way a stage uses its parameters; but
+only the weights of F.linear wait for W.
 
-Under autocast the product runs in a dtype that neither x nor w has. Both halves then multiply in that dtype too, as
-autograd would, and what they give is cast to the dtype of x and of w.
+Under autocast the product runs in a dtype that neither x nor w has. Both halves then multiply in
+that dtype too, as autograd would, and what they give is cast to the dtype of x and of w.
 
-(To ask autograd twice for each half, with `torch.autograd.grad(..., inputs=...)`, would pass through the whole graph
-twice: W would compute every grad y again, half of I's work, and the whole graph would live until W.)
+(To ask autograd twice for each half, with `torch.autograd.grad(..., inputs=...)`, would pass
+through the whole graph twice: W would compute every grad y again, half of I's work, and the whole
+graph would live until W.)
 
-Sources: Qi et al. 2024 ("Zero bubble pipeline parallelism"), whose Megatron code keeps such a list too.
+Sources: Qi et al. 2024 ("Zero bubble pipeline parallelism"), whose Megatron code keeps such a list
+too.
 """
 
 import torch
@@ -30,7 +35,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class LinearsLater(TorchFunctionMode):
-    """Inside, F.linear notes in the list `later` what its weight's gradient needs. For forward, and for I."""
+    """Inside, F.linear notes in the list `later` what its weight's gradient needs. For
+    forward, and for I."""
 
     def __init__(self, later):
         super().__init__()
@@ -42,16 +48,19 @@ class LinearsLater(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     def _linear(self, x, weight, bias=None):
-        if not (weight.requires_grad and weight.is_leaf):  # frozen, or computed from something that needs autograd
+        # frozen, or computed from something that needs autograd
+        if not (weight.requires_grad and weight.is_leaf):
             return F.linear(x, weight, bias)
-        # autograd must not see the weight, or the weight's hooks would run in I, with no gradient there. And with no
-        # input that needs a gradient (the first layer's x) it would leave the product out: hence the anchor.
+        # autograd must not see the weight, or the weight's hooks would run in I, with no gradient
+        # there. And with no input that needs a gradient (the first layer's x) it would leave the
+        # product out: hence the anchor.
         anchor = torch.empty(0, requires_grad=True)
         return LinearLater.apply(x, anchor, (weight, bias), self.later)
 
 
 class LinearLater(torch.autograd.Function):
-    """y = x w^T + b, x (..., n_in), w (n_out, n_in), b (n_out,) or None; backward gives grad x and notes the rest."""
+    """y = x w^T + b, x (..., n_in), w (n_out, n_in), b (n_out,) or None; backward gives grad x and
+    notes the rest."""
 
     @staticmethod
     def forward(ctx, x, anchor, parameters, later):
@@ -64,8 +73,12 @@ class LinearLater(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_y):
         (x,), (weight, bias) = ctx.saved_tensors, ctx.parameters
-        ctx.later.append((weight, bias, x.detach(), grad_y))  # x, and not the graph that it came from
-        grad_x = (grad_y @ weight.to(grad_y.dtype)).to(ctx.dtype) if ctx.needs_input_grad[0] else None  # (..., n_in)
+        # x, and not the graph that it came from
+        ctx.later.append((weight, bias, x.detach(), grad_y))
+        # (..., n_in)
+        grad_x = (
+            (grad_y @ weight.to(grad_y.dtype)).to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        )
         return grad_x, None, None, None
 
 
@@ -78,4 +91,6 @@ def weight_gradients(later):
         if bias is not None and bias.requires_grad:
             gradients[bias] = grad_y.sum(0)  # (n_out,)
         # backward of a leaf adds to its .grad, and calls its hooks as any backward does.
-        torch.autograd.backward(list(gradients), [g.to(parameter.dtype) for parameter, g in gradients.items()])
+        torch.autograd.backward(
+            list(gradients), [g.to(parameter.dtype) for parameter, g in gradients.items()]
+        )

@@ -5,12 +5,13 @@
        ^                                 |
        +---------------==20==------------+            and round, for interleaved stages
 
-Why not one group for all? On NCCL the messages of a group wait in one line: a rank that has posted a receive cannot
-send before that has come. With a line for each direction, what comes waits for nothing that goes.
+Why not one group for all? On NCCL the messages of a group wait in one line: a rank that has posted
+a receive cannot send before that has come. With a line for each direction, what comes waits for
+nothing that goes.
 
-Posting a send takes no time, so the rank does it itself: another thread would have to wait for its turn, and the next
-rank with it. Only over `slow_link` it takes as long as the link does. Then the communication thread posts
-(`collectives.start`), and the rank computes meanwhile.
+Posting a send takes no time, so the rank does it itself: another thread would have to wait for its
+turn, and the next rank with it. Only over `slow_link` it takes as long as the link does. Then the
+communication thread posts (`collectives.start`), and the rank computes meanwhile.
 """
 
 from typing import NamedTuple
@@ -25,19 +26,27 @@ class Links(NamedTuple):
 
     rank: int  # this rank's place in the pipeline, 0 ... p-1
     ranks: list[int]  # the global rank at each place
-    groups: dict[tuple[int, int], dist.ProcessGroup]  # (place that sends, place that receives), this rank's only
-    ends: dist.ProcessGroup | None  # of the first and the last place; None elsewhere, and where they are one
+    # (place that sends, place that receives), this rank's only
+    groups: dict[tuple[int, int], dist.ProcessGroup]
+    # of the first and the last place; None elsewhere, and where they are one
+    ends: dist.ProcessGroup | None
 
     def receive(self, out, frm):
-        """Make room for what place `frm` sends next; `out` is filled when the `wait()` of what this returns ends."""
+        """Make room for what place `frm` sends next; `out` is filled when the `wait()` of
+        what this returns ends."""
         group = self.groups[frm, self.rank]
         return p2p.post([], [(out, dist.get_group_rank(group, self.ranks[frm]))], group)
 
     def send(self, tensor, to):
-        """Begin to send `tensor` to place `to`; the `wait()` of what this returns ends when it has arrived."""
+        """Begin to send `tensor` to place `to`; the `wait()` of what this returns ends when
+        it has arrived."""
         group = self.groups[self.rank, to]
         to = dist.get_group_rank(group, self.ranks[to])
-        return _Later(start(_post, tensor, to, group)) if p2p.posting_takes_time() else _post(tensor, to, group)
+        return (
+            _Later(start(_post, tensor, to, group))
+            if p2p.posting_takes_time()
+            else _post(tensor, to, group)
+        )
 
 
 def _post(tensor, to, group):
@@ -54,25 +63,31 @@ class _Later(NamedTuple):
 
 
 def connect(pipelines=None):
-    """Make the links of one or several pipelines; returns this rank's Links, or None if it is in none of them.
+    """Make the links of one or several pipelines; returns this rank's Links, or None if it is in
+    none of them.
 
-    pipelines: for each its global ranks, in the order of the pipeline; left out: one, of all ranks in their order.
-    Every rank of the world must call it, with the same list; once is enough for any number of runs.
-    Sends: one byte each way over every link, so that all of them are open. Raises ValueError for a rank in two places.
+    pipelines: for each its global ranks, in the order of the pipeline; left out: one, of all ranks
+    in their order. Every rank of the world must call it, with the same list; once is enough for any
+    number of runs. Sends: one byte each way over every link, so that all of them are open. Raises
+    ValueError for a rank in two places.
     """
     me, mine = dist.get_rank(), None
     pipelines = [range(dist.get_world_size())] if pipelines is None else pipelines
     everyone = [rank for ranks in pipelines for rank in ranks]
     twice = sorted({rank for rank in everyone if everyone.count(rank) > 1})
     if twice:
-        raise ValueError(f"ranks {twice} have two places in {[list(ranks) for ranks in pipelines]}: a rank has one")
+        raise ValueError(
+            f"ranks {twice} have two places in {[list(ranks) for ranks in pipelines]}: a rank has "
+            f"one"
+        )
 
     for ranks in pipelines:
         p, groups, ends = len(ranks), {}, None
         for frm, to in sorted({(i, (i + step) % p) for i in range(p) for step in (1, -1) if p > 1}):
             group = dist.new_group([ranks[frm], ranks[to]])
             if me in (ranks[frm], ranks[to]):
-                # NCCL connects at the first message, and both ranks wait until then: so before the run, not during it.
+                # NCCL connects at the first message, and both ranks wait until then: so before the
+                # run, not during it.
                 barrier(group)
                 groups[frm, to] = group
         if p > 1:

@@ -1,21 +1,26 @@
-"""What a pipeline did, from the bars that its ranks recorded: a Simulation to draw, and the times to simulate it with.
+"""What a pipeline did, from the bars that its ranks recorded: a Simulation to draw, and the times
+to simulate it with.
 
-    bars = [bar for rank_bars in results for bar in rank_bars]     # Pipeline.run(..., record=...) on every rank
-    run = recorded(bars)                                           # as it ran
-    foretold = simulate(run.schedule, *times_of(bars))             # as it would run if every F took the mean F, ...
-    run.makespan / foretold.makespan                               # what the simulation leaves out
+    bars = [bar for rank_bars in results for bar in rank_bars]  # Pipeline.run(..., record=...) on
+                                                                every rank
+    run = recorded(bars)                                        # as it ran
+    foretold = simulate(run.schedule, *times_of(bars))          # as it would run if every F took
+                                                                the mean F, ...
+    run.makespan / foretold.makespan                            # what the simulation leaves out
 
-A bar's length is its action's time. A message's time lies between two bars: from the end of the action whose result it
-is to the start of the action that needs it, if the receiver stood waiting when it was sent,
+A bar's length is its action's time. A message's time lies between two bars: from the end of the
+action whose result it is to the start of the action that needs it, if the receiver stood waiting
+when it was sent,
 
     rank 0   [ 0F3 ]                          message = start(1F3) - end(0F3)
                    `--------.
     rank 1   [ 1F2 ] waiting [ 1F3 ]          1F2 ended before 0F3 did
 
-and unknown if the receiver was at work: then it started when it was free, and the message had perhaps come long before.
+and unknown if the receiver was at work: then it started when it was free, and the message had
+perhaps come long before.
 
-Left out by the simulation, and so the difference: that no two F of a stage take the same time, that messages disturb
-each other, and what a rank does between two actions.
+Left out by the simulation, and so the difference: that no two F of a stage take the same time, that
+messages disturb each other, and what a rank does between two actions.
 """
 
 from math import inf
@@ -26,12 +31,15 @@ from lib.pipeline.simulate import Simulation
 
 
 def recorded(bars):
-    """All ranks' bars of one run as a Simulation, whose schedule is the order in which they ran; it begins at 0.
+    """All ranks' bars of one run as a Simulation, whose schedule is the order in which they ran; it
+    begins at 0.
 
     bars: of all ranks, in any order, with times of one clock.
     """
     begin = min(bar.start for bar in bars)
-    bars = sorted((bar._replace(start=bar.start - begin, end=bar.end - begin) for bar in bars), key=_in_order)
+    bars = sorted(
+        (bar._replace(start=bar.start - begin, end=bar.end - begin) for bar in bars), key=_in_order
+    )
     p = 1 + max(bar.rank for bar in bars)
     return Simulation([[bar.action for bar in bars if bar.rank == rank] for rank in range(p)], bars)
 
@@ -40,9 +48,10 @@ def times_of(bars):
     """(times, message) for `simulate`, in seconds, from all ranks' bars of one run.
 
     times: {kind: [mean length of that kind's bars at stage 0, 1, ...]}, of the kinds that ran.
-    message: [mean time of a message between stages s and s+1, either way, ...], of those that were waited for. Where
-        none was, the shortest time from a result to its use, which no message between the two can have exceeded. 0
-        between stages of one rank.
+    message: [mean time of a message between stages s and s+1, either way, ...], of those that were
+    waited for. Where
+        none was, the shortest time from a result to its use, which no message between the two can
+        have exceeded. 0 between stages of one rank.
     """
     n_stages = 1 + max(bar.action.stage for bar in bars)
     lengths = {}
@@ -57,7 +66,10 @@ def times_of(bars):
         all_of_them[edge].append(time)
         if free <= sent.end:
             waited[edge].append(time)
-    message = [mean(some or [min(every, default=0)]) for some, every in zip(waited, all_of_them, strict=True)]
+    message = [
+        mean(some or [min(every, default=0)])
+        for some, every in zip(waited, all_of_them, strict=True)
+    ]
     return times, message
 
 

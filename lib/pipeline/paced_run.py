@@ -1,11 +1,13 @@
 """A schedule on ranks whose stages take the times they are told: p devices, shown on fewer cores.
 
-    simulate     a clock that is computed                0F0 takes 8, 1F0 starts at 8 + message
-    run_paced    the executor, its messages, its waits   0F0 sleeps 8 ms, 1F0 starts when the message is there
+    simulate   a clock that is computed               0F0 takes 8, 1F0 starts at 8 + message
+    run_paced  the executor, its messages, its waits  0F0 sleeps 8 ms, 1F0 starts when the message
+                                                      is there
 
-Ranks that compute share the machine's cores, and a bubble on one is another's gain. Ranks that sleep do not
-(lib/paced.py): so a bubble is a bubble here, with as many ranks as you like. Messages are real; over loopback they are
-short. Inside `collectives.slow_link` they take as long as that link says.
+Ranks that compute share the machine's cores, and a bubble on one is another's gain. Ranks that
+sleep do not (lib/paced.py): so a bubble is a bubble here, with as many ranks as you like. Messages
+are real; over loopback they are short. Inside `collectives.slow_link` they take as long as that
+link says.
 """
 
 from numbers import Real
@@ -21,18 +23,23 @@ WIDTH = 64  # elements of a row: little to compute
 
 
 def run_paced(schedule, times, links, rows=1):
-    """Execute `schedule` on all ranks of the world, each of which calls it; returns this rank's bars, in seconds.
+    """Execute `schedule` on all ranks of the world, each of which calls it; returns this rank's
+    bars, in seconds.
 
-        results = launch.run(lambda: run_paced(one_f_one_b(4, 8), {"F": 8e-3, "B": 16e-3}, connect()), nproc=4)
-        bars = [bar for rank_bars in results for bar in rank_bars]         # for `recorded` and `times_of`
+        results = launch.run(lambda: run_paced(one_f_one_b(4, 8), {"F": 8e-3, "B": 16e-3},
+        connect()), nproc=4)
+        bars = [bar for rank_bars in results for bar in rank_bars]   # for `recorded` and `times_of`
 
-    times: as for `simulate`, in seconds: F and B, or F, I and W; numbers, or lists with one per stage. A B is half I,
-        half W. Choose milliseconds: a sleep ends about 0.1 ms late.
-    links: of one pipeline of all ranks. rows: of every micro-batch, so that a message has 256 bytes for each.
-    Sends: as `Pipeline.run`, twice: once without any time, so that everything has been used once, and once timed, when
-    all ranks are there.
+    times: as for `simulate`, in seconds: F and B, or F, I and W; numbers, or lists with one per
+        stage. A B is half I, half W. Choose milliseconds: a sleep ends about 0.1 ms late.
+    links: of one pipeline of all ranks. rows: of every micro-batch, so that a message has 256 bytes
+    for each. Sends: as `Pipeline.run`, twice: once without any time, so that everything has been
+    used once, and once timed, when all ranks are there.
     """
-    homes, m = Wiring(schedule).ranks, 1 + max(action.microbatch for actions in schedule for action in actions)
+    homes, m = (
+        Wiring(schedule).ranks,
+        1 + max(action.microbatch for actions in schedule for action in actions),
+    )
     n_stages = len(homes)
     per_stage = lambda time: [time] * n_stages if isinstance(time, Real) else time
     F = per_stage(times["F"])

@@ -1,11 +1,13 @@
-"""The puzzle: lists with the shortest makespan, where stages differ, messages take time and memory is short.
+"""The puzzle: lists with the shortest makespan, where stages differ, messages take time and memory
+is short.
 
-    LEVELS[1]    2 ranks, 4 micro-batches        LEVELS[3].of_1f1b           the makespan of 1F1B
-    LEVELS[2]    3 ranks, 5 micro-batches        LEVELS[3].best              the shortest that there is
-    LEVELS[3]    4 ranks, 6 micro-batches        LEVELS[3].time(schedule)    that of yours
+    LEVELS[1]    2 ranks, 4 micro-batches     LEVELS[3].of_1f1b           the makespan of 1F1B
+    LEVELS[2]    3 ranks, 5 micro-batches     LEVELS[3].best              the shortest that there is
+    LEVELS[3]    4 ranks, 6 micro-batches     LEVELS[3].time(schedule)    that of yours
 
-A rank keeps a micro-batch from its F to its W, and may keep `cap` of them at a time. The shortest makespans are stored
-in puzzle.json; shortest.py finds them, shows that nothing is shorter, and writes the file.
+A rank keeps a micro-batch from its F to its W, and may keep `cap` of them at a time. The shortest
+makespans are stored in puzzle.json; shortest.py finds them, shows that nothing is shorter, and
+writes the file.
 """
 
 import json
@@ -19,7 +21,8 @@ FILE = Path(__file__).with_name("puzzle.json")
 
 
 class Puzzle(NamedTuple):
-    """p ranks with a stage each, m micro-batches; times are whole numbers from 1 on, of any unit."""
+    """p ranks with a stage each, m micro-batches; times are whole numbers from 1
+    on, of any unit."""
 
     p: int
     m: int
@@ -40,12 +43,14 @@ class Puzzle(NamedTuple):
         return simulate(one_f_one_b(self.p, self.m), self.whole, self.message).makespan
 
     def time(self, schedule):
-        """The makespan of a schedule in F, I and W. Raises ScheduleError for one that comes to a stand."""
+        """The makespan of a schedule in F, I and W. Raises ScheduleError for one
+        that comes to a stand."""
         return simulate(schedule, self.times, self.message).makespan
 
 
 def stored():
-    """What puzzle.json says: {"what", "date", "python", "torch", "levels": {"1": {"1F1B", "best", ...}, ...}}."""
+    """What puzzle.json says: {"what", "date", "python", "torch", "levels": {"1": {"1F1B",
+    "best", ...}, ...}}."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
@@ -54,4 +59,7 @@ LEVELS = {
     2: Puzzle(3, 5, {"F": (2, 3, 2), "I": (2, 3, 3), "W": (2, 2, 2)}, 1, (4, 3, 3)),
     3: Puzzle(4, 6, {"F": (3, 2, 4, 2), "I": (2, 4, 2, 3), "W": (1, 3, 2, 4)}, 1, (5, 4, 4, 3)),
 }
-LEVELS = {level: puzzle._replace(best=stored()["levels"][str(level)]["best"]) for level, puzzle in LEVELS.items()}
+LEVELS = {
+    level: puzzle._replace(best=stored()["levels"][str(level)]["best"])
+    for level, puzzle in LEVELS.items()
+}

@@ -1,16 +1,18 @@
 """A rehearsal before the first run: the shapes of all messages.
 
-    rank 0   (2, 8) int64 --stage 0--> (2, 8, 64) ---+
-    rank 1                                           +--> (2, 8, 64) --stage 1--> (2, 8, 64) ---+
-    rank 2                                                                                      +--> ...
+    rank 0  (2, 8) int64 --stage 0--> (2, 8, 64) --+
+    rank 1                                         +-> (2, 8, 64) --stage 1--> (2, 8, 64) --+
+    rank 2                                                                                  +-> ...
 
-Who receives must know how large the message is: nothing but its elements travels. A stage cannot tell what the one
-before it gives, and the last micro-batch may be smaller than the others. So once, before the first run, the shapes go
-down the pipeline. Each stage computes on zeros of the shape that it is told, and tells the next the shape of what comes
-out. It really computes: a stage may be more than one device can tell from the shapes (tensor-parallel, say).
+Who receives must know how large the message is: nothing but its elements travels. A stage cannot
+tell what the one before it gives, and the last micro-batch may be smaller than the others. So once,
+before the first run, the shapes go down the pipeline. Each stage computes on zeros of the shape
+that it is told, and tells the next the shape of what comes out. It really computes: a stage may be
+more than one device can tell from the shapes (tensor-parallel, say).
 
-One forward for each different shape, without a graph. In evaluation mode: dropout draws no random numbers, and running
-averages stay as they are. A gradient has the shape of its activation, so it needs no rehearsal.
+One forward for each different shape, without a graph. In evaluation mode: dropout draws no random
+numbers, and running averages stay as they are. A gradient has the shape of its activation, so it
+needs no rehearsal.
 """
 
 import contextlib
@@ -23,10 +25,11 @@ MOST_DIMS = 8
 
 
 def rehearse(stages, links, homes, microbatches):
-    """{(stage, micro-batch): (shape, dtype) of what that stage gives}, for this rank's stages and those before them.
+    """{(stage, micro-batch): (shape, dtype) of what that stage gives}, for this rank's stages and
+    those before them.
 
-    stages: {stage: module}, this rank's. homes: [place of stage 0, 1, ...]. microbatches: a tensor each on the place of
-    stage 0; elsewhere only their number counts.
+    stages: {stage: module}, this rank's. homes: [place of stage 0, 1, ...]. microbatches: a tensor
+    each on the place of stage 0; elsewhere only their number counts.
     Sends: for each two neighbouring stages on different ranks one message, int64 (m, 10).
     Raises ValueError for a stage that gives anything but a tensor of a floating-point dtype.
     """
@@ -43,7 +46,9 @@ def rehearse(stages, links, homes, microbatches):
         result = {}  # one forward per shape
         for shape, dtype in takes:
             if (shape, dtype) not in result:
-                result[shape, dtype] = _forward(stages[stage], stage, torch.zeros(shape, dtype=dtype))
+                result[shape, dtype] = _forward(
+                    stages[stage], stage, torch.zeros(shape, dtype=dtype)
+                )
         gives.update({(stage, j): result[took] for j, took in enumerate(takes)})
         if stage < len(homes) - 1 and homes[stage + 1] != links.rank:
             table = torch.tensor([_write(*gives[stage, j]) for j in range(m)])
@@ -57,15 +62,16 @@ def _forward(module, stage, x):
     if not isinstance(y, torch.Tensor) or y.dtype not in DTYPES or y.dim() > MOST_DIMS:
         said = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, torch.Tensor) else type(y).__name__
         raise ValueError(
-            f"stage {stage} gives {said} for {tuple(x.shape)}: between stages goes one tensor, of a floating-point "
-            f"dtype and at most {MOST_DIMS} dims"
+            f"stage {stage} gives {said} for {tuple(x.shape)}: between stages goes one tensor, of "
+            f"a floating-point dtype and at most {MOST_DIMS} dims"
         )
     return y.shape, y.dtype
 
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module):
-    """The block with `module` in evaluation mode; afterwards each of its parts is in the mode that it was in."""
+    """The block with `module` in evaluation mode; afterwards each of its parts is in the
+    mode that it was in."""
     before = {part: part.training for part in module.modules()}
     module.eval()
     try:

@@ -5,15 +5,16 @@
     rank 2                    +-- f_2, loss, through f_2 --+
               ------- activations forward ------->  <------ gradients back -------
 
-Stage i computes y_i = f_i(x_i), and what it gives is what the next one takes: x_{i+1} = y_i. Backward, a rank gets the
-gradient of what it gave, and hands on the gradient of what it took. Between them stands the chain rule:
+Stage i computes y_i = f_i(x_i), and what it gives is what the next one takes: x_{i+1} = y_i.
+Backward, a rank gets the gradient of what it gave, and hands on the gradient of what it took.
+Between them stands the chain rule:
 
     grad y_i = grad x_{i+1}                    comes from the next rank
     grad x_i = (dy_i / dx_i)^T grad y_i        goes to the previous one
     grad w_i = (dy_i / dw_i)^T grad y_i        stays: stage i's weights are here and nowhere else
 
-p ranks, and one of them works at a time: each is idle for (p-1)/p of the step. The schedules (schedules.py) cut the
-batch into micro-batches to fill that time.
+p ranks, and one of them works at a time: each is idle for (p-1)/p of the step. The schedules
+(schedules.py) cut the batch into micro-batches to fill that time.
 """
 
 import torch
@@ -24,15 +25,17 @@ from lib.collectives import p2p
 
 # exercise: lab2.relay_step
 def relay_step(stage, x, target, loss_fn, group=None):
-    """One batch forward through the stages of `group` and back; adds one process's gradients to every `.grad`.
+    """One batch forward through the stages of `group` and back; adds one process's gradients to
+    every `.grad`.
 
     stage: this rank's module; rank i of the group has stage i. It takes one tensor and gives one.
-    x: on the first rank the batch, (B, ...), maybe of integers (tokens). On the others any tensor of the shape and
-    dtype of what the previous rank sends: who receives must know them, since nothing but elements travels. Its values
-    do not count.
+    x: on the first rank the batch, (B, ...), maybe of integers (tokens). On the others any tensor
+    of the shape and dtype of what the previous rank sends: who receives must know them, since
+    nothing but elements travels. Its values do not count.
     target: read on the last rank. loss_fn(y, target) -> (), called there alone.
     Returns the loss, detached (), on the last rank; None elsewhere.
-    Sends: y_i to the next rank, once it is computed; after backward grad x_i to the previous one. 2(p-1) messages.
+    Sends: y_i to the next rank, once it is computed; after backward grad x_i to the previous one.
+    2(p-1) messages.
     """
     rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
     if rank > 0:

@@ -1,11 +1,12 @@
-"""Seven schedules: relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV. To see one: `print(grid(relay(4)))`.
+"""Seven schedules: relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV. To see one:
+`print(grid(relay(4)))`.
 
 p ranks, m micro-batches; a backward takes as long as two forwards.
 
-relay       0F0  .   .   .   .   .   .   .   .   .  0B0 ---         one batch; one rank works, the others wait
-             .  1F0  .   .   .   .   .   .  1B0 ---  .   .
-             .   .  2F0  .   .   .  2B0 ---  .   .   .   .
-             .   .   .  3F0 3B0 ---  .   .   .   .   .   .
+relay   0F0  .   .   .   .   .   .   .   .   .  0B0 ---   one batch; one rank works, the others wait
+         .  1F0  .   .   .   .   .   .  1B0 ---  .   .
+         .   .  2F0  .   .   .  2B0 ---  .   .   .   .
+         .   .   .  3F0 3B0 ---  .   .   .   .   .   .
 
 GPipe       0F0 0F1 0F2 0F3  .   .   .   .   .   .   .   .   .  0B0 --- 0B1 --- 0B2 --- 0B3 ---
              .  1F0 1F1 1F2 1F3  .   .   .   .   .   .  1B0 --- 1B1 --- 1B2 --- 1B3 ---  .   .
@@ -22,16 +23,18 @@ relay       (p-1) / p                            1
 GPipe       (p-1) / (m+p-1)                      m
 1F1B        (p-1) / (m+p-1)                      min(m, p-i)
 
-1F1B wastes as much time as GPipe, but a micro-batch's activations live only until its B, which comes soon. So m may
-grow until the bubble is small, and the memory does not.
+1F1B wastes as much time as GPipe, but a micro-batch's activations live only until its B, which
+comes soon. So m may grow until the bubble is small, and the memory does not.
 
-Every schedule here runs its backwards in the order 0, 1, ... m-1, so that gradients add up in one order and two
-schedules give the same bits. (The figure in the GPipe paper runs them from m-1 down to 0: same bubble, same memory.)
+Every schedule here runs its backwards in the order 0, 1, ... m-1, so that gradients add up in one
+order and two schedules give the same bits. (The figure in the GPipe paper runs them from m-1 down
+to 0: same bubble, same memory.)
 
-Sources: GPipe, Huang et al. 2019; 1F1B, PipeDream (Narayanan et al. 2019), which does not flush; with the flush it is
-PipeDream-Flush (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training). Interleaved: Megatron-LM
-(Narayanan et al. 2021, section 2.2). ZB-H1: Qi et al. 2024. ZB-V: Qi et al. 2024, Pipeline Parallelism with
-Controllable Memory. DualPipe: DeepSeek-AI 2024, DeepSeek-V3, and its V: DeepSeek's repository DualPipe.
+Sources: GPipe, Huang et al. 2019; 1F1B, PipeDream (Narayanan et al. 2019), which does not flush;
+with the flush it is PipeDream-Flush (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN
+Training). Interleaved: Megatron-LM (Narayanan et al. 2021, section 2.2). ZB-H1: Qi et al. 2024.
+ZB-V: Qi et al. 2024, Pipeline Parallelism with Controllable Memory. DualPipe: DeepSeek-AI 2024,
+DeepSeek-V3, and its V: DeepSeek's repository DualPipe.
 """
 
 from collections import Counter
@@ -40,7 +43,8 @@ from lib.pipeline.actions import Action, at_least_one, loop
 
 
 def relay(p, m=1):
-    """Each micro-batch forward through all stages and back before the next one starts. Returns a list per rank."""
+    """Each micro-batch forward through all stages and back before the next one starts. Returns a
+    list per rank."""
     at_least_one(p=p, m=m)
     return [[Action(rank, kind, j) for j in range(m) for kind in "FB"] for rank in range(p)]
 
@@ -55,8 +59,8 @@ def gpipe(p, m):
 def forwards(p, m, v=1, placement=loop):
     """The forward passes alone, for a loss without gradients. Returns a list per rank.
 
-    With several stages on a rank, p micro-batches go through one of them before the first goes on to the next: as many
-    as it takes until the first is back from the other ranks.
+    With several stages on a rank, p micro-batches go through one of them before the first goes on
+    to the next: as many as it takes until the first is back from the other ranks.
     """
     at_least_one(p=p, m=m, v=v)
     homes = placement(p, v * p)
@@ -69,8 +73,8 @@ def forwards(p, m, v=1, placement=loop):
 def one_f_one_b(p, m):
     """Fill the pipeline, then one forward, one backward. Returns a list per rank.
 
-    Rank i runs p-1-i forwards ahead, one for each rank behind it: enough to keep them all at work when gradients begin
-    to come back, and no more, for each of them is kept in memory.
+    Rank i runs p-1-i forwards ahead, one for each rank behind it: enough to keep them all at work
+    when gradients begin to come back, and no more, for each of them is kept in memory.
     """
     at_least_one(p=p, m=m)
     forwards = [[Action(rank, "F", j) for j in range(m)] for rank in range(p)]
@@ -79,7 +83,8 @@ def one_f_one_b(p, m):
 
 
 def warmup_steady_cooldown(forwards, backwards, warmup):
-    """One rank's actions: `warmup` forwards; then one forward, one backward; then the backwards that are left."""
+    """One rank's actions: `warmup` forwards; then one forward, one backward; then the backwards
+    that are left."""
     warmup = min(warmup, len(forwards))  # fewer micro-batches than the pipeline is deep
     steady = len(forwards) - warmup
     actions = forwards[:warmup]
@@ -90,34 +95,40 @@ def warmup_steady_cooldown(forwards, backwards, warmup):
 
 # exercise: lab2.interleaved
 def interleaved(p, m, v):
-    """1F1B with v stages per rank, stage s on rank s mod p. Returns a list per rank; with v = 1 it is one_f_one_b.
+    """1F1B with v stages per rank, stage s on rank s mod p. Returns a list per rank; with v = 1 it
+    is one_f_one_b.
 
-        stage      0 1 2 3 4 5 6 7             p = 4, v = 2: the pipeline goes round the ranks v times
+        stage      0 1 2 3 4 5 6 7           p = 4, v = 2: the pipeline goes round the ranks v times
         rank       0 1 2 3 0 1 2 3
 
-    A stage has 1/v of the layers, so a step down the pipeline takes 1/v of the time, and so does the bubble:
+    A stage has 1/v of the layers, so a step down the pipeline takes 1/v of the time, and so does
+    the bubble:
 
-        bubble     (p-1) / (vm + p-1)                    instead of (p-1) / (m + p-1)
-        messages   2(vp-1)m                              instead of 2(p-1)m: about v times as many, of the same size
-        kept       rank i: min(vm, (v-1)p + 2(p-1-i) + 1) micro-batches x stages, a stage being 1/v of 1F1B's;
+        bubble    (p-1) / (vm + p-1)                    instead of (p-1) / (m + p-1)
+        messages  2(vp-1)m                              instead of 2(p-1)m: about v times as many,
+                                                        of the same size
+        kept      rank i: min(vm, (v-1)p + 2(p-1-i) + 1) micro-batches x stages, a stage being 1/v
+                  of 1F1B's;
                    rank 0 so keeps 1 + (p-1)/(pv) times as much as in 1F1B
 
-    Order of the forwards on a rank: p micro-batches through its first stage, the same p through its second, ... through
-    its v-th; then the next p micro-batches. By the time rank 0 has sent p micro-batches off, the first of them has come
-    round to rank 0 again. That is why p should divide m: p micro-batches enter together. Where it does not, rounds are
-    made longer, r = m / (m // p) micro-batches, or shorter if there is only one of fewer than p; read r for p in the
-    formula of what is kept, and where m is below p the bubble is larger than the formula says. Backward the same, from
-    the last stage to the first. Rank 0 of p = 2, v = 2, m = 4 (stages 0 and 2):
+    Order of the forwards on a rank: p micro-batches through its first stage, the same p through its
+    second, ... through its v-th; then the next p micro-batches. By the time rank 0 has sent p
+    micro-batches off, the first of them has come round to rank 0 again. That is why p should divide
+    m: p micro-batches enter together. Where it does not, rounds are made longer, r = m / (m // p)
+    micro-batches, or shorter if there is only one of fewer than p; read r for p in the formula of
+    what is kept, and where m is below p the bubble is larger than the formula says. Backward the
+    same, from the last stage to the first. Rank 0 of p = 2, v = 2, m = 4 (stages 0 and 2):
 
         forwards   0F0 0F1  2F0 2F1   0F2 0F3  2F2 2F3
         backwards  2B0 2B1  0B0 0B1   2B2 2B3  0B2 0B3
 
-    and then warmup, steady, cooldown, as in 1F1B. Rank i's warmup holds (v-1)r forwards, all rounds of the first r
-    micro-batches but the last, and two more for each rank behind it: in that last round the first micro-batch goes down
-    these ranks (an F each) and its gradient comes up again (a B each), and rank i does not stand idle meanwhile.
+    and then warmup, steady, cooldown, as in 1F1B. Rank i's warmup holds (v-1)r forwards, all rounds
+    of the first r micro-batches but the last, and two more for each rank behind it: in that last
+    round the first micro-batch goes down these ranks (an F each) and its gradient comes up again (a
+    B each), and rank i does not stand idle meanwhile.
 
-    Raises ValueError if v > 1 and m // p whole rounds of equal length cannot be made of m, with the nearest multiples
-    of p.
+    Raises ValueError if v > 1 and m // p whole rounds of equal length cannot be made of m, with the
+    nearest multiples of p.
     """
     at_least_one(p=p, m=m, v=v)
     if v == 1:
@@ -126,15 +137,19 @@ def interleaved(p, m, v):
     if m % n_rounds:
         near = " or ".join(f"m = {near}" for near in (m // p * p, (m // p + 1) * p) if near > 0)
         raise ValueError(
-            f"m = {m} micro-batches, p = {p} ranks: they make no {n_rounds} rounds of equal length; use {near}"
+            f"m = {m} micro-batches, p = {p} ranks: they make no {n_rounds} rounds of equal "
+            f"length; use {near}"
         )
 
     schedule, together = [], m // n_rounds
     for rank in range(p):
-        rounds = [range(first, first + together) for first in range(0, m, together)]  # these enter together
+        # these enter together
+        rounds = [range(first, first + together) for first in range(0, m, together)]
         mine = [chunk * p + rank for chunk in range(v)]  # this rank's stages
         forwards = [Action(stage, "F", j) for a_round in rounds for stage in mine for j in a_round]
-        backwards = [Action(stage, "B", j) for a_round in rounds for stage in reversed(mine) for j in a_round]
+        backwards = [
+            Action(stage, "B", j) for a_round in rounds for stage in reversed(mine) for j in a_round
+        ]
         warmup = (v - 1) * together + 2 * (p - 1 - rank)
         schedule.append(warmup_steady_cooldown(forwards, backwards, warmup))
     return schedule
@@ -142,30 +157,34 @@ def interleaved(p, m, v):
 
 # exercise: lab2.zb_h1
 def zb_h1(p, m):
-    """1F1B with B split into I and W, W put off by i micro-batches on rank i. Returns a list per rank.
+    """1F1B with B split into I and W, W put off by i micro-batches on rank i. Returns a list per
+    rank.
 
     Backward of y = x w makes two products:
 
         I    grad x = grad y w^T      the previous stage waits for it
         W    grad w = x^T grad y      nobody waits for it before the optimizer's step
 
-    1F1B does both at once, so every stage keeps the next one waiting for work that it does not need. Here I goes first,
-    and rank i puts its W off by i micro-batches: the later the rank, the more W are left to fill the end, when no
-    micro-batch is left to run forward. p = 4, m = 4, F = I = W; stage left out, `0` is micro-batch 0:
+    1F1B does both at once, so every stage keeps the next one waiting for work that it does not
+    need. Here I goes first, and rank i puts its W off by i micro-batches: the later the rank, the
+    more W are left to fill the end, when no micro-batch is left to run forward. p = 4, m = 4, F = I
+    = W; stage left out, `0` is micro-batch 0:
 
         rank 0   F0 F1 F2 F3  .  .  . I0 W0 I1 W1 I2 W2 I3 W3
         rank 1    . F0 F1 F2  .  . I0 F3 I1 W0 I2 W1 I3 W2 W3
         rank 2    .  . F0 F1  . I0 F2 I1 F3 I2 W0 I3 W1 W2 W3
         rank 3    .  .  . F0 I0 F1 I1 F2 I2 F3 I3 W0 W1 W2 W3
 
-        idle time of a rank    (p-1)(F + I - W)    1F1B: (p-1)(F + I + W), three times as much if F = I = W
+        idle time of a rank  (p-1)(F + I - W)  1F1B: (p-1)(F + I + W), three times as much if F = I
+                                               = W
 
-    That holds for m >= p if W is the shortest of the three; else it is (p-1) max(F, I): a W that is too long to fit
-    where a rank would wait makes the others late.
+    That holds for m >= p if W is the shortest of the three; else it is (p-1) max(F, I): a W that is
+    too long to fit where a rank would wait makes the others late.
 
-    Memory. Until I a micro-batch keeps everything that backward reads; between I and W only what W reads, the layers'
-    inputs and their output gradients. Rank i has at most p-i micro-batches before I and i between I and W: min(m, p)
-    together, on every rank. That is the peak of 1F1B's rank 0, so the largest GPU needs no more memory than before.
+    Memory. Until I a micro-batch keeps everything that backward reads; between I and W only what W
+    reads, the layers' inputs and their output gradients. Rank i has at most p-i micro-batches
+    before I and i between I and W: min(m, p) together, on every rank. That is the peak of 1F1B's
+    rank 0, so the largest GPU needs no more memory than before.
     """
     at_least_one(p=p, m=m)
     schedule = []
@@ -184,68 +203,94 @@ def zb_h1(p, m):
 
 # exercise: lab2.zb_v
 def zb_v(p, m):
-    """ZB-V: two stages per rank, placed in a V, and every backward in halves. Returns a list per rank.
+    """ZB-V: two stages per rank, placed in a V, and every backward in halves. Returns a list per
+    rank.
 
-        stage      0 1 2 3 | 4 5 6 7             p = 4: down the ranks and up again
-        rank       0 1 2 3 | 3 2 1 0             rank 0 has the first stage and the last, rank 3 the two in the middle
+        stage  0 1 2 3 | 4 5 6 7  p = 4: down the ranks and up again
+        rank   0 1 2 3 | 3 2 1 0  rank 0 has the first stage and the last, rank 3 the middle two
 
-    In the V the loss is computed on rank 0, where the gradient of the last stage is at once at hand, and no rank is
-    nearer to it than another: every rank can begin its backwards as early, and keeps as much. On rank i:
+    In the V the loss is computed on rank 0, where the gradient of the last stage is at once at
+    hand, and no rank is nearer to it than another: every rank can begin its backwards as early, and
+    keeps as much. On rank i:
 
-        fill       2(p-i)-1 forwards of the upper stage, i of both in turn, p-i of the lower, each with its I and W
-        steady     F I W of the upper stage, F I W of the lower
-        drain      the I that are left, and behind them W, which nobody waits for
+        fill    2(p-i)-1 forwards of the upper stage, i of both in turn, p-i of the lower, each with
+                its I and W
+        steady  F I W of the upper stage, F I W of the lower
+        drain   the I that are left, and behind them W, which nobody waits for
 
     p = 2, m = 4, F = I = W = 1; a and b are the rank's two stages:
 
-        rank 0   aF0 aF1 aF2 bF0 bI0 bW0 bF1 bI1 bW1 aF3 aI0 aW0 bF2 bI2 bW2 aI1 aW1 bF3 bI3 bW3 aI2 aW2 aI3 aW3  .
-        rank 1    .  aF0 bF0 aF1 bF1 bI0 bW0 aF2 aI0 aW0 bF2 bI1 bW1 aF3 aI1 aW1 bF3 bI2 bW2 aI2 bI3 aI3 aW2 bW3 aW3
+        rank 0  aF0 aF1 aF2 bF0 bI0 bW0 bF1 bI1 bW1 aF3 aI0 aW0 bF2 ...
+        rank 1   .  aF0 bF0 aF1 bF1 bI0 bW0 aF2 aI0 aW0 bF2 bI1 bW1 ...
 
-        idle time of a rank    (p-1) max(I, 2(I-W)) of one stage's, if I >= F >= W and m >= 2p-1: where all three are
-                               equal p-1 of them, the skew of the start, and 1F1B's is six times as long
-        kept                   2p stages x micro-batches on every rank, with F done and W not, if m >= 2p-1; a stage is
-                               half of 1F1B's, so that is the peak of 1F1B's rank 0
-        messages               4(p-1)m
+           ...  bI2 bW2 aI1 aW1 bF3 bI3 bW3 aI2 aW2 aI3 aW3  .
+           ...  aF3 aI1 aW1 bF3 bI2 bW2 aI2 bI3 aI3 aW2 bW3 aW3
 
-    Order as in torch's ScheduleZBVZeroBubble; with fewer than 2p-1 micro-batches it is the list for 2p-1, without those
-    that are not there.
+        idle time of a rank  (p-1) max(I, 2(I-W)) of one stage's, if I >= F >= W and m >= 2p-1:
+                             where all three are equal p-1 of them, the skew of the start, and
+                             1F1B's is six times as long
+        kept                 2p stages x micro-batches on every rank, with F done and W not, if m >=
+                             2p-1; a stage is half of 1F1B's, so that is the peak of 1F1B's rank 0
+        messages             4(p-1)m
+
+    Order as in torch's ScheduleZBVZeroBubble; with fewer than 2p-1 micro-batches it is the list for
+    2p-1, without those that are not there.
     """
     at_least_one(p=p, m=m)
     schedule, n = [], max(m, 2 * p - 1)
     for i in range(p):
         a, b = i, 2 * p - 1 - i  # upper and lower stage
-        work = [(a, "F")] * (2 * (p - i) - 1) + [(b, "F"), (a, "F")] * i + [(b, "F"), (b, "I"), (b, "W")] * (p - i)
+        work = (
+            [(a, "F")] * (2 * (p - i) - 1)
+            + [(b, "F"), (a, "F")] * i
+            + [(b, "F"), (b, "I"), (b, "W")] * (p - i)
+        )
         work += [(a, "F"), (a, "I"), (a, "W"), (b, "F"), (b, "I"), (b, "W")] * (n - p)
-        work += [(a, "I"), (b, "I")] * i + [(a, "I"), (a, "W")] * (p - i) + [(b, "W")] * i + [(a, "W")] * i
+        work += (
+            [(a, "I"), (b, "I")] * i
+            + [(a, "I"), (a, "W")] * (p - i)
+            + [(b, "W")] * i
+            + [(a, "W")] * i
+        )
         schedule.append(numbered(work, m))
     return schedule
 
 
 def dualpipe_v(p, m):
-    """DualPipeV: placed in a V like `zb_v`, with a forward and a backward side by side. Returns a list per rank.
+    """DualPipeV: placed in a V like `zb_v`, with a forward and a backward side by side. Returns a
+    list per rank.
 
-    In its middle a rank takes turns: F of one of its stages, then the whole B of the other. The two do not depend on
-    each other, so that on a GPU one's messages can hide behind the other's work: with experts on other ranks (Lab 5),
-    whose exchange takes as long as the computation, that is the point. Backwards are whole where there is such a
-    partner; they are halves where ranks would wait, at the beginning and at the end. Here, and in torch's runtime by
-    default, the F is run first and the B after it.
+    In its middle a rank takes turns: F of one of its stages, then the whole B of the other. The two
+    do not depend on each other, so that on a GPU one's messages can hide behind the other's work:
+    with experts on other ranks (Lab 5), whose exchange takes as long as the computation, that is
+    the point. Backwards are whole where there is such a partner; they are halves where ranks would
+    wait, at the beginning and at the end. Here, and in torch's runtime by default, the F is run
+    first and the B after it.
 
         idle time of a rank    (p-1) max(F + I - W, 2(F-W)) of one stage's, if F >= I >= W
         kept                   2p+1 stages x micro-batches on every rank, one more than ZB-V
 
     (DeepSeek's formula, (PP/2 - 1)(F&B + B - 3W) with PP = 2p, is for pairs that run as one, F&B.)
-    Order as in torch's ScheduleDualPipeV, whose pairs stand here one after the other. Raises ValueError for m < 2p.
+    Order as in torch's ScheduleDualPipeV, whose pairs stand here one after the other. Raises
+    ValueError for m < 2p.
     """
     at_least_one(p=p, m=m)
     if m < 2 * p:
-        raise ValueError(f"m = {m} micro-batches, p = {p} ranks: DualPipeV takes at least 2p = {2 * p} of them")
+        raise ValueError(
+            f"m = {m} micro-batches, p = {p} ranks: DualPipeV takes at least 2p = {2 * p} of them"
+        )
     schedule = []
     for i in range(p):
-        a, b, behind = i, 2 * p - 1 - i, p - 1 - i  # upper and lower stage, and how many ranks are behind this one
+        # upper and lower stage, and how many ranks are behind this one
+        a, b, behind = i, 2 * p - 1 - i, p - 1 - i
         up_and_down = [b, a] * (i + 1)
         whole, halves = up_and_down[: i + 1], up_and_down[i + 1 :]
         waiting = halves + [a] * behind  # whose W are put off, in the order of their I
-        work = [(a, "F")] * (2 * behind) + [(a, "F"), (b, "F")] * (i + 1) + [(b, "I"), (b, "W"), (b, "F")] * behind
+        work = (
+            [(a, "F")] * (2 * behind)
+            + [(a, "F"), (b, "F")] * (i + 1)
+            + [(b, "I"), (b, "W"), (b, "F")] * behind
+        )
         work += [(a, "F"), (b, "B"), (b, "F"), (a, "B")] * (m - 2 * p + i + 1)
         work += [(b, "B"), (b, "F"), (a, "B")] * behind + [(stage, "B") for stage in whole]
         work += [(stage, "I") for stage in halves]
@@ -255,10 +300,12 @@ def dualpipe_v(p, m):
 
 
 def numbered(work, m):
-    """[(stage, kind), ...] as actions: each stage takes the micro-batches in order; those from m on are left out."""
+    """[(stage, kind), ...] as actions: each stage takes the micro-batches in order; those
+    from m on are left out."""
     actions, done = [], Counter()
     for stage, kind in work:
         actions.append(Action(stage, kind, done[stage, kind]))
-        for part in {"B": "BIW", "I": "BI"}.get(kind, kind):  # a whole backward counts for both its halves
+        # a whole backward counts for both its halves
+        for part in {"B": "BIW", "I": "BI"}.get(kind, kind):
             done[stage, part] += 1
     return [action for action in actions if action.microbatch < m]

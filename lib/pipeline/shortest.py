@@ -1,21 +1,24 @@
-"""The shortest makespan of a puzzle, and lists that take it: branch and bound, so that nothing is shorter.
+"""The shortest makespan of a puzzle, and lists that take it: branch and bound, so that nothing is
+shorter.
 
     python -m lib.pipeline        all levels anew: puzzle.json, a few seconds
 
-Can it be done by a deadline? Each action has a window, from the soonest it can begin to the latest it must. What is
-known to stand in order, an arrow, narrows the windows at both its ends:
+Can it be done by a deadline? Each action has a window, from the soonest it can begin to the latest
+it must. What is known to stand in order, an arrow, narrows the windows at both its ends:
 
-    in order      0F0 -> 0F1 -> 0F2              each kind of a stage: micro-batches are all alike, so nothing is lost
-    its needs     0F0 -> 1F0, 0F0 -> 0I0, 0I0 -> 0W0;  between ranks the message on top
-    the cap       0W0 -> 0F2 on a rank that may keep 2
+    in order   0F0 -> 0F1 -> 0F2              each kind of a stage: micro-batches are all alike, so
+                                              nothing is lost
+    its needs  0F0 -> 1F0, 0F0 -> 0I0, 0I0 -> 0W0;  between ranks the message on top
+    the cap    0W0 -> 0F2 on a rank that may keep 2
 
-    two actions of a rank that fit in one order only        a new arrow
-    in neither order, or an empty window,                   no schedule from here: back
+    two actions of a rank that fit in one order only  a new arrow
+    in neither order, or an empty window,             no schedule from here: back
       or more work between two times than time
-    in both orders                                          try the tightest pair in the one, then in the other
+    in both orders                                    try the tightest pair in the one, then in the
+                                                      other
 
-If all pairs are in order it is a schedule. The first deadline by which there is one is the shortest makespan.
-(Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the job shop.)
+If all pairs are in order it is a schedule. The first deadline by which there is one is the shortest
+makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the job shop.)
 """
 
 from itertools import combinations, count
@@ -25,12 +28,16 @@ from lib.pipeline.actions import Action, inputs
 
 # exercise: lab2.fastest
 def fastest(puzzle):
-    """The lists with the shortest makespan: for each rank its actions F, I and W, within `puzzle.cap`.
+    """The lists with the shortest makespan: for each rank its actions F, I and W, within
+    `puzzle.cap`.
 
-    With `puzzle.best` None the deadlines are tried from below, so that it is proved; else from there on.
+    With `puzzle.best` None the deadlines are tried from below, so that it is proved; else from
+    there on.
     """
     deadlines = count(most_work(puzzle) if puzzle.best is None else puzzle.best)
-    return next(schedule for schedule, _ in (_by(puzzle, deadline) for deadline in deadlines) if schedule)
+    return next(
+        schedule for schedule, _ in (_by(puzzle, deadline) for deadline in deadlines) if schedule
+    )
 
 
 def most_work(puzzle):
@@ -39,12 +46,21 @@ def most_work(puzzle):
 
 
 def _by(puzzle, deadline):
-    """(lists that end by `deadline`, or None if there are none; how many nodes of the search were looked at)."""
-    actions = [Action(i, kind, j) for i in range(puzzle.p) for kind in "FIW" for j in range(puzzle.m)]
-    takes, at = [puzzle.times[kind][i] for i, kind, _ in actions], {action: a for a, action in enumerate(actions)}
+    """(lists that end by `deadline`, or None if there are none; how many nodes of the
+    search were looked at)."""
+    actions = [
+        Action(i, kind, j) for i in range(puzzle.p) for kind in "FIW" for j in range(puzzle.m)
+    ]
+    takes, at = (
+        [puzzle.times[kind][i] for i, kind, _ in actions],
+        {action: a for a, action in enumerate(actions)},
+    )
     ranks = [range(first, first + 3 * puzzle.m) for first in range(0, len(actions), 3 * puzzle.m)]
     pairs = [pair for rank in ranks for pair in combinations(rank, 2)]
-    arrows = [(at[need], at[action], takes[at[need]] + late) for action, need, late in _needs(puzzle, actions)]
+    arrows = [
+        (at[need], at[action], takes[at[need]] + late)
+        for action, need, late in _needs(puzzle, actions)
+    ]
     stack, nodes = [([0] * len(actions), [deadline - t for t in takes], arrows, pairs)], 0
     while stack:
         nodes += 1
@@ -53,18 +69,28 @@ def _by(puzzle, deadline):
             continue
         soonest, latest, arrows, pairs = found
         if not pairs:
-            return [[actions[a] for a in sorted(rank, key=soonest.__getitem__)] for rank in ranks], nodes
-        room = {(a, b): (latest[b] - soonest[a] - takes[a], latest[a] - soonest[b] - takes[b]) for a, b in pairs}
-        a, b = min(pairs, key=lambda pair: (min(room[pair]), min(soonest[pair[0]], soonest[pair[1]])))
+            return [
+                [actions[a] for a in sorted(rank, key=soonest.__getitem__)] for rank in ranks
+            ], nodes
+        room = {
+            (a, b): (latest[b] - soonest[a] - takes[a], latest[a] - soonest[b] - takes[b])
+            for a, b in pairs
+        }
+        a, b = min(
+            pairs, key=lambda pair: (min(room[pair]), min(soonest[pair[0]], soonest[pair[1]]))
+        )
         rest = [pair for pair in pairs if pair != (a, b)]
-        more_room_last = sorted(((a, b), (b, a)), key=dict(zip(((a, b), (b, a)), room[a, b], strict=True)).get)
+        more_room_last = sorted(
+            ((a, b), (b, a)), key=dict(zip(((a, b), (b, a)), room[a, b], strict=True)).get
+        )
         for first, second in more_room_last:  # what is put on the stack last is tried first
             stack.append((soonest[:], latest[:], [*arrows, (first, second, takes[first])], rest))
     return None, nodes
 
 
 def _needs(puzzle, actions):
-    """(action, one that comes before it, the time of a message between them) for all that is known beforehand."""
+    """(action, one that comes before it, the time of a message between them) for all that
+    is known beforehand."""
     for action in actions:
         i, kind, j = action
         for need in inputs(action, puzzle.p):
@@ -77,10 +103,11 @@ def _needs(puzzle, actions):
 
 
 def _narrowed(takes, ranks, soonest, latest, arrows, pairs):
-    """(soonest, latest, arrows, pairs) with all that follows from them; None if there is no schedule.
+    """(soonest, latest, arrows, pairs) with all that follows from them; None if there is no
+    schedule.
 
-    takes, soonest, latest: of each action, by its number. arrows: (before, after, from start to start, at least).
-    pairs: of actions of one rank, whose order is open.
+    takes, soonest, latest: of each action, by its number. arrows: (before, after, from start to
+    start, at least). pairs: of actions of one rank, whose order is open.
     """
     while True:
         changed = True

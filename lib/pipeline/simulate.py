@@ -8,8 +8,9 @@ r"""When does each action of a schedule run, if every action takes a known time?
                     end of each action that a needs + message time, if it comes from another rank )
     end(a)   = start(a) + time of a
 
-A message travels while both ranks compute: it delays who waits for it and takes nobody's time. Messages do not slow
-each other down either. On a real network they may; the difference is what Lab 2 measures.
+A message travels while both ranks compute: it delays who waits for it and takes nobody's time.
+Messages do not slow each other down either. On a real network they may; the difference is what Lab
+2 measures.
 
     bubble of a rank   (makespan - busy) / makespan
 
@@ -42,7 +43,8 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """A schedule with times: `bars`, by rank and then by start; everything else follows from them."""
+    """A schedule with times: `bars`, by rank and then by start; everything else
+    follows from them."""
 
     schedule: list[list[Action]]
     bars: list[Bar]
@@ -86,21 +88,30 @@ class Simulation:
 def simulate(schedule, times=UNIT, message=0):
     """Run `schedule` on a clock. Returns a Simulation, whose `bars` are (rank, action, start, end).
 
-    times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B" or beside it, in any unit; each a number, or a
-        list with one per stage (vp of them).
-    message: time from one rank to the next, same unit; a number, or a list with one per pair of neighbouring stages:
-        message[s] between stages s and s+1, in both directions. Nothing is sent between stages of one rank.
-    Raises ScheduleError for a schedule that comes to a stand, ValueError for a time that is missing.
+    times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B" or beside it, in any unit; each
+        a number, or a list with one per stage (vp of them).
+    message: time from one rank to the next, same unit; a number, or a list with one per pair of
+        neighbouring stages: message[s] between stages s and s+1, in both directions. Nothing is
+        sent between stages of one rank.
+    Raises ScheduleError for a schedule that comes to a stand, ValueError for a time that is
+    missing.
     """
     wiring = Wiring(schedule)
     n_stages = wiring.n_stages
-    edges = _one_per(n_stages - 1, message, "message times, one between each two neighbouring stages")
-    durations = {kind: _one_per(n_stages, time, f"times for {kind}, one per stage") for kind, time in times.items()}
+    edges = _one_per(
+        n_stages - 1, message, "message times, one between each two neighbouring stages"
+    )
+    durations = {
+        kind: _one_per(n_stages, time, f"times for {kind}, one per stage")
+        for kind, time in times.items()
+    }
 
     free, end, bars = [0] * len(schedule), {}, []
     for rank, action in walk(schedule):
         if action.kind not in durations:
-            raise ValueError(f"{action} needs a time: times has {', '.join(times)}, add {action.kind!r}")
+            raise ValueError(
+                f"{action} needs a time: times has {', '.join(times)}, add {action.kind!r}"
+            )
         arrivals = [
             end[need] + (edges[min(need.stage, action.stage)] if wiring.rank(need) != rank else 0)
             for need in wiring.inputs(action)
@@ -112,12 +123,14 @@ def simulate(schedule, times=UNIT, message=0):
 
 
 def kept(actions):
-    """What one rank keeps after each action of its list: [(live, waiting), ...], in micro-batches x stages.
+    """What one rank keeps after each action of its list: [(live, waiting), ...], in micro-batches x
+    stages.
 
-    live: F done, B or I not: all that backward reads. In a transformer layer of batch b, sequence s, hidden size h and
-        a heads 34 sbh + 5 a s^2 b bytes, if nothing is recomputed.
-    waiting: I done, W not: only what the weights' gradients read, 32 sbh bytes (Qi et al. 2024, table 1).
-    So the bytes after each action are live * (bytes of the one) + waiting * (bytes of the other).
+    live: F done, B or I not: all that backward reads. In a transformer layer of batch b, sequence
+        s, hidden size h and a heads 34 sbh + 5 a s^2 b bytes, if nothing is recomputed.
+    waiting: I done, W not: only what the weights' gradients read, 32 sbh bytes (Qi et al. 2024,
+    table 1). So the bytes after each action are live * (bytes of the one) + waiting * (bytes of the
+    other).
     """
     live = waiting = 0
     after = []
@@ -139,14 +152,18 @@ def grid(schedule, times=UNIT, message=0, page=100):
     """`schedule` as text, one line per rank, one column per unit of time.
 
     times, message: as in `simulate`, but whole numbers; plots draws the others.
-    page: characters of a line, at most; where that is too few, the rows go on below, under the time at which they do.
-    Raises ValueError for times that are not whole, ScheduleError for a schedule that comes to a stand.
+    page: characters of a line, at most; where that is too few, the rows go on below, under the time
+    at which they do. Raises ValueError for times that are not whole, ScheduleError for a schedule
+    that comes to a stand.
     """
     bars = simulate(schedule, times, message).bars
-    torn = next((bar for bar in bars if bar.start != int(bar.start) or bar.end != int(bar.end)), None)
+    torn = next(
+        (bar for bar in bars if bar.start != int(bar.start) or bar.end != int(bar.end)), None
+    )
     if torn:
         raise ValueError(
-            f"{torn.action} runs from {torn.start} to {torn.end}: columns are whole units, draw it instead"
+            f"{torn.action} runs from {torn.start} to {torn.end}: columns are whole units, draw it "
+            f"instead"
         )
     width = max(len(str(bar.action)) for bar in bars)
     steps = int(max(bar.end for bar in bars))
@@ -160,7 +177,12 @@ def grid(schedule, times=UNIT, message=0, page=100):
     for first in range(0, steps, columns):
         lines += [f"from {first} on"] if first else []
         lines += [
-            " ".join([name.ljust(len(names[-1])), *(cell.center(width) for cell in row[first : first + columns])])
+            " ".join(
+                [
+                    name.ljust(len(names[-1])),
+                    *(cell.center(width) for cell in row[first : first + columns]),
+                ]
+            )
             for name, row in zip(names, rows, strict=True)
         ]
     return "\n".join(line.rstrip() for line in lines)

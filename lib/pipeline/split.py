@@ -1,20 +1,22 @@
 """A model into stages: the GPT between its blocks, any row of layers between its layers.
 
     embedding | block 0 | block 1 | block 2 | block 3 | norm, head
-    [------ stage 0 ------][---- stage 1 ----][----- stage 2 -----]     range(0, 2), range(2, 3), range(3, 4)
+    [------ stage 0 ------][---- stage 1 ----][----- stage 2 -----]  range(0, 2), range(2, 3),
+                                                                     range(3, 4)
 
 A stage takes one tensor and gives one. It holds the model's own parameters, not copies.
 
-A parameter may be in two stages: GPT's token embedding, whose weight is also the head's (Press & Wolf 2017).
+A parameter may be in two stages: GPT's token embedding, whose weight is also the head's (Press &
+Wolf 2017).
 
-    one process     embedding --> ... --> head           .grad = that of the embedding + that of the head
+    one process     embedding --> ... --> head      .grad = that of the embedding + that of the head
                         +---- w ----------+
 
     two ranks       w, .grad = the embedding's           w, .grad = the head's
                     rank 0 ------------ all-reduce ------------ rank p-1
 
-On one rank autograd adds both uses. On two ranks each has a copy; the sum over the two ranks makes the copies'
-gradients one process's. Equal copies that get equal updates stay equal.
+On one rank autograd adds both uses. On two ranks each has a copy; the sum over the two ranks makes
+the copies' gradients one process's. Equal copies that get equal updates stay equal.
 """
 
 import contextlib
@@ -28,19 +30,21 @@ from lib import collectives
 def split_layers(layers, ranges):
     """`layers`, a list of modules, into stages: the layers of each range, one after the other.
 
-    ranges: from `balance`, or your own: one per stage, together 0 ... len(layers)-1 in order. Returns nn.Sequentials.
-    Raises ValueError for ranges that leave out, repeat or reorder layers.
+    ranges: from `balance`, or your own: one per stage, together 0 ... len(layers)-1 in order.
+    Returns nn.Sequentials. Raises ValueError for ranges that leave out, repeat or reorder layers.
     """
     _check(ranges, len(layers), "layers")
     return [nn.Sequential(*(layers[i] for i in part)) for part in ranges]
 
 
 def split_gpt(model, ranges):
-    """A `lib.model.GPT` into stages: the embedding goes with the first, the norm and the head with the last.
+    """A `lib.model.GPT` into stages: the embedding goes with the first, the norm and the head with
+    the last.
 
-    ranges: of blocks, one per stage, as in `split_layers`; a range may be empty. Stage 0 takes tokens (b, T) int64 and
-    the others (b, T, D); the last gives logits (b, T, V). The head's weight is the embedding's. In two stages it is
-    still one parameter, and `Pipeline` sees that both have it.
+    ranges: of blocks, one per stage, as in `split_layers`; a range may be empty. Stage 0 takes
+    tokens (b, T) int64 and the others (b, T, D); the last gives logits (b, T, V). The head's weight
+    is the embedding's. In two stages it is still one parameter, and `Pipeline` sees that both have
+    it.
     """
     _check(ranges, len(model.blocks), "blocks")
     parts = [[model.blocks[i] for i in part] for part in ranges]
@@ -52,11 +56,15 @@ def split_gpt(model, ranges):
 def _check(ranges, n, what):
     said = [i for part in ranges for i in part]
     if not ranges or said != list(range(n)):
-        raise ValueError(f"the stages' {what} are {[list(part) for part in ranges]}, in all not 0 to {n - 1} in order")
+        raise ValueError(
+            f"the stages' {what} are {[list(part) for part in ranges]}, in all not 0 to {n - 1} in "
+            f"order"
+        )
 
 
 def tied(stages, links, homes):
-    """This rank's parameters that a stage of another rank has too, in the order of the stages: both ends' is the same.
+    """This rank's parameters that a stage of another rank has too, in the order of the stages: both
+    ends' is the same.
 
     stages: the modules of all stages. homes: [place of stage 0, 1, ...].
     Raises ValueError for a tie between other ranks.
@@ -65,21 +73,28 @@ def tied(stages, links, homes):
     for s, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
             ranks.setdefault(parameter, {})[homes[s]] = f"stage {s}'s {name}"
-    shared = {parameter: at for parameter, at in ranks.items() if len(at) > 1 and parameter.requires_grad}
+    shared = {
+        parameter: at for parameter, at in ranks.items() if len(at) > 1 and parameter.requires_grad
+    }
     for at in shared.values():
         if at.keys() != {0, p - 1}:
             names = " and ".join(at.values())
-            raise ValueError(f"{names} are one parameter on ranks {sorted(at)}: only ranks 0 and {p - 1} may share one")
+            raise ValueError(
+                f"{names} are one parameter on ranks {sorted(at)}: only ranks 0 and {p - 1} may "
+                f"share one"
+            )
     return [parameter for parameter, at in shared.items() if links.rank in at]
 
 
 @contextlib.contextmanager
 def summed_over_ends(parameters, links):
-    """What the block adds to `.grad` of these parameters is summed over the first and the last rank.
+    """What the block adds to `.grad` of these parameters is summed over the first and the last
+    rank.
 
     Sends: one all-reduce per parameter between the two; nothing on the others, whose list is empty.
     """
-    before = [parameter.grad for parameter in parameters]  # has been summed already, in an earlier run
+    # has been summed already, in an earlier run
+    before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
     yield

@@ -1,19 +1,22 @@
 """A pipeline on ranks: stages that compute a schedule's actions, and gradients as in one process.
 
-    F   y = f(x), the loss at the last stage       kept: x and the graph, until B or I
-    B   from the gradient of y: the gradients of x and of the weights
-    I   the gradient of x                          kept: what the weights' gradients read, until W (halves.py)
-    W   the gradients of the weights
+    F  y = f(x), the loss at the last stage       kept: x and the graph, until B or I
+    B  from the gradient of y: the gradients of x and of the weights
+    I  the gradient of x                          kept: what the weights' gradients read, until W
+                                                  (halves.py)
+    W  the gradients of the weights
 
-execute.py says in which order things happen, and what is sent when; rehearse.py how large messages are; split.py what
-becomes of a parameter in two stages.
+execute.py says in which order things happen, and what is sent when; rehearse.py how large messages
+are; split.py what becomes of a parameter in two stages.
 
-The loss of micro-batch j counts with its share of the rows, b_j of B, and gradients add up in `.grad`:
+The loss of micro-batch j counts with its share of the rows, b_j of B, and gradients add up in
+`.grad`:
 
-    grad L = sum over j of b_j / B  grad L_j       the gradient of the whole batch's mean, also if the last is smaller
+    grad L = sum over j of b_j / B  grad L_j  the gradient of the whole batch's mean, also if the
+                                              last is smaller
 
-Kept of a micro-batch under way: the input, and what the graph saves. Not y, which belongs to the next stage: the node
-of the graph that y came from is enough to go back from.
+Kept of a micro-batch under way: the input, and what the graph saves. Not y, which belongs to the
+next stage: the node of the graph that y came from is enough to go back from.
 """
 
 import contextlib
@@ -37,11 +40,13 @@ class Stage:
 
     def __init__(self, module, is_first):
         self.module, self.is_first = module, is_first
-        self.kept = {}  # micro-batch: (x, where its graph ends, list for LinearsLater), from F to B or I
+        # micro-batch: (x, where its graph ends, list for LinearsLater), from F to B or I
+        self.kept = {}
         self.waiting = {}  # micro-batch: list of what W reads, from I to W
 
     def forward(self, j, x, splits, loss_of=None):
-        """F: x -> f(x), or loss_of(f(x)) at the last stage; detached. splits: what follows is I and W, not B.
+        """F: x -> f(x), or loss_of(f(x)) at the last stage; detached. splits: what follows is I and
+        W, not B.
 
         Where torch records no graph, no backward will follow, and nothing is kept.
         """
@@ -52,7 +57,8 @@ class Stage:
             y = self.apply(j, x)
             if loss_of:
                 y = loss_of(y)
-        end = get_gradient_edge(y) if y.requires_grad else None  # None: a first stage, and all of it is frozen
+        # None: a first stage, and all of it is frozen
+        end = get_gradient_edge(y) if y.requires_grad else None
         if grows:
             self.kept[j] = x, end, later
         return y.detach()
@@ -79,9 +85,12 @@ class Stage:
         weight_gradients(self.waiting.pop(j))
 
     def held(self):
-        """The tensors that this object keeps: inputs, and what W reads. What graphs save is not among them."""
+        """The tensors that this object keeps: inputs, and what W reads. What graphs save is
+        not among them."""
         inputs = [x for x, _, _ in self.kept.values()]
-        return inputs + [t for later in self.waiting.values() for _, _, x, grad_y in later for t in (x, grad_y)]
+        return inputs + [
+            t for later in self.waiting.values() for _, _, x, grad_y in later for t in (x, grad_y)
+        ]
 
 
 class Pipeline:
@@ -91,27 +100,40 @@ class Pipeline:
         stages = split_gpt(GPT(shape), balance(costs, p))              # all stages, on every rank
         pipeline = Pipeline(stages, links, tokens.split(b))
         loss = pipeline.run(one_f_one_b(p, m), tokens.split(b), targets.split(b), cross_entropy)
-        loss = pipeline.evaluate(tokens.split(b), targets.split(b), cross_entropy)        # no gradients
+        loss = pipeline.evaluate(tokens.split(b), targets.split(b), cross_entropy)  # no gradients
 
     stages: {stage: Stage}, this rank's. placement: where stages live, as for `validate`.
     tied: this rank's parameters that are also in a stage of another rank.
     """
 
     def __init__(self, stages, links, microbatches, placement=loop):
-        """stages: the modules of all stages, v for each rank, in order; stage s lives on place `placement(p, vp)[s]`.
+        """stages: the modules of all stages, v for each rank, in order; stage s lives on place
+        `placement(p, vp)[s]`.
 
-        Only this rank's are run. The others show which parameters are tied, and may be on the meta device; copies of a
-        tied parameter start from equal values.
-        microbatches: m tensors as `run` will get them; on the first stage's rank their shapes count, elsewhere only m.
-        Sends: a rehearsal. Raises ValueError where p does not divide the number of stages, or for a parameter that is
-        tied between other ranks than the first and the last.
+        Only this rank's are run. The others show which parameters are tied, and may be on the meta
+        device; copies of a tied parameter start from equal values.
+        microbatches: m tensors as `run` will get them; on the first stage's rank their shapes
+        count, elsewhere only m. Sends: a rehearsal. Raises ValueError where p does not divide the
+        number of stages, or for a parameter that is tied between other ranks than the first and the
+        last.
         """
         p, n_stages = len(links.ranks), len(stages)
         if n_stages == 0 or n_stages % p:
-            raise ValueError(f"{n_stages} stages on {p} ranks: each rank has v, so use {p}, {2 * p} or {3 * p}")
-        self.links, self.m, self.v, self.last = links, len(microbatches), n_stages // p, n_stages - 1
+            raise ValueError(
+                f"{n_stages} stages on {p} ranks: each rank has v, so use {p}, {2 * p} or {3 * p}"
+            )
+        self.links, self.m, self.v, self.last = (
+            links,
+            len(microbatches),
+            n_stages // p,
+            n_stages - 1,
+        )
         self.placement, homes = placement, placement(p, n_stages)
-        self.stages = {s: self.new_stage(stages[s], s == 0) for s, home in enumerate(homes) if home == links.rank}
+        self.stages = {
+            s: self.new_stage(stages[s], s == 0)
+            for s, home in enumerate(homes)
+            if home == links.rank
+        }
         self.tied = tied(stages, links, homes)
         self.takes = [x.shape for x in microbatches] if 0 in self.stages else None
         self.gives = rehearse({s: stages[s] for s in self.stages}, links, homes, microbatches)
@@ -120,33 +142,40 @@ class Pipeline:
         return Stage(module, is_first)
 
     def run(self, schedule, microbatches, targets, loss_fn, record=None):
-        """One step without its update: execute `schedule` and add the whole batch's gradient to every `.grad`.
+        """One step without its update: execute `schedule` and add the whole batch's gradient to
+        every `.grad`.
 
-        microbatches: m tensors, shaped as rehearsed; read on the first stage's rank. targets: m tensors of as many rows
-        each; read on the last stage's. loss_fn(y, target) -> (), the mean over a micro-batch's rows. record: as in
-        `execute`. Returns the batch's loss, detached (), on the last stage's rank; None elsewhere.
-        Sends: per micro-batch and pair of neighbouring stages on different ranks its activation, and back the gradient
-        of that, which is as large: 2(vp-1)m messages in a loop. Then one all-reduce per tied parameter, between the
-        two ends.
-        Raises, before any message, ScheduleError for lists that cannot be run, ValueError for those of other sizes, and
-        RuntimeError under torch.no_grad(), where there is nothing to go back through.
+        microbatches: m tensors, shaped as rehearsed; read on the first stage's rank. targets: m
+        tensors of as many rows each; read on the last stage's. loss_fn(y, target) -> (), the mean
+        over a micro-batch's rows. record: as in `execute`. Returns the batch's loss, detached (),
+        on the last stage's rank; None elsewhere. Sends: per micro-batch and pair of neighbouring
+        stages on different ranks its activation, and back the gradient of that, which is as large:
+        2(vp-1)m messages in a loop. Then one all-reduce per tied parameter, between the two ends.
+        Raises, before any message, ScheduleError for lists that cannot be run, ValueError for those
+        of other sizes, and RuntimeError under torch.no_grad(), where there is nothing to go back
+        through.
         """
         if not torch.is_grad_enabled():
             raise RuntimeError(
-                "Pipeline.run goes forward and back, but torch.no_grad() or inference_mode() records no graph to go "
-                "back through: call run outside of it, or pipeline.evaluate(microbatches, targets, loss_fn)"
+                "Pipeline.run goes forward and back, but torch.no_grad() or inference_mode() "
+                "records no graph to go back through: call run outside of it, or "
+                "pipeline.evaluate(microbatches, targets, loss_fn)"
             )
         with summed_over_ends(self.tied, self.links):
-            losses = self.execute(schedule, microbatches, targets, self._weighed(loss_fn, targets), record)
+            losses = self.execute(
+                schedule, microbatches, targets, self._weighed(loss_fn, targets), record
+            )
         return sum(losses.values()) if losses else None
 
     @torch.no_grad()
     def evaluate(self, microbatches, targets, loss_fn):
-        """The batch's loss by forward passes alone, for a validation set; nothing is kept, no `.grad` changes.
+        """The batch's loss by forward passes alone, for a validation set; nothing is kept, no
+        `.grad` changes.
 
-        The arguments and the result are those of `run`. Modules stay in their mode: call `.eval()` on them first, and
-        `.train()` afterwards, if they have dropout. Sends: per micro-batch and pair of neighbouring stages on different
-        ranks its activation. The first stage's rank keeps what it has sent until the end.
+        The arguments and the result are those of `run`. Modules stay in their mode: call `.eval()`
+        on them first, and `.train()` afterwards, if they have dropout. Sends: per micro-batch and
+        pair of neighbouring stages on different ranks its activation. The first stage's rank keeps
+        what it has sent until the end.
         """
         schedule = forwards(len(self.links.ranks), self.m, self.v, self.placement)
         plan = Wiring(schedule), transfers(schedule)[self.links.rank]
@@ -159,7 +188,8 @@ class Pipeline:
         return lambda y, target: loss_fn(y, target) * (len(target) / rows)
 
     def execute(self, schedule, microbatches, targets, loss_fn, record=None):
-        """`run`, with losses as `loss_fn` gives them and tied copies left alone. Returns {micro-batch: loss, ()}."""
+        """`run`, with losses as `loss_fn` gives them and tied copies left alone. Returns
+        {micro-batch: loss, ()}."""
         return self._execute(self._plan(schedule), microbatches, targets, loss_fn, record)
 
     def _execute(self, plan, microbatches, targets, loss_fn, record=None):
@@ -181,7 +211,8 @@ class Pipeline:
             grad = given if s < self.last else torch.ones_like(losses[j])  # dL/dL = 1
             return stage.backward(j, grad) if kind == "B" else stage.input_gradient(j, grad)
 
-        def shape_of(action):  # a gradient is shaped as what the stage took, which is what the one before it gave
+        # a gradient is shaped as what the stage took, which is what the one before it gave
+        def shape_of(action):
             s, kind, j = action
             return self.gives[s if kind == "F" else s - 1, j]
 
@@ -191,11 +222,14 @@ class Pipeline:
     def _plan(self, schedule):
         p = len(self.links.ranks)
         if len(schedule) != p:
-            raise ValueError(f"a schedule of {len(schedule)} ranks, but this pipeline has {p}: make it with p = {p}")
+            raise ValueError(
+                f"a schedule of {len(schedule)} ranks, but this pipeline has {p}: make it with p = "
+                f"{p}"
+            )
         if {action.kind for actions in schedule for action in actions} == {"F"}:
             raise ValueError(
-                "a schedule of forward passes alone: for a loss without gradients call pipeline.evaluate(microbatches, "
-                "targets, loss_fn), which needs no schedule"
+                "a schedule of forward passes alone: for a loss without gradients call "
+                "pipeline.evaluate(microbatches, targets, loss_fn), which needs no schedule"
             )
         return _plan(tuple(map(tuple, schedule)), self.m, self.v, self.placement, self.links.rank)
 
@@ -203,11 +237,14 @@ class Pipeline:
         shapes = [x.shape for x in microbatches] if self.takes else self.takes
         if shapes != self.takes:
             said, now = ([tuple(shape) for shape in all] for all in (self.takes, shapes))
-            raise ValueError(f"micro-batches {now}, but rehearsed were {said}: make a Pipeline for these shapes")
+            raise ValueError(
+                f"micro-batches {now}, but rehearsed were {said}: make a Pipeline for these shapes"
+            )
 
 
 @functools.lru_cache(maxsize=8)
 def _plan(schedule, m, v, placement, rank):
-    """The schedule's wiring, and this rank's steps. A training loop asks for the same ones at every step."""
+    """The schedule's wiring, and this rank's steps. A training loop asks for the same ones
+    at every step."""
     validate(schedule, m, v, placement)
     return Wiring(schedule), transfers(schedule)[rank]

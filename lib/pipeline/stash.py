@@ -1,35 +1,38 @@
 """PipeDream: 1F1B that never flushes. Which weights does each action read? (Narayanan et al. 2019)
 
-Every stage updates its weights after each B, at once, and the next mini-batch is already on its way. So the pipeline
-never drains, and there is no bubble between two updates. The price: a mini-batch may run backward through other
-weights than it ran forward with. Rank 0 of p = 4; u1 is the update that the backward of mini-batch 1 makes:
+Every stage updates its weights after each B, at once, and the next mini-batch is already on its
+way. So the pipeline never drains, and there is no bubble between two updates. The price: a
+mini-batch may run backward through other weights than it ran forward with. Rank 0 of p = 4; u1 is
+the update that the backward of mini-batch 1 makes:
 
-    0F0 0F1 0F2 0F3   0B0 u0   0F4   0B1 u1   0F5   0B2 u2   0F6   0B3 u3   0F7   0B4 u4   ...
-                                |                                                  |
-                     4 runs forward after u0                      ... and backward after u0, u1, u2, u3
+    0F0 0F1 0F2 0F3  0B0 u0  0F4  0B1 u1  0F5  0B2 u2  0F6  0B3 u3  0F7  0B4 u4  ...
+                              |                                           |
+                   4 runs forward after u0                  ... and backward after u0, u1, u2, u3
 
-(The paper counts from 1: mini-batch 5 forward after update 1, and updates 2 to 4 before its backward.)
+(The paper counts from 1: mini-batch 5 forward after update 1, and updates 2 to 4 before its
+backward.)
 
 Version k is what a stage's weights are after its first k updates. At stage i mini-batch j reads
 
-                                forward              backward
-    without stashing            max(0, j-(p-1-i))    j                  two different weights: no function's gradient
-    with weight stashing        max(0, j-(p-1-i))    the same           a gradient, of weights p-1-i updates old
+                          forward            backward
+    without stashing      max(0, j-(p-1-i))  j         two different weights: no function's gradient
+    with weight stashing  max(0, j-(p-1-i))  the same  a gradient, of weights p-1-i updates old
 
-(The stages' weights are of different ages, p-1 updates old at the first, none at the last. Together they are still one
-function, and what is computed is its gradient.)
+(The stages' weights are of different ages, p-1 updates old at the first, none at the last. Together
+they are still one function, and what is computed is its gradient.)
 
-Weight stashing keeps the weights that each mini-batch ran forward with until its B: stage i has p-i mini-batches under
-way, so it keeps p-i versions, the newest among them. The last stage keeps just the one that everybody keeps. Rank 0 of
-p = 3; w_k are its weights after k updates:
+Weight stashing keeps the weights that each mini-batch ran forward with until its B: stage i has p-i
+mini-batches under way, so it keeps p-i versions, the newest among them. The last stage keeps just
+the one that everybody keeps. Rank 0 of p = 3; w_k are its weights after k updates:
 
-                 F0    F1    F2    B0 u0   F3    B1 u1   F4    B2 u2   F5
-    reads        w_0   w_0   w_0   w_0     w_1   w_0     w_2   w_0     w_3         a B what its own F read
-    newest       w_0 ............. w_1 ......... w_2 ......... w_3 ........
-    kept too                       w_0           w_0 w_1       w_1 w_2             p-1-i of them at stage i, at most
+              F0    F1    F2    B0 u0   F3    B1 u1   F4    B2 u2   F5
+    reads     w_0   w_0   w_0   w_0     w_1   w_0     w_2   w_0     w_3   a B what its own F read
+    newest    w_0 ............. w_1 ......... w_2 ......... w_3 ........
+    kept too                    w_0           w_0 w_1       w_1 w_2       at most p-1-i at stage i
 
-Nothing is copied that nobody needs. Weights change in place, unless a mini-batch under way has still to read them; then
-the stage goes on with a copy. So the last stage, where every F is followed by its own B, never copies.
+Nothing is copied that nobody needs. Weights change in place, unless a mini-batch under way has
+still to read them; then the stage goes on with a copy. So the last stage, where every F is followed
+by its own B, never copies.
 
 weights     {name: tensor}, all of a stage's
 version     the weights after so many updates
@@ -49,7 +52,8 @@ def pipedream(p, n):
 def versions(p, n, stashing):
     """{Action: version of its stage's weights that it reads}, for n mini-batches over p ranks.
 
-    Version k: after k updates of that stage. stashing: B reads the version that its F read; else the newest.
+    Version k: after k updates of that stage. stashing: B reads the version that its F read; else
+    the newest.
     """
     reads = {}
     for actions in pipedream(p, n):
@@ -65,7 +69,8 @@ def versions(p, n, stashing):
 
 
 class NewestOnly:
-    """No stash: backward reads the newest weights, whatever its forward has read. Its gradients are of no function."""
+    """No stash: backward reads the newest weights, whatever its forward has read. Its gradients are
+    of no function."""
 
     def __init__(self, weights):
         self.newest = weights
@@ -82,7 +87,8 @@ class NewestOnly:
 
 # exercise: lab2.WeightStash
 class WeightStash:
-    """The versions of one stage's weights that are still needed: the newest, and what mini-batches under way have read.
+    """The versions of one stage's weights that are still needed: the newest, and what mini-batches
+    under way have read.
 
     For each mini-batch j a stage calls, in this order and with other mini-batches' calls between:
 
@@ -92,7 +98,8 @@ class WeightStash:
     """
 
     def __init__(self, weights):
-        """weights: {name: tensor} of version 0, without grad. The stash may change these tensors."""
+        """weights: {name: tensor} of version 0, without grad. The stash may change
+        these tensors."""
         self.newest = weights
         self.under_way = {}  # mini-batch: the weights of its forward, from F to B
 
@@ -102,14 +109,16 @@ class WeightStash:
         return self.newest
 
     def for_backward(self, j):
-        """The values that for_forward(j) gave; the stash forgets them, unless another mini-batch needs them."""
+        """The values that for_forward(j) gave; the stash forgets them, unless another
+        mini-batch needs them."""
         return self.under_way.pop(j)
 
     def update(self, change):
-        """change(weights) changes all of these tensors in place, from the newest version to the next.
+        """change(weights) changes all of these tensors in place, from the newest version to the
+        next.
 
-        Call it once. What a mini-batch under way has read must not change, so the newest weights are copied if one has
-        read them; else they change where they are.
+        Call it once. What a mini-batch under way has read must not change, so the newest weights
+        are copied if one has read them; else they change where they are.
         """
         if any(weights is self.newest for weights in self.under_way.values()):
             self.newest = {name: w.clone() for name, w in self.newest.items()}
@@ -117,31 +126,35 @@ class WeightStash:
 
 
 class TwoVersions:
-    """2BW, double-buffered weight updates: PipeDream with two versions of the weights on every rank, not p-i of them.
+    """2BW, double-buffered weight updates: PipeDream with two versions of the weights on every
+    rank, not p-i of them.
 
-    A batch is m micro-batches, m >= p. The pipeline never drains, but weights change once per batch, and all
-    micro-batches of batch k read the version that batch k-2 made, forward and backward, on every stage:
+    A batch is m micro-batches, m >= p. The pipeline never drains, but weights change once per
+    batch, and all micro-batches of batch k read the version that batch k-2 made, forward and
+    backward, on every stage:
 
-        batch                 0      1      2      3             version k: after the updates of batches 0 ... k-1
-        reads version         0      0      1      2             w_{k+1} = w_k - lr grad f(w_{k-1})
-        makes version         1      2      3      4
+        batch              0     1     2     3     version k: after the updates of batches 0 ... k-1
+        reads version      0     0     1     2     w_{k+1} = w_k - lr grad f(w_{k-1})
+        makes version      1     2     3     4
 
-    Why two are enough: when the last backward of batch k makes version k+1, all that is under way belongs to batch k+1
-    and reads version k. So version k-1 may go, before k+1 is written.
+    Why two are enough: when the last backward of batch k makes version k+1, all that is under way
+    belongs to batch k+1 and reads version k. So version k-1 may go, before k+1 is written.
 
-    PipeDream's gradients are p-1-i updates old at stage i; these are one update old on all stages. What is computed is
-    the gradient of one version of the whole model.
+    PipeDream's gradients are p-1-i updates old at stage i; these are one update old on all stages.
+    What is computed is the gradient of one version of the whole model.
 
     Narayanan et al. 2021 ("Memory-efficient pipeline-parallel DNN training").
     """
 
     def __init__(self, weights, m):
-        """weights: {name: tensor} of version 0. m: micro-batches to a batch, as many as the pipeline has stages."""
+        """weights: {name: tensor} of version 0. m: micro-batches to a batch, as many as the
+        pipeline has stages."""
         self.m = m
         self.versions = {0: weights}
 
     def for_forward(self, j):
-        """{name: tensor} of the version that micro-batch j reads: of batch k = j // m, version k-1."""
+        """{name: tensor} of the version that micro-batch j reads: of batch k = j //
+        m, version k-1."""
         return self.versions[max(0, j // self.m - 1)]
 
     def for_backward(self, j):
@@ -149,7 +162,8 @@ class TwoVersions:
         return self.for_forward(j)
 
     def update(self, change):
-        """After the last backward of a batch: change(weights) changes a copy of the newest into the next version."""
+        """After the last backward of a batch: change(weights) changes a copy of the newest
+        into the next version."""
         k = max(self.versions)
         self.versions.pop(k - 1, None)
         self.versions[k + 1] = {name: w.clone() for name, w in self.versions[k].items()}

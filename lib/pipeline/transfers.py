@@ -1,26 +1,30 @@
-r"""What a rank receives, when it must make room for it, and when it may forget what it sent: read from the schedule.
+r"""What a rank receives, when it must make room for it, and when it may forget what it sent: read
+from the schedule.
 
-Messages from one rank to another arrive in the order in which they were sent, and nothing in them says which is which.
-So a rank makes room for them in the order of the *sender's* list, whatever the order of its own:
+Messages from one rank to another arrive in the order in which they were sent, and nothing in them
+says which is which. So a rank makes room for them in the order of the *sender's* list, whatever the
+order of its own:
 
     rank 0    0F0   0F1   0F2   ...            sends the results in this order
                  \     \     \
     rank 1       room  room  room              before 1F1 starts: room for 0F0 and for 0F1
               1F1   1F2   1F0   ...
 
-Room is made one action ahead: while an action computes, what the next one needs may already arrive. So the buffers on
-a rank are few, however long its list is.
+Room is made one action ahead: while an action computes, what the next one needs may already arrive.
+So the buffers on a rank are few, however long its list is.
 
-A sent tensor must stay until it has arrived. Nobody confirms that, but a rank may conclude it: if what it has just
-received could not exist unless the other rank had used the message, the message has arrived.
+A sent tensor must stay until it has arrived. Nobody confirms that, but a rank may conclude it: if
+what it has just received could not exist unless the other rank had used the message, the message
+has arrived.
 
-    rank 0   0F0 ---activation---> rank 1   1F0 1B0 ---gradient---> rank 0   0B0: so the activation has arrived
+    rank 0  0F0 --activation--> rank 1  1F0 1B0 --gradient--> rank 0  0B0: so the activation arrived
 
-    past(a) = what is certainly done when a starts = the actions before a in its list, those whose results it needs,
+    past(a) = what is certainly done when a starts
+            = the actions before a in its list, those whose results it needs,
               and the pasts of all these
 
-The actions of a list are done in order, so a past is one number per rank: how many of its actions. (Such rows of
-numbers are vector clocks: Fidge 1988, Mattern 1989.)
+The actions of a list are done in order, so a past is one number per rank: how many of its actions.
+(Such rows of numbers are vector clocks: Fidge 1988, Mattern 1989.)
 """
 
 from typing import NamedTuple
@@ -34,13 +38,15 @@ class Step(NamedTuple):
 
     recvs_to_post: list[Action]  # make room for the results of these actions of other ranks
     waits_on: Action | None  # wait for the result of this one
-    sends_completed: list[Action]  # the results of these, sent by this rank, have now arrived for certain
+    # the results of these, sent by this rank, have now arrived for certain
+    sends_completed: list[Action]
     action: Action  # compute
     sends: bool  # send the result to another rank
 
 
 def transfers(schedule):
-    """[[Step, ...] of rank 0, of rank 1, ...]: the schedule's lists, with what each rank does about messages.
+    """[[Step, ...] of rank 0, of rank 1, ...]: the schedule's lists, with what each rank does about
+    messages.
 
     schedule: a valid one. Raises ScheduleError for one that comes to a stand.
     """
@@ -51,7 +57,8 @@ def transfers(schedule):
 def pasts(schedule):
     """{action: [how many actions of rank 0, 1, ... are certainly done when it starts]}"""
     wiring = Wiring(schedule)
-    before, after = {}, {None: [0] * len(schedule)}  # the past when an action starts, and when it has ended
+    # the past when an action starts, and when it has ended
+    before, after = {}, {None: [0] * len(schedule)}
     last = [None] * len(schedule)  # the last action of each rank
     for rank, action in walk(schedule):
         needed = wiring.source(action)
@@ -67,7 +74,10 @@ def _steps(schedule, wiring, rank, before):
     sends = [wiring.receiver(action) is not None for action in mine]
     recvs_to_post = _recvs_to_post(waits_on, _arriving(schedule, wiring, rank), wiring)
     sends_completed = _sends_completed(mine, sends, schedule, wiring, before)
-    return [Step(*of_one) for of_one in zip(recvs_to_post, waits_on, sends_completed, mine, sends, strict=True)]
+    return [
+        Step(*of_one)
+        for of_one in zip(recvs_to_post, waits_on, sends_completed, mine, sends, strict=True)
+    ]
 
 
 def _arriving(schedule, wiring, rank):
@@ -77,7 +87,8 @@ def _arriving(schedule, wiring, rank):
 
 
 def _recvs_to_post(waits_on, arriving, wiring):
-    """Per action: the receives to post before it, so that its own message has room, and the next action's too.
+    """Per action: the receives to post before it, so that its own message has room, and the next
+    action's too.
 
     Receives from one rank are posted in its order: before a message all that come earlier.
     """
@@ -107,7 +118,8 @@ def _sends_completed(mine, sends, schedule, wiring, before):
 
 
 def in_flight(steps):
-    """[(inbound, outbound), ...] while each action of a rank computes: messages, not counted by `simulate.kept`.
+    """[(inbound, outbound), ...] while each action of a rank computes: messages, not counted by
+    `simulate.kept`.
 
     inbound: there is room for them and they are not used up; what this action uses is one of them.
     outbound: sent, and not known to have arrived.

@@ -1,15 +1,18 @@
 """Is this schedule one that p ranks can run? If not, which action is at fault?
 
-    every action once      each stage runs F and B (or F, I and W) for each micro-batch, on the rank where it lives
-    its needs before it    on one rank: B after its F, W after its I
-    no deadlock            across ranks, with sends that do not block: a rank waits only in order to receive
+    every action once    each stage runs F and B (or F, I and W) for each micro-batch, on the rank
+                         where it lives
+    its needs before it  on one rank: B after its F, W after its I
+    no deadlock          across ranks, with sends that do not block: a rank waits only in order to
+                         receive
 
 A deadlock is a circle. Two ranks are enough:
 
     rank 0   0F0 0B0 0F1        at 0B0, which needs 1B0
     rank 1   1F0 1F1 1B0        at 1F1, which needs 0F1, and that stands behind 0B0 in rank 0's list
 
-Ranks that run their lists as far as they can, in whatever order, always get equally far; so one walk decides.
+Ranks that run their lists as far as they can, in whatever order, always get equally far; so one
+walk decides.
 """
 
 from collections import Counter
@@ -18,7 +21,8 @@ from lib.pipeline.actions import KINDS, Action, Wiring, at_least_one, loop
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be run. kind: what is wrong, one word; actions: the ones at fault, worst first."""
+    """A schedule that cannot be run. kind: what is wrong, one word; actions: the ones at
+    fault, worst first."""
 
     def __init__(self, kind, text, *actions):
         super().__init__(text)
@@ -27,11 +31,12 @@ class ScheduleError(ValueError):
 
 
 def validate(schedule, m, v=1, placement=loop):
-    """Raise ScheduleError, a ValueError, if `schedule` is not one of m micro-batches over v stages per rank.
+    """Raise ScheduleError, a ValueError, if `schedule` is not one of m micro-batches over v stages
+    per rank.
 
-    schedule: list per rank of Actions. Returns it, so that a call can stand where the schedule is used.
-    placement: (p, vp) -> [rank of stage 0, 1, ...], where the stages have to be: `loop`, `v_shape`, or your own.
-    Each backward is whole, B, or in halves, I and W.
+    schedule: list per rank of Actions. Returns it, so that a call can stand where the schedule is
+    used. placement: (p, vp) -> [rank of stage 0, 1, ...], where the stages have to be: `loop`,
+    `v_shape`, or your own. Each backward is whole, B, or in halves, I and W.
     """
     p = len(schedule)
     at_least_one(p=p, m=m, v=v)
@@ -45,9 +50,11 @@ def validate(schedule, m, v=1, placement=loop):
 
 
 def walk(schedule):
-    """Yield (rank, action) such that every action comes after all that it needs and after those before it in its list.
+    """Yield (rank, action) such that every action comes after all that it needs and after those
+    before it in its list.
 
-    Raises ScheduleError where the ranks would wait for each other, or for an action that no list holds.
+    Raises ScheduleError where the ranks would wait for each other, or for an action that no list
+    holds.
     """
     wiring, done, at = Wiring(schedule), set(), [0] * len(schedule)
     while any(at[rank] < len(actions) for rank, actions in enumerate(schedule)):
@@ -68,8 +75,14 @@ def _check_places(schedule, m, homes):
         for action in actions:
             stage, kind, microbatch = action
             if not (0 <= stage < len(homes) and kind in KINDS and 0 <= microbatch < m):
-                there_are = f"stages 0 ... {len(homes) - 1}, kinds {' '.join(KINDS)}, micro-batches 0 ... {m - 1}"
-                text = f"rank {rank} has {action}: with p = {p}, v = {v}, m = {m} there are {there_are}"
+                there_are = (
+                    f"stages 0 ... {len(homes) - 1}, kinds {' '.join(KINDS)}, micro-batches 0 ... "
+                    f"{m - 1}"
+                )
+                text = (
+                    f"rank {rank} has {action}: with p = {p}, v = {v}, m = {m} there are "
+                    f"{there_are}"
+                )
                 raise ScheduleError("unknown", text, action)
             if homes[stage] != rank:
                 home = f"stage {stage} lives on rank {homes[stage]}"
@@ -80,14 +93,20 @@ def _check_once(schedule, m, homes):
     times = Counter(action for actions in schedule for action in actions)
     for action, n in times.items():
         if n > 1:
-            raise ScheduleError("twice", f"rank {homes[action.stage]} has {action} {n} times", action)
+            raise ScheduleError(
+                "twice", f"rank {homes[action.stage]} has {action} {n} times", action
+            )
     kinds = {action.kind for action in times}
-    halves = "IW" if kinds & {"I", "W"} and "B" not in kinds else "B"  # of a backward that is not there at all
+    # of a backward that is not there at all
+    halves = "IW" if kinds & {"I", "W"} and "B" not in kinds else "B"
     for j in range(m):
         for stage, home in enumerate(homes):
             has = {kind for kind in KINDS if Action(stage, kind, j) in times}
             if {"B"} < has - {"F"}:
-                text = f"rank {home} has {stage}B{j}, a whole backward, and a half of it: B, or I and W"
+                text = (
+                    f"rank {home} has {stage}B{j}, a whole backward, and a half of it: B, or I and "
+                    f"W"
+                )
                 raise ScheduleError("mixed", text, Action(stage, "B", j))
             backward = "IW" if has & {"I", "W"} else "B" if "B" in has else halves
             for kind in "F" + backward:
@@ -108,7 +127,8 @@ def _check_order(schedule):
 
 
 def _deadlock(schedule, wiring, at, done):
-    """Follow from a waiting rank to the rank that it waits for, until a rank comes up again: that is the circle."""
+    """Follow from a waiting rank to the rank that it waits for, until a rank comes up again: that
+    is the circle."""
     rank = next(rank for rank, actions in enumerate(schedule) if at[rank] < len(actions))
     chain = {}  # rank -> (the action where it stands, what that needs)
     while rank not in chain:
@@ -126,5 +146,10 @@ def _deadlock(schedule, wiring, at, done):
     for waits in circle:
         action, need = chain[waits]
         runs = wiring.rank(need)
-        lines.append(f"rank {waits} waits at {action} for {need}, which rank {runs} runs after {chain[runs][0]}")
-    return ScheduleError("deadlock", "deadlock:\n  " + "\n  ".join(lines), *(chain[r][0] for r in circle))
+        lines.append(
+            f"rank {waits} waits at {action} for {need}, which rank {runs} runs after "
+            f"{chain[runs][0]}"
+        )
+    return ScheduleError(
+        "deadlock", "deadlock:\n  " + "\n  ".join(lines), *(chain[r][0] for r in circle)
+    )

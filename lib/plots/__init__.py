@@ -1,13 +1,15 @@
 """Figures from plain data, all in one style. Nothing here needs torch or ranks.
 
-    plots.traffic_matrix(results.ledger.matrix("bytes"))         the last line of a cell: the notebook shows it
-    plots.timeline(entries).show()                               anywhere else in a cell
-    plots.loss_curve(steps, losses, entropy).save("loss.png")    a script
+    plots.traffic_matrix(results.ledger.matrix("bytes"))       the last line of a cell: the notebook
+                                                               shows it
+    plots.timeline(entries).show()                             anywhere else in a cell
+    plots.loss_curve(steps, losses, entropy).save("loss.png")  a script
 
-Colours: one per rank, the same in every lab (`rank_color`); one per kind of work (`OP_COLOR`). They stay apart
-for readers who see no red, no green or no blue. Predictions are dashed, measurements solid. The title says what the
-figure shows, the caption what to look at, the alt text both to a reader who cannot see it. The background is a solid
-light paper, so that the figure reads the same on a light and on a dark page.
+Colours: one per rank, the same in every lab (`rank_color`); one per kind of work (`OP_COLOR`). They
+stay apart for readers who see no red, no green or no blue. Predictions are dashed, measurements
+solid. The title says what the figure shows, the caption what to look at, the alt text both to a
+reader who cannot see it. The background is a solid light paper, so that the figure reads the same
+on a light and on a dark page.
 The same data give the same bytes: a notebook executed again stores the same image.
 
     style.py      colours, letters, Drawing, the frame
@@ -15,8 +17,9 @@ The same data give the same bytes: a notebook executed again stores the same ima
     draw.py       the page, rows, boxes and bars, curves and the names at their ends
     boxes.py      a schedule's boxes on lanes of time
 
-Every other module holds one kind of figure, and says what it looks like. A figure is a function under `drawing` that
-draws with these four; to be had as plots.NAME, it is imported below, and nothing else.
+Every other module holds one kind of figure, and says what it looks like. A figure is a function
+under `drawing` that draws with these four; to be had as plots.NAME, it is imported below, and
+nothing else.
 """
 
 from lib.plots.activation_memory import activation_memory, recompute

@@ -1,4 +1,5 @@
-"""What a rank keeps for backward: of one layer, by how it is split; and by recomputation, beside what that takes."""
+"""What a rank keeps for backward: of one layer, by how it is split; and by recomputation, beside
+what that takes."""
 
 from lib.plots.draw import bar, grid, page, rows
 from lib.plots.labels import amount, capital, each, in_sentences, listed, scale
@@ -9,9 +10,10 @@ from lib.plots.style import RANK_COLORS, drawing
 def activation_memory(measured, predicted=None):
     """A bar per way to split, solid what was measured, a dashed mark where the formula puts it.
 
-    measured: {"one process": bytes, "tp 4": bytes, "tp 4 + sequence parallel": bytes, ...}, per rank, 2 to 6 ways, the
-    first the one to compare with. predicted: the same, for some or all of the ways; None: no marks.
-    Raises ValueError for another number of ways, a prediction of another way, or bytes that are not above 0.
+    measured: {"one process": bytes, "tp 4": bytes, "tp 4 + sequence parallel": bytes, ...}, per
+    rank, 2 to 6 ways, the first the one to compare with. predicted: the same, for some or all of
+    the ways; None: no marks. Raises ValueError for another number of ways, a prediction of another
+    way, or bytes that are not above 0.
     """
     predicted = predicted or {}
     _refuse(measured, predicted, 6)
@@ -21,14 +23,27 @@ def activation_memory(measured, predicted=None):
     factor, unit = scale(max([*measured.values(), *predicted.values()]), "bytes")
     first, whole = next(iter(measured.items()))
     figure, axes = page(1.7 + 0.42 * len(measured))
-    _bars(axes, measured, predicted, factor, lambda value, row: f"{unit}" + f" ({value / whole:.0%})" * (row > 0))
+    _bars(
+        axes,
+        measured,
+        predicted,
+        factor,
+        lambda value, row: f"{unit}" + f" ({value / whole:.0%})" * (row > 0),
+    )
     axes.set_xlabel(f"kept for backward ({unit})")
     least = min(measured, key=measured.get)
-    claim = capital(f"{least}: {measured[least] / whole:.0%} of the activations of {first} on each rank")
-    formula = {name: f", {amount(n_bytes / factor)} {unit} by the formula" for name, n_bytes in predicted.items()}
+    claim = capital(
+        f"{least}: {measured[least] / whole:.0%} of the activations of {first} on each rank"
+    )
+    formula = {
+        name: f", {amount(n_bytes / factor)} {unit} by the formula"
+        for name, n_bytes in predicted.items()
+    }
     look = f"Bars: measured; in percent of {first}.{' Dashed: the formula.' * bool(predicted)}"
     what = "Bars of the memory that activations take on a rank, a bar per way to split."
-    words = lambda name, n_bytes: f"{amount(n_bytes / factor)} {unit} measured{formula.get(name, '')}"
+    words = lambda name, n_bytes: (
+        f"{amount(n_bytes / factor)} {unit} measured{formula.get(name, '')}"
+    )
     return figure, claim, look, what, each(measured, words)
 
 
@@ -36,8 +51,8 @@ def activation_memory(measured, predicted=None):
 def recompute(measured, predicted=None):
     """Two panels, memory and time, a bar per way; a dashed mark where the formula puts it.
 
-    measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, 2 to 4 ways, the first the one to compare
-    with. predicted: the same, for some or all of the ways.
+    measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, 2 to 4 ways, the first
+    the one to compare with. predicted: the same, for some or all of the ways.
     Raises ValueError for another number of ways, a prediction of another, or what is not above 0.
     """
     predicted = predicted or {}
@@ -49,14 +64,22 @@ def recompute(measured, predicted=None):
     names = list(measured)
     factor, unit = scale(max(n_bytes for _, (n_bytes, _) in every), "bytes")
     figure, panels = page(1.75 + 0.5 * len(names), columns=2, sharey=True)
-    for i, (axes, what, per, of) in enumerate(zip(panels, ("memory", "time"), (factor, 1e-3), (unit, "ms"),
+    for i, (axes, what, per, of) in enumerate(zip(panels, ("memory", "time"), (factor, 1e-3),
+        (unit, "ms"),
                                                   strict=True)):  # fmt: skip
-        found, formula = ({name: values[i] for name, values in some.items()} for some in (measured, predicted))
-        words = lambda value, row, of=of, first=found[names[0]]: of + f" (x {value / first:.2f})" * (row > 0)
+        found, formula = (
+            {name: values[i] for name, values in some.items()} for some in (measured, predicted)
+        )
+        words = lambda value, row, of=of, first=found[names[0]]: (
+            of + f" (x {value / first:.2f})" * (row > 0)
+        )
         _bars(axes, found, formula, per, words, RANK_COLORS[: len(names)])
         axes.set_xlabel(f"{what} ({of})")
     (memory, time), (memory_then, time_then) = measured[names[0]], measured[names[-1]]
-    claim = f"{names[-1]}: {memory_then / memory:.0%} of the memory, {time_then / time:.2f} times as long"
+    claim = (
+        f"{names[-1]}: {memory_then / memory:.0%} of the memory, {time_then / time:.2f} times as "
+        f"long"
+    )
     look = f"Bars: measured; (x ...): of {names[0]}.{' Dashed: the formula.' * bool(predicted)}"
     words = lambda values: f"{amount(values[0] / factor)} {unit} and {amount(1e3 * values[1])} ms"
     said = in_sentences({"measured": measured, "predicted": predicted}, words)
@@ -64,7 +87,8 @@ def recompute(measured, predicted=None):
 
 
 def _bars(axes, measured, predicted, factor, words, colors=None):
-    """A bar per way, in the unit that is `factor`, its number and words(value, row) on it, and the formula's marks."""
+    """A bar per way, in the unit that is `factor`, its number and words(value, row) on it, and the
+    formula's marks."""
     longest = max([*measured.values(), *predicted.values()]) / factor
     for row, (name, value) in enumerate(measured.items()):
         mark = predicted[name] / factor if name in predicted else None

@@ -1,4 +1,5 @@
-"""What attention over a cut sequence sends, against cp: a panel per number of key/value heads, a curve per way.
+"""What attention over a cut sequence sends, against cp: a panel per number of key/value heads, a
+curve per way.
 
 32 heads on 32           32 on 8             32 on 1           solid: counted by the ledger
     / ring                 _/ ring           ---- Ulysses      dashed: by the formula
@@ -16,18 +17,24 @@ COLOR = {"ring": RANK_COLORS[2], "gathered": RANK_COLORS[0], "Ulysses": RANK_COL
 
 @drawing
 def attention_volume(measured, predicted):
-    """measured, predicted: {heads in words: {"ring": ([2, 4, 8], sent), "gathered": ..., "Ulysses": ...}}.
+    """measured, predicted: {heads in words: {"ring": ([2, 4, 8], sent), "gathered": ..., "Ulysses":
+    ...}}.
 
-    sent: by one rank, over what its queries alone are. The panels are those of `predicted`, 1 to 3; `measured` may
-    lack some.
+    sent: by one rank, over what its queries alone are. The panels are those of `predicted`, 1 to 3;
+    `measured` may lack some.
     Raises ValueError for nothing to draw, another way, or what no logarithm has.
     """
     for heads, ways in [*measured.items(), *predicted.items()]:
         for way, (cp, sent) in ways.items():
             if way not in COLOR or np.shape(cp) != np.shape(sent) or min(cp) < 2 or min(sent) <= 0:
-                raise ValueError(f"{heads}: {way} sends {list(sent)} at cp {list(cp)}: above 0 from cp 2 on, one each")
+                raise ValueError(
+                    f"{heads}: {way} sends {list(sent)} at cp {list(cp)}: above 0 from cp 2 on, "
+                    f"one each"
+                )
     if not 1 <= len(predicted) <= 3 or not set(measured) <= set(predicted):
-        raise ValueError(f"measured {list(measured)}, predicted {list(predicted)}: 1 to 3 panels, all predicted")
+        raise ValueError(
+            f"measured {list(measured)}, predicted {list(predicted)}: 1 to 3 panels, all predicted"
+        )
     degrees = sorted({n for ways in predicted.values() for cp, _ in ways.values() for n in cp})
     figure, panels = page(3.4, columns=len(predicted), sharey=True)
     for axes, (heads, ways) in zip(panels, predicted.items(), strict=True):
@@ -39,8 +46,12 @@ def attention_volume(measured, predicted):
     numbers(panels[0].yaxis, short)
     panels[0].set_ylabel("sent by a rank, over its q")
     named_ends(panels[-1], [(way, ways[way][1][-1], COLOR[way]) for way, *_ in ends], 0.075)
-    least = {heads: min(ways, key=lambda way: ways[way][1][-1]) for heads, ways in predicted.items()}
-    claim = f"At cp = {degrees[-1]} least is sent by: " + "; ".join(f"{way}, {heads}" for heads, way in least.items())
+    least = {
+        heads: min(ways, key=lambda way: ways[way][1][-1]) for heads, ways in predicted.items()
+    }
+    claim = f"At cp = {degrees[-1]} least is sent by: " + "; ".join(
+        f"{way}, {heads}" for heads, way in least.items()
+    )
     both = [{f"{heads}, {way}": x for heads, ways in some.items() for way, x in ways.items()}
             for some in (measured, predicted)]  # fmt: skip
     what = "Numbers that a rank sends over those of its queries, against cp, on logarithmic axes."

@@ -11,7 +11,8 @@ from lib.plots.draw import beside, color_names, grid, numbers, page
 from lib.plots.labels import each, size_in_words
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, drawing
 
-AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1], "cp": RANK_COLORS[3],
+AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1],
+    "cp": RANK_COLORS[3],
               "ep": RANK_COLORS[6], "data": RANK_COLORS[1]}  # fmt: skip
 
 
@@ -19,17 +20,23 @@ AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1], 
 def axis_volume(sent, across=None):
     """A row per plan and axis, on a logarithmic scale: bytes that a step sends along it.
 
-    sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as of `plan_messages`; 1 to 4 plans, at most 14 rows. An
-    axis that sends 0 has a row without a mark. across: {plan: ("dp", "pp"), ...}, the axes whose messages leave a node.
-    Raises ValueError for more rows, other axes, or bytes below 0.
+    sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as of `plan_messages`; 1 to 4 plans,
+    at most 14 rows. An axis that sends 0 has a row without a mark. across: {plan: ("dp", "pp"),
+    ...}, the axes whose messages leave a node. Raises ValueError for more rows, other axes, or
+    bytes below 0.
     """
     across = {plan: tuple((across or {}).get(plan, ())) for plan in sent}
     rows = [(plan, axis) for plan in sent for axis in sent[plan]]
     if not 1 <= len(sent) <= 4 or not 1 <= len(rows) <= 14:
-        raise ValueError(f"{len(sent)} plans with {len(rows)} axes: 1 to 4 plans, 14 axes in all, can be read")
+        raise ValueError(
+            f"{len(sent)} plans with {len(rows)} axes: 1 to 4 plans, 14 axes in all, can be read"
+        )
     for plan, axis in rows:
         if axis not in AXIS_COLOR or sent[plan][axis] < 0:
-            raise ValueError(f"{plan}: {axis} sends {sent[plan][axis]} bytes: 0 or more, of {', '.join(AXIS_COLOR)}")
+            raise ValueError(
+                f"{plan}: {axis} sends {sent[plan][axis]} bytes: 0 or more, of "
+                f"{', '.join(AXIS_COLOR)}"
+            )
     values = [sent[plan][axis] for plan, axis in rows if sent[plan][axis]]
     if not values:
         raise ValueError(f"{', '.join(sent)}: nothing is sent, so there is nothing to draw")
@@ -44,19 +51,28 @@ def axis_volume(sent, across=None):
             color, leaves = AXIS_COLOR[axis], axis in across[plan]
             if n_bytes:
                 axes.plot(
-                    [low, n_bytes], [y, y], color=color, lw=4.5 if leaves else 1.4, solid_capstyle="butt", zorder=2
+                    [low, n_bytes],
+                    [y, y],
+                    color=color,
+                    lw=4.5 if leaves else 1.4,
+                    solid_capstyle="butt",
+                    zorder=2,
                 )
-                axes.plot([n_bytes], [y], marker="D" if leaves else "o", ms=8 if leaves else 7, mfc=color, mec=PAPER,
+                axes.plot([n_bytes], [y], marker="D" if leaves else "o", ms=8 if leaves else 7,
+                    mfc=color, mec=PAPER,
                           zorder=3)  # fmt: skip
             words = f"{in_words(n_bytes)}{', across nodes' * (leaves and n_bytes > 0)}"
             beside(axes, n_bytes or low, y, words, INK if n_bytes else FAINT, 8, size=9, bbox=None)
             y += 1
-        axes.annotate(plan, (0, (top + y - 1) / 2), xycoords=("axes fraction", "data"), xytext=(-34, 0), ha="right",
+        axes.annotate(plan, (0, (top + y - 1) / 2), xycoords=("axes fraction", "data"),
+            xytext=(-34, 0), ha="right",
                       textcoords="offset points", va="center", weight="bold")  # fmt: skip
         y += gap
         if plan != list(sent)[-1]:
             axes.axhline(y - 0.5 - gap / 2, color=OP_COLOR["idle"], lw=0.8)
-    axes.set(xscale="log", xlim=(low, high), ylim=(y - gap - 0.4, -0.6), xlabel="sent by a GPU in a step")
+    axes.set(
+        xscale="log", xlim=(low, high), ylim=(y - gap - 0.4, -0.6), xlabel="sent by a GPU in a step"
+    )
     axes.set_yticks([place for place, _ in places], [axis for _, axis in places])
     color_names(axes.get_yticklabels(), [AXIS_COLOR[axis] for _, axis in places])
     axes.tick_params(axis="y", length=0)
@@ -68,7 +84,8 @@ def axis_volume(sent, across=None):
     look += " Thin, dot: inside a node. Thick, diamond: across nodes." * any(across.values())
     what = "Bytes that a GPU sends in a step along each axis, on a logarithmic scale."
     words = lambda plan, bytes_of: ", ".join(
-        f"{axis} {in_words(n)}{' across nodes' * (axis in across[plan])}" for axis, n in bytes_of.items()
+        f"{axis} {in_words(n)}{' across nodes' * (axis in across[plan])}"
+        for axis, n in bytes_of.items()
     )
     return figure, claim, look, what, each(sent, words)
 
@@ -79,7 +96,9 @@ def _claim(sent, across):
     if len(sent) == 1:
         ((plan, bytes_of),) = sent.items()
         most = max(bytes_of, key=bytes_of.get)
-        claim = f"{most} sends most: {in_words(bytes_of[most])} of {in_words(sum(bytes_of.values()))}"
+        claim = (
+            f"{most} sends most: {in_words(bytes_of[most])} of {in_words(sum(bytes_of.values()))}"
+        )
         return claim + f"; {in_words(leaves[plan])} leave the node" * bool(across[plan])
     out = any(across.values())
     totals = leaves if out else {plan: sum(bytes_of.values()) for plan, bytes_of in sent.items()}

@@ -1,11 +1,13 @@
-"""Collectives as they ran: what each rank gives and what it has afterwards, coloured by whose values they are.
+"""Collectives as they ran: what each rank gives and what it has afterwards, coloured by whose
+values they are.
 
     broadcast            left: before; right: after; a row per rank
     0 [0 1 2 3] -> [0 1 2 3]
     1 [       ] -> [0 1 2 3]
 
-Whose value an element is, and which chunk of it, stands in its decimal digits: rank r's chunk c is (c + 1) 10^r. So the
-sum of chunk 2 over ranks 0 to 3 is 3333, and 30 is rank 1's chunk 2. Fewer than 10 chunks keep the digits apart.
+Whose value an element is, and which chunk of it, stands in its decimal digits: rank r's chunk c is
+(c + 1) 10^r. So the sum of chunk 2 over ranks 0 to 3 is 3333, and 30 is rank 1's chunk 2. Fewer
+than 10 chunks keep the digits apart.
 """
 
 from matplotlib.patheffects import withStroke
@@ -21,37 +23,52 @@ def whose(value):
     """{rank: chunk} of a marked value: 30 -> {1: 2}, 3333 -> {0: 2, 1: 2, 2: 2, 3: 2}, 0 -> {}."""
     if value != int(value) or value < 0:
         raise ValueError(f"{value} is no sum of marked values: rank r's chunk c is (c + 1) * 10**r")
-    return {rank: int(digit) - 1 for rank, digit in enumerate(reversed(str(int(value)))) if digit != "0"}
+    return {
+        rank: int(digit) - 1 for rank, digit in enumerate(reversed(str(int(value)))) if digit != "0"
+    }
 
 
 @styled
 def before_after(ranks, title=None, note=""):
     """A panel per collective: each rank's buffer before and after.
 
-    ranks: for each rank, {"broadcast": (before, after), ...}, lists of at most 4 marked values (`whose`); 0 is memory
-    that holds nothing yet, and an empty list is no buffer, or one that the collective leaves undefined.
-    note: a sentence to end the caption with.
-    Raises ValueError for other than 2 to 4 ranks, 1 to 9 collectives, or a value that is not marked.
+    ranks: for each rank, {"broadcast": (before, after), ...}, lists of at most 4 marked values
+    (`whose`); 0 is memory that holds nothing yet, and an empty list is no buffer, or one that the
+    collective leaves undefined. note: a sentence to end the caption with.
+    Raises ValueError for other than 2 to 4 ranks, 1 to 9 collectives, or a value that is not
+    marked.
     """
     names = list(ranks[0]) if ranks else []
     if not 2 <= len(ranks) <= 4 or not 1 <= len(names) <= MOST:
-        raise ValueError(f"{len(names)} collectives on {len(ranks)} ranks: 1 to {MOST} on 2 to 4 ranks can be drawn")
-    held = {name: [tuple([whose(v) for v in side] for side in rank[name]) for rank in ranks] for name in names}
+        raise ValueError(
+            f"{len(names)} collectives on {len(ranks)} ranks: 1 to {MOST} on 2 to 4 ranks can be "
+            f"drawn"
+        )
+    held = {
+        name: [tuple([whose(v) for v in side] for side in rank[name]) for rank in ranks]
+        for name in names
+    }
     lines = -(-len(names) // 3)
     figure, panels = page(1.1 + 0.97 * lines, lines, 3)
     for axes, name in zip(panels.flat, names, strict=False):
         _panel(axes, name, held[name])
     for axes in panels.flat[len(names) :]:
         axes.axis("off")
-    same = [name for name in names if all(after and after == held[name][0][1] for _, after in held[name])]
+    same = [
+        name
+        for name in names
+        if all(after and after == held[name][0][1] for _, after in held[name])
+    ]
     claim = f"Alike on all ranks afterwards: {', '.join(same) or 'none of these'}"
     return finish(
         figure,
         title or claim,
-        "A row per rank, left before, right after. Colour: whose values; number: which chunk; striped: a sum over "
-        f"these ranks. Hollow: memory to be filled. A dash: no buffer, or one left undefined. {note}".rstrip(),
-        f"A panel for each of {len(names)} collectives, run on {len(ranks)} ranks; 1.2 stands for chunk 2 of rank 1. "
-        f"{claim}. {note} " + " ".join(f"{capital(name)}: {_in_words(held[name])}." for name in names),
+        "A row per rank, left before, right after. Colour: whose values; number: which chunk; "
+        f"striped: a sum over these ranks. Hollow: memory to be filled. A dash: no buffer, or one "
+        f"left undefined. {note}".rstrip(),
+        f"A panel for each of {len(names)} collectives, run on {len(ranks)} ranks; 1.2 stands for "
+        f"chunk 2 of rank 1. {claim}. {note} "
+        + " ".join(f"{capital(name)}: {_in_words(held[name])}." for name in names),
     )
 
 
@@ -77,11 +94,25 @@ def _cell(axes, left, row, cell):
     box(axes, left, low, 1, height, "none", ec=PAPER if cell else FAINT, lw=1.2 if cell else 0.7)
     if cell:
         alone, (rank, chunk) = len(cell) == 1, next(iter(cell.items()))
-        look = {} if alone else {"weight": "bold", "path_effects": [withStroke(linewidth=2.2, foreground=INK)]}
-        middle(axes, left + 0.5, row + 0.5, str(chunk), on_color(rank_color(rank)) if alone else PAPER, 8, **look)
+        look = (
+            {}
+            if alone
+            else {"weight": "bold", "path_effects": [withStroke(linewidth=2.2, foreground=INK)]}
+        )
+        middle(
+            axes,
+            left + 0.5,
+            row + 0.5,
+            str(chunk),
+            on_color(rank_color(rank)) if alone else PAPER,
+            8,
+            **look,
+        )
 
 
 def _in_words(ranks):
     of = lambda cell: "+".join(f"{rank}.{chunk}" for rank, chunk in cell.items()) or "nothing"
     side = lambda cells: " ".join(map(of, cells)) or "none"
-    return "; ".join(f"rank {r} from {side(before)} to {side(after)}" for r, (before, after) in enumerate(ranks))
+    return "; ".join(
+        f"rank {r} from {side(before)} to {side(after)}" for r, (before, after) in enumerate(ranks)
+    )

@@ -1,13 +1,14 @@
 """Thousands of GPUs in one picture: a small box is a node, which holds one tensor group.
 
            stage 0 1 2 3 ...                     63
-    copy 0      . . . . . . | . . . . . . . . . .         a column: the copies of one stage, a data group
-    copy 1      - - - - - - # - - - - - - - - - -         a row: the stages of one copy, a pipeline
+    copy 0      . . . . . . | . . . . . . . . . .    a column: the copies of one stage, a data group
+    copy 1      - - - - - - # - - - - - - - - - -    a row: the stages of one copy, a pipeline
     copy 2      . . . . . . | . . . . . . . . . .
                            / \
-                 [968][969][970] ... [975]                the node where they cross: a tensor group
+                 [968][969][970] ... [975]           the node where they cross: a tensor group
 
-Source of the layout: Narayanan et al. 2021, table 1: their model of 10^12 parameters on 3,072 A100s.
+Source of the layout: Narayanan et al. 2021, table 1: their model of 10^12 parameters on 3,072
+A100s.
 """
 
 import math
@@ -25,15 +26,21 @@ PIPELINE, DATA, TENSOR = rank_color(0), rank_color(1), rank_color(2)
 
 @drawing
 def big_mesh(sizes=None, at=(20, 2)):
-    """A box per node: a column per pipeline stage, a row per copy of the model; one node enlarged, its GPUs numbered.
+    """A box per node: a column per pipeline stage, a row per copy of the model; one node enlarged,
+    its GPUs numbered.
 
-    sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}; left out: the 64 x 6 x 8 of Narayanan et al. 2021. At
-    most 128 stages, 12 copies, 8 GPUs. at: (stage, copy) of the node to enlarge.
+    sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}; left out: the 64 x 6 x 8 of Narayanan
+    et al. 2021. At most 128 stages, 12 copies, 8 GPUs. at: (stage, copy) of the node to enlarge.
     Raises ValueError for other axes, more of them, or a node outside the mesh.
     """
     sizes = sizes or TRILLION
-    if list(sizes) != ["pp", "dp", "tp"] or any(not 1 <= sizes[axis] <= MOST[axis] for axis in MOST):
-        raise ValueError(f"mesh {sizes}: use pp, dp and tp, in this order, at most 128 stages, 12 copies and 8 GPUs")
+    if list(sizes) != ["pp", "dp", "tp"] or any(
+        not 1 <= sizes[axis] <= MOST[axis] for axis in MOST
+    ):
+        raise ValueError(
+            f"mesh {sizes}: use pp, dp and tp, in this order, at most 128 stages, 12 copies and 8 "
+            f"GPUs"
+        )
     pp, dp, tp = sizes.values()
     stage, copy = at
     if not (0 <= stage < pp and 0 <= copy < dp):
@@ -42,26 +49,36 @@ def big_mesh(sizes=None, at=(20, 2)):
     _nodes(grid, pp, dp, stage, copy)
     first = (stage * dp + copy) * tp
     _enlarged(below, first, tp)
-    for start, end in ((stage + 0.1, 0.02), (stage + 0.9, tp + 0.18)):  # from the node to what it holds
-        figure.add_artist(ConnectionPatch((start, copy + 0.9), (end, -0.06), grid.transData, below.transData,
+    # from the node to what it holds
+    for start, end in (
+        (stage + 0.1, 0.02),
+        (stage + 0.9, tp + 0.18),
+    ):
+        figure.add_artist(ConnectionPatch((start, copy + 0.9), (end, -0.06), grid.transData,
+            below.transData,
                                           color=TENSOR, lw=0.9))  # fmt: skip
     _key(below, pp, dp, tp)
     n = math.prod(sizes.values())
     claim = f"{n:,} GPUs: {pp} stages x {dp} copies = {pp * dp} nodes, each with {tp} tensor ranks"
     return (
         figure, claim, f"A small box is a node of {tp} GPUs. rank = (pp * {dp} + dp) * {tp} + tp.",
-        f"A grid of {pp} columns, the stages, and {dp} rows, the copies of the model; a box is a node of {tp} GPUs.",
-        f"Marked: the row of copy {copy}, a pipeline of {pp} stages; the column of stage {stage}, a data group of {dp} "
-        f"nodes; and where they cross, enlarged, the tensor group of ranks {first} to {first + tp - 1}.",
+        f"A grid of {pp} columns, the stages, and {dp} rows, the copies of the model; a box is a "
+        f"node of {tp} GPUs.",
+        f"Marked: the row of copy {copy}, a pipeline of {pp} stages; the column of stage {stage}, "
+        f"a data group of {dp} nodes; and where they cross, enlarged, the tensor group of ranks "
+        f"{first} to {first + tp - 1}.",
     )  # fmt: skip
 
 
 def _nodes(grid, pp, dp, stage, copy):
-    """A small box per node, in colour the row and the column that cross at (stage, copy), and their names."""
+    """A small box per node, in colour the row and the column that cross at (stage, copy),
+    and their names."""
     colors = {(stage, copy): TENSOR}
     for s in range(pp):
         for c in range(dp):
-            colors.setdefault((s, c), PIPELINE if c == copy else DATA if s == stage else OP_COLOR["idle"])
+            colors.setdefault(
+                (s, c), PIPELINE if c == copy else DATA if s == stage else OP_COLOR["idle"]
+            )
     boxes = [Rectangle((s + 0.1, c + 0.1), 0.8, 0.8) for s, c in colors]
     grid.add_collection(PatchCollection(boxes, facecolors=list(colors.values()), edgecolors="none"))
     grid.set(xlim=(-0.2, pp + 0.2), ylim=(dp + 0.05, -0.05))
@@ -86,7 +103,11 @@ def _key(below, pp, dp, tp):
     words = (
         (PIPELINE, f"a pipeline: {pp} stages, each a node", "activations go from node to node"),
         (DATA, f"a data group: {dp} copies of a stage", "gradients, once per step"),
-        (TENSOR, f"a tensor group: the {tp} GPUs of a node", "all-reduces in every layer, over NVLink"),
+        (
+            TENSOR,
+            f"a tensor group: the {tp} GPUs of a node",
+            "all-reduces in every layer, over NVLink",
+        ),
     )
     for i, (color, what, sends) in enumerate(words):
         y = -0.06 + 0.67 * i

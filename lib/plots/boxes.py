@@ -1,7 +1,9 @@
 """Boxes of a schedule: F, B, I and W on lanes of time, the micro-batch inside. What gantt.py draws.
 
-rank 0  [0][1][2][3]:::::[  0 ][  1 ]      a box: an action, from start to end; its number: the micro-batch
-rank 1  :::[0][1][2][3][ 0 ][  1 ]::       lighter: a later one of the rank's v stages; grey: the rank is idle
+rank 0  [0][1][2][3]:::::[  0 ][  1 ]  a box: an action, from start to end; its number: the
+                                       micro-batch
+rank 1  :::[0][1][2][3][ 0 ][  1 ]::   lighter: a later one of the rank's v stages; grey: the rank
+                                       is idle
 """
 
 import functools
@@ -13,16 +15,18 @@ from lib.pipeline.simulate import Bar, Simulation
 from lib.plots.draw import box, rank_rows, time_axis
 from lib.plots.style import FAINT, OP_COLOR, PAPER, on_color
 
-# A whole backward has the colour of its first half: both send the gradient that the previous stage waits for.
+# A whole backward has the colour of its first half: both send the gradient that the previous stage
+# waits for.
 BOX_COLOR = {"F": OP_COLOR["F"], "B": OP_COLOR["B"], "I": OP_COLOR["B"], "W": OP_COLOR["W"]}
 IN_WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
 
 def on_clock(timed, unit=None):
-    """(Simulation that begins at 0, name of its unit), for a Simulation or for a list of measured Bars.
+    """(Simulation that begins at 0, name of its unit), for a Simulation or for a list of measured
+    Bars.
 
-    unit: what 1 on the clock is; "s" is turned into ms. Not said: "units" for a Simulation, "s" for Bars.
-    Raises ValueError for no bars, or for a bar that ends before it starts.
+    unit: what 1 on the clock is; "s" is turned into ms. Not said: "units" for a Simulation, "s" for
+    Bars. Raises ValueError for no bars, or for a bar that ends before it starts.
     """
     if isinstance(timed, Simulation):
         schedule, bars, unit = timed.schedule, timed.bars, unit or "units"
@@ -33,46 +37,63 @@ def on_clock(timed, unit=None):
             schedule[bar.rank].append(bar.action)
     torn = next((bar for bar in bars if bar.end < bar.start), None)
     if not bars or torn:
-        fault = f"{torn.action} starts at {torn.start} and ends at {torn.end}" if torn else "no bars"
-        raise ValueError(f"{fault}: give the Bars of every rank, as `record` got them, or a Simulation")
+        fault = (
+            f"{torn.action} starts at {torn.start} and ends at {torn.end}" if torn else "no bars"
+        )
+        raise ValueError(
+            f"{fault}: give the Bars of every rank, as `record` got them, or a Simulation"
+        )
     zero, factor = min(bar.start for bar in bars), 1e3 if unit == "s" else 1
-    moved = [Bar(rank, action, factor * (start - zero), factor * (end - zero)) for rank, action, start, end in bars]
+    moved = [
+        Bar(rank, action, factor * (start - zero), factor * (end - zero))
+        for rank, action, start, end in bars
+    ]
     return Simulation(schedule, moved), "ms" if unit == "s" else unit
 
 
 @functools.cache
 def box_color(kind, chunk, v):
-    """The colour of a kind of action, the lighter the later its stage (`chunk`, from 0) among the v of its rank."""
+    """The colour of a kind of action, the lighter the later its stage (`chunk`, from 0)
+    among the v of its rank."""
     white = 0.55 * chunk / (v - 1) if v > 1 else 0.0
-    mixed = (a + white * (b - a) for a, b in zip(to_rgb(BOX_COLOR[kind]), to_rgb(PAPER), strict=True))
+    mixed = (
+        a + white * (b - a) for a, b in zip(to_rgb(BOX_COLOR[kind]), to_rgb(PAPER), strict=True)
+    )
     return to_hex(tuple(mixed))
 
 
 def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False):
     """A box per bar, on the lane of its rank: from `low` to `high` around it, lane 0 on top.
 
-    inches: (of one unit of time, of one lane) on the page: boxes too small for their number have none.
-    dashed: only outlines, and no numbers: what was predicted.
+    inches: (of one unit of time, of one lane) on the page: boxes too small for their number have
+    none. dashed: only outlines, and no numbers: what was predicted.
     """
     corners, colors, edges, widths = [], [], [], []
     size = min(9.0, 62 * inches[1] * (high - low))
     gap = 0.02 / inches[0] if dashed else 0.0  # or two outlines would lie on each other
     for rank, action, start, end in bars:
-        color, wide = box_color(action.kind, action.stage // p, n_stages // p), (end - start) * inches[0]
+        color, wide = (
+            box_color(action.kind, action.stage // p, n_stages // p),
+            (end - start) * inches[0],
+        )
         x, width = (start + gap, end - start - 2 * gap) if wide > 0.06 else (start, end - start)
         bottom, top = rank + low, rank + high
         corners.append([(x, bottom), (x + width, bottom), (x + width, top), (x, top)])
         colors.append("none" if dashed else color)
         edges.append(color if dashed else PAPER)
-        widths.append(1.3 if dashed else min(0.6, 12 * wide) * (wide > 0.03))  # or a narrow box would be all edge
+        # or a narrow box would be all edge
+        widths.append(1.3 if dashed else min(0.6, 12 * wide) * (wide > 0.03))
         text = str(action.microbatch)
         if not dashed and size >= 5.5 and wide > 0.0087 * size * len(text) + 0.02:
-            label = axes.text((start + end) / 2, rank + (low + high) / 2, text, ha="center", va="center_baseline",
+            label = axes.text((start + end) / 2, rank + (low + high) / 2, text, ha="center",
+                va="center_baseline",
                               size=size, color=on_color(color), clip_on=True)  # fmt: skip
             label.set_in_layout(False)  # hundreds of them, all inside the axes
     dashes = [(0, (2.2, 1.2))] if dashed else ["-"]
     # One collection: a thousand rectangles of their own would take a second to draw.
-    boxes = PolyCollection(corners, facecolors=colors, edgecolors=edges, linewidths=widths, linestyles=dashes, zorder=2)
+    boxes = PolyCollection(
+        corners, facecolors=colors, edgecolors=edges, linewidths=widths, linestyles=dashes, zorder=2
+    )
     boxes.set_in_layout(False)
     axes.add_collection(boxes)
 

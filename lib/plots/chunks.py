@@ -1,10 +1,12 @@
-"""An all-reduce, round by round: how many ranks' values are already summed in each chunk, on each rank.
+"""An all-reduce, round by round: how many ranks' values are already summed in each chunk, on each
+rank.
 
     results = launch.run(traced, my_ring_all_reduce, nproc=4)      lib.collectives.contents.traced
     plots.ring(results)
 
-Drawn from the run: the ledger says who sent to whom in which round, the traced values say what was in each message.
-A ring is drawn as a ring and a star as a star; a sum that lacks a rank, or has one twice, is drawn in red.
+Drawn from the run: the ledger says who sent to whom in which round, the traced values say what was
+in each message. A ring is drawn as a ring and a star as a star; a sum that lacks a rank, or has one
+twice, is drawn in red.
 """
 
 import math
@@ -21,58 +23,80 @@ DEPTH = LinearSegmentedColormap.from_list("depth", ["#e9f1f7", "#a9cfe6", "#5a9f
 
 @drawing
 def ring(results):
-    """A panel per round: each rank's vector, cut into a chunk per rank, with the number of values summed in each.
+    """A panel per round: each rank's vector, cut into a chunk per rank, with the number of values
+    summed in each.
 
     results: what `launch.run(traced, all_reduce, nproc=N)` returned, ledger on; N from 2 to 4.
-    Raises ValueError where there is no ledger, nothing was sent, or there is more to draw than a page can hold.
+    Raises ValueError where there is no ledger, nothing was sent, or there is more to draw than a
+    page can hold.
     """
     panels = rounds(_entries(results))
     N = len(results)
     if not 2 <= N <= 4 or not 1 <= len(panels) <= 8:
-        raise ValueError(f"{len(panels)} rounds on {N} ranks: 2 to 4 ranks and 1 to 8 rounds can be drawn, use nproc=4")
+        raise ValueError(
+            f"{len(panels)} rounds on {N} ranks: 2 to 4 ranks and 1 to 8 rounds can be drawn, use "
+            f"nproc=4"
+        )
     states, arrived = states_after(results, panels)
     columns = len(panels) if len(panels) <= 3 else math.ceil(len(panels) / 2)
     figure, grid = page(4 if len(panels) > 3 else 2.9, math.ceil(len(panels) / columns), columns)
     grid = grid.ravel()
     for number, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
-        _panel(axes, panel, states[number], arrived[number], N, 8 / columns, wrong=number == len(panels) - 1)
+        _panel(
+            axes,
+            panel,
+            states[number],
+            arrived[number],
+            N,
+            8 / columns,
+            wrong=number == len(panels) - 1,
+        )
         axes.set_title(f"round {number + 1}: {kind(states, arrived, number)}", size=9.5)
     for axes in grid[len(panels) :]:
         axes.axis("off")
     return (
         figure, claim_of(results, panels, states, arrived),
-        f"A row of cells is a rank's vector, cut into {N} chunks. Number and colour: how many ranks' values are summed "
-        "in the chunk. Outlined: arrived in this round.",
+        f"A row of cells is a rank's vector, cut into {N} chunks. Number and colour: how many "
+        f"ranks' values are summed in the chunk. Outlined: arrived in this round.",
         f"{len(panels)} panels, one per round, of {N} ranks and their {N} chunks.",
-        " ".join(_in_words(number, panels[number], states[number]) for number in range(len(panels))),
+        " ".join(_in_words(number, panels[number],
+        states[number]) for number in range(len(panels))),
     )  # fmt: skip
 
 
-# --- what the run says -----------------------------------------------------------------------------------------------
+# --- what the run says ----------------------------------------------------------------------------
 
 
 def _entries(results):
     if getattr(results, "ledger", None) is None:
         raise ValueError(
-            "the figure is drawn from the ledger: launch with ledger=True, and pass what launch.run returned"
+            "the figure is drawn from the ledger: launch with ledger=True, and pass what "
+            "launch.run returned"
         )
     return results.ledger.entries
 
 
 def states_after(results, panels):
-    """(states, arrived): states[s][r][c] is counts, how often each rank is in chunk c of rank r after round s;
-    arrived[s] holds the (r, c) that came in that round.
+    """(states, arrived): states[s][r][c] is counts, how often each rank is in chunk c of rank r
+    after round s; arrived[s] holds the (r, c) that came in that round.
 
-    What a rank holds of a chunk after receiving it is the fullest sum that the run shows: in the rank's next message
-    of the chunk, or in its tensor when it posts its next message, or in the end. Where it receives the chunk again
-    before it sends it, what came is taken to be added if the two have no rank in common, and else to replace.
+    What a rank holds of a chunk after receiving it is the fullest sum that the run shows: in the
+    rank's next message of the chunk, or in its tensor when it posts its next message, or in the
+    end. Where it receives the chunk again before it sends it, what came is taken to be added if the
+    two have no rank in common, and else to replace.
     """
     N, entries = len(results), _entries(results)
-    contents, holding = {}, {}  # id of a send -> {chunk: counts} in the message, and in the rank's tensor by then
+    # id of a send -> {chunk: counts} in the message, and in the rank's tensor by then
+    contents, holding = (
+        {},
+        {},
+    )
     for rank, result in enumerate(results):
         sends = [e for e in entries if e.rank == rank and e.op == "send"]
         if len(sends) != len(result["sent"]):
-            raise ValueError(f"rank {rank}'s ledger has {len(sends)} sends, its trace {len(result['sent'])}")
+            raise ValueError(
+                f"rank {rank}'s ledger has {len(sends)} sends, its trace {len(result['sent'])}"
+            )
         contents.update({id(e): sent for e, sent in zip(sends, result["sent"], strict=True)})
         holding.update({id(e): held for e, held in zip(sends, result["held"], strict=True)})
     received = {id(send) for send, _ in matched(entries)}
@@ -92,7 +116,9 @@ def states_after(results, panels):
         later = range(number + 1, len(panels))
         touched = next((n for n in later if place in going[n] or place in coming[n]), None)
         before = later if touched is None else later[: touched - number]
-        seen = [holding[id(e)].get(chunk, nothing) for n in before for e in panels[n] if e.rank == rank][:1]
+        seen = [
+            holding[id(e)].get(chunk, nothing) for n in before for e in panels[n] if e.rank == rank
+        ][:1]
         if touched is None:
             seen.append(results[rank]["final"].get(chunk, nothing))
         elif place in going[touched]:
@@ -111,14 +137,16 @@ def states_after(results, panels):
         for rank, chunk in coming[number]:
             now[rank][chunk] = after_receiving((rank, chunk), number, now[rank][chunk])
         states.append(now)
-    for rank, result in enumerate(results):  # what a rank did after its last message, it did before the picture ends
+    # what a rank did after its last message, it did before the picture ends
+    for rank, result in enumerate(results):
         for chunk in range(N):
             states[-1][rank][chunk] = result["final"].get(chunk, (0,) * N)
     return states, [set(held) for held in coming]
 
 
 def kind(states, arrived, number):
-    """What the round did with the chunks that arrived: "added", or "passed on" once the sum was finished."""
+    """What the round did with the chunks that arrived: "added", or "passed on" once
+    the sum was finished."""
     N = len(states[0])
     before = states[number - 1] if number else [[(1,)] * N] * N
     if not arrived[number]:
@@ -139,13 +167,22 @@ def claim_of(results, panels, states, arrived):
         if counts != (1,) * N:
             lacks = [str(r) for r in range(N) if counts[r] == 0]
             twice = [f"rank {r}'s values {counts[r]} times" for r in range(N) if counts[r] > 1]
-            what = f"lacks the values of rank {', '.join(lacks)}" if lacks else f"has {', '.join(twice)}"
+            what = (
+                f"lacks the values of rank {', '.join(lacks)}"
+                if lacks
+                else f"has {', '.join(twice)}"
+            )
             return f"Not an all-reduce: rank {rank}'s chunk {chunk} {what}"
     kinds = [kind(states, arrived, number) for number in range(len(panels))]
     grow, travel = kinds.count("added"), kinds.count("passed on")
-    sent = [sum(e.numel for panel in panels for e in panel if e.rank == r) / N for r in range(N)]  # vectors
+    # vectors
+    sent = [sum(e.numel for panel in panels for e in panel if e.rank == r) / N for r in range(N)]
     most, least = max(sent), min(sent)
-    each = f"every rank sends {most:.3g}" if most == least else f"rank {sent.index(most)} sends {most:.3g}"
+    each = (
+        f"every rank sends {most:.3g}"
+        if most == least
+        else f"rank {sent.index(most)} sends {most:.3g}"
+    )
     each += f" vector{'s' * (most != 1)}"
     if most != least:
         each += f", rank {sent.index(least)} only {least:.3g}"
@@ -154,22 +191,26 @@ def claim_of(results, panels, states, arrived):
     return f"{rounds_add}{pass_on}; {each}"
 
 
-# --- drawing ---------------------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------
 
 
 def _panel(axes, panel, state, arrived, N, width, wrong):
     """One round: ranks on an ellipse, each a strip of cells; an arrow per pair that talks."""
     cell = 0.165  # inches
     reach_x, reach_y = min((width - 0.4 - N * cell) / 2, 1.2), 0.52
+    # inches
     places = [
-        (reach_x * math.sin(2 * math.pi * r / N), reach_y * math.cos(2 * math.pi * r / N)) for r in range(N)
-    ]  # inches
+        (reach_x * math.sin(2 * math.pi * r / N), reach_y * math.cos(2 * math.pi * r / N))
+        for r in range(N)
+    ]
     strips = []
     for rank, (x, y) in enumerate(places):
         left, low = x - N * cell / 2, y - cell / 2
-        strips.append(Rectangle((left - 0.2, low), N * cell + 0.2, cell, fc="none", ec="none"))  # with its number
+        # with its number
+        strips.append(Rectangle((left - 0.2, low), N * cell + 0.2, cell, fc="none", ec="none"))
         axes.add_patch(strips[-1])
-        axes.text(left - 0.05, y, str(rank), ha="right", va="center_baseline", size=10, weight="bold",
+        axes.text(left - 0.05, y, str(rank), ha="right", va="center_baseline", size=10,
+            weight="bold",
                   color=readable(rank_color(rank)))  # fmt: skip
         for chunk in range(N):
             counts = state[rank][chunk]
@@ -183,7 +224,8 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
     pairs = list(dict.fromkeys((e.rank, e.peer) for e in panel))
     for a, b in pairs:
         bend = 0.25 if (b, a) in pairs else 0.0
-        arrow(axes, places[a], places[b], rank_color(a), 1.5, 11, patchA=strips[a], patchB=strips[b], shrinkA=4,
+        arrow(axes, places[a], places[b], rank_color(a), 1.5, 11, patchA=strips[a],
+            patchB=strips[b], shrinkA=4,
               shrinkB=4, connectionstyle=f"arc3,rad={bend}", zorder=3)  # fmt: skip
     axes.set(xlim=(-width / 2 + 0.1, width / 2 - 0.1), ylim=(-0.72, 0.72))
     axes.set_aspect("equal")
@@ -192,5 +234,7 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
 
 def _in_words(number, panel, state):
     talk = ", ".join(dict.fromkeys(f"{e.rank} to {e.peer}" for e in panel))
-    held = "; ".join(f"rank {r} holds {' '.join(str(sum(c)) for c in chunks)}" for r, chunks in enumerate(state))
+    held = "; ".join(
+        f"rank {r} holds {' '.join(str(sum(c)) for c in chunks)}" for r, chunks in enumerate(state)
+    )
     return f"Round {number + 1}: {talk}; then {held}."

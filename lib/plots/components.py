@@ -1,8 +1,10 @@
-"""Where a plan's seconds and bytes go, part by part: the best plans under each other, or one plan beside the best.
+"""Where a plan's seconds and bytes go, part by part: the best plans under each other, or one plan
+beside the best.
 
-    [ matrix products ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ]        tp, pp, dp: messages along it
+    [ matrix products ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ]
 
-The cost model knows eleven parts of a step (lib.cost.step); those that a reader would add up anyway are one here.
+tp, pp and dp are the messages along these axes. The cost model knows eleven parts of a step
+(lib.cost.step); those that a reader would add up anyway are one here.
 """
 
 import textwrap
@@ -40,25 +42,30 @@ def name_of(plan):
 
 
 def grouped(costs, parts):
-    """{component: number} of the cost model -> {part: number}, in the order of `parts`, without those that are 0.
+    """{component: number} of the cost model -> {part: number}, in the order of `parts`, without
+    those that are 0.
 
     Raises ValueError for a component that no part has, or a number below 0.
     """
     known = {component for _, components in parts.values() for component in components}
     if not costs or not set(costs) <= known or min(costs.values()) < 0:
         raise ValueError(f"{costs} is not 0 or more of each of {', '.join(sorted(known))}")
-    sums = {part: sum(costs.get(each, 0.0) for each in components) for part, (_, components) in parts.items()}
+    sums = {
+        part: sum(costs.get(each, 0.0) for each in components)
+        for part, (_, components) in parts.items()
+    }
     return {part: value for part, value in sums.items() if value}
 
 
 @drawing
 def plan_ranking(plans, room):
-    """A bar per plan of what its step takes beyond matrix products; at its end the step, and the fullest GPU's memory.
+    """A bar per plan of what its step takes beyond matrix products; at its end the step, and the
+    fullest GPU's memory.
 
-    plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or words, the components of
-    `lib.cost.step.step_seconds`, the memory. room: bytes that a plan may need; the bars of those that need more are
-    hatched. The plan with the fewest matrix products has none in its bar; those of others are what they have more
-    (recomputed, or smaller and slower).
+    plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or
+    words, the components of `lib.cost.step.step_seconds`, the memory. room: bytes that a plan may
+    need; the bars of those that need more are hatched. The plan with the fewest matrix products has
+    none in its bar; those of others are what they have more (recomputed, or smaller and slower).
     Raises ValueError for another number of plans, or components that are not known.
     """
     if not 1 <= len(plans) <= 9:
@@ -69,11 +76,18 @@ def plan_ranking(plans, room):
     fits = [row for row in range(len(plans)) if needs[row] <= room]
     least = min(found.get(PRODUCTS, 0.0) for found in parts)
     beyond = [found | {MORE: found.get(PRODUCTS, 0.0) - least} for found in parts]
-    beyond = [{part: value for part, value in found.items() if value and part != PRODUCTS} for found in beyond]
+    beyond = [
+        {part: value for part, value in found.items() if value and part != PRODUCTS}
+        for found in beyond
+    ]
     figure, axes = page(1.75 + 0.3 * len(plans))
-    axes.set_xlabel(f"time of a step beyond the {amount(least)} s of its fewest matrix products (s)")
+    axes.set_xlabel(
+        f"time of a step beyond the {amount(least)} s of its fewest matrix products (s)"
+    )
     labels = ["\n".join(textwrap.wrap(name, 40)) for name in names]
-    look = {MORE: SECONDS[PRODUCTS]} | {part: of for part, of in SECONDS.items() if part != PRODUCTS}
+    look = {MORE: SECONDS[PRODUCTS]} | {
+        part: of for part, of in SECONDS.items() if part != PRODUCTS
+    }
     end = 1.02 * (max(totals) - least) or 1.0
     _bars(axes, labels, beyond, look, end, 4.3, size=8 if len(plans) > 5 else 8.5, linespacing=0.9)
     for row, (total, n_bytes) in enumerate(zip(totals, needs, strict=True)):
@@ -85,31 +99,43 @@ def plan_ranking(plans, room):
             _hatch(axes, row, 0, total - least)
     claim = _claim(names, totals, needs, fits, room)
     look = (
-        "tp, pp, dp: messages along that axis. Right: the whole step, and the memory of the fullest GPU, of "
-        f"{room / GIB:.0f} GiB to use.{' Hatched: does not fit.' * (len(fits) < len(plans))}"
+        "tp, pp, dp: messages along that axis. Right: the whole step, and the memory of the "
+        f"fullest GPU, of {room / GIB:.0f} GiB to "
+        f"use.{' Hatched: does not fit.' * (len(fits) < len(plans))}"
     )
     words = " ".join(
-        f"{name}: {amount(total)} s ({_listed(found)}), {n_bytes / GIB:.0f} GiB{', does not fit' * (row not in fits)}."
-        for row, (name, total, found, n_bytes) in enumerate(zip(names, totals, parts, needs, strict=True))
+        f"{name}: {amount(total)} s ({_listed(found)}), {n_bytes / GIB:.0f} "
+        f"GiB{', does not fit' * (row not in fits)}."
+        for row, (name, total, found, n_bytes) in enumerate(
+            zip(names, totals, parts, needs, strict=True)
+        )
     )
-    what = f"Bars of the time of a step beyond {amount(least)} s of matrix products, a bar per plan."
+    what = (
+        f"Bars of the time of a step beyond {amount(least)} s of matrix products, a bar per plan."
+    )
     return figure, claim, look, what, words
 
 
 @drawing
 def plan_cost(plans, memory, room, title=None):
-    """Two panels, a bar per plan in each: bytes on the fullest GPU, and seconds of a step, by component.
+    """Two panels, a bar per plan in each: bytes on the fullest GPU, and seconds of a step, by
+    component.
 
     plans: {"yours": ({component: bytes}, {component: seconds}), "the best": ...}, 1 to 3, as of
-    `lib.cost.memory.memory` and `lib.cost.step.step_seconds`; the first is the one that the title speaks of.
-    memory: of a GPU, bytes; room: how many of them a plan may need.
+    `lib.cost.memory.memory` and `lib.cost.step.step_seconds`; the first is the one that the title
+    speaks of. memory: of a GPU, bytes; room: how many of them a plan may need.
     Raises ValueError for another number of plans, or components that are not known.
     """
     if not 1 <= len(plans) <= 3:
         raise ValueError(f"{len(plans)} plans: 1 to 3 can be read")
-    needs = {name: grouped({c: n / GIB for c, n in parts.items()}, BYTES) for name, (parts, _) in plans.items()}
+    needs = {
+        name: grouped({c: n / GIB for c, n in parts.items()}, BYTES)
+        for name, (parts, _) in plans.items()
+    }
     takes = {name: grouped(seconds, SECONDS) for name, (_, seconds) in plans.items()}
-    gib, seconds = ({name: sum(parts.values()) for name, parts in of.items()} for of in (needs, takes))
+    gib, seconds = (
+        {name: sum(parts.values()) for name, parts in of.items()} for of in (needs, takes)
+    )
     usable, whole = room / GIB, memory / GIB
     figure, (upper, lower) = page(2.75 + 0.32 * len(plans), rows=2)
     _bars(upper, plans, needs.values(), BYTES, 1.02 * max(*gib.values(), 1.03 * whole), 5.8)
@@ -127,20 +153,26 @@ def plan_cost(plans, memory, room, title=None):
     lower.set_xlabel("time of a step (s)", loc="left")
     first = next(iter(plans))
     fits = "fits" if gib[first] <= usable else "does not fit"
-    claim = f"{first} {fits}: {amount(gib[first])} of {usable:.0f} GiB; {amount(seconds[first])} s a step"
+    claim = (
+        f"{first} {fits}: {amount(gib[first])} of {usable:.0f} GiB; {amount(seconds[first])} s a "
+        f"step"
+    )
     said = lambda name, _: (
-        f"{amount(gib[name])} GiB ({_listed(needs[name])}); {amount(seconds[name])} s ({_listed(takes[name])})"
+        f"{amount(gib[name])} GiB ({_listed(needs[name])}); {amount(seconds[name])} s "
+        f"({_listed(takes[name])})"
     )
     return (
         figure, claim,
-        f"tp, pp, dp: messages along that axis. Upright: the GPU's {whole:.0f} GiB; grey: left for peaks that are not "
-        "modelled.",
-        f"Bars of memory and of the time of a step, by component.{f' {title}.' if title else ''}", each(plans, said),
+        f"tp, pp, dp: messages along that axis. Upright: the GPU's {whole:.0f} GiB; grey: left for "
+        f"peaks that are not modelled.",
+        f"Bars of memory and of the time of a step, by component.{f' {title}.' if title else ''}",
+        each(plans, said),
     )  # fmt: skip
 
 
 def _bars(axes, names, plans, parts, end, inches, **look):
-    """A bar per plan on an axis that ends at `end` and is so many inches long, and the key of its parts above it."""
+    """A bar per plan on an axis that ends at `end` and is so many inches long, and the key of its
+    parts above it."""
     axes.set_xlim(0, end)
     rows(axes, names, **look)
     numbers(axes.xaxis)
@@ -149,7 +181,15 @@ def _bars(axes, names, plans, parts, end, inches, **look):
     for row, found in enumerate(plans):
         stack(axes, row, found, color, inches / end, 0.66, 8.5)
     used = {part: color[part] for part in parts if any(part in found for found in plans)}
-    key(axes, used, ncols=8 if len(used) < 8 else 4, handlelength=1.0, handletextpad=0.4, columnspacing=0.9, fontsize=9)
+    key(
+        axes,
+        used,
+        ncols=8 if len(used) < 8 else 4,
+        handlelength=1.0,
+        handletextpad=0.4,
+        columnspacing=0.9,
+        fontsize=9,
+    )
 
 
 def _hatch(axes, row, start, end):
@@ -159,13 +199,19 @@ def _hatch(axes, row, start, end):
 
 def _claim(names, totals, needs, fits, room):
     if not fits:
-        return f"None of these fits into {room / GIB:.0f} GiB: the smallest needs {min(needs) / GIB:.0f}"
+        return (
+            f"None of these fits into {room / GIB:.0f} GiB: the smallest needs "
+            f"{min(needs) / GIB:.0f}"
+        )
     best = min(fits, key=lambda row: totals[row])
     faster = [row for row in range(len(totals)) if totals[row] < totals[best]]
     least = min((totals[row] for row in fits if row != best), default=None)
     claim = f"Fastest{' that fits' * bool(faster)}: {names[best]}, {amount(totals[best])} s"
     if faster:
-        return f"{claim}; {len(faster)} would be faster, but need{'s' * (len(faster) == 1)} too much memory"
+        return (
+            f"{claim}; {len(faster)} would be faster, but need{'s' * (len(faster) == 1)} too much "
+            f"memory"
+        )
     return f"{claim}; the next takes {least / totals[best] - 1:.1%} longer" if least else claim
 
 

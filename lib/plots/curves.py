@@ -1,4 +1,5 @@
-"""Time on two logarithmic axes, of a collective against size, of a layer or a step against tp: predictions dashed."""
+"""Time on two logarithmic axes, of a collective against size, of a layer or a step against tp:
+predictions dashed."""
 
 import math
 from itertools import pairwise
@@ -25,18 +26,23 @@ ALGORITHM_COLOR = {  # the same in every figure, whatever it is beside
 def cost_curves(measured, predicted, title=None, at=None):
     """One colour per algorithm; where another becomes the fastest is marked.
 
-    measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be {}. The same name has
-    the same colour in both, and an algorithm of `ALGORITHM_COLOR` in all figures. at: a size in bytes, to be marked
-    with the times there (a slider's). title: another claim than who is the fastest, which is then not marked.
-    Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
+    measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be
+    {}. The same name has the same colour in both, and an algorithm of `ALGORITHM_COLOR` in all
+    figures. at: a size in bytes, to be marked with the times there (a slider's). title: another
+    claim than who is the fastest, which is then not marked. Raises ValueError for nothing to draw,
+    unequal lengths, or values that a logarithm does not have.
     """
     for name, (sizes, seconds) in [*measured.items(), *predicted.items()]:
         if np.shape(sizes) != np.shape(seconds) or np.ndim(sizes) != 1 or len(sizes) == 0:
             raise ValueError(
-                f"{name}: {np.shape(sizes)} sizes and {np.shape(seconds)} times must be lists of one length"
+                f"{name}: {np.shape(sizes)} sizes and {np.shape(seconds)} times must be lists of "
+                f"one length"
             )
         if min(sizes) <= 0 or min(seconds) <= 0:
-            raise ValueError(f"{name}: size {min(sizes):g} or time {min(seconds):g} has no logarithm, start above 0")
+            raise ValueError(
+                f"{name}: size {min(sizes):g} or time {min(seconds):g} has no logarithm, start "
+                f"above 0"
+            )
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):
         raise ValueError(f"{len(names)} algorithms: 1 to {len(RANK_COLORS)} can be told apart")
@@ -52,19 +58,36 @@ def cost_curves(measured, predicted, title=None, at=None):
     takeovers = [] if title else crossings(judged)
     for size, seconds, _, _ in takeovers:
         axes.plot([size], [seconds], marker="D", ms=8, mfc=PAPER, mec=INK, mew=1.8, zorder=6)
-        axes.annotate(size_in_words(size), (size, seconds), xytext=(5, -8), textcoords="offset points", va="top",
+        axes.annotate(size_in_words(size), (size, seconds), xytext=(5, -8),
+            textcoords="offset points", va="top",
                       weight="bold", zorder=7)  # fmt: skip
     if at is not None:
         axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
         for name, curve in judged.items():
-            axes.plot([at], [_time_at(curve, at)], marker="o", ms=6, mfc=PAPER, mec=color[name], mew=2, zorder=5)
+            axes.plot(
+                [at],
+                [_time_at(curve, at)],
+                marker="o",
+                ms=6,
+                mfc=PAPER,
+                mec=color[name],
+                mew=2,
+                zorder=5,
+            )
         above(axes, at, size_in_words(at), color=FAINT)
-    axes.set_xlim(min(min(x) for x, _ in judged.values()) / 1.15, max(max(x) for x, _ in judged.values()) * 1.15)
+    axes.set_xlim(
+        min(min(x) for x, _ in judged.values()) / 1.15,
+        max(max(x) for x, _ in judged.values()) * 1.15,
+    )
     for axis, words in ((axes.xaxis, size_in_words), (axes.yaxis, time_in_words)):
         low, high = axis.get_view_interval() * (1 - 1e-9, 1 + 1e-9)
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         steps = (1,) if high / low > 50 else (1, 2, 5)
-        ticks(axis, [step * 10.0**e for e in decades for step in steps if low <= step * 10.0**e <= high], words)
+        ticks(
+            axis,
+            [step * 10.0**e for e in decades for step in steps if low <= step * 10.0**e <= high],
+            words,
+        )
     grid(axes)
 
     claim = _claim(judged, takeovers, at)
@@ -78,19 +101,26 @@ def cost_curves(measured, predicted, title=None, at=None):
 def tp_volume(measured, predicted, of="a layer", domain=None):
     """A curve per link or model, on logarithmic axes; a diamond where a layer is fastest.
 
-    measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may be {}. The same
-    name has the same colour in both. A curve that begins with tp=1 also shows what halving the work at each doubling
-    would give. of: what takes so long. domain: GPUs of an NVLink domain, whose end is marked where a larger tp follows.
-    Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
+    measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may
+    be {}. The same name has the same colour in both. A curve that begins with tp=1 also shows what
+    halving the work at each doubling would give. of: what takes so long. domain: GPUs of an NVLink
+    domain, whose end is marked where a larger tp follows. Raises ValueError for nothing to draw,
+    unequal lengths, or values that a logarithm does not have.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):
         raise ValueError(f"{len(names)} links: 1 to {len(RANK_COLORS)} can be told apart")
     for name, (tp, seconds) in [*measured.items(), *predicted.items()]:
         if np.ndim(tp) != 1 or np.shape(tp) != np.shape(seconds) or len(tp) == 0:
-            raise ValueError(f"{name}: {np.shape(tp)} values of tp and {np.shape(seconds)} times must be one length")
+            raise ValueError(
+                f"{name}: {np.shape(tp)} values of tp and {np.shape(seconds)} times must be one "
+                f"length"
+            )
         if min(tp) < 1 or min(seconds) <= 0:
-            raise ValueError(f"{name}: tp {min(tp)} or time {min(seconds):g}; tp begins with 1, and time is above 0")
+            raise ValueError(
+                f"{name}: tp {min(tp)} or time {min(seconds):g}; tp begins with 1, and time is "
+                f"above 0"
+            )
     color, judged = dict(zip(names, RANK_COLORS, strict=False)), measured or predicted
     degrees = sorted({int(n) for tp, _ in [*measured.values(), *predicted.values()] for n in tp})
 
@@ -99,13 +129,16 @@ def tp_volume(measured, predicted, of="a layer", domain=None):
     starts = [seconds[0] for tp, seconds in judged.values() if tp[0] == 1]
     if starts:
         axes.plot(degrees, [max(starts) / n for n in degrees], color=FAINT, lw=1.2, zorder=1)
-        axes.annotate("nothing sent: 1/tp", (degrees[-1], max(starts) / degrees[-1]), xytext=(-4, -5), size=9,
+        axes.annotate("nothing sent: 1/tp", (degrees[-1], max(starts) / degrees[-1]),
+            xytext=(-4, -5), size=9,
                       textcoords="offset points", color=FAINT, ha="right", va="top")  # fmt: skip
     ends = curves(axes, measured, predicted, color)
     best = {name: int(np.argmin(seconds)) for name, (_, seconds) in judged.items()}
     for name, i in best.items():
         tp, seconds = judged[name]
-        axes.plot([tp[i]], [seconds[i]], marker="D", ms=8, mfc=PAPER, mec=color[name], mew=2, zorder=6)
+        axes.plot(
+            [tp[i]], [seconds[i]], marker="D", ms=8, mfc=PAPER, mec=color[name], mew=2, zorder=6
+        )
     low, high = axes.get_ylim()
     axes.set(ylim=(low / 1.25, high * 1.1), xlim=(degrees[0] / 1.06, degrees[-1] * 1.06))
     named_ends(axes, ends, 0.075)
@@ -125,7 +158,8 @@ def tp_volume(measured, predicted, of="a layer", domain=None):
 
 
 def _colors(names):
-    """{name: colour}: an algorithm's own; any other name gets the last one that no name here has."""
+    """{name: colour}: an algorithm's own; any other name gets the last one that no
+    name here has."""
     own = {name: ALGORITHM_COLOR[name] for name in names if name in ALGORITHM_COLOR}
     free = (color for color in reversed(RANK_COLORS) if color not in own.values())
     return {name: own.get(name) or next(free) for name in names}
@@ -133,21 +167,27 @@ def _colors(names):
 
 def _from_to(curve):
     x, y = curve
-    return f"{time_in_words(y[0])} at {size_in_words(x[0])} to {time_in_words(y[-1])} at {size_in_words(x[-1])}"
+    return (
+        f"{time_in_words(y[0])} at {size_in_words(x[0])} to {time_in_words(y[-1])} at "
+        f"{size_in_words(x[-1])}"
+    )
 
 
 def crossings(curves):
-    """[(size, seconds, who was the fastest, who is now), ...] where the fastest changes, between their common sizes.
+    """[(size, seconds, who was the fastest, who is now), ...] where the fastest changes, between
+    their common sizes.
 
-    Between two sizes a curve is taken to be straight on the logarithmic axes. A lead counts if it reaches 10 % and
-    lasts over a factor of 4 in size, because noise makes equal curves cross many times.
+    Between two sizes a curve is taken to be straight on the logarithmic axes. A lead counts if it
+    reaches 10 % and lasts over a factor of 4 in size, because noise makes equal curves cross many
+    times.
     """
     first, last = max(x[0] for x, _ in curves.values()), min(x[-1] for x, _ in curves.values())
     if not first < last:
         return []
     grid = np.geomspace(first, last, 2000)
     names = list(curves)
-    times = np.array([np.interp(np.log(grid), np.log(x), np.log(y)) for x, y in curves.values()])  # (names, 2000)
+    # (names, 2000)
+    times = np.array([np.interp(np.log(grid), np.log(x), np.log(y)) for x, y in curves.values()])
     reigns = [(0, int(times[:, 0].argmin()))]  # (from which place of the grid, who)
     for i in range(len(grid)):
         leader, challenger = reigns[-1][1], int(times[:, i].argmin())
@@ -155,7 +195,9 @@ def crossings(curves):
             behind = np.flatnonzero(times[challenger, :i] >= times[leader, :i])
             reigns.append((int(behind[-1]) + 1 if len(behind) else 0, challenger))
     ends = [place for place, _ in reigns[1:]] + [len(grid) - 1]
-    lasting = [reign for reign, end in zip(reigns, ends, strict=True) if grid[end] >= 4 * grid[reign[0]]]
+    lasting = [
+        reign for reign, end in zip(reigns, ends, strict=True) if grid[end] >= 4 * grid[reign[0]]
+    ]
     return [
         (float(grid[place]), float(np.exp(times[who, place])), names[before], names[who])
         for (_, before), (place, who) in pairwise(lasting)
@@ -168,16 +210,25 @@ def _claim(curves, takeovers, at):
         times = {name: _time_at(curve, at) for name, curve in curves.items()}
         fastest, *others = sorted(times, key=times.get)
         slower = f", {others[0]} {time_in_words(times[others[0]])}" if others else ""
-        return f"At {size_in_words(at)} {fastest} is the fastest: {time_in_words(times[fastest])}{slower}"
+        return (
+            f"At {size_in_words(at)} {fastest} is the fastest: "
+            f"{time_in_words(times[fastest])}{slower}"
+        )
     if takeovers:
         (up_to, _, before, _), (since, _, _, after) = takeovers[0], takeovers[-1]
-        return f"{before} is the fastest up to {size_in_words(up_to)}, {after} from {size_in_words(since)} on"
+        return (
+            f"{before} is the fastest up to {size_in_words(up_to)}, {after} from "
+            f"{size_in_words(since)} on"
+        )
     if len(curves) == 1:
         return f"{next(iter(curves))}: time against size"
     sizes = sorted({size for x, _ in curves.values() for size in x})
     won = [min(curves, key=lambda name: _time_at(curves[name], size)) for size in sizes]
     fastest = max(curves, key=won.count)
-    return f"{fastest} is the fastest at {'every size' if won.count(fastest) == len(sizes) else 'most sizes'}"
+    return (
+        f"{fastest} is the fastest at "
+        f"{'every size' if won.count(fastest) == len(sizes) else 'most sizes'}"
+    )
 
 
 def _time_at(curve, size):

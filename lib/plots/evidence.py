@@ -1,4 +1,5 @@
-"""What a job held at each step, beside one process: a box per rank, dark where it held something else.
+"""What a job held at each step, beside one process: a box per rank, dark where it held something
+else.
 
                  step 0      step 1      step 2
 input: tokens    . . . .     . . . .     . . . .        .  as in one process
@@ -20,13 +21,14 @@ GAP = 1.0  # between two steps, in places
 def evidence(off, framed=False):
     """A row for each quantity, and in it a box for each step and rank.
 
-    off: {(kind, what): [[is rank 0's another, ...] of step 0, ...]}, None where a rank has no such thing; in the order
-    of a step. framed: show what is off first.
+    off: {(kind, what): [[is rank 0's another, ...] of step 0, ...]}, None where a rank has no such
+    thing; in the order of a step. framed: show what is off first.
     Raises ValueError for no step, more than 12, or quantities of unequally many steps or ranks.
     """
     shapes = {tuple(len(step) for step in steps) for steps in off.values()}
     if len(shapes) != 1 or not 1 <= len(next(iter(shapes))) <= 12 or not all(next(iter(shapes))):
-        raise ValueError(f"{len(off)} quantities of steps with {sorted(shapes)} ranks: give 1 to 12 steps, as many "
+        raise ValueError(f"{len(off)} quantities of steps with {sorted(shapes)} ranks: give 1 to "
+                         f"12 steps, as many "
                          "ranks in each")  # fmt: skip
     ((N, *others),) = shapes
     steps, names = 1 + len(others), [": ".join(name) for name in off]
@@ -42,29 +44,54 @@ def evidence(off, framed=False):
         step, kind = first
         rows = [row for row, (k, _) in enumerate(off) if k == kind]
         corner = (step * (N + GAP) - 0.25, rows[0] - 0.12)
-        axes.add_patch(Rectangle(corner, N + 0.3, len(rows) + 0.04, fill=False, ec=INK, lw=1.8, zorder=5))
+        axes.add_patch(
+            Rectangle(corner, N + 0.3, len(rows) + 0.04, fill=False, ec=INK, lw=1.8, zorder=5)
+        )
     for step in range(steps):
         for rank in range(N):
-            axes.text(step * (N + GAP) + rank + BOX / 2, -0.25, str(rank), ha="center", va="bottom", size=8,
+            axes.text(step * (N + GAP) + rank + BOX / 2, -0.25, str(rank), ha="center", va="bottom",
+                size=8,
                       color=readable(rank_color(rank)), weight="bold")  # fmt: skip
-        axes.text(step * (N + GAP) + N / 2 - 0.1, -1.15, f"step {step}", ha="center", va="bottom", size=10)
+        axes.text(
+            step * (N + GAP) + N / 2 - 0.1, -1.15, f"step {step}", ha="center", va="bottom", size=10
+        )
     axes.set(xlim=(-0.4, steps * (N + GAP) - GAP + 0.3), ylim=(len(off) + 0.2, -2.1))
     axes.set_xticks([])
     axes.set_yticks([row + BOX / 2 for row in range(len(off))], names)
     axes.tick_params(length=0, labelsize=9)
     axes.spines[:].set_visible(False)
-    boxes = [is_off for of_steps in off.values() for ranks in of_steps for is_off in ranks if is_off is not None]
+    boxes = [
+        is_off
+        for of_steps in off.values()
+        for ranks in of_steps
+        for is_off in ranks
+        if is_off is not None
+    ]
     claim = f"{sum(boxes)} of {len(boxes)} numbers are not as in one process"
     if first:
         claim = f"First of all, the {first[1]} of step {first[0]} is not as in one process"
-    look = "A box is what a rank held: red where one process has another number. No box: the rank has no such thing."
+    look = (
+        "A box is what a rank held: red where one process has another number. No box: the rank has "
+        "no such thing."
+    )
     look += " Framed: the earliest evidence." * bool(first)
-    return figure, claim, look, f"What {N} ranks held in {steps} steps, beside one process.", _in_words(off)
+    return (
+        figure,
+        claim,
+        look,
+        f"What {N} ranks held in {steps} steps, beside one process.",
+        _in_words(off),
+    )
 
 
 def _first(off, steps):
     """(step, kind) of what is off first, or None."""
-    found = ((step, kind) for step in range(steps) for (kind, _), of_steps in off.items() if any(of_steps[step]))
+    found = (
+        (step, kind)
+        for step in range(steps)
+        for (kind, _), of_steps in off.items()
+        if any(of_steps[step])
+    )
     return next(found, None)
 
 
@@ -72,6 +99,10 @@ def _in_words(off):
     which = lambda ranks: ", ".join(str(rank) for rank, is_off in enumerate(ranks) if is_off)
     told = []
     for name, of_steps in off.items():
-        if wrong := [f"step {step} on ranks {which(ranks)}" for step, ranks in enumerate(of_steps) if any(ranks)]:
+        if wrong := [
+            f"step {step} on ranks {which(ranks)}"
+            for step, ranks in enumerate(of_steps)
+            if any(ranks)
+        ]:
             told.append(f"{': '.join(name)} is off in {'; '.join(wrong)}.")
     return " ".join(told)

@@ -1,10 +1,11 @@
 """Load of each expert over training: with nothing to balance them, a few experts get all tokens.
 
-1 +----------------+      +----------------+
-  |  0    _________|      |  0             |       a band: an expert's share of the tokens, from top to bottom
-  |  1 __/         |      |- - - - - - - - |       dashed: where the bands would part at 1/E each
-  |  2/   0        |      |  1             |       hatched: what is over an expert's capacity
-0 +----------------+      +----------------+
+1 +----------------+  +----------------+
+  |  0    _________|  |  0             |  a band: an expert's share of the tokens, from top to
+                                          bottom
+  |  1 __/         |  |- - - - - - - - |  dashed: where the bands would part at 1/E each
+  |  2/   0        |  |  1             |  hatched: what is over an expert's capacity
+0 +----------------+  +----------------+
 """
 
 import numpy as np
@@ -19,23 +20,28 @@ ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # a dark line is seen on 
 
 @drawing
 def expert_load(loads, titles, capacity=None, every=1):
-    """A panel per run: the experts' shares of the tokens as bands on each other, over the steps of training.
+    """A panel per run: the experts' shares of the tokens as bands on each other, over the steps of
+    training.
 
-    loads: [(steps, E), ...], 1 or 2, tokens or shares of them; each step's are divided by their sum. E: 2 to 16.
-    titles: one per panel, such as ["no balancing", "auxiliary loss"]. capacity: a factor; what an expert has over
-    capacity / E is hatched. every: how many steps a row of loads adds up.
-    Raises ValueError for another number of panels or experts, or loads that are below 0 or none at all.
+    loads: [(steps, E), ...], 1 or 2, tokens or shares of them; each step's are divided by their
+    sum. E: 2 to 16. titles: one per panel, such as ["no balancing", "auxiliary loss"]. capacity: a
+    factor; what an expert has over capacity / E is hatched. every: how many steps a row of loads
+    adds up.
+    Raises ValueError for another number of panels or experts, or loads that are below 0 or none at
+    all.
     """
     loads = [np.asarray(load, dtype=float) for load in loads]
     shapes = [load.shape for load in loads]
     if not 1 <= len(loads) <= 2 or len(titles) != len(loads) or not all(
         len(shape) == 2 and shape[0] >= 2 and 2 <= shape[1] <= 16 for shape in shapes
     ):  # fmt: skip
-        raise ValueError(f"loads {shapes}, titles {', '.join(titles)}: give 1 or 2 of (steps, experts), 2 steps or "
+        raise ValueError(f"loads {shapes}, titles {', '.join(titles)}: give 1 or 2 of (steps, "
+                         f"experts), 2 steps or "
                          "more and 2 to 16 experts, and a title each")  # fmt: skip
     for name, load in zip(titles, loads, strict=True):
         if (load < 0).any() or not (load.sum(1) > 0).all():
-            raise ValueError(f"{name}: from {load.min():g}, in all from {load.sum(1).min():g} a step; a load is 0 or "
+            raise ValueError(f"{name}: from {load.min():g}, in all from {load.sum(1).min():g} a "
+                             f"step; a load is 0 or "
                              "more, and a step has tokens")  # fmt: skip
     shares = [load / load.sum(1, keepdims=True) for load in loads]
     figure, panels = page(3.8, columns=len(loads), sharey=True)
@@ -49,13 +55,22 @@ def expert_load(loads, titles, capacity=None, every=1):
         heading(axes, f"{name}: {over or busiest}")
     panels[0].set_ylabel("share of the tokens")
     E = shares[0].shape[1]
-    ends = [f"{share[-1].max():.0%}{' of the tokens' * (i == 0)} ({titles[i]})" for i, share in enumerate(shares)]
+    ends = [
+        f"{share[-1].max():.0%}{' of the tokens' * (i == 0)} ({titles[i]})"
+        for i, share in enumerate(shares)
+    ]
     claim = f"The busiest of {E} experts ends with {', '.join(ends)}"
-    hatched = "" if capacity is None else f" Hatched: over {capacity:g} times that, an expert's capacity."
+    hatched = (
+        "" if capacity is None else f" Hatched: over {capacity:g} times that, an expert's capacity."
+    )
     listed = lambda share: ", ".join(f"{s:.0%}" for s in share)
     words = lambda _, share: (
         f"at first {listed(share[0])}; at last {listed(share[-1])}"
-        + ("" if capacity is None else f"; over capacity {_over(share, capacity):.1%} of all steps' tokens")
+        + (
+            ""
+            if capacity is None
+            else f"; over capacity {_over(share, capacity):.1%} of all steps' tokens"
+        )
     )
     return (
         figure, claim, f"A band: an expert. Dashed: where they would part with 1/E each.{hatched}",
@@ -65,7 +80,8 @@ def expert_load(loads, titles, capacity=None, every=1):
 
 
 def _bands(axes, x, share, capacity):
-    """A band per expert, hatched over its capacity, and dashed where the bands would part at 1/E each."""
+    """A band per expert, hatched over its capacity, and dashed where the bands
+    would part at 1/E each."""
     steps, E = share.shape
     edges = np.hstack([np.zeros((steps, 1)), share.cumsum(1)])
     for e in range(E):
@@ -73,16 +89,21 @@ def _bands(axes, x, share, capacity):
         axes.fill_between(x, low, high, color=color, lw=0, zorder=1)
         if capacity is not None:
             fits = np.minimum(high, low + capacity / E)
-            axes.fill_between(x, fits, high, where=high > fits, fc="none", ec=PAPER, hatch="/////", lw=0, zorder=2)
+            axes.fill_between(
+                x, fits, high, where=high > fits, fc="none", ec=PAPER, hatch="/////", lw=0, zorder=2
+            )
         axes.plot(x, high, color=PAPER, lw=0.8, zorder=3)
         if share[-1, e] > 0.05:
-            axes.annotate(str(e), (0.985, (low[-1] + high[-1]) / 2), xycoords=("axes fraction", "data"), size=9,
-                          ha="right", va="center_baseline", zorder=6, weight="bold", color=on_color(color),
+            axes.annotate(str(e), (0.985, (low[-1] + high[-1]) / 2),
+                xycoords=("axes fraction", "data"), size=9,
+                          ha="right", va="center_baseline", zorder=6, weight="bold",
+                          color=on_color(color),
                           bbox=paper(0.1, color))  # fmt: skip
     for e in range(1, E):
         axes.axhline(e / E, color=INK, ls=DASHED, lw=1.1, zorder=5, path_effects=[ON_DARK])
 
 
 def _over(share, capacity):
-    """The share of all tokens over the experts' capacity, the mean of the steps. share: (steps, E)."""
+    """The share of all tokens over the experts' capacity, the mean of the steps.
+    share: (steps, E)."""
     return float(np.maximum(share - capacity / share.shape[1], 0).sum(1).mean())

@@ -1,4 +1,5 @@
-"""Rows of each expert: computed, dropped, and slots computed for nothing, with a capacity and without.
+"""Rows of each expert: computed, dropped, and slots computed for nothing, with a capacity and
+without.
 
 factor 1           dropless
      x             #                # computed
@@ -18,17 +19,27 @@ DROPPED = {"fc": PAPER, "ec": ALARM, "hatch": "xxxxx"}
 
 @drawing
 def expert_slots(asked, capacities):
-    """A panel per capacity, a bar per expert: rows that it computes, rows that are dropped, slots that stay empty.
+    """A panel per capacity, a bar per expert: rows that it computes, rows that are dropped, slots
+    that stay empty.
 
-    asked: (E,) rows that each expert is asked for. capacities: {"factor 1": C, ..., "dropless": None}, 1 to 4 panels;
-    C: slots of each expert, None: as many as it is asked for.
-    Raises ValueError for another number of panels, more than 16 experts, or numbers below 0 or none at all.
+    asked: (E,) rows that each expert is asked for. capacities: {"factor 1": C, ..., "dropless":
+    None}, 1 to 4 panels; C: slots of each expert, None: as many as it is asked for.
+    Raises ValueError for another number of panels, more than 16 experts, or numbers below 0 or none
+    at all.
     """
     asked = np.asarray(asked)
     if not 1 <= len(capacities) <= 4 or asked.ndim != 1 or not 1 <= len(asked) <= 16:
-        raise ValueError(f"{len(capacities)} capacities, asked {asked.shape}: give 1 to 4, and (E,) of 1 to 16 experts")
-    if asked.min() < 0 or not asked.sum() or any(C is not None and C < 1 for C in capacities.values()):
-        raise ValueError(f"asked {asked.tolist()}, capacities {capacities}: rows are 0 or more, and there are some; "
+        raise ValueError(
+            f"{len(capacities)} capacities, asked {asked.shape}: give 1 to 4, and (E,) of 1 to 16 "
+            f"experts"
+        )
+    if (
+        asked.min() < 0
+        or not asked.sum()
+        or any(C is not None and C < 1 for C in capacities.values())
+    ):
+        raise ValueError(f"asked {asked.tolist()}, capacities {capacities}: rows are 0 or more, "
+                         f"and there are some; "
                          "slots are 1 or more, None without a capacity")  # fmt: skip
     panels_of = {name: _split(asked, C) for name, C in capacities.items()}
     top = max(int((done + lost + empty).max()) for done, lost, empty in panels_of.values())
@@ -37,7 +48,9 @@ def expert_slots(asked, capacities):
     for axes, (name, (done, lost, empty)) in zip(panels, panels_of.items(), strict=True):
         axes.bar(x, done, 0.82, color=COMPUTED, zorder=2)
         for more, look in ((empty, WAITING), (lost, DROPPED)):
-            axes.bar(x[more > 0], more[more > 0], 0.82, bottom=done[more > 0], lw=0.6, zorder=2, **look)
+            axes.bar(
+                x[more > 0], more[more > 0], 0.82, bottom=done[more > 0], lw=0.6, zorder=2, **look
+            )
         if capacities[name] is not None:
             axes.axhline(capacities[name], color=FAINT, lw=1.2, ls=DASHES, zorder=3)
         told[name] = _told(done, lost, empty)
@@ -49,13 +62,16 @@ def expert_slots(asked, capacities):
     panels[0].set_ylabel("rows")
     numbers(panels[0].yaxis, "{:,.0f}".format)
     panels[-1].set_xlabel("expert", loc="right")
-    key(panels[0], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": WAITING}, loc="upper left",
+    key(panels[0], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": WAITING},
+        loc="upper left",
         bbox_to_anchor=(0, 0), borderaxespad=1.75)  # fmt: skip
     panels[0].get_legend().set_in_layout(False)  # it lies below all panels
     hottest = asked.max() / asked.mean()
     of_each = "; ".join(f"{name}, {words}" for name, words in told.items())
     return (
-        figure, f"Slots drop rows or stay empty; without them the hottest expert has {hottest:.1f} times the mean",
+        figure,
+        f"Slots drop rows or stay empty; without them the hottest expert has {hottest:.1f} times "
+        f"the mean",
         "A bar: an expert. Dashed: its slots, C. Dropped: of the rows. Empty: of what is computed.",
         "Bars of the rows of each expert, a panel per capacity.",
         f"The hottest expert is asked for {hottest:.1f} times the mean: {of_each}. Asked for: "
@@ -72,4 +88,7 @@ def _split(asked, C):
 
 
 def _told(done, lost, empty):
-    return f"{lost.sum() / (done + lost).sum():.0%} dropped, {empty.sum() / (done + empty).sum():.0%} empty"
+    return (
+        f"{lost.sum() / (done + lost).sum():.0%} dropped, {empty.sum() / (done + empty).sum():.0%} "
+        f"empty"
+    )

@@ -1,6 +1,8 @@
-"""A schedule on the clock: a lane per rank, a box per action, and how much of the time the rank stands idle.
+"""A schedule on the clock: a lane per rank, a box per action, and how much of the time the rank
+stands idle.
 
-    rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    43%  4       idle, and the most that is kept at a time
+    rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    43%  4  idle, and the most that is kept at
+                                                                 a time
     rank 1  :::[0][1][2][3]:::[ 0 ][ 1 ][ 2 ][ 3 ]:::    43%  4
                                                     all  43%
 
@@ -18,10 +20,12 @@ ORDINALS = ("first", "second", "third", "fourth")
 
 @drawing
 def gantt(timed, unit=None, title=None):
-    """One schedule: at the right each rank's share of idle time, and the most micro-batches x stages that it keeps.
+    """One schedule: at the right each rank's share of idle time, and the most micro-batches x
+    stages that it keeps.
 
     timed: a Simulation, or the Bars of all ranks as `record` got them.
-    unit: what 1 on the clock is, such as "forwards"; "s" is drawn in ms. Bars are in seconds, unless said.
+    unit: what 1 on the clock is, such as "forwards"; "s" is drawn in ms. Bars are in seconds,
+    unless said.
     """
     timed, unit = on_clock(timed, unit)
     p, n_stages, makespan = len(timed.schedule), count_stages(timed.schedule), timed.makespan
@@ -38,13 +42,16 @@ def gantt(timed, unit=None, title=None):
         for rank, value in enumerate(values):
             at_edge(axes, rank, f"{value}", x, ha="right")
     below = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
-    axes.annotate(f"{timed.bubble:.0%}", (1.075, 0), xytext=(0, -2), ha="right", weight="bold", **below)
+    axes.annotate(
+        f"{timed.bubble:.0%}", (1.075, 0), xytext=(0, -2), ha="right", weight="bold", **below
+    )
     axes.annotate("of all", (1.085, 0), xytext=(0, -2), ha="left", color=FAINT, **below)
     draw_key(axes, {bar.action.kind for bar in timed.bars}, unit)
     claim = f"{timed.bubble:.0%} of all ranks' time is idle, in {amount(makespan)} {unit}"
     return (
-        figure, claim, f"In a box: its micro-batch.{_shades(n_stages // p)} Keeps: most micro-batches"
-        f"{' x stages' * (n_stages > p)} whose backward is not done.",
+        figure, claim,
+        f"In a box: its micro-batch.{_shades(n_stages // p)} Keeps: most "
+        f"micro-batches{' x stages' * (n_stages > p)} whose backward is not done.",
         f"Gantt chart of a schedule on {p} ranks.{f' {title}.' if title else ''}", _of_ranks(timed),
     )  # fmt: skip
 
@@ -53,23 +60,27 @@ def gantt(timed, unit=None, title=None):
 def gantts(schedules, unit=None):
     """Several schedules below each other on one time axis, each with its makespan and its bubble.
 
-    schedules: {"GPipe": Simulation, "1F1B": Simulation, ...}, or Bars in place of a Simulation; 1 to 5 of them.
-    unit: as for `gantt`. The figure is taller than others where lanes would become too thin to read.
-    Raises ValueError for another number of schedules, or for some in seconds and some not.
+    schedules: {"GPipe": Simulation, "1F1B": Simulation, ...}, or Bars in place of a Simulation; 1
+    to 5 of them. unit: as for `gantt`. The figure is taller than others where lanes would become
+    too thin to read. Raises ValueError for another number of schedules, or for some in seconds and
+    some not.
     """
     if not 1 <= len(schedules) <= 5:
         raise ValueError(f"{len(schedules)} schedules: 1 to 5 can be seen at once")
     on_clocks = {name: on_clock(timed, unit) for name, timed in schedules.items()}
     units = {name: unit for name, (_, unit) in on_clocks.items()}
     if len(set(units.values())) > 1:
-        raise ValueError(f"units {units}: they share one time axis, so say one unit for all, unit='s'")
+        raise ValueError(
+            f"units {units}: they share one time axis, so say one unit for all, unit='s'"
+        )
     timed = {name: each for name, (each, _) in on_clocks.items()}
     unit = units[next(iter(units))]
     ranks = [len(each.schedule) for each in timed.values()]
     longest = max(each.makespan for each in timed.values())
     lane = max(0.13, min(0.25, (2.8 - 0.3 * len(timed)) / sum(ranks)))  # inches
 
-    figure, panels = page(1.2 + 0.3 * len(timed) + lane * sum(ranks), rows=len(timed), most=9.0, sharex=True,
+    figure, panels = page(1.2 + 0.3 * len(timed) + lane * sum(ranks), rows=len(timed), most=9.0,
+    sharex=True,
                           gridspec_kw={"height_ratios": ranks})  # fmt: skip
     for axes, (name, each), p in zip(panels, timed.items(), ranks, strict=True):
         draw_lanes(axes, p, each.makespan)
@@ -82,29 +93,35 @@ def gantts(schedules, unit=None):
     draw_key(panels[-1], {bar.action.kind for each in timed.values() for bar in each.bars}, unit)
     claim = _claim(timed, unit)
     most = max(count_stages(each.schedule) // len(each.schedule) for each in timed.values())
-    words = " ".join(f"{name}: {amount(each.makespan)} {unit}. {_of_ranks(each)}" for name, each in timed.items())
+    words = " ".join(
+        f"{name}: {amount(each.makespan)} {unit}. {_of_ranks(each)}" for name, each in timed.items()
+    )
     look = f"One time axis for all. In a box: its micro-batch.{_shades(most)}"
     return figure, claim, look, f"Gantt charts of {len(timed)} schedules on one time axis.", words
 
 
 @drawing
 def simulated_and_measured(simulation, bars):
-    """The same schedule twice on one axis, two thin lanes per rank, and by how much the simulation is off.
+    """The same schedule twice on one axis, two thin lanes per rank, and by how much the simulation
+    is off.
 
     rank 0   ' 0 '' 1 '' 2 '      ' 0 '' 1 '        above, dashed: the simulation
              [ 0 ][ 1 ][ 2  ]     [  0 ][ 1  ]      below, filled: the ranks
 
-    simulation: a Simulation with times in seconds. bars: the Bars of all ranks, in seconds, as `record` got them.
-    Each begins at 0 with its first action.
+    simulation: a Simulation with times in seconds. bars: the Bars of all ranks, in seconds, as
+    `record` got them. Each begins at 0 with its first action.
     Raises ValueError if a rank did other actions than the simulation's, or in another order.
     """
     (simulated, _), (measured, _) = on_clock(simulation, "s"), on_clock(bars, "s")
     p, n_stages = len(simulated.schedule), count_stages(simulated.schedule)
     if len(measured.schedule) != p:
-        raise ValueError(f"{len(measured.schedule)} ranks measured, {p} simulated: draw the same schedule")
+        raise ValueError(
+            f"{len(measured.schedule)} ranks measured, {p} simulated: draw the same schedule"
+        )
     for rank, (said, did) in enumerate(zip(simulated.schedule, measured.schedule, strict=True)):
         if list(said) != list(did):
-            raise ValueError(f"rank {rank} measured {' '.join(map(str, did))}, simulated {' '.join(map(str, said))}: "
+            raise ValueError(f"rank {rank} measured {' '.join(map(str, did))}, simulated "
+                             f"{' '.join(map(str, said))}: "
                              "draw the same schedule")  # fmt: skip
     off = measured.makespan / simulated.makespan - 1
     longest = max(simulated.makespan, measured.makespan)
@@ -114,7 +131,10 @@ def simulated_and_measured(simulation, bars):
     inches = 7.0 / longest, (figure.get_figheight() - 1.5) / p
     draw_boxes(axes, simulated.bars, p, n_stages, inches, low=-0.38, high=-0.03, dashed=True)
     draw_boxes(axes, measured.bars, p, n_stages, inches, low=0.0, high=0.38)
-    ends = {"simulated": (simulated.makespan, (0, (4, 2)), 10.5), "measured": (measured.makespan, "-", 0)}
+    ends = {
+        "simulated": (simulated.makespan, (0, (4, 2)), 10.5),
+        "measured": (measured.makespan, "-", 0),
+    }
     for name, (end, dashes, up) in ends.items():
         axes.axvline(end, color=INK, lw=1.4, ls=dashes, zorder=3)
         text = f"{name} {amount(end)} ms" + f", {off:+.1%}" * (name == "measured")
@@ -131,21 +151,31 @@ def simulated_and_measured(simulation, bars):
         for r, (s, m) in enumerate(zip(simulated.bubbles, measured.bubbles, strict=True))
     )
     return (
-        figure, claim, "Dashed: simulated. Filled: measured; in a box: its micro-batch. Upright: the ends.",
+        figure, claim,
+        "Dashed: simulated. Filled: measured; in a box: its micro-batch. Upright: the ends.",
         f"Gantt chart of a schedule on {p} ranks, simulated and measured.",
         f"Bubble {simulated.bubble:.1%} simulated, {measured.bubble:.1%} measured: {each}.",
     )  # fmt: skip
 
 
 def _claim(timed, unit):
-    (slow, slowest), (fast, fastest) = (pick(timed.items(), key=lambda item: item[1].makespan) for pick in (max, min))
+    (slow, slowest), (fast, fastest) = (
+        pick(timed.items(), key=lambda item: item[1].makespan) for pick in (max, min)
+    )
     if slowest.makespan == fastest.makespan:
         return f"All take {amount(fastest.makespan)} {unit}"
-    return f"From {amount(slowest.makespan)} {unit} with {slow} to {amount(fastest.makespan)} with {fast}"
+    return (
+        f"From {amount(slowest.makespan)} {unit} with {slow} to {amount(fastest.makespan)} with "
+        f"{fast}"
+    )
 
 
 def _shades(v):
-    return f" Lighter: the rank's {' and '.join(ORDINALS[1:v])} stage{'s' * (v > 2)}." if 1 < v <= 4 else ""
+    return (
+        f" Lighter: the rank's {' and '.join(ORDINALS[1:v])} stage{'s' * (v > 2)}."
+        if 1 < v <= 4
+        else ""
+    )
 
 
 def _of_ranks(timed):

@@ -1,8 +1,8 @@
 r"""What each rank keeps for its backwards, over time: the reason for 1F1B.
 
-        GPipe                      1F1B
-rank 0     __/^^^^\__  8             /^^^^^^^\  4          micro-batches with F done and B (or I) not
-rank 3      _/^^\_     8             /\/\/\/\   1
+        GPipe                     1F1B
+rank 0     __/^^^^\__  8            /^^^^^^^\  4          micro-batches with F done and B (or I) not
+rank 3      _/^^\_     8            /\/\/\/\   1
 """
 
 from itertools import accumulate
@@ -17,8 +17,9 @@ from lib.plots.style import INK, drawing, rank_color, readable
 def kept_over_time(schedules, limits=None, unit=None):
     """A column per schedule, a row per rank: the live micro-batches x stages, as steps over time.
 
-    schedules: {"GPipe": Simulation, "1F1B": Simulation}, or Bars in place of a Simulation; 1 to 3, of the same p, at
-        most 6. What waits between I and W (ZB-H1) is not among it: that is less, see `lib.pipeline.kept`.
+    schedules: {"GPipe": Simulation, "1F1B": Simulation}, or Bars in place of a Simulation; 1 to 3,
+        of the same p, at most 6. What waits between I and W (ZB-H1) is not among it: that is less,
+        see `lib.pipeline.kept`.
     limits: {"1F1B": [min(m, p - i) for i in range(p)]}: what theory allows each rank, dashed.
     Raises ValueError for another number of schedules, for ranks that differ, or a limit missing.
     """
@@ -26,15 +27,23 @@ def kept_over_time(schedules, limits=None, unit=None):
     ranks = {name: len(timed.schedule) for name, (timed, _) in on_clocks.items()}
     limits = limits or {}
     if not 1 <= len(schedules) <= 3 or len(set(ranks.values())) > 1 or max(ranks.values()) > 6:
-        raise ValueError(f"ranks {ranks}: give 1 to 3 schedules, all of as many ranks, at most 6 to be read")
+        raise ValueError(
+            f"ranks {ranks}: give 1 to 3 schedules, all of as many ranks, at most 6 to be read"
+        )
     p = next(iter(ranks.values()))
     wrong = next((name for name in limits if len(limits[name]) != p or name not in schedules), None)
     if wrong is not None:
         raise ValueError(
-            f"{wrong}: {len(limits[wrong])} limits, schedules {', '.join(schedules)}: give one for each of {p} ranks"
+            f"{wrong}: {len(limits[wrong])} limits, schedules {', '.join(schedules)}: give one for "
+            f"each of {p} ranks"
         )
-    steps = {name: [live_steps(timed.bars, rank) for rank in range(p)] for name, (timed, _) in on_clocks.items()}
-    peaks = {name: [max(live for _, live in of_rank) for of_rank in steps[name]] for name in schedules}
+    steps = {
+        name: [live_steps(timed.bars, rank) for rank in range(p)]
+        for name, (timed, _) in on_clocks.items()
+    }
+    peaks = {
+        name: [max(live for _, live in of_rank) for of_rank in steps[name]] for name in schedules
+    }
     most = max(max(peak) for peak in peaks.values())
 
     figure, panels = page(1.5 + 0.62 * p, p, len(schedules), sharex=True, sharey=True)
@@ -46,12 +55,21 @@ def kept_over_time(schedules, limits=None, unit=None):
             if name in limits:
                 axes.axhline(limits[name][rank], color=INK, ls=(0, (4, 2.5)), lw=1.2, zorder=3)
             most_here = peaks[name][rank]
-            at_edge(axes, most_here, amount(most_here), 1.01, size=9.5, color=rank_color(rank), va="center")
+            at_edge(
+                axes,
+                most_here,
+                amount(most_here),
+                1.01,
+                size=9.5,
+                color=rank_color(rank),
+                va="center",
+            )
             axes.set(ylim=(0, 1.12 * most))
             axes.set_yticks([0, most], ["", amount(most)])
             grid(axes, "y")
             if column == 0:
-                axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center", color=readable(rank_color(rank)),
+                axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center",
+                    color=readable(rank_color(rank)),
                                 weight="bold")  # fmt: skip
         heading(panels[0, column], name, pad=4)
         panels[-1, column].set_xlabel(f"time ({unit_name})", loc="left")
@@ -60,9 +78,12 @@ def kept_over_time(schedules, limits=None, unit=None):
     several = any(1 + bar.action.stage > p for timed, _ in on_clocks.values() for bar in timed.bars)
     what = "micro-batches" + " x stages" * several
     claim = "; ".join(f"{name}: at most {amount(max(peaks[name]))} {what}" for name in schedules)
-    allowed = {name: f"; limits {', '.join(map(amount, of_ranks))}" for name, of_ranks in limits.items()}
+    allowed = {
+        name: f"; limits {', '.join(map(amount, of_ranks))}" for name, of_ranks in limits.items()
+    }
     words = lambda name, peak: (
-        ", ".join(f"rank {r} at most {amount(n)}" for r, n in enumerate(peak)) + allowed.get(name, "")
+        ", ".join(f"rank {r} at most {amount(n)}" for r, n in enumerate(peak))
+        + allowed.get(name, "")
     )
     return (
         figure, claim, f"{capital(what)} that each rank keeps, from forward to backward."
@@ -72,7 +93,10 @@ def kept_over_time(schedules, limits=None, unit=None):
 
 
 def live_steps(bars, rank):
-    """[(time, live from then on), ...] of one rank: one more at the end of an F, one less at the end of a B or I."""
-    ends = sorted((bar.end, {"F": 1, "W": 0}.get(bar.action.kind, -1)) for bar in bars if bar.rank == rank)
+    """[(time, live from then on), ...] of one rank: one more at the end of an F, one less at the
+    end of a B or I."""
+    ends = sorted(
+        (bar.end, {"F": 1, "W": 0}.get(bar.action.kind, -1)) for bar in bars if bar.rank == rank
+    )
     times = [0, *(end for end, _ in ends)]
     return list(zip(times, accumulate([0, *(change for _, change in ends)]), strict=True))

@@ -11,17 +11,21 @@ def scale(largest, unit):
     """A factor and a name that bring `largest` below 1,000: 4,200,000 bytes -> (1e6, "MB")."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if largest >= 10 * factor or (largest >= factor and factor > 1e3):
-            return factor, f"{prefix}B" if unit == "bytes" else f"{prefix} {unit}".replace("k ", "thousand ")
+            return factor, f"{prefix}B" if unit == "bytes" else f"{prefix} {unit}".replace(
+                "k ", "thousand "
+            )
     return 1.0, unit
 
 
 def clock(longest):
-    """A factor for seconds and its unit: (1e3, "ms") where `longest` is below a second, else (1, "s")."""
+    """A factor for seconds and its unit: (1e3, "ms") where `longest` is below a second,
+    else (1, "s")."""
     return (1e3, "ms") if longest < 1 else (1.0, "s")
 
 
 def short(value):
-    """Three digits, no trailing zeros, and all digits before the point: 12.345 -> "12.3", 1500.0 -> "1,500"."""
+    """Three digits, no trailing zeros, and all digits before the point: 12.345 -> "12.3",
+    1500.0 -> "1,500"."""
     if value == round(value) or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -33,7 +37,8 @@ def amount(value, digits=3):
 
 
 def in_unit(value, units, digits=2):
-    """`value` in the largest of the units that it reaches when rounded: 0.00123 -> "1.2 ms". units: {name: factor}."""
+    """`value` in the largest of the units that it reaches when rounded: 0.00123 -> "1.2 ms". units:
+    {name: factor}."""
     reached = [unit for unit in units if abs(value) >= (1 - 0.5 * 10**-digits) * units[unit]]
     unit = max(reached, key=units.get) if reached else min(units, key=units.get)
     return f"{amount(value / units[unit], digits)} {unit}".strip()
@@ -50,19 +55,24 @@ def time_in_words(seconds, digits=2):
 
 
 def capital(claim):
-    """A claim as a title begins: with a capital letter, but for a name with a digit or an underscore, such as fp16."""
+    """A claim as a title begins: with a capital letter, but for a name with a digit or an
+    underscore, such as fp16."""
     is_name = any(letter.isdigit() or letter == "_" for letter in claim.split(" ")[0])
     return claim if is_name else claim[0].upper() + claim[1:]
 
 
 def few(n, most=8):
-    """At most so many of the places 0 .. n-1, the first and the last included: what a sentence can hold."""
+    """At most so many of the places 0 .. n-1, the first and the last included: what a
+    sentence can hold."""
     return sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
 
 
 def lines_in_words(measured, predicted):
-    """What the lines of two sets of curves mean, to begin a sentence with; a set that is empty is left out."""
-    return capital("; ".join(["solid: measured"] * bool(measured) + ["dashed: predicted"] * bool(predicted)))
+    """What the lines of two sets of curves mean, to begin a sentence with; a set that is
+    empty is left out."""
+    return capital(
+        "; ".join(["solid: measured"] * bool(measured) + ["dashed: predicted"] * bool(predicted))
+    )
 
 
 def each(of, words=lambda name, value: value):
@@ -76,8 +86,13 @@ def listed(names):
 
 
 def in_sentences(curves, words):
-    """A sentence per curve. curves: {"measured": {"ring": curve, ...}, ...}; words: a curve as text."""
-    return " ".join(f"{name}, {how}: {words(curve)}." for how, some in curves.items() for name, curve in some.items())
+    """A sentence per curve. curves: {"measured": {"ring": curve, ...}, ...}; words:
+    a curve as text."""
+    return " ".join(
+        f"{name}, {how}: {words(curve)}."
+        for how, some in curves.items()
+        for name, curve in some.items()
+    )
 
 
 def spread(places, gap):

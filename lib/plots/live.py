@@ -1,4 +1,5 @@
-"""Live bytes of model state along a training step, a line per stage of ZeRO: where the peak is, and what remains."""
+"""Live bytes of model state along a training step, a line per stage of ZeRO: where the peak
+is, and what remains."""
 
 from itertools import groupby
 
@@ -11,14 +12,20 @@ from lib.plots.style import FAINT, RANK_COLORS, drawing
 def memory_over_a_step(live):
     """A line per stage: bytes after each event of a step, and at the right the most of them.
 
-    live: {"ZeRO-1": [("forward 0", bytes), ("forward 1", bytes), ..., ("backward 0", bytes), ("step", bytes)], ...};
-    1 to 8 stages of the same events. Neighbours that begin with the same word stand above that word.
-    Raises ValueError for another number of stages, or events that differ, or fewer than 2.
+    live: {"ZeRO-1": [("forward 0", bytes), ("forward 1", bytes), ..., ("backward 0", bytes),
+    ("step", bytes)], ...}; 1 to 8 stages of the same events. Neighbours that begin with the same
+    word stand above that word. Raises ValueError for another number of stages, or events that
+    differ, or fewer than 2.
     """
     labels = {name: [label for label, _ in events] for name, events in live.items()}
-    if not 1 <= len(live) <= 8 or len(set(map(tuple, labels.values()))) != 1 or len(next(iter(labels.values()))) < 2:
+    if (
+        not 1 <= len(live) <= 8
+        or len(set(map(tuple, labels.values()))) != 1
+        or len(next(iter(labels.values()))) < 2
+    ):
         raise ValueError(
-            f"{ {name: len(of) for name, of in labels.items()} } events: give 1 to 8 stages, all of the same 2 or more"
+            f"{ {name: len(of) for name, of in labels.items()} } events: give 1 to 8 stages, all "
+            f"of the same 2 or more"
         )
     at = next(iter(labels.values()))
     peak = {name: max(n for _, n in events) for name, events in live.items()}
@@ -27,7 +34,8 @@ def memory_over_a_step(live):
     for i, events in enumerate(live.values()):
         heights = [n / factor for _, n in events]
         # From broad to narrow, so that equal lines are all seen.
-        axes.plot(range(len(at)), heights, color=RANK_COLORS[i], marker="o", ms=4, lw=max(1.4, 4.4 - i), zorder=3 + i,
+        axes.plot(range(len(at)), heights, color=RANK_COLORS[i], marker="o", ms=4,
+            lw=max(1.4, 4.4 - i), zorder=3 + i,
                   clip_on=False)  # fmt: skip
     top = 1.06 * max(peak.values()) / factor
     axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live model state ({unit})")
@@ -42,9 +50,17 @@ def memory_over_a_step(live):
     in_words = lambda name: f"{name} at most {amount(peak[name] / factor)} {unit}"
     when = at[max(range(len(at)), key=lambda i: live[least][i][1])]
     claim = f"{in_words(least)}, after {when}" + f"; {in_words(largest)}" * (largest != least)
-    words = lambda _, events: ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}"
+    words = lambda _, events: (
+        ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}"
+    )
     what = "Line chart of live bytes of model state along the events of a training step."
-    return figure, claim, "Bytes that are live on one rank after each event of a step.", what, each(live, words)
+    return (
+        figure,
+        claim,
+        "Bytes that are live on one rank after each event of a step.",
+        what,
+        each(live, words),
+    )
 
 
 def _apart(places, gap):
@@ -54,17 +70,23 @@ def _apart(places, gap):
 
 
 def _events(axes, at):
-    """Below the axis: what follows an event's first word; below that the word, once for neighbours that share it."""
+    """Below the axis: what follows an event's first word; below that the word, once for neighbours
+    that share it."""
     words = [label.split(" ", 1) for label in at]
     axes.set_xticks(range(len(at)), [rest[0] if rest else "" for _, *rest in words])
     axes.tick_params(axis="x", length=3)
-    alone = 0  # events of one word so far: every other one stands higher, so that neighbours keep apart
+    alone = (
+        0  # events of one word so far: every other one stands higher, so that neighbours keep apart
+    )
     for word, group in groupby(range(len(at)), key=lambda i: words[i][0]):
         places = list(group)
         higher = len(words[places[0]]) == 1 and alone % 2 == 1
         alone += len(words[places[0]]) == 1
-        axes.annotate(word, (sum(places) / len(places), 0), xycoords=("data", "axes fraction"), ha="center",
-                      xytext=(0, -15 if higher else -29), textcoords="offset points", va="baseline")  # fmt: skip
+        axes.annotate(word, (sum(places) / len(places), 0), xycoords=("data", "axes fraction"),
+            ha="center",
+                      xytext=(0, -15 if higher else -29), textcoords="offset points",
+                      va="baseline")  # fmt: skip
         if len(places) > 1:
-            axes.plot([places[0] - 0.35, places[-1] + 0.35], [-0.085] * 2, color=FAINT, lw=1.0, clip_on=False,
+            axes.plot([places[0] - 0.35, places[-1] + 0.35], [-0.085] * 2, color=FAINT, lw=1.0,
+                clip_on=False,
                       transform=axes.get_xaxis_transform())  # fmt: skip

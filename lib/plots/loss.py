@@ -10,35 +10,53 @@ from lib.plots.style import FAINT, PAPER, RANK_COLORS, drawing
 
 @drawing
 def loss_curve(steps, losses, entropy, others=None):
-    """Loss against step, beside the unigram entropy of the text, which no model without context can beat.
+    """Loss against step, beside the unigram entropy of the text, which no model without context can
+    beat.
 
     steps, losses: (n,) of the training run, nats per character. entropy: nats per character.
-    others: {"validation": (steps, losses), ...}, drawn as points on top, so that equal curves are both seen.
+    others: {"validation": (steps, losses), ...}, drawn as points on top, so that equal curves are
+    both seen.
     """
     series = {"training": (steps, losses), **(others or {})}
     _refuse(series, "steps")
     figure, axes = page(3.6)
     for i, (x, y) in enumerate(series.values()):
-        points = {"lw": 0, "marker": "o", "ms": 5.5, "mfc": PAPER, "mew": 1.8, "clip_on": False, "zorder": 3}
+        points = {
+            "lw": 0,
+            "marker": "o",
+            "ms": 5.5,
+            "mfc": PAPER,
+            "mew": 1.8,
+            "clip_on": False,
+            "zorder": 3,
+        }
         axes.plot(x, y, color=RANK_COLORS[i], **points if i else {"lw": 1.6})
     _dress(axes, series, entropy, "step", 2)
     final = float(series[list(series)[-1]][1][-1])
     under = "below" if final < entropy else "still above"
-    falls = [f"{n} falls from {y[0]:.2f} at step {x[0]} to {y[-1]:.2f} at step {x[-1]}" for n, (x, y) in series.items()]
+    falls = [
+        f"{n} falls from {y[0]:.2f} at step {x[0]} to {y[-1]:.2f} at step {x[-1]}"
+        for n, (x, y) in series.items()
+    ]
     return (
-        figure, f"The loss ends {abs(entropy - final):.2f} nats {under} the entropy of single characters",
-        "Below the dashed line the model must be using context: it knows more than how frequent each character is.",
+        figure,
+        f"The loss ends {abs(entropy - final):.2f} nats {under} the entropy of single characters",
+        "Below the dashed line the model must be using context: it knows more than how frequent "
+        "each character is.",
         "Line chart of loss against step.",
-        f"{'; '.join(falls)}. A dashed line marks the unigram entropy, {entropy:.2f} nats per character.",
+        f"{'; '.join(falls)}. A dashed line marks the unigram entropy, {entropy:.2f} nats per "
+        f"character.",
     )  # fmt: skip
 
 
 @drawing
 def loss_curves(runs, entropy=None, xlabel="step", note=""):
-    """The losses of several runs, from a broad line to a narrow one, so that equal ones are all seen.
+    """The losses of several runs, from a broad line to a narrow one, so that equal ones are all
+    seen.
 
-    runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, the first the one to compare with; losses in nats
-    per character. entropy: of the text's single characters, a dashed line. xlabel: what x counts.
+    runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, the first the one to compare
+    with; losses in nats per character. entropy: of the text's single characters, a dashed line.
+    xlabel: what x counts.
     """
     _refuse(runs, "x")
     if not 2 <= len(runs) <= len(RANK_COLORS):
@@ -48,31 +66,59 @@ def loss_curves(runs, entropy=None, xlabel="step", note=""):
     same = apart is not None and apart < 1e-3
     near = same or _some_are_near(runs)
     broad, narrow = (9 if same else 6, 1.5) if near else (1.8, 1.8)
-    for i, ((x, y), width) in enumerate(zip(runs.values(), np.linspace(broad, narrow, len(runs)), strict=True)):
+    for i, ((x, y), width) in enumerate(
+        zip(runs.values(), np.linspace(broad, narrow, len(runs)), strict=True)
+    ):
         axes.plot(x, y, color=RANK_COLORS[i], lw=width, solid_capstyle="butt", zorder=2 + i)
     _dress(axes, runs, entropy, xlabel, 3)
     final = {name: float(y[-1]) for name, (_, y) in runs.items()}
     best, worst = min(final, key=final.get), max(final, key=final.get)
     if same:
-        claim = f"{len(runs)} runs, one curve: no loss differs by more than {_exponent(apart)} of its value"
+        claim = (
+            f"{len(runs)} runs, one curve: no loss differs by more than {_exponent(apart)} of its "
+            f"value"
+        )
     else:
         claim = f"{best} ends lowest, at {final[best]:.2f}; {worst} at {final[worst]:.2f}"
-    look = "Where lines lie on each other, the first is the broadest." * near or f"Loss against {xlabel}." * (not note)
-    dashed = "" if entropy is None else f" A dashed line marks the unigram entropy, {entropy:.3f} nats per character."
-    falls = [f"{n} falls from {y[0]:.3f} at {x[0]:,} to {y[-1]:.3f} at {x[-1]:,}" for n, (x, y) in runs.items()]
-    return figure, claim, look, f"Line chart of loss against {xlabel}.", f"{'; '.join(falls)}.{dashed}"
+    look = (
+        "Where lines lie on each other, the first is the broadest." * near
+        or f"Loss against {xlabel}." * (not note)
+    )
+    dashed = (
+        ""
+        if entropy is None
+        else f" A dashed line marks the unigram entropy, {entropy:.3f} nats per character."
+    )
+    falls = [
+        f"{n} falls from {y[0]:.3f} at {x[0]:,} to {y[-1]:.3f} at {x[-1]:,}"
+        for n, (x, y) in runs.items()
+    ]
+    return (
+        figure,
+        claim,
+        look,
+        f"Line chart of loss against {xlabel}.",
+        f"{'; '.join(falls)}.{dashed}",
+    )
 
 
 def _refuse(runs, what):
     for name, (x, y) in runs.items():
         if np.ndim(x) != 1 or np.shape(x) != np.shape(y) or len(x) == 0:
-            raise ValueError(f"{name}: {what} {np.shape(x)} and losses {np.shape(y)} must be two lists of one length")
+            raise ValueError(
+                f"{name}: {what} {np.shape(x)} and losses {np.shape(y)} must be two lists of one "
+                f"length"
+            )
         if not np.isfinite(y).all():
-            raise ValueError(f"{name}: loss {np.asarray(y)[~np.isfinite(y)][0]} cannot be drawn: did the run diverge?")
+            raise ValueError(
+                f"{name}: loss {np.asarray(y)[~np.isfinite(y)][0]} cannot be drawn: did the run "
+                f"diverge?"
+            )
 
 
 def _dress(axes, runs, entropy, xlabel, digits):
-    """Limits, the names and last losses where the lines end, and the entropy, dashed, if there is one."""
+    """Limits, the names and last losses where the lines end, and the entropy,
+    dashed, if there is one."""
     ends = [(f"{name} {y[-1]:.{digits}f}", float(y[-1]), color)
             for (name, (_, y)), color in zip(runs.items(), RANK_COLORS, strict=False)]  # fmt: skip
     every = [value for _, y in runs.values() for value in y]
@@ -83,17 +129,21 @@ def _dress(axes, runs, entropy, xlabel, digits):
     low, high = min(every), max(every)
     room = 0.06 * (high - low or 1)
     axes.set(xlim=(min(x[0] for x, _ in runs.values()), max(x[-1] for x, _ in runs.values())),
-             ylim=(low - room, high + room), xlabel=xlabel, ylabel="loss (nats per character)")  # fmt: skip
+             ylim=(low - room, high + room), xlabel=xlabel,
+             ylabel="loss (nats per character)")  # fmt: skip
     named_ends(axes, ends, 0.076)
     grid(axes, "y")
 
 
 def _apart(runs):
-    """The largest difference to the first run's loss, as a share of that; None where the runs have other x."""
+    """The largest difference to the first run's loss, as a share of that; None where the
+    runs have other x."""
     (x, reference), *others = runs.values()
     if any(list(other) != list(x) for other, _ in others):
         return None
-    return max(float(np.max(np.abs(np.subtract(y, reference)) / np.abs(reference))) for _, y in others)
+    return max(
+        float(np.max(np.abs(np.subtract(y, reference)) / np.abs(reference))) for _, y in others
+    )
 
 
 def _some_are_near(runs):

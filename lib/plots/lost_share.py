@@ -1,9 +1,10 @@
-r"""The lost share of a job over the interval between its saves: formula, simulation, and what killed ranks measured.
+r"""The lost share of a job over the interval between its saves: formula, simulation, and what
+killed ranks measured.
 
 lost |  \                       _ /
-     |   \  o             _ o -            dashed: the formula        o   simulated failures
-     |     ` o _   |  _ -                  bar: measured, with the interval that so few failures leave
-     |          ` -<>-                     diamond: the least
+     |   \  o             _ o -          dashed: the formula        o   simulated failures
+     |     ` o _   |  _ -                bar: measured, with the interval that so few failures leave
+     |          ` -<>-                   diamond: the least
      +---------------------------- interval
 """
 
@@ -15,24 +16,39 @@ from lib.plots.style import INK, PAPER, RANK_COLORS, drawing
 
 LONG = TIMES | {"min": 60.0, "h": 3600.0}
 PLACES = [f * unit for unit in (1e-3, 1e-2, 0.1, 1.0) for f in (1, 2, 5)]
-PLACES += [10.0, 30.0] + [f * 60.0 for f in (1, 2, 5, 10, 20)] + [f * 3600.0 for f in (1, 2, 5, 10, 20, 50)]
+PLACES += (
+    [10.0, 30.0]
+    + [f * 60.0 for f in (1, 2, 5, 10, 20)]
+    + [f * 3600.0 for f in (1, 2, 5, 10, 20, 50)]
+)
 
 
 @drawing
 def lost_share(predicted, simulated=None, measured=None):
-    """A dashed curve per job, a diamond where it is least, dots for simulations, points with bars for measurements.
+    """A dashed curve per job, a diamond where it is least, dots for simulations, points with bars
+    for measurements.
 
-    predicted: {"16,384 GPUs": (intervals in seconds, ascending; shares from 0 to 1), ...}, 1 to 4. simulated: the same,
-    of some of them. measured: {name: [(interval, low, share, high), ...]}, low and high the ends of an interval.
-    Raises ValueError for another number of curves, other names, or shares that are none.
+    predicted: {"16,384 GPUs": (intervals in seconds, ascending; shares from 0 to 1), ...}, 1 to 4.
+    simulated: the same, of some of them. measured: {name: [(interval, low, share, high), ...]}, low
+    and high the ends of an interval. Raises ValueError for another number of curves, other names,
+    or shares that are none.
     """
     simulated, measured = simulated or {}, measured or {}
     if not 1 <= len(predicted) <= 4 or not {*simulated, *measured} <= set(predicted):
-        names = f"predicted {listed(predicted)}; simulated {listed(simulated)}; measured {listed(measured)}"
+        names = (
+            f"predicted {listed(predicted)}; simulated {listed(simulated)}; measured "
+            f"{listed(measured)}"
+        )
         raise ValueError(f"{names}: give 1 to 4 curves, and points of these")
     for name, (x, y) in [*predicted.items(), *simulated.items()]:
-        if np.shape(x) != np.shape(y) or len(x) == 0 or min(x) <= 0 or not 0 <= min(y) <= max(y) <= 1:
-            raise ValueError(f"{name}: {np.shape(x)} intervals and {np.shape(y)} shares: as many of both, intervals "
+        if (
+            np.shape(x) != np.shape(y)
+            or len(x) == 0
+            or min(x) <= 0
+            or not 0 <= min(y) <= max(y) <= 1
+        ):
+            raise ValueError(f"{name}: {np.shape(x)} intervals and {np.shape(y)} shares: as many "
+                             f"of both, intervals "
                              "above 0, shares from 0 to 1")  # fmt: skip
     color = dict(zip(predicted, RANK_COLORS, strict=False))
     points = [point for some in measured.values() for point in some]
@@ -44,7 +60,9 @@ def lost_share(predicted, simulated=None, measured=None):
     for name, (x, y) in predicted.items():
         axes.plot(x, y, color=color[name], ls=DASHED, lw=1.8, zorder=3)
     for name, (x, y) in simulated.items():
-        axes.plot(x, y, color=color[name], ls="none", marker="o", ms=5, mfc=PAPER, mew=1.5, zorder=4)
+        axes.plot(
+            x, y, color=color[name], ls="none", marker="o", ms=5, mfc=PAPER, mew=1.5, zorder=4
+        )
     best = {name: (x[i], y[i]) for name, (x, y) in predicted.items() for i in [int(np.argmin(y))]}
     for name, (x, y) in best.items():
         axes.plot([x], [y], marker="D", ms=8, mfc=PAPER, mec=color[name], mew=2, zorder=6)
@@ -52,7 +70,10 @@ def lost_share(predicted, simulated=None, measured=None):
         for x, low, share, high in some:
             axes.plot([x, x], [low, high], color=color[name], lw=2.4, zorder=5)
             axes.plot([x], [share], marker="s", ms=8, color=color[name], mec=INK, mew=1.2, zorder=7)
-    low, high = min(min(x) for x, _ in predicted.values()), max(max(x) for x, _ in predicted.values())
+    low, high = (
+        min(min(x) for x, _ in predicted.values()),
+        max(max(x) for x, _ in predicted.values()),
+    )
     axes.set(xlim=(low / 1.04, high * 1.04), ylim=(0, min(1.0, 1.12 * highest)))
     named_ends(axes, [(name, y[-1], color[name]) for name, (_, y) in predicted.items()], 0.075)
     ticks(axes.xaxis, [t for t in PLACES if low <= t <= high], lambda t: in_unit(t, LONG))
@@ -62,7 +83,9 @@ def lost_share(predicted, simulated=None, measured=None):
     told = ["Dashed: the formula, diamond where it is least."]
     told += ["Circles: simulated failures."] * bool(simulated)
     told += ["Square: measured; bar: 90 % of jobs of so few failures."] * bool(measured)
-    at = lambda curve: ", ".join(f"{curve[1][i]:.1%} at {in_unit(curve[0][i], LONG)}" for i in few(len(curve[0])))
+    at = lambda curve: ", ".join(
+        f"{curve[1][i]:.1%} at {in_unit(curve[0][i], LONG)}" for i in few(len(curve[0]))
+    )
     words = [in_sentences({"the formula": predicted, "simulated": simulated}, at)]
     words += [
         f"{name}, measured: {share:.1%} at {in_unit(x, LONG)}, interval {low:.1%} to {high:.1%}."
@@ -79,7 +102,10 @@ def _percent(share):
 
 def _least(best):
     """Where the curves are least."""
-    least = {name: f"{_percent(share)} with a save every {in_unit(x, LONG)}" for name, (x, share) in best.items()}
+    least = {
+        name: f"{_percent(share)} with a save every {in_unit(x, LONG)}"
+        for name, (x, share) in best.items()
+    }
     if len(least) == 1:
         return f"Least is lost: {', '.join(least.values())}"
     return f"Least is lost: {'; '.join(f'{text} ({name})' for name, text in least.items())}"
@@ -92,5 +118,8 @@ def _measured(measured, predicted):
         intervals, shares = predicted[name]
         for x, _, share, _ in some:
             formula = np.interp(np.log(x), np.log(intervals), shares)
-            told.append(f"{_percent(share)} with a save every {in_unit(x, LONG)} (formula {_percent(formula)})")
+            told.append(
+                f"{_percent(share)} with a save every {in_unit(x, LONG)} (formula "
+                f"{_percent(formula)})"
+            )
     return f"Lost, measured: {'; '.join(told)}" if told else ""

@@ -17,7 +17,8 @@ PART_COLOR = {
 
 
 def memory_parts(parameters, precision, activations=0.0):
-    """One bar of `walls`: bytes of each part of a model with `parameters` parameters, trained with Adam.
+    """One bar of `walls`: bytes of each part of a model with `parameters` parameters, trained with
+    Adam.
 
     precision: a key of lib.cost.state.RECIPES (else KeyError). activations: bytes.
     """
@@ -36,8 +37,8 @@ def memory_parts(parameters, precision, activations=0.0):
 def walls(models, gpus):
     """A bar per model, its parts end to end, and an upright line where each GPU's memory ends.
 
-    models: {"6.7B": {"weights": bytes, "gradients": bytes, ...}, ...}, top to bottom, as from `memory_parts`.
-    gpus: {"A100": bytes, ...}.
+    models: {"6.7B": {"weights": bytes, "gradients": bytes, ...}, ...}, top to bottom, as from
+    `memory_parts`. gpus: {"A100": bytes, ...}.
     A bar of more than four times the largest GPU runs off the page.
     Raises ValueError for a part without a colour, no model, or no GPU.
     """
@@ -45,8 +46,8 @@ def walls(models, gpus):
     unknown = [part for part in parts if part not in PART_COLOR]
     if not models or not gpus or unknown:
         raise ValueError(
-            f"{len(models)} models and {len(gpus)} GPUs, parts {', '.join(parts)}: give at least one of each, "
-            f"and parts from {', '.join(PART_COLOR)}"
+            f"{len(models)} models and {len(gpus)} GPUs, parts {', '.join(parts)}: give at least "
+            f"one of each, and parts from {', '.join(PART_COLOR)}"
         )
     order = [part for part in PART_COLOR if part in parts]
     totals = {name: sum(bar.values()) for name, bar in models.items()}
@@ -61,7 +62,9 @@ def walls(models, gpus):
         if totals[name] > end:
             parts = {part: min(bar[part], end) for part in order if part in bar}
             stack(axes, row, parts, PART_COLOR, 6.6 / end, 0.72, words=lambda _: "")
-            _run_off(axes, row, end, f"{total} in all, {_gigabytes(bar[order[0]])} GB of {order[0]}")
+            _run_off(
+                axes, row, end, f"{total} in all, {_gigabytes(bar[order[0]])} GB of {order[0]}"
+            )
         else:
             parts = {part: bar[part] for part in order if part in bar}
             stack(axes, row, parts, PART_COLOR, 6.6 / end, 0.72, words=_gigabytes, pad=0.15)
@@ -74,7 +77,9 @@ def walls(models, gpus):
     key(axes, {part: PART_COLOR[part] for part in order}, borderaxespad=3.1)
     claim = _claim(models, totals, gpus, order)
     of = lambda bar: ", ".join(f"{part} {_gigabytes(bar[part])}" for part in order if part in bar)
-    bars = "; ".join(f"{name} {_gigabytes(totals[name])} GB ({of(bar)})" for name, bar in models.items())
+    bars = "; ".join(
+        f"{name} {_gigabytes(totals[name])} GB ({of(bar)})" for name, bar in models.items()
+    )
     ends = ", ".join(f"{gpu} {_gigabytes(memory)} GB" for gpu, memory in gpus.items())
     look = f"A bar holds, from the left, {', '.join(order)}. Upright: where a GPU's memory ends."
     return figure, claim, look, "", f"Bars of memory: {bars}. GPUs: {ends}."
@@ -86,7 +91,10 @@ def _claim(models, totals, gpus, order):
     if not too_large:
         return f"All of these fit in one {gpu}"
     if len(too_large) == len(models):
-        return f"None of these fits in one {gpu}: the smallest takes {_gigabytes(min(totals.values()))} GB"
+        return (
+            f"None of these fits in one {gpu}: the smallest takes "
+            f"{_gigabytes(min(totals.values()))} GB"
+        )
     name = min(too_large, key=lambda n: totals[n])
     first = f"{_gigabytes(models[name][order[0]])} GB of {order[0]}"
     return f"{name}: {first}, but {_gigabytes(totals[name])} GB to train: too much for one {gpu}"
@@ -98,7 +106,16 @@ def _run_off(axes, row, end, text):
         x = [end * (0.955 + shift + 0.006 * (i % 2)) for i in range(7)]
         y = [row - 0.42 + 0.14 * i for i in range(7)]
         axes.plot(x, y, color=PAPER, lw=2.2, zorder=3)
-    axes.text(0.94 * end, row, text, ha="right", va="center_baseline", weight="bold", zorder=6, bbox=paper(0.15))
+    axes.text(
+        0.94 * end,
+        row,
+        text,
+        ha="right",
+        va="center_baseline",
+        weight="bold",
+        zorder=6,
+        bbox=paper(0.15),
+    )
 
 
 def _gigabytes(n_bytes):

@@ -1,4 +1,5 @@
-"""Ranks in a mesh of named axes: the first axis downwards, the last one side by side, the others as blocks.
+"""Ranks in a mesh of named axes: the first axis downwards, the last one side by side, the others as
+blocks.
 
          dp 0          dp 1
       tp 0  tp 1    tp 0  tp 1
@@ -21,22 +22,32 @@ BLOCK_GAP = 0.45  # in widths of a box
 
 @drawing
 def mesh(sizes, groups=None, per_node=None):
-    """A box per rank with its number, where its coordinates put it; the ranks of one group in one colour.
+    """A box per rank with its number, where its coordinates put it; the ranks of one group in one
+    colour.
 
-    sizes: {axis: size}, the slowest axis first, such as {"pp": 2, "dp": 2, "tp": 2}; 2 to 32 ranks, at most 6 rows.
-    groups: [[rank, ...], ...], as of `groups_along(("dp",), sizes)`; None: no colours. per_node: so many ranks in a row
-    share a node; it divides a row of boxes, or is made of whole rows.
-    Raises ValueError for another mesh, for groups in which a rank is missing or twice, or for other nodes.
+    sizes: {axis: size}, the slowest axis first, such as {"pp": 2, "dp": 2, "tp": 2}; 2 to 32 ranks,
+    at most 6 rows. groups: [[rank, ...], ...], as of `groups_along(("dp",), sizes)`; None: no
+    colours. per_node: so many ranks in a row share a node; it divides a row of boxes, or is made of
+    whole rows.
+    Raises ValueError for another mesh, for groups in which a rank is missing or twice, or for other
+    nodes.
     """
     n, names = math.prod(sizes.values()), list(sizes)
     rows = sizes[names[0]] if len(names) > 1 else 1
     if not 2 <= n <= 32 or rows > 6:
-        raise ValueError(f"mesh {_said(sizes)} = {n} ranks in {rows} rows: 2 to 32 ranks in at most 6 can be read")
+        raise ValueError(
+            f"mesh {_said(sizes)} = {n} ranks in {rows} rows: 2 to 32 ranks in at most 6 can be "
+            f"read"
+        )
     if groups is not None and sorted(itertools.chain(*groups)) != list(range(n)):
-        raise ValueError(f"groups {groups}: every rank from 0 to {n - 1} is in one, and in no second one")
+        raise ValueError(
+            f"groups {groups}: every rank from 0 to {n - 1} is in one, and in no second one"
+        )
     wide = n // rows
     if per_node and (n % per_node or (wide % per_node and per_node % wide)):
-        raise ValueError(f"nodes of {per_node} in rows of {wide} ranks: use a divisor or a multiple of {wide}")
+        raise ValueError(
+            f"nodes of {per_node} in rows of {wide} ranks: use a divisor or a multiple of {wide}"
+        )
     last = sizes[names[-1]]
     lefts = [column + BLOCK_GAP * (column // last) for column in range(wide)]
     pitch = 1.55 if per_node else 1.25  # of rows, in heights of a box
@@ -45,7 +56,10 @@ def mesh(sizes, groups=None, per_node=None):
     axes.axis("off")
     end = lefts[-1] + 1.2
     aside = max(0.0, 9.45 - (end + 1.25)) / 2  # a narrow mesh stands in the middle
-    axes.set(xlim=(-1.25 - aside, end + aside), ylim=(pitch * rows - 0.2, -1.25 if len(names) > 2 else -0.7))
+    axes.set(
+        xlim=(-1.25 - aside, end + aside),
+        ylim=(pitch * rows - 0.2, -1.25 if len(names) > 2 else -0.7),
+    )
     letter = {rank: i for i, group in enumerate(groups or []) for rank in group}
     for rank in range(n):
         row, column = divmod(rank, wide)
@@ -54,7 +68,8 @@ def mesh(sizes, groups=None, per_node=None):
         box(axes, x + 0.06, y, 0.88, 0.88, color, ec="none", zorder=3)
         middle(axes, x + 0.5, y + 0.44, str(rank), on_color(color), 12, weight="bold")
         if groups:
-            axes.text(x + 0.88, y + 0.84, string.ascii_letters[letter[rank]], ha="right", va="baseline", size=8,
+            axes.text(x + 0.88, y + 0.84, string.ascii_letters[letter[rank]], ha="right",
+                va="baseline", size=8,
                       color=on_color(color), zorder=4)  # fmt: skip
     _coordinates(axes, sizes, rows, wide, lefts, pitch)
     if per_node:
@@ -72,11 +87,21 @@ def _coordinates(axes, sizes, rows, wide, lefts, pitch):
     names = list(sizes)
     first, middle, last = names[:1] if len(names) > 1 else [], names[1:-1], names[-1]
     for row in range(rows if first else 0):
-        axes.text(-0.2, pitch * row + 0.44, f"{first[0]} {row}", ha="right", va="center_baseline", weight="bold")
+        axes.text(
+            -0.2,
+            pitch * row + 0.44,
+            f"{first[0]} {row}",
+            ha="right",
+            va="center_baseline",
+            weight="bold",
+        )
     for column in range(wide):
-        axes.text(lefts[column] + 0.5, -0.2, f"{last} {column % sizes[last]}", ha="center", va="baseline", size=9,
+        axes.text(lefts[column] + 0.5, -0.2, f"{last} {column % sizes[last]}", ha="center",
+            va="baseline", size=9,
                   color=FAINT)  # fmt: skip
-    for block, where in enumerate(itertools.product(*(range(sizes[axis]) for axis in middle)) if middle else []):
+    for block, where in enumerate(
+        itertools.product(*(range(sizes[axis]) for axis in middle)) if middle else []
+    ):
         words = ", ".join(f"{axis} {i}" for axis, i in zip(middle, where, strict=True))
         middle_of = (lefts[block * sizes[last]] + lefts[(block + 1) * sizes[last] - 1] + 1) / 2
         axes.text(middle_of, -0.72, words, ha="center", va="baseline", weight="bold")
@@ -89,9 +114,11 @@ def _nodes(axes, count, per_node, wide, lefts, pitch):
         end = lefts[column + min(per_node, wide) - 1] + 1
         height = pitch * (max(1, per_node // wide) - 1) + 0.88
         wide_as = end - lefts[column] - 0.12
-        axes.add_patch(FancyBboxPatch((lefts[column] + 0.06, pitch * row), wide_as, height, fc="none", ec=INK,
+        axes.add_patch(FancyBboxPatch((lefts[column] + 0.06, pitch * row), wide_as, height,
+            fc="none", ec=INK,
                                       lw=1.4, boxstyle="round,pad=0.1", zorder=2))  # fmt: skip
-        axes.text(lefts[column] + 0.04, pitch * row + height + 0.38, f"node {node}", va="baseline", size=8.5,
+        axes.text(lefts[column] + 0.04, pitch * row + height + 0.38, f"node {node}", va="baseline",
+            size=8.5,
                   color=INK)  # fmt: skip
 
 
@@ -110,7 +137,10 @@ def _claim(sizes, groups, per_node):
         return f"{n} ranks as {_said(sizes)}{nodes}: rank {n // 2 + 1 if n > 2 else 1} is {words}"
     counts = sorted({len(group) for group in groups})
     of = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    claim = f"Along {' and '.join(along(groups, sizes)) or 'no axis'}: {len(groups)} groups of {of} ranks"
+    claim = (
+        f"Along {' and '.join(along(groups, sizes)) or 'no axis'}: {len(groups)} groups of {of} "
+        f"ranks"
+    )
     if not per_node:
         return claim
     spans = {len({rank // per_node for rank in group}) for group in groups}

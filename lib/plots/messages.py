@@ -15,21 +15,25 @@ from lib.plots.style import ALARM, FAINT, INK, PAPER, drawing, on_color, rank_co
 
 @drawing
 def message_rounds(entries):
-    """Which rank sends to which in each round, a panel per round, from ledger entries. See `rounds`.
+    """Which rank sends to which in each round, a panel per round, from ledger entries. See
+    `rounds`.
 
     Raises ValueError for no messages, or for more than 12 rounds: draw a shorter section.
     """
     panels = rounds(entries)
     if not 1 <= len(panels) <= 12:
         raise ValueError(
-            f"{len(panels)} rounds of messages: between 1 and 12 can be drawn, so mark a section and draw that"
+            f"{len(panels)} rounds of messages: between 1 and 12 can be drawn, so mark a section "
+            f"and draw that"
         )
     N = max(max(e.rank, e.peer) for panel in panels for e in panel) + 1
     columns = len(panels) if len(panels) <= 6 else math.ceil(len(panels) / 2)
     figure = Figure(figsize=(min(8, max(4.5, 2 * columns)), 2.5 if len(panels) <= 6 else 4))
     grid = list(figure.subplots(math.ceil(len(panels) / columns), columns, squeeze=False).flat)
     for number, (axes, panel) in enumerate(zip(grid, panels, strict=False), start=1):
-        disks = draw_ranks(axes, N, radius=min(0.36, 1.7 / N), filled={e.rank for e in panel}, size=9)
+        disks = draw_ranks(
+            axes, N, radius=min(0.36, 1.7 / N), filled={e.rank for e in panel}, size=9
+        )
         pairs = [(e.rank, e.peer) for e in panel]
         for a, b in dict.fromkeys(pairs):
             draw_arrow(axes, disks[a], disks[b], rank_color(a), 1.3, bend=0.22 * ((b, a) in pairs))
@@ -40,11 +44,14 @@ def message_rounds(entries):
     for axes in grid[len(panels) :]:
         axes.axis("off")
     messages = sum(len(panel) for panel in panels)
-    claim = f"{messages} message{'s' * (messages > 1)} in {len(panels)} round{'s' * (len(panels) > 1)}"
+    claim = (
+        f"{messages} message{'s' * (messages > 1)} in {len(panels)} round{'s' * (len(panels) > 1)}"
+    )
     pairs = [", ".join(f"{e.rank} to {e.peer}" for e in panel) for panel in panels]
     return (
         figure, claim,
-        "Messages of a round may travel at once; above, how many x their elements. Hollow: sends nothing.",
+        "Messages of a round may travel at once; above, how many x their elements. Hollow: sends "
+        "nothing.",
         f"{len(panels)} panels of {N} ranks on a circle.",
         " ".join(f"Round {i}: {said}." for i, said in enumerate(pairs, 1)),
     )  # fmt: skip
@@ -52,7 +59,8 @@ def message_rounds(entries):
 
 @drawing
 def waits_for(waits, labels=None):
-    """Ranks on a circle and an arrow from each rank to the one it waits for; a cycle, in which nobody can move, in red.
+    """Ranks on a circle and an arrow from each rank to the one it waits for; a cycle, in which
+    nobody can move, in red.
 
     waits: {rank: [the ranks it waits for]}, as in `launch.RankError.waits`.
     labels: {rank: "recv, line 4"}, written beside the rank.
@@ -71,21 +79,34 @@ def waits_for(waits, labels=None):
     disks = draw_ranks(axes, N, radius=min(0.24, 1.6 / N), filled=waiting, size=13)
     for a, b in edges:
         both = (b, a) in edges  # two that wait for each other: two arrows, bent apart
-        draw_arrow(axes, disks[a], disks[b], *((ALARM, 3.2) if (a, b) in in_cycle else (FAINT, 1.4)), bend=0.16 * both)
+        draw_arrow(
+            axes,
+            disks[a],
+            disks[b],
+            *((ALARM, 3.2) if (a, b) in in_cycle else (FAINT, 1.4)),
+            bend=0.16 * both,
+        )
     for r, disk in enumerate(disks):
         (x, y), away = disk.center, disk.radius + 0.12
         text = labels.get(r, "" if r in waiting else "waits for nobody")
         if abs(x) < 0.05:
             axes.text(x, y + math.copysign(away + 0.06, y), text, ha="center", va="center")
         else:
-            axes.text(x + math.copysign(away, x), y, text, ha="left" if x > 0 else "right", va="center")
+            axes.text(
+                x + math.copysign(away, x), y, text, ha="left" if x > 0 else "right", va="center"
+            )
     axes.set(xlim=(-3.1, 3.1), ylim=(-1.5, 1.5))
     free = sorted({b for _, b in edges} - waiting)
     if cycle:
         first, *rest = zip(cycle, cycle[1:] + cycle[:1], strict=True)
-        claim = f"Deadlock: rank {first[0]} waits for {first[1]}" + "".join(f", {a} for {b}" for a, b in rest)
+        claim = f"Deadlock: rank {first[0]} waits for {first[1]}" + "".join(
+            f", {a} for {b}" for a, b in rest
+        )
     else:
-        claim = f"No cycle: all wait, in the end, for rank{'s' * (len(free) > 1)} {', '.join(map(str, free))}"
+        claim = (
+            f"No cycle: all wait, in the end, for rank{'s' * (len(free) > 1)} "
+            f"{', '.join(map(str, free))}"
+        )
     return (
         figure, claim, "An arrow points to the rank that is waited for."
         + " Red: each waits for the next, so nobody moves." * bool(cycle),
@@ -95,18 +116,24 @@ def waits_for(waits, labels=None):
 
 
 def rounds(entries):
-    """Sends grouped by round. A message is one round after the last that its sender had finished when it posted it.
+    """Sends grouped by round. A message is one round after the last that its sender had finished
+    when it posted it.
 
-    It looks at order on each rank, never at clocks of two ranks, so a slow rank does not make a round.
+    It looks at order on each rank, never at clocks of two ranks, so a slow rank does not make a
+    round.
     """
     number = {}  # id of a send or recv -> its round
     sends = [e for e in entries if e.op == "send"]
     other = {id(x): y for pair in matched(entries) for x, y in (pair, pair[::-1])}
-    mine = {e.rank: [x for x in entries if x.rank == e.rank and x.op in ("send", "recv")] for e in sends}
+    mine = {
+        e.rank: [x for x in entries if x.rank == e.rank and x.op in ("send", "recv")] for e in sends
+    }
 
     def round_of(send):
         if id(send) not in number:
-            before = [e for e in mine[send.rank] if e.wait_to is not None and e.wait_to <= send.posted]
+            before = [
+                e for e in mine[send.rank] if e.wait_to is not None and e.wait_to <= send.posted
+            ]
             before = [e if e.op == "send" else other.get(id(e)) for e in before]
             number[id(send)] = 1 + max((round_of(e) for e in before if e is not None), default=0)
         return number[id(send)]
@@ -118,7 +145,8 @@ def rounds(entries):
 
 
 def matched(entries):
-    """[(send, recv), ...]: the k-th send from src to dst with a tag meets the k-th recv of dst from src with it."""
+    """[(send, recv), ...]: the k-th send from src to dst with a tag meets the k-th recv of
+    dst from src with it."""
     recvs = {}
     for e in entries:
         if e.op == "recv":
@@ -128,15 +156,28 @@ def matched(entries):
 
 
 def draw_ranks(axes, N, radius, filled, size):
-    """N numbered disks on an ellipse, rank 0 on top, then clockwise. Those not in `filled` are drawn hollow."""
+    """N numbered disks on an ellipse, rank 0 on top, then clockwise. Those not in `filled`
+    are drawn hollow."""
     disks = []
     for r in range(N):
         x, y = 1.35 * math.sin(2 * math.pi * r / N), math.cos(2 * math.pi * r / N)
         color = rank_color(r)
-        disks.append(Circle((x, y), radius, fc=color if r in filled else PAPER, ec=color, lw=2, zorder=5))
+        disks.append(
+            Circle((x, y), radius, fc=color if r in filled else PAPER, ec=color, lw=2, zorder=5)
+        )
         axes.add_patch(disks[-1])
         ink = on_color(color) if r in filled else INK
-        axes.text(x, y, str(r), ha="center", va="center_baseline", size=size, weight="bold", color=ink, zorder=6)
+        axes.text(
+            x,
+            y,
+            str(r),
+            ha="center",
+            va="center_baseline",
+            size=size,
+            weight="bold",
+            color=ink,
+            zorder=6,
+        )
     axes.set_aspect("equal")
     axes.axis("off")
     return disks
@@ -144,5 +185,6 @@ def draw_ranks(axes, N, radius, filled, size):
 
 def draw_arrow(axes, start, end, color, width, bend=0.0):
     """An arrow from the edge of one disk to the edge of another."""
-    arrow(axes, start.center, end.center, color, width, 6 + 5 * width, patchA=start, patchB=end, shrinkA=2, shrinkB=2,
+    arrow(axes, start.center, end.center, color, width, 6 + 5 * width, patchA=start, patchB=end,
+        shrinkA=2, shrinkB=2,
           connectionstyle=f"arc3,rad={bend}", zorder=3)  # fmt: skip

@@ -16,35 +16,50 @@ BAND = (0.7, 1.2)  # where the quintic's singular values end
 
 @drawing
 def singular_values(after):
-    """The singular values of a matrix, largest first, before Newton-Schulz and after some of its iterations.
+    """The singular values of a matrix, largest first, before Newton-Schulz and after some of its
+    iterations.
 
-    after: {"the gradient": (n,) values, "1 iteration": (n,), ...}, above 0; 2 to 6 of them, the first divided by its
-    norm. Raises ValueError for others.
+    after: {"the gradient": (n,) values, "1 iteration": (n,), ...}, above 0; 2 to 6 of them, the
+    first divided by its norm. Raises ValueError for others.
     """
     lines = {name: np.sort(np.asarray(values, dtype=float))[::-1] for name, values in after.items()}
     sizes = {len(values) for values in lines.values()}
-    if not 2 <= len(lines) <= 6 or len(sizes) != 1 or min(sizes) < 2 or not all((v > 0).all() for v in lines.values()):
+    if (
+        not 2 <= len(lines) <= 6
+        or len(sizes) != 1
+        or min(sizes) < 2
+        or not all((v > 0).all() for v in lines.values())
+    ):
         raise ValueError(
-            f"{', '.join(f'{name}: {np.shape(v)}' for name, v in after.items())}: give 2 to 6 lines of as many "
-            "singular values, above 0"
+            f"{', '.join(f'{name}: {np.shape(v)}' for name, v in after.items())}: give 2 to 6 "
+            f"lines of as many singular values, above 0"
         )
     figure, axes = page(3.7)
     axes.axhspan(*BAND, color=OP_COLOR["idle"], zorder=0)
     for color, values in zip(RANK_COLORS, lines.values(), strict=False):
         axes.plot(range(1, len(values) + 1), values, color=color, lw=1.8, zorder=3)
-    axes.set(ylim=(0, 1.3), xlim=(1, sizes.pop()), xlabel="singular value, from the largest", ylabel="its size")
+    axes.set(
+        ylim=(0, 1.3),
+        xlim=(1, sizes.pop()),
+        xlabel="singular value, from the largest",
+        ylabel="its size",
+    )
     grid(axes)
-    ends = [(name, v[-1], color) for (name, v), color in zip(lines.items(), RANK_COLORS, strict=False)]
+    ends = [
+        (name, v[-1], color) for (name, v), color in zip(lines.items(), RANK_COLORS, strict=False)
+    ]
     named_ends(axes, ends, 0.075)
     (first, before), *_, (last, behind) = lines.items()
     inside = np.mean((behind > BAND[0]) & (behind < BAND[1]))
     median = lambda values: amount(np.median(values), 2)
     claim = f"After {last} {inside:.0%} of the singular values are between {BAND[0]} and {BAND[1]}"
     told = lambda _, values: (
-        f"from {amount(values[0])} to {amount(values[-1])}, half of them above {amount(np.median(values))}"
+        f"from {amount(values[0])} to {amount(values[-1])}, half of them above "
+        f"{amount(np.median(values))}"
     )
     return (
-        figure, claim, f"Grey: {BAND[0]} to {BAND[1]}. Half of them are below {median(before)} in {first}, below "
+        figure, claim,
+        f"Grey: {BAND[0]} to {BAND[1]}. Half of them are below {median(before)} in {first}, below "
         f"{median(behind)} after {last}.",
         "Lines of a matrix's singular values, largest first.", each(lines, told),
     )  # fmt: skip
@@ -52,18 +67,25 @@ def singular_values(after):
 
 @drawing
 def owner_loads(costs, owners, N, unit="units", names=None):
-    """A panel per placement, a row per rank: the matrices that it owns end to end; dashed, what each would have of N.
+    """A panel per placement, a row per rank: the matrices that it owns end to end; dashed, what
+    each would have of N.
 
-    costs: one per matrix. owners: {"in turn": [rank of matrix 0, ...], "by cost": [...]}, 1 or 2, the first the one to
-    compare with. names: of the matrices, for the boxes. unit: of a cost.
-    Raises ValueError for another number of placements, or one that is not a rank below N for each matrix.
+    costs: one per matrix. owners: {"in turn": [rank of matrix 0, ...], "by cost": [...]}, 1 or 2,
+    the first the one to compare with. names: of the matrices, for the boxes. unit: of a cost.
+    Raises ValueError for another number of placements, or one that is not a rank below N for each
+    matrix.
     """
     if not 1 <= len(owners) <= 2 or not 1 <= N <= 8:
         raise ValueError(f"{len(owners)} placements on {N} ranks: 1 or 2 on 1 to 8 can be drawn")
     for name, owner in owners.items():
         if len(owner) != len(costs) or not set(owner) <= set(range(N)):
-            raise ValueError(f"{name}: {list(owner)} for {len(costs)} matrices: a rank, 0 to {N - 1}, for each")
-    of = {name: [[i for i, o in enumerate(owner) if o == r] for r in range(N)] for name, owner in owners.items()}
+            raise ValueError(
+                f"{name}: {list(owner)} for {len(costs)} matrices: a rank, 0 to {N - 1}, for each"
+            )
+    of = {
+        name: [[i for i, o in enumerate(owner) if o == r] for r in range(N)]
+        for name, owner in owners.items()
+    }
     loads = {name: [sum(costs[i] for i in own) for own in some] for name, some in of.items()}
     mean, end = sum(costs) / N, 1.16 * max(map(max, loads.values()))
     figure, panels = page(1.55 + 0.36 * N, columns=len(owners), sharex=True)
@@ -72,18 +94,45 @@ def owner_loads(costs, owners, N, unit="units", names=None):
             start, inches = 0.0, 5.6 / len(owners) / end
             for i in own:
                 words = str(names[i]) if names else ""
-                box(axes, start, rank - 0.36, costs[i], 0.72, rank_color(rank), words, costs[i] * inches, 8, room=0.02)
+                box(
+                    axes,
+                    start,
+                    rank - 0.36,
+                    costs[i],
+                    0.72,
+                    rank_color(rank),
+                    words,
+                    costs[i] * inches,
+                    8,
+                    room=0.02,
+                )
                 start += costs[i]
             beside(axes, start, rank, amount(start), INK, 5)
         axes.axvline(mean, color=FAINT, lw=1.6, ls=DASHES, zorder=4)
         axes.set(xlim=(0, end), xlabel=unit)
         rank_rows(axes, range(N))
-        heading(axes, f"{name}: the most {amount(max(loads[name]))}, {max(loads[name]) / mean - 1:.0%} over the mean")
-    (first, before), (best, after) = next(iter(loads.items())), min(loads.items(), key=lambda item: max(item[1]))
+        heading(
+            axes,
+            f"{name}: the most {amount(max(loads[name]))}, {max(loads[name]) / mean - 1:.0%} over "
+            f"the mean",
+        )
+    (first, before), (best, after) = (
+        next(iter(loads.items())),
+        min(loads.items(), key=lambda item: max(item[1])),
+    )
     claim = f"{best}: the busiest owner has {max(after) / mean - 1:.0%} more than the mean"
     claim += f", {first} {max(before) / mean - 1:.0%}" if best != first else ""
-    look = f"A box: a matrix, as long as its Newton-Schulz takes. Dashed: all together, divided by {N}."
+    look = (
+        f"A box: a matrix, as long as its Newton-Schulz takes. Dashed: all together, divided by "
+        f"{N}."
+    )
     words = lambda name, some: ", ".join(
         f"rank {r} {len(of[name][r])} of {len(costs)}, {amount(x)}" for r, x in enumerate(some)
     )
-    return figure, claim, look, f"{len(costs)} matrices owned by {N} ranks, a panel per placement.", each(loads, words)
+    return (
+        figure,
+        claim,
+        look,
+        f"{len(costs)} matrices owned by {N} ranks, a panel per placement.",
+        each(loads, words),
+    )

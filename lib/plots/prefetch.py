@@ -1,4 +1,5 @@
-"""Compute and wire of one rank, with and without prefetching: does the next unit arrive while this one computes?
+"""Compute and wire of one rank, with and without prefetching: does the next unit arrive while this
+one computes?
 
 FSDP         compute            [ 0 ]      [ 1 ]      [ 2 ]
              wire      [g 0][          g 1][    ][g 2]
@@ -27,25 +28,33 @@ COLOR = {
 
 @drawing
 def prefetch_timeline(steps):
-    """A panel per way to run the step, one above the other on one time axis; a lane for compute and one for the wire.
+    """A panel per way to run the step, one above the other on one time axis; a lane for compute and
+    one for the wire.
 
-    steps: {"FSDP": [(lane, begin, end, label), ...], "prefetching": [...]} of one rank, in seconds; 1 to 3 of them.
-    lane: "compute" or "wire". label: what it does and with which unit: "forward 0", "backward 0", "update",
-    "gather 0", "reduce 0"; of a mixture of experts "experts A", "shared A", "dispatch A", "combine A" for half batch A;
-    the unit is written in the box.
-    Raises ValueError for another number of steps, an empty one, another lane or label, an end before its begin.
+    steps: {"FSDP": [(lane, begin, end, label), ...], "prefetching": [...]} of one rank, in seconds;
+    1 to 3 of them. lane: "compute" or "wire". label: what it does and with which unit: "forward 0",
+    "backward 0", "update", "gather 0", "reduce 0"; of a mixture of experts "experts A", "shared A",
+    "dispatch A", "combine A" for half batch A; the unit is written in the box.
+    Raises ValueError for another number of steps, an empty one, another lane or label, an end
+    before its begin.
     """
     if not 1 <= len(steps) <= 3 or not all(steps.values()):
-        raise ValueError(f"{ {name: len(of) for name, of in steps.items()} } boxes: give 1 to 3 steps, none empty")
+        raise ValueError(
+            f"{ {name: len(of) for name, of in steps.items()} } boxes: give 1 to 3 steps, none "
+            f"empty"
+        )
     for name, boxes in steps.items():
         for lane, begin, end, label in boxes:
             if lane not in LANES or label.split()[0] not in COLOR or not begin <= end:
                 raise ValueError(
-                    f"{name}: ({lane!r}, {begin}, {end}, {label!r}): give a lane of {', '.join(LANES)}, an end that is "
-                    f"not before its begin, and a label that begins with one of {', '.join(COLOR)}"
+                    f"{name}: ({lane!r}, {begin}, {end}, {label!r}): give a lane of "
+                    f"{', '.join(LANES)}, an end that is not before its begin, and a label that "
+                    f"begins with one of {', '.join(COLOR)}"
                 )
     zero = {name: min(begin for _, begin, _, _ in boxes) for name, boxes in steps.items()}
-    seconds = {name: max(end for _, _, end, _ in boxes) - zero[name] for name, boxes in steps.items()}
+    seconds = {
+        name: max(end for _, _, end, _ in boxes) - zero[name] for name, boxes in steps.items()
+    }
     hidden = {name: _hidden(boxes) for name, boxes in steps.items()}
     longest = max(seconds.values())
 
@@ -58,7 +67,8 @@ def prefetch_timeline(steps):
             kind, _, unit = label.partition(" ")
             wide, color = (until - begin) / longest * 6.6, COLOR[kind]  # inches
             edge = PAPER if wide > 0.06 else color  # or a narrow box would be all edge
-            box(axes, 1e3 * (begin - zero[name]), LANES.index(lane) - 0.42, 1e3 * (until - begin), 0.84, color, unit,
+            box(axes, 1e3 * (begin - zero[name]), LANES.index(lane) - 0.42, 1e3 * (until - begin),
+                0.84, color, unit,
                 wide, ec=edge, lw=0.7)  # fmt: skip
         _bracket(axes, end, f"{amount(end)} ms")
         rows(axes, LANES)
@@ -68,32 +78,45 @@ def prefetch_timeline(steps):
         heading(axes, f"{name}: {hidden[name]:.0%} of the communication hidden", pad=2)
     kinds = {label.split()[0] for boxes in steps.values() for *_, label in boxes}
     time_axis(panels[-1], "ms", {kind: COLOR[kind] for kind in COLOR if kind in kinds})
-    before, last, after = next(iter(seconds.values())), list(seconds)[-1], list(seconds.values())[-1]
+    before, last, after = (
+        next(iter(seconds.values())),
+        list(seconds)[-1],
+        list(seconds.values())[-1],
+    )
     claim = f"{capital(last)}: {amount(1e3 * after)} ms"
-    claim += f" instead of {amount(1e3 * before)}" * (len(steps) > 1) + f", {hidden[last]:.0%} of communication hidden"
+    claim += (
+        f" instead of {amount(1e3 * before)}" * (len(steps) > 1)
+        + f", {hidden[last]:.0%} of communication hidden"
+    )
     words = lambda name, boxes: (
         f"{amount(1e3 * seconds[name])} ms, {hidden[name]:.0%} of the communication hidden; "
         + ", ".join(
-            f"{label} from {amount(1e3 * (begin - zero[name]))} to {amount(1e3 * (end - zero[name]))} ms"
+            f"{label} from {amount(1e3 * (begin - zero[name]))} to "
+            f"{amount(1e3 * (end - zero[name]))} ms"
             for _, begin, end, label in boxes[:40]
         )
     )
     return (
         figure, claim,
-        "One time axis for all. In a box: its unit. Grey: nothing to do. Hidden: what is sent beside compute.",
-        "Timeline of a rank's compute and of its wire, a panel per way to run a step.", each(steps, words),
+        "One time axis for all. In a box: its unit. Grey: nothing to do. Hidden: what is sent "
+        "beside compute.",
+        "Timeline of a rank's compute and of its wire, a panel per way to run a step.",
+        each(steps, words),
     )  # fmt: skip
 
 
 def _hidden(boxes):
     """The share of the wire's time beside compute, 0 to 1."""
     lane_of = {"compute": "compute", "wire": "network"}
-    return hidden_share([(0, lane_of[lane], label, begin, end) for lane, begin, end, label in boxes])
+    return hidden_share(
+        [(0, lane_of[lane], label, begin, end) for lane, begin, end, label in boxes]
+    )
 
 
 def _bracket(axes, end, text):
     """From 0 to end, above the lanes."""
-    axes.plot([0, 0, end, end], [-0.62, -0.82, -0.82, -0.62], color=INK, lw=1.2, clip_on=False, zorder=2,
+    axes.plot([0, 0, end, end], [-0.62, -0.82, -0.82, -0.62], color=INK, lw=1.2, clip_on=False,
+        zorder=2,
               solid_joinstyle="miter")  # fmt: skip
     axes.text(end / 2, -0.82, text, ha="center", va="center_baseline", weight="bold", zorder=3,
               bbox=paper(0.2))  # fmt: skip

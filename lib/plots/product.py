@@ -1,4 +1,5 @@
-"""Matrix products split over ranks: one in four ways, the seed of every parallelism here; and two linear layers."""
+"""Matrix products split over ranks: one in four ways, the seed of every parallelism here; and two
+linear layers."""
 
 from matplotlib.patches import Polygon
 
@@ -13,7 +14,8 @@ EVERYWHERE = "#cfccc3"  # what all ranks hold alike
 
 @drawing
 def four_ways():
-    """x (4x5) @ w (5x8) = y (4x8) by rows of x, columns of w, the inner dimension, and layers. No data: a picture."""
+    """x (4x5) @ w (5x8) = y (4x8) by rows of x, columns of w, the inner dimension, and layers. No
+    data: a picture."""
     figure, panels = page(4, 2, 2)
     rows, columns, inner, layers = panels.flat
     rank_of = lambda count, of: [int(i >= (count + 1) // 2) for i in range(of)]
@@ -34,7 +36,9 @@ def four_ways():
     _grid(inner, 21.5, Y, "partial sums", row_ranks=[1] * 4, up=0.7)
     _grid(inner, 19, Y, "", row_ranks=[0] * 4, up=-0.7)
 
-    _begin(layers, "four layers: pipeline", "send: the activation between T2 and T3", operators=False)
+    _begin(
+        layers, "four layers: pipeline", "send: the activation between T2 and T3", operators=False
+    )
     for i in range(4):
         color, left = rank_color(i // 2), 2.2 + 7.0 * i
         box(layers, left, -2, 4.4, 4, color, ec="none")
@@ -50,13 +54,15 @@ def four_ways():
                   color=readable(rank_color(rank)))  # fmt: skip
     return (
         figure, "The same product, split four ways over two ranks",
-        "Colour: the rank that holds it. Both colours: both hold all of it. What you split decides what must be sent.",
+        "Colour: the rank that holds it. Both colours: both hold all of it. What you split decides "
+        "what must be sent.",
         "Four panels, x (4x5) times w (5x8) on ranks 0 and 1.",
-        "Rows of x: each rank has two rows of x and of y, and "
-        "all of w; nothing is sent forward. Columns of w: each has four columns of w and of y, and all of x; the "
-        "columns of y are gathered. The inner dimension: rank 0 has three columns of x and three rows of w, rank 1 two "
-        "of each; each has a partial sum of all of y, and an all-reduce adds them. Four layers: T1 and T2 on rank 0, "
-        "T3 and T4 on rank 1; the activation between T2 and T3 is sent.",
+        "Rows of x: each rank has two rows of x and of y, and all of w; nothing is sent forward. "
+        "Columns of w: each has four columns of w and of y, and all of x; the columns of y are "
+        "gathered. The inner dimension: rank 0 has three columns of x and three rows of w, rank 1 "
+        "two of each; each has a partial sum of all of y, and an all-reduce adds them. Four "
+        "layers: T1 and T2 on rank 0, T3 and T4 on rank 1; the activation between T2 and T3 is "
+        "sent.",
     )  # fmt: skip
 
 
@@ -73,7 +79,8 @@ def _begin(axes, name, sent, operators=True):
 
 
 def _grid(axes, left, shape, name, row_ranks=None, column_ranks=None, both=False, up=0.0):
-    """A matrix with its middle at height `up`; each cell in the colour of its rank, or all of it in both colours."""
+    """A matrix with its middle at height `up`; each cell in the colour of its rank, or all
+    of it in both colours."""
     height, width = shape
     top, bottom = up + height / 2, up - height / 2
     if both:
@@ -90,7 +97,8 @@ def _grid(axes, left, shape, name, row_ranks=None, column_ranks=None, both=False
 
 @drawing
 def sharded_linears(tp=2):
-    """x A, gelu, times B, a row per rank: its part of each matrix in its colour. No data: a picture. tp: 2 to 4."""
+    """x A, gelu, times B, a row per rank: its part of each matrix in its colour. No data: a
+    picture. tp: 2 to 4."""
     if not 2 <= tp <= 4:
         raise ValueError(f"tp={tp}: a row per rank, 2 to 4 of them can be read")
     figure, axes = page(4 if tp > 2 else 3.5)
@@ -101,26 +109,38 @@ def sharded_linears(tp=2):
         _lane(axes, rank, tp, height - (rank + 0.5) * LANE)
     _mapping(axes, 3.75, height, "f", ("forward: nothing", "backward: all-reduce"), "left")
     _mapping(axes, 23.35, height, "g", ("forward: all-reduce", "backward: nothing"), "right")
-    axes.annotate("between f and g nothing is sent", (13.6, height), xytext=(0, 18), textcoords="offset points",
+    axes.annotate("between f and g nothing is sent", (13.6, height), xytext=(0, 18),
+        textcoords="offset points",
                   ha="center", va="baseline", color=FAINT)  # fmt: skip
     return (
         figure, "Columns, gelu, rows: each way one all-reduce for two layers",
-        "Colour: the rank that holds it; grey: all ranks hold the same; outlined: on the other ranks. A partial sum "
-        "has the full size of the result.",
+        "Colour: the rank that holds it; grey: all ranks hold the same; outlined: on the other "
+        "ranks. A partial sum has the full size of the result.",
         f"A picture of two linear layers on {tp} ranks, a row per rank.",
-        "All ranks hold the input x. It passes f, which sends nothing forward and is an all-reduce backward. Rank r "
-        "multiplies x by its columns of A, applies gelu, and multiplies the result, its columns of Y, by its rows of "
-        "B. That gives each rank a partial sum of the size of the whole result. It passes g, an all-reduce forward and "
-        "nothing backward, and all ranks hold the result Z. Between f and g nothing is sent.",
+        "All ranks hold the input x. It passes f, which sends nothing forward and is an all-reduce "
+        "backward. Rank r multiplies x by its columns of A, applies gelu, and multiplies the "
+        "result, its columns of Y, by its rows of B. That gives each rank a partial sum of the "
+        "size of the whole result. It passes g, an all-reduce forward and nothing backward, and "
+        "all ranks hold the result Z. Between f and g nothing is sent.",
     )  # fmt: skip
 
 
 def _lane(axes, rank, tp, middle):
     """One rank's row, from left to right."""
     color, part = rank_color(rank), WIDE / tp
-    axes.text(0.05, middle, str(rank), ha="left", va="center_baseline", weight="bold", size=12, color=readable(color))
+    axes.text(
+        0.05,
+        middle,
+        str(rank),
+        ha="left",
+        va="center_baseline",
+        weight="bold",
+        size=12,
+        color=readable(color),
+    )
     if rank == 0:
-        axes.annotate("rank", (0.05, middle + TOKENS / 2), xytext=(0, 4), textcoords="offset points", size=9,
+        axes.annotate("rank", (0.05, middle + TOKENS / 2), xytext=(0, 4),
+            textcoords="offset points", size=9,
                       color=FAINT)  # fmt: skip
 
     def block(left, width, height, fc, name, down=0.0, of=None):
@@ -138,7 +158,9 @@ def _lane(axes, rank, tp, middle):
     sign(5.15, "@")
     outline(5.6, WIDE, HIDDEN)
     block(5.6 + rank * part, part, HIDDEN, color, f"$A_{rank}$")
-    axes.annotate("gelu", (9.75, middle), xytext=(0, 3), textcoords="offset points", ha="center", va="bottom")
+    axes.annotate(
+        "gelu", (9.75, middle), xytext=(0, 3), textcoords="offset points", ha="center", va="bottom"
+    )
     arrow(axes, (8.9, middle), (10.7, middle))
     outline(10.8, WIDE, TOKENS)
     block(10.8 + rank * part, part, TOKENS, color, f"$Y_{rank}$")
@@ -154,8 +176,10 @@ def _lane(axes, rank, tp, middle):
 def _mapping(axes, x, height, name, does, align):
     """f or g: a bar through all ranks' rows, and what it does each way."""
     box(axes, x - 0.28, -0.1, 0.56, height + 0.1, OP_COLOR["collective"], ec="none", zorder=5)
-    axes.text(x, height / 2, name, ha="center", va="center_baseline", size=14, style="italic", weight="bold",
+    axes.text(x, height / 2, name, ha="center", va="center_baseline", size=14, style="italic",
+        weight="bold",
               color=PAPER, zorder=6)  # fmt: skip
     for line, up in zip(does, (18, 5), strict=True):
-        axes.annotate(line, (x - 0.28 if align == "left" else x + 0.28, height), xytext=(0, up), size=9.5, ha=align,
+        axes.annotate(line, (x - 0.28 if align == "left" else x + 0.28, height), xytext=(0, up),
+            size=9.5, ha=align,
                       textcoords="offset points", va="baseline", color=INK)  # fmt: skip

@@ -1,4 +1,5 @@
-"""What others published: how fast links really are, and how well the cost model predicts their runs."""
+"""What others published: how fast links really are, and how well the cost model
+predicts their runs."""
 
 import numpy as np
 
@@ -12,14 +13,27 @@ WHERE = {"inside": ("inside a node", RANK_COLORS[0]), "between": ("between nodes
 
 @drawing
 def topology():
-    """A dot per all-reduce on a logarithmic axis of bus bandwidth, fastest first, inside a node and between nodes."""
+    """A dot per all-reduce on a logarithmic axis of bus bandwidth, fastest first, inside a node and
+    between nodes."""
     links = sorted(table("links"), key=lambda row: -row["busbw_GBps"])
     fastest, slowest = links[0]["busbw_GBps"], links[-1]["busbw_GBps"]
     figure, axes = page(4)
     for place, row in enumerate(links):
         _, color = WHERE[row["where"]]
-        axes.plot([slowest / 2, row["busbw_GBps"]], [place, place], color=OP_COLOR["idle"], lw=1.2, zorder=1)
-        axes.plot([row["busbw_GBps"]], [place], marker="o" if row["where"] == "inside" else "s", ms=9, color=color)
+        axes.plot(
+            [slowest / 2, row["busbw_GBps"]],
+            [place, place],
+            color=OP_COLOR["idle"],
+            lw=1.2,
+            zorder=1,
+        )
+        axes.plot(
+            [row["busbw_GBps"]],
+            [place],
+            marker="o" if row["where"] == "inside" else "s",
+            ms=9,
+            color=color,
+        )
         beside(axes, row["busbw_GBps"], place, f"{row['busbw_GBps']:.0f}", color, 9, bbox=None)
     rows(axes, [f"{row['link']}\n{row['gpus']} {row['cite']}" for row in links], size=8)
     axes.set(xscale="log", xlim=(slowest / 2, 2 * fastest))
@@ -27,15 +41,28 @@ def topology():
     ticks(axes.xaxis, [10, 100, 1000], short)
     for shape, (text, color), height in zip("os", WHERE.values(), (0.16, 0.07), strict=True):
         axes.plot([0.74], [height], marker=shape, ms=8, color=color, transform=axes.transAxes)
-        axes.text(0.765, height, text, transform=axes.transAxes, va="center", color=readable(color), weight="bold")
+        axes.text(
+            0.765,
+            height,
+            text,
+            transform=axes.transAxes,
+            va="center",
+            color=readable(color),
+            weight="bold",
+        )
     factor = fastest / slowest
     claim = (
-        f"All-reduce bus bandwidth, from {links[0]['link']} to {links[-1]['link']}: {fastest:.0f} to {slowest:.0f} "
-        f"GB/s, a factor of {factor:.0f}"
+        f"All-reduce bus bandwidth, from {links[0]['link']} to {links[-1]['link']}: {fastest:.0f} "
+        f"to {slowest:.0f} GB/s, a factor of {factor:.0f}"
     )
     sources = {row["cite"]: row["source"].split()[0].removeprefix("github.com/") for row in links}
-    of_each = [f"{r['link']}, {WHERE[r['where']][0]}, {r['gpus']}: {r['busbw_GBps']:.0f}" for r in links]
-    look = "Bus bandwidth: what each GPU of a ring would send per second to be as fast. Sources on GitHub: "
+    of_each = [
+        f"{r['link']}, {WHERE[r['where']][0]}, {r['gpus']}: {r['busbw_GBps']:.0f}" for r in links
+    ]
+    look = (
+        "Bus bandwidth: what each GPU of a ring would send per second to be as fast. Sources on "
+        "GitHub: "
+    )
     look += f"{'; '.join(f'{cite} {source}' for cite, source in sorted(sources.items()))}."
     return figure, claim, look, "Dots on a logarithmic axis, GB/s.", f"{'; '.join(of_each)}."
 
@@ -44,21 +71,31 @@ def topology():
 def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
     """Dots by group; the nearer the diagonal, the better the prediction.
 
-    runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; up to 8 groups.
-    within: relative error whose band is drawn, and whose share of dots the title tells.
-    Raises ValueError for no runs, more than 8 groups, unequal lengths, or numbers that a logarithm does not have.
+    runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; up
+    to 8 groups. within: relative error whose band is drawn, and whose share of dots the title
+    tells.
+    Raises ValueError for no runs, more than 8 groups, unequal lengths, or numbers that a logarithm
+    does not have.
     """
     if not 1 <= len(runs) <= len(RANK_COLORS):
         raise ValueError(f"{len(runs)} groups of runs: 1 to {len(RANK_COLORS)} can be told apart")
     for name, (measured, predicted) in runs.items():
         if len(measured) != len(predicted) or len(measured) == 0:
-            raise ValueError(f"{name}: {len(measured)} measured and {len(predicted)} predicted must be equally many")
+            raise ValueError(
+                f"{name}: {len(measured)} measured and {len(predicted)} predicted must be equally "
+                f"many"
+            )
         if min(*measured, *predicted) <= 0:
-            raise ValueError(f"{name}: {min(*measured, *predicted):g} has no logarithm, leave that run out")
+            raise ValueError(
+                f"{name}: {min(*measured, *predicted):g} has no logarithm, leave that run out"
+            )
     measured = np.concatenate([m for m, _ in runs.values()])
     predicted = np.concatenate([p for _, p in runs.values()])
     error = np.abs(predicted / measured - 1)
-    low, high = 0.7 * min(measured.min(), predicted.min()), 1.4 * max(measured.max(), predicted.max())
+    low, high = (
+        0.7 * min(measured.min(), predicted.min()),
+        1.4 * max(measured.max(), predicted.max()),
+    )
 
     figure, axes = page(4.6, most=4.6)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
@@ -71,38 +108,56 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
         off = np.mean(np.abs(np.asarray(y) / np.asarray(x) - 1))
         label = f"{name}: {len(x)} runs, {off:.0%} off on average"
         height = 0.96 - 0.055 * place
-        axes.plot([0.025], [height], marker="os^Dv<>p"[place], ms=6, color=color, transform=axes.transAxes)
-        axes.text(0.05, height, label, transform=axes.transAxes, va="center", color=readable(color), size=9,
+        axes.plot(
+            [0.025], [height], marker="os^Dv<>p"[place], ms=6, color=color, transform=axes.transAxes
+        )
+        axes.text(0.05, height, label, transform=axes.transAxes, va="center", color=readable(color),
+            size=9,
                   weight="bold")  # fmt: skip
     return (
-        figure, f"{np.mean(error <= within):.0%} of {len(measured)} published runs are predicted within {within:.0%}",
-        f"On the dashed line prediction and measurement agree; the grey band is {within:.0%} to either side. "
-        f"Mean error {error.mean():.1%}, 90 % of the runs are within {np.percentile(error, 90):.1%}.",
-        f"Predicted against measured {unit} of {len(measured)} runs in {len(runs)} groups ({', '.join(runs)}), from "
-        f"{measured.min():.2g} to {measured.max():.2g}.",
-        f"{np.mean(error <= within):.0%} within {within:.0%} of the diagonal, mean error {error.mean():.1%}.",
+        figure,
+        f"{np.mean(error <= within):.0%} of {len(measured)} published runs are predicted within "
+        f"{within:.0%}",
+        f"On the dashed line prediction and measurement agree; the grey band is {within:.0%} to "
+        f"either side. Mean error {error.mean():.1%}, 90 % of the runs are within "
+        f"{np.percentile(error, 90):.1%}.",
+        f"Predicted against measured {unit} of {len(measured)} runs in {len(runs)} groups "
+        f"({', '.join(runs)}), from {measured.min():.2g} to {measured.max():.2g}.",
+        f"{np.mean(error <= within):.0%} within {within:.0%} of the diagonal, mean error "
+        f"{error.mean():.1%}.",
     )  # fmt: skip
 
 
 @drawing
 def prediction_errors(kinds):
-    """A row per kind of run: a line from half to 90 % of its errors where the row was left out of the fit, and means.
+    """A row per kind of run: a line from half to 90 % of its errors where the row was left out of
+    the fit, and means.
 
-    kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists, 0.1 for 10 % off, as of
-    `lib.cost.study.score.left_out`; up to 10 kinds.
-    Raises ValueError for another number of kinds, none of them with errors in sample, or errors below 0.
+    kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists, 0.1 for 10
+    % off, as of `lib.cost.study.score.left_out`; up to 10 kinds.
+    Raises ValueError for another number of kinds, none of them with errors in sample, or errors
+    below 0.
     """
     both = [kind for kind in kinds.values() if kind[1] is not None]
     if not 1 <= len(kinds) <= 10 or not both:
-        raise ValueError(f"{len(kinds)} kinds, {len(both)} of them with errors in sample: 1 to 10, and one at least")
+        raise ValueError(
+            f"{len(kinds)} kinds, {len(both)} of them with errors in sample: 1 to 10, and one at "
+            f"least"
+        )
     for name, (out, inside) in kinds.items():
-        if not len(out) or (inside is not None and len(inside) != len(out)) or min(*out, *(inside or out)) < 0:
+        if (
+            not len(out)
+            or (inside is not None and len(inside) != len(out))
+            or min(*out, *(inside or out)) < 0
+        ):
             raise ValueError(f"{name}: give as many errors left out as in sample, 0 or more")
     figure, axes = page(1.6 + 0.3 * len(kinds))
     means = []
     for row, (out, inside) in enumerate(kinds.values()):
         half, most = 100 * np.quantile(out, [0.5, 0.9])
-        axes.plot([half, most], [row, row], color=RANK_COLORS[0], lw=3, solid_capstyle="butt", zorder=2)
+        axes.plot(
+            [half, most], [row, row], color=RANK_COLORS[0], lw=3, solid_capstyle="butt", zorder=2
+        )
         means.append((100 * np.mean(out), None if inside is None else 100 * np.mean(inside)))
         axes.plot([means[-1][0]], [row], marker="o", ms=8, color=RANK_COLORS[0], zorder=4)
         if inside is not None:
@@ -114,7 +169,8 @@ def prediction_errors(kinds):
     mean = lambda which: 100 * np.mean(np.concatenate([kind[which] for kind in both]))
     count = sum(len(kind[0]) for kind in both)
     claim = (
-        f"Left out of the fit, {count:,} published runs are {mean(0):.1f} % off on average; in sample {mean(1):.1f} %"
+        f"Left out of the fit, {count:,} published runs are {mean(0):.1f} % off on average; in "
+        f"sample {mean(1):.1f} %"
     )
     said = [
         f"{name}, {len(kinds[name][0])} runs: {out:.1f} % off"
@@ -123,7 +179,8 @@ def prediction_errors(kinds):
     ]
     return (
         figure, claim,
-        "Dot: the mean where a run's configuration was left out of the fit; line: from half of these runs to 90 % of "
-        "them. Diamond: the mean if it was in the fit. Number of runs in brackets.",
+        "Dot: the mean where a run's configuration was left out of the fit; line: from half of "
+        "these runs to 90 % of them. Diamond: the mean if it was in the fit. Number of runs in "
+        "brackets.",
         "Errors of predicted step times by kind of run.", f"{'; '.join(said)}.",
     )  # fmt: skip

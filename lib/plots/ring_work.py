@@ -1,4 +1,5 @@
-"""Ring attention's work: who computes which pairs of query and key at which step, and how evenly that falls."""
+"""Ring attention's work: who computes which pairs of query and key at which step, and how
+evenly that falls."""
 
 from itertools import pairwise
 
@@ -12,27 +13,35 @@ from lib.plots.style import FAINT, OP_COLOR, PAPER, drawing, on_color, rank_colo
 
 @drawing
 def ring_attention_work(layouts):
-    """For each layout all pairs that the causal mask lets through, and a bar per rank: how many of them are its own.
+    """For each layout all pairs that the causal mask lets through, and a bar per rank: how many of
+    them are its own.
 
-    layouts: {"contiguous": [positions of rank 0, of rank 1, ...], "zigzag": ...}, one or two of the same T tokens and
-    cp ranks, as from lib.tensor_parallel.layouts; cp from 2 to 8.
-    Raises ValueError for another number of layouts or ranks, or positions that are not 0..T-1 once each.
+    layouts: {"contiguous": [positions of rank 0, of rank 1, ...], "zigzag": ...}, one or two of the
+    same T tokens and cp ranks, as from lib.tensor_parallel.layouts; cp from 2 to 8.
+    Raises ValueError for another number of layouts or ranks, or positions that are not 0..T-1 once
+    each.
     """
     sizes = {name: sum(map(len, layout)) for name, layout in layouts.items()}
     for name, layout in layouts.items():
         if sorted(p for positions in layout for p in positions) != list(range(sizes[name])):
-            raise ValueError(f"{name}: {[list(p) for p in layout]} are not the positions 0..T-1, each on one rank")
+            raise ValueError(
+                f"{name}: {[list(p) for p in layout]} are not the positions 0..T-1, each on one "
+                f"rank"
+            )
     shapes = {(sizes[name], len(layout)) for name, layout in layouts.items()}
     if not 1 <= len(layouts) <= 2 or len(shapes) != 1 or not all(2 <= cp <= 8 for _, cp in shapes):
         raise ValueError(
-            f"{len(layouts)} layouts with (tokens, ranks) {sorted(shapes)}: one or two, of one size, on 2 to 8 ranks"
+            f"{len(layouts)} layouts with (tokens, ranks) {sorted(shapes)}: one or two, of one "
+            f"size, on 2 to 8 ranks"
         )
     ((T, cp),) = shapes
     work = {name: _pairs(layout) for name, layout in layouts.items()}  # (cp, steps) each
     most = max(steps.sum(1).max() for steps in work.values())
 
     figure, panels = page(3.7, columns=2 * len(layouts), width_ratios=[3, 1.25] * len(layouts))
-    for (name, layout), square, bars in zip(layouts.items(), panels[::2], panels[1::2], strict=True):
+    for (name, layout), square, bars in zip(
+        layouts.items(), panels[::2], panels[1::2], strict=True
+    ):
         _square(square, layout, T)
         heading(square, name)
         rank_rows(bars, range(cp))
@@ -47,10 +56,10 @@ def ring_attention_work(layouts):
     )
     return (
         figure, _claim(work),
-        "Coloured: pairs that the mask lets through, by the rank that holds the query; the number: at which step. "
-        "Time: each step takes as long as its most pairs.",
-        f"For each layout of {T} tokens over {cp} ranks, the lower triangle of queries against keys, coloured by rank, "
-        "with the step of each block.", each(work, words),
+        "Coloured: pairs that the mask lets through, by the rank that holds the query; the number: "
+        "at which step. Time: each step takes as long as its most pairs.",
+        f"For each layout of {T} tokens over {cp} ranks, the lower triangle of queries against "
+        f"keys, coloured by rank, with the step of each block.", each(work, words),
     )  # fmt: skip
 
 
@@ -62,7 +71,8 @@ def _pairs(layout):
 
 
 def _square(axes, layout, T):
-    """Queries downward, keys to the right; a cell in the colour of the query's rank, where the query sees the key."""
+    """Queries downward, keys to the right; a cell in the colour of the query's rank, where the
+    query sees the key."""
     image = np.empty((T, T, 3))
     image[:] = to_rgb(PAPER)
     for rank, positions in enumerate(layout):
@@ -96,13 +106,20 @@ def _square(axes, layout, T):
 
 
 def _claim(work):
-    """Who works how much, and how long the ring takes if every step waits for the rank with the most pairs."""
+    """Who works how much, and how long the ring takes if every step waits for the rank with
+    the most pairs."""
     uneven = max(work, key=lambda name: work[name].sum(1).max())
-    pairs, time = work[uneven].sum(1), {name: int(steps.max(0).sum()) for name, steps in work.items()}
+    pairs, time = (
+        work[uneven].sum(1),
+        {name: int(steps.max(0).sum()) for name, steps in work.items()},
+    )
     most, least = int(pairs.argmax()), int(pairs.argmin())
     if pairs[most] == pairs[least]:
         return f"{uneven.capitalize()}: every rank computes {pairs[most]:,} pairs"
-    claim = f"{uneven.capitalize()}: rank {most} computes {pairs[most] / pairs[least]:.1f} times rank {least}'s pairs"
+    claim = (
+        f"{uneven.capitalize()}: rank {most} computes {pairs[most] / pairs[least]:.1f} times rank "
+        f"{least}'s pairs"
+    )
     even = min(time, key=time.get)
     if even == uneven:
         return claim

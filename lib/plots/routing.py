@@ -1,8 +1,9 @@
 """Tokens to experts' slots: who goes where, and who finds no room.
 
-the  ----------------.      expert 0   [the][ ]
+the  ----------------.      expert 0  [the][ ]
 cat  ------------------.
-sat  ----x              '-- expert 1   [cat][on]     n tokens on the left; E experts of C slots on the right
+sat  ----x              '-- expert 1  [cat][on]  n tokens on the left; E experts of C slots on the
+                                                 right
 on   -------------------'
 """
 
@@ -18,22 +19,31 @@ CROSS = 0.16  # of the way, where the line of a dropped pair ends
 
 @drawing
 def routing(asked, kept, experts, slots, names=None):
-    """A line from each token to its slot in the expert's colour; what is asked for and not kept ends in a cross.
+    """A line from each token to its slot in the expert's colour; what is asked for and not kept
+    ends in a cross.
 
-    asked: (n, k) experts that each token asks for, first choice first; -1: none. kept: [(token, expert, slot), ...].
-    experts: E, how many there are. slots: C, of each. names: of the n tokens; left out: their numbers.
-    With lib.moe: routing(choice.experts.tolist(), zip(*(part.tolist() for part in routing[:3])), E, C).
-    Raises ValueError for more than 24 tokens, 8 experts or 8 slots, a place that there is not, or one taken twice.
+    asked: (n, k) experts that each token asks for, first choice first; -1: none. kept: [(token,
+    expert, slot), ...]. experts: E, how many there are. slots: C, of each. names: of the n tokens;
+    left out: their numbers. With lib.moe: routing(choice.experts.tolist(), zip(*(part.tolist() for
+    part in routing[:3])), E, C). Raises ValueError for more than 24 tokens, 8 experts or 8 slots, a
+    place that there is not, or one taken twice.
     """
-    asked, kept = [[e for e in of_token if e >= 0] for of_token in asked], [tuple(row) for row in kept]
+    asked, kept = (
+        [[e for e in of_token if e >= 0] for of_token in asked],
+        [tuple(row) for row in kept],
+    )
     n, most = len(asked), max((e for of_token in asked for e in of_token), default=-1)
     if not 1 <= n <= 24 or not 1 <= experts <= 8 or not 1 <= slots <= 8 or most >= experts:
-        raise ValueError(f"{n} tokens, {experts} experts of {slots} slots, asked for {asked}: 1 to 24 tokens, 1 to 8 "
+        raise ValueError(f"{n} tokens, {experts} experts of {slots} slots, asked for {asked}: 1 to "
+                         f"24 tokens, 1 to 8 "
                          "experts of 1 to 8 slots can be read")  # fmt: skip
     holds = {(e, slot): t for t, e, slot in kept}
-    is_there = [t in range(n) and e in range(experts) and slot in range(slots) for t, e, slot in kept]
+    is_there = [
+        t in range(n) and e in range(experts) and slot in range(slots) for t, e, slot in kept
+    ]
     if len(holds) < len(kept) or not all(is_there):
-        raise ValueError(f"kept {kept}: give (token, expert, slot) of {n} tokens, {experts} experts and {slots} slots, "
+        raise ValueError(f"kept {kept}: give (token, expert, slot) of {n} tokens, {experts} "
+                         f"experts and {slots} slots, "
                          "no slot twice")  # fmt: skip
     names = [str(t) for t in range(n)] if names is None else [str(name) for name in names]
     pairs = {(t, e) for t, e, _ in kept}
@@ -45,39 +55,64 @@ def routing(asked, kept, experts, slots, names=None):
     axes.axis("off")
     axes.set(xlim=(0, WIDTH), ylim=(1.0, 0.0))
     for t, name in enumerate(names):
-        axes.text(LEFT - 0.12, heights[t], name, ha="right", va="center_baseline", size=min(10, 140 / n),
-                  color=ALARM if t in left_out else INK, weight="bold" if t in left_out else "normal")  # fmt: skip
+        axes.text(LEFT - 0.12, heights[t], name, ha="right", va="center_baseline",
+            size=min(10, 140 / n),
+                  color=ALARM if t in left_out else INK,
+                  weight="bold" if t in left_out else "normal")  # fmt: skip
     _slots(axes, experts, slots, {place: names[t] for place, t in holds.items()})
     for t, e, _ in kept:
         points = _bend((LEFT, heights[t]), (RIGHT + 0.08, (e + 0.5) / experts))
-        axes.add_patch(PathPatch(Path(points, [1, 4, 4, 4]), fc="none", ec=rank_color(e), lw=1.8, zorder=2,
+        axes.add_patch(PathPatch(Path(points, [1, 4, 4, 4]), fc="none", ec=rank_color(e), lw=1.8,
+            zorder=2,
                                  ls=_dashes(asked[t], e)))  # fmt: skip
     _crosses(axes, asked, dropped, pairs, heights, experts)
     total, empty = sum(map(len, asked)), experts * slots - len(kept)
     what = "choices" if max(map(len, asked)) > 1 else "tokens"
-    claim = f"{len(dropped)} of {total} {what} find no slot, {empty} of {experts * slots} slots are empty"
+    claim = (
+        f"{len(dropped)} of {total} {what} find no slot, {empty} of {experts * slots} slots are "
+        f"empty"
+    )
     dashes = {_dashes(asked[t], e) for t, e in [*pairs, *dropped]} - {"-"}
     key = " Dashed: not a first choice." * bool(dashes) + " Red: no expert at all." * bool(left_out)
-    gets = [_listed(names[holds[e, slot]] for slot in range(slots) if (e, slot) in holds) for e in range(experts)]
+    gets = [
+        _listed(names[holds[e, slot]] for slot in range(slots) if (e, slot) in holds)
+        for e in range(experts)
+    ]
     return (
-        figure, claim, f"A line: a token goes to an expert's slot, in its colour. Cross: no slot was left.{key}",
-        f"A picture of {n} tokens on the left and {experts} experts with {slots} slots each on the right.",
+        figure, claim,
+        f"A line: a token goes to an expert's slot, in its colour. Cross: no slot was left.{key}",
+        f"A picture of {n} tokens on the left and {experts} experts with {slots} slots each on the "
+        f"right.",
         " ".join(f"Expert {e} gets {words}." for e, words in enumerate(gets))
         + f" Without a slot: {_listed(f'{names[t]} at expert {e}' for t, e in dropped)}.",
     )  # fmt: skip
 
 
 def _slots(axes, experts, slots, holds):
-    """The experts' slots on the right, and in them the names of the tokens: {(expert, slot): name}."""
+    """The experts' slots on the right, and in them the names of the tokens:
+    {(expert, slot): name}."""
     row, side = 0.7 / experts, min(0.95, 3.0 / slots)
     for e in range(experts):
         middle, color = (e + 0.5) / experts, rank_color(e)
-        axes.text(RIGHT + 0.25 + slots * side, middle, f"expert {e}", va="center_baseline", weight="bold",
+        axes.text(RIGHT + 0.25 + slots * side, middle, f"expert {e}", va="center_baseline",
+            weight="bold",
                   color=readable(color))  # fmt: skip
         for slot in range(slots):
             left, fc = RIGHT + 0.1 + slot * side, color if (e, slot) in holds else PAPER
             name = holds.get((e, slot), "")
-            box(axes, left, middle - row / 2, 0.9 * side, row, fc, name, size=8.5, ec=color, lw=1.2, zorder=4)
+            box(
+                axes,
+                left,
+                middle - row / 2,
+                0.9 * side,
+                row,
+                fc,
+                name,
+                size=8.5,
+                ec=color,
+                lw=1.2,
+                zorder=4,
+            )
 
 
 def _crosses(axes, asked, dropped, pairs, heights, experts):
@@ -86,8 +121,16 @@ def _crosses(axes, asked, dropped, pairs, heights, experts):
         earlier = sum(token == t for token, _ in dropped[:i])
         x = LEFT + CROSS * (1 + 0.45 * earlier) * (RIGHT - LEFT)
         goes_up = any((other + 0.5) / experts < heights[t] for token, other in pairs if token == t)
-        y = heights[t] + (0.3 if goes_up else -0.3) / len(heights)  # away from the line that goes on
-        axes.plot([LEFT, x], [heights[t], y], color=rank_color(e), lw=1.8, ls=_dashes(asked[t], e), zorder=2)
+        # away from the line that goes on
+        y = heights[t] + (0.3 if goes_up else -0.3) / len(heights)
+        axes.plot(
+            [LEFT, x],
+            [heights[t], y],
+            color=rank_color(e),
+            lw=1.8,
+            ls=_dashes(asked[t], e),
+            zorder=2,
+        )
         axes.plot([x], [y], marker="x", ms=8, mew=2.6, color=ALARM, zorder=6)
 
 
@@ -98,7 +141,8 @@ def _bend(start, end):
 
 
 def _dashes(asked, e):
-    """Solid for a first choice; dashed for a later one, and for an expert to which a token was sent on."""
+    """Solid for a first choice; dashed for a later one, and for an expert to which
+    a token was sent on."""
     return "-" if asked and asked[0] == e else (0, (4, 1.5))
 
 

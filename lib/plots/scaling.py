@@ -1,4 +1,5 @@
-"""Scaling: throughput against the number of ranks, and the share of a step that is exposed communication."""
+"""Scaling: throughput against the number of ranks, and the share of a step that is exposed
+communication."""
 
 import numpy as np
 
@@ -9,10 +10,12 @@ from lib.plots.style import FAINT, RANK_COLORS, drawing, readable
 
 @drawing
 def scaling(measured, predicted):
-    """A panel per kind of scaling: how many times the throughput of one rank, against the number of ranks.
+    """A panel per kind of scaling: how many times the throughput of one rank, against the number of
+    ranks.
 
-    measured, predicted: {"strong": {"20 MB/s": (ranks, throughput), ...}, "weak": {...}}; either may be {}, a panel
-    per kind and a colour per link. Throughput in whatever unit, such as rows per second, and beginning with one rank.
+    measured, predicted: {"strong": {"20 MB/s": (ranks, throughput), ...}, "weak": {...}}; either
+    may be {}, a panel per kind and a colour per link. Throughput in whatever unit, such as rows per
+    second, and beginning with one rank.
     """
     kinds = list(dict.fromkeys([*measured, *predicted]))
     if not kinds:
@@ -23,7 +26,10 @@ def scaling(measured, predicted):
             for link, (ranks, throughput) in of_link.items():
                 _same_length(f"{kind}, {link}", ranks, throughput)
                 if ranks[0] != 1:
-                    raise ValueError(f"{kind}, {link}: begins with {ranks[0]} ranks; begin with 1, to compare with")
+                    raise ValueError(
+                        f"{kind}, {link}: begins with {ranks[0]} ranks; begin with 1, to compare "
+                        f"with"
+                    )
                 speedup[kind, how, link] = ranks, [t / throughput[0] for t in throughput]
     links = list(dict.fromkeys(link for *_, link in speedup))
     color = dict(zip(links, RANK_COLORS, strict=False))
@@ -32,32 +38,46 @@ def scaling(measured, predicted):
 
     figure, panels = page(3.9, columns=len(kinds), sharey=True)
     for axes, kind in zip(panels, kinds, strict=True):
-        axes.set(xscale="log", yscale="log", xlabel="ranks", xlim=(0.93, 1.08 * most), ylim=(low, high))
+        axes.set(
+            xscale="log", yscale="log", xlabel="ranks", xlim=(0.93, 1.08 * most), ylim=(low, high)
+        )
         axes.plot([1, most], [1, most], color=FAINT, lw=1.2, zorder=1)
-        axes.annotate("perfect", (most**0.5, most**0.5), xytext=(-4, 4), textcoords="offset points", color=FAINT,
+        axes.annotate("perfect", (most**0.5, most**0.5), xytext=(-4, 4), textcoords="offset points",
+            color=FAINT,
                       ha="right", size=9)  # fmt: skip
-        found, theory = ({link: curve for (of, as_, link), curve in speedup.items() if (of, as_) == (kind, how)}
+        found, theory = ({link: curve for (of, as_, link),
+        curve in speedup.items() if (of, as_) == (kind, how)}
                          for how in ("measured", "predicted"))  # fmt: skip
         curves(axes, found, theory, color)
         ends = {link: (ranks[-1], times[-1]) for link, (ranks, times) in (theory | found).items()}
-        shares = [(f"{link}\n" * (len(kinds) == 1) + f"{t / n:.0%}", t, color[link]) for link, (n, t) in ends.items()]
+        shares = [
+            (f"{link}\n" * (len(kinds) == 1) + f"{t / n:.0%}", t, color[link])
+            for link, (n, t) in ends.items()
+        ]
         named_ends(axes, shares, 0.075, 1.03, size=9.5)
         every = 1 + int(np.log2(most) / 7)  # doublings from tick to tick
         for axis, begin, end in ((axes.xaxis, 1, most), (axes.yaxis, low, high)):
             powers = [2.0**k for k in range(-30, 30) if begin <= 2.0**k <= end and k % every == 0]
-            ticks(axis, powers, lambda times: f"{times:,.0f}" if times >= 1 else f"1/{1 / times:.0f}")
+            ticks(
+                axis, powers, lambda times: f"{times:,.0f}" if times >= 1 else f"1/{1 / times:.0f}"
+            )
         grid(axes)
         heading(axes, _KINDS.get(kind, kind))
     panels[0].set_ylabel("throughput, times one rank's")
     for i, link in enumerate(links):
-        panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes, color=readable(color[link]),
+        panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes,
+            color=readable(color[link]),
                        weight="bold", va="top")  # fmt: skip
     of = {f"{kind}, {link}, {how}": curve for (kind, how, link), curve in speedup.items()}
-    words = lambda _, curve: ", ".join(f"{short(curve[1][i])} times on {curve[0][i]}" for i in few(len(curve[0])))
+    words = lambda _, curve: ", ".join(
+        f"{short(curve[1][i])} times on {curve[0][i]}" for i in few(len(curve[0]))
+    )
     return (
         figure, _scaling_claim(links, speedup),
-        f"{lines_in_words(measured, predicted)}. At the right: efficiency, a share of N times one rank's.",
-        "Throughput against ranks on logarithmic axes, a panel per kind of scaling.", each(of, words),
+        f"{lines_in_words(measured, predicted)}. At the right: efficiency, a share of N times one "
+        f"rank's.",
+        "Throughput against ranks on logarithmic axes, a panel per kind of scaling.",
+        each(of, words),
     )  # fmt: skip
 
 
@@ -65,15 +85,21 @@ _KINDS = {"strong": "strong: one batch, divided", "weak": "weak: one batch per r
 
 
 def _scaling_claim(links, speedup):
-    """What the last kind's and link's efficiency is, against the first's; of what was measured, where it was."""
+    """What the last kind's and link's efficiency is, against the first's; of what was
+    measured, where it was."""
     how = "measured" if any(how == "measured" for _, how, _ in speedup) else "predicted"
     efficiency = {}
     for (kind, of, link), (ranks, times) in speedup.items():
         if of == how:
             efficiency[kind, link] = ranks[-1], times[-1] / ranks[-1]
-    (best, at_best), (worst, at_worst) = (pick(efficiency.items(), key=lambda e: e[1][1]) for pick in (max, min))
+    (best, at_best), (worst, at_worst) = (
+        pick(efficiency.items(), key=lambda e: e[1][1]) for pick in (max, min)
+    )
     if best == worst:
-        return f"{best[0].capitalize()} scaling ({best[1]}) keeps {at_best[1]:.0%} on {at_best[0]:,} ranks"
+        return (
+            f"{best[0].capitalize()} scaling ({best[1]}) keeps {at_best[1]:.0%} on {at_best[0]:,} "
+            f"ranks"
+        )
     words = lambda who: f"{who[0]} scaling" + f" ({who[1]})" * (len(links) > 1)
     keeps = f"{words(best)} keeps {at_best[1]:.0%} of perfect, {words(worst)} {at_worst[1]:.0%}"
     return f"On {at_best[0]:,} ranks {keeps}"
@@ -83,9 +109,9 @@ def _scaling_claim(links, speedup):
 def communication_share(measured, predicted, break_even=None):
     """The share of a step that is exposed communication, against the batch of each rank.
 
-    measured, predicted: {"20 MB/s": (batch per rank, share), ...}, shares from 0 to 1; either may be {}.
-    break_even: {"20 MB/s": batch per rank, ...} from which on communication is shorter than backward, marked.
-    unit: what a batch counts, such as rows or tokens. at: a batch, to be marked.
+    measured, predicted: {"20 MB/s": (batch per rank, share), ...}, shares from 0 to 1; either may
+    be {}. break_even: {"20 MB/s": batch per rank, ...} from which on communication is shorter than
+    backward, marked. unit: what a batch counts, such as rows or tokens. at: a batch, to be marked.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
     if not names:
@@ -93,7 +119,9 @@ def communication_share(measured, predicted, break_even=None):
     for name, (batch, share) in [*measured.items(), *predicted.items()]:
         _same_length(name, batch, share)
         if not 0 <= min(share) <= max(share) <= 1:
-            raise ValueError(f"{name}: shares from {min(share):g} to {max(share):g}; a share is from 0 to 1")
+            raise ValueError(
+                f"{name}: shares from {min(share):g} to {max(share):g}; a share is from 0 to 1"
+            )
     color = dict(zip(names, RANK_COLORS, strict=False))
     batches = sorted({b for x, _ in [*measured.values(), *predicted.values()] for b in x})
     figure, axes = page(3.6)
@@ -103,7 +131,17 @@ def communication_share(measured, predicted, break_even=None):
     marked = {name: b for name, b in (break_even or {}).items() if batches[0] <= b <= batches[-1]}
     for name, b in marked.items():
         axes.axvline(b, color=color[name], lw=1.2, zorder=1)
-        above(axes, b, amount(b, 2), xytext=(3, -2), color=color[name], ha="left", va="top", weight="bold", size=9)
+        above(
+            axes,
+            b,
+            amount(b, 2),
+            xytext=(3, -2),
+            color=color[name],
+            ha="left",
+            va="top",
+            weight="bold",
+            size=9,
+        )
     powers = [10.0**e for e in range(20) if batches[0] <= 10.0**e <= batches[-1]]
     ticks(axes.xaxis, batches if len(batches) <= 8 else powers, lambda b: amount(b, 2))
     grid(axes, "y")
@@ -115,15 +153,27 @@ def communication_share(measured, predicted, break_even=None):
     )
     claim = f"More rows per rank, less waiting: {claim} of the step"
     marks = " Upright: from here on communication is shorter than backward." if marked else ""
-    outside = [f"{name} at {amount(b, 2)}" for name, b in (break_even or {}).items() if name not in marked]
+    outside = [
+        f"{name} at {amount(b, 2)}" for name, b in (break_even or {}).items() if name not in marked
+    ]
     beyond = f" Outside the axis: {' and '.join(outside)}." if outside else ""
-    points = lambda curve: ", ".join(f"{curve[1][i]:.0%} at {amount(curve[0][i], 2)}" for i in few(len(curve[0])))
+    points = lambda curve: ", ".join(
+        f"{curve[1][i]:.0%} at {amount(curve[0][i], 2)}" for i in few(len(curve[0]))
+    )
     words = in_sentences({"measured": measured, "predicted": predicted}, points)
     words += f" {each(break_even or {}, lambda _, b: f'break-even at {amount(b, 2)}')}{beyond}"
     look = f"{lines_in_words(measured, predicted)}.{marks}{beyond}"
-    return figure, claim, look, "Exposed communication in percent of the step, against rows per rank.", words
+    return (
+        figure,
+        claim,
+        look,
+        "Exposed communication in percent of the step, against rows per rank.",
+        words,
+    )
 
 
 def _same_length(name, x, y):
     if np.ndim(x) != 1 or np.shape(x) != np.shape(y) or len(x) == 0:
-        raise ValueError(f"{name}: {np.shape(x)} and {np.shape(y)} must be two lists of one length, not empty")
+        raise ValueError(
+            f"{name}: {np.shape(x)} and {np.shape(y)} must be two lists of one length, not empty"
+        )

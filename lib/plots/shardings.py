@@ -1,12 +1,14 @@
-"""A traced block under one or two plans: how each operator is split, and what is sent between operators.
+"""A traced block under one or two plans: how each operator is split, and what is sent between
+operators.
 
-               Megatron's: 1.2 ms                          the search's: 0.9 ms
-    x          [ replicate ]  -- / all-reduce              [ dim 1 ]
-                 |                                             |
-    up         [ column    ]                               [ column ]  reduce-scatter / all-gather + w
-                 |                                             |
+               Megatron's: 1.2 ms                        the search's: 0.9 ms
+    x          [ replicate ]  -- / all-reduce            [ dim 1 ]
+                 |                                           |
+    up         [ column    ]                             [ column ]  reduce-scatter / all-gather + w
+                 |                                           |
 
-A row holds what does not depend on each other, such as q, k and v. A line goes from a result to who reads it.
+A row holds what does not depend on each other, such as q, k and v. A line goes from a result to who
+reads it.
 """
 
 from lib.plots.draw import box, heading, middle, page
@@ -21,21 +23,34 @@ SHORT = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter
 
 @drawing
 def shardings(operators, plans, both_ways):
-    """A column per plan, a box per operator with its strategy; in purple what is sent, forward / backward.
+    """A column per plan, a box per operator with its strategy; in purple what is sent, forward /
+    backward.
 
-    operators: of a Traced, at most 18 rows deep. plans: {"Megatron's": Plan, "the search's": Plan}, 1 or 2.
-    both_ways: that of lib.automatic.layouts: (old layout, new one) -> the collectives' names (forward, backward).
-    Raises ValueError for another number of plans, more rows, or a plan of other operators.
+    operators: of a Traced, at most 18 rows deep. plans: {"Megatron's": Plan, "the search's": Plan},
+    1 or 2. both_ways: that of lib.automatic.layouts: (old layout, new one) -> the collectives'
+    names (forward, backward). Raises ValueError for another number of plans, more rows, or a plan
+    of other operators.
     """
     rows = _rows(operators)
     if not 1 <= len(plans) <= 2 or not 2 <= len(rows) <= 18:
-        raise ValueError(f"{len(plans)} plans of {len(rows)} rows of operators: 1 or 2 plans of 2 to 18 can be read")
+        raise ValueError(
+            f"{len(plans)} plans of {len(rows)} rows of operators: 1 or 2 plans of 2 to 18 can be "
+            f"read"
+        )
     for name, plan in plans.items():
         if set(plan.strategies) != {op.name for op in operators}:
-            raise ValueError(f"{name} has strategies for {', '.join(plan.strategies)}: give a plan of these operators")
+            raise ValueError(
+                f"{name} has strategies for {', '.join(plan.strategies)}: give a plan of these "
+                f"operators"
+            )
     pitch = min(0.24, 3.0 / len(rows))  # inches
     figure, panels = page(1.05 + pitch * len(rows), columns=len(plans), sharey=True)
-    sent = [text for plan in plans.values() for row in rows if (text := _sent(row, plan.moves, both_ways))]
+    sent = [
+        text
+        for plan in plans.values()
+        for row in rows
+        if (text := _sent(row, plan.moves, both_ways))
+    ]
     longest = max(plan.seconds for plan in plans.values())
     factor, unit = (1e6, "µs") if longest < 1e-3 else clock(longest)
     size = min(9.0, 40 * pitch)
@@ -46,10 +61,18 @@ def shardings(operators, plans, both_ways):
             x, y, wide = places[op.name]
             words = plan.strategies[op.name].name
             box(axes, x, y - 0.36, wide, 0.72, _color(words), lw=0.6, zorder=3)
-            middle(axes, x + wide / 2, y, words, on_color(_color(words)), size if wide > 1 else 0.75 * size)
+            middle(
+                axes,
+                x + wide / 2,
+                y,
+                words,
+                on_color(_color(words)),
+                size if wide > 1 else 0.75 * size,
+            )
         for i, row in enumerate(rows):
             if text := _sent(row, plan.moves, both_ways):
-                label = axes.annotate(text, (3.25, i), va="center_baseline", size=size, color=OP_COLOR["send"],
+                label = axes.annotate(text, (3.25, i), va="center_baseline", size=size,
+                    color=OP_COLOR["send"],
                                       weight="bold", annotation_clip=False)  # fmt: skip
                 label.set_in_layout(False)  # it has room within the axes
         axes.set(xlim=(0, 7.1 if len(plans) == 2 else 9), ylim=(len(rows) - 0.5, -0.5))
@@ -58,10 +81,17 @@ def shardings(operators, plans, both_ways):
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         by, of = scale(plan.sent, "elements")
-        heading(axes, f"{name}: {amount(plan.seconds * factor)} {unit}, {amount(plan.sent / by)} {of}", size=9.5, pad=3)
+        heading(
+            axes,
+            f"{name}: {amount(plan.seconds * factor)} {unit}, {amount(plan.sent / by)} {of}",
+            size=9.5,
+            pad=3,
+        )
     look = "Above: time, and elements that all ranks send. In a box: how it is split."
     look += " Purple: what sends its result, forward / backward." * bool(sent)
-    look += " + w: and its weights' gradients are all-reduced." * any(text.endswith("+ w") for text in sent)
+    look += " + w: and its weights' gradients are all-reduced." * any(
+        text.endswith("+ w") for text in sent
+    )
     what = "Operators of a traced module and how each is split, a column per plan."
     words = each(plans, lambda _, plan: _in_words(rows, plan, both_ways))
     return figure, _claim(plans, factor, unit), look, what, words
@@ -93,7 +123,9 @@ def _edges(axes, operators, places):
             if y - y0 == 1:
                 axes.plot([x0 + wide0 / 2, x + wide / 2], [y0, y], color=FAINT, lw=1.1, zorder=1)
             else:
-                axes.plot([x0 + 0.1, 0.18, 0.18, x + 0.1], [y0, y0, y, y], color=FAINT, lw=1.1, zorder=1)
+                axes.plot(
+                    [x0 + 0.1, 0.18, 0.18, x + 0.1], [y0, y0, y, y], color=FAINT, lw=1.1, zorder=1
+                )
 
 
 def _color(strategy):
@@ -103,8 +135,11 @@ def _color(strategy):
 
 
 def _sent(row, moves, both_ways):
-    """What lies behind these operators' results, and whether something lies behind their weights, as text."""
-    results = dict.fromkeys(_said(both_ways(m.old, m.new)) for m in moves if m.what in {op.name for op in row})
+    """What lies behind these operators' results, and whether something lies behind their
+    weights, as text."""
+    results = dict.fromkeys(
+        _said(both_ways(m.old, m.new)) for m in moves if m.what in {op.name for op in row}
+    )
     owned = {f"{op.name}.{weight}" for op in row for weight in op.weights}
     return "; ".join(results) + " + w" * any(m.what in owned for m in moves)
 
@@ -118,7 +153,11 @@ def _words(row):
     plain = [name.rstrip("0123456789").rstrip("_") or name for name in (op.name for op in row)]
     if len(set(plain)) == 1:
         return (plain[0] if len(row) > 1 else row[0].name) + f" x {len(row)}" * (len(row) > 1)
-    start = plain[0][: next((i for i, letters in enumerate(zip(*plain, strict=False)) if len(set(letters)) > 1), 0)]
+    start = plain[0][
+        : next(
+            (i for i, letters in enumerate(zip(*plain, strict=False)) if len(set(letters)) > 1), 0
+        )
+    ]
     return start + ", ".join(name[len(start) :] for name in plain)
 
 
@@ -130,7 +169,9 @@ def _claim(plans, factor, unit):
         return said
     if all(first.strategies[op].name == last.strategies[op].name for op in first.strategies):
         return f"{names[-1]} plan is {names[0]}, operator by operator"
-    return f"{said}, {last.seconds / first.seconds:.0%} of {names[0]} {amount(first.seconds * factor)}"
+    return (
+        f"{said}, {last.seconds / first.seconds:.0%} of {names[0]} {amount(first.seconds * factor)}"
+    )
 
 
 def _in_words(rows, plan, both_ways):

@@ -1,4 +1,5 @@
-"""Parameters against compute per token: a dense layer uses all it has, a mixture of experts has many and uses few."""
+"""Parameters against compute per token: a dense layer uses all it has, a mixture of experts has
+many and uses few."""
 
 from lib.plots.draw import DASHED, grid, numbers, page
 from lib.plots.labels import COUNTS, amount, each, in_unit
@@ -9,48 +10,76 @@ PER_PARAMETER = 2  # operations of forward per parameter used: one multiplicatio
 
 @drawing
 def sparse_layer(points):
-    """A point per model: all its parameters against operations of forward per token. Dashed: each parameter is used.
+    """A point per model: all its parameters against operations of forward per token. Dashed: each
+    parameter is used.
 
-    points: {"dense": {"D 512": (operations per token, parameters), ...}, "mixture of experts": {...}}, 1 to 4 kinds;
-    a label is written on two lines where it has a comma.
+    points: {"dense": {"D 512": (operations per token, parameters), ...}, "mixture of experts":
+    {...}}, 1 to 4 kinds; a label is written on two lines where it has a comma.
     Raises ValueError for another number of kinds, or numbers not above 0.
     """
     every = [item for of_kind in points.values() for item in of_kind.items()]
     if not 1 <= len(points) <= 4 or not every:
-        raise ValueError(f"{len(points)} kinds with {len(every)} points: give 1 to 4 kinds, and a point")
+        raise ValueError(
+            f"{len(points)} kinds with {len(every)} points: give 1 to 4 kinds, and a point"
+        )
     for label, point in every:
         if len(point) != 2 or min(point) <= 0:
-            raise ValueError(f"{label}: {point} is not (operations per token, parameters), both above 0")
+            raise ValueError(
+                f"{label}: {point} is not (operations per token, parameters), both above 0"
+            )
     figure, axes = page(3.9)
-    axes.set(xscale="log", yscale="log", xlabel="operations per token, forward", ylabel="parameters")
+    axes.set(
+        xscale="log", yscale="log", xlabel="operations per token, forward", ylabel="parameters"
+    )
     x, y = zip(*(point for _, point in every), strict=True)
     low, high = min(x) / 2.2, max(x) * 3
-    axes.plot([low, high], [low / PER_PARAMETER, high / PER_PARAMETER], color=FAINT, ls=DASHED, lw=1.4, zorder=1)
+    axes.plot(
+        [low, high],
+        [low / PER_PARAMETER, high / PER_PARAMETER],
+        color=FAINT,
+        ls=DASHED,
+        lw=1.4,
+        zorder=1,
+    )
     for (kind, of_kind), color, marker in zip(points.items(), RANK_COLORS, "osD^", strict=False):
-        axes.plot(*zip(*of_kind.values(), strict=True), color=color, lw=0, marker=marker, ms=8, mec=PAPER, zorder=3,
+        axes.plot(*zip(*of_kind.values(), strict=True), color=color, lw=0, marker=marker, ms=8,
+            mec=PAPER, zorder=3,
                   label=kind)  # fmt: skip
         for label, point in of_kind.items():
-            side, ha = (-1, "right") if _in_the_way(point, [other for _, other in every]) else (1, "left")
-            axes.annotate(label.replace(", ", "\n"), point, xytext=(8 * side, -6), textcoords="offset points",
-                          va="center", ha=ha, size=9, color=color, weight="bold", zorder=4)  # fmt: skip
+            side, ha = (
+                (-1, "right") if _in_the_way(point, [other for _, other in every]) else (1, "left")
+            )
+            axes.annotate(label.replace(", ", "\n"), point, xytext=(8 * side, -6),
+                textcoords="offset points",
+                          va="center", ha=ha, size=9, color=color, weight="bold",
+                          zorder=4)  # fmt: skip
     axes.set(xlim=(low, high), ylim=(min(min(y), low / PER_PARAMETER) / 1.3, max(y) * 1.9))
     for axis in (axes.xaxis, axes.yaxis):
         numbers(axis, _amount)
     grid(axes)
     axes.legend(loc="lower right", frameon=False, borderpad=0, handletextpad=0.3)
-    times, most = max((PER_PARAMETER * parameters / operations, label) for label, (operations, parameters) in every)
+    times, most = max(
+        (PER_PARAMETER * parameters / operations, label)
+        for label, (operations, parameters) in every
+    )
     claim = f"{most}: {amount(times)} times the parameters that a token uses"
     words = lambda _, point: f"{_amount(point[0])} operations, {_amount(point[1])} parameters"
-    said = {f"{kind}, {label}": point for kind, of_kind in points.items() for label, point in of_kind.items()}
+    said = {
+        f"{kind}, {label}": point
+        for kind, of_kind in points.items()
+        for label, point in of_kind.items()
+    }
     return (
-        figure, claim, f"Dashed: {PER_PARAMETER} operations per parameter, as in a dense layer. Above it: parameters "
-        "that a token does not pay for.",
+        figure, claim,
+        f"Dashed: {PER_PARAMETER} operations per parameter, as in a dense layer. Above it: "
+        f"parameters that a token does not pay for.",
         "Parameters against operations per token on logarithmic axes.", each(said, words),
     )  # fmt: skip
 
 
 def _in_the_way(point, others):
-    """Is one of the others where a label to the right of the point would be: near it, to the right and below?"""
+    """Is one of the others where a label to the right of the point would be: near it, to
+    the right and below?"""
     (x, y), far = point, 2.0  # times as much
     return any(x < other_x < far * x and y / far < other_y < y for other_x, other_y in others)
 

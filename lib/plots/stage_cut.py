@@ -1,7 +1,8 @@
-"""Layers cut into stages: a pipeline moves at the pace of its slowest. On equal devices, or as a search placed them.
+"""Layers cut into stages: a pipeline moves at the pace of its slowest. On equal devices, or as a
+search placed them.
 
-stage 0   2 GPUs  [0][1][ 2 ][3]         6 ms          a box: a layer, as long as it takes on these devices
-stage 1   1 GPU   [  4  ][  5  ]         6.2 ms        red: the slowest, for which all others wait
+stage 0   2 GPUs  [0][1][ 2 ][3]     6 ms       a box: a layer, as long as it takes on these devices
+stage 1   1 GPU   [  4  ][  5  ]     6.2 ms     red: the slowest, for which all others wait
 """
 
 from lib.plots.draw import beside, box, heading, page, rank_rows, rows
@@ -11,11 +12,13 @@ from lib.plots.style import ALARM, INK, drawing, rank_color
 
 @drawing
 def stage_loads(costs, cuts, unit="units"):
-    """A panel per cut, a row per stage: its layers end to end, each as long as it costs; the slowest stage in red.
+    """A panel per cut, a row per stage: its layers end to end, each as long as it costs; the
+    slowest stage in red.
 
-    costs: one per layer. cuts: {"equal counts": [range(0, 4), range(4, 8)], "balanced": balance(costs, p)}; 1 to 3, the
-    first the one to compare with. unit: of a cost, such as ms.
-    Raises ValueError for another number of cuts, or for one that is not all layers in order, each once.
+    costs: one per layer. cuts: {"equal counts": [range(0, 4), range(4, 8)], "balanced":
+    balance(costs, p)}; 1 to 3, the first the one to compare with. unit: of a cost, such as ms.
+    Raises ValueError for another number of cuts, or for one that is not all layers in order, each
+    once.
     """
     if not 1 <= len(cuts) <= 3:
         raise ValueError(f"{len(cuts)} cuts: 1 to 3 fit beside each other")
@@ -26,18 +29,27 @@ def stage_loads(costs, cuts, unit="units"):
         rank_rows(axes, range(len(stages)), "stage {}")
     look = "A block is a layer, as long as it takes. Red: the slowest, for which all others wait."
     words = each(cuts, lambda name, cut: _of_stages(cut, layers[name]))
-    return figure, _claim(layers, None, unit), look, f"{len(costs)} layers cut into stages, a panel per cut.", words
+    return (
+        figure,
+        _claim(layers, None, unit),
+        look,
+        f"{len(costs)} layers cut into stages, a panel per cut.",
+        words,
+    )
 
 
 @drawing
 def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
-    """A panel per cut, a row per stage: its devices, and its layers end to end; the slowest stage in red.
+    """A panel per cut, a row per stage: its devices, and its layers end to end; the slowest stage
+    in red.
 
-    cuts: {"one device each": Stages, "found": Stages}, 1 or 2 results of cut_into_stages or stages_by_speed: what
-    has .layers, a range per stage, and .devices. costs: {device: [cost of each layer on it]}, for all that .devices
-    names: how many devices a stage has, or which one. microbatches: m; the panels and the title then tell the step,
-    sum t + (m-1) max t. unit: of a cost. on: {device: how it reads}; left out: "2 devices".
-    Raises ValueError for another number of cuts, one that is not all layers in order, or a device without costs.
+    cuts: {"one device each": Stages, "found": Stages}, 1 or 2 results of cut_into_stages or
+    stages_by_speed: what has .layers, a range per stage, and .devices. costs: {device: [cost of
+    each layer on it]}, for all that .devices names: how many devices a stage has, or which one.
+    microbatches: m; the panels and the title then tell the step, sum t + (m-1) max t. unit: of a
+    cost. on: {device: how it reads}; left out: "2 devices".
+    Raises ValueError for another number of cuts, one that is not all layers in order, or a device
+    without costs.
     """
     if not 1 <= len(cuts) <= 2:
         raise ValueError(f"{len(cuts)} cuts: 1 or 2 fit beside each other")
@@ -46,20 +58,31 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
     for name, cut in cuts.items():
         if not set(cut.devices) <= set(costs) or len(cut.devices) != len(cut.layers):
             raise ValueError(
-                f"{name}: devices {list(cut.devices)} for {len(cut.layers)} stages, costs on {list(costs)}"
+                f"{name}: devices {list(cut.devices)} for {len(cut.layers)} stages, costs on "
+                f"{list(costs)}"
             )
     named = on or {k: f"{k} device{'s' * (k != 1)}" for k in costs}
     layers = {
-        name: [[costs[k][i] for i in stage] for stage, k in zip(cut.layers, cut.devices, strict=True)]
+        name: [
+            [costs[k][i] for i in stage] for stage, k in zip(cut.layers, cut.devices, strict=True)
+        ]
         for name, cut in cuts.items()
     }
-    figure, panels = _page({name: cut.layers for name, cut in cuts.items()}, layers, 1.2, 5.0, unit, microbatches)
+    figure, panels = _page(
+        {name: cut.layers for name, cut in cuts.items()}, layers, 1.2, 5.0, unit, microbatches
+    )
     apart = "\n" if max(map(len, layers.values())) <= 6 else ", "
     for axes, cut in zip(panels, cuts.values(), strict=True):
         names = [f"stage {s}{apart}{named[k]}" for s, k in enumerate(cut.devices)]
         rows(axes, names, map(rank_color, range(len(names))), size=9, linespacing=0.95)
-    of_m = f" A step of {microbatches} micro-batches: sum + {microbatches - 1} slowest." if microbatches else ""
-    words = lambda name, cut: _of_stages(cut.layers, layers[name], [f" on {named[k]}" for k in cut.devices])
+    of_m = (
+        f" A step of {microbatches} micro-batches: sum + {microbatches - 1} slowest."
+        if microbatches
+        else ""
+    )
+    words = lambda name, cut: _of_stages(
+        cut.layers, layers[name], [f" on {named[k]}" for k in cut.devices]
+    )
     return (
         figure, _claim(layers, microbatches, unit),
         f"A block: a layer, as long as it takes on these devices. Red: the slowest.{of_m}",
@@ -69,16 +92,21 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
 
 def _refuse(cuts, n_layers):
     for name, cut in cuts.items():
-        if [layer for stage in cut for layer in stage] != list(range(n_layers)) or not all(map(len, cut)):
+        if [layer for stage in cut for layer in stage] != list(range(n_layers)) or not all(
+            map(len, cut)
+        ):
             raise ValueError(
-                f"{name}: {[list(stage) for stage in cut]} is no cut of {n_layers} layers: each once, in order, "
-                "and at least one per stage"
+                f"{name}: {[list(stage) for stage in cut]} is no cut of {n_layers} layers: each "
+                f"once, in order, and at least one per stage"
             )
 
 
 def _page(cuts, layers, room, inches, unit, m):
-    """(figure, panels), a panel per cut. room: of an axis, over the slowest stage; inches: of all axes together."""
-    figure, panels = page(1.65 + 0.36 * max(map(len, cuts.values())), columns=len(cuts), sharex=True)
+    """(figure, panels), a panel per cut. room: of an axis, over the slowest stage; inches: of all
+    axes together."""
+    figure, panels = page(
+        1.65 + 0.36 * max(map(len, cuts.values())), columns=len(cuts), sharex=True
+    )
     end = room * max(sum(costs) for stages in layers.values() for costs in stages)
     for axes, (name, cut) in zip(panels, cuts.items(), strict=True):
         _panel(axes, cut, layers[name], end, inches / len(cuts), unit)
@@ -87,12 +115,24 @@ def _page(cuts, layers, room, inches, unit, m):
 
 
 def _panel(axes, cut, layers, end, inches, unit):
-    """Layers end to end, a row per stage, each of its cost; the axis ends at `end` and is so many inches long."""
+    """Layers end to end, a row per stage, each of its cost; the axis ends at `end` and is
+    so many inches long."""
     pace = max(map(sum, layers))
     for s, (stage, costs) in enumerate(zip(cut, layers, strict=True)):
         start, color = 0.0, rank_color(s)
         for layer, cost in zip(stage, costs, strict=True):
-            box(axes, start, s - 0.36, cost, 0.72, color, str(layer), cost / end * 1.16 * inches, 8.5, lw=1.0)
+            box(
+                axes,
+                start,
+                s - 0.36,
+                cost,
+                0.72,
+                color,
+                str(layer),
+                cost / end * 1.16 * inches,
+                8.5,
+                lw=1.0,
+            )
             start += cost
         slowest = sum(costs) == pace
         if slowest:

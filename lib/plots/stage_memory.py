@@ -1,8 +1,9 @@
-"""Model state on each rank by stage of ZeRO: who holds what, what the formula says, and what was measured beside it.
+"""Model state on each rank by stage of ZeRO: who holds what, what the formula says, and what was
+measured beside it.
 
-             stage 0      stage 1      stage 2      stage 3         Rajbhandari et al. 2020, figure 1:
-weights      ####  ####   ####  ####   ####  ####   #...  .#..      ####  whole, the same on every rank
-gradients    ####  ####   ####  ####   #...  .#..   #...  .#..      .#..  this rank's part alone
+             stage 0      stage 1      stage 2      stage 3      Rajbhandari et al. 2020, figure 1:
+weights      ####  ####   ####  ####   ####  ####   #...  .#..   ####  whole, the same on every rank
+gradients    ####  ####   ####  ####   #...  .#..   #...  .#..   .#..  this rank's part alone
 optimizer    ####  ####   #...  .#..   #...  .#..   #...  .#..
 
 stage 0   [ weight ][ gradient ][        optimizer state         ]  120 GB
@@ -13,7 +14,20 @@ stage 3   []  1.9 GB
 
 from lib.cost.state import RECIPES
 from lib.cost.zero import SHARDED, rank_state
-from lib.plots.draw import above, beside, box, color_names, grid, heading, key, numbers, outline, page, rows, stack
+from lib.plots.draw import (
+    above,
+    beside,
+    box,
+    color_names,
+    grid,
+    heading,
+    key,
+    numbers,
+    outline,
+    page,
+    rows,
+    stack,
+)
 from lib.plots.labels import COUNTS, amount, each, in_unit, listed, scale, short
 from lib.plots.memory import PART_COLOR
 from lib.plots.product import EVERYWHERE
@@ -33,7 +47,8 @@ SIDE = 0.88  # of a cell; what is left keeps cells apart
 
 @drawing
 def who_holds_what(N=4):
-    """A panel per stage, a column per rank, a row per part of the model state. No data: a picture. N: 2 to 8."""
+    """A panel per stage, a column per rank, a row per part of the model state. No data: a
+    picture. N: 2 to 8."""
     if not 2 <= N <= 8:
         raise ValueError(f"N={N}: a column per rank, 2 to 8 of them can be read")
     figure, panels = page(3.6, columns=len(SHARDED), sharey=True)
@@ -45,7 +60,10 @@ def who_holds_what(N=4):
         axes.set(xlim=(-0.1, N + 0.1), ylim=(len(ROWS) + 0.05, -0.05))
         axes.set_xticks([rank + 0.5 for rank in range(N)], range(N))
         axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False, pad=1)
-        color_names([tick.label2 for tick in axes.xaxis.get_major_ticks()], map(rank_color, range(N)))  # those on top
+        # those on top
+        color_names(
+            [tick.label2 for tick in axes.xaxis.get_major_ticks()], map(rank_color, range(N))
+        )
         axes.spines[:].set_visible(False)
         heading(axes, f"stage {stage}\n{NAMES[stage]}")
         axes.set_xlabel(f"{kept[stage]} bytes", weight="bold", size=11)
@@ -55,27 +73,31 @@ def who_holds_what(N=4):
     panels[0].set_yticks([row + 0.5 for row in range(len(ROWS))], names)
     return (
         figure, f"Each stage cuts one row more: {', '.join(kept)} bytes per parameter and rank",
-        f"A column is a rank. Grey: whole, the same on all ranks. Coloured: 1/{N} of it, this rank's alone. Bytes: per "
-        "parameter in mixed precision with Adam.",
-        f"A picture of the four stages of ZeRO on {N} ranks, a panel per stage, a row each for weights, gradients and "
-        "optimizer state, a column per rank.",
-        f"Stage 0: every rank holds all three whole. Stage 1: each rank holds 1/{N} of the optimizer state, and the "
-        f"rest whole. Stage 2: 1/{N} of gradients and optimizer state, and the weights whole. Stage 3: 1/{N} of "
-        "everything. A rank's part is a strip in its colour.",
+        f"A column is a rank. Grey: whole, the same on all ranks. Coloured: 1/{N} of it, this "
+        f"rank's alone. Bytes: per parameter in mixed precision with Adam.",
+        f"A picture of the four stages of ZeRO on {N} ranks, a panel per stage, a row each for "
+        f"weights, gradients and optimizer state, a column per rank.",
+        f"Stage 0: every rank holds all three whole. Stage 1: each rank holds 1/{N} of the "
+        f"optimizer state, and the rest whole. Stage 2: 1/{N} of gradients and optimizer state, "
+        f"and the weights whole. Stage 3: 1/{N} of everything. A rank's part is a strip in its "
+        "colour.",
     )  # fmt: skip
 
 
 @drawing
 def state_by_stage(parameters, N, precision="mixed"):
-    """A bar per stage of ZeRO: bytes of weights, gradients and optimizer state on one of N ranks, by the formula.
+    """A bar per stage of ZeRO: bytes of weights, gradients and optimizer state on one of N ranks,
+    by the formula.
 
-    parameters: of the model. precision: a key of `lib.cost.RECIPES`. An upright line: a GPU of 80 GB, unless that is
-    more than four times the longest bar.
+    parameters: of the model. precision: a key of `lib.cost.RECIPES`. An upright line: a GPU of 80
+    GB, unless that is more than four times the longest bar.
     Raises ValueError for fewer than 1 parameter or rank.
     """
     if parameters < 1 or N < 1:
         raise ValueError(f"{parameters} parameters on {N} ranks: give at least one of each")
-    bars = {f"stage {stage}": _parts(rank_state(parameters, stage, N, precision)) for stage in SHARDED}
+    bars = {
+        f"stage {stage}": _parts(rank_state(parameters, stage, N, precision)) for stage in SHARDED
+    }
     totals = [sum(parts.values()) for parts in bars.values()]
     factor, unit = scale(totals[0], "bytes")
     memory, shown = 80e9, 4 * totals[0] >= 80e9
@@ -90,10 +112,17 @@ def state_by_stage(parameters, N, precision="mixed"):
         axes.axvline(memory / factor, color=INK, lw=1.6, zorder=4)
         above(axes, memory / factor, f"a GPU of {_bytes(memory)}", size=9)
     fits = [stage for stage, total in enumerate(totals) if total <= memory]
-    fit = f"from stage {fits[0]} on it fits" if fits and fits[0] else "all fit" if fits else "none fits"
+    fit = (
+        f"from stage {fits[0]} on it fits"
+        if fits and fits[0]
+        else "all fit"
+        if fits
+        else "none fits"
+    )
     claim = (
         f"{in_unit(parameters, COUNTS, 3)} parameters, {N:,} rank{'s' * (N > 1)}: "
-        f"{', '.join(_amount(total / factor) for total in totals)} {unit} by stage; {fit} in {_bytes(memory)}"
+        f"{', '.join(_amount(total / factor) for total in totals)} {unit} by stage; {fit} in "
+        f"{_bytes(memory)}"
     )
     look = f"By the formula, with Adam, precision: {precision}. Activations come on top."
     words = each(bars, lambda _, parts: f"{_in_words(parts, factor)} {unit}")
@@ -104,17 +133,20 @@ def state_by_stage(parameters, N, precision="mixed"):
 def state_measured(measured, predicted):
     """A bar per stage, its parts as measured, and the formula's as dashed outlines round them.
 
-    measured: {"ZeRO-1": {"weight": bytes, "gradient": bytes, "optimizer": bytes}, ...} on one rank; 1 to 8 labels.
-    predicted: the same, of the same labels.
+    measured: {"ZeRO-1": {"weight": bytes, "gradient": bytes, "optimizer": bytes}, ...} on one rank;
+    1 to 8 labels. predicted: the same, of the same labels.
     Raises ValueError for another number of labels, other labels predicted, or another part.
     """
     if not 1 <= len(measured) <= 8 or set(measured) != set(predicted):
         raise ValueError(
-            f"measured {listed(measured)}, predicted {listed(predicted)}: give 1 to 8 labels, the same ones"
+            f"measured {listed(measured)}, predicted {listed(predicted)}: give 1 to 8 labels, the "
+            f"same ones"
         )
     for name, parts in [*measured.items(), *predicted.items()]:
         if not set(parts) <= set(COLOR) or not sum(parts.values()) > 0:
-            raise ValueError(f"{name}: {parts} are not bytes of {', '.join(COLOR)}, more than 0 in all")
+            raise ValueError(
+                f"{name}: {parts} are not bytes of {', '.join(COLOR)}, more than 0 in all"
+            )
     totals = {name: sum(parts.values()) for name, parts in measured.items()}
     formula = {name: sum(predicted[name].values()) for name in measured}
     off = {name: totals[name] / formula[name] - 1 for name in measured}
@@ -125,16 +157,25 @@ def state_measured(measured, predicted):
     for row, (name, parts) in enumerate(measured.items()):
         stack(axes, row, _drawn(parts, factor), COLOR, 6.8 / end)
         outline(axes, row, 0.43, _drawn(predicted[name], factor).values())
-        text = f"{amount(totals[name] / factor)} {unit}" + f" ({off[name]:+.1%})" * (abs(off[name]) >= 0.0005)
+        text = f"{amount(totals[name] / factor)} {unit}" + f" ({off[name]:+.1%})" * (
+            abs(off[name]) >= 0.0005
+        )
         beside(axes, max(totals[name], formula[name]) / factor, row, text)
-    exact = all(measured[name].get(part, 0) == predicted[name].get(part, 0) for name in measured for part in COLOR)
+    exact = all(
+        measured[name].get(part, 0) == predicted[name].get(part, 0)
+        for name in measured
+        for part in COLOR
+    )
     apart = max(map(abs, off.values()))
-    within = "is the formula, to the byte" if exact else f"within {max(0.001, apart):.1%} of the formula"
+    within = (
+        "is the formula, to the byte" if exact else f"within {max(0.001, apart):.1%} of the formula"
+    )
     least, largest = min(totals, key=totals.get), max(totals, key=totals.get)
     claim = f"Measured {within}: {largest} {amount(totals[largest] / factor)} {unit} a rank"
     claim += f", {least} {amount(totals[least] / factor)} {unit}" * (least != largest)
     words = lambda name, parts: (
-        f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} by the formula"
+        f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} by the "
+        f"formula"
     )
     what = "Bars of model state on one rank, measured and by the formula."
     return figure, claim, "Filled: measured. Dashed: the formula.", what, each(measured, words)
@@ -175,7 +216,8 @@ def _in_words(parts, factor):
 
 
 def _amount(value):
-    """One digit after the point, as the paper has totals; three digits below 1: 1.875 -> "1.9", 0.0625 -> "0.0625"."""
+    """One digit after the point, as the paper has totals; three digits below 1: 1.875 -> "1.9",
+    0.0625 -> "0.0625"."""
     return short(round(value, 1)) if value >= 1 else f"{value:.3g}"
 
 

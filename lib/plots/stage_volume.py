@@ -1,4 +1,5 @@
-"""What each stage of ZeRO sends in a step of k micro-batches: 2, 2, k + 1 and 3 k times (N-1)/N psi elements."""
+"""What each stage of ZeRO sends in a step of k micro-batches: 2, 2, k + 1 and 3 k times
+(N-1)/N psi elements."""
 
 from matplotlib.colors import to_rgba
 
@@ -11,41 +12,62 @@ PALE = 0.25  # of its colour, for a bar that nobody measured
 
 @drawing
 def volume_by_stage(measured, predicted, unit_seconds=None):
-    """A group of bars per number of micro-batches k, a bar per stage: elements that a rank sends in a step.
+    """A group of bars per number of micro-batches k, a bar per stage: elements that a rank sends in
+    a step.
 
-    measured: {"stage 0": {1: 2.0, 2: 2.0, 4: 2.0}, ...}: {stage: {k: elements / ((N-1)/N psi)}}; may be {}.
-    predicted: the same, by the formula, of all stages and k that are measured; dashed.
+    measured: {"stage 0": {1: 2.0, 2: 2.0, 4: 2.0}, ...}: {stage: {k: elements / ((N-1)/N psi)}};
+    may be {}. predicted: the same, by the formula, of all stages and k that are measured; dashed.
     unit_seconds: how long one unit is on the wire; a second scale at the right, in ms or s.
     Raises ValueError for no formula, or one missing.
     """
     stages, ks = list(predicted), sorted({k for of_stage in predicted.values() for k in of_stage})
-    wanted = {(stage, k) for stage in stages for k in ks} | {(stage, k) for stage in measured for k in measured[stage]}
-    missing = [f"{stage}, k = {k}" for stage, k in sorted(wanted) if k not in predicted.get(stage, {})]
+    wanted = {(stage, k) for stage in stages for k in ks} | {
+        (stage, k) for stage in measured for k in measured[stage]
+    }
+    missing = [
+        f"{stage}, k = {k}" for stage, k in sorted(wanted) if k not in predicted.get(stage, {})
+    ]
     if not 1 <= len(stages) <= 6 or not 1 <= len(ks) <= 5 or missing:
         raise ValueError(
             f"{len(stages)} stages, k = {', '.join(map(str, ks)) or 'none'}; no formula for "
-            f"{'; '.join(missing) or 'them'}: give 1 to 6 stages, 1 to 5 values of k, and a formula for each"
+            f"{'; '.join(missing) or 'them'}: give 1 to 6 stages, 1 to 5 values of k, and a "
+            f"formula for each"
         )
-    most = max(n for of in (predicted, measured) for of_stage in of.values() for n in of_stage.values())
+    most = max(
+        n for of in (predicted, measured) for of_stage in of.values() for n in of_stage.values()
+    )
     wide = 0.84 / len(stages)  # of the room of one k
     figure, axes = page(3.8)
     for group, k in enumerate(ks):
         for i, stage in enumerate(stages):
             value, formula = measured.get(stage, {}).get(k), predicted[stage][k]
             _bar(axes, group - 0.42 + i * wide, wide, RANK_COLORS[i], value, formula)
-    axes.set(xlim=(-0.5, len(ks) - 0.5), ylim=(0, 1.1 * most), ylabel="sent (times (N-1)/N ψ elements)")
+    axes.set(
+        xlim=(-0.5, len(ks) - 0.5), ylim=(0, 1.1 * most), ylabel="sent (times (N-1)/N ψ elements)"
+    )
     axes.set_xticks(range(len(ks)), [f"{k} micro-batch{'es' * (k > 1)}" for k in ks])
     axes.tick_params(axis="x", length=0)
     grid(axes, "y")
-    look = (lambda c: c) if measured else (lambda c: {"fc": to_rgba(c, PALE), "ec": c, "ls": DASHES})
+    look = (
+        (lambda c: c) if measured else (lambda c: {"fc": to_rgba(c, PALE), "ec": c, "ls": DASHES})
+    )
     key(axes, {stage: look(RANK_COLORS[i]) for i, stage in enumerate(stages)}, ncols=6)
     if unit_seconds:
         _seconds(axes, unit_seconds, most)
-    look = "Filled: measured. " * bool(measured) + "Dashed: the formula. ψ: parameters, padded; N: ranks."
+    look = (
+        "Filled: measured. " * bool(measured)
+        + "Dashed: the formula. ψ: parameters, padded; N: ranks."
+    )
     what = "Bars of the elements that a rank sends in a step, in units of (N-1)/N psi, for"
     words = lambda of_stage: ", ".join(f"{amount(n)} with k = {k}" for k, n in of_stage.items())
     said = in_sentences({"measured": measured, "by the formula": predicted}, words)
-    return figure, _claim(measured or predicted, ks), look, f"{what} {', '.join(map(str, ks))} micro-batches.", said
+    return (
+        figure,
+        _claim(measured or predicted, ks),
+        look,
+        f"{what} {', '.join(map(str, ks))} micro-batches.",
+        said,
+    )
 
 
 def _bar(axes, left, wide, color, value, formula):
@@ -53,7 +75,18 @@ def _bar(axes, left, wide, color, value, formula):
     if value is not None:
         box(axes, left + 0.12 * wide, 0, 0.76 * wide, value, color, ec="none")
     look = {"fc": to_rgba(color, PALE), "ec": color} if value is None else {"fc": "none", "ec": INK}
-    box(axes, left + 0.06 * wide, 0, 0.88 * wide, formula, color, zorder=3, lw=1.4, ls=DASHES, **look)
+    box(
+        axes,
+        left + 0.06 * wide,
+        0,
+        0.88 * wide,
+        formula,
+        color,
+        zorder=3,
+        lw=1.4,
+        ls=DASHES,
+        **look,
+    )
     shown = formula if value is None else value
     axes.annotate(amount(shown), (left + wide / 2, max(shown, formula)), xytext=(0, 3), ha="center",
                   textcoords="offset points", va="bottom", weight="bold", size=9)  # fmt: skip
@@ -63,7 +96,9 @@ def _seconds(axes, unit_seconds, most):
     """A second scale at the right: how long that is on the wire."""
     factor, name = clock(most * unit_seconds)
     each = unit_seconds * factor
-    seconds = axes.secondary_yaxis("right", functions=(lambda units: units * each, lambda time: time / each))
+    seconds = axes.secondary_yaxis(
+        "right", functions=(lambda units: units * each, lambda time: time / each)
+    )
     seconds.set_ylabel(f"time on the wire ({name})")
     numbers(seconds.yaxis, amount)
 
@@ -72,7 +107,9 @@ def _claim(volumes, ks):
     """Who sends least and most with the most micro-batches."""
     k = ks[-1]
     of_last = {stage: of_stage[k] for stage, of_stage in volumes.items() if k in of_stage}
-    (least, low), (largest, high) = (pick(of_last.items(), key=lambda item: item[1]) for pick in (min, max))
+    (least, low), (largest, high) = (
+        pick(of_last.items(), key=lambda item: item[1]) for pick in (min, max)
+    )
     batches = f"{k} micro-batch{'es' * (k > 1)}"
     if low == high:
         return f"With {batches} every stage sends {amount(low)} times (N-1)/N ψ"

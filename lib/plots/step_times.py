@@ -12,7 +12,8 @@ from lib.plots.labels import amount, clock, each, listed
 from lib.plots.memory import PART_COLOR
 from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
-COLOR = {  # of the parts of a step, as lib.cost.placement and lib.cost.measured call them, in their order
+# of the parts of a step, as lib.cost.placement and lib.cost.measured call them, in their order
+COLOR = {
     "step": RANK_COLORS[0],  # all of it
     "computes": OP_COLOR["F"],
     "pipeline": OP_COLOR["F"],
@@ -29,22 +30,29 @@ COLOR = {  # of the parts of a step, as lib.cost.placement and lib.cost.measured
 def step_times(measured, predicted, within=None):
     """A bar per plan as measured, and the predicted one as a dashed outline round it.
 
-    measured: {"tp inside nodes": seconds, ...}, or {part: seconds} in place of seconds, with parts of COLOR; 1 to 10
-    plans. predicted: the same, of the same plans, such as from `placed_step` or `measured_step`. within: an error, such
-    as 0.15: a grey band that far to either side of each prediction, and the title counts what lies in it.
-    Raises ValueError for another number of plans, others predicted, or seconds that are not above 0.
+    measured: {"tp inside nodes": seconds, ...}, or {part: seconds} in place of seconds, with parts
+    of COLOR; 1 to 10 plans. predicted: the same, of the same plans, such as from `placed_step` or
+    `measured_step`. within: an error, such as 0.15: a grey band that far to either side of each
+    prediction, and the title counts what lies in it. Raises ValueError for another number of plans,
+    others predicted, or seconds that are not above 0.
     """
     if not 1 <= len(measured) <= 10 or set(measured) != set(predicted):
         raise ValueError(
-            f"measured {listed(measured)}, predicted {listed(predicted)}: give 1 to 10 plans, the same ones"
+            f"measured {listed(measured)}, predicted {listed(predicted)}: give 1 to 10 plans, the "
+            f"same ones"
         )
-    measured, predicted = _in_parts(measured), {name: _in_parts(predicted)[name] for name in measured}
+    measured, predicted = (
+        _in_parts(measured),
+        {name: _in_parts(predicted)[name] for name in measured},
+    )
     took = {name: sum(parts.values()) for name, parts in measured.items()}
     should = {name: sum(parts.values()) for name, parts in predicted.items()}
     most = max([*took.values(), *should.values()])
     factor, unit = clock(most)
     end = 1.2 * most * (1 + (within or 0) / 2) * factor
-    apart = all("step" in parts for parts in measured.values()) and not all("step" in p for p in predicted.values())
+    apart = all("step" in parts for parts in measured.values()) and not all(
+        "step" in p for p in predicted.values()
+    )
     figure, axes = page(1.75 + (0.46 if apart else 0.36) * len(measured))
     axes.set(xlim=(0, end), xlabel=f"time of a step ({unit})")
     rows(axes, measured)
@@ -62,7 +70,17 @@ def step_times(measured, predicted, within=None):
             outline(axes, row, 0.42, dashed.values())
         off, far = took[name] / should[name] - 1, should[name] * factor
         if within:
-            box(axes, far * (1 - within), row - 0.46, 2 * within * far, 0.92, FAINT, alpha=0.28, ec="none", zorder=1)
+            box(
+                axes,
+                far * (1 - within),
+                row - 0.46,
+                2 * within * far,
+                0.92,
+                FAINT,
+                alpha=0.28,
+                ec="none",
+                zorder=1,
+            )
         right = max(took[name] * factor, far * (1 + (within or 0)))
         color = ALARM if within and abs(off) > within else INK
         beside(axes, right, row, f"{amount(took[name] * factor)} {unit} ({off:+.0%})", color)
@@ -70,18 +88,31 @@ def step_times(measured, predicted, within=None):
     if drawn := {part for parts in plans for part in parts if parts[part]} - {"step"}:
         key(axes, {part: COLOR[part] for part in COLOR if part in drawn})
     claim = _claim(took, should, within)
-    look = "Below, solid: measured. Above, dashed: predicted." if apart else "Filled: measured. Dashed: predicted."
+    look = (
+        "Below, solid: measured. Above, dashed: predicted."
+        if apart
+        else "Filled: measured. Dashed: predicted."
+    )
     band = f" Grey: {within:.0%} to either side of it." if within else ""
     words = lambda name, parts: (
-        f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} predicted"
+        f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} "
+        f"predicted"
     )
     look = f"{look}{band} In brackets: measured over predicted."
-    return figure, claim, look, "Bars of the time of a step, measured and predicted.", each(measured, words)
+    return (
+        figure,
+        claim,
+        look,
+        "Bars of the time of a step, measured and predicted.",
+        each(measured, words),
+    )
 
 
 def _in_parts(plans):
     """Every plan's seconds as {part: seconds}."""
-    found = {name: each if isinstance(each, dict) else {"step": each} for name, each in plans.items()}
+    found = {
+        name: each if isinstance(each, dict) else {"step": each} for name, each in plans.items()
+    }
     for name, parts in found.items():
         if not set(parts) <= set(COLOR) or not sum(parts.values()) > 0 or min(parts.values()) < 0:
             raise ValueError(f"{name}: {parts} is no time above 0, and none of {', '.join(COLOR)}")
@@ -112,4 +143,7 @@ def _in_words(parts, factor):
     total = amount(sum(parts.values()) * factor)
     if "step" in parts:
         return total
-    return f"{total} ({', '.join(f'{part} {amount(seconds * factor)}' for part, seconds in parts.items())})"
+    return (
+        f"{total} ("
+        f"{', '.join(f'{part} {amount(seconds * factor)}' for part, seconds in parts.items())})"
+    )

@@ -1,10 +1,12 @@
-"""One training step, rank by rank: what computes, what travels beside it, and how much of that is hidden.
+"""One training step, rank by rank: what computes, what travels beside it, and how much of that is
+hidden.
 
     rank 0   compute   [ forward ][ backward          ][/ wait /]
              network                   [= 0 =][= 1 =][= 2 =]
 
-A span is (rank, lane, label, begin, end), in seconds, as `lib.paced.Spans` records it and `lib.cost` predicts it.
-lane: "compute" or "network"; each holds one thing at a time. The label "wait" in the lane "compute" is no work.
+A span is (rank, lane, label, begin, end), in seconds, as `lib.paced.Spans` records it and
+`lib.cost` predicts it. lane: "compute" or "network"; each holds one thing at a time. The label
+"wait" in the lane "compute" is no work.
 """
 
 from lib.cost.exposed import exposed_seconds
@@ -25,7 +27,8 @@ KIND_COLOR = {
 def step_timeline(steps):
     """A panel per way to run the step, one above the other on one time axis; two lanes per rank.
 
-    steps: {"after backward": [span, ...], "overlapped": [span, ...]}; see the module for a span. 1 to 3 panels.
+    steps: {"after backward": [span, ...], "overlapped": [span, ...]}; see the module for a span. 1
+    to 3 panels.
     """
     _refuse(steps)
     names = list(steps)
@@ -36,15 +39,20 @@ def step_timeline(steps):
     longest = max(seconds.values())
     rows = sum(2 * len(r) for r in ranks.values())
 
-    figure, panels = page(1.75 + 0.3 * len(names) + 0.18 * rows, rows=len(names), sharex=True,
-                          gridspec_kw={"height_ratios": [len(r) for r in ranks.values()]})  # fmt: skip
+    figure, panels = page(
+        1.75 + 0.3 * len(names) + 0.18 * rows,
+        rows=len(names),
+        sharex=True,
+        gridspec_kw={"height_ratios": [len(r) for r in ranks.values()]},
+    )
     lane_height = (figure.get_figheight() - 1.4 - 0.3 * len(names)) / rows  # inches, near enough
     for axes, (name, spans) in zip(panels, steps.items(), strict=True):
         for rank, lane, label, begin, end in spans:
             y = ranks[name].index(rank) + 0.4 * LANES.index(lane) - 0.4
             color = KIND_COLOR.get(_kind(lane, label), OP_COLOR["idle"])
             wide = (end - begin) / longest * 6.9  # inches
-            look = {"ec": PAPER if wide > 0.08 else color, "lw": 0.6}  # or a narrow bar would be all edge
+            # or a narrow bar would be all edge
+            look = {"ec": PAPER if wide > 0.08 else color, "lw": 0.6}
             if _kind(lane, label) == "wait":
                 look, label = WAITING | {"lw": 0.6}, ""
             box(axes, 1e3 * (begin - zero[name]), y, 1e3 * (end - begin), 0.37, color, label,
@@ -54,16 +62,22 @@ def step_timeline(steps):
         axes.axvline(1e3 * seconds[name], color=FAINT, lw=1.2, zorder=0)
         took = f"{amount(1e3 * seconds[name])} ms"
         heading(axes, f"{name}: {took}, {hidden[name]:.0%} of the communication hidden", pad=3)
-    kinds = dict.fromkeys(_kind(lane, label) for spans in steps.values() for _, lane, label, *_ in spans)
+    kinds = dict.fromkeys(
+        _kind(lane, label) for spans in steps.values() for _, lane, label, *_ in spans
+    )
     look = {kind: KIND_COLOR.get(kind, OP_COLOR["idle"]) for kind in kinds} | {"wait": WAITING}
     time_axis(panels[-1], "ms", {"waits" if kind == "wait" else kind: look[kind] for kind in kinds})
     of_each = "; ".join(
-        f"{name}, {len(ranks[name])} rank{'s' * (len(ranks[name]) > 1)}: {amount(1e3 * seconds[name])} ms, "
+        f"{name}, {len(ranks[name])} rank{'s' * (len(ranks[name]) > 1)}: "
+        f"{amount(1e3 * seconds[name])} ms, "
         f"{amount(1e3 * network_seconds(spans) / len(ranks[name]))} ms of communication per rank, "
         f"{hidden[name]:.0%} of it hidden"
         for name, spans in steps.items()
     )
-    look = "Upper lane: the rank computes. Lower lane: its buckets travel; hidden is what runs beside compute."
+    look = (
+        "Upper lane: the rank computes. Lower lane: its buckets travel; hidden is what runs beside "
+        "compute."
+    )
     what = "Timeline of one training step, a panel per way to run it."
     return figure, _claim(names, seconds, hidden), look, what, f"{of_each}."
 
@@ -73,14 +87,16 @@ def _kind(lane, label):
 
 
 def hidden_share(spans):
-    """The share of all ranks' network time during which the same rank computes, 0 to 1; 0 for no network time."""
+    """The share of all ranks' network time during which the same rank computes, 0 to 1; 0
+    for no network time."""
     total = network_seconds(spans)
     exposed = sum(exposed_seconds(*lanes_of(spans, rank)) for rank in {span[0] for span in spans})
     return 1 - exposed / total if total else 0.0
 
 
 def lanes_of(spans, rank):
-    """(compute, messages): the (begin, end) of all that this rank computes, and of all that its network sends."""
+    """(compute, messages): the (begin, end) of all that this rank computes, and of all that its
+    network sends."""
     mine = [(lane, label, (begin, end)) for who, lane, label, begin, end in spans if who == rank]
     compute = [interval for lane, label, interval in mine if lane == "compute" and label != "wait"]
     return compute, [interval for lane, _, interval in mine if lane == "network"]
@@ -94,7 +110,10 @@ def network_seconds(spans):
 def _claim(names, seconds, hidden):
     first, last = names[0], names[-1]
     if len(names) == 1:
-        return f"{hidden[last]:.0%} of the communication is hidden; the step takes {amount(1e3 * seconds[last])} ms"
+        return (
+            f"{hidden[last]:.0%} of the communication is hidden; the step takes "
+            f"{amount(1e3 * seconds[last])} ms"
+        )
     return (
         f"{capital(last)}: {hidden[last]:.0%} of communication hidden, "
         f"{amount(1e3 * seconds[last])} ms a step instead of {amount(1e3 * seconds[first])} ms"
@@ -104,13 +123,14 @@ def _claim(names, seconds, hidden):
 def _refuse(steps):
     if not 1 <= len(steps) <= 3 or not all(steps.values()):
         raise ValueError(
-            f"{ {name: len(spans) for name, spans in steps.items()} } spans: give 1 to 3 steps, none empty"
+            f"{ {name: len(spans) for name, spans in steps.items()} } spans: give 1 to 3 steps, "
+            f"none empty"
         )
     for name, spans in steps.items():
         for span in spans:
             _, lane, _, begin, end = span
             if lane not in LANES or not begin <= end:
                 raise ValueError(
-                    f"{name}: span {span} is not (rank, lane, label, begin, end) with a lane of {', '.join(LANES)} "
-                    "and an end that is not before its begin"
+                    f"{name}: span {span} is not (rank, lane, label, begin, end) with a lane of "
+                    f"{', '.join(LANES)} and an end that is not before its begin"
                 )

@@ -1,11 +1,13 @@
 """The one style of all figures: colours, letters, and the frame with title, caption and alt text.
 
 +--------------------------------+
-| The claim, in bold             |    @drawing: a function that draws, and says the claim, what to look at, and the rest
-|                                |    in words. It becomes one that returns a Drawing: PNG bytes with alt text. `finish`
-|   what is drawn                |    puts the frame round what is drawn.
-|                                |
-| What to look at.               |
+| The claim, in bold  |  @drawing: a function that draws, and says the claim, what to look at, and
+                         the rest
+|                     |  in words. It becomes one that returns a Drawing: PNG bytes with alt text.
+                         `finish`
+|   what is drawn     |  puts the frame round what is drawn.
+|                     |
+| What to look at.    |
 +--------------------------------+
 """
 
@@ -30,7 +32,16 @@ from lib.plots.labels import capital
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
 ALARM = "#c2103a"  # what is wrong; always thicker as well, for who does not see the red
 
-RANK_COLORS = ("#0072b2", "#e69f00", "#7b1e2b", "#45c4bb", "#6d2fd6", "#d03a1a", "#93bf6f", "#8a4a78")
+RANK_COLORS = (
+    "#0072b2",
+    "#e69f00",
+    "#7b1e2b",
+    "#45c4bb",
+    "#6d2fd6",
+    "#d03a1a",
+    "#93bf6f",
+    "#8a4a78",
+)
 OP_COLOR = {
     "F": "#5aa9e6",  # forward
     "B": "#f0a030",  # backward, of the input or of everything
@@ -62,7 +73,8 @@ _vectors = ContextVar("vectors", default=None)  # a list while `as_svg` draws
 
 
 def rank_color(rank):
-    """The colour of a rank, in every figure. They repeat after 8 ranks, so label each line with its rank as well."""
+    """The colour of a rank, in every figure. They repeat after 8 ranks, so label each line
+    with its rank as well."""
     return RANK_COLORS[rank % len(RANK_COLORS)]
 
 
@@ -73,7 +85,8 @@ def on_color(color):
 
 @functools.cache
 def readable(color):
-    """The colour for letters on the paper: the same hue, dark enough to be read (WCAG 2.2 AA: a contrast of 4.5)."""
+    """The colour for letters on the paper: the same hue, dark enough to be read (WCAG 2.2 AA: a
+    contrast of 4.5)."""
     rgb = np.array(to_rgb(color))
     while (_luminance(to_rgb(PAPER)) + 0.05) / (_luminance(rgb) + 0.05) < 4.5:
         rgb *= 0.98
@@ -82,12 +95,16 @@ def readable(color):
 
 def _luminance(rgb):
     """WCAG's relative luminance of an sRGB colour, 0 to 1."""
-    return np.dot([0.2126, 0.7152, 0.0722], [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb])
+    return np.dot(
+        [0.2126, 0.7152, 0.0722],
+        [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb],
+    )
 
 
 @dataclass(frozen=True, repr=False)
 class Drawing:
-    """A finished figure: PNG bytes, alt text, size in inches. As the last value of a notebook cell it shows itself."""
+    """A finished figure: PNG bytes, alt text, size in inches. As the last value of a notebook cell
+    it shows itself."""
 
     png: bytes
     alt: str
@@ -98,7 +115,8 @@ class Drawing:
         return self.alt
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        """What Jupyter stores: the image, with its alt text and its size on the page (96 pixels per inch)."""
+        """What Jupyter stores: the image, with its alt text and its size on the page (96
+        pixels per inch)."""
         size = {"width": round(96 * self.width), "height": round(96 * self.height)}
         data = {"image/png": base64.b64encode(self.png).decode(), "text/plain": self.alt}
         return data, {"image/png": {"alt": self.alt, **size}}
@@ -129,9 +147,10 @@ def styled(draw):
 def drawing(draw):
     """A function that draws, in the style, and its frame: what it returns is a Drawing.
 
-    draw(...) -> (figure, claim, what to look at, what it is, its numbers in words). The claim, with a capital letter,
-    is the title; the alt text is: what it is, the claim, the note, its numbers. Every figure takes a title and a note
-    besides; draw itself is given them only where it asks for them.
+    draw(...) -> (figure, claim, what to look at, what it is, its numbers in words). The claim, with
+    a capital letter, is the title; the alt text is: what it is, the claim, the note, its numbers.
+    Every figure takes a title and a note besides; draw itself is given them only where it asks for
+    them.
     """
     own, asked = inspect.signature(draw), list(inspect.signature(_frame).parameters.values())[-2:]
     more = [parameter for parameter in asked if parameter.name not in own.parameters]
@@ -154,23 +173,35 @@ def drawing(draw):
 
 def _frame(figure, claim, look, what, words, title=None, note=""):
     """title: in place of the claim. note: a sentence to begin the caption with."""
-    return finish(figure, title or capital(claim), f"{note} {look}", f"{what} {claim}. {note} {words}")
+    return finish(
+        figure, title or capital(claim), f"{note} {look}", f"{what} {claim}. {note} {words}"
+    )
 
 
 def finish(figure, title, caption, alt):
-    """Put title and caption round what is drawn, render, and return the Drawing. Call it inside a `styled` function.
+    """Put title and caption round what is drawn, render, and return the Drawing. Call it inside a
+    `styled` function.
 
-    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who cannot see it. Where a
-    note was empty, the spaces that it leaves are taken away.
+    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who
+    cannot see it. Where a note was empty, the spaces that it leaves are taken away.
     """
     width, height = figure.get_size_inches()
-    # Letters per inch at these sizes, on the safe side: the width of text is known only after drawing.
-    title, caption = textwrap.wrap(title, int(9.3 * width)), textwrap.wrap(caption.strip(), int(13.5 * width))
+    # Letters per inch at these sizes, on the safe side: the width of text is known only after
+    # drawing.
+    title, caption = (
+        textwrap.wrap(title, int(9.3 * width)),
+        textwrap.wrap(caption.strip(), int(13.5 * width)),
+    )
     top, bottom = 0.16 + 0.23 * len(title), 0.12 + 0.18 * len(caption)  # inches
-    figure.text(0.12 / width, 1 - 0.1 / height, "\n".join(title), va="top", size=12.5, weight="bold")
+    figure.text(
+        0.12 / width, 1 - 0.1 / height, "\n".join(title), va="top", size=12.5, weight="bold"
+    )
     figure.text(0.12 / width, 0.09 / height, "\n".join(caption), va="bottom", size=9.5, color=FAINT)
     figure.set_layout_engine(
-        "constrained", rect=(0.01, bottom / height, 0.98, 1 - (top + bottom) / height), w_pad=0.05, h_pad=0.05
+        "constrained",
+        rect=(0.01, bottom / height, 0.98, 1 - (top + bottom) / height),
+        w_pad=0.05,
+        h_pad=0.05,
     )
     return Drawing(rendered(figure), " ".join(alt.split()), width, height)
 
@@ -182,13 +213,15 @@ def rendered(figure):
         vectors.append(_svg(figure))
         return b""
     png = io.BytesIO()
-    # Not savefig, which draws once more beforehand; at the DPI set above. No version in the file: the same bytes.
+    # Not savefig, which draws once more beforehand; at the DPI set above. No version in the file:
+    # the same bytes.
     FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
     return png.getvalue()
 
 
 def as_svg(draw, **settings):
-    """(SVG, alt text) of the Drawing that draw(**settings) makes; letters are outlines: the same on every machine."""
+    """(SVG, alt text) of the Drawing that draw(**settings) makes; letters are outlines: the same on
+    every machine."""
     vectors = []
     before = _vectors.set(vectors)
     try:
@@ -209,7 +242,8 @@ def _svg(figure):
 
 @styled
 def told(title, words):
-    """A figure of words alone: `title` in bold, below it `words`. For sliders that ask for what cannot be."""
+    """A figure of words alone: `title` in bold, below it `words`. For sliders that ask for
+    what cannot be."""
     lines = len(textwrap.wrap(words, 108))  # as `finish` wraps a caption 8 inches wide
     figure = Figure(figsize=(8, 0.67 + 0.18 * lines))
     figure.add_subplot().set_axis_off()
@@ -217,7 +251,8 @@ def told(title, words):
 
 
 def freeze_layout(figure):
-    """Lay out the axes, and round where they lie: the solver's last digits differ from call to call, bytes must not."""
+    """Lay out the axes, and round where they lie: the solver's last digits differ from call to
+    call, bytes must not."""
     figure.set_dpi(DPI)
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")

@@ -1,4 +1,5 @@
-"""Who sent how much to whom, and the pattern in it: a ring, a star, everybody to everybody; and over which link."""
+"""Who sent how much to whom, and the pattern in it: a ring, a star, everybody to everybody; and
+over which link."""
 
 import dataclasses
 import math
@@ -14,12 +15,15 @@ from lib.plots.style import FAINT, INK, PAPER, drawing, on_color, rank_color
 
 @drawing
 def traffic_matrix(matrix, unit="bytes"):
-    """Who sent how much to whom. matrix: (N, N), [src, dst], as from `Ledger.matrix(unit)`; unit: what it counts."""
+    """Who sent how much to whom. matrix: (N, N), [src, dst], as from `Ledger.matrix(unit)`; unit:
+    what it counts."""
     matrix = np.asarray(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"a traffic matrix is N x N, [src, dst]; got shape {matrix.shape}")
     if (matrix < 0).any():
-        raise ValueError(f"rank {np.argwhere(matrix < 0)[0][0]} cannot have sent {matrix.min()} {unit}")
+        raise ValueError(
+            f"rank {np.argwhere(matrix < 0)[0][0]} cannot have sent {matrix.min()} {unit}"
+        )
     N = len(matrix)
     factor, scaled_unit = scale(matrix.sum(1).max(), unit)
     numbers = N <= 16
@@ -32,7 +36,9 @@ def traffic_matrix(matrix, unit="bytes"):
         color, edge = (shade(value / matrix.max()), PAPER) if value else (PAPER, "#e9e7e1")
         box(axes, dst - 0.5, src - 0.5, 1, 1, color, ec=edge, lw=1.5 if numbers else 0.3, zorder=1)
         if numbers and (value or src != dst):
-            middle(axes, dst, src, short(value / factor), on_color(color) if value else "#b9b7b0", size)
+            middle(
+                axes, dst, src, short(value / factor), on_color(color) if value else "#b9b7b0", size
+            )
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     if numbers:  # one more column and row: what each rank sent and received in all
@@ -50,7 +56,10 @@ def traffic_matrix(matrix, unit="bytes"):
         axes.set(xlabel="to rank", ylabel="from rank")
     axes.set(xlim=(-0.5, N - 0.5 + numbers), ylim=(N - 0.5 + numbers, -0.5))
     pairs = [f"{s} to {d} {matrix[s, d]:,}" for s, d in np.argwhere(matrix)[:32]]
-    look = f"In {scaled_unit}: the row's rank sends to the column's. All together {short(matrix.sum() / factor)}."
+    look = (
+        f"In {scaled_unit}: the row's rank sends to the column's. All together "
+        f"{short(matrix.sum() / factor)}."
+    )
     what = f"Matrix of the {unit} that each of {N} ranks sent to each other."
     return figure, traffic_claim(matrix, unit), look, what, f"Rank to rank: {', '.join(pairs)}."
 
@@ -77,13 +86,17 @@ def traffic_claim(matrix, unit):
 
 
 def exchange_matrix(rows, title=None):
-    """Who sends how many rows to whom: `traffic_matrix` of rows, and who gets most, for whom all others wait.
+    """Who sends how many rows to whom: `traffic_matrix` of rows, and who gets most, for whom all
+    others wait.
 
     rows: (N, N), [src, dst]; the diagonal holds what stays on its rank, which is not sent.
     """
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[0] != rows.shape[1] or rows.size == 0 or (rows < 0).any():
-        raise ValueError(f"an exchange is N x N numbers of rows, [src, dst], none below 0; got shape {rows.shape}")
+        raise ValueError(
+            f"an exchange is N x N numbers of rows, [src, dst], none below 0; got shape "
+            f"{rows.shape}"
+        )
     got, busiest = rows.sum(0), int(rows.sum(0).argmax())
     if not rows.any():
         claim = "Nobody has a row for anybody"
@@ -100,25 +113,38 @@ def exchange_matrix(rows, title=None):
 
 @drawing
 def server_traffic(matrices, predicted=None):
-    """A panel per method, a bar per rank: the bytes that it sent (below) and got (above) in one step.
+    """A panel per method, a bar per rank: the bytes that it sent (below) and got (above) in one
+    step.
 
-    matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from `Ledger.matrix("bytes")` of one step.
-    predicted: {"ring": (N,) bytes, ...}, sent and received together, per rank; drawn dashed.
+    matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from
+    `Ledger.matrix("bytes")` of one step. predicted: {"ring": (N,) bytes, ...}, sent and received
+    together, per rank; drawn dashed.
     """
     matrices, predicted = {name: np.asarray(m) for name, m in matrices.items()}, predicted or {}
     if not 1 <= len(matrices) <= 4 or not any(m.any() for m in matrices.values()):
-        raise ValueError(f"{len(matrices)} matrices of bytes: give 1 to 4, of steps that sent something")
+        raise ValueError(
+            f"{len(matrices)} matrices of bytes: give 1 to 4, of steps that sent something"
+        )
     for name, matrix in matrices.items():
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
-            raise ValueError(f"{name}: a traffic matrix is N x N, [src, dst]; got shape {matrix.shape}")
+            raise ValueError(
+                f"{name}: a traffic matrix is N x N, [src, dst]; got shape {matrix.shape}"
+            )
         if name in predicted and np.shape(predicted[name]) != (len(matrix),):
-            raise ValueError(f"{name}: {np.shape(predicted[name])} predictions for {len(matrix)} ranks, give one each")
+            raise ValueError(
+                f"{name}: {np.shape(predicted[name])} predictions for {len(matrix)} ranks, give "
+                f"one each"
+            )
     carried = {name: m.sum(1) + m.sum(0) for name, m in matrices.items()}  # (N,) sent + received
     most = max(c.max() for c in carried.values())
     factor, unit = scale(most, "bytes")
 
-    figure, panels = page(3.6, columns=len(matrices), sharey=True,
-                          gridspec_kw={"width_ratios": [len(m) for m in matrices.values()]})  # fmt: skip
+    figure, panels = page(
+        3.6,
+        columns=len(matrices),
+        sharey=True,
+        gridspec_kw={"width_ratios": [len(m) for m in matrices.values()]},
+    )
     for axes, (name, matrix) in zip(panels, matrices.items(), strict=True):
         N = len(matrix)
         _bars(axes, matrix / factor, most / factor, np.asarray(predicted.get(name, ())) / factor)
@@ -128,7 +154,9 @@ def server_traffic(matrices, predicted=None):
         axes.tick_params(axis="x", length=0)
         heading(axes, name)
     panels[0].set_ylabel(f"{unit} through its link, per step")
-    words = each(carried, lambda _, of_ranks: ", ".join(f"rank {r} {n:,}" for r, n in enumerate(of_ranks)))
+    words = each(
+        carried, lambda _, of_ranks: ", ".join(f"rank {r} {n:,}" for r, n in enumerate(of_ranks))
+    )
     foretold = {f"Predicted, {name}": of_ranks for name, of_ranks in predicted.items()}
     words += f" {each(foretold, lambda _, of_ranks: ', '.join(f'{n:,.0f}' for n in of_ranks))}"
     look = "A bar is what a rank sent (solid) and got (hatched) in one step."
@@ -137,13 +165,15 @@ def server_traffic(matrices, predicted=None):
 
 
 def _bars(axes, matrix, most, predicted):
-    """What each rank sent and got, one on the other, and dashed what was predicted, (N,) or nothing."""
+    """What each rank sent and got, one on the other, and dashed what was predicted,
+    (N,) or nothing."""
     busiest = (matrix.sum(1) + matrix.sum(0)).argmax()
     for rank in range(len(matrix)):
         sent, received, color = matrix[rank].sum(), matrix[:, rank].sum(), rank_color(rank)
         box(axes, rank - 0.36, 0, 0.72, sent, color, ec=color)
         box(axes, rank - 0.36, sent, 0.72, received, PAPER, ec=color, hatch="/////")
-        axes.annotate(amount(sent + received), (rank, sent + received), xytext=(0, 3), ha="center", va="bottom",
+        axes.annotate(amount(sent + received), (rank, sent + received), xytext=(0, 3), ha="center",
+            va="bottom",
                       textcoords="offset points", weight="bold", size=9)  # fmt: skip
         if rank == busiest and sent > 0.12 * most:
             middle(axes, rank, sent / 2, "sent", on_color(color), 8.5)
@@ -154,7 +184,8 @@ def _bars(axes, matrix, most, predicted):
 
 
 def _server_claim(carried, factor, unit):
-    """The busiest rank of the method that is hardest on one rank, against the method that is easiest."""
+    """The busiest rank of the method that is hardest on one rank, against the
+    method that is easiest."""
     words = lambda n_bytes: f"{amount(n_bytes / factor)} {unit}"
     worst, best = (pick(carried, key=lambda name: carried[name].max()) for pick in (max, min))
     busiest = carried[worst].argmax()

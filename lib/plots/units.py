@@ -1,4 +1,5 @@
-"""Which units of an FSDP model are whole, and when: a lane per unit, a bar from its unshard to its reshard.
+"""Which units of an FSDP model are whole, and when: a lane per unit, a bar from its unshard to its
+reshard.
 
 root     [==============|===============]
 unit 0      [=]                      [=]
@@ -19,24 +20,30 @@ PHASE = {"forward": OP_COLOR["F"], "backward": OP_COLOR["B"]}
 
 @drawing
 def units_whole(events, names):
-    """A panel per way to run it, side by side; from left to right the events of a step, in their order.
+    """A panel per way to run it, side by side; from left to right the events of a step, in their
+    order.
 
-    events: {"FSDP": [(seconds, "unshard" or "reshard", place), ...], "prefetching": [...]}; 1 or 2 of them. place: the
-    number of a unit, or None for the root. From an unshard of the root on, a unit's first, third, ... unshard is
-    forward's, the others are backward's.
+    events: {"FSDP": [(seconds, "unshard" or "reshard", place), ...], "prefetching": [...]}; 1 or 2
+    of them. place: the number of a unit, or None for the root. From an unshard of the root on, a
+    unit's first, third, ... unshard is forward's, the others are backward's.
     names: of the units, such as ["block 0", ...]; at most 12.
     Raises ValueError for another number of panels or names, or an event of another kind or place.
     """
     if not 1 <= len(events) <= 2 or not 1 <= len(names) <= 12:
-        raise ValueError(f"{len(events)} lists of events, {len(names)} names: give 1 or 2 lists, 1 to 12 units")
+        raise ValueError(
+            f"{len(events)} lists of events, {len(names)} names: give 1 or 2 lists, 1 to 12 units"
+        )
     order = {name: changes(name, some, len(names)) for name, some in events.items()}
     whole = {name: whole_spans(some) for name, some in order.items()}
-    counts = {name: [how_many(spans, x) for x in range(len(order[name]))] for name, spans in whole.items()}
+    counts = {
+        name: [how_many(spans, x) for x in range(len(order[name]))] for name, spans in whole.items()
+    }
     most = {name: max(count, default=0) for name, count in counts.items()}
     lanes = [None, *range(len(names))]
 
     figure, panels = page(2.1 + 0.2 * len(lanes), 2, len(events), sharex="col", sharey="row",
-                          height_ratios=[max(4, len(lanes)), max(1.6, 0.24 * len(lanes))])  # fmt: skip
+                          height_ratios=[max(4, len(lanes)),
+                          max(1.6, 0.24 * len(lanes))])  # fmt: skip
     for (upper, lower), (name, spans) in zip(panels.T, whole.items(), strict=True):
         end, cuts = len(order[name]), phases(order[name])
         _lanes(upper, spans, lanes, cuts, end)
@@ -50,7 +57,9 @@ def units_whole(events, names):
         heading(upper, f"{name}: at most {most[name]} whole", pad=16)
         upper.tick_params(length=0, labelbottom=False)
         upper.spines[["left", "bottom"]].set_visible(False)
-        lower.set(ylim=(0, max(most.values()) + 0.45), xlabel="events of a step, in order", xticks=[])
+        lower.set(
+            ylim=(0, max(most.values()) + 0.45), xlabel="events of a step, in order", xticks=[]
+        )
         grid(lower, "y")
     panels[0, 0].set_yticks(range(len(lanes)), ["root", *names], size=min(10, 90 / len(lanes)))
     panels[1, 0].set_yticks(range(max(most.values()) + 1))
@@ -60,9 +69,20 @@ def units_whole(events, names):
     claim = f"{first} keeps at most {n_whole} of {len(names)} units whole"
     claim += "".join(f", {name} at most {n}" for name, n in others)
     counted = ", without the root" * any(spans.get(None) for spans in whole.values())
-    words = each({f"{name}, whole units in order of events": ", ".join(map(str, of)) for name, of in counts.items()})
+    words = each(
+        {
+            f"{name}, whole units in order of events": ", ".join(map(str, of))
+            for name, of in counts.items()
+        }
+    )
     what = "A lane per unit, with a bar while its parameters are whole."
-    return figure, claim, f"A bar: from unshard to reshard. Below: units whole at once{counted}.", what, words
+    return (
+        figure,
+        claim,
+        f"A bar: from unshard to reshard. Below: units whole at once{counted}.",
+        what,
+        words,
+    )
 
 
 def _lanes(upper, spans, lanes, cuts, end):
@@ -80,7 +100,8 @@ def _lanes(upper, spans, lanes, cuts, end):
 
 
 def changes(name, events, n_units):
-    """The events in their order, without those that change nothing: an unshard of what is whole, or a reshard of not.
+    """The events in their order, without those that change nothing: an unshard of what is whole, or
+    a reshard of not.
 
     Raises ValueError for an event of another kind or place.
     """
@@ -89,7 +110,8 @@ def changes(name, events, n_units):
         _, what, place = event
         if what not in ("unshard", "reshard") or not (place is None or 0 <= place < n_units):
             raise ValueError(
-                f"{name}: {what} of {place}: give unshard and reshard of units 0 to {n_units - 1}, or None"
+                f"{name}: {what} of {place}: give unshard and reshard of units 0 to {n_units - 1}, "
+                f"or None"
             )
         if (what == "unshard") != (place in whole):
             whole ^= {place}
@@ -98,7 +120,8 @@ def changes(name, events, n_units):
 
 
 def whole_spans(events):
-    """{place: [(begin, end), ...]}, in numbers of events: when a unit was whole. What is never resharded stays so."""
+    """{place: [(begin, end), ...]}, in numbers of events: when a unit was whole. What is never
+    resharded stays so."""
     spans, since = {}, {}
     for x, (_, what, place) in enumerate(events):
         if what == "unshard":
@@ -112,7 +135,12 @@ def whole_spans(events):
 
 def how_many(spans, x):
     """Units that are whole right after event x, without the root."""
-    return sum(begin <= x < end for place, of_unit in spans.items() if place is not None for begin, end in of_unit)
+    return sum(
+        begin <= x < end
+        for place, of_unit in spans.items()
+        if place is not None
+        for begin, end in of_unit
+    )
 
 
 def phases(events):
@@ -120,7 +148,8 @@ def phases(events):
     found, times = [(0, "forward")], {}
     for x, (_, what, place) in enumerate(events):
         if what == "unshard":
-            times = {} if place is None else {**times, place: times.get(place, 0) + 1}  # the root begins a forward
+            # the root begins a forward
+            times = {} if place is None else {**times, place: times.get(place, 0) + 1}
             phase = "forward" if place is None or times[place] % 2 else "backward"
             if phase != found[-1][1]:
                 found.append((x, phase))

@@ -1,8 +1,8 @@
 """Which version of its weights does each forward and each backward of a PipeDream stage read?
 
-    version 2                          [F5]                 a box lies on the row of the version that it reads
+    version 2                          [F5]       a box lies on the row of the version that it reads
     version 1              [F4]
-    version 0  [F0][F1] [ B0 ]   [ B1 ]                     with stashing: F and B of a mini-batch on one row
+    version 0  [F0][F1] [ B0 ]   [ B1 ]           with stashing: F and B of a mini-batch on one row
                                                             without: B on a higher one, the newest
 
 Narayanan et al. 2019. Version k: the weights after k updates of this stage.
@@ -19,30 +19,38 @@ from lib.plots.style import ALARM, FAINT, OP_COLOR, drawing
 
 @drawing
 def stage_versions(reads):
-    """A panel per way to run PipeDream; a row per version; boxes F and B over time, joined for each mini-batch.
+    """A panel per way to run PipeDream; a row per version; boxes F and B over time, joined for each
+    mini-batch.
 
-    reads: {"with stashing": {Action: version}, "without": {Action: version}}, of all p stages and n mini-batches each,
-        as `versions(p, n, stashing)` foretells them or `PipeDream.reads` of the ranks, put together; 1 or 2 of them.
-    Stage 0's are drawn, the oldest. Boxes are placed as 1F1B places them if B takes as long as two F.
-    Raises ValueError for another number of ways, or for other actions than 1F1B's.
+    reads: {"with stashing": {Action: version}, "without": {Action: version}}, of all p stages and n
+        mini-batches each, as `versions(p, n, stashing)` foretells them or `PipeDream.reads` of the
+        ranks, put together; 1 or 2 of them.
+    Stage 0's are drawn, the oldest. Boxes are placed as 1F1B places them if B takes as long as two
+    F. Raises ValueError for another number of ways, or for other actions than 1F1B's.
     """
     if not 1 <= len(reads) <= 2:
         raise ValueError(f"{len(reads)} ways to run it: 1 or 2 fit beside each other")
-    p, n = (1 + max(column) for column in zip(*((a.stage, a.microbatch) for a in next(iter(reads.values()))),
+    p, n = (1 + max(column) for column in zip(*((a.stage,
+    a.microbatch) for a in next(iter(reads.values()))),
                                               strict=True))  # fmt: skip
     schedule = pipedream(p, n)
     for name, of in reads.items():
-        missing = next((action for actions in schedule for action in actions if action not in of), None)
+        missing = next(
+            (action for actions in schedule for action in actions if action not in of), None
+        )
         if missing or len(of) != 2 * p * n:
             raise ValueError(
-                f"{name}: {len(of)} actions, {missing or 'none'} missing: give every F and B of {n} mini-batches on "
-                f"stages 0 to {p - 1}"
+                f"{name}: {len(of)} actions, {missing or 'none'} missing: give every F and B of "
+                f"{n} mini-batches on stages 0 to {p - 1}"
             )
     bars = [bar for bar in simulate(schedule, UNIT).bars if bar.rank == 0]
     end = bars[-1].end
     held = {name: held_spans(bars, of) for name, of in reads.items()}
     copies = {name: most_at_once(spans) for name, spans in held.items()}
-    late = {name: max(of[bar.action] - of[bar.action._replace(kind="F")] for bar in bars) for name, of in reads.items()}
+    late = {
+        name: max(of[bar.action] - of[bar.action._replace(kind="F")] for bar in bars)
+        for name, of in reads.items()
+    }
 
     figure, panels = page(1.75 + 0.25 * n, columns=len(reads), sharey=True)
     for axes, (name, of) in zip(panels, reads.items(), strict=True):
@@ -55,7 +63,8 @@ def stage_versions(reads):
     colors = {"forward": BOX_COLOR["F"], "backward": BOX_COLOR["B"], "held": OP_COLOR["idle"]}
     key(panels[0], colors, loc="upper left", bbox_to_anchor=(0, 1), borderaxespad=0.5, ncols=1)
     claim = "; ".join(
-        f"{name}: backward reads " + (f"weights up to {updates} updates newer" if updates else "what its forward read")
+        f"{name}: backward reads "
+        + (f"weights up to {updates} updates newer" if updates else "what its forward read")
         for name, updates in late.items()
     )
     said = {f"{name}, at most {copies[name]} versions at once": of for name, of in reads.items()}
@@ -64,32 +73,46 @@ def stage_versions(reads):
     )
     return (
         figure, claim,
-        f"Stage 0 of {p}. A box lies on the version that it reads; in it, its mini-batch. A line goes from "
-        f"forward to backward{', red through the updates in between' * any(late.values())}.",
-        f"Versions of the weights that stage 0 of {p} reads over {n} mini-batches.", each(said, words),
+        f"Stage 0 of {p}. A box lies on the version that it reads; in it, its mini-batch. A line "
+        f"goes from forward to "
+        f"backward{', red through the updates in between' * any(late.values())}.",
+        f"Versions of the weights that stage 0 of {p} reads over {n} mini-batches.",
+        each(said, words),
     )  # fmt: skip
 
 
 def _panel(axes, bars, reads, held, inches):
-    """What is held, boxes on the versions that they read, and lines that join F and B; inches: of a unit of time."""
+    """What is held, boxes on the versions that they read, and lines that join F and B;
+    inches: of a unit of time."""
     for version, (since, until) in held.items():
         box(axes, since, version - 0.42, until - since, 0.84, OP_COLOR["idle"], ec="none", zorder=1)
     backward = {bar.action._replace(kind="F"): bar for bar in bars if bar.action.kind == "B"}
     for f, b in ((bar, backward[bar.action]) for bar in bars if bar.action.kind == "F"):
         middle, (before, after) = (b.start + b.end) / 2, (reads[f.action], reads[b.action])
-        axes.plot([f.end, b.start if before == after else middle], [before, before], color=FAINT, lw=1.0, zorder=2)
-        if before != after:  # how many updates lie between: from the row of its forward up to where backward is
+        axes.plot(
+            [f.end, b.start if before == after else middle],
+            [before, before],
+            color=FAINT,
+            lw=1.0,
+            zorder=2,
+        )
+        # how many updates lie between: from the row of its forward up to where backward is
+        if before != after:
             axes.plot([middle, middle], [before, after - 0.36], color=ALARM, lw=1.8, zorder=4)
     for bar in bars:
         color, wide = BOX_COLOR[bar.action.kind], (bar.end - bar.start) * inches
-        box(axes, bar.start, reads[bar.action] - 0.36, bar.end - bar.start, 0.72, color, str(bar.action.microbatch),
+        box(axes, bar.start, reads[bar.action] - 0.36, bar.end - bar.start, 0.72, color,
+            str(bar.action.microbatch),
             wide, 7.5, room=0.02, lw=0.6, zorder=3)  # fmt: skip
 
 
 def held_spans(bars, reads):
-    """{version: (since when, until when)} it is in memory: while it is the newest, or a backward will read it."""
-    updates = [bar.end for bar in bars if bar.action.kind == "B"]  # version k+1 from the end of the k-th B on
-    newest = dict(enumerate(zip([0, *updates], updates, strict=False)))  # without the one that the last B makes
+    """{version: (since when, until when)} it is in memory: while it is the newest, or a
+    backward will read it."""
+    # version k+1 from the end of the k-th B on
+    updates = [bar.end for bar in bars if bar.action.kind == "B"]
+    # without the one that the last B makes
+    newest = dict(enumerate(zip([0, *updates], updates, strict=False)))
     last_read = {}
     for bar in bars:
         last_read[reads[bar.action]] = max(bar.end, last_read.get(reads[bar.action], 0))
@@ -97,5 +120,8 @@ def held_spans(bars, reads):
 
 
 def most_at_once(spans):
-    """The most of the spans (from, until) at one moment; one that begins where another ends is not beside it."""
-    return max(sum(since <= at < until for since, until in spans.values()) for at, _ in spans.values())
+    """The most of the spans (from, until) at one moment; one that begins where another ends
+    is not beside it."""
+    return max(
+        sum(since <= at < until for since, until in spans.values()) for at, _ in spans.values()
+    )

@@ -1,16 +1,17 @@
-"""Dynamic loss scaling: gradients as large as fp16 can carry, and no larger (Micikevicius et al. 2018, section 3.2).
+"""Dynamic loss scaling: gradients as large as fp16 can carry, and no larger (Micikevicius et al.
+2018, section 3.2).
 
     size         2^-24        2^-14                                          2^16
     fp16    0 <--- | loses bits | holds every number to 11 bits               | ---> inf
     g            ......---------------
     S g                                     ......---------------
 
-S the scale, L the loss, g its gradient. Backward is linear in the loss: the gradient of S * L is S * g. So scale the
-loss, let backward carry S * g through fp16, and divide by S in fp32 afterwards. With S a power of two only the exponent
-moves, and nothing is rounded.
+S the scale, L the loss, g its gradient. Backward is linear in the loss: the gradient of S * L is S
+* g. So scale the loss, let backward carry S * g through fp16, and divide by S in fp32 afterwards.
+With S a power of two only the exponent moves, and nothing is rounded.
 
-The best S is just below overflow, and that moves during training. So try: an overflow skips the step and lowers S; many
-good steps in a row raise it.
+The best S is just below overflow, and that moves during training. So try: an overflow skips the
+step and lowers S; many good steps in a row raise it.
 
     S   65536  65536  inf!  32768 ... 2000 good steps ... 32768  65536
                       skip
@@ -32,38 +33,51 @@ class LossScaler:
         stepped = scaler.step(optimizer)
         optimizer.zero_grad()
 
-    scale: S at the start; growth_interval good steps in a row multiply it by growth, an overflow by backoff. Powers of
-    two round nothing.
+    scale: S at the start; growth_interval good steps in a row multiply it by growth, an overflow by
+    backoff. Powers of two round nothing.
     Raises ValueError for numbers with which S could not move up and down.
     """
 
     def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, growth_interval=2000):
         if not (scale > 0 and growth > 1 and 0 < backoff < 1 and growth_interval >= 1):
             raise ValueError(
-                f"scale {scale}, growth {growth}, backoff {backoff}, growth_interval {growth_interval}: "
-                "use scale above 0, growth above 1, backoff between 0 and 1, an interval of 1 or more"
+                f"scale {scale}, growth {growth}, backoff {backoff}, growth_interval "
+                f"{growth_interval}: use scale above 0, growth above 1, backoff between 0 and 1, "
+                "an interval of 1 or more"
             )
-        self.scale, self.growth, self.backoff, self.growth_interval = scale, growth, backoff, growth_interval
+        self.scale, self.growth, self.backoff, self.growth_interval = (
+            scale,
+            growth,
+            backoff,
+            growth_interval,
+        )
         self.good_steps = 0  # in a row, at this scale
 
     def scale_loss(self, loss):
-        """S * L. Compute L in fp32, from `logits.float()`: the gradient of an fp16 loss is S itself, above 65504."""
+        """S * L. Compute L in fp32, from `logits.float()`: the gradient of an fp16 loss is S
+        itself, above 65504."""
         return loss * self.scale
 
     def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
-        """Unscale the gradients and step, or skip the step on every rank; returns whether it stepped.
+        """Unscale the gradients and step, or skip the step on every rank; returns whether it
+        stepped.
 
-        optimizer: its parameters hold S * g in `.grad`, in fp32 or wider (fp16 parameters: `MasterWeights`). Their
-        gradients may differ from rank to rank, as shards do: an inf or nan on one rank skips the step on all.
-        A skipped step leaves parameters and optimizer state as they were.
+        optimizer: its parameters hold S * g in `.grad`, in fp32 or wider (fp16 parameters:
+        `MasterWeights`). Their gradients may differ from rank to rank, as shards do: an inf or nan
+        on one rank skips the step on all. A skipped step leaves parameters and optimizer state as
+        they were.
         Sends: one all-reduce of 1 element, whether there was an overflow.
         Raises FloatingPointError, on every rank, when no scale has helped.
         """
-        gradients = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-        overflow = torch.zeros(1, device=backend.device())  # (1,)  in how many gradients, over all ranks
+        gradients = [
+            p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None
+        ]
+        # (1,)  in how many gradients, over all ranks
+        overflow = torch.zeros(1, device=backend.device())
         for gradient in gradients:
             overflow += (~gradient.isfinite()).any()
-        # Ranks that disagreed would part for ever: other parameters, another scale, one gradient summed with two.
+        # Ranks that disagreed would part for ever: other parameters, another scale, one gradient
+        # summed with two.
         all_reduce(overflow, group)
         if overflow.item() > 0:
             self._back_off()
@@ -79,8 +93,9 @@ class LossScaler:
         self.good_steps = 0
         if self.scale < SMALLEST:
             raise FloatingPointError(
-                f"the scale has fallen to {self.scale:g}, and still a gradient is inf or nan: scaling does not cause "
-                "it. Look for the first inf or nan in the forward pass, or lower the learning rate"
+                f"the scale has fallen to {self.scale:g}, and still a gradient is inf or nan: "
+                f"scaling does not cause it. Look for the first inf or nan in the forward pass, or "
+                "lower the learning rate"
             )
 
     def _count_good_step(self):
@@ -94,5 +109,6 @@ class LossScaler:
         return {"scale": self.scale, "good_steps": self.good_steps}
 
     def load_state_dict(self, state):
-        """Take over the scale of a `state_dict`; growth, backoff and interval stay as they were given."""
+        """Take over the scale of a `state_dict`; growth, backoff and interval stay
+        as they were given."""
         self.scale, self.good_steps = state["scale"], state["good_steps"]

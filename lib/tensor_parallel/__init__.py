@@ -1,22 +1,25 @@
 """Tensor parallelism: every rank has a part of each layer, and all ranks work on the same tokens.
 
-    x --f--> [ columns, heads, hidden units ] --rows--> partial --g--> x         f, g: the only places that send
+    x --f--> [ columns, heads, hidden units ] --rows--> partial --g--> x  (only f and g send)
 
-file              what it holds                                      sent, in units of (tp-1) BTD over all ranks
-----------------  -------------------------------------------------  -------------------------------------------
-mappings.py       f and g; split and gather of the last dim          2 per all-reduce
-linear.py         columns, rows                                      columns: backward 2; rows: forward 2
-block.py          heads over ranks, grouped-query too; the MLP       each forward 2, backward 2
-vocabulary.py     the vocabulary over ranks: embedding, loss         forward 2; the loss 6/D: 3 numbers a token
-sequence.py       f and g in halves: each rank its own tokens        1 per gather, 1 per scatter: the same in all
-                  ... keeping only those tokens for backward         backward 1 more for every column layer
-dropout.py        the same mask on all ranks, or a mask each         nothing
-gpt.py            the whole model, there and back                    see there
-shards.py         a part of a tensor or checkpoint; the whole again  -
+file              what it holds                                sent by all ranks, in (tp-1) BTD
+----------------  -------------------------------------------  -------------------------------------
+mappings.py       f and g; split and gather of the last dim    2 per all-reduce
+linear.py         columns, rows                                columns: backward 2; rows: forward 2
+block.py          heads over ranks, grouped-query too; MLP     each forward 2, backward 2
+vocabulary.py     the vocabulary over ranks: embedding, loss   forward 2; loss 6/D: 3 per token
+sequence.py       f and g in halves: each rank its own tokens  1 per gather, 1 per scatter:
+                                                               the same in all
+                  ... keeping only those tokens for backward   backward 1 more per column layer
+dropout.py        the same mask on all ranks, or a mask each   nothing
+gpt.py            the whole model, there and back              see there
+shards.py         part of a tensor or checkpoint; whole again  -
 
-B sequences of T tokens, D hidden, F MLP width, V vocabulary, H heads, K key/value heads, L layers, tp ranks.
+B sequences of T tokens, D hidden, F MLP width, V vocabulary, H heads, K key/value heads, L layers,
+tp ranks.
 
-What a layer keeps for backward, numbers per token (with F = 4D and 2 bytes each, `34 sbh` less dropout's masks):
+What a layer keeps for backward, numbers per token (with F = 4D and 2 bytes each, `34 sbh` less
+dropout's masks):
 
                               norms and their outputs   q k v mixed, MLP   scores
     one process               4D                        4D + 2F            HT
@@ -24,16 +27,33 @@ What a layer keeps for backward, numbers per token (with F = 4D and 2 bytes each
     sequence parallel         2D + 2D/tp                (4D + 2F)/tp       HT/tp
       regathered              4D/tp                     (4D + 2F)/tp       HT/tp
 
-More ways to cut, imported by name: over the sequence, context_parallel.py, with layouts.py (whose positions),
-online_softmax.py (attention from its parts), ring_attention.py, and ulysses.py (heads exchanged, keys gathered); in two
-dims, two_d.py; beside the compute, asynchronous.py. travelling.py is what goes round a ring.
+More ways to cut, imported by name: over the sequence, context_parallel.py, with layouts.py (whose
+positions), online_softmax.py (attention from its parts), ring_attention.py, and ulysses.py (heads
+exchanged, keys gathered); in two dims, two_d.py; beside the compute, asynchronous.py. travelling.py
+is what goes round a ring.
 """
 
 from lib.tensor_parallel.block import ParallelAttention, ParallelMLP
 from lib.tensor_parallel.dropout import ShardedDropout, own_random_numbers
-from lib.tensor_parallel.gpt import ParallelGPT, SequenceParallelGPT, parallel_gpt, plain_gpt, sequence_parallel_gpt
-from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear, column_parallel, row_parallel
-from lib.tensor_parallel.mappings import copy_to_group, gather_from_group, reduce_from_group, split_to_group
+from lib.tensor_parallel.gpt import (
+    ParallelGPT,
+    SequenceParallelGPT,
+    parallel_gpt,
+    plain_gpt,
+    sequence_parallel_gpt,
+)
+from lib.tensor_parallel.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    column_parallel,
+    row_parallel,
+)
+from lib.tensor_parallel.mappings import (
+    copy_to_group,
+    gather_from_group,
+    reduce_from_group,
+    split_to_group,
+)
 from lib.tensor_parallel.sequence import (
     gather_sequence,
     regathered_columns,

@@ -1,23 +1,29 @@
-"""Asynchronous tensor parallelism: a linear layer's communication hidden behind its own matrix product.
+"""Asynchronous tensor parallelism: a linear layer's communication hidden behind its own matrix
+product.
 
-    column, plain      [ all-gather x ][        x W^T        ]
-    column, here       [x0 W^T][x3 W^T][x2 W^T][x1 W^T]         rank 0 of tp = 4: each piece is multiplied when it comes
-    on the wire        [= x3 =][= x2 =][= x1 =]
+    column, plain  [ all-gather x ][        x W^T    ]
+    column, here   [x0 W^T][x3 W^T][x2 W^T][x1 W^T]     rank 0 of tp = 4: each piece is multiplied
+                                                        when it comes
+    on the wire    [= x3 =][= x2 =][= x1 =]
 
-With sequence parallelism a column layer must gather its input, and a row layer reduce-scatter its output. The product
-needs the first and makes the second, so neither can simply run beside it. Cut into tp pieces they can: piece by piece
-one travels and another is multiplied ("collective matmul", Wang et al. 2023).
+With sequence parallelism a column layer must gather its input, and a row layer reduce-scatter its
+output. The product needs the first and makes the second, so neither can simply run beside it. Cut
+into tp pieces they can: piece by piece one travels and another is multiplied ("collective matmul",
+Wang et al. 2023).
 
-B sequences of T tokens, t = T/tp on this rank; D inputs and F outputs of the layer, weight (F, D) as nn.Linear's.
+B sequences of T tokens, t = T/tp on this rank; D inputs and F outputs of the layer, weight (F, D)
+as nn.Linear's.
 
     layer    weight here   forward                 backward
     column   (F/tp, D)     y = gather(x) W^T       dx = scatter(dy W),    dW = dy^T gather(x)
     row      (F, D/tp)     y = scatter(x W^T)      dx = gather(dy) W,     dW = gather(dy)^T x
 
-The column layer keeps its piece of x for backward, not the gathered x: tp times less memory, a gather more.
-Sent over all ranks, as by the plain layers: column (tp-1) BTD forward and twice that backward; row (tp-1) BTF each way.
+The column layer keeps its piece of x for backward, not the gathered x: tp times less memory, a
+gather more. Sent over all ranks, as by the plain layers: column (tp-1) BTD forward and twice that
+backward; row (tp-1) BTF each way.
 
-Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition"; torch calls it async TP.
+Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition";
+torch calls it async TP.
 """
 
 import torch
@@ -29,27 +35,34 @@ from lib.tensor_parallel.travelling import going_round, summed_on_the_way
 
 
 def asynchronous_columns(x, linears, group=None):
-    """`regathered_columns`, each piece of x multiplied while the next travels: (B, t, D) -> [(B, T, F/tp), ...].
+    """`regathered_columns`, each piece of x multiplied while the next travels: (B, t, D) -> [(B, T,
+    F/tp), ...].
 
-    linears: layers that read the same x, a rank's parts: weight (F/tp, D), bias (F/tp,) or None. x goes round once for
-    all of them. Sends: as `gather_linear`.
+    linears: layers that read the same x, a rank's parts: weight (F/tp, D), bias (F/tp,) or None. x
+    goes round once for all of them. Sends: as `gather_linear`.
     """
-    y = gather_linear(x, torch.cat([linear.weight for linear in linears]), group)  # (B, T, sum of the F/tp)
+    # (B, T, sum of the F/tp)
+    y = gather_linear(x, torch.cat([linear.weight for linear in linears]), group)
     ys = y.split([len(linear.weight) for linear in linears], dim=-1)
-    return [y if linear.bias is None else y + linear.bias for y, linear in zip(ys, linears, strict=True)]
+    return [
+        y if linear.bias is None else y + linear.bias for y, linear in zip(ys, linears, strict=True)
+    ]
 
 
 def asynchronous_rows(x, linear, group=None):
-    """`sequence_rows`, each piece of the sum travelling while the next is multiplied: (B, T, D/tp) -> (B, t, F).
+    """`sequence_rows`, each piece of the sum travelling while the next is multiplied: (B, T, D/tp)
+    -> (B, t, F).
 
-    linear: weight (F, D/tp) and the whole bias (F,) or None, whose gradient is partial. Sends: as `linear_scatter`.
+    linear: weight (F, D/tp) and the whole bias (F,) or None, whose gradient is partial. Sends: as
+    `linear_scatter`.
     """
     y = linear_scatter(x, linear.weight, group)  # (B, t, F)
     return y if linear.bias is None else y + linear.bias
 
 
 def gather_linear(x, weight, group=None):
-    """y = gather(x) W^T: x (B, t, D) sharded by tokens, weight (F/tp, D) -> y (B, T, F/tp) sharded by columns.
+    """y = gather(x) W^T: x (B, t, D) sharded by tokens, weight (F/tp, D) -> y (B, T, F/tp) sharded
+    by columns.
 
     Sends per rank: forward tp-1 pieces of x; backward tp-1 pieces of x and tp-1 of its gradient.
     """
@@ -57,10 +70,11 @@ def gather_linear(x, weight, group=None):
 
 
 def linear_scatter(x, weight, group=None):
-    """y = scatter(x W^T): x (B, T, D/tp) sharded by columns, weight (F, D/tp) -> y (B, t, F) sharded by tokens.
+    """y = scatter(x W^T): x (B, T, D/tp) sharded by columns, weight (F, D/tp) -> y (B, t, F)
+    sharded by tokens.
 
-    Sends per rank: forward tp-1 pieces of y, sums on their way; backward tp-1 pieces of its gradient.
-    Raises ValueError where tp does not divide T.
+    Sends per rank: forward tp-1 pieces of y, sums on their way; backward tp-1 pieces of its
+    gradient. Raises ValueError where tp does not divide T.
     """
     return LinearScatter.apply(x, weight, group)
 
@@ -94,7 +108,8 @@ class LinearScatter(torch.autograd.Function):
         tp, T = dist.get_world_size(group), x.shape[1]
         if T % tp:
             raise ValueError(
-                f"{T} tokens over {tp} ranks: the pieces of the sum are of one size, use {T + -T % tp} tokens"
+                f"{T} tokens over {tp} ranks: the pieces of the sum are of one size, use "
+                f"{T + -T % tp} tokens"
             )
         ctx.save_for_backward(x, weight)
         ctx.group = group
@@ -115,5 +130,6 @@ class LinearScatter(torch.autograd.Function):
 
 
 def _pieces(x, group):
-    """(r, x of rank r) of all ranks, each multiplied while the next travels. x (B, t, ...), the same on every rank."""
+    """(r, x of rank r) of all ranks, each multiplied while the next travels. x (B, t, ...), the
+    same on every rank."""
     return going_round(x.contiguous(), [x.shape] * dist.get_world_size(group), group)

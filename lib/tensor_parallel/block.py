@@ -1,26 +1,29 @@
-"""A transformer block over tp ranks: heads in the attention, hidden units in the MLP (Shoeybi et al. 2019, figure 3).
+"""A transformer block over tp ranks: heads in the attention, hidden units in the MLP (Shoeybi et
+al. 2019, figure 3).
 
 Attention: each rank has some of the heads.
 
-    H = 4 heads, tp = 2          query heads       key/value heads (K = 2: grouped-query)
-        rank 0                   0 1               0            head i reads key/value head i // (H/K):
-        rank 1                       2 3             1          its own rank has it
+    H = 4 heads, tp = 2       query heads       key/value heads (K = 2: grouped-query)
+        rank 0                0 1               0            head i reads key/value head i // (H/K):
+        rank 1                    2 3             1          its own rank has it
 
     x --f--> q, k, v of my heads --> softmax(q k^T / sqrt(d)) v --> . O_r --g--> + o
 
-A head is d columns of the q, k and v layers, and d rows of the out layer: a split by heads is a split by columns, then
-by rows. Heads do not talk to each other, so nothing is sent between f and g. One all-reduce of (B, T, D) forward (g),
-one backward (f): x enters once for q, k and v together.
+A head is d columns of the q, k and v layers, and d rows of the out layer: a split by heads is a
+split by columns, then by rows. Heads do not talk to each other, so nothing is sent between f and g.
+One all-reduce of (B, T, D) forward (g), one backward (f): x enters once for q, k and v together.
 
-A key/value head lies on one rank: tp divides K. (With K < tp, ranks could share a head by copies, whose gradients
-would be summed over the ranks that have it; then k and v would no longer shrink with tp. Not built here.)
+A key/value head lies on one rank: tp divides K. (With K < tp, ranks could share a head by copies,
+whose gradients would be summed over the ranks that have it; then k and v would no longer shrink
+with tp. Not built here.)
 
-MLP: each rank has F/tp of the F hidden units, the weights that lead into them and those that lead out.
+MLP: each rank has F/tp of the F hidden units, the weights that lead into them and those that lead
+out.
 
     x --f--> x A_r + a_r --gelu--> . B_r --g--> + b          Z = sum_r gelu(X A_r + a_r) B_r + b
 
-A hidden unit needs no other one, so between f and g nothing is sent. One all-reduce of (B, T, D) forward (g), one
-backward (f).
+A hidden unit needs no other one, so between f and g nothing is sent. One all-reduce of (B, T, D)
+forward (g), one backward (f).
 """
 
 import copy
@@ -31,16 +34,22 @@ from torch import nn
 
 from lib.model import causal_attention, merge_heads, split_heads
 from lib.tensor_parallel.dropout import own_random_numbers
-from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear, column_parallel, row_parallel
+from lib.tensor_parallel.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    column_parallel,
+    row_parallel,
+)
 from lib.tensor_parallel.shards import divide
 
 
 # exercise: lab3.ParallelAttention
 class ParallelAttention(nn.Module):
-    """A rank's heads of a `lib.model.Attention`: (B, T, D) -> (B, T, D); in sequence parallel both (B, T/tp, D).
+    """A rank's heads of a `lib.model.Attention`: (B, T, D) -> (B, T, D); in sequence parallel both
+    (B, T/tp, D).
 
-    attention: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in linear.py.
-    Raises ValueError where tp does not divide n_heads or n_kv_heads.
+    attention: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in
+    linear.py. Raises ValueError where tp does not divide n_heads or n_kv_heads.
     """
 
     def __init__(self, attention, group=None, columns=column_parallel, rows=row_parallel):
@@ -56,8 +65,10 @@ class ParallelAttention(nn.Module):
         self.dropout = nn.Dropout(attention.dropout.p)
 
     def forward(self, x):
-        columns = self.columns(x, [self.q, self.k, self.v], self.group)  # (B, T, H*d/tp), twice (B, T, K*d/tp)
-        q, k, v = (split_heads(column, self.head_dim) for column in columns)  # (B, H/tp, T, d), twice (B, K/tp, T, d)
+        # (B, T, H*d/tp), twice (B, T, K*d/tp)
+        columns = self.columns(x, [self.q, self.k, self.v], self.group)
+        # (B, H/tp, T, d), twice (B, K/tp, T, d)
+        q, k, v = (split_heads(column, self.head_dim) for column in columns)
         p = self.dropout.p if self.training else 0.0
         with own_random_numbers(self.group, p > 0):
             mixed = causal_attention(q, k, v, p)  # (B, H/tp, T, d)  sharded by heads
@@ -65,10 +76,11 @@ class ParallelAttention(nn.Module):
 
 
 class ParallelMLP(nn.Module):
-    """A rank's hidden units of a `lib.model.MLP`: (B, T, D) -> (B, T, D); in sequence parallel both (B, T/tp, D).
+    """A rank's hidden units of a `lib.model.MLP`: (B, T, D) -> (B, T, D); in sequence parallel both
+    (B, T/tp, D).
 
-    mlp: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in linear.py.
-    Raises ValueError where tp does not divide mlp_hidden.
+    mlp: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in
+    linear.py. Raises ValueError where tp does not divide mlp_hidden.
     """
 
     def __init__(self, mlp, group=None, columns=column_parallel, rows=row_parallel):

@@ -1,14 +1,17 @@
 """Context parallelism: the whole GPT with its sequence split over the ranks; only attention talks.
 
-    tokens (B, T) --shard--> (B, t)   embedding   norm, q, k, v   RING   out, norm, mlp   ...   head   loss: a part
-                                      t positions                  ^ keys and values go round            of the sum
+    tokens (B, T) --> (B, t)  embedding    norm, q, k, v  RING  out, norm, mlp  ...  head  loss: a
+                              t positions                 ^ keys and values go round       part of
+                                                                                           the sum
 
-Every layer but attention works on one token at a time, so a rank that holds t = T/cp of the tokens runs it as it is.
-Three things change: the embedding must know which positions these are; attention is ring attention; and the loss is
-the rank's part of a sum over all B*T tokens. Parameters are whole on every rank, and each rank's gradient is the part
-that its tokens give: one all-reduce (a sum, no mean) after backward, as in data parallelism.
+Every layer but attention works on one token at a time, so a rank that holds t = T/cp of the tokens
+runs it as it is. Three things change: the embedding must know which positions these are; attention
+is ring attention; and the loss is the rank's part of a sum over all B*T tokens. Parameters are
+whole on every rank, and each rank's gradient is the part that its tokens give: one all-reduce (a
+sum, no mean) after backward, as in data parallelism.
 
-    L = 1/(BT) sum over ranks of sum over their tokens        dL/dw = sum over ranks of (dL/dw of their tokens)
+    L = 1/(BT) sum over ranks of sum over their tokens
+    dL/dw = sum over ranks of (dL/dw of their tokens)
 
 Sources: Liu et al. 2023 (ring attention); Megatron-LM's and torch's "context parallel" do the same.
 """
@@ -30,26 +33,31 @@ def shard(x, layout, group=None):
 
 
 def context_parallel_gpt(model, layout, group=None, mix=ring_attention):
-    """`model`, a `lib.model.GPT` that is alike on all ranks, for this rank's tokens; `model` itself stays as it is.
+    """`model`, a `lib.model.GPT` that is alike on all ranks, for this rank's tokens; `model` itself
+    stays as it is.
 
-    layout: [positions of rank 0, of rank 1, ...], from `layouts`; 0..T-1 with T up to the model's seq_len.
-    mix: mix(q, k, v, layout, group=group), attention over all tokens; `ulysses` has others than the ring.
-    After backward call `sum_gradients()`, once per step. Sends nothing now.
+    layout: [positions of rank 0, of rank 1, ...], from `layouts`; 0..T-1 with T up to the model's
+    seq_len. mix: mix(q, k, v, layout, group=group), attention over all tokens; `ulysses` has others
+    than the ring. After backward call `sum_gradients()`, once per step. Sends nothing now.
     Raises ValueError for a model with dropout, or a sequence longer than the model's.
     """
     longest, last = model.shape.seq_len, max(positions[-1] for positions in layout)
     if last >= longest:
-        raise ValueError(f"the layout has position {last}, the model positions 0 to {longest - 1}: use fewer tokens")
+        raise ValueError(
+            f"the layout has position {last}, the model positions 0 to {longest - 1}: use fewer "
+            f"tokens"
+        )
     if model.shape.dropout > 0:
         raise ValueError(
-            f"dropout is {model.shape.dropout}: ring attention computes each block again in backward, and keeps no "
-            "mask of what was dropped; use dropout=0.0"
+            f"dropout is {model.shape.dropout}: ring attention computes each block again in "
+            f"backward, and keeps no mask of what was dropped; use dropout=0.0"
         )
     return ContextParallelGPT(model, layout, group, mix)
 
 
 class ContextParallelGPT(nn.Module):
-    """A GPT on a part of the sequence, under the GPT's names for parts and parameters. By `context_parallel_gpt`."""
+    """A GPT on a part of the sequence, under the GPT's names for parts and parameters. By
+    `context_parallel_gpt`."""
 
     def __init__(self, model, layout, group, mix):
         super().__init__()
@@ -68,12 +76,14 @@ class ContextParallelGPT(nn.Module):
         return self.head(self.norm(x))  # (B, t, V)
 
     def loss(self, tokens, targets):
-        """This rank's part of the mean over all B*T tokens; the parts of all ranks add up to it. Both (B, t) -> ()."""
+        """This rank's part of the mean over all B*T tokens; the parts of all ranks add up to it.
+        Both (B, t) -> ()."""
         T = sum(len(positions) for positions in self.layout)
         return cross_entropy(self(tokens), targets, "sum") / (len(tokens) * T)
 
     def sum_gradients(self):
-        """Every gradient becomes the sum over the ranks. Call it once per step, after the last backward.
+        """Every gradient becomes the sum over the ranks. Call it once per step, after the last
+        backward.
 
         Sends: one all-reduce of all parameters.
         """
@@ -91,21 +101,28 @@ class SplitEmbedding(nn.Module):
     def forward(self, tokens):
         if tokens.shape[-1] != len(self.positions):
             raise ValueError(
-                f"{tokens.shape[-1]} tokens for {len(self.positions)} positions: pass shard(tokens, layout, group)"
+                f"{tokens.shape[-1]} tokens for {len(self.positions)} positions: pass "
+                f"shard(tokens, layout, group)"
             )
         positions = torch.tensor(self.positions, device=tokens.device)  # (t,)
         return self.token(tokens) + self.position(positions)  # (B, t, D)
 
 
 class ContextAttention(nn.Module):
-    """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers: of all heads, or of a tp rank's.
+    """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers: of all heads, or
+    of a tp rank's.
 
-    columns: columns(x, [q, k, v]) -> what they give, (B, t, H*d) and twice (B, t, K*d); left out: each by itself. In
-    sequence parallel x is (B, t/tp, D), and so is the result.
+    columns: columns(x, [q, k, v]) -> what they give, (B, t, H*d) and twice (B, t, K*d); left out:
+    each by itself. In sequence parallel x is (B, t/tp, D), and so is the result.
     """
 
     def __init__(
-        self, attention, layout, group, columns=lambda x, linears: [linear(x) for linear in linears], mix=ring_attention
+        self,
+        attention,
+        layout,
+        group,
+        columns=lambda x, linears: [linear(x) for linear in linears],
+        mix=ring_attention,
     ):
         super().__init__()
         self.q, self.k, self.v, self.out = attention.q, attention.k, attention.v, attention.out
@@ -114,6 +131,7 @@ class ContextAttention(nn.Module):
 
     def forward(self, x):
         columns = self.columns(x, [self.q, self.k, self.v])  # (B, t, H*d), twice (B, t, K*d)
-        q, k, v = (split_heads(column, self.head_dim) for column in columns)  # (B, H, t, d), twice (B, K, t, d)
+        # (B, H, t, d), twice (B, K, t, d)
+        q, k, v = (split_heads(column, self.head_dim) for column in columns)
         mixed = self.mix(q, k, v, self.layout, group=self.group)  # (B, H, t, d)
         return self.out(merge_heads(mixed))  # (B, t, D)

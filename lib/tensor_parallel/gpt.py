@@ -1,20 +1,23 @@
 """The GPT over tp ranks: made from the plain one, used like it, and turned back into it.
 
-    tokens -> embedding -> block 0 -> ... -> block L-1 -> norm -> head -> logits (B, T, V/tp) -> loss
-              vocabulary   heads and hidden units         whole   vocabulary                     by vocabulary
+    tokens -> embedding -> block 0 .. block L-1 -> norm -> head -> logits (B, T, V/tp) -> loss
+              vocabulary   heads and hidden units  whole   vocabulary                     vocabulary
 
-                                 per layer, forward     backward                  beside the layers
-    parallel_gpt                 2 all-reduces          2 all-reduces             1 all-reduce forward, 1 backward
-    sequence_parallel_gpt        2 gathers, 2 scatters  2 scatters, 2 gathers     1 scatter, 1 gather, and back
-      with regathered_columns    2 gathers, 2 scatters  2 scatters, 4 gathers     and 1 more gather backward
+                               per layer, forward     backward               beside the layers
+    parallel_gpt               2 all-reduces          2 all-reduces          1 all-reduce each way
+    sequence_parallel_gpt      2 gathers, 2 scatters  2 scatters, 2 gathers  1 scatter, 1 gather,
+                                                                             and back
+      with regathered_columns  2 gathers, 2 scatters  2 scatters, 4 gathers  1 more gather backward
 
-each of (B, T, D); an all-reduce is (tp-1) 2BTD elements over all ranks, a gather or scatter half of it. The loss
-all-reduces 3BT more. In sequence parallel, `sum_gradients` all-reduces what no rank has cut: 6D numbers per layer
-(norms, biases after a row split), and 2D + TD beside the layers (the last norm, positions; T is seq_len).
-tp divides heads, key/value heads, mlp_hidden, vocab_size, and in sequence parallel the sequence's length.
+each of (B, T, D); an all-reduce is (tp-1) 2BTD elements over all ranks, a gather or scatter half of
+it. The loss all-reduces 3BT more. In sequence parallel, `sum_gradients` all-reduces what no rank
+has cut: 6D numbers per layer (norms, biases after a row split), and 2D + TD beside the layers (the
+last norm, positions; T is seq_len). tp divides heads, key/value heads, mlp_hidden, vocab_size, and
+in sequence parallel the sequence's length.
 
-Every rank is given the whole model, seeded alike, and keeps its part: so the numbers are those of one process, whatever
-tp is. All tp ranks read the same tokens and, where there is dropout, start from the same torch.manual_seed.
+Every rank is given the whole model, seeded alike, and keeps its part: so the numbers are those of
+one process, whatever tp is. All tp ranks read the same tokens and, where there is dropout, start
+from the same torch.manual_seed.
 """
 
 import copy
@@ -31,11 +34,16 @@ from lib.tensor_parallel.linear import ColumnParallelLinear, column_parallel, ro
 from lib.tensor_parallel.mappings import copy_to_group, reduce_from_group
 from lib.tensor_parallel.sequence import scatter_sequence, sequence_columns, sum_gradients
 from lib.tensor_parallel.shards import split_dim, whole
-from lib.tensor_parallel.vocabulary import SequenceEmbedding, VocabParallelEmbedding, vocab_parallel_cross_entropy
+from lib.tensor_parallel.vocabulary import (
+    SequenceEmbedding,
+    VocabParallelEmbedding,
+    vocab_parallel_cross_entropy,
+)
 
 
 def parallel_gpt(model, group=None, all_reduce=collectives.all_reduce):
-    """This rank's part of `model`, a `lib.model.GPT` that is alike on all ranks; `model` itself stays as it is.
+    """This rank's part of `model`, a `lib.model.GPT` that is alike on all ranks; `model` itself
+    stays as it is.
 
     all_reduce: all_reduce(tensor, group) sums in place; it drives f and g. Sends nothing.
     Raises ValueError for a size that tp does not divide.
@@ -46,16 +54,18 @@ def parallel_gpt(model, group=None, all_reduce=collectives.all_reduce):
 
 
 def sequence_parallel_gpt(model, group=None, columns=sequence_columns, leave=scatter_sequence):
-    """This rank's part of `model`, in sequence parallel: after backward call `sum_gradients()`, once per step.
+    """This rank's part of `model`, in sequence parallel: after backward call `sum_gradients()`,
+    once per step.
 
-    columns: `sequence_columns` keeps gathered inputs for backward, `regathered_columns` gathers them again.
-    Sends nothing. Raises ValueError for a size that tp does not divide.
+    columns: `sequence_columns` keeps gathered inputs for backward, `regathered_columns` gathers
+    them again. Sends nothing. Raises ValueError for a size that tp does not divide.
     """
     return SequenceParallelGPT(model, group, columns, leave)
 
 
 class ParallelGPT(nn.Module):
-    """A rank's part of a GPT, under the GPT's names for parts and parameters. Made by `parallel_gpt`."""
+    """A rank's part of a GPT, under the GPT's names for parts and parameters. Made by
+    `parallel_gpt`."""
 
     def __init__(self, model, group, columns, leave):
         super().__init__()
@@ -63,14 +73,18 @@ class ParallelGPT(nn.Module):
         rows = partial(row_parallel, leave=leave)
         self.embedding = copy.deepcopy(model.embedding)
         self.embedding.token = VocabParallelEmbedding(model.embedding.token, group, leave)
-        self.blocks = nn.ModuleList(ParallelBlock(block, group, columns, rows) for block in model.blocks)
+        self.blocks = nn.ModuleList(
+            ParallelBlock(block, group, columns, rows) for block in model.blocks
+        )
         self.norm = copy.deepcopy(model.norm)
         self.head = ColumnParallelLinear(model.head, group, columns, "vocab_size")
         if model.head.weight is model.embedding.token.weight:
-            self.head.weight = self.embedding.token.weight  # both are cut by vocabulary: the tie holds on every rank
+            # both are cut by vocabulary: the tie holds on every rank
+            self.head.weight = self.embedding.token.weight
 
     def forward(self, tokens):
-        """tokens (B, T) int64, alike on all ranks -> logits (B, T, V/tp) of this rank's part of the vocabulary."""
+        """tokens (B, T) int64, alike on all ranks -> logits (B, T, V/tp) of this rank's
+        part of the vocabulary."""
         x = self.embedding(tokens)  # (B, T, D), in sequence parallel (B, T/tp, D)
         for block in self.blocks:
             x = block(x)
@@ -85,7 +99,8 @@ class ParallelGPT(nn.Module):
         return [parameter for name, parameter in self.named_parameters() if split_dim(name) is None]
 
     def sum_gradients(self):
-        """Call it after the last backward of a step, in sequence parallel; here every gradient is complete already."""
+        """Call it after the last backward of a step, in sequence parallel; here every gradient is
+        complete already."""
 
 
 class SequenceParallelGPT(ParallelGPT):
@@ -94,12 +109,15 @@ class SequenceParallelGPT(ParallelGPT):
     def __init__(self, model, group, columns, leave):
         super().__init__(model, group, columns, leave)
         own = partial(ShardedDropout, model.shape.dropout, group)
-        self.embedding = SequenceEmbedding(self.embedding.token, self.embedding.position, own(), group)
+        self.embedding = SequenceEmbedding(
+            self.embedding.token, self.embedding.position, own(), group
+        )
         for block in self.blocks:
             block.attention.dropout, block.mlp.dropout = own(), own()
 
     def sum_gradients(self):
-        """What no rank has cut saw this rank's tokens only: its gradients become the sums over the ranks.
+        """What no rank has cut saw this rank's tokens only: its gradients become the sums over the
+        ranks.
 
         Call it once per step, after the last backward. Sends: one all-reduce.
         """
@@ -108,11 +126,14 @@ class SequenceParallelGPT(ParallelGPT):
 
 @torch.no_grad()
 def plain_gpt(parallel):
-    """The plain GPT from all ranks' parts, on every rank. Sends: an all-gather per cut parameter."""
+    """The plain GPT from all ranks' parts, on every rank. Sends: an all-gather per
+    cut parameter."""
     model = GPT(parallel.shape).to(parallel.norm.weight.dtype)
     if parallel.head.weight is not parallel.embedding.token.weight:
         model.head.weight = nn.Parameter(torch.empty_like(model.head.weight))
-    for (name, parameter), part in zip(model.named_parameters(), parallel.parameters(), strict=True):
+    for (name, parameter), part in zip(
+        model.named_parameters(), parallel.parameters(), strict=True
+    ):
         dim = split_dim(name)
         parameter.copy_(part if dim is None else whole(part, dim, parallel.group))
         parameter.requires_grad_(part.requires_grad)

@@ -1,27 +1,35 @@
-"""Which positions of the sequence each rank holds, and how many (query, key) pairs that gives it to compute.
+"""Which positions of the sequence each rank holds, and how many (query, key) pairs that gives it to
+compute.
 
-T = 8 tokens over cp = 2 ranks. Token t sees tokens 0..t, so late tokens are work and early ones are not:
+T = 8 tokens over cp = 2 ranks. Token t sees tokens 0..t, so late tokens are work and early ones are
+not:
 
-                          rank 0       rank 1          pairs seen
-    contiguous(8, 2)      0 1 2 3      4 5 6 7         10 and 26: the last rank works most, all wait for it
-    zigzag(8, 2)          0 1 6 7      2 3 4 5         18 and 18: an early block and a late one each
+                         rank 0      rank 1     pairs seen
+    contiguous(8, 2)     0 1 2 3     4 5 6 7    10 and 26: the last rank works most, all wait for it
+    zigzag(8, 2)         0 1 6 7     2 3 4 5    18 and 18: an early block and a late one each
 
-With cp blocks, rank r of the contiguous layout sees r full blocks and half of its own. The zigzag cuts 2cp blocks and
-gives rank r block r and block 2cp-1-r: what the one has too little, the other has too much.
+With cp blocks, rank r of the contiguous layout sees r full blocks and half of its own. The zigzag
+cuts 2cp blocks and gives rank r block r and block 2cp-1-r: what the one has too little, the other
+has too much.
 
-A layout is plain data: [positions of rank 0, of rank 1, ...], ascending on each rank, together 0..T-1.
+A layout is plain data: [positions of rank 0, of rank 1, ...], ascending on each rank, together
+0..T-1.
 
-Sources: Brandon et al. 2023, "Striped attention" (the imbalance, and interleaved tokens against it); the zigzag order
-is that of Zhu's ring-flash-attention and of Llama 3 (Dubey et al. 2024, section 3.3.2).
+Sources: Brandon et al. 2023, "Striped attention" (the imbalance, and interleaved tokens against
+it); the zigzag order is that of Zhu's ring-flash-attention and of Llama 3 (Dubey et al. 2024,
+section 3.3.2).
 """
 
 from bisect import bisect_left, bisect_right
 
 
 def contiguous(T, cp):
-    """Rank r holds the r-th of cp runs of tokens; the first T mod cp runs hold one more. [[position, ...] per rank]"""
+    """Rank r holds the r-th of cp runs of tokens; the first T mod cp runs hold one more.
+    [[position, ...] per rank]"""
     if not 1 <= cp <= T:
-        raise ValueError(f"{T} tokens over cp={cp} ranks: each rank needs one at least, use cp between 1 and {T}")
+        raise ValueError(
+            f"{T} tokens over cp={cp} ranks: each rank needs one at least, use cp between 1 and {T}"
+        )
     return [list(range(T)[_cut(T, cp, r)]) for r in range(cp)]
 
 
@@ -31,7 +39,9 @@ def zigzag(T, cp):
     Every rank sees T(T+1)/(2cp) pairs, where 2cp divides T.
     """
     if not 1 <= cp <= T // 2:
-        raise ValueError(f"{T} tokens in 2cp={2 * cp} runs: each needs one token at least, use cp up to {T // 2}")
+        raise ValueError(
+            f"{T} tokens in 2cp={2 * cp} runs: each needs one token at least, use cp up to {T // 2}"
+        )
     runs = [list(range(T)[_cut(T, 2 * cp, i)]) for i in range(2 * cp)]
     return [runs[r] + runs[2 * cp - 1 - r] for r in range(cp)]
 
@@ -44,9 +54,11 @@ def _cut(n, pieces, i):
 
 
 def rectangle(queries, keys):
-    """(a, b): of these positions only queries[a:] see any of the keys, and only keys[:b] are seen by any query.
+    """(a, b): of these positions only queries[a:] see any of the keys, and only keys[:b] are seen
+    by any query.
 
-    Nothing outside of this rectangle need be computed. Inside it every query sees the first key at least.
+    Nothing outside of this rectangle need be computed. Inside it every query sees the first key at
+    least.
     """
     if keys[0] > queries[-1]:
         return len(queries), 0
@@ -54,7 +66,8 @@ def rectangle(queries, keys):
 
 
 def pairs_seen(layout):
-    """[[pairs of step 0, of step 1, ...] per rank]: (query, key) with the key not later than the query.
+    """[[pairs of step 0, of step 1, ...] per rank]: (query, key) with the key not later than the
+    query.
 
     At step s rank r has the keys of rank r - s. All together T(T+1)/2.
     """

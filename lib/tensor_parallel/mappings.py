@@ -5,7 +5,8 @@
     g   reduce   the ranks' x are summed:    the gradient of the sum is that of each term: nothing
                  all-reduce
 
-    x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r          rank r of tp, with its part of A and of B
+    x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r          rank r of tp, with its part of A and
+                                                                of B
     <--f---  each rank's part of dx  <--g--  dZ, the same on all ranks
 
 Both are one line of calculus, with the tp ranks as one graph:
@@ -13,16 +14,19 @@ Both are one line of calculus, with the tp ranks as one graph:
     f   y_r = x for each r       dx   = sum_r dy_r
     g   y   = sum_r x_r          dx_r = dy
 
-so each one's backward is the other's forward. Between f and g every rank works on its own; outside, all ranks hold the
-same numbers and compute the same. Hence the two must come as a pair. Without f, a rank's gradient of x lacks what the
-other ranks' parts add to it; without g, what leaves is a partial sum.
+so each one's backward is the other's forward. Between f and g every rank works on its own; outside,
+all ranks hold the same numbers and compute the same. Hence the two must come as a pair. Without f,
+a rank's gradient of x lacks what the other ranks' parts add to it; without g, what leaves is a
+partial sum.
 
-The other pair cuts and joins the last dim, for a layer that gives or takes whole vectors. Each is the other's backward:
+The other pair cuts and joins the last dim, for a layer that gives or takes whole vectors. Each is
+the other's backward:
 
     split_to_group     x (.., F) on every rank -> its part (.., F/tp)
     gather_from_group  the ranks' parts (.., F/tp) -> x (.., F) on every rank
 
-Gather takes no sum in backward: the same whole is used alike on all ranks, so all have the same gradient of it.
+Gather takes no sum in backward: the same whole is used alike on all ranks, so all have the same
+gradient of it.
 """
 
 import torch
@@ -44,7 +48,8 @@ def copy_to_group(x, group=None, all_reduce=collectives.all_reduce):
 
 # exercise: lab3.reduce_from_group
 def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
-    """g: the sum over the ranks of x, each rank's partial result; any shape, a new tensor, replicated.
+    """g: the sum over the ranks of x, each rank's partial result; any shape, a new tensor,
+    replicated.
 
     Sends forward: one all-reduce, as large as x; backward nothing.
     all_reduce: all_reduce(tensor, group) sums in place.
@@ -55,7 +60,8 @@ def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
 def split_to_group(x, group=None, all_gather=collectives.all_gather):
     """This rank's part of x, replicated, on the last dim: (.., F) -> (.., F/tp).
 
-    Sends nothing forward; backward all-gathers the parts' gradients. Raises ValueError where tp does not divide F.
+    Sends nothing forward; backward all-gathers the parts' gradients. Raises ValueError where tp
+    does not divide F.
     """
     return _Split.apply(x, group, all_gather)
 

@@ -1,4 +1,5 @@
-"""Attention over some of the keys, and what it takes to make attention over all of them of such parts.
+"""Attention over some of the keys, and what it takes to make attention over all of them of such
+parts.
 
     keys 0..3    out_1, log_sum_1    } merge_attention      out, log_sum of keys 0..7, exactly
     keys 4..7    out_2, log_sum_2    }
@@ -11,19 +12,22 @@ A part's exponentials add up to exp(log_sum), so that is what its `out` weighs a
 
     log_sum = log(exp(log_sum_1) + exp(log_sum_2))        out = sum_i exp(log_sum_i - log_sum) out_i
 
-No score is needed again, and nothing is ever as large as T x T. A part in which a query sees no key has log_sum -inf.
-`ring_attention.py` keeps the largest score and the sum apart instead, which loses fewer digits where scores are large.
+No score is needed again, and nothing is ever as large as T x T. A part in which a query sees no key
+has log_sum -inf. `ring_attention.py` keeps the largest score and the sum apart instead, which loses
+fewer digits where scores are large.
 
-Backward, too, goes part by part. Once log_sum over all keys is known, a block's probabilities are P = exp(S - log_sum);
-with delta = sum_d(dout * out), a number per query (Dao et al. 2022):
+Backward, too, goes part by part. Once log_sum over all keys is known, a block's probabilities are P
+= exp(S - log_sum); with delta = sum_d(dout * out), a number per query (Dao et al. 2022):
 
-    dv = P^T dout      dS = P * (dout v^T - delta)      dq += dS k / sqrt(d)      dk = dS^T q / sqrt(d)
+    dv = P^T dout     dS = P * (dout v^T - delta)     dq += dS k / sqrt(d)     dk = dS^T q / sqrt(d)
 
-In 16 bits, scores and all that is summed are kept in 32, as FlashAttention keeps them: a bfloat16 has 8 bits of
-precision, so a score of 4 would be rounded by up to 1/64, and its exponential by more than one per cent.
+In 16 bits, scores and all that is summed are kept in 32, as FlashAttention keeps them: a bfloat16
+has 8 bits of precision, so a score of 4 would be rounded by up to 1/64, and its exponential by more
+than one per cent.
 
-Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"; Rabe & Staats 2021, "Self-attention
-does not need O(n^2) memory". FlashAttention (Dao et al. 2022) goes over its blocks so, ring attention over the ranks.
+Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"; Rabe & Staats 2021,
+"Self-attention does not need O(n^2) memory". FlashAttention (Dao et al. 2022) goes over its blocks
+so, ring attention over the ranks.
 """
 
 import contextlib
@@ -37,13 +41,19 @@ class Attended(NamedTuple):
     """Attention of some queries over some keys; the dimensions before t may be any."""
 
     out: torch.Tensor  # (..., t, d)
-    log_sum: torch.Tensor  # (..., t)  of the exponentials of the scores; float32 where q is in 16 bits
+    # (..., t)  of the exponentials of the scores; float32 where q is in 16 bits
+    log_sum: torch.Tensor
 
 
 def without_autocast(x):
-    """A context in which products with `x` are computed in the dtypes of their factors, and not in autocast's."""
+    """A context in which products with `x` are computed in the dtypes of their factors, and
+    not in autocast's."""
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else contextlib.nullcontext()
+    return (
+        torch.autocast(kind, enabled=False)
+        if torch.amp.is_autocast_available(kind)
+        else contextlib.nullcontext()
+    )
 
 
 def wide(x):
@@ -52,27 +62,34 @@ def wide(x):
 
 
 def scores(q, k, queries=None, keys=None):
-    """q k^T / sqrt(d), -inf where the key is later than the query: (B, K, G, t, s), in float32 or more."""
+    """q k^T / sqrt(d), -inf where the key is later than the query: (B, K, G, t, s), in
+    float32 or more."""
     q, k = wide(q), wide(k)
     with without_autocast(q):
-        S = torch.einsum("bkgtd,bksd->bkgts", q.unflatten(1, (k.shape[1], -1)), k) / math.sqrt(q.shape[-1])
+        S = torch.einsum("bkgtd,bksd->bkgts", q.unflatten(1, (k.shape[1], -1)), k) / math.sqrt(
+            q.shape[-1]
+        )
     if keys is not None and max(keys) > min(queries):  # else every query sees every key
-        i, j = (torch.tensor(positions, device=q.device) for positions in (queries, keys))  # (t,), (s,)
+        # (t,), (s,)
+        i, j = (torch.tensor(positions, device=q.device) for positions in (queries, keys))
         S.masked_fill_(j > i[:, None], -math.inf)
     return S
 
 
 def weigh(P, v):
-    """P v: the values (B, K, s, d), weighed by P (B, K, G, t, s). (B, K, G, t, d), in float32 or more."""
+    """P v: the values (B, K, s, d), weighed by P (B, K, G, t, s). (B, K, G, t, d), in
+    float32 or more."""
     with without_autocast(v):
         return torch.einsum("bkgts,bksd->bkgtd", P, wide(v))
 
 
 def attend(q, k, v, queries=None, keys=None):
-    """Attention over these keys alone: q (B, H, t, d), k and v (B, K, s, d) -> Attended, (B, H, t, d) and (B, H, t).
+    """Attention over these keys alone: q (B, H, t, d), k and v (B, K, s, d) -> Attended, (B, H, t,
+    d) and (B, H, t).
 
-    Query head i uses key/value head i // (H/K). queries, keys: positions in the sequence, t and s of them; a key later
-    than the query is not seen. None: all keys are seen. Autograd knows it, but keeps the scores.
+    Query head i uses key/value head i // (H/K). queries, keys: positions in the sequence, t and s
+    of them; a key later than the query is not seen. None: all keys are seen. Autograd knows it, but
+    keeps the scores.
     """
     S = scores(q, k, queries, keys)  # (B, K, G, t, s)
     m = S.detach().amax(-1)  # (B, K, G, t)
@@ -81,20 +98,26 @@ def attend(q, k, v, queries=None, keys=None):
     l = P.sum(-1)  # (B, K, G, t)
     some = l.where(l > 0, 1.0)
     out = weigh(P, v) / some[..., None]  # (B, K, G, t, d)
-    return Attended(out.flatten(1, 2).to(v.dtype), (m + some.log()).masked_fill(l == 0, -math.inf).flatten(1, 2))
+    return Attended(
+        out.flatten(1, 2).to(v.dtype), (m + some.log()).masked_fill(l == 0, -math.inf).flatten(1, 2)
+    )
 
 
 def attend_backward(q, k, v, whole, d_out, queries=None, keys=None):
-    """What these keys add to the gradient of q, and what these queries add to those of k and v: (dq, dk, dv).
+    """What these keys add to the gradient of q, and what these queries add to those of k and v:
+    (dq, dk, dv).
 
-    whole: the Attended of q over all keys, of which these are some; d_out (B, H, t, d): the gradient of whole.out. The
-    rest is as `attend` was given it. What comes back is in float32 where q is in 16 bits: it is a part of a sum.
+    whole: the Attended of q over all keys, of which these are some; d_out (B, H, t, d): the
+    gradient of whole.out. The rest is as `attend` was given it. What comes back is in float32 where
+    q is in 16 bits: it is a part of a sum.
     """
     K, d = k.shape[1], k.shape[-1]
     q, k, v, out, d_out = (wide(x) for x in (q, k, v, whole.out, d_out))
     grouped = lambda x: x.unflatten(1, (K, -1))  # (B, H, ...) -> (B, K, G, ...)
-    P = scores(q, k, queries, keys).sub_(grouped(whole.log_sum)[..., None]).exp_()  # (B, K, G, t, s)
-    delta, d_out, q = (grouped(x) for x in ((d_out * out).sum(-1), d_out, q))  # (B, K, G, t), (.., t, d) twice
+    # (B, K, G, t, s)
+    P = scores(q, k, queries, keys).sub_(grouped(whole.log_sum)[..., None]).exp_()
+    # (B, K, G, t), (.., t, d) twice
+    delta, d_out, q = (grouped(x) for x in ((d_out * out).sum(-1), d_out, q))
     with without_autocast(q):
         dS = P * (torch.einsum("bkgtd,bksd->bkgts", d_out, v) - delta[..., None]) / math.sqrt(d)
         dq, dk = torch.einsum("bkgts,bksd->bkgtd", dS, k), torch.einsum("bkgts,bkgtd->bksd", dS, q)
@@ -103,9 +126,11 @@ def attend_backward(q, k, v, whole, d_out, queries=None, keys=None):
 
 # exercise: lab3.merge_attention
 def merge_attention(one, other):
-    """Attention over the keys of both, as if it had been computed at once: two Attended -> Attended, of new tensors.
+    """Attention over the keys of both, as if it had been computed at once: two Attended ->
+    Attended, of new tensors.
 
-    A query that has seen no key has log_sum -inf there, and weighs nothing. No gradient is promised.
+    A query that has seen no key has log_sum -inf there, and weighs nothing. No gradient is
+    promised.
     """
     log_sum = torch.logaddexp(one.log_sum, other.log_sum)  # (..., t)
     seen = log_sum.where(log_sum > -math.inf, 0.0)  # else exp(-inf - -inf) is nan

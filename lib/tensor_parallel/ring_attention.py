@@ -1,31 +1,38 @@
-"""Ring attention: the sequence is split over the ranks; queries stay, keys and values go round (Liu et al. 2023).
+"""Ring attention: the sequence is split over the ranks; queries stay, keys and values go round (Liu
+et al. 2023).
 
-    step 0          step 1          step 2            cp = 3; (i, j): queries of rank i, keys of rank j
-    rank 0  (0, 0)  (0, 2) unseen   (0, 1) unseen
-    rank 1  (1, 1)  (1, 0)          (1, 2) unseen     a block that no query sees is passed on, not computed
-    rank 2  (2, 2)  (2, 1)          (2, 0)            while a rank computes, the next block is on its way
+    step 0          step 1         step 2         cp = 3; (i, j): queries of rank i, keys of rank j
+    rank 0  (0, 0)  (0, 2) unseen  (0, 1) unseen
+    rank 1  (1, 1)  (1, 0)         (1, 2) unseen  a block that no query sees is passed on, not
+                                                  computed
+    rank 2  (2, 2)  (2, 1)         (2, 0)         while a rank computes, the next block is on its
+                                                  way
 
-B sequences of T tokens, of which this rank has t; H query heads in K groups of G = H/K; head width d; cp ranks.
+B sequences of T tokens, of which this rank has t; H query heads in K groups of G = H/K; head width
+d; cp ranks.
 
-Softmax needs all scores of a row, and they come block by block. So keep, per query, the largest score so far m, the sum
-l of exp(score - m), and the sum o of exp(score - m) v. When a block raises the maximum to m', what was summed before is
-worth exp(m - m') of what it was (Milakov & Gimelshein 2018):
+Softmax needs all scores of a row, and they come block by block. So keep, per query, the largest
+score so far m, the sum l of exp(score - m), and the sum o of exp(score - m) v. When a block raises
+the maximum to m', what was summed before is worth exp(m - m') of what it was (Milakov & Gimelshein
+2018):
 
     S = q k_j^T / sqrt(d)      m' = max(m, max_j S)      P = exp(S - m')
     l <- l exp(m - m') + sum_j P        o <- o exp(m - m') + P v_j        at the end: out = o / l
 
 The same by `merge_attention` is shorter: a student's answer does so.
 
-Memory: the largest tensor is (B, H, t, t), 1/cp^2 of plain attention's. What is kept for backward is O(t): q, k, v, out
-and the logarithm of each row's sum.
+Memory: the largest tensor is (B, H, t, t), 1/cp^2 of plain attention's. What is kept for backward
+is O(t): q, k, v, out and the logarithm of each row's sum.
 
-Backward of a block is `attend_backward`. Keys and values go round once more, and their gradients behind them: those of
-block j start on rank j+1, gather a part on every rank, and come home to rank j, who adds its own. The last hop has no
-compute beside it.
+Backward of a block is `attend_backward`. Keys and values go round once more, and their gradients
+behind them: those of block j start on rank j+1, gather a part on every rank, and come home to rank
+j, who adds its own. The last hop has no compute beside it.
 
-Sent by all ranks: forward the k and v shards of all ranks but one each: (cp-1) 2BKTd elements; backward twice that.
+Sent by all ranks: forward the k and v shards of all ranks but one each: (cp-1) 2BKTd elements;
+backward twice that.
 
-Source: Liu, Zaharia, Abbeel 2023, "Ring attention with blockwise transformers for near-infinite context".
+Source: Liu, Zaharia, Abbeel 2023, "Ring attention with blockwise transformers for near-infinite
+context".
 """
 
 import math
@@ -41,26 +48,30 @@ from lib.tensor_parallel.travelling import RingTransfer, going_round
 
 # exercise: lab3.ring_attention
 def ring_attention(q, k, v, layout, group=None, *, causal=True):
-    """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d), sharded like q.
+    """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d),
+    sharded like q.
 
-    q (B, H, t, d); k, v (B, K, t, d): this rank's tokens; query head i uses key/value head i // (H/K).
-    layout: [positions of rank 0, of rank 1, ...], from `layouts`; t is len(layout[rank]), and may differ by rank.
-    causal: a key later than the query is not seen; False: all are.
-    Sends: forward cp-1 messages to the right neighbour, backward 2(cp-1); the bytes are above. Every rank of the group
-    must run backward too, or none. Raises ValueError where shapes and layout do not fit.
+    q (B, H, t, d); k, v (B, K, t, d): this rank's tokens; query head i uses key/value head i //
+    (H/K). layout: [positions of rank 0, of rank 1, ...], from `layouts`; t is len(layout[rank]),
+    and may differ by rank. causal: a key later than the query is not seen; False: all are.
+    Sends: forward cp-1 messages to the right neighbour, backward 2(cp-1); the bytes are above.
+    Every rank of the group must run backward too, or none. Raises ValueError where shapes and
+    layout do not fit.
     """
     return RingAttention.apply(q, k, v, layout, causal, group)
 
 
 class RingAttention(torch.autograd.Function):
-    """Forward and backward stand together: both go round the ring once, and compute the same rectangles."""
+    """Forward and backward stand together: both go round the ring once, and compute the
+    same rectangles."""
 
     @staticmethod
     def forward(ctx, q, k, v, layout, causal, group):
         rank = dist.get_rank(group)
         check(q, k, v, layout, rank, dist.get_world_size(group))
         (B, H, t, _), K = q.shape, k.shape[1]
-        o = torch.zeros_like(wide(q)).unflatten(1, (K, -1))  # (B, K, G, t, d)  float32 where q is in 16 bits
+        # (B, K, G, t, d)  float32 where q is in 16 bits
+        o = torch.zeros_like(wide(q)).unflatten(1, (K, -1))
         m, l = o.new_full((B, K, H // K, t), -math.inf), o.new_zeros((B, K, H // K, t))
 
         for owner, (k_j, v_j) in going_round(torch.stack([k, v]), _shapes(k, layout), group):
@@ -83,7 +94,8 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, d_out):
-        q, k, v, out, log_sum = ctx.saved_tensors  # (B, H, t, d), (B, K, t, d) twice, (B, H, t, d), (B, H, t)
+        # (B, H, t, d), (B, K, t, d) twice, (B, H, t, d), (B, H, t)
+        q, k, v, out, log_sum = ctx.saved_tensors
         layout, group = ctx.layout, ctx.group
         rank = dist.get_rank(group)
         d_q, shapes = torch.zeros_like(wide(q)), _shapes(k, layout)
@@ -95,7 +107,12 @@ class RingAttention(torch.autograd.Function):
             if b > 0:
                 whole = Attended(out[..., a:, :], log_sum[..., a:])
                 d_q_j, *d_kv_j = attend_backward(
-                    q[..., a:, :], k_j[..., :b, :], v_j[..., :b, :], whole, d_out[..., a:, :], *places
+                    q[..., a:, :],
+                    k_j[..., :b, :],
+                    v_j[..., :b, :],
+                    whole,
+                    d_out[..., a:, :],
+                    *places,
                 )
                 d_q[..., a:, :] += d_q_j
                 d_kv[..., :b, :] = torch.stack(d_kv_j)
@@ -110,7 +127,8 @@ class RingAttention(torch.autograd.Function):
 
 
 def _block(queries, keys, causal):
-    """(a, b, their positions): queries a and later see some of the first b keys; b is 0 where nothing is seen."""
+    """(a, b, their positions): queries a and later see some of the first b keys; b is 0 where
+    nothing is seen."""
     if not causal:
         return 0, len(keys)
     a, b = rectangle(queries, keys)
@@ -124,15 +142,17 @@ def _shapes(k, layout):
 
 
 def check(q, k, v, layout, rank, world_size):
-    """Raises ValueError where this rank's q (B, H, t, d), k and v (B, K, t, d) do not fit the layout, or each other."""
+    """Raises ValueError where this rank's q (B, H, t, d), k and v (B, K, t, d) do not fit the
+    layout, or each other."""
     (B, H, t, d), K = q.shape, k.shape[1]
     if len(layout) != world_size or len(layout[rank]) != t:
         raise ValueError(
-            f"rank {rank} of {world_size} has {t} tokens, but the layout gives {[len(p) for p in layout]}: "
-            "make the layout for this group and the whole sequence, and give each rank its positions of it"
+            f"rank {rank} of {world_size} has {t} tokens, but the layout gives "
+            f"{[len(p) for p in layout]}: make the layout for this group and the whole sequence, "
+            "and give each rank its positions of it"
         )
     if k.shape != v.shape or k.shape != (B, K, t, d) or H % K:
         raise ValueError(
-            f"q {tuple(q.shape)} with k {tuple(k.shape)} and v {tuple(v.shape)}: k and v have (B, K, t, d) = "
-            f"({B}, K, {t}, {d}), and K divides {H}"
+            f"q {tuple(q.shape)} with k {tuple(k.shape)} and v {tuple(v.shape)}: k and v have (B, "
+            f"K, t, d) = ({B}, K, {t}, {d}), and K divides {H}"
         )

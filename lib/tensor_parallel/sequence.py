@@ -1,38 +1,44 @@
-"""Sequence parallelism: between the split layers each rank has its own tokens (Korthikanti et al. 2022, section 4.2.2).
+"""Sequence parallelism: between the split layers each rank has its own tokens (Korthikanti et al.
+2022, section 4.2.2).
 
-    tensor parallel     norm (B, T, D)    --f-->  columns, rows  --g-->   dropout, + (B, T, D)     every rank the same
-    sequence parallel   norm (B, T/tp, D) --G-->  columns, rows  --S-->   dropout, + (B, T/tp, D)  every rank its tokens
+    tensor parallel    every rank has the same tokens
+                       norm (B, T, D)    --f-->  columns, rows  --g-->  dropout, + (B, T, D)
+    sequence parallel  every rank has its own tokens
+                       norm (B, T/tp, D) --G-->  columns, rows  --S-->  dropout, + (B, T/tp, D)
 
-                     forward            backward
-    G   gather       all-gather         reduce-scatter          the norms' input and output, dropout's mask, the
-    S   scatter      reduce-scatter     all-gather              residual stream: 1/tp of each on a rank
+                  forward          backward
+    G   gather    all-gather       reduce-scatter   the norms' input and output, dropout's mask, the
+    S   scatter   reduce-scatter   all-gather       residual stream: 1/tp of each on a rank
 
-An all-reduce is a reduce-scatter and an all-gather. S and the next G are these two halves, with the norm between them:
-the same bytes forward as g alone. In backward, G's reduce-scatter and the S before it do the same for f.
+An all-reduce is a reduce-scatter and an all-gather. S and the next G are these two halves, with the
+norm between them: the same bytes forward as g alone. In backward, G's reduce-scatter and the S
+before it do the same for f.
 
     G   y   = [x_0 | ... | x_tp-1]       dx_r = sum_s (dy_s, tokens of rank r)
     S   y_r = sum_s (x_s, tokens of r)   dx_s = [dy_0 | ... | dy_tp-1]
 
-There is a price in parameters. A norm's weight, a position's vector or the bias after S is on every rank, but has seen
-that rank's tokens only: its gradient is a sum over all tokens, so over the ranks. `sum_gradients` adds it up.
+There is a price in parameters. A norm's weight, a position's vector or the bias after S is on every
+rank, but has seen that rank's tokens only: its gradient is a sum over all tokens, so over the
+ranks. `sum_gradients` adds it up.
 
 regathered_columns keeps only a rank's own tokens for backward, and gathers the others' again:
 
-    kept for backward           sequence_columns                       regathered_columns
-                                x of all tokens, (B, T, D)             x of this rank's tokens, (B, T/tp, D)
-    sent, per column layer      forward   gather   (tp-1) BTD          forward   gather   (tp-1) BTD
-                                backward  scatter  (tp-1) BTD          backward  gather   (tp-1) BTD
-                                                                                 scatter  (tp-1) BTD
+    kept for backward         sequence_columns                 regathered_columns
+                              x of all tokens, (B, T, D)       x of this rank's tokens, (B, T/tp, D)
+    sent, per column layer    forward   gather   (tp-1) BTD    forward   gather   (tp-1) BTD
+                              backward  scatter  (tp-1) BTD    backward  gather   (tp-1) BTD
+                                                                         scatter  (tp-1) BTD
 
-The gathered x is what is left of a layer's activations that tp does not divide: 4 of the 34 sbh bytes, twice 2 sbh.
-Without it all of a layer's 34 sbh become 34 sbh/t (Korthikanti et al. 2022, sections 4.2.2 and 4.2.3: the layer keeps
-its input's shard and gathers again in backward). The price: two more all-gathers per layer, before attention's and
-before the MLP's weights get their gradients.
+The gathered x is what is left of a layer's activations that tp does not divide: 4 of the 34 sbh
+bytes, twice 2 sbh. Without it all of a layer's 34 sbh become 34 sbh/t (Korthikanti et al. 2022,
+sections 4.2.2 and 4.2.3: the layer keeps its input's shard and gathers again in backward). The
+price: two more all-gathers per layer, before attention's and before the MLP's weights get their
+gradients.
 
-    Y_r = X A_r + a_r      dA_r = X^T dY_r      da_r = sum over tokens of dY_r      dX = sum_r dY_r A_r^T
+    Y_r = X A_r + a_r     dA_r = X^T dY_r    da_r = sum over tokens of dY_r    dX = sum_r dY_r A_r^T
 
-Only dA_r needs all of X. The two messages of backward could travel while the other product is computed; here they
-do not.
+Only dA_r needs all of X. The two messages of backward could travel while the other product is
+computed; here they do not.
 """
 
 import torch
@@ -47,32 +53,40 @@ from lib.tensor_parallel.shards import divide, whole
 
 
 # exercise: lab3.gather_sequence
-def gather_sequence(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+def gather_sequence(
+    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+):
     """G: every rank's tokens, in rank order, on every rank: (B, T/tp, D) -> (B, T, D).
 
-    Sends: an all-gather forward, a reduce-scatter backward: (tp-1) BTD elements over all ranks, each.
-    all_gather(chunk, group) and reduce_scatter(tensor, group) work on dim 0 and return their result.
+    Sends: an all-gather forward, a reduce-scatter backward: (tp-1) BTD elements over all ranks,
+    each. all_gather(chunk, group) and reduce_scatter(tensor, group) work on dim 0 and return their
+    result.
     """
     return _GatherSequence.apply(x, group, all_gather, reduce_scatter)
 
 
 # exercise: lab3.scatter_sequence
-def scatter_sequence(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
-    """S: x, each rank's partial result, summed over the ranks; this rank's tokens of it: (B, T, D) -> (B, T/tp, D).
+def scatter_sequence(
+    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+):
+    """S: x, each rank's partial result, summed over the ranks; this rank's tokens of it: (B, T, D)
+    -> (B, T/tp, D).
 
-    Sends: a reduce-scatter forward, an all-gather backward: (tp-1) BTD elements over all ranks, each.
-    Raises ValueError where tp does not divide T.
+    Sends: a reduce-scatter forward, an all-gather backward: (tp-1) BTD elements over all ranks,
+    each. Raises ValueError where tp does not divide T.
     """
     return _ScatterSequence.apply(x, group, all_gather, reduce_scatter)
 
 
 def sequence_columns(x, linears, group=None, enter=gather_sequence):
-    """`column_parallel` of this rank's tokens: (B, T/tp, D) -> [(B, T, F/tp), ...]. Backward keeps the gathered x."""
+    """`column_parallel` of this rank's tokens: (B, T/tp, D) -> [(B, T, F/tp), ...]. Backward keeps
+    the gathered x."""
     return column_parallel(x, linears, group, enter)
 
 
 def sequence_rows(x, linear, group=None, leave=scatter_sequence):
-    """`row_parallel` into this rank's tokens: (B, T, F/tp) -> (B, T/tp, D). The bias's gradient is partial."""
+    """`row_parallel` into this rank's tokens: (B, T, F/tp) -> (B, T/tp, D). The bias's
+    gradient is partial."""
     return row_parallel(x, linear, group, leave)
 
 
@@ -81,9 +95,10 @@ def sequence_rows(x, linear, group=None, leave=scatter_sequence):
 def sum_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
     """Replace the gradients of these parameters by their sums over the ranks of `group`.
 
-    parameters: those that are alike on all ranks but were used on this rank's tokens only, in one order on all ranks.
-    Frozen ones are left alone; one that was not used here counts as zeros. Once per step, after the last backward: a
-    second call would sum the sums. Sends: one all-reduce of all of them, end to end; nothing for an empty list.
+    parameters: those that are alike on all ranks but were used on this rank's tokens only, in one
+    order on all ranks. Frozen ones are left alone; one that was not used here counts as zeros. Once
+    per step, after the last backward: a second call would sum the sums. Sends: one all-reduce of
+    all of them, end to end; nothing for an empty list.
     """
     gradients = [gradient(p) for p in parameters if p.requires_grad]
     if gradients:
@@ -121,11 +136,17 @@ def own_tokens_of_the_sum(x, group, all_gather, reduce_scatter):
 
 
 def regathered_columns(
-    x, linears, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+    x,
+    linears,
+    group=None,
+    all_gather=collectives.all_gather,
+    reduce_scatter=collectives.reduce_scatter,
 ):
-    """`sequence_columns` that keeps its input alone: (B, T/tp, D), this rank's tokens -> [(B, T, F/tp), ...].
+    """`sequence_columns` that keeps its input alone: (B, T/tp, D), this rank's tokens -> [(B, T,
+    F/tp), ...].
 
-    Sends: an all-gather forward; an all-gather and a reduce-scatter backward; each (tp-1) BTD elements over all ranks.
+    Sends: an all-gather forward; an all-gather and a reduce-scatter backward; each (tp-1) BTD
+    elements over all ranks.
     """
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
     return _Regathered.apply((group, all_gather, reduce_scatter), x, *weights, *biases)
@@ -139,7 +160,9 @@ class _Regathered(torch.autograd.Function):
         ctx.save_for_backward(x, *weights)  # (B, T/tp, D), not (B, T, D)
         group, all_gather, _ = how
         x = whole(x, -2, group, all_gather)  # (B, T, D), gone when this returns
-        return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+        return tuple(
+            F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)
+        )
 
     @staticmethod
     @once_differentiable
@@ -149,6 +172,10 @@ class _Regathered(torch.autograd.Function):
         x = whole(x, -2, group, all_gather).flatten(0, -2)  # (BT, D)
         rows = [dy.flatten(0, -2) for dy in dys]  # (BT, F/tp) each
         dweights = [dy.T @ x for dy in rows]  # (F/tp, D)  dA_r, transposed
-        dbiases = [dy.sum(0) if has_bias else None for dy, has_bias in zip(rows, ctx.has_bias, strict=True)]  # (F/tp,)
-        partial = sum(dy @ weight for dy, weight in zip(dys, weights, strict=True))  # (B, T, D)  partial
+        # (F/tp,)
+        dbiases = [
+            dy.sum(0) if has_bias else None for dy, has_bias in zip(rows, ctx.has_bias, strict=True)
+        ]
+        # (B, T, D)  partial
+        partial = sum(dy @ weight for dy, weight in zip(dys, weights, strict=True))
         return None, own_tokens_of_the_sum(partial, *ctx.how), *dweights, *dbiases

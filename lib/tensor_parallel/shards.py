@@ -1,22 +1,25 @@
 """A rank's part of a tensor or of a checkpoint, and the whole again from all ranks' parts.
 
-    dim 0, tp = 2           dim 1, tp = 2              tp ranks, part r = chunk(tp, dim)[r]
-    +-------+               +---+---+
-    | rank 0|               |   |   |                  torch keeps the weight of x -> x A + a transposed, (out, in):
-    +-------+               | 0 | 1 |                  columns of A are rows of the weight, so a split by columns
-    | rank 1|               |   |   |                  is a split on dim 0, and a split by rows one on dim 1
-    +-------+               +---+---+
+    dim 0, tp = 2     dim 1, tp = 2    tp ranks, part r = chunk(tp, dim)[r]
+    +-------+         +---+---+
+    | rank 0|         |   |   |        torch keeps the weight of x -> x A + a transposed, (out, in):
+    +-------+         | 0 | 1 |        columns of A are rows of the weight, so a split by columns
+    | rank 1|         |   |   |        is a split on dim 0, and a split by rows one on dim 1
+    +-------+         +---+---+
 
-Parts are of one size, so that every rank multiplies as much and a whole is made of parts without further notice.
+Parts are of one size, so that every rank multiplies as much and a whole is made of parts without
+further notice.
 
-A checkpoint of one process cut for tp ranks, and put together again: every tensor that has a parameter's name.
+A checkpoint of one process cut for tp ranks, and put together again: every tensor that has a
+parameter's name.
 
     whole["blocks.0.mlp.up.weight"]     (F, D)    ->  rank r  (F/tp, D)     cut on dim 0
     whole["blocks.0.mlp.down.weight"]   (D, F)    ->  rank r  (D, F/tp)     cut on dim 1
     whole["blocks.0.norm1.weight"]      (D,)      ->  rank r  (D,)          the same on every rank
 
-Names are those of `lib.model.GPT`, on one process and on ranks: the parallel modules keep them. What has a parameter's
-shape is cut like it: weights, gradients, Adam's averages. From tp=2 to tp=4: merge, then split.
+Names are those of `lib.model.GPT`, on one process and on ranks: the parallel modules keep them.
+What has a parameter's shape is cut like it: weights, gradients, Adam's averages. From tp=2 to tp=4:
+merge, then split.
 """
 
 import torch
@@ -32,14 +35,19 @@ def divide(n, tp, what):
     if n % tp:
         fits = [d for d in range(1, min(n, 64) + 1) if n % d == 0]
         sizes = [n - n % tp, n - n % tp + tp][n < tp :]
-        raise ValueError(f"{what} {n} over tp={tp} ranks is not whole: use {what} {_or(sizes)}, or tp={_or(fits)}")
+        raise ValueError(
+            f"{what} {n} over tp={tp} ranks is not whole: use {what} {_or(sizes)}, or "
+            f"tp={_or(fits)}"
+        )
     return n // tp
 
 
 def own_part(parameter, dim, group, what):
-    """This rank's part of `parameter` on `dim`, a parameter of its own; dim None: a copy of all of it; None stays None.
+    """This rank's part of `parameter` on `dim`, a parameter of its own; dim None: a copy of all of
+    it; None stays None.
 
-    what: what is counted along `dim`, for the ValueError where the ranks do not divide it. Sends nothing.
+    what: what is counted along `dim`, for the ValueError where the ranks do not divide it. Sends
+    nothing.
     """
     if parameter is None:
         return None
@@ -55,7 +63,8 @@ def own_part(parameter, dim, group, what):
 
 
 def whole(part, dim, group=None, all_gather=collectives.all_gather):
-    """All ranks' parts, one after the other on `dim`: contiguous, `part`'s shape with tp times as much on `dim`.
+    """All ranks' parts, one after the other on `dim`: contiguous, `part`'s shape with tp times as
+    much on `dim`.
 
     Sends: an all-gather of the parts. A part comes back from `whole` by chunk(tp, dim)[rank].
     """
@@ -89,7 +98,8 @@ def split_dim(name):
 def split_state_dict(state, rank, tp):
     """Rank `rank`'s {name: tensor} of tp, copies, from the whole model's. Pure: no ranks needed.
 
-    Raises ValueError for a size that tp does not divide. It knows columns, not heads: `ParallelAttention` does.
+    Raises ValueError for a size that tp does not divide. It knows columns, not heads:
+    `ParallelAttention` does.
     """
     part = {}
     for name, tensor in state.items():
@@ -102,14 +112,18 @@ def split_state_dict(state, rank, tp):
 
 
 def merge_state_dicts(parts):
-    """The whole model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...]. Pure: no ranks needed.
+    """The whole model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...]. Pure: no
+    ranks needed.
 
-    Raises ValueError where ranks differ in what should be alike: their copies of a norm, say, or their names.
+    Raises ValueError where ranks differ in what should be alike: their copies of a norm, say, or
+    their names.
     """
     first, *others = parts
     for rank, other in enumerate(others, 1):
         if other.keys() != first.keys():
-            raise ValueError(f"ranks 0 and {rank} differ in their names: {sorted(other.keys() ^ first.keys())}")
+            raise ValueError(
+                f"ranks 0 and {rank} differ in their names: {sorted(other.keys() ^ first.keys())}"
+            )
     state = {}
     for name, tensor in first.items():
         dim = split_dim(name)
@@ -125,6 +139,7 @@ def _check_alike(name, copies):
     for rank, other in enumerate(copies):
         if not torch.equal(other, copies[0]):
             raise ValueError(
-                f"{name} is not cut, but rank {rank}'s copy differs from rank 0's: the ranks have gone apart. "
-                "Different gradients (in sequence parallel: sum_gradients() after backward), seeds or data?"
+                f"{name} is not cut, but rank {rank}'s copy differs from rank 0's: the ranks have "
+                f"gone apart. Different gradients (in sequence parallel: sum_gradients() after "
+                "backward), seeds or data?"
             )

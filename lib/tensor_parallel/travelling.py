@@ -1,15 +1,18 @@
-"""Blocks that travel round a ring while the ranks compute: the one pattern under ring attention and asynchronous TP.
+"""Blocks that travel round a ring while the ranks compute: the one pattern under ring attention and
+asynchronous TP.
 
-    going_round       step 0: compute on my block         step 1: on my left neighbour's      ...  step N-1
-                      meanwhile it leaves to the right    meanwhile that leaves to the right       nothing leaves
+    going_round  step 0: compute on my block   step 1: on my left neighbour's  ...  step N-1
+                 while it leaves to the right  while that leaves to the right       nothing leaves
 
-    summed_on_the_way a sum goes round instead: while it travels, this rank computes what it will add to it
+    summed_on_the_way  a sum goes round instead: while it travels, this rank computes its part of it
 
-N ranks of a group; block r is rank r's. A collective moves first and computes afterwards; here N-1 of the N steps of
-compute have a message beside them. Where a step takes longer than its message, the communication costs no time.
+N ranks of a group; block r is rank r's. A collective moves first and computes afterwards; here N-1
+of the N steps of compute have a message beside them. Where a step takes longer than its message,
+the communication costs no time.
 
-Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition in large deep learning
-models": they cut an all-gather or a reduce-scatter, and the matrix product that depends on it, into such steps.
+Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition in
+large deep learning models": they cut an all-gather or a reduce-scatter, and the matrix product that
+depends on it, into such steps.
 """
 
 import torch
@@ -19,17 +22,21 @@ from lib.collectives import p2p, start
 
 
 class RingTransfer:
-    """`block` on its way to the right neighbour, and the left neighbour's on its way here, into `out`.
+    """`block` on its way to the right neighbour, and the left neighbour's on its way here, into
+    `out`.
 
-    Posted by the communication thread: over `slow_link`, posting takes as long as the link. Until `arrived()` has
-    returned, leave `block` as it is, do not read `out`, and use the group for nothing else than another RingTransfer.
+    Posted by the communication thread: over `slow_link`, posting takes as long as the link. Until
+    `arrived()` has returned, leave `block` as it is, do not read `out`, and use the group for
+    nothing else than another RingTransfer.
     """
 
     def __init__(self, block, out, group=None):
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
         group = dist.group.WORLD if group is None else group
         self.block, self.out = block, out  # kept alive
-        self.work = start(_post, block, (rank + 1) % world_size, out, (rank - 1) % world_size, group)
+        self.work = start(
+            _post, block, (rank + 1) % world_size, out, (rank - 1) % world_size, group
+        )
 
     def arrived(self):
         """Wait; returns what has come from the left neighbour."""
@@ -42,11 +49,14 @@ def _post(block, right, out, left, group):
 
 
 def going_round(block, shapes, group=None):
-    """Iterate over (r, block of rank r) for all N ranks, one's own first; while the caller computes, the next comes.
+    """Iterate over (r, block of rank r) for all N ranks, one's own first; while the caller
+    computes, the next comes.
 
-    block: this rank's, contiguous. shapes[r]: the shape of rank r's; they may differ. Ask for the next one only when
-    the work on this one is done: that waits for its arrival. Do not change a block.
-    Sends: N-1 messages to the right neighbour, the blocks of all ranks but the right neighbour's own.
+    block: this rank's, contiguous. shapes[r]: the shape of rank r's; they may differ. Ask for the
+    next one only when the work on this one is done: that waits for its arrival. Do not change a
+    block.
+    Sends: N-1 messages to the right neighbour, the blocks of all ranks but the right neighbour's
+    own.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     for step in range(world_size):
@@ -62,9 +72,10 @@ def going_round(block, shapes, group=None):
 def summed_on_the_way(part, group=None):
     """Reduce-scatter of addends that are computed on the way; returns the sum of block r on rank r.
 
-    part(c): this rank's addend of block c, contiguous and of the same shape on every rank; called once for each c.
-    The sum of block c starts on rank c+1, and comes to rank c last: while it travels, rank r computes its part of it.
-    Sends: N-1 messages to the right neighbour, the blocks of all ranks but one's own.
+    part(c): this rank's addend of block c, contiguous and of the same shape on every rank; called
+    once for each c. The sum of block c starts on rank c+1, and comes to rank c last: while it
+    travels, rank r computes its part of it. Sends: N-1 messages to the right neighbour, the blocks
+    of all ranks but one's own.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     total = part((rank - 1) % world_size)  # partial: my addend alone

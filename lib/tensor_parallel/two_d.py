@@ -1,24 +1,31 @@
-"""2-D tensor parallelism: a linear layer whose weight, input and output are all cut into blocks (SUMMA).
+"""2-D tensor parallelism: a linear layer whose weight, input and output are all cut into blocks
+(SUMMA).
 
-    X (n, I)        W (I, O)        Y = X W (n, O)         rank (i, j) of a q x q grid holds the blocks
-    X00 | X01       W00 | W01       Y00 | Y01              X_ij, W_ij and Y_ij: 1/q^2 of each
-    ----+----       ----+----       ----+----
-    X10 | X11       W10 | W11       Y10 | Y11              row i: ranks (i, 0) ... (i, q-1);  column j likewise
+    X (n, I)     W (I, O)     Y = X W (n, O)    rank (i, j) of a q x q grid holds the blocks
+    X00 | X01    W00 | W01    Y00 | Y01         X_ij, W_ij and Y_ij: 1/q^2 of each
+    ----+----    ----+----    ----+----
+    X10 | X11    W10 | W11    Y10 | Y11         row i: ranks (i, 0) ... (i, q-1);  column j likewise
 
-    Y_ij = sum_k X_ik W_kj         in step k: X_ik is broadcast along row i, W_kj along column j, and multiplied
+    Y_ij = sum_k X_ik W_kj  in step k: X_ik is broadcast along row i, W_kj along column j, and
+                            multiplied
 
-1-D tensor parallelism cuts the weight alone: each of its p ranks holds, and all-reduces, the whole activation.
-Here nothing is whole anywhere. Backward has two products of the same kind, in which a *sum* travels instead:
+1-D tensor parallelism cuts the weight alone: each of its p ranks holds, and all-reduces, the whole
+activation. Here nothing is whole anywhere. Backward has two products of the same kind, in which a
+*sum* travels instead:
 
-    dX_ik = sum_j dY_ij W_kj^T     W_kj is broadcast along column j; the products are reduced along row i to rank (i, k)
-    dW_kj = sum_i X_ik^T dY_ij     X_ik is broadcast along row i; the products are reduced along column j to rank (k, j)
+    dX_ik = sum_j dY_ij W_kj^T  W_kj is broadcast along column j; the products are reduced along row
+                                i to rank (i, k)
+    dW_kj = sum_i X_ik^T dY_ij  X_ik is broadcast along row i; the products are reduced along column
+                                j to rank (k, j)
 
-Elements sent, all ranks: (q-1)(nI + IO) forward and twice that backward. An MLP h -> 4h -> h, forward and backward, on
-p = q^2 ranks: 3(q-1)(5nh + 8h^2) in 2-D, 4(p-1)nh in 1-D. With q = 2 that is never less, with q = 3 from n = 24h on,
-and then it falls further behind as 1/q. What is always smaller is the memory: the activations are cut q^2 ways.
+Elements sent, all ranks: (q-1)(nI + IO) forward and twice that backward. An MLP h -> 4h -> h,
+forward and backward, on p = q^2 ranks: 3(q-1)(5nh + 8h^2) in 2-D, 4(p-1)nh in 1-D. With q = 2 that
+is never less, with q = 3 from n = 24h on, and then it falls further behind as 1/q. What is always
+smaller is the memory: the activations are cut q^2 ways.
 
-Sources: van de Geijn & Watts 1997, "SUMMA: scalable universal matrix multiplication algorithm"; Xu & You 2021,
-"An efficient 2D method for training super-large deep learning models" (Optimus). No bias here.
+Sources: van de Geijn & Watts 1997, "SUMMA: scalable universal matrix multiplication algorithm"; Xu
+& You 2021, "An efficient 2D method for training super-large deep learning models" (Optimus). No
+bias here.
 """
 
 import torch
@@ -29,18 +36,23 @@ from lib.collectives import broadcast, reduce
 
 
 def linear_2d(x, weight, row, column):
-    """Y = X W on a q x q grid: x (n/q, I/q), weight (I/q, O/q) -> (n/q, O/q), block (i, j) of each on rank (i, j).
+    """Y = X W on a q x q grid: x (n/q, I/q), weight (I/q, O/q) -> (n/q, O/q), block (i, j) of each
+    on rank (i, j).
 
-    row: the group of this rank's row, its ranks in the order of the columns; so rank j of it. column likewise, rank i.
-    Sends: q broadcasts in each group forward, by trees; 2q broadcasts and 2q reduces backward.
+    row: the group of this rank's row, its ranks in the order of the columns; so rank j of it.
+    column likewise, rank i. Sends: q broadcasts in each group forward, by trees; 2q broadcasts and
+    2q reduces backward.
     Raises ValueError for a grid that is not square, or blocks that do not fit.
     """
     q, rows = dist.get_world_size(row), dist.get_world_size(column)
     if q != rows:
-        raise ValueError(f"a row of {q} ranks and a column of {rows}: the grid must be square, q x q")
+        raise ValueError(
+            f"a row of {q} ranks and a column of {rows}: the grid must be square, q x q"
+        )
     if x.shape[-1] != len(weight) or x.dim() != 2:
         raise ValueError(
-            f"x {tuple(x.shape)} times weight {tuple(weight.shape)}: x is (n/{q}, I/{q}) and weight (I/{q}, O/{q})"
+            f"x {tuple(x.shape)} times weight {tuple(weight.shape)}: x is (n/{q}, I/{q}) and "
+            f"weight (I/{q}, O/{q})"
         )
     return Linear2D.apply(x, weight, row, column)
 
@@ -61,10 +73,12 @@ class Linear2D(torch.autograd.Function):
         (x, weight), row, column = ctx.saved_tensors, ctx.row, ctx.column
         i, j = dist.get_rank(column), dist.get_rank(row)
         for k in range(dist.get_world_size(row)):
-            part = reduce(dy @ _from(weight, k, column).T, k, row)  # (n/q, I/q)  on rank (i, k) the sum over j
+            # (n/q, I/q)  on rank (i, k) the sum over j
+            part = reduce(dy @ _from(weight, k, column).T, k, row)
             if k == j:
                 dx = part
-            part = reduce(_from(x, k, row).T @ dy, k, column)  # (I/q, O/q)  on rank (k, j) the sum over i
+            # (I/q, O/q)  on rank (k, j) the sum over i
+            part = reduce(_from(x, k, row).T @ dy, k, column)
             if k == i:
                 dw = part
         return dx, dw, None, None

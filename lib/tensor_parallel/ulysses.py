@@ -1,19 +1,21 @@
-"""Ulysses: attention over a cut sequence, by exchanging sequence shards for heads and back (Jacobs et al. 2023).
+"""Ulysses: attention over a cut sequence, by exchanging sequence shards for heads and back (Jacobs
+et al. 2023).
 
-    q, k, v   all heads of my tokens    --all-to-all-->    all tokens of my heads     attention, as on one device
-    out       all heads of my tokens    <--all-to-all--    all tokens of my heads
+    q, k, v  all heads of my tokens  --all-to-all-->  all tokens of my heads  ordinary attention
+    out      all heads of my tokens  <--all-to-all--  all tokens of my heads
 
-             tokens 0 1   2 3                tokens 0 1   2 3       cp = 2, H = 4; numbers say who holds what
-    head 0          r0    r1                        r0    r0
-    head 1          r0    r1        ---->           r0    r0        half of what a rank has leaves it, (cp-1)/cp
-    head 2          r0    r1                        r1    r1
-    head 3          r0    r1                        r1    r1
+             tokens 0 1   2 3          tokens 0 1  2 3  cp = 2, H = 4; numbers say who holds what
+    head 0          r0    r1                  r0   r0
+    head 1          r0    r1    ---->         r0   r0   half of what a rank has leaves it, (cp-1)/cp
+    head 2          r0    r1                  r1   r1
+    head 3          r0    r1                  r1   r1
 
-cp must divide H: it is at most the number of heads. Of K key/value heads each rank has K/cp; where K < cp, a head goes
-to each of the cp/K ranks whose query heads read it, and its gradient is the sum of theirs: as if there were
-K' = max(K, cp) of them.
+cp must divide H: it is at most the number of heads. Of K key/value heads each rank has K/cp; where
+K < cp, a head goes to each of the cp/K ranks whose query heads read it, and its gradient is the sum
+of theirs: as if there were K' = max(K, cp) of them.
 
-Beside it `gathered_attention`, as in Llama 3's training: keys and values of all tokens on every rank, queries stay.
+Beside it `gathered_attention`, as in Llama 3's training: keys and values of all tokens on every
+rank, queries stay.
 
 Sent by all ranks, in units of 2BTd numbers; for B sequences of T tokens, head width d:
 
@@ -22,11 +24,13 @@ Sent by all ranks, in units of 2BTd numbers; for B sequences of T tokens, head w
     gathered   (cp-1) K                 (cp-1) K                 all keys, T tokens, of K heads
     Ulysses    (cp-1) (H + K') / cp     the same                 all tokens of H/cp and K'/cp heads
 
-Forward, Ulysses sends less than the others where (H + K')/cp < K. With K >= cp: where cp > H/K + 1. Its messages leave
-before attention and after it, and none beside it; the ring's travel while blocks are computed.
+Forward, Ulysses sends less than the others where (H + K')/cp < K. With K >= cp: where cp > H/K + 1.
+Its messages leave before attention and after it, and none beside it; the ring's travel while blocks
+are computed.
 
-Sources: Jacobs et al. 2023, "DeepSpeed Ulysses: system optimizations for enabling training of extreme long sequence
-transformer models"; Dubey et al. 2024, "The Llama 3 herd of models", section 3.3.2 (gathered).
+Sources: Jacobs et al. 2023, "DeepSpeed Ulysses: system optimizations for enabling training of
+extreme long sequence transformer models"; Dubey et al. 2024, "The Llama 3 herd of models", section
+3.3.2 (gathered).
 """
 
 import torch
@@ -39,26 +43,32 @@ from lib.tensor_parallel.sequence import gather_sequence
 
 
 # exercise: lab3.ulysses_attention
-def ulysses_attention(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
-    """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d), sharded like q.
+def ulysses_attention(
+    q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True
+):
+    """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d),
+    sharded like q.
 
-    The arguments are `ring_attention`'s. all_to_all(rows, group, send_counts, recv_counts) works on dim 0.
-    Sends: forward all-to-alls of q, of k and v (each of max(K, cp) heads), and of the result; backward the same.
-    Raises ValueError where shapes and layout do not fit, where cp does not divide H, or neither of cp and K the other.
+    The arguments are `ring_attention`'s. all_to_all(rows, group, send_counts, recv_counts) works on
+    dim 0. Sends: forward all-to-alls of q, of k and v (each of max(K, cp) heads), and of the
+    result; backward the same. Raises ValueError where shapes and layout do not fit, where cp does
+    not divide H, or neither of cp and K the other.
     """
     rank, cp = dist.get_rank(group), dist.get_world_size(group)
     check(q, k, v, layout, rank, cp)
     H, K = q.shape[1], k.shape[1]
     if H % cp or (K % cp and cp % K):
         raise ValueError(
-            f"{H} query heads on {K} key/value heads, cp={cp} ranks: each rank has H/cp heads, so cp divides H, and "
-            "cp divides K or K divides cp; use fewer ranks, or ring attention"
+            f"{H} query heads on {K} key/value heads, cp={cp} ranks: each rank has H/cp heads, so "
+            f"cp divides H, and cp divides K or K divides cp; use fewer ranks, or ring attention"
         )
     if cp > K:
-        k, v = (x.repeat_interleave(cp // K, 1) for x in (k, v))  # (B, cp, t, d)  a head for each rank
+        # (B, cp, t, d)  a head for each rank
+        k, v = (x.repeat_interleave(cp // K, 1) for x in (k, v))
     exchange = lambda x, to_heads: _Exchange.apply(x, to_heads, layout, group, all_to_all)
     q, k, v = (exchange(x, True) for x in (q, k, v))  # (B, H/cp, T, d), (B, K'/cp, T, d) twice
-    order = [position for positions in layout for position in positions]  # of the tokens, as they have come
+    # of the tokens, as they have come
+    order = [position for positions in layout for position in positions]
     out = attend(q, k, v, *((order, order) if causal else ())).out  # (B, H/cp, T, d)
     return exchange(out, False)
 
@@ -73,21 +83,26 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, d_y):
-        return _heads_for_shards(d_y, *ctx.how) if ctx.to_heads else _shards_for_heads(d_y, *ctx.how), *[None] * 4
+        return _heads_for_shards(d_y, *ctx.how) if ctx.to_heads else _shards_for_heads(
+            d_y, *ctx.how
+        ), *[None] * 4
 
 
 def _shards_for_heads(x, layout, group, all_to_all):
-    """All heads of this rank's tokens -> all tokens of this rank's heads: (B, h, t, d) -> (B, h/cp, T, d)."""
+    """All heads of this rank's tokens -> all tokens of this rank's heads: (B, h, t, d) ->
+    (B, h/cp, T, d)."""
     (B, h, t, d), cp = x.shape, len(layout)
     mine, tokens = h // cp, [len(positions) for positions in layout]
-    rows = x.permute(1, 2, 0, 3).reshape(h * t, B, d)  # rank j's heads are rows j mine t to (j+1) mine t
+    # rank j's heads are rows j mine t to (j+1) mine t
+    rows = x.permute(1, 2, 0, 3).reshape(h * t, B, d)
     came = all_to_all(rows, group, [mine * t] * cp, [mine * n for n in tokens])
     blocks = [block.view(mine, -1, B, d) for block in came.split([mine * n for n in tokens])]
     return torch.cat(blocks, 1).permute(2, 0, 1, 3)
 
 
 def _heads_for_shards(x, layout, group, all_to_all):
-    """All tokens of this rank's heads -> all heads of this rank's tokens: (B, h/cp, T, d) -> (B, h, t, d)."""
+    """All tokens of this rank's heads -> all heads of this rank's tokens: (B, h/cp, T, d)
+    -> (B, h, t, d)."""
     (B, mine, _, d), cp = x.shape, len(layout)
     t, tokens = len(layout[dist.get_rank(group)]), [len(positions) for positions in layout]
     blocks = x.permute(1, 2, 0, 3).split(tokens, 1)  # (h/cp, tokens of j, B, d) for rank j
@@ -97,11 +112,13 @@ def _heads_for_shards(x, layout, group, all_to_all):
 
 
 def gathered_attention(q, k, v, layout, group=None, *, causal=True):
-    """`ring_attention` by an all-gather of k and v; their gradients by a reduce-scatter. Shards of equal length."""
+    """`ring_attention` by an all-gather of k and v; their gradients by a reduce-scatter.
+    Shards of equal length."""
     B, K, _, d = k.shape
     check(q, k, v, layout, dist.get_rank(group), dist.get_world_size(group))
     shards = torch.stack([k, v]).permute(1, 3, 0, 2, 4).flatten(2)  # (B, t, 2Kd)
-    k, v = gather_sequence(shards, group).view(B, -1, 2, K, d).permute(2, 0, 3, 1, 4)  # (B, K, T, d) each
+    # (B, K, T, d) each
+    k, v = gather_sequence(shards, group).view(B, -1, 2, K, d).permute(2, 0, 3, 1, 4)
     order = [position for positions in layout for position in positions]
     return attend(q, k, v, *((layout[dist.get_rank(group)], order) if causal else ())).out
 
@@ -110,4 +127,8 @@ def numbers_sent(B, T, d, H, K, cp):
     """{way: (forward, backward)}, numbers that all ranks send together."""
     unit = 2 * B * T * d * (cp - 1)
     ulysses = unit * (H + max(K, cp)) // cp
-    return {"ring": (unit * K, 2 * unit * K), "gathered": (unit * K, unit * K), "Ulysses": (ulysses, ulysses)}
+    return {
+        "ring": (unit * K, 2 * unit * K),
+        "gathered": (unit * K, unit * K),
+        "Ulysses": (ulysses, ulysses),
+    }

@@ -2,13 +2,14 @@
 
 Embedding: each rank has some of the rows.
 
-    V = 8, tp = 2        tokens      2     7     3
-        rank 0: 0..3                w_2    0    w_3        a token's vector is on one rank, the others give zeros,
-        rank 1: 4..7                 0    w_7    0         and the sum over the ranks is the vector: g
-                             sum    w_2   w_7   w_3
+    V = 8, tp = 2     tokens    2    7    3
+        rank 0: 0..3           w_2   0   w_3  a token's vector is on one rank, the others give
+                                              zeros,
+        rank 1: 4..7            0   w_7   0   and the sum over the ranks is the vector: g
+                          sum  w_2  w_7  w_3
 
-A sum of which all terms but one are 0 is exact. Backward sends nothing: every rank knows the gradient of each vector,
-and keeps what falls on its own rows.
+A sum of which all terms but one are 0 is exact. Backward sends nothing: every rank knows the
+gradient of each vector, and keeps what falls on its own rows.
 
 Cross-entropy of logits that are sharded by vocabulary, without gathering them:
 
@@ -19,11 +20,12 @@ Cross-entropy of logits that are sharded by vocabulary, without gathering them:
     the sum       of exp(z_v - m)                      sum
     z_target - m  if it has the target, else 0         sum
 
-Three numbers per token travel, whatever V is; gathered logits would be V of them (GPT-2: 50,257). The two sums go in
-one message. Backward sends nothing: dz_v = p_v - [v is the target], and a rank has the p_v of its own part.
+Three numbers per token travel, whatever V is; gathered logits would be V of them (GPT-2: 50,257).
+The two sums go in one message. Backward sends nothing: dz_v = p_v - [v is the target], and a rank
+has the p_v of its own part.
 
-Exponentials and their sum are computed in float32 where logits are in 16 bits: a sum of 50,257 terms would end where
-one more of them no longer changes it.
+Exponentials and their sum are computed in float32 where logits are in 16 bits: a sum of 50,257
+terms would end where one more of them no longer changes it.
 """
 
 import torch
@@ -42,11 +44,15 @@ def own_rows(ids, rows, group=None):
     """Where `ids` fall in this rank's `rows` rows of the vocabulary: (row, elsewhere), both (B, T).
 
     row: int64, 0 where the id is another rank's. elsewhere: bool, True there.
-    Raises ValueError for an id outside the vocabulary: no rank would have it, and all would give zeros.
+    Raises ValueError for an id outside the vocabulary: no rank would have it, and all would give
+    zeros.
     """
     rank, tp = dist.get_rank(group), dist.get_world_size(group)
     if ids.numel() and not 0 <= ids.min() <= ids.max() < rows * tp:
-        raise ValueError(f"ids from {ids.min()} to {ids.max()}: the vocabulary has {rows * tp}, 0 to {rows * tp - 1}")
+        raise ValueError(
+            f"ids from {ids.min()} to {ids.max()}: the vocabulary has {rows * tp}, 0 to "
+            f"{rows * tp - 1}"
+        )
     row = ids - rank * rows
     elsewhere = (row < 0) | (row >= rows)
     return row.masked_fill(elsewhere, 0), elsewhere
@@ -56,17 +62,19 @@ def own_rows(ids, rows, group=None):
 def vocab_parallel_embedding(tokens, weight, group=None, leave=reduce_from_group):
     """The vectors of `tokens`: (B, T) int64, replicated -> (B, T, D), replicated.
 
-    weight: (V/tp, D), this rank's rows. Sends: one all-reduce of (B, T, D) forward, nothing backward.
-    leave(partial, group) does it; `scatter_sequence` gives (B, T/tp, D), this rank's tokens, for half the bytes.
-    Raises ValueError for tokens outside the vocabulary.
+    weight: (V/tp, D), this rank's rows. Sends: one all-reduce of (B, T, D) forward, nothing
+    backward. leave(partial, group) does it; `scatter_sequence` gives (B, T/tp, D), this rank's
+    tokens, for half the bytes. Raises ValueError for tokens outside the vocabulary.
     """
     row, elsewhere = own_rows(tokens, weight.shape[0], group)
-    partial = F.embedding(row, weight).masked_fill(elsewhere.unsqueeze(-1), 0.0)  # (B, T, D)  partial
+    # (B, T, D)  partial
+    partial = F.embedding(row, weight).masked_fill(elsewhere.unsqueeze(-1), 0.0)
     return leave(partial, group)
 
 
 class VocabParallelEmbedding(nn.Module):
-    """A rank's rows of an nn.Embedding: tokens (B, T) -> (B, T, D). Raises ValueError where tp does not divide V."""
+    """A rank's rows of an nn.Embedding: tokens (B, T) -> (B, T, D). Raises ValueError where
+    tp does not divide V."""
 
     def __init__(self, embedding, group=None, leave=reduce_from_group):
         super().__init__()
@@ -78,10 +86,11 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class SequenceEmbedding(nn.Module):
-    """A `lib.model.Embedding` in sequence parallel: all tokens (B, T) -> those of this rank, (B, T/tp, D).
+    """A `lib.model.Embedding` in sequence parallel: all tokens (B, T) -> those of this rank, (B,
+    T/tp, D).
 
-    token: gives (B, T/tp, D). The positions' table is whole on every rank, which reads its own tokens' rows.
-    Raises ValueError where tp does not divide T, or where T is longer than the table.
+    token: gives (B, T/tp, D). The positions' table is whole on every rank, which reads its own
+    tokens' rows. Raises ValueError where tp does not divide T, or where T is longer than the table.
     """
 
     def __init__(self, token, position, dropout, group=None):
@@ -92,7 +101,10 @@ class SequenceEmbedding(nn.Module):
         rank, tp = dist.get_rank(self.group), dist.get_world_size(self.group)
         length, longest = tokens.shape[-1], self.position.num_embeddings
         if length > longest:
-            raise ValueError(f"a sequence of {length} tokens, the model has {longest} positions: use seq_len={length}")
+            raise ValueError(
+                f"a sequence of {length} tokens, the model has {longest} positions: use "
+                f"seq_len={length}"
+            )
         mine = divide(length, tp, "the sequence's length")
         positions = torch.arange(rank * mine, (rank + 1) * mine, device=tokens.device)  # (T/tp,)
         return self.dropout(self.token(tokens) + self.position(positions))  # (B, T/tp, D)
@@ -103,23 +115,27 @@ REDUCE = {"mean": torch.mean, "sum": torch.sum}
 
 # exercise: lab3.vocab_parallel_cross_entropy
 def vocab_parallel_cross_entropy(
-    logits, targets, group=None, reduction="mean", all_reduce=collectives.all_reduce, *, ignore_index=-100
+    logits, targets, group=None, reduction="mean", all_reduce=collectives.all_reduce, *,
+    ignore_index=-100
 ):  # fmt: skip
-    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, alike on all ranks: (), float32 or float64.
+    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, alike on all ranks: (),
+    float32 or float64.
 
-    logits: (B, T, V/tp), this rank's part of the vocabulary. targets: (B, T) int64, replicated; a token whose target is
-    ignore_index has neither a loss nor a gradient, and the mean is one over the others (nan if there are none).
-    Sends: an all-reduce of (B, T) and one of (2, B, T) forward, nothing backward.
+    logits: (B, T, V/tp), this rank's part of the vocabulary. targets: (B, T) int64, replicated; a
+    token whose target is ignore_index has neither a loss nor a gradient, and the mean is one over
+    the others (nan if there are none). Sends: an all-reduce of (B, T) and one of (2, B, T) forward,
+    nothing backward.
     all_reduce: all_reduce(tensor, group, op) in place, with ReduceOp.MAX and SUM.
     Raises ValueError for shapes that do not fit, or targets outside the vocabulary.
     """
     if logits.shape[:-1] != targets.shape:
         raise ValueError(
-            f"logits {tuple(logits.shape)} want targets {tuple(logits.shape[:-1])}, got {tuple(targets.shape)}: "
-            "one target per token"
+            f"logits {tuple(logits.shape)} want targets {tuple(logits.shape[:-1])}, got "
+            f"{tuple(targets.shape)}: one target per token"
         )
     ignored = targets == ignore_index
-    losses = _CrossEntropy.apply(logits, targets.masked_fill(ignored, 0), group, all_reduce)  # (B, T)
+    # (B, T)
+    losses = _CrossEntropy.apply(logits, targets.masked_fill(ignored, 0), group, all_reduce)
     return REDUCE[reduction](losses[~ignored] if ignored.any() else losses)
 
 
@@ -134,7 +150,8 @@ class _CrossEntropy(torch.autograd.Function):
         all_reduce(largest, group, op=dist.ReduceOp.MAX)
         logits = logits - largest.unsqueeze(-1)  # (B, T, V/tp)  at most 0
         p = logits.exp()  # (B, T, V/tp)  not yet normalised
-        target = logits.gather(-1, row.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0.0)  # (B, T)
+        # (B, T)
+        target = logits.gather(-1, row.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0.0)
         sums = torch.stack([p.sum(-1), target])  # (2, B, T)  partial
         all_reduce(sums, group)
         total, target = sums

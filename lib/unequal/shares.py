@@ -2,8 +2,8 @@
 
     B rows, speeds v_r in rows per second. Rank r has b_r of them.
 
-    T = max_r b_r / v_r             a step ends when the last rank does
-    T >= B / sum_r v_r              the ideal: all end together, which whole rows allow only sometimes
+    T = max_r b_r / v_r           a step ends when the last rank does
+    T >= B / sum_r v_r            the ideal: all end together, which whole rows allow only sometimes
 
     B = 10, v = 3 2 1         ideal 10/6 s     5 3.3 1.7
     equal           4 3 3     T = 3            56 % of the ideal speed
@@ -13,24 +13,31 @@ Rows are dealt one at a time, each to the rank that would be done with it first:
 
     the next row goes to argmin_r (b_r + 1) / v_r
 
-That is the best. In time T rank r can finish floor(T v_r) rows; the dealer deals all these before any that takes
-longer. So if B rows can be done within T at all, the dealer needs no more than T.
+That is the best. In time T rank r can finish floor(T v_r) rows; the dealer deals all these before
+any that takes longer. So if B rows can be done within T at all, the dealer needs no more than T.
 """
 
 
 # exercise: lab6.shares
 def shares(B, speeds, most=None):
-    """[rows of rank 0, of rank 1, ...], whole numbers whose sum is B, such that the slowest rank is done soonest.
+    """[rows of rank 0, of rank 1, ...], whole numbers whose sum is B, such that the slowest rank is
+    done soonest.
 
     speeds: rows per second, or any numbers in proportion, above 0. A rank may get no row at all.
-    most: how many rows each rank has memory for; left out: any number. Of equally fast ranks the first gets more.
-    Raises ValueError for a speed that is not above 0, or where B rows do not fit.
+    most: how many rows each rank has memory for; left out: any number. Of equally fast ranks the
+    first gets more. Raises ValueError for a speed that is not above 0, or where B rows do not fit.
     """
     most = [B] * len(speeds) if most is None else most
     if not speeds or min(speeds) <= 0 or len(most) != len(speeds):
-        raise ValueError(f"speeds {list(speeds)}, most {list(most)}: one speed above 0 and one number of rows per rank")
+        raise ValueError(
+            f"speeds {list(speeds)}, most {list(most)}: one speed above 0 and one number of rows "
+            f"per rank"
+        )
     if sum(most) < B:
-        raise ValueError(f"{B} rows, but memory for {list(most)}, {sum(most)} in all: use {sum(most)} rows or fewer")
+        raise ValueError(
+            f"{B} rows, but memory for {list(most)}, {sum(most)} in all: use {sum(most)} rows or "
+            f"fewer"
+        )
     b = [0] * len(speeds)
     for _ in range(B):
         # argmin_r (b_r + 1) / v_r
@@ -40,5 +47,6 @@ def shares(B, speeds, most=None):
 
 
 def seconds_of_step(b, speeds):
-    """T = max_r b_r / v_r: seconds until the last rank has computed its rows. Messages are not in it."""
+    """T = max_r b_r / v_r: seconds until the last rank has computed its rows.
+    Messages are not in it."""
     return max(rows / speed for rows, speed in zip(b, speeds, strict=True))

@@ -1,22 +1,26 @@
 """Layers into stages on devices of unequal speed and memory: the pace is that of the slowest stage.
 
-    costs    1 1 1 1 1 1          speeds   4 2            seconds of a stage = its layers' costs / its device's speed
-             1 1 1 | 1 1 1        3/4, 3/2                an equal split: pace 1.5, the fast device half idle
-             1 1 1 1 | 1 1        4/4, 2/2                in proportion: pace 1
+    costs   1 1 1 1 1 1    speeds   4 2  seconds of a stage = its layers' costs / its device's speed
+            1 1 1 | 1 1 1  3/4, 3/2      an equal split: pace 1.5, the fast device half idle
+            1 1 1 1 | 1 1  4/4, 2/2      in proportion: pace 1
 
-The dynamic program of `lib.pipeline.balance`, with one more thing to know: which devices are left. pace(left, i) is the
-best pace of the layers from i on, on the devices `left`, each of which gets one layer or more:
+The dynamic program of `lib.pipeline.balance`, with one more thing to know: which devices are left.
+pace(left, i) is the best pace of the layers from i on, on the devices `left`, each of which gets
+one layer or more:
 
     pace({k}, i)  = cost of all of them / v_k
     pace(left, i) = min over k, j of max( cost of layers i ... j-1 / v_k, pace(left without k, j) )
 
-where k is the first of `left`, or any of it: then the order is chosen too, in about 2^p p L^2 steps, not p! searches.
+where k is the first of `left`, or any of it: then the order is chosen too, in about 2^p p L^2
+steps, not p! searches.
 
-A stage must fit. In 1F1B stage i of p keeps p - i micro-batches (as many as devices are left, its own included):
+A stage must fit. In 1F1B stage i of p keeps p - i micro-batches (as many as devices are left, its
+own included):
 
     state of its layers + (p - i) * what they keep for one micro-batch  <=  room of its device
 
-Without room the early stages get fewer layers than their speed would take, or a device with more memory.
+Without room the early stages get fewer layers than their speed would take, or a device with more
+memory.
 """
 
 import math
@@ -37,28 +41,33 @@ def stages_by_speed(costs, speeds, memory=None):
     """The Placed of smallest pace, stage i on device i.
 
     costs: one per layer. speeds: one per device, above 0: a layer takes costs / speeds seconds.
-    memory: (state, activations, room): per layer the bytes of its state and of what it keeps for one micro-batch, per
-    device its bytes. Left out: everything fits.
+    memory: (state, activations, room): per layer the bytes of its state and of what it keeps for
+    one micro-batch, per device its bytes. Left out: everything fits.
     Raises ValueError for more devices than layers, or where no cut fits.
     """
     return _place(costs, speeds, memory, lambda left: left[:1])
 
 
 def stages_in_any_order(costs, speeds, memory=None):
-    """The same, and any device may be any stage: for devices whose links are alike. Up to about 12 devices."""
+    """The same, and any device may be any stage: for devices whose links are alike. Up to
+    about 12 devices."""
     return _place(costs, speeds, memory, lambda left: left)
 
 
 def _place(costs, speeds, memory, next_ones):
     n, p = len(costs), len(speeds)
     if not 1 <= p <= n or min(speeds) <= 0:
-        raise ValueError(f"{n} layers on devices of speeds {list(speeds)}: use 1 to {n} devices, of speeds above 0")
+        raise ValueError(
+            f"{n} layers on devices of speeds {list(speeds)}: use 1 to {n} devices, of speeds "
+            f"above 0"
+        )
     before = [0, *accumulate(costs)]
     state, activations, room = memory or ([0] * n, [0] * n, [math.inf] * p)
     state, activations = [0, *accumulate(state)], [0, *accumulate(activations)]
 
     def seconds(i, j, k, depth):
-        """Of layers i ... j-1 on device k; infinite where they do not fit. depth: micro-batches kept."""
+        """Of layers i ... j-1 on device k; infinite where they do not fit. depth:
+        micro-batches kept."""
         held = state[j] - state[i] + depth * (activations[j] - activations[i])
         return (before[j] - before[i]) / speeds[k] if held <= room[k] else math.inf
 
@@ -76,7 +85,10 @@ def _place(costs, speeds, memory, next_ones):
     left, i, layers, devices = tuple(range(p)), 0, [], []
     best = pace(left, 0)[0]
     if best == math.inf:
-        raise ValueError(f"{n} layers do not fit on devices with room for {list(room)}: use more devices, or recompute")
+        raise ValueError(
+            f"{n} layers do not fit on devices with room for {list(room)}: use more devices, or "
+            f"recompute"
+        )
     while left:
         _, k, end = pace(left, i)
         layers.append(range(i, end))

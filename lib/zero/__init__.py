@@ -1,10 +1,11 @@
 """ZeRO: data parallelism in which no rank keeps what another has already (Rajbhandari et al. 2020).
 
-    N ranks, psi parameters        weights     gradients     optimizer state     sent per rank and step, (N-1)/N psi
-    data parallelism               whole       whole         whole               2
-    zero1.py                       whole       whole         1/N                 2
-    zero2.py                       whole       1/N           1/N                 k + 1      k micro-batches
-    fsdp.py, ZeRO-3                1/N         1/N           1/N                 3 k        the root unit: 2 k
+    N ranks, psi parameters  weights  gradients  optimizer state  sent per rank and step, (N-1)/N
+                                                                  psi
+    data parallelism         whole    whole      whole            2
+    zero1.py                 whole    whole      1/N              2
+    zero2.py                 whole    1/N        1/N              k + 1      k micro-batches
+    fsdp.py, ZeRO-3          1/N      1/N        1/N              3 k        the root unit: 2 k
 
 file            what it is
 --------------  ----------------------------------------------------------------------------------
@@ -21,20 +22,23 @@ state.py        all of it in a checkpoint, for any number of ranks
 guards.py       what would go wrong in silence in a script of one's own, refused
 live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
 
-Gradients are averaged, as in data parallelism: ranks hold equal shares of the batch, and after `average_gradients()`
-every shard's `.grad` is the mean. `lib.clip` clips them by their global norm.
+Gradients are averaged, as in data parallelism: ranks hold equal shares of the batch, and after
+`average_gradients()` every shard's `.grad` is the mean. `lib.clip` clips them by their global norm.
 
-In a script of your own, put the model on its device, load its weights, and wrap it then. You can also load pretrained
-weights into a model that is wrapped already, on every rank alike:
+In a script of your own, put the model on its device, load its weights, and wrap it then. You can
+also load pretrained weights into a model that is wrapped already, on every rank alike:
 
-    with fsdp.unsharded() as full:                           # FSDP, PrefetchingFSDP, HSDP: each rank keeps its shard
+    with fsdp.unsharded() as full:                         # FSDP, PrefetchingFSDP, HSDP: each rank
+                                                           keeps its shard
         full.load_state_dict(torch.load("pretrained.pt"))
-    module.load_state_dict(torch.load("pretrained.pt"))      # FSDPModule does the same by itself
-    model.load_state_dict(torch.load("pretrained.pt"))       # Zero1, Zero2: the parameters are full at all times
+    module.load_state_dict(torch.load("pretrained.pt"))    # FSDPModule does the same by itself
+    model.load_state_dict(torch.load("pretrained.pt"))     # Zero1, Zero2: the parameters are full
+                                                           at all times
 
-Make `MasterShards` only after that, because masters are copies, and the next step would write the old ones back.
-What would do nothing in silence raises an error that says what to do instead (guards.py): an optimizer or a clipping
-function that gets the model's parameters, a `state_dict()` of a sharded model, or a parameter that is unfrozen later.
+Make `MasterShards` only after that, because masters are copies, and the next step would write the
+old ones back. What would do nothing in silence raises an error that says what to do instead
+(guards.py): an optimizer or a clipping function that gets the model's parameters, a `state_dict()`
+of a sharded model, or a parameter that is unfrozen later.
 """
 
 from lib.zero.flat import Flat, padded_size, parameter_groups

@@ -1,23 +1,29 @@
 """A flat: some parameters as one padded line, of which every rank owns a shard.
 
-    parameters    [    w (2, 3)     ][   b (3)  ][ s () ]  0   0        n = 10, N = 4: padded to 12
-    whole         w00 w01 w02 | w10 w11 w12 | b0 b1 b2 | s  0  0
-                    shard 0        shard 1     shard 2   shard 3        3 numbers each, whatever the shapes
+    parameters   [    w (2, 3)     ][   b (3)  ][ s () ]  0   0  n = 10, N = 4: padded to 12
+    whole        w00 w01 w02 | w10 w11 w12 | b0 b1 b2 | s  0  0
+                   shard 0        shard 1     shard 2   shard 3  3 numbers each, whatever the shapes
 
-Cut by elements, not by parameters: every rank owns as much as every other, to the byte, and reduce-scatter and
-all-gather are plain. A shard knows nothing of the shapes in it, so the optimizer must work element by element, as SGD
-and Adam do; one that looks at a whole matrix (Muon, LAMB) would see something else.
+Cut by elements, not by parameters: every rank owns as much as every other, to the byte, and
+reduce-scatter and all-gather are plain. A shard knows nothing of the shapes in it, so the optimizer
+must work element by element, as SGD and Adam do; one that looks at a whole matrix (Muon, LAMB)
+would see something else.
 
-The parameters become views of `whole`: to fill the line is to set the model. A flat is what all three stages of ZeRO
-are made of; they differ in what stays whole, and when it is sent.
+The parameters become views of `whole`: to fill the line is to set the model. A flat is what all
+three stages of ZeRO are made of; they differ in what stays whole, and when it is sent.
 
-Source: the flat parameter of PyTorch FSDP (Zhao et al. 2023, section 3.2.1); the padding, DeepSpeed's and ours alike.
+Source: the flat parameter of PyTorch FSDP (Zhao et al. 2023, section 3.2.1); the padding,
+DeepSpeed's and ours alike.
 
 Parameter groups: weights that decay and biases that do not stay apart when they become lines.
 
-    groups       {"params": [w0, w1, w2], "weight_decay": 0.1}      {"params": [b0, b1, b2], "weight_decay": 0.0}
-    flats        [w2 w1][w0]                                        [b2 b1 b0]
-    shards       {"params": [.., ..],     "weight_decay": 0.1}      {"params": [..],         "weight_decay": 0.0}
+    group 0  {"params": [w0, w1, w2], "weight_decay": 0.1}
+    flats    [w2 w1][w0]
+    shards   {"params": [.., ..],     "weight_decay": 0.1}
+
+    group 1  {"params": [b0, b1, b2], "weight_decay": 0.0}
+    flats    [b2 b1 b0]
+    shards   {"params": [..],         "weight_decay": 0.0}
 
 An optimizer treats a shard as one tensor, so a flat may hold parameters of one group only.
 """
@@ -36,17 +42,23 @@ def padded_size(n, world_size):
 
 
 class Flat:
-    """`parameters`, of one dtype on one device, as one line over the ranks of `group`. Rank 0's values count.
+    """`parameters`, of one dtype on one device, as one line over the ranks of `group`. Rank 0's
+    values count.
 
     n            numbers in the parameters; `padded`, with the zeros at the end
     whole        (padded,)     every rank's shard
     shard        (padded/N,)   this rank's, a view of `whole`; a leaf, for the optimizer
     slots        the pieces of `whole` in the shapes of the parameters
-    Sends: a broadcast of the line. Raises ValueError for shards, or experts, that differ between the group's ranks.
+    Sends: a broadcast of the line. Raises ValueError for shards, or experts, that differ between
+    the group's ranks.
     """
 
     def __init__(self, parameters, group=None):
-        self.parameters, self.group, self.world_size = list(parameters), group, dist.get_world_size(group)
+        self.parameters, self.group, self.world_size = (
+            list(parameters),
+            group,
+            dist.get_world_size(group),
+        )
         check_replicated(self.parameters, group)
         self.n = sum(p.numel() for p in self.parameters)
         self.padded = padded_size(self.n, self.world_size)
@@ -56,7 +68,8 @@ class Flat:
             slot.copy_(parameter.detach())
         self.attach()
         guard(self)
-        collectives.broadcast(self.whole, 0, group)  # equal once, and with equal gradients equal for ever
+        # equal once, and with equal gradients equal for ever
+        collectives.broadcast(self.whole, 0, group)
         self.trained = self.parameters[0].requires_grad
         self.shard = self.own_part().detach().requires_grad_(self.trained)
         self.reduce_dtype = self.shard.dtype  # in which gradients are summed over the ranks
@@ -81,9 +94,11 @@ class Flat:
 
     @torch.no_grad()
     def take_gradients(self):
-        """This rank's gradients as one line, (padded,), each divided by N; the parameters' `.grad` are dropped.
+        """This rank's gradients as one line, (padded,), each divided by N; the parameters' `.grad`
+        are dropped.
 
-        The sum of these over the ranks is the mean. A parameter that this rank did not use contributes zeros.
+        The sum of these over the ranks is the mean. A parameter that this rank did not use
+        contributes zeros.
         """
         # Zeros: the padding's gradient, or the optimizer would move it.
         line = self.shard.new_zeros(self.padded, dtype=self.reduce_dtype)
@@ -95,37 +110,50 @@ class Flat:
 
     @torch.no_grad()
     def add_gradient(self, piece):
-        """Add this rank's part of the mean gradient, (padded/N,), to the shard's. Like backward, it accumulates."""
+        """Add this rank's part of the mean gradient, (padded/N,), to the shard's. Like
+        backward, it accumulates."""
         piece = piece.to(self.shard.dtype)
         self.shard.grad = piece if self.shard.grad is None else self.shard.grad.add_(piece)
 
 
 def parameter_groups(parameters):
-    """[{"params": [...], and the group's settings}, ...] of what torch's optimizers take: parameters, or such dicts.
+    """[{"params": [...], and the group's settings}, ...] of what torch's optimizers take:
+    parameters, or such dicts.
 
     Frozen parameters are left out, a tied one is taken once. A pure function.
     Raises ValueError for a parameter in two groups, or where there is none to train.
     """
     given = as_groups(parameters)
-    groups = [{**g, "params": [p for p in dict.fromkeys(g["params"]) if p.requires_grad]} for g in given]
+    groups = [
+        {**g, "params": [p for p in dict.fromkeys(g["params"]) if p.requires_grad]} for g in given
+    ]
     seen = [p for g in groups for p in g["params"]]
     if not seen:
-        raise ValueError("no parameter requires a gradient: there is nothing to shard, give the model's parameters")
+        raise ValueError(
+            "no parameter requires a gradient: there is nothing to shard, give the model's "
+            "parameters"
+        )
     if len(set(seen)) < len(seen):
         twice = next(p for i, p in enumerate(seen) if p in set(seen[:i]))
-        raise ValueError(f"a {tuple(twice.shape)} parameter is in two groups: put it in one of them")
+        raise ValueError(
+            f"a {tuple(twice.shape)} parameter is in two groups: put it in one of them"
+        )
     return groups
 
 
 def as_groups(parameters):
-    """[{"params": [...], and the group's settings}, ...], of parameters or such groups, frozen ones too."""
+    """[{"params": [...], and the group's settings}, ...], of parameters or such groups,
+    frozen ones too."""
     parameters = list(parameters)
-    groups = parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
+    groups = (
+        parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
+    )
     return [{**group, "params": list(group["params"])} for group in groups]
 
 
 def with_params(groups, tensors):
-    """The groups with other tensors in place of their params: `tensors` holds as many, in the same order."""
+    """The groups with other tensors in place of their params: `tensors` holds as many, in
+    the same order."""
     tensors = iter(tensors)
     return [{**group, "params": [next(tensors) for _ in group["params"]]} for group in groups]
 

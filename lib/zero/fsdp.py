@@ -3,13 +3,15 @@
     forward     unit 0: unshard, compute, reshard     unit 1: unshard, compute, reshard     ...
     backward    ...     unit 1: unshard, compute, reduce-scatter, reshard     unit 0: the same
 
-    memory      shards of all units, and the whole of one unit and of the root
-    sent        gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; 2 for the root
+    memory  shards of all units, and the whole of one unit and of the root
+    sent    gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; 2 for the
+            root
 
-The root is what belongs to no unit, or to two: in a GPT the embedding, which is also the head. It is used at both ends,
-so it stays gathered from the begin of forward to the end of backward.
+The root is what belongs to no unit, or to two: in a GPT the embedding, which is also the head. It
+is used at both ends, so it stays gathered from the begin of forward to the end of backward.
 
-psi: padded parameters. k micro-batches send k times as much, as a rank keeps neither weights nor gradients whole.
+psi: padded parameters. k micro-batches send k times as much, as a rank keeps neither weights nor
+gradients whole.
 
 Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 2023).
 """
@@ -31,17 +33,20 @@ class FSDP:
     """`module`, each rank of `group` with its shard of it; called, it calls `module`.
 
         fsdp = FSDP(model, units=model.blocks)
-        optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)       # or MasterShards(fsdp.groups, ...) in 16 bits
-        model.loss(tokens, targets).backward()                    # or fsdp(tokens)
-        fsdp.average_gradients()                                  # after every backward: shards accumulate
-        clip_gradients(fsdp.shards, 1.0, [None])                  # if you like
+        optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)  # or MasterShards(fsdp.groups, ...) in
+                                                             16 bits
+        model.loss(tokens, targets).backward()               # or fsdp(tokens)
+        fsdp.average_gradients()                             # after every backward: shards
+                                                             accumulate
+        clip_gradients(fsdp.shards, 1.0, [None])             # if you like
         optimizer.step()
         optimizer.zero_grad()
 
-    units: submodules in the order of the forward pass, none inside another. parameters: parameter groups, as torch's
-    optimizers take them; left out: all that `module` trains, in one group. Rank 0's values count, buffers too.
-    To recompute activations, make Recomputed(block) the unit: inside a recomputed module a unit would be gathered a
-    third time. Every rank runs the same units in the same order.
+    units: submodules in the order of the forward pass, none inside another. parameters: parameter
+    groups, as torch's optimizers take them; left out: all that `module` trains, in one group. Rank
+    0's values count, buffers too. To recompute activations, make Recomputed(block) the unit: inside
+    a recomputed module a unit would be gathered a third time. Every rank runs the same units in the
+    same order.
     """
 
     unit_type, flat_type = Unit, Flat  # a Unit of your own: class MyFSDP(FSDP): unit_type = MyUnit
@@ -57,11 +62,18 @@ class FSDP:
         kind_of = group_numbers(module, groups)
         shares, rest = split_units(module, units)
         flats_of_kinds = lambda parameters: flats_of(parameters, kind_of, group, self.flat_type)
-        make = lambda parameters: self.unit_type(flats_of_kinds(parameters), all_gather, reduce_scatter)
+        make = lambda parameters: self.unit_type(
+            flats_of_kinds(parameters), all_gather, reduce_scatter
+        )
         self.units, self.root = [make(share) for share in shares], make(rest)
         flats = [flat for unit in [*self.units, self.root] for flat in unit.flats]
-        of_group = [[flat for flat in flats if kind_of.get(flat.parameters[0]) == i] for i in range(len(groups))]
-        self.groups = [{**g, "params": [f.shard for f in fs]} for g, fs in zip(groups, of_group, strict=True)]
+        of_group = [
+            [flat for flat in flats if kind_of.get(flat.parameters[0]) == i]
+            for i in range(len(groups))
+        ]
+        self.groups = [
+            {**g, "params": [f.shard for f in fs]} for g, fs in zip(groups, of_group, strict=True)
+        ]
         # As the optimizer has them, then the frozen ones.
         self.flats = [*(f for fs in of_group for f in fs), *(f for f in flats if not f.trained)]
         self.in_backward = []  # units whose backward has begun and not ended
@@ -69,12 +81,15 @@ class FSDP:
         module.register_forward_pre_hook(lambda *_: self.before_model())
         module.register_forward_hook(lambda *_: self.after_model())
         for place, submodule in enumerate(units):
-            submodule.register_forward_pre_hook(functools.partial(self._enter, place), with_kwargs=True)
+            submodule.register_forward_pre_hook(
+                functools.partial(self._enter, place), with_kwargs=True
+            )
             submodule.register_forward_hook(functools.partial(self._leave, place))
 
     @property
     def shards(self):
-        """This rank's trained shards, in the order of `groups`; `.grad` holds the mean after `average_gradients`."""
+        """This rank's trained shards, in the order of `groups`; `.grad` holds the mean after
+        `average_gradients`."""
         return [flat.shard for flat in self.flats if flat.trained]
 
     def __call__(self, *inputs, **named):
@@ -104,8 +119,10 @@ class FSDP:
         self.units[place].reshard()
 
     def average_gradients(self):
-        """After each backward: what is left, and the root. Then the mean is in every shard's `.grad`."""
-        for place in tuple(self.in_backward):  # a unit whose input needs no gradient ends here: the first one
+        """After each backward: what is left, and the root. Then the mean is in every
+        shard's `.grad`."""
+        # a unit whose input needs no gradient ends here: the first one
+        for place in tuple(self.in_backward):
             self._end(place)
         self.root.reduce_gradients()
         self.root.reshard()
@@ -117,7 +134,8 @@ class FSDP:
         return on_backward(lambda: self._end(place), (inputs, named))
 
     def _leave(self, place, submodule, inputs, output):
-        if place not in self.in_backward:  # else a checkpoint runs the unit again, for the backward that needs it
+        # else a checkpoint runs the unit again, for the backward that needs it
+        if place not in self.in_backward:
             self.after_forward(place)
         return on_backward(lambda: self._begin(place), output)
 
@@ -131,7 +149,8 @@ class FSDP:
 
     @contextlib.contextmanager
     def unsharded(self):
-        """Within, `module` has full parameters, to save or to look at; a rank keeps its shard of what is loaded there.
+        """Within, `module` has full parameters, to save or to look at; a rank keeps its shard of
+        what is loaded there.
 
         Not between forward and backward. Sends: an all-gather per flat.
         """
@@ -147,23 +166,28 @@ class FSDP:
 
 
 def group_numbers(module, groups):
-    """{parameter: the number of its group}. Raises ValueError for a trained one that no group has."""
+    """{parameter: the number of its group}. Raises ValueError for a trained one
+    that no group has."""
     number = {parameter: i for i, g in enumerate(groups) for parameter in g["params"]}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter not in number:
-            raise ValueError(f"{name} is trained, but in no parameter group: add it to one, or freeze it")
+            raise ValueError(
+                f"{name} is trained, but in no parameter group: add it to one, or freeze it"
+            )
     return number
 
 
 def split_units(module, units):
-    """([[parameter, ...] of each unit], [those of the root]). A parameter of two units, a tied one, is the root's."""
+    """([[parameter, ...] of each unit], [those of the root]). A parameter of two units, a tied one,
+    is the root's."""
     uses = Counter(parameter for unit in units for parameter in unit.parameters())
     shares = [[p for p in unit.parameters() if uses[p] == 1] for unit in units]
     return shares, [p for p in module.parameters() if uses[p] != 1]
 
 
 def flats_of(parameters, number, group, flat_type=Flat):
-    """Flats of these parameters: one for each dtype, device and parameter group; the frozen ones apart."""
+    """Flats of these parameters: one for each dtype, device and parameter group;
+    the frozen ones apart."""
     kinds = {}
     for p in parameters:
         kinds.setdefault((p.dtype, p.device, number.get(p)), []).append(p)

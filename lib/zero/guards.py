@@ -1,14 +1,18 @@
-"""What a script does with an ordinary model, and what would go wrong in silence with shards: refused with a sentence.
+"""What a script does with an ordinary model, and what would go wrong in silence with shards:
+refused with a sentence.
 
     AdamW(model.parameters())           no gradient stays in a parameter: it would train nothing
     clip_grad_norm_(model.parameters()) the norm of no gradient is 0, and nothing would be clipped
-    model.state_dict(), load_state_dict while parameters are empty, there is nothing to save, and nowhere to load to
-    parameter.requires_grad_()          after wrapping: in no shard, so its gradient would stay on its own rank
-    create_graph=True                   a second derivative would go through parameters that are no longer there
+    model.state_dict(), load_state_dict while parameters are empty, there is nothing to save, and
+    nowhere to load to
+    parameter.requires_grad_()          after wrapping: in no shard, so its gradient would stay on
+                                        its own rank
+    create_graph=True                   a second derivative would go through parameters that are no
+                                        longer there
 
-Optimizers are asked by torch's hook for all of them, before each step. What clips reads `.grad` of a parameter, so a
-guarded parameter looks at who reads it. Everyone else gets the gradient as usual, and so does everyone once the wrapper
-is gone, or of a copy of the model.
+Optimizers are asked by torch's hook for all of them, before each step. What clips reads `.grad` of
+a parameter, so a guarded parameter looks at who reads it. Everyone else gets the gradient as usual,
+and so does everyone once the wrapper is gone, or of a copy of the model.
 """
 
 import sys
@@ -25,7 +29,8 @@ CLIPPERS = {  # they read `.grad`; by the beginning of their module's name: what
 
 
 class GuardedParameter(nn.Parameter):
-    """A parameter whose gradients end in shards. flat: a weak reference to what takes them there."""
+    """A parameter whose gradients end in shards. flat: a weak reference to what
+    takes them there."""
 
     @property
     def grad(self):
@@ -44,11 +49,14 @@ class GuardedParameter(nn.Parameter):
         if self.flat() is not None:
             shape = tuple(self.shape) if self.numel() else "sharded"
             raise RuntimeError(
-                f"the gradient of a {shape} parameter goes to the shards of its wrapper, x, so {instead}"
+                f"the gradient of a {shape} parameter goes to the shards of its wrapper, x, so "
+                f"{instead}"
             )
 
     def __deepcopy__(self, memo):
-        memo[id(self)] = nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
+        memo[id(self)] = nn.Parameter(
+            self.detach().clone(memory_format=torch.preserve_format), self.requires_grad
+        )
         return memo[id(self)]
 
 
@@ -65,15 +73,19 @@ def _check_optimizer(optimizer, args, named):
         for parameter in group["params"]:
             if type(parameter) is GuardedParameter:
                 parameter.refuse(
-                    "this optimizer would train nothing: give it x.groups; Zero1 and Zero2 have a step() of their own"
+                    "this optimizer would train nothing: give it x.groups; Zero1 and Zero2 have a "
+                    "step() of their own"
                 )
 
 
 def guard_model(fsdp, units):
-    """Let `fsdp.module` and these submodules of it say what would go wrong while their parameters are sharded."""
+    """Let `fsdp.module` and these submodules of it say what would go wrong while their
+    parameters are sharded."""
     sharded = [*fsdp.units, fsdp.root]
     guard_state([fsdp.module, *units], lambda: all(unit.is_unsharded for unit in sharded))
-    frozen = [p for unit in sharded for flat in unit.flats if not flat.trained for p in flat.parameters]
+    frozen = [
+        p for unit in sharded for flat in unit.flats if not flat.trained for p in flat.parameters
+    ]
     fsdp.module.register_forward_pre_hook(lambda *_: check_still_frozen(frozen))
 
 
@@ -83,9 +95,10 @@ def guard_state(modules, is_whole):
     def check(*_):
         if not is_whole():
             raise RuntimeError(
-                "the parameters are sharded, and empty until they are gathered: inside of `with fsdp.unsharded():` "
-                "model.state_dict() has them in full, and model.load_state_dict(...), called alike on every rank, "
-                "changes the shards; save_shards and load_shards need no full copy"
+                "the parameters are sharded, and empty until they are gathered: inside of `with "
+                "fsdp.unsharded():` model.state_dict() has them in full, and "
+                "model.load_state_dict(...), called alike on every rank, changes the shards; "
+                "save_shards and load_shards need no full copy"
             )
 
     for module in modules:
@@ -94,12 +107,14 @@ def guard_state(modules, is_whole):
 
 
 def check_still_frozen(parameters):
-    """Raise RuntimeError for a parameter that was frozen when the wrapper was made, and is trained now."""
+    """Raise RuntimeError for a parameter that was frozen when the wrapper was made,
+    and is trained now."""
     for parameter in parameters:
         if parameter.requires_grad:
             raise RuntimeError(
-                "a parameter that was frozen when the model was wrapped has been unfrozen: it is in no shard, so each "
-                "rank would update it by its own gradient. Call requires_grad_() first, and wrap the model then"
+                "a parameter that was frozen when the model was wrapped has been unfrozen: it is "
+                "in no shard, so each rank would update it by its own gradient. Call "
+                "requires_grad_() first, and wrap the model then"
             )
 
 
@@ -107,7 +122,8 @@ def refuse_second_derivative(of):
     """Raise RuntimeError in a backward pass that records a graph of its own."""
     if torch.is_grad_enabled():
         raise RuntimeError(
-            f"{of} cannot be differentiated twice: in a backward pass with create_graph=True its parameters would have "
-            "been freed when the second derivative needs them. Take it of the model without this wrapper, or under "
-            "OverlappedDataParallel, which leaves the graph as it is"
+            f"{of} cannot be differentiated twice: in a backward pass with create_graph=True its "
+            f"parameters would have been freed when the second derivative needs them. Take it of "
+            "the model without this wrapper, or under OverlappedDataParallel, which leaves the "
+            "graph as it is"
         )

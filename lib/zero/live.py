@@ -1,10 +1,11 @@
-"""Bytes that live tensors hold on this rank, counted from their storages: what the formulas are measured against.
+"""Bytes that live tensors hold on this rank, counted from their storages: what the formulas are
+measured against.
 
     w (views of)--+
     w[0], w.T   --+--> one storage, counted once           .grad of a tensor is counted too
 
-The same on any device. Not the process's memory (RSS), which also holds Python, libraries and what was freed and kept.
-On a GPU `torch.cuda.max_memory_allocated` tells the peak as well.
+The same on any device. Not the process's memory (RSS), which also holds Python, libraries and what
+was freed and kept. On a GPU `torch.cuda.max_memory_allocated` tells the peak as well.
 
     start_counting()                          # on a rank, before the model is made
     model = ...
@@ -22,7 +23,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, GuardedParameter)
 
 
 def start_counting():
-    """From here on only what is made from here on is counted. It also makes counting fast: a tenth of a second less.
+    """From here on only what is made from here on is counted. It also makes counting fast: a tenth
+    of a second less.
 
     Python's collector sets aside all that exists (gc.freeze), for the rest of the process.
     """
@@ -31,7 +33,8 @@ def start_counting():
 
 
 def live_bytes(besides=()):
-    """Bytes of all storages that this process's tensors hold, of those made since `start_counting` if it was called.
+    """Bytes of all storages that this process's tensors hold, of those made since `start_counting`
+    if it was called.
 
     besides: tensors whose storages do not count.
     """
@@ -41,16 +44,22 @@ def live_bytes(besides=()):
 
 
 def live_storages():
-    """{address: bytes} of every storage of a live dense tensor, on any device; empty ones are left out.
+    """{address: bytes} of every storage of a live dense tensor, on any device; empty ones are left
+    out.
 
-    A tensor that wraps others (torch's DTensor) has no memory of its own: those within are found. What only autograd's
-    graph holds, saved activations, Python does not see: `recompute.SavedBytes` does.
+    A tensor that wraps others (torch's DTensor) has no memory of its own: those within are found.
+    What only autograd's graph holds, saved activations, Python does not see: `recompute.SavedBytes`
+    does.
     """
     found = {}
     for thing in gc.get_objects():
         if type(thing) in PLAIN:
             for tensor in (thing, thing.grad if thing.is_leaf else None):
-                if tensor is not None and tensor.layout == torch.strided and tensor.device.type != "meta":
+                if (
+                    tensor is not None
+                    and tensor.layout == torch.strided
+                    and tensor.device.type != "meta"
+                ):
                     storage = tensor.untyped_storage()
                     if storage.nbytes():
                         found[storage.data_ptr()] = storage.nbytes()

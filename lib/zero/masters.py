@@ -1,23 +1,26 @@
 """Mixed precision over shards: each rank keeps fp32 masters of its own shard only.
 
-    16 bits   shard of w --forward, backward, reduce-scatter--> shard of g            shard of w --all-gather--> w
-                                                                   | copy up             ^ copy down
-    fp32      master of the shard --------------------------> gradient --update--> master
+    16 bits  shard of w --backward, reduce-scatter--> shard of g        shard of w --all-gather--> w
+                                                         | copy up         ^ copy down
+    fp32     master of the shard -------------------> gradient --update--> master
 
-2 + 2 + 12 bytes per parameter: 16-bit weight and gradient; master, momentum and variance of 4 each in the optimizer.
-ZeRO-1 divides the 12 by N, ZeRO-2 the gradient's 2 as well, ZeRO-3 all 16. The fp32 gradient lives from grads_to_master
-to zero_grad: 4/N more, and the 16-bit one's 2/N less, at a time when no activations are kept.
+2 + 2 + 12 bytes per parameter: 16-bit weight and gradient; master, momentum and variance of 4 each
+in the optimizer. ZeRO-1 divides the 12 by N, ZeRO-2 the gradient's 2 as well, ZeRO-3 all 16. The
+fp32 gradient lives from grads_to_master to zero_grad: 4/N more, and the 16-bit one's 2/N less, at a
+time when no activations are kept.
 
-Offload: masters and optimizer state in the CPU's memory, and the step on the CPU (Ren et al. 2021, "ZeRO-Offload").
+Offload: masters and optimizer state in the CPU's memory, and the step on the CPU (Ren et al. 2021,
+"ZeRO-Offload").
 
     GPU    shard of w, shard of g     2 + 2 bytes, /N where they are sharded
               ^          | gradient in
               | weight   v
     CPU    master, momentum, variance     12 bytes      update here
 
-Every parameter of the shard crosses the bus twice a step: its gradient to the CPU, its weight back. The GPU keeps 4 of
-16 bytes. The update is cheap, a few operations per parameter whatever the batch, so a slow processor can do it; forward
-and backward are not. ZeRO makes the two fit together: N ranks bring N processors and N buses, each for its own shard.
+Every parameter of the shard crosses the bus twice a step: its gradient to the CPU, its weight back.
+The GPU keeps 4 of 16 bytes. The update is cheap, a few operations per parameter whatever the batch,
+so a slow processor can do it; forward and backward are not. ZeRO makes the two fit together: N
+ranks bring N processors and N buses, each for its own shard.
 """
 
 import torch
@@ -28,30 +31,38 @@ from lib.zero.flat import params_of, with_params
 
 
 class MasterShards(MasterWeights):
-    """Any torch optimizer, on fp32 masters of 16-bit shards. What Zero1 and Zero2 make, or what steps FSDP's shards:
+    """Any torch optimizer, on fp32 masters of 16-bit shards. What Zero1 and Zero2 make, or what
+    steps FSDP's shards:
 
-        zero = Zero2(model.parameters(), lambda groups: MasterShards(groups, lambda masters: AdamW(masters, lr=3e-4)))
-        optimizer = MasterShards(fsdp.groups, lambda masters: AdamW(masters, lr=3e-4))
+        zero = Zero2(model.parameters(), lambda groups: MasterShards(groups, lambda masters:
+        AdamW(masters, lr=3e-4))) optimizer = MasterShards(fsdp.groups, lambda masters:
+        AdamW(masters, lr=3e-4))
 
-    groups: of shards. make_optimizer: called with the groups, masters in place of shards. A shard of 32 or 64 bits is
-    its own master. Micro-batches are summed in 16 bits, unless you call grads_to_master() after each
-    `average_gradients`; then clip `masters` instead of shards.
+    groups: of shards. make_optimizer: called with the groups, masters in place of shards. A shard
+    of 32 or 64 bits is its own master. Micro-batches are summed in 16 bits, unless you call
+    grads_to_master() after each `average_gradients`; then clip `masters` instead of shards.
     """
 
     def __init__(self, groups, make_optimizer, masters_of=make_masters):
-        super().__init__(params_of(groups), lambda masters: make_optimizer(with_params(groups, masters)), masters_of)
+        super().__init__(
+            params_of(groups),
+            lambda masters: make_optimizer(with_params(groups, masters)),
+            masters_of,
+        )
 
     def step(self):
-        """Copy up what was not, update the masters, and round them into the shards. Sends nothing."""
+        """Copy up what was not, update the masters, and round them into the shards.
+        Sends nothing."""
         self.grads_to_master()
         super().step()
 
 
 class OffloadedOptimizer(MasterShards):
-    """MasterShards with masters in the CPU's memory, for shards on any device and of any floating dtype. Used alike.
+    """MasterShards with masters in the CPU's memory, for shards on any device and of any floating
+    dtype. Used alike.
 
-    A master is a copy, in fp32 or wider. Where ranks share one machine, its memory holds all their masters: N shards
-    of 12/N bytes.
+    A master is a copy, in fp32 or wider. Where ranks share one machine, its memory holds all their
+    masters: N shards of 12/N bytes.
     """
 
     def __init__(self, groups, make_optimizer):

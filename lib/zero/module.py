@@ -1,11 +1,12 @@
 """FSDP as an nn.Module, with mixed precision: what a script of one's own expects of a wrapper.
 
-    fp32        shard of w --round--> 16 bits --all-gather--> w in full, 16 bits       forward and backward
-                                                                       |
-    fp32        shard of g <--widen-- reduce_dtype <--reduce-scatter-- g in full
+    fp32    shard of w --round--> 16 bits --all-gather--> w in full, 16 bits    forward and backward
+                                                                   |
+    fp32    shard of g <--widen-- reduce_dtype <--reduce-scatter-- g in full
 
-The shards are in the dtype that the model was made in, so they serve as master weights, and the optimizer needs no
-others. On the wire and in the units are 16 bits. That is what `MixedPrecisionPolicy` means to torch's fully_shard, too.
+The shards are in the dtype that the model was made in, so they serve as master weights, and the
+optimizer needs no others. On the wire and in the units are 16 bits. That is what
+`MixedPrecisionPolicy` means to torch's fully_shard, too.
 
     fsdp.py          which unit is full when: the teaching core
     prefetch.py      beside compute
@@ -31,21 +32,24 @@ from lib.zero.unit import Unit
 class FSDPModule(nn.Module):
     """`module`, each rank of `group` with its shard; called, it calls `module`.
 
-        fsdp = FSDPModule(model, units=model.layers, policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-        optimizer = torch.optim.AdamW(fsdp.parameters(), lr=3e-4)
+        fsdp = FSDPModule(model, units=model.layers,
+        policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)) optimizer =
+        torch.optim.AdamW(fsdp.parameters(), lr=3e-4)
         loss_fn(fsdp(x), y).backward()
-        fsdp.average_gradients()                # after every backward
-        fsdp.clip_grad_norm_(1.0)               # the norm of all shards; torch's function sees this rank's alone
+        fsdp.average_gradients()   # after every backward
+        fsdp.clip_grad_norm_(1.0)  # the norm of all shards; torch's function sees this rank's alone
         optimizer.step()
         optimizer.zero_grad()
 
     units: submodules in the order of the forward pass, none inside another.
-    policy: an object with param_dtype, reduce_dtype, output_dtype and cast_forward_inputs, each as in torch's
-        MixedPrecisionPolicy: of the parameters in forward and backward, of the sum of gradients (None: param_dtype), of
-        what the model returns (None: as it is), and whether floating inputs of the model and of its units are cast to
-        param_dtype first. None: everything in the dtype of the parameters.
-    parameters() are this rank's shards. state_dict() and load_state_dict() are of the full model, on every rank alike,
-    so all ranks have to call them. Move the model to its device before it is wrapped.
+    policy: an object with param_dtype, reduce_dtype, output_dtype and cast_forward_inputs, each as
+        in torch's MixedPrecisionPolicy: of the parameters in forward and backward, of the sum of
+        gradients (None: param_dtype), of what the model returns (None: as it is), and whether
+        floating inputs of the model and of its units are cast to param_dtype first. None:
+        everything in the dtype of the parameters.
+    parameters() are this rank's shards. state_dict() and load_state_dict() are of the full model,
+    on every rank alike, so all ranks have to call them. Move the model to its device before it is
+    wrapped.
     """
 
     def __init__(self, module, units, group=None, policy=None):
@@ -62,39 +66,50 @@ class FSDPModule(nn.Module):
         self.fsdp.average_gradients()
 
     def unsharded(self):
-        """A context in which `module` has full parameters in the shards' dtype; changes stay. See FSDP.unsharded."""
+        """A context in which `module` has full parameters in the shards' dtype; changes stay. See
+        FSDP.unsharded."""
         return self.fsdp.unsharded()
 
     def clip_grad_norm_(self, max_norm):
-        """Clip the gradient of the full model to this norm; returns the norm before. Sends: one number per rank."""
+        """Clip the gradient of the full model to this norm; returns the norm before. Sends: one
+        number per rank."""
         return clip.clip_gradients(self.fsdp.shards, max_norm, [self.fsdp.group])
 
     def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
-        """(name, shard) of each flat buffer that this rank has a shard of, the trained ones first."""
+        """(name, shard) of each flat buffer that this rank has a shard of, the
+        trained ones first."""
         for i, flat in enumerate(self.fsdp.flats):
             yield f"{prefix}{'.' if prefix else ''}flat_{i}", flat.shard
 
     def state_dict(self, *args, **named):
         """A copy of the full model's, in the shards' dtype. Sends: an all-gather per flat."""
         with self.unsharded() as module:
-            return tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, dict(module.state_dict(*args, **named)))
+            return tree_map(
+                lambda x: x.clone() if torch.is_tensor(x) else x,
+                dict(module.state_dict(*args, **named)),
+            )
 
     def load_state_dict(self, state, strict=True, assign=False):
-        """Load the full model's, the same on every rank: each keeps its shard. Sends: an all-gather per flat."""
+        """Load the full model's, the same on every rank: each keeps its shard. Sends: an
+        all-gather per flat."""
         if assign:
-            raise ValueError("assign=True would replace parameters that are views of flat buffers: use assign=False")
+            raise ValueError(
+                "assign=True would replace parameters that are views of flat buffers: use "
+                "assign=False"
+            )
         with self.unsharded() as module:
             return module.load_state_dict(state, strict=strict)
 
     def _apply(self, fn, recurse=True):
         raise RuntimeError(
-            "a sharded model cannot be moved or cast: call .to(), .cuda() or .bfloat16() on the model before it is "
-            "wrapped, and give a policy for mixed precision"
+            "a sharded model cannot be moved or cast: call .to(), .cuda() or .bfloat16() on the "
+            "model before it is wrapped, and give a policy for mixed precision"
         )
 
 
 class _MixedFlat(Flat):
-    """A Flat with full parameters in two dtypes, of which one is in use: its shard's, and the policy's param_dtype."""
+    """A Flat with full parameters in two dtypes, of which one is in use: its shard's, and the
+    policy's param_dtype."""
 
     def __init__(self, parameters, group, policy):
         super().__init__(parameters, group)
@@ -163,4 +178,6 @@ def _cast(values, dtype):
     """A nest of values, with its floating tensors in `dtype`; as it is for None."""
     if dtype is None:
         return values
-    return tree_map(lambda x: x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x, values)
+    return tree_map(
+        lambda x: x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x, values
+    )

@@ -1,25 +1,28 @@
-"""Muon over ranks: each matrix has an owner, which alone keeps its momentum and orthogonalises it (Jordan et al. 2024).
+"""Muon over ranks: each matrix has an owner, which alone keeps its momentum and orthogonalises it
+(Jordan et al. 2024).
 
-    rank 0   its gradient of W --+               M <- mu M + (1 - mu) G           momentum: the owner's alone
-    rank 1   its gradient of W --+- reduce --->  O <- NS((1 - mu) G + mu M)       Newton-Schulz: needs W's whole matrix
-    rank 2   its gradient of W --+    G, owner   W <- (1 - lr wd) W - lr s O  --- broadcast ---> W on all ranks
+    rank 0  gradient of W --+               M <- mu M + (1 - mu) G       momentum: the owner's alone
+    rank 1  gradient of W --+- reduce --->  O <- NS((1 - mu) G + mu M)   Newton-Schulz, on all of W
+    rank 2  gradient of W --+    G, owner   W <- (1 - lr wd) W - lr s O  --- broadcast --> all ranks
 
-    all matrices    [ reduce, reduce, ...  ][ each owner its own, at once ][ broadcast, broadcast, ... ]
+    all matrices  [ reduce, reduce, ... ][ owners, all at once ][ broadcast, broadcast, ... ]
 
-A step of Muon changes every direction of a matrix by about as much: of M = U S V^T it takes U V^T, and S is forgotten.
-Newton-Schulz comes near to it by products of matrices alone, a quintic in each singular value:
+A step of Muon changes every direction of a matrix by about as much: of M = U S V^T it takes U V^T,
+and S is forgotten. Newton-Schulz comes near to it by products of matrices alone, a quintic in each
+singular value:
 
     X <- a X + b (X X^T) X + c (X X^T)^2 X          sigma <- a sigma + b sigma^3 + c sigma^5
 
-A shard of ZeRO knows nothing of matrices, so matrices are not cut here: every one goes to one rank. Embedding, head,
-norms and biases are no such matrices: they go with AdamW, by ZeRO-1. Gradients may be summed or averaged, as the first
-thing that Newton-Schulz does is to divide by the norm.
+A shard of ZeRO knows nothing of matrices, so matrices are not cut here: every one goes to one rank.
+Embedding, head, norms and biases are no such matrices: they go with AdamW, by ZeRO-1. Gradients may
+be summed or averaged, as the first thing that Newton-Schulz does is to divide by the norm.
 
-N ranks, matrices of psi numbers in all: all ranks together send 2 (N-1) psi a step, what ZeRO-1 sends. Momentum is one
-number for each parameter that a rank owns, about psi/N; AdamW has two.
+N ranks, matrices of psi numbers in all: all ranks together send 2 (N-1) psi a step, what ZeRO-1
+sends. Momentum is one number for each parameter that a rank owns, about psi/N; AdamW has two.
 
-Sources: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks", with its coefficients, which
-torch.optim.Muon has too; owners by Graham 1969, "Bounds on multiprocessing timing anomalies".
+Sources: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks", with its
+coefficients, which torch.optim.Muon has too; owners by Graham 1969, "Bounds on multiprocessing
+timing anomalies".
 """
 
 import torch
@@ -33,9 +36,11 @@ SMALLEST = 1e-7  # a norm below it counts as this: a gradient of zeros stays zer
 
 
 def newton_schulz(G, steps=STEPS):
-    """The orthogonal matrix near G (m, n), roughly: of G = U S V^T it is U S' V^T, S' about 0.7 to 1.2, mostly.
+    """The orthogonal matrix near G (m, n), roughly: of G = U S V^T it is U S' V^T, S' about 0.7 to
+    1.2, mostly.
 
-    Computed in G's dtype. Directions in which G has next to nothing stay small: `steps` times by 3.4 at most.
+    Computed in G's dtype. Directions in which G has next to nothing stay small: `steps` times by
+    3.4 at most.
     """
     a, b, c = COEFFICIENTS
     X = G.T if G.shape[0] > G.shape[1] else G  # (m, n) with m <= n: X X^T is the smaller square
@@ -48,17 +53,20 @@ def newton_schulz(G, steps=STEPS):
 
 
 def cost(shape):
-    """Multiplications of `newton_schulz` for a matrix of this shape: three products in each iteration."""
+    """Multiplications of `newton_schulz` for a matrix of this shape: three products
+    in each iteration."""
     m, n = sorted(shape)
     return STEPS * (2 * m * m * n + m**3)
 
 
 # exercise: lab4.owners
 def owners(costs, N):
-    """[the rank that owns matrix 0, 1, ...], so that the busiest of N ranks has about the least possible.
+    """[the rank that owns matrix 0, 1, ...], so that the busiest of N ranks has about the least
+    possible.
 
-    The largest first, each to the rank that has least so far. A pure function: the same on all ranks.
-    At most (4 - 1/N)/3 times the best possible (Graham 1969); within 5 % of it for the sizes of a GPT, which are few.
+    The largest first, each to the rank that has least so far. A pure function: the same on all
+    ranks. At most (4 - 1/N)/3 times the best possible (Graham 1969); within 5 % of it for the sizes
+    of a GPT, which are few.
     """
     load, owner = [0] * N, [0] * len(costs)
     for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
@@ -69,7 +77,8 @@ def owners(costs, N):
 
 @torch.no_grad()
 def update(parameter, gradient, kept, lr, momentum, weight_decay=0.0, dtype=None):
-    """One step of one matrix (m, n), in place: `parameter`, and its momentum, `kept`. gradient: the sum or the mean.
+    """One step of one matrix (m, n), in place: `parameter`, and its momentum, `kept`. gradient: the
+    sum or the mean.
 
     dtype: in which Newton-Schulz computes, such as bfloat16; None: the gradient's.
     lr: times sqrt(max(1, m/n)), so that what a layer gives changes alike for all shapes.
@@ -90,9 +99,10 @@ class Muon:
         loss.backward()
         muon.step()
 
-    matrices: equal on all ranks, in one order. owner: the rank of the group that owns each; None: by `owners`.
-    reduce(tensor, dst, group) leaves the sum on rank dst, broadcast(tensor, src, group) copies; both in place.
-    momenta: {matrix: its momentum}, of this rank's own, once they have been updated.
+    matrices: equal on all ranks, in one order. owner: the rank of the group that owns each; None:
+    by `owners`. reduce(tensor, dst, group) leaves the sum on rank dst, broadcast(tensor, src,
+    group) copies; both in place. momenta: {matrix: its momentum}, of this rank's own, once they
+    have been updated.
     Raises ValueError for what is no matrix, or an owner that is no rank.
     """
 
@@ -103,11 +113,17 @@ class Muon:
         N, self.matrices = dist.get_world_size(group), list(matrices)
         odd = next((tuple(p.shape) for p in self.matrices if p.dim() != 2), None)
         if odd is not None:
-            raise ValueError(f"a {odd} parameter is no matrix: give Muon those with two dimensions, AdamW the others")
-        self.owner = owners([cost(p.shape) for p in self.matrices], N) if owner is None else list(owner)
+            raise ValueError(
+                f"a {odd} parameter is no matrix: give Muon those with two dimensions, AdamW the "
+                f"others"
+            )
+        self.owner = (
+            owners([cost(p.shape) for p in self.matrices], N) if owner is None else list(owner)
+        )
         if len(self.owner) != len(self.matrices) or not set(self.owner) <= set(range(N)):
             raise ValueError(
-                f"owner is {self.owner} for {len(self.matrices)} matrices: give one rank, 0 to {N - 1}, for each"
+                f"owner is {self.owner} for {len(self.matrices)} matrices: give one rank, 0 to "
+                f"{N - 1}, for each"
             )
         self.lr, self.momentum, self.weight_decay, self.dtype = lr, momentum, weight_decay, dtype
         self.group, self.reduce, self.broadcast, self.momenta = group, reduce, broadcast, {}
@@ -119,11 +135,12 @@ class Muon:
 
     @torch.no_grad()
     def step(self):
-        """After backward: update every matrix on its owner, then give it to all ranks. Every `.grad` becomes None.
+        """After backward: update every matrix on its owner, then give it to all ranks. Every
+        `.grad` becomes None.
 
         A matrix that this rank did not use (.grad is None) has a gradient of zeros.
-        Sends: a reduce and a broadcast of each matrix, 2 (N-1) mn elements; all reduces first, so that owners work at
-        the same time.
+        Sends: a reduce and a broadcast of each matrix, 2 (N-1) mn elements; all reduces first, so
+        that owners work at the same time.
         """
         rank, mine = dist.get_rank(self.group), []
         for matrix, owner in zip(self.matrices, self.owner, strict=True):

@@ -1,11 +1,13 @@
-"""The sharded state of ZeRO in a checkpoint: what each rank steps on, cut anew where the number of ranks changes.
+"""The sharded state of ZeRO in a checkpoint: what each rank steps on, cut anew where the number of
+ranks changes.
 
-    rank r saves    per flat     weight (m,)    exp_avg (m,)    exp_avg_sq (m,)        its own shard of each
-    all ranks       per flat     step 7                                                alike, so once
-                    once         learning rates and the like; the shapes in each flat, to know the model again
+    rank r saves  per flat  weight (m,), exp_avg (m,), exp_avg_sq (m,)  its own shard of each
+    all ranks     per flat  step 7                                      alike, so once
+                  once      learning rates and the like; each flat's shapes, to know the model again
 
-A weight is saved as its fp32 master where there is one; the 16-bit weight follows from it. Momentum and variance are
-lines like the weights: an optimizer that works element by element can go on from any cut.
+A weight is saved as its fp32 master where there is one; the 16-bit weight follows from it. Momentum
+and variance are lines like the weights: an optimizer that works element by element can go on from
+any cut.
 """
 
 import math
@@ -16,11 +18,12 @@ from lib.checkpoint import load_sharded, save, save_sharded
 
 
 def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=None, save=save):
-    """Write weights and optimizer state of `flats` as the checkpoint of `step`; each rank writes its shards.
+    """Write weights and optimizer state of `flats` as the checkpoint of `step`; each rank writes
+    its shards.
 
     flats, optimizer: zero.flats, zero.optimizer or fsdp.flats, and the optimizer of fsdp.groups.
-    shared, own: more to save, as in `checkpoint.save`: buffers, and ZeRO-1's frozen parameters, are in no flat.
-    save: `checkpoint.save`, or a BackgroundSave's, which writes while training goes on.
+    shared, own: more to save, as in `checkpoint.save`: buffers, and ZeRO-1's frozen parameters, are
+    in no flat. save: `checkpoint.save`, or a BackgroundSave's, which writes while training goes on.
     Sends, raises: as `checkpoint.save_sharded`.
     """
     pieces, sizes, alike = {}, {}, {}
@@ -39,20 +42,26 @@ def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=Non
 def load_shards(folder, flats, optimizer, step=None, group=None):
     """Fill the shards and the optimizer's state from a checkpoint, saved on any number of ranks.
 
-    After it, Zero1 and Zero2 need `gather_parameters()`. Returns (shared, own, facts) as `checkpoint.load` does.
-    Sends, raises: as `checkpoint.load_sharded`. Raises ValueError for a checkpoint of other flats.
+    After it, Zero1 and Zero2 need `gather_parameters()`. Returns (shared, own, facts) as
+    `checkpoint.load` does. Sends, raises: as `checkpoint.load_sharded`. Raises ValueError for a
+    checkpoint of other flats.
     """
     pieces, saved, own, facts = load_sharded(folder, step, group)
     if saved["layout"] != layout(flats):
         raise ValueError(
-            f"{facts.path} holds flats of {[sum(map(math.prod, f)) for f in saved['layout']]} numbers, and here are "
-            f"{[flat.n for flat in flats]}: build model, units or buckets, and groups as in the run that saved it"
+            f"{facts.path} holds flats of {[sum(map(math.prod, f)) for f in saved['layout']]} "
+            f"numbers, and here are {[flat.n for flat in flats]}: build model, units or buckets, "
+            f"and groups as in the run that saved it"
         )
     found, states = {**pieces, **saved["alike"]}, {}
     for i, (name, flat, master, _) in enumerate(entries(flats, optimizer)):
         master.copy_(found.pop(f"{name} weight"))
         flat.shard.copy_(master)
-        state = {key.removeprefix(f"{name} "): x for key, x in found.items() if key.startswith(f"{name} ")}
+        state = {
+            key.removeprefix(f"{name} "): x
+            for key, x in found.items()
+            if key.startswith(f"{name} ")
+        }
         states |= {i: state} if state else {}
     innermost = torch_optimizer(optimizer)
     here = innermost.state_dict()["param_groups"]
@@ -62,8 +71,10 @@ def load_shards(folder, flats, optimizer, step=None, group=None):
 
 
 def entries(flats, optimizer):
-    """(name, flat, what the optimizer steps on, its state) of each flat; a frozen flat's shard stands for itself."""
-    steps_on = [master for g in optimizer.param_groups for master in g["params"]]  # in the order of the flats
+    """(name, flat, what the optimizer steps on, its state) of each flat; a frozen flat's shard
+    stands for itself."""
+    # in the order of the flats
+    steps_on = [master for g in optimizer.param_groups for master in g["params"]]
     state = torch_optimizer(optimizer).state
     for i, flat in enumerate(flats):
         master = steps_on[i] if flat.trained else flat.shard

@@ -5,20 +5,22 @@
                     v                            | reshard: free
     unsharded   shard (padded/N,)        whole (padded,)           parameters: views of whole
 
-`whole` keeps its identity while its memory comes and goes: autograd's graph may hold views of it from forward, and in
-backward they find the same numbers there again. To be safe, a sharded parameter is an empty tensor: whoever touches
-it meets an error of shapes, not memory that is gone.
+`whole` keeps its identity while its memory comes and goes: autograd's graph may hold views of it
+from forward, and in backward they find the same numbers there again. To be safe, a sharded
+parameter is an empty tensor: whoever touches it meets an error of shapes, not memory that is gone.
 
 Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 2023, section 3.2).
 
-When backward begins and ends with a unit: hooks between the modules of a model, where their tensors go by.
+When backward begins and ends with a unit: hooks between the modules of a model, where their tensors
+go by.
 
-    forward     x --[ after ]--> module --[ before ]--> y         nothing happens: the tensors go through
+    forward     x --[ after ]--> module --[ before ]--> y     nothing happens: the tensors go
+                                                              through
     backward  g_x <-[ after ]--  module <-[ before ]--- g_y
                         2. module is done   1. module begins
 
-autograd runs what was made last first, and adds to the parameters' `.grad` as soon as it can: so when the gradients of
-all of a module's inputs are there, those of its parameters are too.
+autograd runs what was made last first, and adds to the parameters' `.grad` as soon as it can: so
+when the gradients of all of a module's inputs are there, those of its parameters are too.
 """
 
 import torch
@@ -32,9 +34,12 @@ from lib.zero.zero1 import gather_parameters, reduce_gradients
 
 # exercise: lab4.Unit
 class Unit:
-    """The flats of one unit, sharded. flats: one per dtype and parameter group; the frozen ones apart."""
+    """The flats of one unit, sharded. flats: one per dtype and parameter group; the
+    frozen ones apart."""
 
-    def __init__(self, flats, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+    def __init__(
+        self, flats, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+    ):
         self.flats, self.all_gather, self.reduce_scatter = flats, all_gather, reduce_scatter
         for flat in flats:  # out of `whole`, whose memory goes
             flat.shard = flat.shard.detach().clone().requires_grad_(flat.trained)
@@ -77,13 +82,15 @@ class Unit:
         self.is_unsharded = False
 
     def reduce_gradients(self):
-        """Add the ranks' mean gradient to the shards', and drop the whole one. Sends: a reduce-scatter per flat."""
+        """Add the ranks' mean gradient to the shards', and drop the whole one. Sends: a
+        reduce-scatter per flat."""
         for flat in self.trained:
             reduce_gradients(flat, self.reduce_scatter)
 
 
 class BackwardHook(torch.autograd.Function):
-    """The identity on any number of tensors; in backward, calls `then()` once, when all their gradients are there."""
+    """The identity on any number of tensors; in backward, calls `then()` once, when all their
+    gradients are there."""
 
     @staticmethod
     def forward(ctx, then, *tensors):
@@ -98,13 +105,17 @@ class BackwardHook(torch.autograd.Function):
 
 
 def on_backward(then, values):
-    """`values`, any nest of tuples, lists and dicts, such that backward through its tensors calls `then()`.
+    """`values`, any nest of tuples, lists and dicts, such that backward through its tensors calls
+    `then()`.
 
-    Never called where no tensor in it needs a gradient: tokens do not, nor does anything under torch.no_grad().
+    Never called where no tensor in it needs a gradient: tokens do not, nor does anything under
+    torch.no_grad().
     """
     leaves, nest = tree_flatten(values)
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.requires_grad]
     if places and torch.is_grad_enabled():
-        for i, passed in zip(places, BackwardHook.apply(then, *(leaves[i] for i in places)), strict=True):
+        for i, passed in zip(
+            places, BackwardHook.apply(then, *(leaves[i] for i in places)), strict=True
+        ):
             leaves[i] = passed
     return tree_unflatten(leaves, nest)

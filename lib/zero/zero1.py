@@ -1,12 +1,15 @@
-"""ZeRO-1: every rank updates its shard of the parameters, and keeps optimizer state for that shard only.
+"""ZeRO-1: every rank updates its shard of the parameters, and keeps optimizer state for that shard
+only.
 
-    rank r   gradients (whole) --reduce-scatter--> mean of shard r --update--> shard r of w --all-gather--> w (whole)
+    rank r  gradients (whole) --reduce-scatter--> mean of shard r --update--> shard r of w
+            --all-gather--> w (whole)
                                                         ^
                                             Adam's m and v, fp32 masters: of shard r only
 
-Data parallelism lets N ranks compute the same update N times, each with a whole optimizer state. An all-reduce is a
-reduce-scatter and an all-gather; do the update between the two, where each rank has its shard of the mean gradient, and
-the same bytes travel. N ranks, psi padded parameters: 2 (N-1)/N psi elements per rank and step, as for an all-reduce.
+Data parallelism lets N ranks compute the same update N times, each with a whole optimizer state. An
+all-reduce is a reduce-scatter and an all-gather; do the update between the two, where each rank has
+its shard of the mean gradient, and the same bytes travel. N ranks, psi padded parameters: 2 (N-1)/N
+psi elements per rank and step, as for an all-reduce.
 
 Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 """
@@ -20,7 +23,8 @@ from lib.zero.guards import check_still_frozen
 
 
 def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
-    """Add the ranks' mean gradient of this rank's shard to `flat.shard.grad`, and drop the parameters' gradients.
+    """Add the ranks' mean gradient of this rank's shard to `flat.shard.grad`, and drop the
+    parameters' gradients.
 
     Sends: one reduce-scatter of (padded,), (N-1)/N of it per rank.
     """
@@ -29,7 +33,8 @@ def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
 
 
 def gather_parameters(flat, all_gather=collectives.all_gather):
-    """Every rank's shard to every rank: `flat.whole`, and so the parameters. Sends: one all-gather of (padded/N,)."""
+    """Every rank's shard to every rank: `flat.whole`, and so the parameters. Sends: one all-gather
+    of (padded/N,)."""
     all_gather(flat.to_gather(), flat.group, out=flat.whole)
 
 
@@ -44,14 +49,15 @@ class Zero1(torch.optim.Optimizer):
         zero.step()
         zero.zero_grad()
 
-    parameters: as torch's optimizers take them, groups too. Make it once the model is on its device: its parameters
-    become views of flats, with rank 0's values. Frozen parameters and buffers are left as they are.
-    make_optimizer: called with the groups, shards in place of parameters. For 16-bit parameters let it return
-    `MasterShards(groups, ...)`, for state in the CPU's memory `OffloadedOptimizer(groups, ...)`.
-    reduce_scatter(line, group) -> (n/N,) and all_gather(shard, group, out=whole): as in `lib.collectives`.
+    parameters: as torch's optimizers take them, groups too. Make it once the model is on its
+    device: its parameters become views of flats, with rank 0's values. Frozen parameters and
+    buffers are left as they are. make_optimizer: called with the groups, shards in place of
+    parameters. For 16-bit parameters let it return `MasterShards(groups, ...)`, for state in the
+    CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(line, group) -> (n/N,) and
+    all_gather(shard, group, out=whole): as in `lib.collectives`.
 
-    torch's learning-rate schedulers take it as any optimizer. `state_dict` is this rank's, of its shards; `save_shards`
-    writes a checkpoint for any number of ranks.
+    torch's learning-rate schedulers take it as any optimizer. `state_dict` is this rank's, of its
+    shards; `save_shards` writes a checkpoint for any number of ranks.
     """
 
     def __init__(
@@ -62,21 +68,29 @@ class Zero1(torch.optim.Optimizer):
         parameters = as_groups(parameters)
         self.frozen = [p for p in params_of(parameters) if not p.requires_grad]
         groups = parameter_groups(parameters)
-        flats = [[Flat(bucket, group) for bucket in plan_tapered_buckets(g["params"], capacity)] for g in groups]
+        flats = [
+            [Flat(bucket, group) for bucket in plan_tapered_buckets(g["params"], capacity)]
+            for g in groups
+        ]
         self.flats = [flat for of_group in flats for flat in of_group]
         self.optimizer = make_optimizer(
-            [{**g, "params": [flat.shard for flat in fs]} for g, fs in zip(groups, flats, strict=True)]
+            [
+                {**g, "params": [flat.shard for flat in fs]}
+                for g, fs in zip(groups, flats, strict=True)
+            ]
         )
         self.in_order = in_order_of_backward(flats)
 
     @property
     def shards(self):
-        """This rank's shards, one per flat, with the mean gradient in `.grad` after `average_gradients`."""
+        """This rank's shards, one per flat, with the mean gradient in `.grad` after
+        `average_gradients`."""
         return [flat.shard for flat in self.flats]
 
     @property
     def param_groups(self):
-        """The optimizer's, of shards or of their masters. LossScaler reads gradients there, schedulers set rates."""
+        """The optimizer's, of shards or of their masters. LossScaler reads gradients there,
+        schedulers set rates."""
         return self.optimizer.param_groups
 
     @property
@@ -85,16 +99,19 @@ class Zero1(torch.optim.Optimizer):
         return getattr(self.optimizer, "optimizer", self.optimizer).state
 
     def state_dict(self):
-        """The state_dict of what `make_optimizer` returned: for this rank's shards, and with masters if it has them."""
+        """The state_dict of what `make_optimizer` returned: for this rank's shards, and with
+        masters if it has them."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state):
-        """Load what the same rank of as many ranks saved. Sends: an all-gather per flat, for masters make shards."""
+        """Load what the same rank of as many ranks saved. Sends: an all-gather per flat, for
+        masters make shards."""
         self.optimizer.load_state_dict(state)
         self.gather_parameters()
 
     def average_gradients(self):
-        """After backward: the ranks' mean gradient, each rank its shard. Sends: a reduce-scatter per flat."""
+        """After backward: the ranks' mean gradient, each rank its shard. Sends: a
+        reduce-scatter per flat."""
         check_still_frozen(self.frozen)
         for flat in self.in_order:
             reduce_gradients(flat, self.reduce_scatter)
@@ -108,28 +125,34 @@ class Zero1(torch.optim.Optimizer):
             for parameter in flat.parameters:
                 if parameter.grad is not None:
                     raise RuntimeError(
-                        f"a {tuple(parameter.shape)} parameter has a gradient that was not averaged: call "
-                        "average_gradients() between backward and step()"
+                        f"a {tuple(parameter.shape)} parameter has a gradient that was not "
+                        f"averaged: call average_gradients() between backward and step()"
                     )
         self.optimizer.step()
         self.gather_parameters()
 
     def gather_parameters(self):
-        """The parameters from all ranks' shards; part of `step`, and what a loaded checkpoint needs."""
+        """The parameters from all ranks' shards; part of `step`, and what a loaded
+        checkpoint needs."""
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
 
     def zero_grad(self, set_to_none=True):
         """Forget the gradients of parameters, shards and masters."""
         self.optimizer.zero_grad()
-        for tensor in [*params_of([{"params": flat.parameters} for flat in self.flats]), *self.shards]:
+        for tensor in [
+            *params_of([{"params": flat.parameters} for flat in self.flats]),
+            *self.shards,
+        ]:
             tensor.grad = None
 
 
 def in_order_of_backward(flats):
-    """The flats of all groups, [[flat, ...], ...], in one line, about in the order in which they become ready.
+    """The flats of all groups, [[flat, ...], ...], in one line, about in the order in which they
+    become ready.
 
-    Within a group they are in order already. Between groups: by the share of its group that backward has been through.
+    Within a group they are in order already. Between groups: by the share of its group that
+    backward has been through.
     """
     due = []
     for of_group in flats:

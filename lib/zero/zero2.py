@@ -5,12 +5,13 @@
     communication                          [= flat 0 =][= flat 1 =][= flat 2 =]
     gradients kept  shard only             +1..3 flats, never the whole model's           shard only
 
-ZeRO-1 keeps psi gradients until backward ends. Here the hook of a flat's last gradient starts its reduce-scatter; the
-parameters' gradients go at once, the line when it has been sent. At most UNDER_WAY lines are on their way: before the
-next leaves, backward waits for the oldest, or a slow link would let them pile up to psi again.
+ZeRO-1 keeps psi gradients until backward ends. Here the hook of a flat's last gradient starts its
+reduce-scatter; the parameters' gradients go at once, the line when it has been sent. At most
+UNDER_WAY lines are on their way: before the next leaves, backward waits for the oldest, or a slow
+link would let them pile up to psi again.
 
-With k micro-batches there is no whole gradient to accumulate in, so each is sent: (k+1) (N-1)/N psi elements per rank
-and step, where ZeRO-1 sends 2 (N-1)/N psi.
+With k micro-batches there is no whole gradient to accumulate in, so each is sent: (k+1) (N-1)/N psi
+elements per rank and step, where ZeRO-1 sends 2 (N-1)/N psi.
 
 Source: ZeRO (Rajbhandari et al. 2020, section 5.2).
 """
@@ -27,16 +28,18 @@ UNDER_WAY = 2  # lines of gradients that wait for the wire or are on it
 
 # exercise: lab4.Zero2
 class Zero2(Zero1):
-    """Zero1, with gradients reduce-scattered while backward runs. Used alike, but for micro-batches:
+    """Zero1, with gradients reduce-scattered while backward runs. Used alike, but for
+    micro-batches:
 
         for microbatch in microbatches:
             (model.loss(*microbatch) / k).backward()
             zero.average_gradients()                     # after every backward: shards accumulate
         zero.step()
 
-    reduce_scatter runs on the communication thread: from backward to `average_gradients` the group is in use there.
-    All ranks start the same flats in the same order; one that a rank did not use leaves with `average_gradients`.
-    Raises RuntimeError from a second backward before `average_gradients`.
+    reduce_scatter runs on the communication thread: from backward to `average_gradients` the group
+    is in use there. All ranks start the same flats in the same order; one that a rank did not use
+    leaves with `average_gradients`. Raises RuntimeError from a second backward before
+    `average_gradients`.
     """
 
     def __init__(self, *args, **kwargs):
@@ -46,7 +49,8 @@ class Zero2(Zero1):
         when_gradient_is_ready(self.place, self._gradient_is_ready)
 
     def _begin_backward(self):
-        self.missing = [set(flat.parameters) for flat in self.in_order]  # per flat: the gradients that are not ready
+        # per flat: the gradients that are not ready
+        self.missing = [set(flat.parameters) for flat in self.in_order]
         self.left = 0  # how many flats have left: 0, 1, ... of in_order
         self.under_way = deque()  # (flat, work)
 
@@ -54,10 +58,13 @@ class Zero2(Zero1):
         missing = self.missing[self.place[parameter]]
         if parameter not in missing:
             raise gradient_came_twice(
-                parameter, "ZeRO-2 sends every micro-batch: call average_gradients() after each", "Zero1"
+                parameter,
+                "ZeRO-2 sends every micro-batch: call average_gradients() after each",
+                "Zero1",
             )
         missing.remove(parameter)
-        # All ranks must send in one order, so a flat that is complete too early waits for those before it.
+        # All ranks must send in one order, so a flat that is complete too early waits for those
+        # before it.
         while self.left < len(self.in_order) and not self.missing[self.left]:
             self._send_next()
 
@@ -67,7 +74,9 @@ class Zero2(Zero1):
         if len(self.under_way) == UNDER_WAY:
             self._keep_oldest()
         flat = self.in_order[self.left]
-        self.under_way.append((flat, collectives.start(self.reduce_scatter, flat.take_gradients(), flat.group)))
+        self.under_way.append(
+            (flat, collectives.start(self.reduce_scatter, flat.take_gradients(), flat.group))
+        )
         self.left += 1
 
     def _keep_oldest(self):
@@ -75,7 +84,8 @@ class Zero2(Zero1):
         flat.add_gradient(work.wait())
 
     def average_gradients(self):
-        """Send what has not left, and wait until the mean is in every shard's `.grad`. Call it after each backward."""
+        """Send what has not left, and wait until the mean is in every shard's `.grad`. Call it
+        after each backward."""
         while self.left < len(self.in_order):
             self._send_next()
         while self.under_way:

@@ -1,4 +1,5 @@
-"""What the tests of automatic parallelism share: small modules, and clusters on which different plans are cheapest."""
+"""What the tests of automatic parallelism share: small modules, and clusters on which different
+plans are cheapest."""
 
 import torch
 from torch import nn
@@ -7,7 +8,9 @@ from lib.automatic import Cluster
 from lib.model import MLP, Block, Shape
 
 SHAPE = Shape(vocab_size=12, seq_len=8, n_layers=1, hidden=8, n_heads=4)
-GROUPED = Shape(vocab_size=12, seq_len=8, n_layers=1, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12)
+GROUPED = Shape(
+    vocab_size=12, seq_len=8, n_layers=1, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12
+)
 B, T = 4, 8
 
 
@@ -25,7 +28,12 @@ class Residual(nn.Module):
 
     def __init__(self, D, F):
         super().__init__()
-        self.norm, self.up, self.gelu, self.down = nn.LayerNorm(D), nn.Linear(D, F), nn.GELU(), nn.Linear(F, D, False)
+        self.norm, self.up, self.gelu, self.down = (
+            nn.LayerNorm(D),
+            nn.Linear(D, F),
+            nn.GELU(),
+            nn.Linear(F, D, False),
+        )
 
     def forward(self, x):
         return (x + self.down(self.gelu(self.up(self.norm(x))))).sum(1)

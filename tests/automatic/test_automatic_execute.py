@@ -1,4 +1,5 @@
-"""Plans on ranks: results and gradients are one process's, and what is sent is what the plan says, to the byte."""
+"""Plans on ranks: results and gradients are one process's, and what is sent is what the
+plan says, to the byte."""
 
 import functools
 import itertools
@@ -12,19 +13,37 @@ from automatic_cases import CLUSTERS, MODULES, SHAPE, WIDTH, B, T, cluster, doub
 from sweeps import WHOLE
 
 from lib import launch, ledger
-from lib.automatic import COPY, PARTIAL, REPLICATE, Sharded, choose, named, price, reshard, strategies, trace
+from lib.automatic import (
+    COPY,
+    PARTIAL,
+    REPLICATE,
+    Sharded,
+    choose,
+    named,
+    price,
+    reshard,
+    strategies,
+    trace,
+)
 from lib.automatic.layouts import both_ways, move
 from lib.automatic.price import move_elements
 from lib.collectives import ring_all_reduce
 from lib.model import MLP
-from lib.tensor_parallel import ParallelMLP, column_parallel, copy_to_group, reduce_from_group, row_parallel
+from lib.tensor_parallel import (
+    ParallelMLP,
+    column_parallel,
+    copy_to_group,
+    reduce_from_group,
+    row_parallel,
+)
 
 LAYOUTS = [(REPLICATE, REPLICATE), (0, 0), (1, REPLICATE)]
 RANDOM = 3 if WHOLE else 1  # plans drawn at random, of every module and group
 
 
 def cases():
-    """{(N, module, what): (Plan, given, wanted)}: those chosen on all clusters, and some that nobody would choose."""
+    """{(N, module, what): (Plan, given, wanted)}: those chosen on all clusters, and some that
+    nobody would choose."""
     found = {}
     for N, name in itertools.product((2, 4) if WHOLE else (4,), MODULES):
         operators = trace(MODULES[name](), (B, T, WIDTH[name])).operators
@@ -48,7 +67,8 @@ def inputs(name):
 
 @functools.cache
 def one_process(name):
-    """(result, gradient of x, gradients of the weights) of the module itself; the loss is sum(y^3)."""
+    """(result, gradient of x, gradients of the weights) of the module itself; the
+    loss is sum(y^3)."""
     module, x = double(MODULES[name]()), inputs(name).requires_grad_()
     y = module(x)
     y.pow(3).sum().backward()
@@ -57,13 +77,18 @@ def one_process(name):
 
 def off(got, expected, scale=None):
     """The largest difference, relative to the largest number."""
-    return ((got - expected).abs().max() / (expected if scale is None else scale).abs().max()).item()
+    return (
+        (got - expected).abs().max() / (expected if scale is None else scale).abs().max()
+    ).item()
 
 
 def errors_of(gradients, weights):
-    """{weight: how far off}. The true gradient of a key's bias is 0: what it is off is told by its weight's scale."""
+    """{weight: how far off}. The true gradient of a key's bias is 0: what it is off is told by its
+    weight's scale."""
     assert gradients.keys() == weights.keys()
-    scale = lambda name: weights[name.replace("bias", "weight")] if name.endswith("k.bias") else weights[name]
+    scale = lambda name: (
+        weights[name.replace("bias", "weight")] if name.endswith("k.bias") else weights[name]
+    )
     return {name: off(gradients[name], weights[name], scale(name)) for name in weights}
 
 
@@ -105,17 +130,25 @@ def test_results_and_gradients_are_those_of_the_whole_module(results):
 def test_the_bytes_sent_are_the_plans(results):
     planned = {case: sent for found in results for case, (_, sent) in found.items()}
     for (N, name, what), sent in planned.items():
-        assert results.ledger.section(f"{N} {name} {what}").sent("bytes") == 8 * sent, (N, name, what)
+        assert results.ledger.section(f"{N} {name} {what}").sent("bytes") == 8 * sent, (
+            N,
+            name,
+            what,
+        )
     assert sum(sent > 0 for sent in planned.values()) > 30
 
 
-# --- beside Megatron's MLP --------------------------------------------------------------------------------------------
+# --- beside Megatron's MLP ------------------------------------------------------------------------
 
 
 # The front door may take another algorithm for so few numbers, and another number of them.
 WITH_RINGS = (
-    functools.partial(column_parallel, enter=functools.partial(copy_to_group, all_reduce=ring_all_reduce)),
-    functools.partial(row_parallel, leave=functools.partial(reduce_from_group, all_reduce=ring_all_reduce)),
+    functools.partial(
+        column_parallel, enter=functools.partial(copy_to_group, all_reduce=ring_all_reduce)
+    ),
+    functools.partial(
+        row_parallel, leave=functools.partial(reduce_from_group, all_reduce=ring_all_reduce)
+    ),
 )
 
 
@@ -124,7 +157,10 @@ def beside_megatron():
     traced = trace(mlp, (B, T, 8))
     plan = named(traced.operators, {"up": "column", "gelu": "dim 2", "down": "row"}, cluster(4))
     found = []
-    for what, module in (("ours", Sharded(traced, plan)), ("Megatron's", ParallelMLP(mlp, None, *WITH_RINGS))):
+    for what, module in (
+        ("ours", Sharded(traced, plan)),
+        ("Megatron's", ParallelMLP(mlp, None, *WITH_RINGS)),
+    ):
         leaf = x.clone().requires_grad_()
         ledger.mark(what)
         y = module(leaf)
@@ -143,7 +179,7 @@ def test_column_then_row_is_lib_tensor_parallels_mlp_and_sends_the_same_elements
         assert results.ledger.section(what).sent("elements") == 2 * 2 * 3 * B * T * 8
 
 
-# --- layouts ----------------------------------------------------------------------------------------------------------
+# --- layouts --------------------------------------------------------------------------------------
 
 GIVES, READS = [REPLICATE, PARTIAL, 0, 1, 2], [REPLICATE, COPY, 0, 1, 2]
 
@@ -151,7 +187,10 @@ GIVES, READS = [REPLICATE, PARTIAL, 0, 1, 2], [REPLICATE, COPY, 0, 1, 2]
 def moved():
     rank, N = dist.get_rank(), dist.get_world_size()
     whole = torch.arange(4.0 * 8 * 12, dtype=torch.float64).view(4, 8, 12)
-    held = lambda x, layout: x / 10 * (rank + 1) if layout == PARTIAL else move(x, REPLICATE, layout)  # 1+2+3+4 = 10
+    # 1+2+3+4 = 10
+    held = lambda x, layout: (
+        x / 10 * (rank + 1) if layout == PARTIAL else move(x, REPLICATE, layout)
+    )
     errors = {}
     for old in GIVES:
         for new in READS:

@@ -19,13 +19,19 @@ def brute_force(costs, n_devices, m):
             bounds = [0, *cuts, n_layers]
             for sizes in itertools.product(costs, repeat=p):
                 if sum(sizes) == n_devices:
-                    times = [sum(costs[s][i:j]) for s, i, j in zip(sizes, bounds, bounds[1:], strict=False)]
+                    times = [
+                        sum(costs[s][i:j])
+                        for s, i, j in zip(sizes, bounds, bounds[1:], strict=False)
+                    ]
                     best = min(best, sum(times) + (m - 1) * max(times))
     return best
 
 
 def seconds(found, costs, m):
-    times = [sum(costs[s][i] for i in layers) for s, layers in zip(found.devices, found.layers, strict=True)]
+    times = [
+        sum(costs[s][i] for i in layers)
+        for s, layers in zip(found.devices, found.layers, strict=True)
+    ]
     return sum(times) + (m - 1) * max(times)
 
 
@@ -41,7 +47,9 @@ def test_no_other_stages_are_faster():
         best = brute_force(costs, n_devices, m)
         if best == math.inf:
             refused += 1
-            with pytest.raises(ValueError, match=f"no stages of {n_layers} layers use all {n_devices} devices"):
+            with pytest.raises(
+                ValueError, match=f"no stages of {n_layers} layers use all {n_devices} devices"
+            ):
                 cut_into_stages(costs, n_devices, m)
             continue
         found = cut_into_stages(costs, n_devices, m)
@@ -63,7 +71,10 @@ def test_gpipe_takes_as_long_and_1f1b_no_longer():
         stages = zip(found.devices, found.layers, strict=True)
         times = [sum(costs[size][i] for i in layers) for size, layers in stages]
         times = {"F": [t / 3 for t in times], "B": [t * 2 / 3 for t in times]}
-        lasts = {make: simulate(make(len(found.layers), m), times).makespan for make in (gpipe, one_f_one_b)}
+        lasts = {
+            make: simulate(make(len(found.layers), m), times).makespan
+            for make in (gpipe, one_f_one_b)
+        }
         assert lasts[gpipe] == pytest.approx(found.seconds, rel=1e-12)
         assert lasts[one_f_one_b] <= found.seconds * (1 + 1e-12)
 
@@ -86,13 +97,16 @@ def test_one_micro_batch_wants_no_pipeline_and_many_want_one():
 def test_the_inner_pass_fills_its_table():
     shape, cluster = Shape(16, 8, 1, 64, 4), lambda N: Cluster(N, 1e9, 1e9, 1e-5, 1e-9, 4)
     narrow, wide = (
-        trace(Block(Shape(16, 8, 1, hidden, 4)), (8, 8, hidden)).operators for hidden in (shape.hidden, 128)
+        trace(Block(Shape(16, 8, 1, hidden, 4)), (8, 8, hidden)).operators
+        for hidden in (shape.hidden, 128)
     )
     layers = [narrow, narrow, wide, narrow]
     costs = {N: [choose(operators, cluster(N)).seconds for operators in layers] for N in (1, 2, 4)}
     for N in (1, 2):  # more devices never slow a layer down: it can stay whole on each
         assert all(more <= fewer for more, fewer in zip(costs[2 * N], costs[N], strict=True))
-    assert cut_into_stages(costs, 4, 8).seconds == pytest.approx(brute_force(costs, 4, 8), rel=1e-12)
+    assert cut_into_stages(costs, 4, 8).seconds == pytest.approx(
+        brute_force(costs, 4, 8), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("costs", "m"), [({1: [1, 2], 2: [1]}, 4), ({1: []}, 4), ({1: [1]}, 0)])

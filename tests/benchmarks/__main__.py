@@ -1,10 +1,13 @@
-"""`make bench`: every speed claim of this course, side by side with what it is compared with, in one run.
+"""`make bench`: every speed claim of this course, side by side with what it is compared with, in
+one run.
 
-    python -m tests.benchmarks [NAME ...] [--quick] [--strict] [--write-thresholds] [--out results/bench]
+    python -m tests.benchmarks [NAME ...] [--quick] [--strict] [--write-thresholds] [--out
+    results/bench]
 
-A benchmark is a file bench_<name>.py beside this one with `run(quick) -> report.Outcome`; the first line of its
-docstring says what it is. How two sides are compared is in measure.py, and on ranks in rounds.py.
-Exit code 0 unless a benchmark broke; a bar that is missed is a result, and an error only with --strict.
+A benchmark is a file bench_<name>.py beside this one with `run(quick) -> report.Outcome`; the first
+line of its docstring says what it is. How two sides are compared is in measure.py, and on ranks in
+rounds.py. Exit code 0 unless a benchmark broke; a bar that is missed is a result, and an error only
+with --strict.
 """
 
 import argparse
@@ -32,14 +35,27 @@ def main(arguments=None, benchmarks=None) -> int:
         prog="python -m tests.benchmarks", description="Speed, side by side with torch's own.",
         epilog="; ".join(f"{name}: {title(module)}" for name, module in benchmarks.items()),
     )  # fmt: skip
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which (all): {', '.join(benchmarks)}")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds: does it work?")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which (all): {', '.join(benchmarks)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer sizes and rounds: does it work?"
+    )
     parser.add_argument("--strict", action="store_true", help="exit 1 when a bar is missed")
-    parser.add_argument("--write-thresholds", action="store_true", help="let lib's all_reduce choose by what it finds")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("results/bench"), help="folder for results")
+    parser.add_argument(
+        "--write-thresholds",
+        action="store_true",
+        help="let lib's all_reduce choose by what it finds",
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("results/bench"), help="folder for results"
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(benchmarks):
-        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: there are {', '.join(benchmarks)}")
+        parser.error(
+            f"no benchmark is called {', '.join(sorted(unknown))}: there are "
+            f"{', '.join(benchmarks)}"
+        )
     if options.write_thresholds and options.quick:
         parser.error("--write-thresholds needs the numbers of a full run: leave out --quick")
     names = options.names or list(benchmarks)
@@ -48,15 +64,24 @@ def main(arguments=None, benchmarks=None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
 
     facts, outcomes, broken = report.machine(), {}, []
-    print(f"{facts['cpu']}, {facts['cores']} cores; torch {facts['torch']}, Python {facts['python']}")
-    for line in ([report.QUICK] if options.quick else []) + [f"warning: {w}" for w in report.warnings(facts)]:
+    print(
+        f"{facts['cpu']}, {facts['cores']} cores; torch {facts['torch']}, Python {facts['python']}"
+    )
+    for line in ([report.QUICK] if options.quick else []) + [
+        f"warning: {w}" for w in report.warnings(facts)
+    ]:
         print(line)
     for name in names:
         print(f"\n--- {name}: {title(benchmarks[name])}", flush=True)
         began = time.perf_counter()
         try:
-            # The one that measures the thresholds has to look at more world sizes when it is to write them.
-            extra = {"write_thresholds": True} if options.write_thresholds and name == "algorithms" else {}
+            # The one that measures the thresholds has to look at more world sizes when it is to
+            # write them.
+            extra = (
+                {"write_thresholds": True}
+                if options.write_thresholds and name == "algorithms"
+                else {}
+            )
             outcome = benchmarks[name].run(options.quick, **extra)
         except Exception:
             broken.append(name)

@@ -1,8 +1,10 @@
-"""The alpha-beta model put to the test: fit alpha and beta, predict, find where two algorithms cross.
+"""The alpha-beta model put to the test: fit alpha and beta, predict, find where two algorithms
+cross.
 
-    one message of m bytes      alpha + m beta                    `fit`, from a ping-pong
-    an algorithm on N ranks     lib.collectives.cost              `predict`: every link works at once
-    the other extreme           beta * bytes of all ranks         `one_by_one`: the machine moves one byte at a time
+    one message of m bytes   alpha + m beta             `fit`, from a ping-pong
+    an algorithm on N ranks  lib.collectives.cost       `predict`: every link works at once
+    the other extreme        beta * bytes of all ranks  `one_by_one`: the machine moves one byte at
+                                                        a time
 
 Times here are {bytes: seconds}.
 """
@@ -15,13 +17,17 @@ from lib.collectives import cost
 
 
 def fit(link):
-    """(alpha, beta), seconds and seconds per byte, of the times of one message; least squares of relative errors."""
+    """(alpha, beta), seconds and seconds per byte, of the times of one message; least squares of
+    relative errors."""
     m, t = np.array(list(link), dtype=float), np.array(list(link.values()))
     # (alpha + m beta) / t = 1 for every size: two unknowns, a line per size
-    (alpha, beta), *_ = np.linalg.lstsq(np.stack([1 / t, m / t], axis=1), np.ones(len(m)), rcond=None)
+    (alpha, beta), *_ = np.linalg.lstsq(
+        np.stack([1 / t, m / t], axis=1), np.ones(len(m)), rcond=None
+    )
     if not (alpha > 0 and beta > 0):
         raise RuntimeError(
-            f"alpha {alpha:.3g} s, beta {beta:.3g} s per byte: the ping-pong was too noisy, run it again"
+            f"alpha {alpha:.3g} s, beta {beta:.3g} s per byte: the ping-pong was too noisy, run it "
+            f"again"
         )
     return float(alpha), float(beta)
 
@@ -40,13 +46,17 @@ def one_by_one(name, nbytes, N, beta):
 
 
 def overtaken(before, after):
-    """The size from which `after` stays faster than `before`: inf for never, 0 for from the start."""
+    """The size from which `after` stays faster than `before`: inf for never, 0 for
+    from the start."""
     sizes = sorted(before)
-    lead = [math.log(before[nbytes] / after[nbytes]) for nbytes in sizes]  # above 0: `after` is faster
+    # above 0: `after` is faster
+    lead = [math.log(before[nbytes] / after[nbytes]) for nbytes in sizes]
     if lead[-1] <= 0:
         return math.inf
-    last = max((i for i in range(len(sizes)) if lead[i] <= 0), default=None)  # the last size where it is not
+    # the last size where it is not
+    last = max((i for i in range(len(sizes)) if lead[i] <= 0), default=None)
     if last is None:
         return 0
-    share = lead[last] / (lead[last] - lead[last + 1])  # where a straight line between two sizes crosses 0
+    # where a straight line between two sizes crosses 0
+    share = lead[last] / (lead[last] - lead[last + 1])
     return sizes[last] * (sizes[last + 1] / sizes[last]) ** share

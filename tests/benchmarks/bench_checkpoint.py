@@ -1,11 +1,13 @@
-"""A checkpoint in the background: how long training stands still, against a save that waits and torch's async_save.
+"""A checkpoint in the background: how long training stands still, against a save that waits and
+torch's async_save.
 
-    background    AsyncCheckpoint.begin: the copy
-    at once       begin and wait: copy, write, fsync, rename
-    theirs        torch.distributed.checkpoint.async_save, on a thread: staging, and what comes before it returns
+    background  AsyncCheckpoint.begin: the copy
+    at once     begin and wait: copy, write, fsync, rename
+    theirs      torch.distributed.checkpoint.async_save, on a thread: staging, and what comes before
+                it returns
 
-One process, the same state and an emulated slow disk for all; every write ends in fsync. What is under way ends before
-the next call, so no call waits for a write before.
+One process, the same state and an emulated slow disk for all; every write ends in fsync. What is
+under way ends before the next call, so no call waits for a write before.
 """
 
 import tempfile
@@ -40,7 +42,8 @@ class SlowWriter(dcp.FileSystemWriter):
 def run(quick):
     times, size = measured(SHAPE, RATE, 5 if quick else ROUNDS)
     rows = [
-        report.Row(f"background / {theirs}", 1, size, compare(times["background"], times[theirs], times[again]), bar)
+        report.Row(f"background / {theirs}", 1, size,
+            compare(times["background"], times[theirs], times[again]), bar)
         for theirs, again, bar in (
             ("at once", "at once, again", AT_ONCE), ("async_save", "async_save, again", NOT_LONGER),
         )
@@ -50,7 +53,8 @@ def run(quick):
 
 
 def measured(shape, rate, rounds):
-    """({side: (rounds,) seconds until the call returns}, the state's size in words). Both are loaded again first."""
+    """({side: (rounds,) seconds until the call returns}, the state's size in words). Both are
+    loaded again first."""
     model = GPT(shape)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     model.loss(*torch.zeros(2, 1, 4, dtype=torch.int64)).backward()
@@ -70,10 +74,17 @@ def measured(shape, rate, rounds):
             return lambda: None
 
         def theirs():
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": count}
-            return dcp.async_save(state, storage_writer=SlowWriter(f"{folder}/dcp", rate), no_dist=True).result
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "position": count,
+            }
+            return dcp.async_save(
+                state, storage_writer=SlowWriter(f"{folder}/dcp", rate), no_dist=True
+            ).result
 
-        sides = {"background": begin, "at once": at_once, "at once, again": at_once, "async_save": theirs,
+        sides = {"background": begin, "at once": at_once, "at once, again": at_once,
+            "async_save": theirs,
                  "async_save, again": theirs}  # fmt: skip
         for side in sides.values():
             side()()
@@ -97,7 +108,9 @@ def check_equal(folder, model, step):
     dcp.load(theirs, checkpoint_id=f"{folder}/dcp", no_dist=True)
     want = model.state_dict()
     if found != step or not all(
-        torch.equal(p, want[n]) for state in (other.state_dict(), theirs["model"]) for n, p in state.items()
+        torch.equal(p, want[n])
+        for state in (other.state_dict(), theirs["model"])
+        for n, p in state.items()
     ):
         raise RuntimeError("what was saved is not the model: nothing to time")
 
@@ -108,8 +121,10 @@ def draw(rows):
     figure = ratios(rows, 2.6, "{} process")
     return plots.finish(
         figure,
-        f"A checkpoint in the background keeps training for {rows[0].comparison.ratio.median:.3f} of a save",
-        "Below 1 lib's stall is shorter. Lines: 95 % of the median of paired ratios; grey: the control.",
+        f"A checkpoint in the background keeps training for {rows[0].comparison.ratio.median:.3f} "
+        f"of a save",
+        "Below 1 lib's stall is shorter. Lines: 95 % of the median of paired ratios; grey: the "
+        "control.",
         "Ratio of the time for which training stands still. "
         + " ".join(f"{row.what}: {report.within(row.comparison.ratio)}." for row in rows),
     )

@@ -1,11 +1,14 @@
 """Ring attention, causal by zigzag, against the ring that torch's `context_parallel` runs.
 
-    ours      ring_attention                  blocks by matrix products, merged; messages on the communication thread
-    theirs    _templated_ring_attention       blocks by torch's fused kernel for the CPU, merged by their log-sum-exp
+    ours    ring_attention             blocks by matrix products, merged; messages on the
+                                       communication thread
+    theirs  _templated_ring_attention  blocks by torch's fused kernel for the CPU, merged by their
+                                       log-sum-exp
 
-Forward alone: torch's `context_parallel` itself takes kernels for GPUs only, and this function below it any kernel, but
-has no autograd around it on a CPU. It is private, of torch 2.13, and may move. Ulysses and attention with gathered keys
-are beside it: torch has neither. Before a clock runs, all must be causal attention in one process.
+Forward alone: torch's `context_parallel` itself takes kernels for GPUs only, and this function
+below it any kernel, but has no autograd around it on a CPU. It is private, of torch 2.13, and may
+move. Ulysses and attention with gathered keys are beside it: torch has neither. Before a clock
+runs, all must be causal attention in one process.
 """
 
 import torch
@@ -33,16 +36,23 @@ def run(quick):
 def measured(worlds, size, rounds):
     rows, data, places = [], {}, []
     for N in worlds:
-        data[N], place = launch.capture(on_ranks, size, rounds, nproc=N, timeout=2400, ledger=False)[0]
+        data[N], place = launch.capture(
+            on_ranks, size, rounds, nproc=N, timeout=2400, ledger=False
+        )[0]
         places.append(place)
         for way in OURS:
             found = compare(*(data[N][side] for side in (way, "theirs", "again")))
-            rows.append(report.Row(f"{way} against torch's ring", N, "x".join(map(str, size)), found, None))
+            rows.append(
+                report.Row(f"{way} against torch's ring", N, "x".join(map(str, size)), found, None)
+            )
     notes = [
-        f"Forward, (B, H, T, d) = {size}, causal. All were within {TOLERANCE:g} of one process. Torch's blocks are "
-        "computed by a fused kernel, ours by matrix products, so the ratio is that of the kernels too."
+        f"Forward, (B, H, T, d) = {size}, causal. All were within {TOLERANCE:g} of one process. "
+        f"Torch's blocks are computed by a fused kernel, ours by matrix products, so the ratio is "
+        "that of the kernels too."
     ]
-    return report.Outcome("; ".join(dict.fromkeys(places)), draw(rows), rows, notes=notes, data=data)
+    return report.Outcome(
+        "; ".join(dict.fromkeys(places)), draw(rows), rows, notes=notes, data=data
+    )
 
 
 def on_ranks(size, rounds):
@@ -50,7 +60,9 @@ def on_ranks(size, rounds):
     sides, right = calls(size)
     for name, side in sides.items():
         if (apart := (side() - right).abs().max().item()) > TOLERANCE:
-            raise RuntimeError(f"{name}: off by {apart:.0e} of one process, more than {TOLERANCE:g}")
+            raise RuntimeError(
+                f"{name}: off by {apart:.0e} of one process, more than {TOLERANCE:g}"
+            )
     return timed({name: Side(side) for name, side in sides.items()}, rounds), where()
 
 
@@ -64,9 +76,13 @@ def calls(size):
     layout = zigzag(size[2], dist.get_world_size())
     q, k, v = (x[:, :, layout[dist.get_rank()]] for x in whole)
     kernel = theirs.aten._scaled_dot_product_flash_attention_for_cpu
-    torchs = lambda: theirs._templated_ring_attention(dist.group.WORLD, 2, kernel, q, k, v, is_causal=True)[0]
+    torchs = lambda: theirs._templated_ring_attention(
+        dist.group.WORLD, 2, kernel, q, k, v, is_causal=True
+    )[0]
     ours = {name: lambda attend=attend: attend(q, k, v, layout) for name, attend in OURS.items()}
-    return ours | {"theirs": torchs, "again": torchs}, causal_attention(*whole)[:, :, layout[dist.get_rank()]]
+    return ours | {"theirs": torchs, "again": torchs}, causal_attention(*whole)[
+        :, :, layout[dist.get_rank()]
+    ]
 
 
 def draw(rows):
@@ -74,8 +90,12 @@ def draw(rows):
     best, worst = (pick(row.comparison.ratio.median for row in rows) for pick in (min, max))
     return plots.finish(
         ratios(rows, 3, "cp = {}"),
-        f"Attention over a cut sequence takes {best:.2f} to {worst:.2f} of the time of torch's ring",
-        "Below 1 lib is faster. Lines: 95 % of the median of paired ratios. Grey: torch's against itself.",
+        f"Attention over a cut sequence takes {best:.2f} to {worst:.2f} of the time of torch's "
+        f"ring",
+        "Below 1 lib is faster. Lines: 95 % of the median of paired ratios. Grey: torch's against "
+        "itself.",
         "Ratio of lib's to torch's time for a forward. "
-        + " ".join(f"{row.what}, cp {row.ranks}: {report.within(row.comparison.ratio)}." for row in rows),
+        + " ".join(
+            f"{row.what}, cp {row.ranks}: {report.within(row.comparison.ratio)}." for row in rows
+        ),
     )

@@ -1,11 +1,13 @@
 """The ledger on against off: its price per message, and in a training step.
 
-    ours     with the ledger installed: every op writes an entry into the rank's book before it begins
-    theirs   without it; "off" means not installed, and costs nothing
+    ours    with the ledger installed: every op writes an entry into the rank's book before it
+            begins
+    theirs  without it; "off" means not installed, and costs nothing
 
-The two take turns inside one launch, the same processes and buffers, the override put in and taken out between rounds
-(outside the clock). A message is where the price shows most: 64 bytes, there and back. A training step is where it
-matters: a GPT of 3 million parameters under torch's DistributedDataParallel, whose ops are few and long.
+The two take turns inside one launch, the same processes and buffers, the override put in and taken
+out between rounds (outside the clock). A message is where the price shows most: 64 bytes, there and
+back. A training step is where it matters: a GPT of 3 million parameters under torch's
+DistributedDataParallel, whose ops are few and long.
 """
 
 import contextlib
@@ -26,22 +28,32 @@ from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.rounds import Side, timed, where
 
 RANKS = 2
-SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=4, hidden=256, n_heads=4)  # 3.2 million parameters
+# 3.2 million parameters
+SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=4, hidden=256, n_heads=4)
 SEQUENCES = 4  # per rank and step
-CASES = {  # (name in the tables, size, what the price is told per, how many of those are in one call)
+# (name in the tables, size, what the price is told per, how many of those are in one call)
+CASES = {
     "message": ("send, and back", "64 B", "message", 2),
     "all_reduce": ("all_reduce", "1 KB", "call", 1),
     "step": ("DDP step", "3.2M GPT", "step", 1),
 }
-STEP = Bar(None, "In a training step the ledger must not be felt; the price of a single op is stated, not barred.")
+STEP = Bar(
+    None,
+    "In a training step the ledger must not be felt; the price of a single op is stated, not "
+    "barred.",
+)
 
 
 def run(quick):
-    times, place = launch.capture(on_ranks, 5 if quick else ROUNDS, nproc=RANKS, timeout=1200, ledger=False)[0]
+    times, place = launch.capture(
+        on_ranks, 5 if quick else ROUNDS, nproc=RANKS, timeout=1200, ledger=False
+    )[0]
     rows, more = [], []
     for case, (what, size, unit, units) in CASES.items():
         on, off, again = (times[case][side] for side in ("on", "off", "off again"))
-        rows.append(report.Row(what, RANKS, size, compare(on, off, again), STEP if case == "step" else None))
+        rows.append(
+            report.Row(what, RANKS, size, compare(on, off, again), STEP if case == "step" else None)
+        )
         extra = interval((on - off) / units)
         said = ["+" * (seconds > 0) + report.duration(seconds) for seconds in extra]
         more.append([what, unit, said[0], f"{said[1]} to {said[2]}"])
@@ -57,7 +69,8 @@ def on_ranks(rounds):
 
 
 def on_and_off(ops, rounds):
-    """{what: {"on", "off", "off again": (rounds,) seconds}} of {what: function}, with the ledger and without."""
+    """{what: {"on", "off", "off again": (rounds,) seconds}} of {what: function}, with the
+    ledger and without."""
     with tempfile.TemporaryDirectory() as folder:
         book = BookWriter(folder, dist.get_rank(), dist.get_world_size())
 
@@ -90,7 +103,8 @@ def ddp_step():
     device = backend.device()
     ddp = DistributedDataParallel(GPT(SHAPE).to(device))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
-    tokens = torch.randint(SHAPE.vocab_size, (SEQUENCES, SHAPE.seq_len + 1), device=device)  # (B, T+1)
+    # (B, T+1)
+    tokens = torch.randint(SHAPE.vocab_size, (SEQUENCES, SHAPE.seq_len + 1), device=device)
 
     def step():
         optimizer.zero_grad()
@@ -113,19 +127,31 @@ def draw(rows, more):
         ):
             axes.plot([value.low, value.high], [at, at], color=color, lw=2.4)
             axes.plot(value.median, at, "o", color=color, ms=6)
-        axes.text(row.comparison.ratio.high, lane - 0.12, f"   {median}", va="center", color=plots.RANK_COLORS[0])
+        axes.text(
+            row.comparison.ratio.high,
+            lane - 0.12,
+            f"   {median}",
+            va="center",
+            color=plots.RANK_COLORS[0],
+        )
     axes.axvline(1, color=plots.FAINT, lw=0.8, zorder=1)
     axes.set_yticks(range(len(rows)), [f"{row.what}, {row.size}" for row in rows])
     axes.tick_params(axis="y", length=0)
     most = max(max(row.comparison.ratio.high, row.comparison.control.high) for row in rows)
     least = min(min(row.comparison.ratio.low, row.comparison.control.low) for row in rows)
-    axes.set(ylim=(len(rows) - 0.6, -0.5), xlim=(least - 0.05, 1 + 1.25 * (most - 1) + 0.15), xlabel="time, on / off")
+    axes.set(
+        ylim=(len(rows) - 0.6, -0.5),
+        xlim=(least - 0.05, 1 + 1.25 * (most - 1) + 0.15),
+        xlabel="time, on / off",
+    )
     step = rows[-1].comparison
     return plots.finish(
         figure,
-        f"The ledger multiplies the time of a short message by {rows[0].comparison.ratio.median:.1f}, "
-        f"and that of a training step by {step.ratio.median:.2f}",
-        "Blue: ledger on against off, and what that adds per message, call or step. Grey: off against off: noise.",
+        f"The ledger multiplies the time of a short message by "
+        f"{rows[0].comparison.ratio.median:.1f}, and that of a training step by "
+        f"{step.ratio.median:.2f}",
+        "Blue: ledger on against off, and what that adds per message, call or step. Grey: off "
+        "against off: noise.",
         "Ratio of times with and without the ledger. "
         + " ".join(
             f"{row.what} {row.size}: {report.within(row.comparison.ratio)}, control "

@@ -1,4 +1,5 @@
-"""Overlap over a link of 1 Gbit/s: what share of a training step's communication is hidden behind backward.
+"""Overlap over a link of 1 Gbit/s: what share of a training step's communication is hidden behind
+backward.
 
     compute         [ forward ][       backward       ]
     communication   [== the same buckets, nothing else ==]
@@ -7,18 +8,21 @@
 
     hidden = 1 - exposed / communication,  exposed = step - compute
 
-Twice: a GPT that computes, and a paced one, that waits as long instead (lib/paced.py). On two cores a rank's core is
-busy with backward, and whatever sends bytes wants a core too: what the GPT's step shows beyond its compute is mostly
-that. A paced rank leaves the cores to the messages, as a GPU does: what its step shows is the order of things.
+Twice: a GPT that computes, and a paced one, that waits as long instead (lib/paced.py). On two cores
+a rank's core is busy with backward, and whatever sends bytes wants a core too: what the GPT's step
+shows beyond its compute is mostly that. A paced rank leaves the cores to the messages, as a GPU
+does: what its step shows is the order of things.
 
-Two nodes with one rank each (tests/two_nodes.py), so that the cable is the only way, and each rank has a core. Both
-sides of the formula in one run, in the same rounds, beside torch's DistributedDataParallel. A step is
-bench_data_parallel.py's. The share is asked for where backward lasts at least as long as communication, so the batch is
-made large enough for that: what does not fit behind backward cannot be hidden.
+Two nodes with one rank each (tests/two_nodes.py), so that the cable is the only way, and each rank
+has a core. Both sides of the formula in one run, in the same rounds, beside torch's
+DistributedDataParallel. A step is bench_data_parallel.py's. The share is asked for where backward
+lasts at least as long as communication, so the batch is made large enough for that: what does not
+fit behind backward cannot be hidden.
 
-The all-reduce is named, not left to the front door: its thresholds are measured over loopback, where bytes cost cores.
-At 2 ranks it takes a tree there: all of it one way, then all of it back, so a cable stands half idle and needs twice
-the time. Recursive doubling exchanges a bucket both ways at once: at 2 ranks the ring's bytes, in fewer messages.
+The all-reduce is named, not left to the front door: its thresholds are measured over loopback,
+where bytes cost cores. At 2 ranks it takes a tree there: all of it one way, then all of it back, so
+a cable stands half idle and needs twice the time. Recursive doubling exchanges a bucket both ways
+at once: at 2 ranks the ring's bytes, in fewer messages.
 """
 
 import json
@@ -48,10 +52,16 @@ from tests.benchmarks.rounds import Side, timed, where
 
 RATE = "1gbit"
 CAPACITY = 5 * 2**20  # bytes: less than the default, for beside this link a message more is cheap
-THEIR_CAPACITY = 25 * 2**20  # bytes: torch's default. It cuts a little otherwise, but over this link bytes alone count
+# bytes: torch's default. It cuts a little otherwise, but over this link bytes alone count
+THEIR_CAPACITY = 25 * 2**20
 LAYERS = 20  # of the paced model
-LONGER = 1.2  # backward over communication, at least, when the batch is chosen: the rounds' own noise is on top
-NOT_SLOWER = Bar(None, "The same bytes over the same link as torch's DistributedDataParallel, in buckets that overlap.")
+# backward over communication, at least, when the batch is chosen: the rounds' own noise is on top
+LONGER = 1.2
+NOT_SLOWER = Bar(
+    None,
+    "The same bytes over the same link as torch's DistributedDataParallel, in buckets that "
+    "overlap.",
+)
 HIDDEN = Bar(0.2, "At least 80 % of communication is hidden where backward lasts as long.")
 
 
@@ -64,37 +74,52 @@ def run(quick):
 def outcome(found):
     """What the times of `on_ranks` say."""
     times = {side: np.array(seconds) for side, seconds in found["times"].items()}
-    ours, theirs, compute, communication = (times[s] for s in ("ours", "theirs", "compute", "communication"))
+    ours, theirs, compute, communication = (
+        times[s] for s in ("ours", "theirs", "compute", "communication")
+    )
     backward = compute - times["forward"]
     asked = np.median(backward) >= np.median(communication)
-    paced = {side.removeprefix("paced "): times[side] for side in times if side.startswith("paced ")}
+    paced = {
+        side.removeprefix("paced "): times[side] for side in times if side.startswith("paced ")
+    }
     size = size_of(SHAPE)
     rows = [
         report.Row("step, overlapped", 2, size, compare(ours, theirs, times["again"]), NOT_SLOWER),
-        report.Row("step, bucketed", 2, size, compare(times["bucketed"], theirs, times["again"]), None),
+        report.Row("step, bucketed", 2, size, compare(times["bucketed"], theirs, times["again"]),
+            None),
         report.Row(
             "exposed / communication", 2, size,
-            compare(ours - compute, communication, times["communication again"]), HIDDEN if asked else None,
+            compare(ours - compute, communication, times["communication again"]),
+            HIDDEN if asked else None,
         ),
-        report.Row("step, overlapped", 2, "paced", compare(paced["ours"], paced["theirs"], paced["again"]), NOT_SLOWER),
+        report.Row("step, overlapped", 2, "paced", compare(paced["ours"], paced["theirs"],
+            paced["again"]), NOT_SLOWER),
         report.Row(
             "exposed / communication", 2, "paced",
-            compare(paced["ours"] - paced["compute"], paced["communication"], paced["communication again"]), HIDDEN,
+            compare(paced["ours"] - paced["compute"], paced["communication"],
+                paced["communication again"]), HIDDEN,
         ),
     ]  # fmt: skip
     shares = {
         "overlapped": interval(hidden(ours, compute, communication)),
-        "torch's DistributedDataParallel": interval(hidden(theirs, compute, times["their communication"])),
+        "torch's DistributedDataParallel": interval(
+            hidden(theirs, compute, times["their communication"])
+        ),
         "bucketed": interval(hidden(times["bucketed"], compute, communication)),
-        "paced, overlapped": interval(hidden(paced["ours"], paced["compute"], paced["communication"])),
-        "paced, torch's": interval(hidden(paced["theirs"], paced["compute"], paced["communication"])),
+        "paced, overlapped": interval(
+            hidden(paced["ours"], paced["compute"], paced["communication"])
+        ),
+        "paced, torch's": interval(
+            hidden(paced["theirs"], paced["compute"], paced["communication"])
+        ),
     }
     times |= {"backward": backward, "paced backward": np.array([found["paced backward"]])}
     median = {side: float(np.median(seconds)) for side, seconds in times.items()}
     notes = [
-        f"Two nodes, one rank each, {RATE} each way; {found['sequences']} sequences of {SHAPE.seq_len} tokens a rank.",
-        "Exposed / communication: ours is the step's time without its compute, theirs the same buckets all-reduced "
-        "with nothing beside; hidden is 1 - that ratio.",
+        f"Two nodes, one rank each, {RATE} each way; {found['sequences']} sequences of "
+        f"{SHAPE.seq_len} tokens a rank.",
+        "Exposed / communication: ours is the step's time without its compute, theirs the same "
+        "buckets all-reduced with nothing beside; hidden is 1 - that ratio.",
     ]
     if not asked:
         notes.append("Backward was shorter than communication: a share of 80 % is not asked.")
@@ -103,7 +128,8 @@ def outcome(found):
 
 
 def hidden(step, compute, communication):
-    """The share of communication that a step does not show, round by round: 1 all, 0 none, below 0 worse than none."""
+    """The share of communication that a step does not show, round by round: 1 all, 0 none, below 0
+    worse than none."""
     return 1 - (step - compute) / communication
 
 
@@ -120,7 +146,14 @@ def shares_table(median, shares):
     for who, share in shares.items():
         seconds = [median[side] for side in sides[who]]
         cells.append([who, *map(report.duration, seconds), report.within(share)])
-    header = ["step", "time", "without communication", "of that backward", "communication alone", "hidden [95 %]"]
+    header = [
+        "step",
+        "time",
+        "without communication",
+        "of that backward",
+        "communication alone",
+        "hidden [95 %]",
+    ]
     return report.Table("The share of communication that is hidden", header, cells)
 
 
@@ -128,17 +161,22 @@ def on_two_nodes(rounds):
     """What rank 0 of `main` found."""
     with tempfile.TemporaryDirectory() as folder, two_nodes.two_nodes(RATE) as nodes:
         path = pathlib.Path(folder) / "found.json"
-        ended = nodes.run("-m", "tests.benchmarks.bench_overlap", path, rounds, timeout=120 + 60 * rounds)
+        ended = nodes.run(
+            "-m", "tests.benchmarks.bench_overlap", path, rounds, timeout=120 + 60 * rounds
+        )
         if any(node.code for node in ended):
-            raise RuntimeError("\n".join(f"node {i}:\n{node.output}" for i, node in enumerate(ended)))
+            raise RuntimeError(
+                "\n".join(f"node {i}:\n{node.output}" for i, node in enumerate(ended))
+            )
         return json.loads(path.read_text())
 
 
-# --- on the ranks ----------------------------------------------------------------------------------------------------
+# --- on the ranks ---------------------------------------------------------------------------------
 
 
 def main(path, rounds):
-    """On a rank, under torchrun. gloo on any machine: it is gloo's messages that the cable slows."""
+    """On a rank, under torchrun. gloo on any machine: it is gloo's messages that
+    the cable slows."""
     backend.join(backend.choose("gloo", 1))
     found = on_ranks(rounds)
     if dist.get_rank() == 0:
@@ -150,8 +188,12 @@ def main(path, rounds):
 def on_ranks(rounds):
     """{"times": {side: (rounds,) seconds}, ...}, the same on every rank."""
     plain = GPT(SHAPE).to(backend.device())
-    ours = OverlappedDataParallel(GPT(SHAPE).to(backend.device()), None, recursive_doubling_all_reduce, CAPACITY)
-    bucketed = BucketedDataParallel(GPT(SHAPE).to(backend.device()), None, recursive_doubling_all_reduce, CAPACITY)
+    ours = OverlappedDataParallel(
+        GPT(SHAPE).to(backend.device()), None, recursive_doubling_all_reduce, CAPACITY
+    )
+    bucketed = BucketedDataParallel(
+        GPT(SHAPE).to(backend.device()), None, recursive_doubling_all_reduce, CAPACITY
+    )
     theirs = DistributedDataParallel(GPT(SHAPE).to(backend.device()))
     tokens = batch(SHAPE, 1)
     for model in (ours, bucketed, theirs):
@@ -175,11 +217,17 @@ def on_ranks(rounds):
     }
     paced_sides, paced_backward = paced(sum(p.numel() for p in plain.parameters()))
     times = timed(sides | paced_sides, rounds)
-    return {"times": times, "paced backward": paced_backward, "sequences": sequences, "place": where()}
+    return {
+        "times": times,
+        "paced backward": paced_backward,
+        "sequences": sequences,
+        "place": where(),
+    }
 
 
 def paced(n):
-    """The sides of a model of LAYERS layers and n parameters that waits, and how long its backward waits."""
+    """The sides of a model of LAYERS layers and n parameters that waits, and how long its
+    backward waits."""
     layers = lambda seconds: torch.nn.Sequential(
         *(PacedLayer(n // LAYERS, seconds / 2 / LAYERS, seconds / LAYERS) for _ in range(LAYERS))
     ).to(backend.device())
@@ -187,7 +235,8 @@ def paced(n):
     alone = Side(lambda: by_lib(flats))
     seconds = LONGER * clock(alone.op)
     ours = OverlappedDataParallel(layers(seconds), None, recursive_doubling_all_reduce, CAPACITY)
-    theirs = DistributedDataParallel(layers(seconds), bucket_cap_mb=ours.flats[0].nbytes / 2**20)  # the same buckets
+    # the same buckets
+    theirs = DistributedDataParallel(layers(seconds), bucket_cap_mb=ours.flats[0].nbytes / 2**20)
     plain = layers(seconds)
 
     def one(model):
@@ -215,7 +264,9 @@ def forward(model, tokens):
 
 def zeros(buckets):
     """A flat tensor per bucket; sums of zeros stay zero."""
-    return [torch.zeros(sum(p.numel() for p in bucket), device=bucket[0].device) for bucket in buckets]
+    return [
+        torch.zeros(sum(p.numel() for p in bucket), device=bucket[0].device) for bucket in buckets
+    ]
 
 
 def by_lib(flats):
@@ -230,14 +281,21 @@ def by_torch(flats):
 
 
 def long_enough(model, communication):
-    """How many sequences a rank needs for a backward that lasts LONGER times the communication; ranks agree."""
+    """How many sequences a rank needs for a backward that lasts LONGER times the
+    communication; ranks agree."""
     needed = LONGER * clock(communication.op)
     for sequences in range(4, 65, 4):
         tokens = batch(SHAPE, sequences)
-        whole, without = clock(lambda t=tokens: step(model, t)), clock(lambda t=tokens: forward(model, t))
+        whole, without = (
+            clock(lambda t=tokens: step(model, t)),
+            clock(lambda t=tokens: forward(model, t)),
+        )
         if whole - without >= needed:
             return sequences
-    raise RuntimeError(f"backward of {sequences} sequences is still shorter than {needed:.2g} s: the link is too slow")
+    raise RuntimeError(
+        f"backward of {sequences} sequences is still shorter than {needed:.2g} s: the link is too "
+        f"slow"
+    )
 
 
 def clock(op):
@@ -253,24 +311,35 @@ def clock(op):
     return slowest.median().item()
 
 
-# --- the figure ------------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 
 @plots.styled
 def draw(median, shares):
-    """A lane per way: forward, backward, and what of communication sticks out; at the bottom communication alone."""
+    """A lane per way: forward, backward, and what of communication sticks out; at the bottom
+    communication alone."""
     figure = Figure(figsize=(8, 3.2))
     axes = figure.add_subplot()
-    lanes = {"bucketed": "bucketed", "overlapped": "ours", "torch's DistributedDataParallel": "theirs"}
+    lanes = {
+        "bucketed": "bucketed",
+        "overlapped": "ours",
+        "torch's DistributedDataParallel": "theirs",
+    }
     for lane, (who, side) in enumerate(lanes.items()):
         axes.barh(lane, median["forward"], height=0.55, color=plots.OP_COLOR["F"])
-        axes.barh(lane, median["backward"], left=median["forward"], height=0.55, color=plots.OP_COLOR["B"])
+        axes.barh(
+            lane, median["backward"], left=median["forward"], height=0.55, color=plots.OP_COLOR["B"]
+        )
         exposed = median[side] - median["compute"]
-        axes.barh(lane, exposed, left=median["compute"], height=0.55, color=plots.OP_COLOR["collective"])
+        axes.barh(
+            lane, exposed, left=median["compute"], height=0.55, color=plots.OP_COLOR["collective"]
+        )
         at, said = max(median[side], median["compute"]), f"  {shares[who].median:.0%} hidden"
         axes.text(at, lane, said, va="center", weight="bold")
     alone, color = median["communication"], plots.OP_COLOR["collective"]
-    axes.barh(len(lanes), alone, left=median["compute"] - alone, height=0.55, color=color, alpha=0.45)
+    axes.barh(
+        len(lanes), alone, left=median["compute"] - alone, height=0.55, color=color, alpha=0.45
+    )
     axes.set_yticks(range(len(lanes) + 1), [*lanes, "communication alone"])
     axes.tick_params(axis="y", length=0)
     for x, what in ((0.0, "forward"), (median["forward"], "backward")):
@@ -279,11 +348,12 @@ def draw(median, shares):
     say = "; ".join(f"{who}: {report.within(share)}" for who, share in shares.items())
     return plots.finish(
         figure,
-        f"Overlap hides {shares['overlapped'].median:.0%} of the communication of a step over a link of 1 Gbit/s",
-        "Medians. Dark: what a step takes beyond its compute. The pale bar is what the same buckets take with nothing "
-        "beside them; hidden is the part of it that does not stick out.",
-        f"Bars of a step's forward, backward and exposed communication. Share hidden: {say}. Communication alone: "
-        f"{report.duration(alone)}.",
+        f"Overlap hides {shares['overlapped'].median:.0%} of the communication of a step over a "
+        f"link of 1 Gbit/s",
+        "Medians. Dark: what a step takes beyond its compute. The pale bar is what the same "
+        "buckets take with nothing beside them; hidden is the part of it that does not stick out.",
+        f"Bars of a step's forward, backward and exposed communication. Share hidden: {say}. "
+        f"Communication alone: {report.duration(alone)}.",
     )
 
 
@@ -291,7 +361,9 @@ def draw(median, shares):
 def draw_reason(reason):
     figure = Figure(figsize=(8, 1.6))
     figure.add_subplot().set_axis_off()
-    return plots.finish(figure, "Overlap over a slow link: not run", f"{reason}.", f"Not run: {reason}.")
+    return plots.finish(
+        figure, "Overlap over a slow link: not run", f"{reason}.", f"Not run: {reason}."
+    )
 
 
 if __name__ == "__main__":

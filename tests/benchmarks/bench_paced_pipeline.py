@@ -1,13 +1,17 @@
-"""Pipelines on paced ranks: as long as the simulation says, within 5 %, over loopback and over a slow link.
+"""Pipelines on paced ranks: as long as the simulation says, within 5 %, over loopback and over a
+slow link.
 
-    measured     first start to last end of all ranks' bars, on 4 ranks that sleep instead of computing
-    simulated    the same list, from the same run's mean F, B, I, W and message times
+    measured   first start to last end of all ranks' bars, on 4 ranks that sleep instead of
+               computing
+    simulated  the same list, from the same run's mean F, B, I, W and message times
 
-A paced rank (lib/paced.py) leaves the cores to the others, so a bubble lasts as long as it would on a device of its
-own. Each round runs every case once; its own times foretell it, so nothing is fitted over rounds. The control is
-another round's simulation against this one's: how much the times themselves change from run to run.
+A paced rank (lib/paced.py) leaves the cores to the others, so a bubble lasts as long as it would on
+a device of its own. Each round runs every case once; its own times foretell it, so nothing is
+fitted over rounds. The control is another round's simulation against this one's: how much the times
+themselves change from run to run.
 
-What may differ: actions of one kind that are not equally long, messages that meet, the executor between two actions.
+What may differ: actions of one kind that are not equally long, messages that meet, the executor
+between two actions.
 """
 
 import contextlib
@@ -27,7 +31,10 @@ from tests.benchmarks.rounds import where
 P, M = 4, 8
 ROWS = 256  # of a micro-batch: messages of 64 KB
 LINK = (2e-3, 32e6)  # seconds per message, bytes per second: 4 ms for a message
-WITHIN = Bar(0.05, "A simulation that leaves out more than 5 % of a run would foretell no bubble worth avoiding.")
+WITHIN = Bar(
+    0.05,
+    "A simulation that leaves out more than 5 % of a run would foretell no bubble worth avoiding.",
+)
 
 
 class Case(NamedTuple):
@@ -43,7 +50,9 @@ CASES = {
     "GPipe": Case(gpipe(P, M), EQUAL, "loopback"),
     "1F1B": Case(one_f_one_b(P, M), EQUAL, "loopback"),
     "1F1B, unequal stages": Case(
-        one_f_one_b(P, M), {"F": [4e-3, 8e-3, 12e-3, 6e-3], "B": [8e-3, 16e-3, 24e-3, 12e-3]}, "loopback"
+        one_f_one_b(P, M),
+        {"F": [4e-3, 8e-3, 12e-3, 6e-3], "B": [8e-3, 16e-3, 24e-3, 12e-3]},
+        "loopback",
     ),
     "interleaved, v = 2": Case(interleaved(P, M, 2), {"F": 4e-3, "B": 8e-3}, "loopback"),
     "ZB-H1": Case(zb_h1(P, M), HALVES, "loopback"),
@@ -59,7 +68,9 @@ def run(quick):
 
 def measured(cases, rounds):
     """({case: [all ranks' bars of round 0, 1, ...]}, what they ran on)"""
-    ranks = launch.capture(on_ranks, cases, rounds, nproc=P, timeout=600 + 10 * rounds, ledger=False)
+    ranks = launch.capture(
+        on_ranks, cases, rounds, nproc=P, timeout=600 + 10 * rounds, ledger=False
+    )
     of_round = lambda name, i: [bar for bars, _ in ranks for bar in bars[name][i]]
     return {name: [of_round(name, i) for i in range(rounds)] for name in cases}, ranks[0][1]
 
@@ -82,18 +93,28 @@ def outcome(bars, place):
         found = [times_of(every) for every in rounds]
         foretold = [simulate(run.schedule, *times) for run, times in zip(runs, found, strict=True)]
         lasted, said = (np.array([each.makespan for each in some]) for some in (runs, foretold))
-        rows.append(report.Row(name, P, "paced", compare(abs(lasted - said), said, np.roll(said, 1)), WITHIN))
+        rows.append(
+            report.Row(
+                name, P, "paced", compare(abs(lasted - said), said, np.roll(said, 1)), WITHIN
+            )
+        )
         data[name] = {"measured": lasted, "simulated": said, "times": found}
         told = ", ".join(f"{kind} {ms(times[kind] for times, _ in found)}" for kind in found[0][0])
-        ends = [report.duration(np.median(lasted)), report.duration(np.median(said)), f"{np.median(lasted / said):.3f}"]
+        ends = [
+            report.duration(np.median(lasted)),
+            report.duration(np.median(said)),
+            f"{np.median(lasted / said):.3f}",
+        ]
         bubbles = [f"{np.median([each.bubble for each in some]):.1%}" for some in (runs, foretold)]
         cells.append([name, told, ms(message for _, message in found), *ends, *bubbles])
-    header = ["schedule", "measured times, ms", "message, ms", "measured", "simulated", "measured / simulated",
+    header = ["schedule", "measured times, ms", "message, ms", "measured", "simulated",
+        "measured / simulated",
               "bubble", "simulated"]  # fmt: skip
     table = report.Table("A run and its simulation (medians over the rounds)", header, cells)
     notes = [
-        f"{P} ranks, {M} micro-batches, messages of {ROWS * 256 // 1024} KB. Ours: how far measured and simulated "
-        "are apart; theirs: simulated. Control: the simulation of another round over this one's.",
+        f"{P} ranks, {M} micro-batches, messages of {ROWS * 256 // 1024} KB. Ours: how far "
+        f"measured and simulated are apart; theirs: simulated. Control: the simulation of another "
+        "round over this one's.",
     ]
     return report.Outcome(place, draw(bars), rows, [table], notes, data)
 
@@ -109,4 +130,6 @@ def draw(bars):
     by_length = sorted(bars[name], key=lambda every: recorded(every).makespan)
     every = by_length[len(by_length) // 2]
     foretold = simulate(recorded(every).schedule, *times_of(every))
-    return plots.simulated_and_measured(foretold, every, note=f"{name}, {P} paced ranks, {M} micro-batches.")
+    return plots.simulated_and_measured(
+        foretold, every, note=f"{name}, {P} paced ranks, {M} micro-batches."
+    )

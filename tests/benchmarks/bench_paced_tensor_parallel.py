@@ -5,13 +5,15 @@
 
     seconds of a layer = compute / tp + 4 all-reduces of (B, T, D)            tp 1, 2, 4
 
-On paced ranks (lib/paced.py): the products wait, each for its time over tp; f and g, the messages and the additions are
-lib's own. Inside a node is this machine as it is. Across nodes every rank is a node, and its link is slow
-(lib/collectives/slow_link.py). The ring is named, not left to the front door, whose thresholds hold for loopback.
+On paced ranks (lib/paced.py): the products wait, each for its time over tp; f and g, the messages
+and the additions are lib's own. Inside a node is this machine as it is. Across nodes every rank is
+a node, and its link is slow (lib/collectives/slow_link.py). The ring is named, not left to the
+front door, whose thresholds hold for loopback.
 
-A link's alpha and beta come from two other rings of the same round, of one number and of four times as many: so a
-layer is foretold from its parts, and nothing is fitted to it. The control is another round's prediction against this
-one's. What a prediction misses by more than 20 % would be something that the formula does not know.
+A link's alpha and beta come from two other rings of the same round, of one number and of four times
+as many: so a layer is foretold from its parts, and nothing is fitted to it. The control is another
+round's prediction against this one's. What a prediction misses by more than 20 % would be something
+that the formula does not know.
 """
 
 import contextlib
@@ -42,7 +44,10 @@ RINGS = {  # between two looks at the clock: for 20 ms at least
     "short ring": {INSIDE: 200, ACROSS: 10},
     "long ring": {INSIDE: 40, ACROSS: 2},
 }
-WITHIN = Bar(0.2, "The formula chooses tp: at 20 % off it still tells a layer that gains from one that loses.")
+WITHIN = Bar(
+    0.2,
+    "The formula chooses tp: at 20 % off it still tells a layer that gains from one that loses.",
+)
 
 
 def run(quick):
@@ -51,7 +56,10 @@ def run(quick):
 
 def measured(degrees, rounds):
     """({tp: {(what, link): (rounds,) seconds of a layer, or of a ring}}, what they ran on)"""
-    found = {tp: launch.capture(on_ranks, rounds, nproc=tp, timeout=2400, ledger=False)[0] for tp in degrees}
+    found = {
+        tp: launch.capture(on_ranks, rounds, nproc=tp, timeout=2400, ledger=False)[0]
+        for tp in degrees
+    }
     places = dict.fromkeys(place for _, place in found.values())
     return {tp: times for tp, (times, _) in found.items()}, "; ".join(places)
 
@@ -67,21 +75,35 @@ def outcome(found, place):
             rows.append(report.Row(f"{link}, tp {tp}", tp, "paced", found_off, WITHIN))
             data[link, tp] = {"measured": lasted, "predicted": said, "alpha": alpha, "beta": beta}
             cells.append([link, str(tp), *of_link(alpha, beta), *of_layer(tp, lasted, said)])
-    header = ["link", "tp", "alpha", "beta, a MB", "measured", "predicted", "measured / predicted", "sending"]
+    header = [
+        "link",
+        "tp",
+        "alpha",
+        "beta, a MB",
+        "measured",
+        "predicted",
+        "measured / predicted",
+        "sending",
+    ]
     table = report.Table("A layer (medians over the rounds)", header, cells)
     alpha, rate = LINK
-    told = [f"{report.duration(predicted(tp, alpha, 1 / rate))} at tp {tp}" for tp in found if tp > 1]
+    told = [
+        f"{report.duration(predicted(tp, alpha, 1 / rate))} at tp {tp}" for tp in found if tp > 1
+    ]
     notes = [
-        f"{report.duration(FORWARD + BACKWARD)} of products on one rank, {LAYERS} layers in a row, all-reduces of "
-        f"{report.size(4 * B * T * D)}. Ours: how far measured and predicted are apart; theirs: predicted.",
-        f"The link is told {report.duration(alpha)} per message and {rate / 1e6:g} MB/s; by these alone a layer takes "
-        f"{' and '.join(told)}. The alpha found is higher: a message's own work comes on top.",
+        f"{report.duration(FORWARD + BACKWARD)} of products on one rank, {LAYERS} layers in a row, "
+        f"all-reduces of {report.size(4 * B * T * D)}. Ours: how far measured and predicted are "
+        f"apart; theirs: predicted.",
+        f"The link is told {report.duration(alpha)} per message and {rate / 1e6:g} MB/s; by these "
+        f"alone a layer takes {' and '.join(told)}. The alpha found is higher: a message's own "
+        f"work comes on top.",
     ]
     return report.Outcome(place, draw(data), rows, [table], notes, data)
 
 
 def alpha_beta(times, link, tp):
-    """(alpha, beta), seconds and seconds per byte, (rounds,) each, from rings of one number and of LARGER (B, T, D)."""
+    """(alpha, beta), seconds and seconds per byte, (rounds,) each, from rings of one number and of
+    LARGER (B, T, D)."""
     short, long = times["short ring", link], times["long ring", link]
     if tp == 1:
         return short, long  # no message: all zero
@@ -107,24 +129,36 @@ def of_layer(tp, lasted, said):
     return *times, f"{np.median(lasted / said):.3f}", f"{np.median(exposed):.0%}"
 
 
-# --- on the ranks ----------------------------------------------------------------------------------------------------
+# --- on the ranks ---------------------------------------------------------------------------------
 
 
 def on_ranks(rounds):
-    """{(what, link): (rounds,) seconds of a layer, of a short ring, of a long one}, and what it ran on."""
+    """{(what, link): (rounds,) seconds of a layer, of a short ring, of a long one}, and
+    what it ran on."""
     tp = dist.get_world_size()
-    layers, x = nn.Sequential(*(PacedTensorParallelLayer(tp) for _ in range(LAYERS))), torch.ones(B, T, D)
+    layers, x = (
+        nn.Sequential(*(PacedTensorParallelLayer(tp) for _ in range(LAYERS))),
+        torch.ones(B, T, D),
+    )
     layers, x = layers.to(backend.device()), x.to(backend.device())
     check_sums(layers, x, tp)
     if tp == 1:  # no message, so no link
-        seconds = timed({"layer": Side(lambda: forward_and_backward(layers, x))}, rounds)["layer"] / LAYERS
+        seconds = (
+            timed({"layer": Side(lambda: forward_and_backward(layers, x))}, rounds)["layer"]
+            / LAYERS
+        )
         one = {"layer": seconds, "short ring": np.zeros(rounds), "long ring": np.zeros(rounds)}
-        return {(what, link): each for what, each in one.items() for link in (INSIDE, ACROSS)}, where()
+        return {
+            (what, link): each for what, each in one.items() for link in (INSIDE, ACROSS)
+        }, where()
 
     numbers = {"short ring": 1, "long ring": LARGER * x.numel()}
     tensors = {what: torch.zeros(n, device=backend.device()) for what, n in numbers.items()}
     sides, calls = {}, {}
-    for link, inside in {INSIDE: contextlib.nullcontext, ACROSS: partial(slow_link, 1, *LINK)}.items():
+    for link, inside in {
+        INSIDE: contextlib.nullcontext,
+        ACROSS: partial(slow_link, 1, *LINK),
+    }.items():
         sides["layer", link] = Side(partial(forward_and_backward, layers, x), inside)
         calls["layer", link] = LAYERS
         for what, tensor in tensors.items():
@@ -138,7 +172,8 @@ class PacedTensorParallelLayer(nn.Module):
 
     def __init__(self, tp):
         super().__init__()
-        seconds = [way / 2 / tp / B for way in (FORWARD, BACKWARD)]  # of a half, on this rank, per sequence
+        # of a half, on this rank, per sequence
+        seconds = [way / 2 / tp / B for way in (FORWARD, BACKWARD)]
         self.attention, self.mlp = PacedLayer(1, *seconds), PacedLayer(1, *seconds)
 
     def forward(self, x):
@@ -157,10 +192,13 @@ def forward_and_backward(layers, x):
 
 
 def check_sums(layers, x, tp):
-    """A paced product's result is its input, so every f and g multiplies by tp: or something was not sent."""
+    """A paced product's result is its input, so every f and g multiplies by tp: or
+    something was not sent."""
     for what, got in zip(("result", "gradient"), forward_and_backward(layers, x), strict=True):
         if not (got == (expected := float(tp ** (2 * LAYERS)))).all():
-            raise RuntimeError(f"the {what} is {got.flatten()[0]:g}, not {expected:g}: not every sum was sent")
+            raise RuntimeError(
+                f"the {what} is {got.flatten()[0]:g}, not {expected:g}: not every sum was sent"
+            )
 
 
 def rings(tensor, n):
@@ -168,7 +206,7 @@ def rings(tensor, n):
         ring_all_reduce(tensor)
 
 
-# --- the figure ------------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 
 def draw(data):
@@ -179,5 +217,8 @@ def draw(data):
             of_each[link] = degrees, [float(np.median(data[link, tp][how])) for tp in degrees]
     alpha, rate = LINK
     link = f"a link of {1e3 * alpha:g} ms a message and {rate / 1e6:g} MB/s"
-    note = f"{1e3 * (FORWARD + BACKWARD):g} ms of products, paced, and four all-reduces; across nodes, {link}."
+    note = (
+        f"{1e3 * (FORWARD + BACKWARD):g} ms of products, paced, and four all-reduces; across "
+        f"nodes, {link}."
+    )
     return plots.tp_volume(curves["measured"], curves["predicted"], note=note)

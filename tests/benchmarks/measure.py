@@ -1,14 +1,17 @@
-"""Is ours as fast as theirs? Interleaved rounds, a paired ratio, and a control that shows what noise alone would say.
+"""Is ours as fast as theirs? Interleaved rounds, a paired ratio, and a control that shows what
+noise alone would say.
 
-    round 0    ours    theirs   again        again: theirs a second time
-    round 1    again   theirs   ours         every other round backwards, so that no side always goes first
+    round 0  ours    theirs   again        again: theirs a second time
+    round 1  again   theirs   ours         every other round backwards, so that no side always goes
+                                           first
     ...
-    ratio      median over the rounds of ours / theirs
-    control    median over the rounds of again / theirs: the ratio of two sides that do not differ
+    ratio    median over the rounds of ours / theirs
+    control  median over the rounds of again / theirs: the ratio of two sides that do not differ
 
-Both with a 95 % interval by the bootstrap (Efron 1979): the rounds are drawn anew with replacement, and the medians of
-the draws give the interval. The two sides of a pair stand next to each other in time, so a machine that is slow for a
-second slows both, and their ratio stays. On a shared machine a ratio without interval and control proves nothing.
+Both with a 95 % interval by the bootstrap (Efron 1979): the rounds are drawn anew with replacement,
+and the medians of the draws give the interval. The two sides of a pair stand next to each other in
+time, so a machine that is slow for a second slows both, and their ratio stays. On a shared machine
+a ratio without interval and control proves nothing.
 
     "not slower"      the ratio's lower bound is at most max(1.0, the control's upper bound)
     "at most x"       the ratio's upper bound is at most x
@@ -34,7 +37,8 @@ class Comparison(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """What is asked of a ratio. at_most: at most so many times theirs; None: not slower than the control allows."""
+    """What is asked of a ratio. at_most: at most so many times theirs; None: not slower than the
+    control allows."""
 
     at_most: float | None
     why: str  # where it comes from
@@ -52,7 +56,13 @@ def compare(ours, theirs, again) -> Comparison:
     """Seconds (n,) of the two sides and the control, round by round, to a Comparison."""
     ours, theirs, again = (np.asarray(side, dtype=float) for side in (ours, theirs, again))
     if not ours.shape == theirs.shape == again.shape:
-        raise ValueError(f"sides are paired by round, but have {len(ours)}, {len(theirs)}, {len(again)} rounds")
+        raise ValueError(
+            f"sides are paired by round, but have {len(ours)}, {len(theirs)}, {len(again)} rounds"
+        )
     return Comparison(
-        float(np.median(ours)), float(np.median(theirs)), interval(ours / theirs), interval(again / theirs), len(ours)
+        float(np.median(ours)),
+        float(np.median(theirs)),
+        interval(ours / theirs),
+        interval(again / theirs),
+        len(ours),
     )

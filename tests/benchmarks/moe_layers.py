@@ -1,4 +1,5 @@
-"""The layers that bench_moe.py times over ranks: expert-parallel against torch's, and the exchange behind computing."""
+"""The layers that bench_moe.py times over ranks: expert-parallel against torch's, and the exchange
+behind computing."""
 
 import copy
 import functools
@@ -26,7 +27,12 @@ from tests.benchmarks.torch_moe import TorchMoE
 
 K, FACTOR = 2, 1.25
 TOLERANCE = 1e-5  # of a tensor's largest element: float32, sums in another order stay far below
-PACED_ROWS, PACED_SECONDS, PACED_LINK = 400, 1e-4, 5.7e6  # of a rank; of a row's product, each way; bytes a second
+# of a rank; of a row's product, each way; bytes a second
+PACED_ROWS, PACED_SECONDS, PACED_LINK = (
+    400,
+    1e-4,
+    5.7e6,
+)
 
 
 class Size(NamedTuple):
@@ -46,7 +52,9 @@ class Pair(NamedTuple):
 
 
 def numbers(seed, *size):
-    return torch.randn(size, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(backend.device())
+    return torch.randn(size, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(
+        backend.device()
+    )
 
 
 def check_equal(what, ours, theirs):
@@ -55,28 +63,39 @@ def check_equal(what, ours, theirs):
         side.step()
     found, right = ours.found(), theirs.found()
     if found.keys() != right.keys():
-        raise RuntimeError(f"{what}: {sorted(found.keys() ^ right.keys())} on one side only: nothing to time")
+        raise RuntimeError(
+            f"{what}: {sorted(found.keys() ^ right.keys())} on one side only: nothing to time"
+        )
     for name, expected in right.items():
         off, largest = (found[name] - expected).abs().max(), expected.abs().max()
         if not off <= TOLERANCE * largest:
-            raise RuntimeError(f"{what}: {name} is off by {off / largest:.2g} of its largest element: nothing to time")
+            raise RuntimeError(
+                f"{what}: {name} is off by {off / largest:.2g} of its largest element: nothing to "
+                f"time"
+            )
 
 
-# --- the exchange behind computing ------------------------------------------------------------------------------------
+# --- the exchange behind computing ----------------------------------------------------------------
 
 
 def halves_on_ranks(rounds):
     """{"in halves": (rounds,) seconds per step, ...} and what it ran on."""
 
     def step(kind):
-        experts = [PacedLayer(1, PACED_SECONDS, PACED_SECONDS) for _ in range(dist.get_world_size())]
-        layer = kind(MoE(256, experts, in_turn, dist.get_world_size()), PacedLayer(1, PACED_SECONDS, PACED_SECONDS))
+        experts = [
+            PacedLayer(1, PACED_SECONDS, PACED_SECONDS) for _ in range(dist.get_world_size())
+        ]
+        layer = kind(
+            MoE(256, experts, in_turn, dist.get_world_size()),
+            PacedLayer(1, PACED_SECONDS, PACED_SECONDS),
+        )
         x = numbers(dist.get_rank(), PACED_ROWS, 256).requires_grad_()
         return Side(lambda: layer(x).square().sum().backward())
 
     with slow_link(1, 0.0005, PACED_LINK):
         return timed(
-            {"in halves": step(OverlappedMoE), "plain": step(SharedMoE), "again": step(SharedMoE)}, rounds
+            {"in halves": step(OverlappedMoE), "plain": step(SharedMoE), "again": step(SharedMoE)},
+            rounds,
         ), where()
 
 
@@ -87,14 +106,16 @@ def in_turn(logits):
     return Choice(experts, p.gather(1, experts), p)
 
 
-# --- a layer over ranks -----------------------------------------------------------------------------------------------
+# --- a layer over ranks ---------------------------------------------------------------------------
 
 
 def layers_on_ranks(size, rounds):
     """{side: (rounds,) seconds per step} and what it ran on."""
     ours, theirs = both_layers(size)
     check_equal("the layer", ours, theirs)
-    return timed({"ours": Side(ours.step), "theirs": Side(theirs.step), "again": Side(theirs.step)}, rounds), where()
+    return timed(
+        {"ours": Side(ours.step), "theirs": Side(theirs.step), "again": Side(theirs.step)}, rounds
+    ), where()
 
 
 def both_layers(size):
@@ -123,7 +144,8 @@ def both_layers(size):
         return Pair(step, found)
 
     names = [name for name, _ in mine.named_parameters()]
-    theirs_first = sorted(names, key=lambda name: not name.startswith("router"))  # as TorchMoE holds them
+    # as TorchMoE holds them
+    theirs_first = sorted(names, key=lambda name: not name.startswith("router"))
     return (
         pair(mine, lambda: (mine.last.auxiliary, mine.last.z), names),
         pair(theirs, lambda: (theirs.auxiliary, theirs.z), theirs_first),
@@ -133,7 +155,8 @@ def both_layers(size):
 def whole_layer(size):
     """The layer of one process, alike on all ranks."""
     experts = [
-        nn.Sequential(nn.Linear(size.D, size.F), nn.GELU(), nn.Linear(size.F, size.D)) for _ in range(size.E)
+        nn.Sequential(nn.Linear(size.D, size.F), nn.GELU(),
+            nn.Linear(size.F, size.D)) for _ in range(size.E)
     ]  # fmt: skip
     moe = MoE(size.D, experts, functools.partial(top_k_gate, k=K), FACTOR).to(backend.device())
     with torch.no_grad():

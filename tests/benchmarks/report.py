@@ -1,4 +1,5 @@
-"""What a benchmark found, as a table on the terminal, as Markdown for README.md here, and as JSON with the machine."""
+"""What a benchmark found, as a table on the terminal, as Markdown for README.md here, and as JSON
+with the machine."""
 
 import datetime
 import os
@@ -15,13 +16,27 @@ from lib import linux, plots
 from lib.plots.labels import in_unit
 from tests.benchmarks.measure import Bar, Comparison
 
-COLUMNS = ["comparison", "ranks", "size", "ours", "theirs", "ratio [95 %]", "control [95 %]", "bar", "verdict"]
-QUICK = "QUICK: fewer sizes and rounds, to see that it works. These numbers are not for tests/benchmarks/README.md."
+COLUMNS = [
+    "comparison",
+    "ranks",
+    "size",
+    "ours",
+    "theirs",
+    "ratio [95 %]",
+    "control [95 %]",
+    "bar",
+    "verdict",
+]
+QUICK = (
+    "QUICK: fewer sizes and rounds, to see that it works. These numbers are not for "
+    "tests/benchmarks/README.md."
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: what, on how many ranks, at which size ("-": it has none), and its bar (None: it has none)."""
+    """One comparison: what, on how many ranks, at which size ("-": it has none), and its
+    bar (None: it has none)."""
 
     what: str
     ranks: int
@@ -39,7 +54,8 @@ class Row:
     def cells(self) -> list[str]:
         c = self.comparison
         return [
-            self.what, str(self.ranks), self.size, duration(c.ours), duration(c.theirs), within(c.ratio),
+            self.what, str(self.ranks), self.size, duration(c.ours), duration(c.theirs),
+            within(c.ratio),
             within(c.control), "none" if self.bar is None else str(self.bar), self.verdict,
         ]  # fmt: skip
 
@@ -61,7 +77,8 @@ class Outcome:
     drawing: plots.Drawing
     rows: list[Row] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the numbers do not say, one sentence or two each
+    # what the numbers do not say, one sentence or two each
+    notes: list[str] = field(default_factory=list)
     data: dict = field(default_factory=dict)  # every time measured, in seconds, for the JSON file
 
     @property
@@ -75,7 +92,11 @@ class Outcome:
     def lines_below(self) -> list[str]:
         """Where the bars come from, how many rounds there were, and the notes."""
         counts = sorted({row.comparison.rounds for row in self.rows})
-        said = [f"{counts[0]} rounds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} rounds"] if counts else []
+        said = (
+            [f"{counts[0]} rounds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} rounds"]
+            if counts
+            else []
+        )
         bars = dict.fromkeys(f"Bar: {row.bar}. {row.bar.why}" for row in self.rows if row.bar)
         return [f"On {', '.join([self.on, *said])}.", *bars, *self.notes]
 
@@ -88,7 +109,11 @@ def as_text(outcome: Outcome) -> str:
         if table.title:
             out += ["", table.title]
         for line in [table.header, *table.cells]:
-            out.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+            out.append(
+                "  ".join(
+                    cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+                ).rstrip()
+            )
     return "\n".join([*out, "", *outcome.lines_below()])
 
 
@@ -96,17 +121,22 @@ def as_markdown(outcomes: dict[str, Outcome], facts: dict, quick: bool) -> str:
     """The tables of all benchmarks of a run, and the machine."""
     out = [f"**{QUICK}**", ""] if quick else []
     out += [
-        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']:.0f} GB, {facts['os']}; torch {facts['torch']}, "
-        f"Python {facts['python']}; {facts['date'][:10]}.",
-        "Times are medians of one call on the slowest rank. Ratio: ours / theirs, paired by round; control: theirs / "
-        "theirs in the same rounds. \"Not slower\": the ratio's lower bound is at most max(1, the control's upper "
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']:.0f} GB, {facts['os']}; "
+        f"torch {facts['torch']}, Python {facts['python']}; {facts['date'][:10]}.",
+        "Times are medians of one call on the slowest rank. Ratio: ours / theirs, paired by round; "
+        "control: theirs / "
+        'theirs in the same rounds. "Not slower": the ratio\'s lower bound is at most max(1, the '
+        "control's upper "
         'bound). "At most x": the ratio\'s upper bound is.',
     ]
     for name, outcome in outcomes.items():
         out += ["", f"### {name}"]
         for table in outcome.all_tables():
             out += ["", *([f"{table.title}", ""] if table.title else [])]
-            out += [f"| {' | '.join(cells)} |" for cells in [table.header, ["---"] * len(table.header), *table.cells]]
+            out += [
+                f"| {' | '.join(cells)} |"
+                for cells in [table.header, ["---"] * len(table.header), *table.cells]
+            ]
         out += ["", *(f"{line}  " for line in outcome.lines_below())]
     return "\n".join(out) + "\n"
 
@@ -121,13 +151,15 @@ def as_json(name: str, outcome: Outcome, facts: dict, quick: bool) -> dict:
         "rows": [
             {
                 "what": row.what, "ranks": row.ranks, "size": row.size, **row.comparison._asdict(),
-                "ratio": row.comparison.ratio._asdict(), "control": row.comparison.control._asdict(),
+                "ratio": row.comparison.ratio._asdict(),
+                "control": row.comparison.control._asdict(),
                 "bar": None if row.bar is None else {"says": str(row.bar), **row.bar._asdict()},
                 "verdict": row.verdict,
             }
             for row in outcome.rows
         ],
-        "tables": [{"title": t.title, "header": t.header, "cells": t.cells} for t in outcome.tables],
+        "tables": [{"title": t.title, "header": t.header,
+        "cells": t.cells} for t in outcome.tables],
         "notes": outcome.lines_below(),
         "data": plain(outcome.data),
     }  # fmt: skip
@@ -138,7 +170,14 @@ def machine() -> dict:
     model = platform.processor() or platform.machine()
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        model = next((x.split(":")[1].strip() for x in cpuinfo.read_text().splitlines() if "model name" in x), model)
+        model = next(
+            (
+                x.split(":")[1].strip()
+                for x in cpuinfo.read_text().splitlines()
+                if "model name" in x
+            ),
+            model,
+        )
     return {
         "cpu": model,
         "cores": len(linux.processors()),
@@ -157,7 +196,10 @@ def warnings(facts: dict) -> list[str]:
     """What makes the numbers of this run worse than the machine's."""
     out = []
     if facts["load_before"] > 0.5:
-        out.append(f"others use this machine (load {facts['load_before']:.1f}): measure again when it is quiet")
+        out.append(
+            f"others use this machine (load {facts['load_before']:.1f}): measure again when it is "
+            f"quiet"
+        )
     if facts["compiles_lib_anew"]:
         out.append("PYTHONDONTWRITEBYTECODE is set, so every rank compiles lib anew: unset it")
     return out

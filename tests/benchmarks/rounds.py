@@ -1,13 +1,14 @@
 """Interleaved rounds on ranks: one launch, the same process and the same buffers for every side.
 
-    rank 0   | barrier | op op op ... op |            k calls of one side between two looks at the clock
-    rank 1   | barrier | op op op ... op   |          a round's time is that of the slowest rank, per call
+    rank 0   | barrier | op op op ... op |      k calls of one side between two looks at the clock
+    rank 1   | barrier | op op op ... op   |    a round's time is that of the slowest rank, per call
     ...
 
-Ranks do not leave a barrier together; 8 ranks on 2 cores leave it milliseconds apart, and the first to leave waits in
-the op for the last. So a short op is repeated k times, k alike for all sides, until even the fastest side keeps the
-clock running for SHORTEST. What is left of the barrier in a time is the same for all sides: it brings ratios nearer to
-1, never away from it. The ranks' times meet after the loop, not in it.
+Ranks do not leave a barrier together; 8 ranks on 2 cores leave it milliseconds apart, and the first
+to leave waits in the op for the last. So a short op is repeated k times, k alike for all sides,
+until even the fastest side keeps the clock running for SHORTEST. What is left of the barrier in a
+time is the same for all sides: it brings ratios nearer to 1, never away from it. The ranks' times
+meet after the loop, not in it.
 """
 
 import contextlib
@@ -36,7 +37,8 @@ class Side(NamedTuple):
 def timed(sides: dict[str, Side], rounds: int) -> dict[str, np.ndarray]:
     """On every rank: interleaved rounds of all sides. Returns {side: (rounds,) seconds per call}.
 
-    The sides must leave their buffers as the next one needs them. Every rank gets the times of the slowest rank.
+    The sides must leave their buffers as the next one needs them. Every rank gets the times of the
+    slowest rank.
     """
     calls = _calibrate(sides.values())
     seconds = interleave([lambda side=side: _clock(side, calls) for side in sides.values()], rounds)
@@ -46,7 +48,9 @@ def timed(sides: dict[str, Side], rounds: int) -> dict[str, np.ndarray]:
 def where() -> str:
     """What this rank runs on: "gloo" or "nccl, NVIDIA H100"."""
     device = backend.device()
-    return dist.get_backend() + (f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "")
+    return dist.get_backend() + (
+        f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+    )
 
 
 def _clock(side, calls):
@@ -73,7 +77,8 @@ def _calibrate(sides):
 
 
 def _slowest(seconds):
-    """The maximum over ranks, number by number: the same on every rank, so that all take the same decisions."""
+    """The maximum over ranks, number by number: the same on every rank, so that all take
+    the same decisions."""
     everywhere = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(everywhere, dist.ReduceOp.MAX)
     return everywhere.cpu().numpy()

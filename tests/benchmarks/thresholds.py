@@ -1,11 +1,13 @@
-"""From measured times to lib/collectives/thresholds.json: which all-reduce algorithm up to how many bytes.
+"""From measured times to lib/collectives/thresholds.json: which all-reduce algorithm up to how many
+bytes.
 
-    1 KB      16 KB      256 KB     4 MB              sizes measured
-     rd         rd         hd        ring             clearly fastest there
-     [.. up to 64 KB rd] [.. up to 1 MB hd] [ring]    the border: half way between two sizes, on a log scale
+    1 KB      16 KB      256 KB     4 MB            sizes measured
+     rd         rd         hd        ring           clearly fastest there
+     [.. up to 64 KB rd] [.. up to 1 MB hd] [ring]  the border: half way between two sizes, on a log
+                                                    scale
 
-An algorithm gives way only to one that is clearly faster, the whole interval of the paired ratio below CLEARLY: a
-border must not be where two equally fast ones happened to change places.
+An algorithm gives way only to one that is clearly faster, the whole interval of the paired ratio
+below CLEARLY: a border must not be where two equally fast ones happened to change places.
 """
 
 import itertools
@@ -29,7 +31,8 @@ def write(times, path=FILE):
 
 
 def rows_for(times):
-    """[[up to so many bytes, algorithm], ..., [None, algorithm]] of {algorithm: {bytes: (rounds,) seconds}}."""
+    """[[up to so many bytes, algorithm], ..., [None, algorithm]] of {algorithm: {bytes:
+    (rounds,) seconds}}."""
     sizes = sorted(next(iter(times.values())))
     fastest = lambda s: min(times, key=lambda name: np.median(times[name][s]))
     rows, current = [], fastest(sizes[0])

@@ -1,11 +1,13 @@
-"""An expert-parallel layer on torch alone: dist.all_to_all_single with uneven splits, and a Function that reverses it.
+"""An expert-parallel layer on torch alone: dist.all_to_all_single with uneven splits, and a
+Function that reverses it.
 
-What a team that knows torch writes for itself, the form of Megatron-Core's all-to-all dispatcher: top-k, places by a
-cumulative sum over one-hot rows (GShard, Lepikhin et al. 2020, Algorithm 1), one exchange of counts, one of rows, an
-argsort by expert, and back. The same gate, priorities and capacity as lib's layer, the same auxiliary losses, the same
-expert modules; none of lib's code.
+What a team that knows torch writes for itself, the form of Megatron-Core's all-to-all dispatcher:
+top-k, places by a cumulative sum over one-hot rows (GShard, Lepikhin et al. 2020, Algorithm 1), one
+exchange of counts, one of rows, an argsort by expert, and back. The same gate, priorities and
+capacity as lib's layer, the same auxiliary losses, the same expert modules; none of lib's code.
 
-n tokens of this rank, D hidden, E experts over ep ranks, k choices a token, C slots per expert and set.
+n tokens of this rank, D hidden, E experts over ep ranks, k choices a token, C slots per expert and
+set.
 """
 
 import torch
@@ -35,7 +37,8 @@ class AllToAll(torch.autograd.Function):
 class TorchMoE(nn.Module):
     """x (n, D) -> y (n, D); `auxiliary` and `z` are the two auxiliary losses of the last forward.
 
-    router: (n, D) -> logits (n, E). experts: this rank's. C: slots per expert, of this rank's tokens.
+    router: (n, D) -> logits (n, E). experts: this rank's. C: slots per expert, of this rank's
+    tokens.
     """
 
     def __init__(self, router, experts, k, C):
@@ -51,7 +54,11 @@ class TorchMoE(nn.Module):
         self.auxiliary = E * (F.one_hot(expert[:, 0], E).to(p).mean(0) * p.mean(0)).sum()
         self.z = logits.logsumexp(-1).square().mean()
 
-        expert, weight = expert.t().reshape(-1), weight.t().reshape(-1)  # (k*n,)  first choices first
+        # (k*n,)  first choices first
+        expert, weight = (
+            expert.t().reshape(-1),
+            weight.t().reshape(-1),
+        )
         token = torch.arange(n, device=x.device).repeat(self.k)
         mask = F.one_hot(expert, E)  # (k*n, E)
         slot = (mask.cumsum(0) * mask).sum(1) - 1  # (k*n,)  place among those of its expert

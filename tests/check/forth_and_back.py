@@ -1,4 +1,5 @@
-"""An autograd function whose forward and backward are handed in: so answers differ in one of them alone."""
+"""An autograd function whose forward and backward are handed in: so answers differ in one
+of them alone."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Answers that are right in every ordinary case: what the adversarial cases of the vocabulary find in Lab 0."""
+"""Answers that are right in every ordinary case: what the adversarial cases of the
+vocabulary find in Lab 0."""
 
 import pytest
 import torch
@@ -31,7 +32,11 @@ def gather(chunk, group=None, out=None):
     places[rank].copy_(chunk)
     for step in range(world_size - 1):
         p2p.send_recv(
-            places[(rank - step) % world_size], right, left, group, out=places[(rank - step - 1) % world_size]
+            places[(rank - step) % world_size],
+            right,
+            left,
+            group,
+            out=places[(rank - step - 1) % world_size],
         )
     return out
 
@@ -53,7 +58,10 @@ def reduces_in_float32(tensor, group=None):
 
 def broadcasts_in_float32(tensor, src, group=None):
     x = tensor.double().float()
-    v, world_size = (dist.get_rank(group) - src) % dist.get_world_size(group), dist.get_world_size(group)
+    v, world_size = (
+        (dist.get_rank(group) - src) % dist.get_world_size(group),
+        dist.get_world_size(group),
+    )
     step = 1
     while step < world_size:
         if v < step and v + step < world_size:
@@ -124,7 +132,9 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "answer", "hint"), ANSWERS, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    ("name", "answer", "hint"), ANSWERS, ids=lambda x: getattr(x, "__name__", x)
+)
 def test_what_is_right_in_ordinary_cases_only_is_rejected(name, answer, hint):
     outcome = evaluate(EXERCISES[name], answer)
     assert (outcome.passed, outcome.hint) == (False, hint), "\n".join(outcome.lines)

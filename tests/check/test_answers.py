@@ -1,16 +1,20 @@
-"""Every check is proved able to fail: wrong answers are rejected with the right hint, right ones accepted.
+"""Every check is proved able to fail: wrong answers are rejected with the right hint, right ones
+accepted.
 
-One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the hint}, RIGHT [functions].
-For an exercise of several functions (a Bundle), function by function: WRONG {name: {...}}, RIGHT {name: [...]}.
-What differs from the reference by an edit, or leaves the fingerprint of one of them, is not written there: it is one of
-the MISTAKES in the exercise's own file, which are judged here as well.
+One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the hint}, RIGHT
+[functions]. For an exercise of several functions (a Bundle), function by function: WRONG {name:
+{...}}, RIGHT {name: [...]}. What differs from the reference by an edit, or leaves the fingerprint
+of one of them, is not written there: it is one of the MISTAKES in the exercise's own file, which
+are judged here as well.
 
-`make test` runs, of each function, the right answers and six wrong ones or more, one for every hint; where answers run
-on ranks, the first right and the first wrong one. `make test-all` runs them all.
+`make test` runs, of each function, the right answers and six wrong ones or more, one for every
+hint; where answers run on ranks, the first right and the first wrong one. `make test-all` runs them
+all.
 
-The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch, and in one more after
-each answer that fails on the ranks. A student's answer is judged alone. So where the verdict is not the one that is
-asked for, an answer is judged again, alone, and that counts.
+The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch,
+and in one more after each answer that fails on the ranks. A student's answer is judged alone. So
+where the verdict is not the one that is asked for, an answer is judged again, alone, and that
+counts.
 """
 
 import functools
@@ -35,26 +39,48 @@ def load(path):
     spec.loader.exec_module(module)
     module.EXERCISE = path.stem.removeprefix("answers_")
     if not isinstance(module.RIGHT, dict):
-        module.WRONG, module.RIGHT = {module.EXERCISE: module.WRONG}, {module.EXERCISE: module.RIGHT}
-    module.WRONG = {name: module.WRONG.get(name, {}) | known_mistakes(name) for name in module.RIGHT}
+        module.WRONG, module.RIGHT = (
+            {module.EXERCISE: module.WRONG},
+            {module.EXERCISE: module.RIGHT},
+        )
+    module.WRONG = {
+        name: module.WRONG.get(name, {}) | known_mistakes(name) for name in module.RIGHT
+    }
     return module
 
 
 def known_mistakes(name):
     """{answer: hint} of the MISTAKES in the exercise's file."""
-    exercise, module = FUNCTIONS[name], next(m for m in MODULES if FUNCTIONS[name] in m.EXERCISE.parts)
-    return {mistake.made(exercise.reference): mistake.hint for mistake in mistakes_of(exercise, module)}
+    exercise, module = (
+        FUNCTIONS[name],
+        next(m for m in MODULES if FUNCTIONS[name] in m.EXERCISE.parts),
+    )
+    return {
+        mistake.made(exercise.reference): mistake.hint for mistake in mistakes_of(exercise, module)
+    }
 
 
-with mock.patch.object(inspect, "getsource", functools.cache(inspect.getsource)):  # once for all mistakes of a function
-    ANSWERS = [load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab*/answers_*.py"))]
-WRONG = [(name, fn, hint) for m in ANSWERS for name, answers in m.WRONG.items() for fn, hint in answers.items()]
+# once for all mistakes of a function
+with mock.patch.object(inspect, "getsource", functools.cache(inspect.getsource)):
+    ANSWERS = [
+        load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab*/answers_*.py"))
+    ]
+WRONG = [
+    (name, fn, hint)
+    for m in ANSWERS
+    for name, answers in m.WRONG.items()
+    for fn, hint in answers.items()
+]
 RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn in answers]
-ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}  # they leave behind what the next would stumble over
+# they leave behind what the next would stumble over
+ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}
+# tested in test_adversarial.py
 SHARED = {
     hint.name for room in (symptoms, pure) for hint in vars(room).values() if isinstance(hint, Hint)
-}  # tested in test_adversarial.py
-SHARED |= {make([]).name for make in (symptoms.nothing_there, symptoms.alone, symptoms.remainder_hint)}
+}
+SHARED |= {
+    make([]).name for make in (symptoms.nothing_there, symptoms.alone, symptoms.remainder_hint)
+}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
@@ -63,14 +89,21 @@ table: list[tuple[str, str, str, int, int]] = []
 def right_answers(function):
     """On ranks, where each costs a run, what comes after the first answer is slow."""
     fns, on_ranks = [fn for name, fn in RIGHT if name == function], bool(FUNCTIONS[function].worlds)
-    marks = lambda number: [pytest.mark.slow] if (number and on_ranks) or fns[number] in SLOW else []
-    return [pytest.param(function, fn, id=f"{function}-{fn.__name__}", marks=marks(i)) for i, fn in enumerate(fns)]
+    marks = lambda number: (
+        [pytest.mark.slow] if (number and on_ranks) or fns[number] in SLOW else []
+    )
+    return [
+        pytest.param(function, fn, id=f"{function}-{fn.__name__}", marks=marks(i))
+        for i, fn in enumerate(fns)
+    ]
 
 
 def wrong_answers(function):
-    """Those that are further examples of a hint, after the sixth answer of the function, are slow tests.
+    """Those that are further examples of a hint, after the sixth answer of the function, are slow
+    tests.
 
-    On ranks each failing answer costs a launch or two: there what comes after the first answer is slow.
+    On ranks each failing answer costs a launch or two: there what comes after the first answer is
+    slow.
     """
     hints, on_ranks = [], bool(FUNCTIONS[function].worlds)
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
@@ -82,17 +115,26 @@ def wrong_answers(function):
 
 @pytest.fixture
 def outcome(request, function, fn):
-    """The verdict on one answer; the first that is asked for brings those on all chosen answers of its function."""
+    """The verdict on one answer; the first that is asked for brings those on all chosen
+    answers of its function."""
     if fn in ALONE:
         return None
     if (function, fn) not in outcomes:
-        chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-        fns = [params["fn"] for params in chosen if params.get("function") == function and params["fn"] not in ALONE]
+        chosen = [
+            item.callspec.params for item in request.session.items if hasattr(item, "callspec")
+        ]
+        fns = [
+            params["fn"]
+            for params in chosen
+            if params.get("function") == function and params["fn"] not in ALONE
+        ]
         try:
             verdicts = judged_together(FUNCTIONS[function], fns)
         except RuntimeError:  # a launch that did not begin: all are judged alone
             verdicts = [None] * len(fns)
-        outcomes.update({(function, fn): verdict for fn, verdict in zip(fns, verdicts, strict=True)})
+        outcomes.update(
+            {(function, fn): verdict for fn, verdict in zip(fns, verdicts, strict=True)}
+        )
     return outcomes[function, fn]
 
 
@@ -102,7 +144,8 @@ def alone_unless(expected, outcome, function, fn):
 
 
 def answers_of(name):
-    """A class for each function: pytest's workers take a class whole, and judge its answers together."""
+    """A class for each function: pytest's workers take a class whole, and judge its
+    answers together."""
 
     class Answers:
         @pytest.mark.parametrize(("function", "fn"), right_answers(name))

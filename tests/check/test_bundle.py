@@ -1,4 +1,5 @@
-"""Several functions in one check: each is judged by itself, and the points add up. Bonus points say so."""
+"""Several functions in one check: each is judged by itself, and the points add up. Bonus
+points say so."""
 
 import json
 import linecache
@@ -10,7 +11,17 @@ import torch
 import torch.distributed as dist
 
 from lib import launch
-from lib.check.framework import Bundle, CheckFailed, Claim, Exercise, Hint, Problem, check, evaluate, stand_in
+from lib.check.framework import (
+    Bundle,
+    CheckFailed,
+    Claim,
+    Exercise,
+    Hint,
+    Problem,
+    check,
+    evaluate,
+    stand_in,
+)
 
 
 def gives(name, right, points):
@@ -20,7 +31,13 @@ def gives(name, right, points):
 
     hint = Hint("one more", lambda p: str(right + 1) in p.text, "you counted from 1.")
     return Exercise(
-        name, lambda fn: fn(), (), (Claim("the number", points, "always", judge),), (hint,), (), lambda: right
+        name,
+        lambda fn: fn(),
+        (),
+        (Claim("the number", points, "always", judge),),
+        (hint,),
+        (),
+        lambda: right,
     )
 
 
@@ -49,10 +66,15 @@ def test_all_right():
 
 def test_one_wrong_costs_its_own_points_only():
     outcome = evaluate(PAIR, (lambda: 3, lambda: 3))
-    assert (outcome.points, outcome.hint, outcome.message) == (4, "one more", "two: the number: expected 2, got 3")
+    assert (outcome.points, outcome.hint, outcome.message) == (
+        4,
+        "one more",
+        "two: the number: expected 2, got 3",
+    )
     assert outcome.lines == [
         "pair", "  --  two", "      --  the number", "          expected 2, got 3",
-        "          Usual cause: you counted from 1.", f"  ok  {'three':<30} the number", "4 of 5 points",
+        "          Usual cause: you counted from 1.", f"  ok  {'three':<30} the number",
+        "4 of 5 points",
     ]  # fmt: skip
 
 
@@ -76,14 +98,19 @@ def test_the_right_one_is_used_from_then_on_and_one_line_is_reported(tmp_path, m
     assert "running lib's three" in capsys.readouterr().out
     (line,) = (tmp_path / "report").read_text().splitlines()
     assert json.loads(line) == {
-        "id": "pair", "points": 1, "max_points": 5, "message": "three: the number: expected 3, got 4",
+        "id": "pair", "points": 1, "max_points": 5,
+        "message": "three: the number: expected 3, got 4",
         "hint": "you counted from 1.", "where": "",
     }  # fmt: skip
 
 
 def test_the_report_says_which_line_of_the_answer_the_verdict_is_about(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_REPORT", str(tmp_path / "report"))
-    cell, source, names = "/tmp/ipykernel_1/123.py", "def three():\n    few = {}\n    return few['three']\n", {}
+    cell, source, names = (
+        "/tmp/ipykernel_1/123.py",
+        "def three():\n    few = {}\n    return few['three']\n",
+        {},
+    )
     monkeypatch.setitem(linecache.cache, cell, (len(source), None, source.splitlines(True), cell))
     exec(compile(source, cell, "exec"), names)
     with pytest.raises(CheckFailed):
@@ -94,7 +121,9 @@ def test_the_report_says_which_line_of_the_answer_the_verdict_is_about(tmp_path,
 
 
 def test_too_few_functions_are_named():
-    with pytest.raises(CheckFailed, match=r"give the check your 2 functions, as in check.pair\(two, three\)"):
+    with pytest.raises(
+        CheckFailed, match=r"give the check your 2 functions, as in check.pair\(two, three\)"
+    ):
         check(PAIR, lambda: 2)
 
 
@@ -107,8 +136,14 @@ def test_bonus_points_say_so():
 
 def test_checks_need_no_figures():
     """An import of matplotlib would cost every rank and every notebook a second."""
-    loaded = "import sys, lib.check.exercises; print(sorted({'matplotlib', 'IPython', 'scipy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout == "[]\n"
+    loaded = (
+        "import sys, lib.check.exercises; print(sorted({'matplotlib', 'IPython', 'scipy'} & "
+        "set(sys.modules)))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout
+        == "[]\n"
+    )
 
 
 def on_ranks(name):
@@ -131,8 +166,12 @@ def waits_for_nobody():
 def test_parts_share_a_launch_and_one_that_fails_there_spoils_no_other(monkeypatch):
     launches = []
     capture = launch.capture
-    monkeypatch.setattr(launch, "capture", lambda *args, **kwargs: launches.append(args) or capture(*args, **kwargs))
-    bundle = Bundle("five", tuple(on_ranks(name) for name in ("right", "hangs", "unwritten", "begun", "wrong")))
+    monkeypatch.setattr(
+        launch, "capture", lambda *args, **kwargs: launches.append(args) or capture(*args, **kwargs)
+    )
+    bundle = Bundle(
+        "five", tuple(on_ranks(name) for name in ("right", "hangs", "unwritten", "begun", "wrong"))
+    )
 
     assert [o.passed for o in evaluate(bundle, (plus_one,) * 5).parts] == [True] * 5
     assert len(launches) == 1
@@ -141,7 +180,9 @@ def test_parts_share_a_launch_and_one_that_fails_there_spoils_no_other(monkeypat
     assert [part.points for part in outcome.parts] == [1, 0, 0, 0, 0]
     hang, unwritten_, begun, wrong = outcome.parts[1:]
     assert hang.message.startswith("rank + 1: 2 ranks: deadlock")
-    assert (unwritten_.message, begun.message) == ("not written yet",) * 2 and wrong.message == "rank + 1: got [0, 0]"
+    assert (unwritten_.message, begun.message) == (
+        "not written yet",
+    ) * 2 and wrong.message == "rank + 1: got [0, 0]"
     assert len(launches) == 1 + 3  # one more for each that failed on the ranks
     assert not any(unwritten in args for args in launches)  # nobody has to run that to know
 
@@ -164,7 +205,11 @@ def test_a_rank_imports_the_exercise_that_it_runs_and_no_other():
         return sorted(name for name in sys.modules if name.startswith("lib.check.lab"))
 
     exercise = Exercise(
-        "x", measure, (1,), (Claim("c", 1, "", lambda runs: Problem("seen", str(runs[0].results))),), ()
+        "x",
+        measure,
+        (1,),
+        (Claim("c", 1, "", lambda runs: Problem("seen", str(runs[0].results))),),
+        (),
     )
     assert evaluate(exercise, plus_one).message == "c: [[]]"
 
@@ -175,16 +220,23 @@ def sends_what_nobody_receives():
     return dist.get_rank() + 1
 
 
-def test_what_a_part_leaves_behind_is_its_own_fault_and_what_was_finished_before_stands(monkeypatch):
+def test_what_a_part_leaves_behind_is_its_own_fault_and_what_was_finished_before_stands(
+    monkeypatch,
+):
     launches = []
     capture = launch.capture
-    monkeypatch.setattr(launch, "capture", lambda *args, **kwargs: launches.append(args) or capture(*args, **kwargs))
-    bundle = Bundle("five", tuple(on_ranks(name) for name in ("right", "hangs", "leaves", "wrong", "last")))
+    monkeypatch.setattr(
+        launch, "capture", lambda *args, **kwargs: launches.append(args) or capture(*args, **kwargs)
+    )
+    bundle = Bundle(
+        "five", tuple(on_ranks(name) for name in ("right", "hangs", "leaves", "wrong", "last"))
+    )
     fns = (plus_one, waits_for_nobody, sends_what_nobody_receives, lambda: 0, plus_one)
     right, hangs, leaves, wrong, last = evaluate(bundle, fns).parts
     assert right.passed and last.passed
     assert "their calls do not match" in "\n".join(leaves.lines)
     assert wrong.message == "rank + 1: got [0, 0]"
     assert hangs.message.startswith("rank + 1: 2 ranks: deadlock")
-    # all five up to the hang; the last three; of these alone the one whose calls do not match; the other two
+    # all five up to the hang; the last three; of these alone the one whose calls do not match; the
+    # other two
     assert [len(arguments) - 3 for arguments in launches] == [5, 3, 1, 2]

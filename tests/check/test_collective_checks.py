@@ -1,4 +1,5 @@
-"""The checks of Lab 0's collectives: lib's own functions fulfil their claims, and a check is one or two launches."""
+"""The checks of Lab 0's collectives: lib's own functions fulfil their claims, and a check
+is one or two launches."""
 
 import dataclasses
 
@@ -14,12 +15,14 @@ from lib.check.framework import evaluate
 from lib.collectives import p2p, ring
 
 NAMES = (
-    "broadcast", "ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "all_to_all", "hierarchical_all_reduce",
+    "broadcast", "ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "all_to_all",
+    "hierarchical_all_reduce",
 )  # fmt: skip
 
 
 def through(fn):
-    """`fn` as a function that stands in this file: the ledger then sees the user's line that calls lib."""
+    """`fn` as a function that stands in this file: the ledger then sees the user's line
+    that calls lib."""
     return lambda *args, **kwargs: fn(*args, **kwargs)
 
 
@@ -33,7 +36,8 @@ def test_libs_function_fulfils_the_claims_in_at_most_two_launches(name, monkeypa
 
     monkeypatch.setattr(launch, "capture", counted)
     fn = exercise.reference
-    allowed = (*exercise.may_call, f"{fn.__module__.split('.')[-1]}.{fn.__name__}")  # here lib may call itself
+    # here lib may call itself
+    allowed = (*exercise.may_call, f"{fn.__module__.split('.')[-1]}.{fn.__name__}")
     outcome = evaluate(dataclasses.replace(exercise, may_call=allowed), through(fn))
     assert outcome.passed, "\n".join(outcome.lines)
     assert 1 <= len(launches) <= 2
@@ -65,7 +69,8 @@ def gave(rank):
     ("change", "got", "words"),
     [
         (lambda x: x - gave(1), "405.0", "405.0 is the sum without rank 1's 20.0."),
-        (lambda x: x - gave(1) - gave(3), "85.0", "85.0 is the sum without rank 1's 20.0 and rank 3's 320.0."),
+        (lambda x: x - gave(1) - gave(3), "85.0",
+         "85.0 is the sum without rank 1's 20.0 and rank 3's 320.0."),
         (lambda x: x + gave(1), "445.0", "445.0 is the sum with rank 1's 20.0 counted twice."),
         (lambda x: x + gave(1) - gave(0), "440.0",
          "440.0 is the sum without rank 0's 5.0, and with rank 1's 20.0 counted twice."),
@@ -74,12 +79,16 @@ def gave(rank):
         (lambda x: x * 3, "1275.0", "1275.0 = 3 x expected."),
         (lambda x: x * 4, "1700.0", "1700.0 = 4 x expected."),
         (lambda x: x / 4, "106.25", "106.25 = expected / 4: a sum is not divided."),
-        (lambda x: total(4, 8, torch.float32)[:2], "85.0", "85.0 belongs to chunk 0 of the sum, finished."),
+        (lambda x: total(4, 8, torch.float32)[:2], "85.0",
+         "85.0 belongs to chunk 0 of the sum, finished."),
         (lambda x: x * 0, "0.0", "0.0: nothing was ever written there."),
     ],
 )  # fmt: skip
 def test_a_wrong_sum_tells_whose_part_is_missing(change, got, words):
-    assert chunk_2(change) == [f"4 ranks, size 8, float32: rank 2, element 4: expected 425.0, got {got}", words]
+    assert chunk_2(change) == [
+        f"4 ranks, size 8, float32: rank 2, element 4: expected 425.0, got {got}",
+        words,
+    ]
 
 
 def test_a_remainder_left_out_is_seen_as_one():
@@ -91,7 +100,8 @@ def test_a_remainder_left_out_is_seen_as_one():
 
 
 def test_a_hang_is_told_for_the_ranks_of_its_case_alone():
-    """On three ranks rank 2 returns at once. Ranks 3 to 7 have no part in that, and rank 2 waits for nothing."""
+    """On three ranks rank 2 returns at once. Ranks 3 to 7 have no part in that, and rank 2
+    waits for nothing."""
 
     def leaves_early(tensor, group=None):
         if dist.get_world_size(group) == 2:
@@ -103,6 +113,8 @@ def test_a_hang_is_told_for_the_ranks_of_its_case_alone():
     exercise = EXERCISES["ring_reduce_scatter"]
     allowed = (*exercise.may_call, "ring.ring_reduce_scatter")
     text = "\n".join(evaluate(dataclasses.replace(exercise, may_call=allowed), leaves_early).lines)
-    assert "3 ranks, size 6, float32: deadlock: rank 2 returned while others still wait for it" in text
+    assert (
+        "3 ranks, size 6, float32: deadlock: rank 2 returned while others still wait for it" in text
+    )
     assert "rank 0 waits in recv from rank 2" in text and "rank 1 waits in recv from rank 2" in text
     assert "all_reduce" not in text and not any(f"rank {rank} " in text for rank in range(3, 8))

@@ -1,4 +1,5 @@
-"""The checks of Lab 1's sections 2 to 4: lib's own functions fulfil their claims; what a wrong gradient tells."""
+"""The checks of Lab 1's sections 2 to 4: lib's own functions fulfil their claims; what a wrong
+gradient tells."""
 
 import pytest
 import torch
@@ -15,7 +16,11 @@ POINTS = {"unequal_shards": 12, "naive_data_parallel": 16, "buckets": 18}
 @pytest.mark.parametrize("name", POINTS)
 def test_libs_functions_fulfil_the_claims_in_one_launch(name, monkeypatch):
     launches, capture = [], launch.capture
-    monkeypatch.setattr(launch, "capture", lambda *args, **kwargs: launches.append(kwargs) or capture(*args, **kwargs))
+    monkeypatch.setattr(
+        launch,
+        "capture",
+        lambda *args, **kwargs: launches.append(kwargs) or capture(*args, **kwargs),
+    )
     bundle = EXERCISES[name]
     outcome = evaluate(bundle, tuple(as_an_answer(part.reference) for part in bundle.parts))
     assert outcome.passed, "\n".join(outcome.lines)
@@ -43,7 +48,9 @@ def test_no_sum_of_some_ranks_gradients_is_a_sum_of_others(parts):
         used = [part[name].flatten() for part in parts if part[name].any()]
         assert not used or torch.linalg.matrix_rank(torch.stack(used)) == len(used), name
     assert not any(part["never.weight"].any() for part in parts)
-    assert [bool(part["branch.weight"].any()) for part in parts] == [rank % 2 == 0 for rank in range(len(parts))]
+    assert [bool(part["branch.weight"].any()) for part in parts] == [
+        rank % 2 == 0 for rank in range(len(parts))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,9 @@ def test_a_gradient_too_many_and_one_too_few_are_told(parts):
     got = {**mean_of(parts), "scale": torch.zeros(4)}
     assert "scale is frozen, but has a gradient" in wrong_gradient("here", 0, got, parts).text
     got = {**mean_of(parts), "never.weight": None}
-    assert "never.weight: .grad is None, expected zeros" in wrong_gradient("here", 0, got, parts).text
+    assert (
+        "never.weight: .grad is None, expected zeros" in wrong_gradient("here", 0, got, parts).text
+    )
 
 
 def test_rounding_is_forgiven_and_no_more(parts):

@@ -1,4 +1,5 @@
-"""The clock that hide_exchange is judged by: what an order of start, compute and wait would hide; works done late."""
+"""The clock that hide_exchange is judged by: what an order of start, compute and wait would hide;
+works done late."""
 
 import pytest
 import torch
@@ -39,4 +40,8 @@ def test_what_takes_time_takes_it_in_both_directions():
     starter, noted = Starter(), []
     rows = torch.ones(3, 2, requires_grad=True)
     Takes.apply(rows, starter.clock, noted.append).sum().backward()
-    assert noted == ["forward", "backward"] and starter.clock.now == 6.0 and torch.equal(rows.grad, torch.ones(3, 2))
+    assert (
+        noted == ["forward", "backward"]
+        and starter.clock.now == 6.0
+        and torch.equal(rows.grad, torch.ones(3, 2))
+    )

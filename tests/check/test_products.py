@@ -1,4 +1,5 @@
-"""Every way to write a matrix product is counted once, wherever it is differentiated; and counting leaves no trace."""
+"""Every way to write a matrix product is counted once, wherever it is differentiated; and counting
+leaves no trace."""
 
 import pytest
 import torch

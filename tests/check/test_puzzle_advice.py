@@ -1,4 +1,5 @@
-"""The puzzle's check tells of lists that are too slow which move helps, and which chain ends last: both are true."""
+"""The puzzle's check tells of lists that are too slow which move helps, and which chain ends last:
+both are true."""
 
 from itertools import pairwise
 
@@ -29,11 +30,18 @@ def test_the_chain_takes_all_the_time_and_a_move_what_it_promises(level):
     for lists in slower:
         links = chain(lists, level)
         messages = sum(a.stage != b.stage for a, b in pairwise(links))
-        assert sum(level.times[a.kind][a.stage] for a in links) + messages * level.message == level.time(lists)
+        assert sum(
+            level.times[a.kind][a.stage] for a in links
+        ) + messages * level.message == level.time(lists)
         if (move := next_move(lists, level)) and move.time < level.time(lists):
             actions = [a for a in lists[move.rank] if a != move.filler]
             actions.insert(actions.index(move.before), move.filler)
-            assert level.time([actions if i == move.rank else others for i, others in enumerate(lists)]) == move.time
+            assert (
+                level.time(
+                    [actions if i == move.rank else others for i, others in enumerate(lists)]
+                )
+                == move.time
+            )
             helped += 1
     assert len(slower) >= 5
     assert helped >= len(slower) / 3

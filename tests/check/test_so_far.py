@@ -24,7 +24,9 @@ def test_a_check_that_has_not_run_one_not_written_one_wrong_and_one_right(capsys
         raise NotImplementedError
 
     exercise = EXERCISES["model_state_bytes"]
-    assert {"its check has not run"} == {line[-21:] for line in told(capsys) if " of " in line and "so far" not in line}
+    assert {"its check has not run"} == {
+        line[-21:] for line in told(capsys) if " of " in line and "so far" not in line
+    }
     with pytest.raises(framework.CheckFailed):
         check.training_days(training_days)
     with pytest.raises(framework.CheckFailed):
@@ -35,7 +37,12 @@ def test_a_check_that_has_not_run_one_not_written_one_wrong_and_one_right(capsys
     assert lines[1].endswith(exercise.claims[0].name)
     check.model_state_bytes(exercise.reference)
     lines = told(capsys)
-    assert lines[1].split() == ["model_state_bytes", str(exercise.points), "of", str(exercise.points)]
+    assert lines[1].split() == [
+        "model_state_bytes",
+        str(exercise.points),
+        "of",
+        str(exercise.points),
+    ]
     assert f"{exercise.points} of 100 points so far" in lines
 
 

@@ -1,4 +1,5 @@
-"""The vocabulary of checks: numbers that explain themselves, collectives that note and never hang, answers that end."""
+"""The vocabulary of checks: numbers that explain themselves, collectives that note and never hang,
+answers that end."""
 
 import sys
 import time
@@ -55,7 +56,9 @@ def test_a_narrower_type_on_the_way_is_seen(dtype):
 def test_a_rank_that_is_missing_is_seen_in_every_dtype():
     for dtype in (torch.float32, torch.float64, torch.int64):
         for rank in range(8):
-            _, facts = read_sum(Case(tuple(range(8)), 16, dtype), 0, total(8, 16, dtype) - part(rank, 16, dtype))
+            _, facts = read_sum(
+                Case(tuple(range(8)), 16, dtype), 0, total(8, 16, dtype) - part(rank, 16, dtype)
+            )
             assert facts["absent"] == [rank] and not facts["narrowed"]
 
 
@@ -66,7 +69,10 @@ def test_whose_a_value_is():
 
 def test_shares_of_a_sum():
     parts = [draw(rank, 5) for rank in range(3)]
-    assert {r: fraction(c) for r, c in shares(parts[0] / 2 + parts[2], parts).items()} == {0: "1/2", 2: "1"}
+    assert {r: fraction(c) for r, c in shares(parts[0] / 2 + parts[2], parts).items()} == {
+        0: "1/2",
+        2: "1",
+    }
     assert shares(torch.tensor([1.0, 7.0, 2.0, 9.0, 4.0]).double(), parts) is None
     assert explain.who([0, 1, 3]) == "ranks 0, 1 and 3"
 
@@ -75,7 +81,8 @@ def test_shares_of_a_sum():
 
 
 def recorded(fn):
-    """fn(recorder, group of ranks 1 and 2) on three ranks: [(what it returned, or the Clash's facts; calls; stray)]."""
+    """fn(recorder, group of ranks 1 and 2) on three ranks: [(what it returned, or the Clash's
+    facts; calls; stray)]."""
 
     def on_rank():
         control, pair = dist.new_group([0, 1, 2]), dist.new_group([1, 2])
@@ -102,7 +109,8 @@ def test_the_recorder_does_as_lib_does():
         rows = torch.full((sum(counts[rank]), 2), float(rank))
         blocks = recorder.all_to_all(rows, None, counts[rank], [counts[i][rank] for i in range(3)])
         empty = recorder.all_reduce(torch.zeros(0))
-        pairs = recorder.all_reduce(x.clone(), pair)[0].item() if rank > 0 else None  # rank 0 is over before
+        # rank 0 is over before
+        pairs = recorder.all_reduce(x.clone(), pair)[0].item() if rank > 0 else None
         return summed, whole, sent, blocks[:, 0].tolist(), len(empty), pairs
 
     results = recorded(all_of_them)
@@ -112,9 +120,14 @@ def test_the_recorder_does_as_lib_does():
         assert torch.equal(sent, torch.arange(6).double() + 10)
         assert (empty, pairs, stray) == (0, None if rank == 0 else 30.0, None)
         assert blocks == [[1.0], [0.0], [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 2.0]][rank]
-        assert calls == ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "all_reduce"] + [
-            "all_reduce"
-        ] * (rank > 0)
+        assert calls == [
+            "all_reduce",
+            "reduce_scatter",
+            "all_gather",
+            "broadcast",
+            "all_to_all",
+            "all_reduce",
+        ] + ["all_reduce"] * (rank > 0)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +136,15 @@ def test_the_recorder_does_as_lib_does():
         (lambda recorder, rank: recorder.all_reduce(torch.zeros(3)) if rank else None, [0]),
         (lambda recorder, rank: recorder.all_reduce(torch.zeros(3 + rank)), []),
         (
-            lambda recorder, rank: recorder.all_reduce(torch.zeros(3, dtype=[torch.float32, torch.float64][rank % 2])),
+            lambda recorder, rank: recorder.all_reduce(
+                torch.zeros(3, dtype=[torch.float32, torch.float64][rank % 2])
+            ),
             [],
         ),
         (
-            lambda recorder, rank: recorder.all_reduce(torch.zeros(3)) if rank else recorder.all_gather(torch.zeros(3)),
+            lambda recorder, rank: (
+                recorder.all_reduce(torch.zeros(3)) if rank else recorder.all_gather(torch.zeros(3))
+            ),
             [],
         ),
     ],
@@ -160,8 +177,15 @@ def test_a_call_for_another_group_is_noted_and_does_not_hang():
 
 
 def plain(measure=lambda fn: fn()):
-    right = Claim("it is one", 1, "", lambda runs: None if runs[0].results == [1] else Problem("value", "not 1"))
-    return Exercise("one", measure, (), (right,), symptoms.ANYWHERE, reference=lambda: 1, leaves_out={})
+    right = Claim(
+        "it is one",
+        1,
+        "",
+        lambda runs: None if runs[0].results == [1] else Problem("value", "not 1"),
+    )
+    return Exercise(
+        "one", measure, (), (right,), symptoms.ANYWHERE, reference=lambda: 1, leaves_out={}
+    )
 
 
 def never_returns():
@@ -178,7 +202,9 @@ def test_an_answer_that_never_returns_is_ended_though_it_catches_everything():
     assert run.problem.kind == "endless" and "test_vocabulary.py" in run.problem.text
 
 
-@pytest.mark.parametrize(("answer", "kind"), [(lambda: sys.exit(3), "exited"), (lambda: 1 / 0, "raised")])
+@pytest.mark.parametrize(
+    ("answer", "kind"), [(lambda: sys.exit(3), "exited"), (lambda: 1 / 0, "raised")]
+)
 def test_an_answer_that_exits_or_raises_is_judged(answer, kind):
     outcome = evaluate(plain(), answer)
     assert (outcome.points, outcome.problem.kind) == (0, kind)
@@ -194,7 +220,9 @@ def test_an_answer_that_interrupts_is_judged():
 
 def test_an_error_of_the_checks_own_is_not_shown_as_the_students():
     outcome = evaluate(plain(lib.check.products.multiply_adds), None)
-    assert outcome.problem.kind == "unreadable" and "no line of yours failed" in "\n".join(outcome.lines)
+    assert outcome.problem.kind == "unreadable" and "no line of yours failed" in "\n".join(
+        outcome.lines
+    )
 
 
 def prints_and_is_wrong():
@@ -209,7 +237,9 @@ def test_what_an_answer_prints_is_shown_where_a_claim_fails(capsys):
 
 def test_libs_function_runs_with_one_line_a_cell(capsys, monkeypatch):
     kernel = type("Kernel", (), {"execution_count": 7})()
-    monkeypatch.setitem(sys.modules, "IPython", type("IPython", (), {"get_ipython": lambda: kernel}))
+    monkeypatch.setitem(
+        sys.modules, "IPython", type("IPython", (), {"get_ipython": lambda: kernel})
+    )
     for _ in range(3):
         stand_in(plain(), lambda: 2)
     assert capsys.readouterr().out.count("running lib's one") == 1
@@ -233,7 +263,10 @@ def test_what_is_left_out_has_a_reason():
 
 def test_what_another_processor_leaves_of_zero_is_no_part_of_a_fingerprint():
     claim = FUNCTIONS["broadcast"].claims[0]
-    seen = [fingerprints.of(claim, Problem("value", "", {}, [0.5, left])) for left in (-5.9e-17, 1.2e-17, 0.0, 1e-3)]
+    seen = [
+        fingerprints.of(claim, Problem("value", "", {}, [0.5, left]))
+        for left in (-5.9e-17, 1.2e-17, 0.0, 1e-3)
+    ]
     assert len(set(seen[:3])) == 1 and seen[3] != seen[0]
 
 

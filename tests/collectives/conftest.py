@@ -1,4 +1,5 @@
-"""How these tests start ranks: on the backend of `--backend`, or skipped where this machine cannot carry them."""
+"""How these tests start ranks: on the backend of `--backend`, or skipped where this machine
+cannot carry them."""
 
 import pytest
 
@@ -14,7 +15,9 @@ def on_ranks(request):
         try:
             return launch.capture(fn, *args, nproc=nproc, backend=backend, **kwargs)
         except RuntimeError as error:
-            if type(error) is RuntimeError and f"backend={backend!r}" in str(error).replace('"', "'"):
+            if type(error) is RuntimeError and f"backend={backend!r}" in str(error).replace(
+                '"', "'"
+            ):
                 pytest.skip(str(error))  # fewer GPUs than ranks
             raise
 

@@ -1,4 +1,5 @@
-"""Every all-reduce gives torch's values, the same bits on every rank, for any size, dtype, op, layout and group."""
+"""Every all-reduce gives torch's values, the same bits on every rank, for any size, dtype, op,
+layout and group."""
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ SIZES = [0, 1, 3, 7, 64, 129]  # none, fewer than ranks, not divisible, divisibl
 
 
 def values(n, dtype, op, rank):
-    """Inputs whose every partial result is exact and different, so that a wrong total tells whose part is missing."""
+    """Inputs whose every partial result is exact and different, so that a wrong total tells whose
+    part is missing."""
     small = torch.arange(n) % 3 + 1
     if dtype in (torch.float16, torch.bfloat16):
         x = torch.full((n,), 2**rank)  # bfloat16 holds integers up to 256
@@ -52,7 +54,10 @@ def every_case():
                 x = values(n, dtype, op, rank)
                 returned = fn(x, op=op)
                 if returned is not x or not torch.equal(x, expected):
-                    failures.append(f"{name} {dtype} {op} n={n} rank {rank}: {x.tolist()} != {expected.tolist()}")
+                    failures.append(
+                        f"{name} {dtype} {op} n={n} rank {rank}: {x.tolist()} != "
+                        f"{expected.tolist()}"
+                    )
     return failures
 
 
@@ -65,8 +70,11 @@ def test_all_reduce_equals_torchs_bit_for_bit_where_order_cannot_matter(on_ranks
 def rounding_cases():
     rank, world_size, failures = dist.get_rank(), dist.get_world_size(), []
     for dtype, unit in [(torch.float16, 2**-11), (torch.bfloat16, 2**-8), (torch.float32, 2**-24)]:
-        inputs = torch.randn(world_size, 999, generator=torch.Generator().manual_seed(7), device="cpu").to(dtype)
-        inputs[:, 0] = torch.tensor([(-0.0) ** (r % 2 + 1) for r in range(world_size)])  # zeros of both signs
+        inputs = torch.randn(
+            world_size, 999, generator=torch.Generator().manual_seed(7), device="cpu"
+        ).to(dtype)
+        # zeros of both signs
+        inputs[:, 0] = torch.tensor([(-0.0) ** (r % 2 + 1) for r in range(world_size)])
         exact, bound = inputs.double().sum(0), world_size * unit * inputs.double().abs().sum(0)
         for name, fn in ALL_REDUCE.items():
             x = fn(inputs[rank].clone().to(backend.device()))
@@ -143,7 +151,12 @@ def test_two_disjoint_subgroups_reduce_at_once(on_ranks):
 def hierarchical_cases(ranks_per_node):
     rank, failures = dist.get_rank(), []
     inside, across = collectives.node_groups(ranks_per_node)
-    for dtype, op in [(torch.float64, SUM), (torch.int64, MAX), (torch.float64, AVG), (torch.float32, SUM)]:
+    for dtype, op in [
+        (torch.float64, SUM),
+        (torch.int64, MAX),
+        (torch.float64, AVG),
+        (torch.float32, SUM),
+    ]:
         for n in SIZES:
             expected = values(n, dtype, op, rank)
             dist.all_reduce(expected, SUM if op is AVG else op)
@@ -152,13 +165,17 @@ def hierarchical_cases(ranks_per_node):
             x = collectives.hierarchical_all_reduce(values(n, dtype, op, rank), inside, across, op)
             if not torch.equal(x, expected):
                 failures.append(f"{dtype} {op} n={n}: {x.tolist()} != {expected.tolist()}")
-    noise = torch.randn(99, generator=torch.Generator("cpu").manual_seed(rank), device="cpu").to(backend.device())
+    noise = torch.randn(99, generator=torch.Generator("cpu").manual_seed(rank), device="cpu").to(
+        backend.device()
+    )
     if not bits_agree(collectives.hierarchical_all_reduce(noise, inside, across)):
         failures.append("the ranks' bits differ")
     return failures
 
 
-@pytest.mark.parametrize(("nproc", "ranks_per_node"), [(1, 1), (4, 2), (6, 3), (6, 2), (4, 1), (3, 3)])
+@pytest.mark.parametrize(
+    ("nproc", "ranks_per_node"), [(1, 1), (4, 2), (6, 3), (6, 2), (4, 1), (3, 3)]
+)
 def test_hierarchical_all_reduce_equals_the_flat_one(on_ranks, nproc, ranks_per_node):
     for failures in on_ranks(hierarchical_cases, ranks_per_node, nproc=nproc, ledger=False):
         assert failures == []

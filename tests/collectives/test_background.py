@@ -1,4 +1,5 @@
-"""Works in the background: results, order, groups that overlap, exceptions, and who may use a group meanwhile."""
+"""Works in the background: results, order, groups that overlap, exceptions, and who may use
+a group meanwhile."""
 
 import threading
 import time
@@ -23,7 +24,8 @@ def several():
     whole = start(collectives.all_gather, ones(1, rank))
     sent = start(collectives.broadcast, ones(2, rank), src=1)
     threads = [t.name for t in threading.enumerate()].count("lib.collectives.background")
-    for work, x in zip(reversed(works), reversed(tensors), strict=True):  # waited for in another order
+    # waited for in another order
+    for work, x in zip(reversed(works), reversed(tensors), strict=True):
         assert work.wait() is x
         backend.synchronize()  # on a GPU `wait` orders streams: the work may still be under way
         assert work.is_completed()
@@ -54,7 +56,10 @@ def ordered():
         log.append(label)
         return collectives.ring_all_reduce(tensor)
 
-    works = [start(noted, label, ones(n)) for label, n in [("long", 200_000), ("short", 1), ("middle", 100)]]
+    works = [
+        start(noted, label, ones(n))
+        for label, n in [("long", 200_000), ("short", 1), ("middle", 100)]
+    ]
     works[1].wait()
     backend.synchronize()
     first_two_done = works[0].is_completed()
@@ -73,7 +78,8 @@ def test_the_order_of_start_is_the_order_on_the_wire(on_ranks):
 
 
 def at_the_same_time():
-    """Rank 0 starts, computes for a while, and only then waits: the others' works need not wait for its wait."""
+    """Rank 0 starts, computes for a while, and only then waits: the others' works need not
+    wait for its wait."""
     x = ones(1000)
     work = start(collectives.all_reduce, x)
     if dist.get_rank() == 0:
@@ -91,7 +97,8 @@ def test_a_work_ends_without_being_waited_for(on_ranks):
 
 
 def overlapping_groups():
-    """Three groups round a triangle, all in flight: each rank starts its two in the same global order."""
+    """Three groups round a triangle, all in flight: each rank starts its two in the
+    same global order."""
     rank = dist.get_rank()
     groups = [dist.new_group(pair) for pair in ([0, 1], [1, 2], [0, 2])]
     pairs = [(0, 1), (1, 2), (0, 2)]
@@ -99,9 +106,13 @@ def overlapping_groups():
     for _ in range(5):
         for pair, group in zip(pairs, groups, strict=True):
             if rank in pair:
-                works.setdefault(pair, []).append(start(collectives.all_reduce, ones(3, 4**rank), group))
+                works.setdefault(pair, []).append(
+                    start(collectives.all_reduce, ones(3, 4**rank), group)
+                )
     world = start(collectives.all_reduce, ones(3, 4**rank))
-    return {pair: [w.wait()[0].item() for w in mine] for pair, mine in works.items()}, world.wait()[0].item()
+    return {pair: [w.wait()[0].item() for w in mine] for pair, mine in works.items()}, world.wait()[
+        0
+    ].item()
 
 
 def test_works_on_groups_that_overlap_do_not_deadlock(on_ranks):
@@ -154,7 +165,9 @@ def test_wait_raises_what_the_operation_raised_and_nothing_runs_after_it(on_rank
         assert value == 2
         assert first[:2] == ("ZeroDivisionError", "the third bucket is broken")
         assert first[2][0].startswith("in the background: broken, started at test_background.py")
-        assert second[0] == "RuntimeError" and second[1].startswith("not run: all_reduce, started at")
+        assert second[0] == "RuntimeError" and second[1].startswith(
+            "not run: all_reduce, started at"
+        )
         assert "broken" in second[1]
         assert ended == [True, True]
 

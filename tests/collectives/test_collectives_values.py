@@ -37,12 +37,16 @@ def rooted():
 
                 whole = mine((n, 2), root, dtype)
                 parts = [part.contiguous() for part in whole.tensor_split(world_size)]
-                got = collectives.scatter(torch.empty_like(parts[rank]), parts if rank == root else None, root)
+                got = collectives.scatter(
+                    torch.empty_like(parts[rank]), parts if rank == root else None, root
+                )
                 if not torch.equal(got, parts[rank]):
                     failures.append(f"scatter {where}: {got.tolist()}")
 
                 landing = torch.zeros_like(whole)
-                collectives.gather(got, list(landing.tensor_split(world_size)) if rank == root else None, root)
+                collectives.gather(
+                    got, list(landing.tensor_split(world_size)) if rank == root else None, root
+                )
                 if rank == root and not torch.equal(landing, whole):
                     failures.append(f"gather {where}: {landing.tolist()}")
     return failures
@@ -82,9 +86,12 @@ def unrooted():
                 for fn in ALL_TO_ALL:
                     ours = fn(x)
                     if not torch.equal(ours, theirs):
-                        failures.append(f"{fn.__name__} {shape} {dtype} rank {rank}: {ours.tolist()}")
+                        failures.append(
+                            f"{fn.__name__} {shape} {dtype} rank {rank}: {ours.tolist()}"
+                        )
 
-    counts = [[(3 * i + j) % 4 for j in range(world_size)] for i in range(world_size)]  # rows from i to j, some none
+    # rows from i to j, some none
+    counts = [[(3 * i + j) % 4 for j in range(world_size)] for i in range(world_size)]
     send_counts, recv_counts = counts[rank], [row[rank] for row in counts]
     x = mine((sum(send_counts), 2), rank)
     theirs = x.new_empty(sum(recv_counts), 2)
@@ -92,7 +99,9 @@ def unrooted():
     for fn in ALL_TO_ALL:
         ours = fn(x, None, send_counts, recv_counts)
         if not torch.equal(ours, theirs):
-            failures.append(f"uneven {fn.__name__} rank {rank}: {ours.tolist()} != {theirs.tolist()}")
+            failures.append(
+                f"uneven {fn.__name__} rank {rank}: {ours.tolist()} != {theirs.tolist()}"
+            )
     return failures
 
 
@@ -119,9 +128,13 @@ def in_a_subgroup():
         "broadcast": strided.cpu(),
         "beside": wide[:, 1::3].cpu(),
         "reduce": x.cpu(),
-        "scatter": collectives.scatter(torch.empty(2, device=backend.device()), parts, 2, group).cpu(),
+        "scatter": collectives.scatter(
+            torch.empty(2, device=backend.device()), parts, 2, group
+        ).cpu(),
         "reduce_scatter": collectives.reduce_scatter(mine((7,), rank), group).cpu(),
-        "all_gather": collectives.all_gather(mine((2,), rank).expand(3, 2).t(), group).cpu(),  # (2, 3), strides (1, 0)
+        "all_gather": collectives.all_gather(
+            mine((2,), rank).expand(3, 2).t(), group
+        ).cpu(),  # (2, 3), strides (1, 0)
         "all_to_all": collectives.all_to_all(mine((3,), rank), group).cpu(),
         "all_to_all_at_once": collectives.all_to_all_at_once(mine((3,), rank), group).cpu(),
     }
@@ -136,7 +149,9 @@ def test_roots_and_chunks_are_counted_within_the_group(on_ranks):
         assert torch.equal(got["reduce"], mine((6,), 2 if rank == 1 else rank).cpu())
         assert got["scatter"].tolist() == [40 + 2 * rank, 41 + 2 * rank]
         assert torch.equal(got["reduce_scatter"], total[rank])
-        assert torch.equal(got["all_gather"], torch.cat([mine((2,), r).cpu().expand(3, 2).t() for r in range(3)]))
+        assert torch.equal(
+            got["all_gather"], torch.cat([mine((2,), r).cpu().expand(3, 2).t() for r in range(3)])
+        )
         assert got["all_to_all"].tolist() == [rank + 8 * r for r in range(3)]
         assert got["all_to_all_at_once"].tolist() == got["all_to_all"].tolist()
 

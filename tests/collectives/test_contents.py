@@ -1,4 +1,5 @@
-"""Traced values tell which element a message holds and whose values are summed in it, whatever sends it."""
+"""Traced values tell which element a message holds and whose values are summed in it,
+whatever sends it."""
 
 import pytest
 import torch

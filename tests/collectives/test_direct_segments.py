@@ -1,4 +1,5 @@
-"""The direct all-reduce with chunks of many segments: the same sums, the same bytes, more messages."""
+"""The direct all-reduce with chunks of many segments: the same sums, the same
+bytes, more messages."""
 
 import pytest
 import torch

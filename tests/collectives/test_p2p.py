@@ -1,4 +1,5 @@
-"""Messages: any layout, any size, to oneself too; no deadlock where both sides send; errors that name the rank."""
+"""Messages: any layout, any size, to oneself too; no deadlock where both sides send; errors that
+name the rank."""
 
 import ast
 import pathlib
@@ -13,7 +14,12 @@ from lib.collectives import p2p
 
 
 def numbers(*shape, start=0.0):
-    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32, device=backend.device()).view(shape) + start
+    return (
+        torch.arange(torch.Size(shape).numel(), dtype=torch.float32, device=backend.device()).view(
+            shape
+        )
+        + start
+    )
 
 
 def messages():
@@ -30,14 +36,18 @@ def messages():
     p2p.send_recv(numbers(4, start=100 * rank), to=right, frm=left, out=board[:, 2])
     got["into a column"] = board
     got["to myself"] = p2p.send_recv(numbers(2, start=rank), to=rank, frm=rank)
-    got["from a parameter"] = p2p.send_recv(torch.nn.Parameter(numbers(2, start=rank)), to=right, frm=left)
+    got["from a parameter"] = p2p.send_recv(
+        torch.nn.Parameter(numbers(2, start=rank)), to=right, frm=left
+    )
     parameter = torch.nn.Parameter(numbers(2))
     p2p.send_recv(numbers(2, start=rank), to=right, frm=left, out=parameter)
     got["into a parameter"] = parameter.detach()
 
     everyones = [torch.empty(r + 1, device=backend.device()) for r in range(world_size)]
     everyone = range(world_size)
-    p2p.exchange([(numbers(rank + 1), to) for to in everyone], [(everyones[frm], frm) for frm in everyone])
+    p2p.exchange(
+        [(numbers(rank + 1), to) for to in everyone], [(everyones[frm], frm) for frm in everyone]
+    )
     got["all at once"] = torch.cat(everyones)
 
     landing = torch.zeros(2, device=backend.device())
@@ -49,7 +59,9 @@ def messages():
         p2p.send(numbers(3), to=1)
         p2p.send(numbers(3, start=50), to=1)
     if rank == 1:
-        got["in order"] = torch.stack([p2p.recv(numbers(3), frm=0).clone(), p2p.recv(numbers(3), frm=0).clone()])
+        got["in order"] = torch.stack(
+            [p2p.recv(numbers(3), frm=0).clone(), p2p.recv(numbers(3), frm=0).clone()]
+        )
     return {name: tensor.cpu() for name, tensor in got.items()}
 
 
@@ -63,7 +75,9 @@ def test_every_kind_of_message_arrives(on_ranks, nproc):
         assert got["from columns"].tolist() == [100 * left + i for i in (1, 4, 7, 10)]
         assert got["into a column"].tolist() == [[0, 0, 100 * left + i] for i in range(4)]
         assert got["to myself"].tolist() == [rank, rank + 1]
-        assert got["from a parameter"].tolist() == got["into a parameter"].tolist() == [left, left + 1]
+        assert (
+            got["from a parameter"].tolist() == got["into a parameter"].tolist() == [left, left + 1]
+        )
         assert got["all at once"].tolist() == [i for r in range(nproc) for i in range(r + 1)]
         assert got["posted"].tolist() == [left, left + 1]
         if rank == 1:
@@ -82,7 +96,11 @@ def in_a_group():
 
 
 def test_ranks_are_ranks_within_the_group(on_ranks):
-    assert on_ranks(in_a_group, nproc=3) == [8, "global rank 1 is not in this group: only its members may use it", 7]
+    assert on_ranks(in_a_group, nproc=3) == [
+        8,
+        "global rank 1 is not in this group: only its members may use it",
+        7,
+    ]
 
 
 def wrong_ranks():
@@ -112,7 +130,10 @@ def from_oneself_alone():
 
 def test_a_receive_from_oneself_needs_its_send(on_ranks):
     for rank, said in enumerate(on_ranks(from_oneself_alone, nproc=2)):
-        assert said == f"rank {rank} receives from itself, but sends itself nothing: it would wait for ever"
+        assert (
+            said
+            == f"rank {rank} receives from itself, but sends itself nothing: it would wait for ever"
+        )
 
 
 def without_a_partner():
@@ -126,8 +147,11 @@ def test_a_receive_that_nobody_answers_is_told_by_the_launcher(on_ranks):
 
 
 def calls_torchs_messages(path):
-    """Does the file call dist.isend, dist.irecv, dist.send, dist.recv, batch_isend_irecv, or a group's send or recv?"""
-    called = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    """Does the file call dist.isend, dist.irecv, dist.send, dist.recv, batch_isend_irecv, or a
+    group's send or recv?"""
+    called = [
+        node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+    ]
     names = {ast.unparse(function) for function in called}
     return any(
         name.split(".")[-1] in ("isend", "irecv", "batch_isend_irecv", "P2POp")
@@ -138,5 +162,9 @@ def calls_torchs_messages(path):
 
 def test_p2p_is_the_only_file_of_the_package_that_calls_torchs_send_and_receive():
     room = pathlib.Path(lib.__file__).parent
-    callers = [path.relative_to(room).as_posix() for path in room.rglob("*.py") if calls_torchs_messages(path)]
+    callers = [
+        path.relative_to(room).as_posix()
+        for path in room.rglob("*.py")
+        if calls_torchs_messages(path)
+    ]
     assert callers == ["collectives/p2p.py"]

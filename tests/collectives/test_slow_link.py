@@ -1,4 +1,5 @@
-"""Messages between nodes are as slow as the link says, those inside are not, and the hierarchy then pays off."""
+"""Messages between nodes are as slow as the link says, those inside are not, and the
+hierarchy then pays off."""
 
 import time
 
@@ -37,12 +38,14 @@ def test_over_a_slow_link_hierarchical_beats_the_flat_ring_as_the_formula_says(o
     results = on_ranks(flat_and_hierarchical, ledger=False)
     assert all(right for _, right in results)
     flat, hierarchical = (max(seconds[i] for seconds, _ in results) for i in (0, 1))
-    assert flat > 0.95 * flat_formula  # a ring's rounds wait for each other, so it cannot be faster than the link
+    # a ring's rounds wait for each other, so it cannot be faster than the link
+    assert flat > 0.95 * flat_formula
     assert flat > hierarchical
 
 
 def one_message_each(alpha, bandwidth, n):
-    """Every rank of node 0 sends n bytes to its like in node 1, at once: when has all of it arrived?"""
+    """Every rank of node 0 sends n bytes to its like in node 1, at once: when has
+    all of it arrived?"""
     rank = dist.get_rank()
     x = torch.zeros(n, dtype=torch.uint8, device=backend.device())
     with slow_link(2, alpha, bandwidth):
@@ -54,7 +57,8 @@ def one_message_each(alpha, bandwidth, n):
 
 
 def seconds(ranks):
-    """From the first rank's begin to the first's end: they share a clock, but do not leave the barrier together."""
+    """From the first rank's begin to the first's end: they share a clock, but do not leave the
+    barrier together."""
     return min(ended for _, ended in ranks) - min(began for began, _ in ranks)
 
 
@@ -89,7 +93,9 @@ def in_a_subgroup_and_in_the_background():
         return posted, time.monotonic() - began, x.tolist()
 
 
-def test_group_ranks_are_placed_by_their_global_ranks_and_start_does_not_wait_for_the_link(on_ranks):
+def test_group_ranks_are_placed_by_their_global_ranks_and_start_does_not_wait_for_the_link(
+    on_ranks,
+):
     for posted, done, x in on_ranks(in_a_subgroup_and_in_the_background)[1:3]:
         assert done >= 2 * 1.0  # two rounds
         assert posted < 1.0

@@ -1,4 +1,5 @@
-"""What the ledger counted is what the formulas of cost.py say: messages in a chain, elements by the busiest, in all."""
+"""What the ledger counted is what the formulas of cost.py say: messages in a chain, elements by the
+busiest, in all."""
 
 import pytest
 import torch
@@ -27,7 +28,9 @@ def gather(n):
 
 def all_gather(n):
     whole = tensor(n)
-    collectives.all_gather(whole.tensor_split(dist.get_world_size())[dist.get_rank()].clone(), out=whole)
+    collectives.all_gather(
+        whole.tensor_split(dist.get_world_size())[dist.get_rank()].clone(), out=whole
+    )
 
 
 CALLS = {
@@ -68,7 +71,8 @@ def test_the_ledger_counts_exactly_what_the_formulas_say(on_ranks, nproc):
 
 
 def longest_chain(book):
-    """Rounds: when the last message is in, if each takes one tick and a rank sends one and receives one at a time.
+    """Rounds: when the last message is in, if each takes one tick and a rank sends one and receives
+    one at a time.
 
     A rank may begin a message when those have ended that it waited for before it posted this one.
     """
@@ -79,7 +83,9 @@ def longest_chain(book):
         before = sum(map(len, waiting))
         for rank, mine in enumerate(waiting):
             for entry in list(mine):
-                earlier = [e for e in book.of(rank) if e.wait_to is not None and e.wait_to <= entry.posted]
+                earlier = [
+                    e for e in book.of(rank) if e.wait_to is not None and e.wait_to <= entry.posted
+                ]
                 if any((rank, e.seq) not in end for e in earlier):
                     break
                 ready = max((end[rank, e.seq] for e in earlier), default=0)
@@ -88,7 +94,9 @@ def longest_chain(book):
                     queues.setdefault((rank, entry.peer), []).append(end[rank, entry.seq])
                 elif queues.get((entry.peer, rank)):
                     arrival = queues[entry.peer, rank].pop(0)
-                    receiving[rank] = end[rank, entry.seq] = max(ready, arrival, receiving[rank] + 1)
+                    receiving[rank] = end[rank, entry.seq] = max(
+                        ready, arrival, receiving[rank] + 1
+                    )
                 else:
                     continue
                 mine.remove(entry)
@@ -123,7 +131,11 @@ def two_levels(ranks_per_node):
 
 @pytest.mark.parametrize(("nproc", "R"), [(4, 2), (6, 3), (6, 2), (3, 1)])
 def test_between_nodes_the_hierarchical_all_reduce_sends_only_2_m_minus_1_n(on_ranks, nproc, R):
-    books, M, formula = on_ranks(two_levels, R, nproc=nproc).ledger, nproc // R, cost.hierarchical(R)
+    books, M, formula = (
+        on_ranks(two_levels, R, nproc=nproc).ledger,
+        nproc // R,
+        cost.hierarchical(R),
+    )
     node = torch.arange(nproc) // R
     between = (node[:, None] != node[None, :]).numpy()
     for n in SIZES:
@@ -137,7 +149,9 @@ def test_between_nodes_the_hierarchical_all_reduce_sends_only_2_m_minus_1_n(on_r
 
 def test_times_meet_the_lower_bounds_and_cross_where_they_should():
     alpha, beta, N = 50e-6, 1e-9, 8  # 50 us a message, 1 GB/s
-    time = {name: lambda b, name=name: cost.COST[name].time(b, N, alpha, beta) for name in ALL_REDUCE}
+    time = {
+        name: lambda b, name=name: cost.COST[name].time(b, N, alpha, beta) for name in ALL_REDUCE
+    }
     assert time["ring"](8e6) == pytest.approx(14 * 50e-6 + 2 * 7 / 8 * 8e6 * 1e-9)
     assert time["halving_doubling"](8e6) == pytest.approx(6 * 50e-6 + 2 * 7 / 8 * 8e6 * 1e-9)
     assert time["recursive_doubling"](1e3) == pytest.approx(3 * (50e-6 + 1e-6))
@@ -145,7 +159,8 @@ def test_times_meet_the_lower_bounds_and_cross_where_they_should():
     assert min(time, key=lambda name: time[name](64e6)) == "halving_doubling"
     for b in (1e6, 64e6):
         assert max(time, key=lambda name: time[name](b)) == "star"
-    # Two nodes of four over a slow link: the two levels send half of what the flat ring sends there.
+    # Two nodes of four over a slow link: the two levels send half of what the flat ring sends
+    # there.
     slow = 8e-9
     assert cost.hierarchical_time(64e6, 2, 4, (0, 0), (0, slow)) == pytest.approx(64e6 * slow)
     assert cost.COST["ring"].time(64e6, 8, 0, slow) == pytest.approx(2 * 7 / 8 * 64e6 * slow)
@@ -154,4 +169,10 @@ def test_times_meet_the_lower_bounds_and_cross_where_they_should():
 @pytest.mark.parametrize("name", cost.COST)
 def test_alone_nothing_is_sent(name):
     formula = cost.COST[name]
-    assert formula.rounds(1) == formula.sent(10, 1) == formula.total(10, 1) == formula.time(40, 1, 1.0, 1.0) == 0
+    assert (
+        formula.rounds(1)
+        == formula.sent(10, 1)
+        == formula.total(10, 1)
+        == formula.time(40, 1, 1.0, 1.0)
+        == 0
+    )

@@ -19,4 +19,6 @@ def test_a_trillion_parameters_on_3072_gpus_take_84_days():
 
 def test_recomputation_costs_a_third_more():
     without = training_days(175e9, 300e9, 1024, 140e12, recompute=False)
-    assert training_days(175e9, 300e9, 1024, 140e12, recompute=True) == pytest.approx(without * 4 / 3)
+    assert training_days(175e9, 300e9, 1024, 140e12, recompute=True) == pytest.approx(
+        without * 4 / 3
+    )

@@ -1,4 +1,5 @@
-"""Step times worked out by hand; the closed formula is what the buckets, one after the other, come to."""
+"""Step times worked out by hand; the closed formula is what the buckets, one after the
+other, come to."""
 
 import pytest
 
@@ -40,22 +41,30 @@ def test_where_communication_is_longer_it_begins_with_the_first_bucket():
 def test_one_rank_sends_nothing():
     for step in (bucketed_step, overlapped_step):
         alone = step(ROWS, 1, *COSTS)
-        assert alone.seconds == 24 and alone.communication == alone.exposed == alone.hidden == alone.share == 0
+        assert (
+            alone.seconds == 24
+            and alone.communication == alone.exposed == alone.hidden == alone.share == 0
+        )
 
 
 def test_one_bucket_hides_nothing():
-    assert overlapped_step(ROWS, N, N_BYTES, COMPUTE, LINK, 1) == bucketed_step(ROWS, N, N_BYTES, COMPUTE, LINK, 1)
+    assert overlapped_step(ROWS, N, N_BYTES, COMPUTE, LINK, 1) == bucketed_step(
+        ROWS, N, N_BYTES, COMPUTE, LINK, 1
+    )
 
 
 @pytest.mark.parametrize(
-    ("rows", "N", "buckets"), [(r, N, K) for r in (0.5, 4, 7.2, 40) for N in (2, 3, 1000) for K in (1, 2, 5, 64)]
+    ("rows", "N", "buckets"),
+    [(r, N, K) for r in (0.5, 4, 7.2, 40) for N in (2, 3, 1000) for K in (1, 2, 5, 64)],
 )
 def test_the_formula_is_the_sum_of_the_buckets(rows, N, buckets):
     step = overlapped_step(rows, N, N_BYTES, COMPUTE, LINK, buckets)
     ready = [step.forward + step.backward * (k + 1) / buckets for k in range(buckets)]
     times = bucket_times(ready, [ring_time(N_BYTES / buckets, N, LINK)] * buckets)
     assert step.seconds == pytest.approx(times[-1][1])
-    assert step.seconds <= bucketed_step(rows, N, N_BYTES, COMPUTE, LINK, buckets).seconds * (1 + 1e-12)
+    assert step.seconds <= bucketed_step(rows, N, N_BYTES, COMPUTE, LINK, buckets).seconds * (
+        1 + 1e-12
+    )
     assert 0 <= step.hidden < 1
 
 
@@ -69,18 +78,26 @@ def test_the_ring_is_that_of_the_collectives(N):
 
 
 def test_scaling_by_hand():
-    # Strong, 32 rows: alone 96 s; on 4 ranks the step from above; on 32 ranks backward is 2 s and each bucket takes
-    # 62 (0.1 + 3.125 * 0.02) = 10.075 s, so 1 + 0.5 + 40.3 s: slower than on 4.
-    assert strong_scaling(overlapped_step, 32, [1, 4, 32], *COSTS) == pytest.approx([32 / 96, 32 / 27.6, 32 / 41.8])
-    assert weak_scaling(overlapped_step, ROWS, [1, 4], *COSTS) == pytest.approx([8 / 24, 4 * 8 / 27.6])
-    assert weak_scaling(bucketed_step, ROWS, [1, 4], *COSTS) == pytest.approx([8 / 24, 4 * 8 / 38.4])
+    # Strong, 32 rows: alone 96 s; on 4 ranks the step from above; on 32 ranks backward is 2 s and
+    # each bucket takes 62 (0.1 + 3.125 * 0.02) = 10.075 s, so 1 + 0.5 + 40.3 s: slower than on 4.
+    assert strong_scaling(overlapped_step, 32, [1, 4, 32], *COSTS) == pytest.approx(
+        [32 / 96, 32 / 27.6, 32 / 41.8]
+    )
+    assert weak_scaling(overlapped_step, ROWS, [1, 4], *COSTS) == pytest.approx(
+        [8 / 24, 4 * 8 / 27.6]
+    )
+    assert weak_scaling(bucketed_step, ROWS, [1, 4], *COSTS) == pytest.approx(
+        [8 / 24, 4 * 8 / 38.4]
+    )
 
 
 def test_at_the_break_even_batch_communication_is_as_long_as_backward():
     rows = break_even_rows(N, *COSTS)
     assert rows == pytest.approx(7.2)  # 14.4 s / 2 s per row
     step = overlapped_step(rows, N, *COSTS)
-    assert step.communication == pytest.approx(step.backward) and step.hidden == pytest.approx(3 / 4)
+    assert step.communication == pytest.approx(step.backward) and step.hidden == pytest.approx(
+        3 / 4
+    )
     assert overlapped_step(0.9 * rows, N, *COSTS).hidden < 3 / 4
     assert overlapped_step(1.1 * rows, N, *COSTS).hidden == pytest.approx(3 / 4)
 
@@ -90,4 +107,6 @@ def test_in_tokens_the_break_even_batch_does_not_know_the_models_size():
     for parameters in (1e9, 70e9):
         compute = seconds_per_token(parameters, 400e12)
         assert sum(compute) == pytest.approx(6 * parameters / 400e12)
-        assert break_even_rows(10**6, 2 * parameters, compute, (0, 1 / 25e9), 8) == pytest.approx(16_000, rel=1e-5)
+        assert break_even_rows(10**6, 2 * parameters, compute, (0, 1 / 25e9), 8) == pytest.approx(
+            16_000, rel=1e-5
+        )

@@ -1,4 +1,5 @@
-"""A step from measured times: the parts agree with the formulas that the labs use for each of them alone."""
+"""A step from measured times: the parts agree with the formulas that the labs use for each
+of them alone."""
 
 import pytest
 
@@ -14,7 +15,9 @@ COMPUTE = Compute(forward=2e-3, backward=4e-3, last=1e-3, update=5e-3)
 
 def test_data_parallelism_is_lab_1_s_formula():
     parts = measured_step(GPT, Plan(8, 2, dp=4), COMPUTE._replace(update=0.0, last=0.0), LINK)
-    n_bytes = 4 * (8 * (GPT.attention_parameters + GPT.expert_parameters) + GPT.embedding_parameters)
+    n_bytes = 4 * (
+        8 * (GPT.attention_parameters + GPT.expert_parameters) + GPT.embedding_parameters
+    )
     rows = (8 * 2e-3 / 2, 8 * 4e-3 / 2)  # seconds per row of two
     assert sum(parts.values()) == pytest.approx(bucketed_step(2, 4, n_bytes, rows, LINK, 1).seconds)
 

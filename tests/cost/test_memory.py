@@ -19,7 +19,13 @@ MIXED = Stack("mixed", flash=0, state=(2, 2, 12), logit_bytes=0)
 
 
 def states(parameters_b, zero, dp=64):
-    row = {"metric": "model_state_mem", "params_b": parameters_b, "dp": dp, "zero_stage": zero, "unit": "GB"}
+    row = {
+        "metric": "model_state_mem",
+        "params_b": parameters_b,
+        "dp": dp,
+        "zero_stage": zero,
+        "unit": "GB",
+    }
     return predict(row)[0]
 
 
@@ -29,7 +35,8 @@ def test_7_5b_on_64_devices():
 
 
 def test_the_same_through_the_whole_model():
-    """A model of 7.5B parameters under data parallelism alone: its states are those 16 bytes, divided as ZeRO says."""
+    """A model of 7.5B parameters under data parallelism alone: its states are those 16 bytes,
+    divided as ZeRO says."""
     model = shape("7.5B", layers=36, hidden=4096, heads=32, vocab=51200, seq=1024)
     model = replace(model, layers=round((7.5e9 - model.embedding_parameters) / (12 * 4096**2)))
     for zero in (0, 1, 2, 3):
@@ -41,11 +48,14 @@ def test_the_same_through_the_whole_model():
 def test_gpt_3_takes_2_8_terabytes_of_state():
     gpt = load("gpt-3-175b")
     parts = memory(gpt, Plan(1), MIXED)
-    assert sum(parts[name] for name in ("weights", "gradients", "optimizer")) == pytest.approx(2.8e12, rel=0.005)
+    assert sum(parts[name] for name in ("weights", "gradients", "optimizer")) == pytest.approx(
+        2.8e12, rel=0.005
+    )
 
 
 def test_korthikanti_s_parts_are_exact():
-    """Figures 1 and 7 of Korthikanti et al. 2022: states, and activations under each mix of techniques."""
+    """Figures 1 and 7 of Korthikanti et al. 2022: states, and activations under
+    each mix of techniques."""
     checked = 0
     for row in score.fit.table_as_text("rows"):
         if row["source"] == "korthikanti2022-fig7":
@@ -55,7 +65,9 @@ def test_korthikanti_s_parts_are_exact():
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
-@pytest.mark.parametrize(("tp", "pp", "dp"), [(1, 1, 8), (8, 1, 4), (2, 4, 3), (8, 8, 2), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("tp", "pp", "dp"), [(1, 1, 8), (8, 1, 4), (2, 4, 3), (8, 8, 2), (1, 1, 1)]
+)
 def test_a_higher_zero_stage_never_takes_more(zero, tp, pp, dp):
     for name in ("llama3-70b", "gpt-3-175b", "qwen3-30b-a3b"):
         plan = Plan(dp * 8, tp=tp, pp=pp, dp=dp, zero=zero, sequence_parallel=tp > 1)
@@ -63,7 +75,9 @@ def test_a_higher_zero_stage_never_takes_more(zero, tp, pp, dp):
         for part in ("weights", "gradients", "optimizer"):
             assert parts[1][part] <= parts[0][part] * (1 + 1e-12)
         for stack in stacks().values():
-            before, after = (peak_bytes(load(name), replace(plan, zero=z), stack) for z in (zero, zero + 1))
+            before, after = (
+                peak_bytes(load(name), replace(plan, zero=z), stack) for z in (zero, zero + 1)
+            )
             assert after <= before * (1 + 1e-12), (name, stack.name)
 
 
@@ -87,15 +101,28 @@ def test_in_flight_counts_are_those_of_the_schedules():
 
 
 def test_layers_split_over_stages_add_up():
-    for layers, stages in itertools.product((22, 30, 46, 62, 96, 105, 126, 128), (1, 2, 3, 4, 7, 8, 16)):
+    for layers, stages in itertools.product(
+        (22, 30, 46, 62, 96, 105, 126, 128), (1, 2, 3, 4, 7, 8, 16)
+    ):
         counts = split(layers, stages)
         assert sum(counts) == layers and len(counts) == stages
         assert max(counts) - min(counts[1:-1] or counts) <= 1 or stages <= 2
-    assert split(30, 8) == [3, 4, 4, 4, 4, 4, 4, 3]  # Qi et al. 2024: first and last have one layer fewer
+    # Qi et al. 2024: first and last have one layer fewer
+    assert split(30, 8) == [
+        3,
+        4,
+        4,
+        4,
+        4,
+        4,
+        4,
+        3,
+    ]
 
 
 def test_the_fullest_of_uneven_stages_is_compared():
-    """126 layers on 12 stages: the first eight have one more slot than the others; weights alone, so no other fills."""
+    """126 layers on 12 stages: the first eight have one more slot than the others; weights alone,
+    so no other fills."""
     model, plan = load("llama3-405b"), Plan(12, pp=12, recompute="full")
     layers = split(126, 12)
     assert layers == [10, *[11] * 7, *[10] * 3, 9]
@@ -104,7 +131,8 @@ def test_the_fullest_of_uneven_stages_is_compared():
 
 
 def test_torch_s_pipelining_keeps_a_place_for_every_message():
-    """2 s b h bytes for each micro-batch, from before and from behind; the last stage only from before."""
+    """2 s b h bytes for each micro-batch, from before and from behind; the last
+    stage only from before."""
     model, stack = load("llama3-8b"), stacks()["torchtitan"]
     plan = Plan(32, pp=4, recompute="full")
     without = stack._replace(kept_logit_bytes=0)
@@ -125,8 +153,8 @@ def test_stages_hold_all_parameters_once():
 
 
 def test_errors_against_measured_peaks():
-    """Regression bars, a little above what the model reaches: percent, mean. Measured peaks were not used but for two
-    bytes per logit, two reserves and one share (stacks.py)."""
+    """Regression bars, a little above what the model reaches: percent, mean. Measured peaks were
+    not used but for two bytes per logit, two reserves and one share (stacks.py)."""
     bars = {
         "simumax-b200": 1.5,
         "torchtitan-202412": 4.5,

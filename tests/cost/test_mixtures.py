@@ -27,7 +27,8 @@ PLAN = Plan(1280, 4, dp=64, ep=8, zero=1)
 
 
 def test_each_expert_s_operands_are_converted_in_8_bits():
-    """Twice the experts on a rank, the same tokens: `convert` for each more forward, and twice that backward."""
+    """Twice the experts on a rank, the same tokens: `convert` for each more forward, and
+    twice that backward."""
     fast = B200._replace(hbm=1e18)  # reading weights takes no time
     one, two = (experts([(64, 64)], 4096, n, fast, "fp8", K) for n in (8, 16))
     assert two[0] - one[0] == pytest.approx(8 * K.convert, rel=1e-3)
@@ -39,7 +40,9 @@ def test_each_expert_s_operands_are_converted_in_8_bits():
 
 def test_biases_and_a_clamp_pass_through_memory_in_16_bits():
     bare = replace(OSS, biased=False)
-    biased, plain = (layer(model, PLAN, B200, BRIDGE, K).forward.elementwise for model in (OSS, bare))
+    biased, plain = (
+        layer(model, PLAN, B200, BRIDGE, K).forward.elementwise for model in (OSS, bare)
+    )
     moved = CLAMPED * 4 * 4096 * OSS.topk * OSS.ffn
     assert biased - plain == pytest.approx(K.unfused * moved / (K.hbm * B200.hbm))
     fused = replace(PLAN, precision="fp8")
@@ -47,14 +50,19 @@ def test_biases_and_a_clamp_pass_through_memory_in_16_bits():
 
 
 def test_latent_experts_see_a_narrower_token():
-    """Nemotron 3 Super: 120.6 billion parameters, 12.7 active (arXiv 2604.12374); a quarter of the width travels."""
+    """Nemotron 3 Super: 120.6 billion parameters, 12.7 active (arXiv 2604.12374); a quarter of the
+    width travels."""
     latent = load("nemotron3-super", seq=8192)
-    assert (latent.parameters / 1e9, latent.active_parameters / 1e9) == pytest.approx((120.6, 12.7), abs=0.05)
+    assert (latent.parameters / 1e9, latent.active_parameters / 1e9) == pytest.approx(
+        (120.6, 12.7), abs=0.05
+    )
     plan = Plan(512, dp=64, ep=64, zero=1)
     there = 2 * network.all_to_all(B200, 64, 22, 2 * 8192 * 1024, K.network)
     assert layer(latent, plan, B200, BRIDGE, K).forward.expert == there
     wide = replace(latent, latent=0)
-    assert kept_bytes(wide, plan, BRIDGE) - kept_bytes(latent, plan, BRIDGE) == 22 * 4 * (4096 - 1024)
+    assert kept_bytes(wide, plan, BRIDGE) - kept_bytes(latent, plan, BRIDGE) == 22 * 4 * (
+        4096 - 1024
+    )
     parts = {part.name: part.parameters for part in layer_parts(latent, plan)}
     assert parts["experts"] == 512 / 64 * 2 * 1024 * 2432
 
@@ -62,16 +70,20 @@ def test_latent_experts_see_a_narrower_token():
 def test_all_to_all_between_nodes_hides_behind_interleaved_stages():
     deepseek = load("deepseek-v3", seq=4096)
     plan = Plan(4096, pp=8, dp=32, ep=32, v=2, zero=1, precision="fp8")
-    expert = lambda **changed: layer(deepseek, replace(plan, **changed), B200, BRIDGE, K).forward.expert
+    expert = lambda **changed: (
+        layer(deepseek, replace(plan, **changed), B200, BRIDGE, K).forward.expert
+    )
     bare = 2 * network.all_to_all(B200, 32, 8, 2 * 4096 * 7168, K.network)
     assert 0 < expert() < bare == expert(v=1)
-    assert expert(ep=8) == 2 * network.all_to_all(B200, 8, 8, 2 * 4096 * 7168, K.network)  # inside a node
+    # inside a node
+    assert expert(ep=8) == 2 * network.all_to_all(B200, 8, 8, 2 * 4096 * 7168, K.network)
     apart = BRIDGE._replace(expert_overlap=0)
     assert layer(deepseek, plan, B200, apart, K).forward.expert == bare
 
 
 def test_nothing_hides_the_exchange_of_experts():
-    """14.3 billion parameters of experts on each of 64 ranks, and eight copies: two bytes there, two back."""
+    """14.3 billion parameters of experts on each of 64 ranks, and eight copies: two bytes
+    there, two back."""
     one = layer(OSS, PLAN, B200, BRIDGE, K)
     held = 36 * 128 / 8 * OSS.expert_parameters
     alone = 2 * network.one_pass(B200, 8, 8, 2 * held, K.network)
@@ -82,15 +94,22 @@ def test_nothing_hides_the_exchange_of_experts():
 def test_what_does_not_fit_goes_to_the_host():
     """Llama 3 70B on GB200, FSDP: more than half of the activations; there and back at 450 GB/s."""
     row = next(
-        row for row in fit.table_as_text("rows") if row["source"] == "mbridge-26.04" and "70b-GB200" in row["row"]
+        row
+        for row in fit.table_as_text("rows")
+        if row["source"] == "mbridge-26.04" and "70b-GB200" in row["row"]
     )
     model, plan, device, stack = job(row)
     assert plan.recompute == "none" and 0.5 < plan.offload < 0.6  # its recipe: 40 of 80 layers
     assert sum(memory(model, plan, stack).values()) == pytest.approx(0.95 * device.memory, rel=1e-6)
     all_here = memory(model, replace(plan, offload=0.0), stack)["activations"]
-    here, away = step_seconds(model, replace(plan, offload=0.0), device, stack), step_seconds(*job(row))
+    here, away = (
+        step_seconds(model, replace(plan, offload=0.0), device, stack),
+        step_seconds(*job(row)),
+    )
     slower = K.factors[stack.name]  # one NVLink domain: no straggler
-    assert away["offload"] == pytest.approx(slower * 2 * plan.micro_batches * plan.offload * all_here / 450e9)
+    assert away["offload"] == pytest.approx(
+        slower * 2 * plan.micro_batches * plan.offload * all_here / 450e9
+    )
     assert sum(away.values()) == pytest.approx(sum(here.values()) + away["offload"])
     eager = job({**row, "recompute": "full"}).plan
     assert (eager.recompute, eager.offload) == ("full", 0.0)
@@ -102,13 +121,19 @@ def test_neighbouring_tokens_on_a_context_rank_are_uneven_work():
     even = titan._replace(even_context=1)
     model, h100 = load("llama3-8b", seq=262144), gpu("H100-96GB-500W")
     plan = Plan(1, cp=8, zero=3, recompute="full")
-    uneven, level = (layer(model, plan, h100, stack, K).forward.attention for stack in (titan, even))
+    uneven, level = (
+        layer(model, plan, h100, stack, K).forward.attention for stack in (titan, even)
+    )
     assert uneven == pytest.approx(level * (2 - 1 / 8))
 
 
 def test_a_source_that_is_not_known_is_predicted_as_the_planner_would():
     """Of a known publisher it is the latest stack; the note says which was put in."""
-    row = next(row for row in fit.table_as_text("rows") if row["source"] == "mbridge-26.04" and "405b" in row["row"])
+    row = next(
+        row
+        for row in fit.table_as_text("rows")
+        if row["source"] == "mbridge-26.04" and "405b" in row["row"]
+    )
     of = lambda source: predict({**row, "source": source})
     assert "assumed: stack megatron-core" in of("elsewhere").note
     assert "assumed: stack megatron-bridge-26.08" in of("mbridge-27.01").note

@@ -1,8 +1,16 @@
-"""A placement's price by hand: which axis crosses, who shares the card, and what each part of a step is."""
+"""A placement's price by hand: which axis crosses, who shares the card, and what
+each part of a step is."""
 
 import pytest
 
-from lib.cost.placement import Link, compute_of, doubling_time, gradient_messages, links_of, placed_step
+from lib.cost.placement import (
+    Link,
+    compute_of,
+    doubling_time,
+    gradient_messages,
+    links_of,
+    placed_step,
+)
 from lib.cost.volume import cut_parameters, held_parameters, whole_parameters
 from lib.model import Shape
 
@@ -15,15 +23,20 @@ CUBE = {order: dict.fromkeys(order.split(), 2) for order in ("pp dp tp", "dp pp 
 
 
 def step(sizes, ranks_per_node, across=ACROSS):
-    return placed_step(SHAPE, sizes, M, ROWS, COMPUTE, links_of(sizes, ranks_per_node, FREE, across))
+    return placed_step(
+        SHAPE, sizes, M, ROWS, COMPUTE, links_of(sizes, ranks_per_node, FREE, across)
+    )
 
 
 @pytest.mark.parametrize("order", CUBE)
 def test_the_slowest_axis_crosses_two_nodes_and_no_other_does(order):
     links, first = links_of(CUBE[order], 4, FREE, ACROSS), order.split()[0]
-    assert links == {axis: Link(*ACROSS, 4) if axis == first else Link(*FREE, 1) for axis in order.split()}
+    assert links == {
+        axis: Link(*ACROSS, 4) if axis == first else Link(*FREE, 1) for axis in order.split()
+    }
     assert all(link == Link(*FREE, 1) for link in links_of(CUBE[order], 8, FREE, ACROSS).values())
-    assert all(link.alpha == 1e-3 for link in links_of(CUBE[order], 1, FREE, ACROSS).values())  # each rank a node
+    # each rank a node
+    assert all(link.alpha == 1e-3 for link in links_of(CUBE[order], 1, FREE, ACROSS).values())
 
 
 def test_who_shares_a_card():
@@ -36,12 +49,19 @@ def test_who_shares_a_card():
 
 def test_in_one_node_only_the_pipeline_is_left():
     parts = step(CUBE["pp dp tp"], 8)
-    assert parts == {"pipeline": pytest.approx((M + 1) * 2 * 12e-3), "tensor": 0, "tied": 0, "gradients": 0}
+    assert parts == {
+        "pipeline": pytest.approx((M + 1) * 2 * 12e-3),
+        "tensor": 0,
+        "tied": 0,
+        "gradients": 0,
+    }
 
 
 def test_compute_is_what_a_step_in_one_node_takes():
     sizes = CUBE["pp dp tp"]
-    assert compute_of(step(sizes, 8)["pipeline"], SHAPE.n_layers, sizes, M) == pytest.approx(COMPUTE)
+    assert compute_of(step(sizes, 8)["pipeline"], SHAPE.n_layers, sizes, M) == pytest.approx(
+        COMPUTE
+    )
     assert compute_of(12.0, 2, {"pp": 1, "dp": 4, "tp": 1}, 2) == (1.0, 2.0)
 
 
@@ -51,7 +71,8 @@ def test_tensor_ranks_across_pay_four_all_reduces_a_layer_and_two_beside():
     loss = 2 * 1e-3 + 4 * 3 * ROWS * 16 * 1e-8  # two messages, three numbers per token
     assert parts["pipeline"] == pytest.approx(M * 4 * 12e-3)
     assert parts["tensor"] == pytest.approx(M * ((4 * 4 + 2) * R + loss))
-    # the slowest of two stages: 4 in each of two layers, and one beside; and one slot more than micro-batches
+    # the slowest of two stages: 4 in each of two layers, and one beside; and one slot more than
+    # micro-batches
     parts = step(CUBE["tp pp dp"], 4)
     assert M * 8 * R < parts["tensor"] <= (M + 1) * ((8 + 2) * R + loss)
 
@@ -59,21 +80,25 @@ def test_tensor_ranks_across_pay_four_all_reduces_a_layer_and_two_beside():
 def test_a_card_carries_no_more_than_it_can():
     slow = (0.0, 1e-6)  # a second per MB: nothing else counts
     parts = step(CUBE["tp pp dp"], 4, slow)
-    sent = 4 * M * (4 * 4 + 2) / 2 * ACTIVATION  # bytes of a node: 4 ranks, half of them of each stage
+    # bytes of a node: 4 ranks, half of them of each stage
+    sent = 4 * M * (4 * 4 + 2) / 2 * ACTIVATION
     assert parts["pipeline"] + parts["tensor"] == pytest.approx(sent * 1e-6)
 
 
 def test_stages_across_send_the_copies_of_all_tensor_ranks_at_once():
     sizes, message = CUBE["pp dp tp"], 1e-3 + 2 * ACTIVATION * 1e-8
     added = step(sizes, 4)["pipeline"] - step(sizes, 8)["pipeline"]
-    assert 2 * message <= added + 1e-12 and added <= 2 * M * message  # there and back once; each one at the most
+    # there and back once; each one at the most
+    assert 2 * message <= added + 1e-12 and added <= 2 * M * message
     assert step(sizes, 4)["tied"] == pytest.approx(doubling_time(4 * 32 * 64 / 2, 2, (1e-3, 4e-8)))
 
 
 def test_data_ranks_across_share_the_card_for_gradients():
     parts = step(CUBE["dp pp tp"], 4)
     messages = gradient_messages(SHAPE, 2, 2)
-    assert parts["gradients"] == pytest.approx(sum(doubling_time(4 * n, 2, (1e-3, 4e-8)) for n in messages))
+    assert parts["gradients"] == pytest.approx(
+        sum(doubling_time(4 * n, 2, (1e-3, 4e-8)) for n in messages)
+    )
     assert len(messages) == 3 and parts["tensor"] == parts["tied"] == 0
 
 

@@ -22,11 +22,15 @@ def test_nearly_every_published_row_is_predicted_and_the_rest_says_why():
     left = [(row, predict(row).note) for row in ROWS if predict(row)[0] is None]
     assert len(left) <= 12
     for row, note in left:
-        assert any(reason in note for reason in NOT_PREDICTED[row["source"]].split("|")), (row["row"], note)
+        assert any(reason in note for reason in NOT_PREDICTED[row["source"]].split("|")), (
+            row["row"],
+            note,
+        )
 
 
 def test_metrics_of_one_row_are_one_step_time():
-    """Seconds, tokens/s, TFLOP/s, MFU and days of a source that prints several: the same step, to its rounding."""
+    """Seconds, tokens/s, TFLOP/s, MFU and days of a source that prints several: the same
+    step, to its rounding."""
     checked = 0
     first = {}
     for row in ROWS:
@@ -41,7 +45,12 @@ def test_metrics_of_one_row_are_one_step_time():
         seconds = to_seconds(row["metric"], row["source"], task, float(row["value"]))
         same = first.setdefault((row["source"], row["row"]), (row["metric"], seconds))
         if same[0] != row["metric"] and not row["source"].startswith(("mbridge", "moezoo")):
-            assert seconds == pytest.approx(same[1], rel=0.075), (row["source"], row["row"], row["metric"], same[0])
+            assert seconds == pytest.approx(same[1], rel=0.075), (
+                row["source"],
+                row["row"],
+                row["metric"],
+                same[0],
+            )
             checked += 1
     assert checked > 150
 
@@ -49,12 +58,18 @@ def test_metrics_of_one_row_are_one_step_time():
 def test_there_and_back():
     for metric in TIME_METRICS:
         task = job(next(row for row in ROWS if row["source"] == "korthikanti2022-t5"))
-        assert to_seconds(metric, "x", task, from_seconds(metric, "x", task, 12.5)) == pytest.approx(12.5)
+        assert to_seconds(
+            metric, "x", task, from_seconds(metric, "x", task, 12.5)
+        ) == pytest.approx(12.5)
 
 
 def test_a_file_comes_back_with_four_columns_more(tmp_path):
     rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
-    chosen = [row for row in ROWS if row["source"] in ("korthikanti2022-t5", "nemo-longseq", "zerobubble-t4")]
+    chosen = [
+        row
+        for row in ROWS
+        if row["source"] in ("korthikanti2022-t5", "nemo-longseq", "zerobubble-t4")
+    ]
     with open(rows, "w", newline="") as file:
         writer = csv.DictWriter(file, ROWS[0].keys())
         writer.writeheader()
@@ -65,7 +80,9 @@ def test_a_file_comes_back_with_four_columns_more(tmp_path):
     assert list(back[0]) == [*ROWS[0], "predicted", "low", "high", "note"]
     assert done + left == len(back) == len(chosen) and left > 0
     for row, asked in zip(back, chosen, strict=True):
-        assert not row["predicted"] or float(row["low"]) <= float(row["predicted"]) <= float(row["high"])
+        assert not row["predicted"] or float(row["low"]) <= float(row["predicted"]) <= float(
+            row["high"]
+        )
         assert bool(row["predicted"]) == (predict(asked)[0] is not None) and row["note"]
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(ValueError, match="is empty: its first line must name the columns"):
@@ -96,12 +113,18 @@ def test_damaged_rows_get_a_reason_and_never_a_crash():
     ],
 )
 def test_reasons_name_the_column(changed, says):
-    row = next(row for row in ROWS if row["source"] == "korthikanti2022-t5" and row["n_gpus"] == "8")
+    row = next(
+        row for row in ROWS if row["source"] == "korthikanti2022-t5" and row["n_gpus"] == "8"
+    )
     value, *_, note = predict({**row, **changed})
     assert value is None and says in note
 
 
 def test_numbers_in_cells():
-    assert number({"a": " 8.0 "}, "a") == 8 and number({"a": ""}, "a", 3) == 3 and number({}, "a") is None
+    assert (
+        number({"a": " 8.0 "}, "a") == 8
+        and number({"a": ""}, "a", 3) == 3
+        and number({}, "a") is None
+    )
     with pytest.raises(Unpredictable):
         number({"a": "inf"}, "a")

@@ -15,13 +15,16 @@ ROWS = fit.table_as_text("rows")
 
 
 def left_out(kind, key):
-    """(covered, half-width, source) of each row, ranges made without the rows whose `key` is its own: arrays."""
+    """(covered, half-width, source) of each row, ranges made without the rows whose `key`
+    is its own: arrays."""
     rows, found = ranges.read(kind), []
     for name in dict.fromkeys(key(row) for row in rows):
         known = ranges.errors_of([row for row in rows if key(row) != name])
         for row in rows:
             if key(row) == name:
-                s = ranges.scale([1.0, float(row["mixture"]), float(row["launch"])], known.coefficients)
+                s = ranges.scale(
+                    [1.0, float(row["mixture"]), float(row["launch"])], known.coefficients
+                )
                 publisher = known.publishers.get(ranges.publisher(row["source"]))
                 q = s * (known.q * ranges.drawn(*publisher) if publisher else known.unseen)
                 error = float(row["error"] if publisher else row["unseen_stack"])
@@ -31,8 +34,8 @@ def left_out(kind, key):
 
 @pytest.mark.parametrize("kind", ["time", "memory"])
 def test_four_fifths_of_the_rows_left_out_are_in_the_range(kind):
-    """Each row by those of other configurations: at least 80 % of all rows, and of those that are not vTrain's single
-    node; and the median half-width is at most 12 % of the value."""
+    """Each row by those of other configurations: at least 80 % of all rows, and of those that are
+    not vTrain's single node; and the median half-width is at most 12 % of the value."""
     fold = lambda row: sum(map(ord, row["group"])) % 20
     covered, widths, source = left_out(kind, fold)
     others = source != "vtrain-single"
@@ -43,11 +46,15 @@ def test_four_fifths_of_the_rows_left_out_are_in_the_range(kind):
 def test_a_publisher_left_out_whole_is_in_the_range_of_an_unseen_stack():
     """Of an average source's rows at least 80 %, and of all rows."""
     covered, _, source = left_out("time", lambda row: ranges.publisher(row["source"]))
-    assert np.mean([covered[source == name].mean() for name in set(source)]) >= 0.8 and covered.mean() >= 0.8
+    assert (
+        np.mean([covered[source == name].mean() for name in set(source)]) >= 0.8
+        and covered.mean() >= 0.8
+    )
 
 
 def test_ranges_are_wider_where_errors_were_larger():
-    """BigScience's cluster and Megatron-Bridge on Blackwell, in the order of their errors; mixtures before dense."""
+    """BigScience's cluster and Megatron-Bridge on Blackwell, in the order of their errors;
+    mixtures before dense."""
     q = {}
     for source in ("bigscience-176b", "mbridge-26.04"):
         tasks = [job(row) for row in ROWS if row["source"] == source][::8]
@@ -59,21 +66,32 @@ def test_ranges_are_wider_where_errors_were_larger():
 
 
 def test_a_stack_that_nobody_has_measured_has_a_wider_range():
-    tasks = [(row["source"], job(row)) for row in ROWS if row["source"] in ("korthikanti2022-t5", "mcore-h100-weak")]
+    tasks = [
+        (row["source"], job(row))
+        for row in ROWS
+        if row["source"] in ("korthikanti2022-t5", "mcore-h100-weak")
+    ]
     for source, task in tasks:
         nobody = ranges.half_width("time", task)
         assert nobody > ranges.half_width("time", task, source)
         assert nobody == ranges.half_width("time", task, "elsewhere")
-        assert nobody == ranges.half_width("time", task, ranges.publisher(source) + "-next")  # no row of it is known
-        assert ranges.half_width("time", task, source + "-again") == ranges.half_width("time", task, source)
+        # no row of it is known
+        assert nobody == ranges.half_width("time", task, ranges.publisher(source) + "-next")
+        assert ranges.half_width("time", task, source + "-again") == ranges.half_width(
+            "time", task, source
+        )
 
 
 def test_another_release_is_as_far_off_as_another_publisher():
-    """Rows with the factor of each other release of their publisher on that chip: 80 % within 4.1 s; unseen: 4.3 s."""
+    """Rows with the factor of each other release of their publisher on that chip: 80 % within 4.1
+    s; unseen: 4.3 s."""
     known, factors, cases = ranges._errors("time"), parameters().factors, {}
     for case in fit.cases():
         cases[case.source, case.row] = case.job.stack.name, case.job.gpu.family
-    rows = [(row, ranges.publisher(row["source"]), *cases[row["source"], row["row"]]) for row in ranges.read("time")]
+    rows = [
+        (row, ranges.publisher(row["source"]), *cases[row["source"], row["row"]])
+        for row in ranges.read("time")
+    ]
     ratios, weights, publishers = [], [], []
     for row, name, stack, family in rows:
         others = {other for _, of, other, chip in rows if (of, chip) == (name, family)} - {stack}
@@ -85,16 +103,27 @@ def test_another_release_is_as_far_off_as_another_publisher():
             ratios.append(abs(signed + np.log(factors[stack] / factors[other])) / s)
             weights.append(1 / len(others))
             publishers.append(name)
-    total = {name: sum(w for w, of in zip(weights, publishers, strict=True) if of == name) for name in publishers}
+    total = {
+        name: sum(w for w, of in zip(weights, publishers, strict=True) if of == name)
+        for name in publishers
+    }
     alike = np.array([w / total[name] for w, name in zip(weights, publishers, strict=True)])
     assert ranges._most(np.array(ratios), alike, len(total)) == pytest.approx(4.14, abs=0.01)
     assert known.unseen == pytest.approx(4.35, abs=0.01)
 
 
 def test_a_publisher_s_errors_are_drawn_towards_all_others():
-    """Of 24 rows of one publisher, twice as large as another's 24: (6 x 4/3 + 6) / (6 + 6) of what is expected."""
+    """Of 24 rows of one publisher, twice as large as another's 24: (6 x 4/3 + 6) / (6 + 6)
+    of what is expected."""
     rows = [
-        {"source": f"{name}-1", "group": f"{name}{j % 6}", "mixture": 0, "launch": 0, "error": e, "unseen_stack": e}
+        {
+            "source": f"{name}-1",
+            "group": f"{name}{j % 6}",
+            "mixture": 0,
+            "launch": 0,
+            "error": e,
+            "unseen_stack": e,
+        }
         for name, e in (("a", 0.2), ("b", 0.1))
         for j in range(24)
     ]
@@ -102,12 +131,17 @@ def test_a_publisher_s_errors_are_drawn_towards_all_others():
     assert found.coefficients @ [1, 0, 0] == pytest.approx(0.15)
     assert found.publishers["a"] == (6, pytest.approx(4 / 3))
     assert ranges.drawn(*found.publishers["a"]) == pytest.approx(14 / 12)
-    assert found.q == pytest.approx(0.2 / (0.15 * (5 * 4 / 3 + 6) / 11))  # the larger one's: S = 2 asks for all
+    # the larger one's: S = 2 asks for all
+    assert found.q == pytest.approx(0.2 / (0.15 * (5 * 4 / 3 + 6) / 11))
     assert found.unseen == pytest.approx(4 / 3)
 
 
 def test_low_and_high_are_the_half_width_s_powers():
-    row = next(row for row in ROWS if row["source"] == "korthikanti2022-t5" and row["metric"] == "step_time")
+    row = next(
+        row
+        for row in ROWS
+        if row["source"] == "korthikanti2022-t5" and row["metric"] == "step_time"
+    )
     value, low, high, _ = predict(row)
     q = ranges.half_width("time", job(row), row["source"])
     assert high / value == pytest.approx(value / low) == pytest.approx(exp(q))

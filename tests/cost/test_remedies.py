@@ -1,4 +1,5 @@
-"""What the planner says beside a ranking: how sure, GPU-hours, and what would make it fit; and how soon it says so."""
+"""What the planner says beside a ranking: how sure, GPU-hours, and what would make it fit; and how
+soon it says so."""
 
 import json
 import re
@@ -32,10 +33,18 @@ def test_large_jobs_are_planned_within_a_second(name, device, gpus, batch, seq):
 
 def test_ranges_and_hours_are_in_the_report():
     text = report("gpt-3-175b", "A100-80GB", 1024, 1536, show=1, tokens=300e9)
-    seconds, low, high = map(float, re.search(r"([\d.]+) s +\(([\d.]+) - ([\d.]+)\)", text).groups())
+    seconds, low, high = map(
+        float, re.search(r"([\d.]+) s +\(([\d.]+) - ([\d.]+)\)", text).groups()
+    )
     assert low < seconds < high
-    least, most = (float(n.replace(",", "")) for n in re.search(r"take ([\d,]+) to ([\d,]+) GPU-hours", text).groups())
-    assert least == pytest.approx(low / seconds * hours(seconds, 1024, 1536 * 2048, 300e9), rel=0.01) and least < most
+    least, most = (
+        float(n.replace(",", ""))
+        for n in re.search(r"take ([\d,]+) to ([\d,]+) GPU-hours", text).groups()
+    )
+    assert (
+        least == pytest.approx(low / seconds * hours(seconds, 1024, 1536 * 2048, 300e9), rel=0.01)
+        and least < most
+    )
 
 
 def test_hours():
@@ -47,29 +56,42 @@ def test_what_was_asked_for_is_kept_and_what_stands_in_the_way_is_named():
     found = search(model, A100, 256, 1536, fixed={"tp": 4, "zero": 1})
     assert found and all(choice.plan.tp == 4 and choice.plan.zero == 1 for choice in found)
     text = impossible(model, A100, 256, 1536, fixed={"tp": 1, "pp": 4})
-    assert text.startswith("no plan with tp 1, pp 4 fits; these would:") and "tp other than 1: tp8" in text
-    assert "nor with one of these let go; tp" in impossible(model, A100, 256, 1536, fixed={"tp": 3, "pp": 7, "dp": 5})
+    assert (
+        text.startswith("no plan with tp 1, pp 4 fits; these would:")
+        and "tp other than 1: tp8" in text
+    )
+    assert "nor with one of these let go; tp" in impossible(
+        model, A100, 256, 1536, fixed={"tp": 3, "pp": 7, "dp": 5}
+    )
     assert len(freed(model, A100, 256, 1536, "bf16", {"tp": 1, "pp": 4})) == 2
 
 
 def test_remedies_work():
-    """Twice as many GPUs, more memory, a shorter sequence: each that is named fits, and half as much does not."""
+    """Twice as many GPUs, more memory, a shorter sequence: each that is named fits, and half as
+    much does not."""
     model, device = replace(load("llama3-405b"), seq=131072), gpu("H100-80GB")
     text = impossible(model, device, 64, 64)
     more = int(re.search(r"Use (\d+) GPUs", text)[1])
     larger = re.search(r"GPUs with more memory: ([\w, ]+)", text)[1].split(", ")
-    fits = lambda n, device, model=model: smallest(model, device, n, 64).memory <= FITS * device.memory
+    fits = lambda n, device, model=model: (
+        smallest(model, device, n, 64).memory <= FITS * device.memory
+    )
     assert fits(more, device) and not fits(more // 2, device)
     assert larger and all(fits(64, gpu(name)) for name in larger)
 
 
 def test_the_command_line_takes_what_is_fixed(capsys, monkeypatch):
-    words = "plan --model llama3-70b --gpu H100-80GB --gpus 64 --batch 128 --tp 4 --micro-batch 2 --recompute none"
+    words = (
+        "plan --model llama3-70b --gpu H100-80GB --gpus 64 --batch 128 --tp 4 --micro-batch 2 "
+        "--recompute none"
+    )
     monkeypatch.setattr("sys.argv", ["lib.cost", *words.split(), "--tokens", "2e12", "--show", "3"])
     main()
     out = capsys.readouterr().out
     assert all(
-        "tp4" in line and "b2" in line for line in out.splitlines() if "recompute=none" in line and "GiB" in line
+        "tp4" in line and "b2" in line
+        for line in out.splitlines()
+        if "recompute=none" in line and "GiB" in line
     )
     assert "2e+12 tokens take" in out
 
@@ -103,7 +125,10 @@ SMALL = {"layers": 24, "hidden": 2048, "heads": 16, "vocab": 65536, "seq": 4096}
         ({**SMALL, "heads": 0}, "hidden 2048 and heads 0"),
         ({**SMALL, "shared_ffn": 1024}, "shared_ffn is 1024, but experts is empty"),
         ({**SMALL, "experts": 8, "topk": 9, "ffn": 64}, "topk of at most experts"),
-        ({**SMALL, "experts": 8, "topk": 2, "ffn": 64, "dense_layers": 3}, "but dense_ffn is empty"),
+        (
+            {**SMALL, "experts": 8, "topk": 2, "ffn": 64, "dense_layers": 3},
+            "but dense_ffn is empty",
+        ),
         ([SMALL], "should hold one model"),
         ({"layers": 24}, "lacks heads, hidden, seq, vocab"),
     ],

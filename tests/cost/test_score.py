@@ -1,7 +1,7 @@
 """The score, as regression bars a little above what the model reaches, in percent.
 
-In sample here, for time's sake. `python -m lib.cost score` also cross-validates by configuration group and
-extrapolates; lib/cost/README.md shows those.
+In sample here, for time's sake. `python -m lib.cost score` also cross-validates by configuration
+group and extrapolates; lib/cost/README.md shows those.
 """
 
 import re
@@ -15,11 +15,15 @@ from lib.cost.published import table
 from lib.cost.study import fit, score
 
 BARS = {  # source: (mean, 90th percentile)
-    "megatron2021-t1": (3.5, 6), "megatron2021-t2": (7, 13), "korthikanti2022-t5": (3.5, 5), "megascale-t2": (3, 5),
-    "bigscience-176b": (4.5, 10), "vtrain-multi": (8, 16.5), "vtrain-single": (10.5, 22), "zerobubble-t4": (4, 7),
-    "zerobubble-t6": (3.5, 5.5), "simumax-b200": (8, 15), "torchtitan-202412": (9.5, 18), "mbridge-26.04": (12, 32),
+    "megatron2021-t1": (3.5, 6), "megatron2021-t2": (7, 13), "korthikanti2022-t5": (3.5, 5),
+    "megascale-t2": (3, 5),
+    "bigscience-176b": (4.5, 10), "vtrain-multi": (8, 16.5), "vtrain-single": (10.5, 22),
+    "zerobubble-t4": (4, 7),
+    "zerobubble-t6": (3.5, 5.5), "simumax-b200": (8, 15), "torchtitan-202412": (9.5, 18),
+    "mbridge-26.04": (12, 32),
     "mbridge-25.11": (12, 24), "llmfoundry-a100-40gb-with-1600-gbps-node-node-inter": (5.5, 9.5),
-    "llmfoundry-a100-80gb-with-1600-gbps-node-node-inter": (7.5, 19), "llmfoundry-h100-80gb-bf16": (9, 20),
+    "llmfoundry-a100-80gb-with-1600-gbps-node-node-inter": (7.5, 19),
+    "llmfoundry-h100-80gb-bf16": (9, 20),
     "mcore-h100-weak": (4, 6), "all": (9.5, 20.5),
 }  # fmt: skip
 
@@ -48,11 +52,15 @@ def test_below_the_null_model_wherever_there_are_8_rows(lines):
 
 
 def test_the_page_shows_these_errors(lines):
-    """lib/cost/README.md: rows, errors in sample and the null model's of each source, to the digit shown."""
+    """lib/cost/README.md: rows, errors in sample and the null model's of each source, to
+    the digit shown."""
     page = (Path(__file__).parents[2] / "lib" / "cost" / "README.md").read_text(encoding="utf-8")
     table = page.split("| in sample |")[1].split("\n\n")[0]
     number = r"(\d+\.\d)"
-    row = re.compile(rf"^\| (\S+) \| (\d+) \| {number} / {number} % \|.*\| {number} / {number} % \|$", re.MULTILINE)
+    row = re.compile(
+        rf"^\| (\S+) \| (\d+) \| {number} / {number} % \|.*\| {number} / {number} % \|$",
+        re.MULTILINE,
+    )
     shown = {source: tuple(map(float, values)) for source, *values in row.findall(table)}
     assert len(shown) > 30 and shown.keys() <= lines.keys()
     for source, values in shown.items():
@@ -73,12 +81,15 @@ def test_a_configuration_is_on_one_side_of_the_split(cases):
     for case in cases:
         groups.setdefault(score.group(case), []).append(case)
     assert any(len({case.source for case in members}) > 3 for members in groups.values())
-    assert any(len({case.job.plan.micro_batch for case in members}) > 3 for members in groups.values())
+    assert any(
+        len({case.job.plan.micro_batch for case in members}) > 3 for members in groups.values()
+    )
     assert len(groups) > 100
 
 
 def test_fitting_finds_a_factor_and_a_rate_again(cases):
-    """Step times made by the model with other parameters are fitted to a tenth of the change that was made."""
+    """Step times made by the model with other parameters are fitted to a tenth of the
+    change that was made."""
     some = [case for case in cases if case.source.startswith(("vtrain-multi", "zerobubble-t4"))]
     start = {row["parameter"]: row["value"] for row in table("parameters")}
     other = {**start, "matmul A100": 0.8 * start["matmul A100"], "factor zero-bubble": 1.3}

@@ -1,4 +1,5 @@
-"""The planner: every plan that fits, ranked; monotone in memory and bandwidth; clear about what cannot be."""
+"""The planner: every plan that fits, ranked; monotone in memory and bandwidth; clear about
+what cannot be."""
 
 from dataclasses import replace
 
@@ -40,7 +41,9 @@ def test_no_plan_is_listed_twice(gpt3):
 def test_the_ranking_s_numbers_are_those_of_the_model(gpt3):
     model = load("gpt-3-175b")
     for choice in gpt3[:3] + gpt3[-3:]:
-        assert choice.seconds == pytest.approx(sum(step_seconds(model, choice.plan, A100, STACK).values()))
+        assert choice.seconds == pytest.approx(
+            sum(step_seconds(model, choice.plan, A100, STACK).values())
+        )
         assert choice.memory == peak_bytes(model, choice.plan, STACK)
 
 
@@ -60,8 +63,8 @@ def test_a_trillion_parameters_on_3072_gpus():
 
 
 def test_layers_that_no_stage_count_divides():
-    """Llama 3's 405B: 126 layers on 16 stages, embedding and head counted as a layer each (arXiv 2407.21783, section
-    3.3.2). With divisors of 126 alone, the best is an eighth slower."""
+    """Llama 3's 405B: 126 layers on 16 stages, embedding and head counted as a layer each (arXiv
+    2407.21783, section 3.3.2). With divisors of 126 alone, the best is an eighth slower."""
     model = load("llama3-405b")
     found = search(model, gpu("H100-80GB"), 512, 512)
     even = [choice for choice in found if 126 % choice.plan.pp == 0]
@@ -70,9 +73,18 @@ def test_layers_that_no_stage_count_divides():
     assert all(choice.plan.problem(model) is None for choice in found)
     counts = split(126, 16)
     assert counts == [7, *[8] * 14, 7]
-    assert depths(126, 64) == [1, 2, 4, 8, 16, 32, 64] and depths(2, 8) == [1, 2] and 96 not in depths(126, 96)
-    assert chunks(126, 16, 32) == [1, 2, 4] and chunks(126, 16, 24) == [1] and chunks(126, 32, 64) == [1, 2]
-    assert chunks(126, 12, 24) == [1]  # 128 slots on 12 ranks: some have one more, so stages cannot be equal
+    assert (
+        depths(126, 64) == [1, 2, 4, 8, 16, 32, 64]
+        and depths(2, 8) == [1, 2]
+        and 96 not in depths(126, 96)
+    )
+    assert (
+        chunks(126, 16, 32) == [1, 2, 4]
+        and chunks(126, 16, 24) == [1]
+        and chunks(126, 32, 64) == [1, 2]
+    )
+    # 128 slots on 12 ranks: some have one more, so stages cannot be equal
+    assert chunks(126, 12, 24) == [1]
 
 
 def test_more_memory_never_gives_fewer_plans():
@@ -88,7 +100,10 @@ def test_more_bandwidth_never_makes_the_best_slower():
     model = load("llama3-70b")
     best = search(model, A100, 64, 128)[0].seconds
     for field in ("link", "nic", "hbm", "bf16"):
-        assert search(model, A100._replace(**{field: 2 * getattr(A100, field)}), 64, 128)[0].seconds <= best
+        assert (
+            search(model, A100._replace(**{field: 2 * getattr(A100, field)}), 64, 128)[0].seconds
+            <= best
+        )
 
 
 def test_experts_are_spread():
@@ -107,8 +122,14 @@ def test_the_report_says_why(capsys):
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (("gpt-3-175b", "A100-80GB", 1024, 1537), "global batch 1537 is not divisible: .* use 1536 or 15"),
-        (("gpt-3-175b", "A100-80GB", 8, 64), r"nothing fits: .* GiB on its fullest GPU, .* Use 64 GPUs"),
+        (
+            ("gpt-3-175b", "A100-80GB", 1024, 1537),
+            "global batch 1537 is not divisible: .* use 1536 or 15",
+        ),
+        (
+            ("gpt-3-175b", "A100-80GB", 8, 64),
+            r"nothing fits: .* GiB on its fullest GPU, .* Use 64 GPUs",
+        ),
         (("gpt-3-175b", "A100-80GB", 0, 64), "0 GPUs and a batch of 64: both must be at least 1"),
         (("gpt-9", "A100-80GB", 8, 64), "no model 'gpt-9'"),
         (("gpt-3-175b", "A1000", 8, 64), "no GPU 'A1000'"),
@@ -153,7 +174,9 @@ def test_problems_name_the_numbers():
     model = load("gpt-3-175b")
     assert "use 12 or 24" in Plan(20, 1, dp=12).problem(model)
     assert "tp 7 does not divide 96 heads" in Plan(8, tp=7).problem(model)
-    assert "interleaved stages take pp 8 micro-batches at a time, but m is 12" in Plan(12, pp=8, v=2).problem(model)
+    assert "interleaved stages take pp 8 micro-batches at a time, but m is 12" in Plan(
+        12, pp=8, v=2
+    ).problem(model)
     assert "200 stages, but there are 96 layers" in Plan(8, pp=100, v=2).problem(model)
     assert "ep 8 does not divide 0 experts" in Plan(8, ep=8, dp=8).problem(model)
     assert Plan(64, 1, tp=8, pp=8, dp=8).problem(model) is None

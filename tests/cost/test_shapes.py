@@ -7,8 +7,10 @@ import pytest
 from lib.cost.shapes import known, load, shape
 
 PUBLISHED = {  # billions of parameters, as the models' reports give them
-    "gpt-3-175b": 175, "gpt-1t": 1008, "llama3-8b": 8.03, "llama3-70b": 70.6, "llama3-405b": 405.9, "llama2-7b": 6.74,
-    "llama2-13b": 13.0, "llama2-70b": 69.0, "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235, "deepseek-v3": 671,
+    "gpt-3-175b": 175, "gpt-1t": 1008, "llama3-8b": 8.03, "llama3-70b": 70.6, "llama3-405b": 405.9,
+    "llama2-7b": 6.74,
+    "llama2-13b": 13.0, "llama2-70b": 69.0, "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235,
+    "deepseek-v3": 671,
     "gpt-oss-120b": 116.8, "moonlight-16b": 16,
 }  # fmt: skip
 ACTIVE = {"qwen3-30b-a3b": 3.3, "qwen3-235b-a22b": 22, "deepseek-v3": 37, "gpt-oss-120b": 5.1}
@@ -22,9 +24,8 @@ def test_parameters_of_known_models(name):
 @pytest.mark.parametrize("name", ACTIVE)
 def test_active_parameters_of_mixtures(name):
     model = load(name)
-    assert model.active_parameters == pytest.approx(
-        ACTIVE[name] * 1e9, rel=0.09
-    )  # reports round, some with both embeddings
+    # reports round, some with both embeddings
+    assert model.active_parameters == pytest.approx(ACTIVE[name] * 1e9, rel=0.09)
     assert model.active_parameters < model.parameters
 
 
@@ -47,7 +48,8 @@ def test_operations_per_token_are_those_of_tables_that_print_both_rates(name, se
 
 
 def test_the_paper_s_formula_for_gpt():
-    """Narayanan et al. 2021: P = 12 L h^2 (1 + 13/12h + (V+s)/12Lh); without biases and positions 12 L h^2 + V h."""
+    """Narayanan et al. 2021: P = 12 L h^2 (1 + 13/12h + (V+s)/12Lh); without biases and positions
+    12 L h^2 + V h."""
     gpt = shape("x", layers=24, hidden=2048, heads=16, vocab=50000, seq=1024)
     assert gpt.parameters == 12 * 24 * 2048**2 + 4 * 24 * 2048 + 50000 * 2048
     # 72 L h^2 (1 + s/6h + V/12Lh) per token: Korthikanti et al. 2022, equation 7
@@ -76,5 +78,10 @@ def test_a_model_from_a_file(tmp_path):
 
 def test_every_known_model_has_positive_sizes():
     for model in known().values():
-        assert min(model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.vocab) > 0
+        assert (
+            min(
+                model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.vocab
+            )
+            > 0
+        )
         assert model.heads % model.kv_heads == 0 and model.topk <= model.experts

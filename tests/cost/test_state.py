@@ -1,4 +1,5 @@
-"""The table of bytes per parameter is what torch really allocates, and gives the published totals."""
+"""The table of bytes per parameter is what torch really allocates, and gives the
+published totals."""
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ def bytes_of(tensors):
 
 
 def allocated(weight_dtype, gradient_dtype, master):
-    """Train one layer for a step, and count the bytes that stay: weights, gradients, master copy, Adam's moments."""
+    """Train one layer for a step, and count the bytes that stay: weights, gradients, master copy,
+    Adam's moments."""
     layer = torch.nn.Linear(64, 64).to(weight_dtype)
     weights = list(layer.parameters())
     loss = F.linear(torch.randn(8, 64, dtype=weight_dtype), *weights).square().mean()
@@ -24,8 +26,15 @@ def allocated(weight_dtype, gradient_dtype, master):
     for parameter, gradient in zip(trained, gradients, strict=True):
         parameter.grad = gradient.to(parameter.dtype)
     optimizer.step()
-    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    return bytes_of(weights) + bytes_of(gradients) + (bytes_of(trained) if master else 0) + bytes_of(moments)
+    moments = [
+        state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")
+    ]
+    return (
+        bytes_of(weights)
+        + bytes_of(gradients)
+        + (bytes_of(trained) if master else 0)
+        + bytes_of(moments)
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +47,9 @@ def allocated(weight_dtype, gradient_dtype, master):
     ],
 )
 def test_the_table_is_what_torch_allocates(precision, weight_dtype, gradient_dtype, master):
-    assert model_state_bytes(PARAMETERS, precision) == allocated(weight_dtype, gradient_dtype, master)
+    assert model_state_bytes(PARAMETERS, precision) == allocated(
+        weight_dtype, gradient_dtype, master
+    )
 
 
 def test_every_recipe_is_measured_above():
@@ -48,7 +59,8 @@ def test_every_recipe_is_measured_above():
 def test_published_totals():
     assert model_state_bytes(175_000_000_000, "mixed") == 2_800_000_000_000  # GPT-3
     assert model_state_bytes(7_500_000_000, "mixed") == 120_000_000_000  # ZeRO, figure 1, baseline
-    assert model_state_bytes(1_500_000_000, "mixed") == 24_000_000_000  # ZeRO, section 3.1: GPT-2 needs at least 24 GB
+    # ZeRO, section 3.1: GPT-2 needs at least 24 GB
+    assert model_state_bytes(1_500_000_000, "mixed") == 24_000_000_000
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.bfloat16, 9), (torch.float16, 12)])
@@ -60,5 +72,7 @@ def test_an_update_below_that_share_of_its_weight_is_lost(dtype, bits):
 
 
 def test_an_unknown_precision_is_named():
-    with pytest.raises(ValueError, match="precision 'fp8' is not known: use one of 'fp32', 'mixed'"):
+    with pytest.raises(
+        ValueError, match="precision 'fp8' is not known: use one of 'fp32', 'mixed'"
+    ):
         model_state_bytes(1, "fp8")

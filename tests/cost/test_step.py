@@ -1,4 +1,5 @@
-"""Step time: components, the pipeline's closed form against the clock, published steps that no fit has seen."""
+"""Step time: components, the pipeline's closed form against the clock, published steps that
+no fit has seen."""
 
 import itertools
 from dataclasses import replace
@@ -23,8 +24,8 @@ A100, MEGATRON = gpu("A100-80GB"), stacks()["megatron-2021"]
 GPT = load("gpt-3-175b")
 PLAN = Plan(1536, tp=8, pp=8, dp=16, recompute="full", precision="fp16")
 
-# Narayanan et al. 2021, table 1, rows that are not in data/rows.csv: layers, hidden, heads, GPUs, tp, pp, v, dp,
-# micro-batch, batch, TFLOP/s per GPU
+# Narayanan et al. 2021, table 1, rows that are not in data/rows.csv: layers, hidden, heads, GPUs,
+# tp, pp, v, dp, micro-batch, batch, TFLOP/s per GPU
 NARAYANAN = [
     (24, 2304, 24, 32, 1, 1, 1, 32, 16, 512, 137),
     (36, 4096, 32, 128, 4, 1, 1, 32, 16, 512, 138),
@@ -42,9 +43,32 @@ KORTHIKANTI = [
 
 
 def row(source, metric, layers, hidden, heads, **more):
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": 4 * hidden, "vocab": 51200, "seq": 2048}
-    fixed = {"row": "", "model": "gpt", "gpu": "A100-80GB", "cp": 1, "ep": 1, "zero_stage": 0, "precision": "fp16"}
-    return {"source": source, "metric": metric, "unit": "", "kv_heads": "", **sizes, **fixed, **more}
+    sizes = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "ffn": 4 * hidden,
+        "vocab": 51200,
+        "seq": 2048,
+    }
+    fixed = {
+        "row": "",
+        "model": "gpt",
+        "gpu": "A100-80GB",
+        "cp": 1,
+        "ep": 1,
+        "zero_stage": 0,
+        "precision": "fp16",
+    }
+    return {
+        "source": source,
+        "metric": metric,
+        "unit": "",
+        "kv_heads": "",
+        **sizes,
+        **fixed,
+        **more,
+    }
 
 
 @pytest.mark.parametrize("case", NARAYANAN, ids=lambda case: f"{case[3]} GPUs")
@@ -61,7 +85,9 @@ def test_megatron_on_up_to_3072_gpus(case):
         "global_batch": batch,
         "recompute": "full",
     }
-    value, _, _, note = predict(row("megatron2021-t1", "hw_tflops_per_gpu", layers, hidden, heads, **plan))
+    value, _, _, note = predict(
+        row("megatron2021-t1", "hw_tflops_per_gpu", layers, hidden, heads, **plan)
+    )
     assert value == pytest.approx(measured, rel=0.03), note
 
 
@@ -79,14 +105,17 @@ def test_steps_with_and_without_recomputation(case):
         "global_batch": batch,
         "recompute": recompute,
     }
-    assert predict(row("korthikanti2022-t5", "step_time", layers, hidden, heads, **plan))[0] == pytest.approx(
-        measured, rel=0.05
-    )
+    assert predict(row("korthikanti2022-t5", "step_time", layers, hidden, heads, **plan))[
+        0
+    ] == pytest.approx(measured, rel=0.05)
 
 
-@pytest.mark.parametrize(("p", "m", "v"), [(4, 8, 1), (8, 32, 1), (16, 32, 1), (4, 8, 2), (8, 32, 3), (8, 16, 4)])
+@pytest.mark.parametrize(
+    ("p", "m", "v"), [(4, 8, 1), (8, 32, 1), (16, 32, 1), (4, 8, 2), (8, 32, 3), (8, 16, 4)]
+)
 def test_the_pipeline_s_closed_form_is_the_clock_s(p, m, v):
-    """Without messages, equal stages: to rounding for 1F1B, and interleaved. With a heavier last stage: within 2 %."""
+    """Without messages, equal stages: to rounding for 1F1B, and interleaved. With a heavier last
+    stage: within 2 %."""
     model = replace(GPT, layers=p * v * 2)
     plan = Plan(m, pp=p, v=v)
     k = parameters()._replace(exposed=0.0, straggler=0.0)
@@ -103,7 +132,10 @@ def test_the_pipeline_s_closed_form_is_the_clock_s(p, m, v):
     schedule = interleaved(p, m, v) if v > 1 else one_f_one_b(p, m)
     equal = simulate(schedule, {"F": forward, "B": backward}).makespan
     # what the last stage adds, m times in the steady state
-    heavier = [*forward[:-1], forward[-1] + last.total / 3], [*backward[:-1], backward[-1] + last.total * 2 / 3]
+    heavier = (
+        [*forward[:-1], forward[-1] + last.total / 3],
+        [*backward[:-1], backward[-1] + last.total * 2 / 3],
+    )
     clock = simulate(schedule, dict(zip("FB", heavier, strict=True))).makespan
     assert ours == pytest.approx(clock, rel=0.02)
     assert clock >= equal
@@ -111,14 +143,23 @@ def test_the_pipeline_s_closed_form_is_the_clock_s(p, m, v):
 
 def test_more_bandwidth_is_never_slower():
     models = ("llama3-70b", "qwen3-235b-a22b", "gpt-3-175b")
-    plans = [PLAN, Plan(64, tp=2, dp=32, zero=3), Plan(64, pp=2, tp=4, dp=8, zero=1), Plan(64, tp=16, dp=4)]
-    for name, plan, stack in itertools.product(models, plans, ("megatron-2021", "torchtitan", "megatron-core")):
+    plans = [
+        PLAN,
+        Plan(64, tp=2, dp=32, zero=3),
+        Plan(64, pp=2, tp=4, dp=8, zero=1),
+        Plan(64, tp=16, dp=4),
+    ]
+    for name, plan, stack in itertools.product(
+        models, plans, ("megatron-2021", "torchtitan", "megatron-core")
+    ):
         model = load(name)
         plan = replace(plan, ep=8) if model.experts else plan
         before = sum(step_seconds(model, plan, A100, stacks()[stack]).values())
         for field in ("link", "nic", "hbm", "bf16"):
             faster = A100._replace(**{field: 2 * getattr(A100, field)})
-            assert sum(step_seconds(model, plan, faster, stacks()[stack]).values()) <= before * (1 + 1e-12), field
+            assert sum(step_seconds(model, plan, faster, stacks()[stack]).values()) <= before * (
+                1 + 1e-12
+            ), field
 
 
 def test_components_add_up_scale_and_are_seconds():
@@ -129,8 +170,11 @@ def test_components_add_up_scale_and_are_seconds():
         assert double[name] == pytest.approx(2 * parts[name], rel=1e-9)
     for name in ("bubble", "sharding", "optimizer"):
         assert double[name] == pytest.approx(parts[name], rel=1e-9)
-    # a GPU with every rate 1000 times higher, and links that have no latency left to speak of, takes 1/1000
-    rates = {field: 1e3 * getattr(A100, field) for field in ("bf16", "fp8", "fp4", "hbm", "link", "nic")}
+    # a GPU with every rate 1000 times higher, and links that have no latency left to speak of,
+    # takes 1/1000
+    rates = {
+        field: 1e3 * getattr(A100, field) for field in ("bf16", "fp8", "fp4", "hbm", "link", "nic")
+    }
     k = parameters()._replace(launch=0.0, exposed=0.0)
     parts = step_seconds(GPT, PLAN, A100, MEGATRON, k)
     faster = step_seconds(GPT, PLAN, A100._replace(**rates), MEGATRON, k)
@@ -147,7 +191,9 @@ def test_small_layers_wait_for_the_host():
 
 def test_the_wait_for_the_host_is_between_none_and_the_longer_of_the_two():
     for hidden in (256, 1024, 4096):
-        model = replace(GPT, hidden=hidden, heads=8, kv_heads=8, head_dim=hidden // 8, ffn=4 * hidden, seq=1024)
+        model = replace(
+            GPT, hidden=hidden, heads=8, kv_heads=8, head_dim=hidden // 8, ffn=4 * hidden, seq=1024
+        )
         k = parameters()
         without = layer(model, Plan(8), A100, MEGATRON, k._replace(launch=0.0)).forward
         times = layer(model, Plan(8), A100, MEGATRON, k).forward
@@ -156,38 +202,51 @@ def test_the_wait_for_the_host_is_between_none_and_the_longer_of_the_two():
 
 @pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 32), (16, 48)])
 def test_zb_h1_s_bubble_is_the_clock_s(p, m):
-    """Equal stages without messages: what weights' gradients fill, against the schedule simulated."""
+    """Equal stages without messages: what weights' gradients fill, against the
+    schedule simulated."""
     model = replace(GPT, layers=2 * p, vocab=1)
     plan = Plan(m, pp=p, schedule="zb-1p")
-    k, stack = parameters()._replace(exposed=0.0, straggler=0.0), stacks()["zero-bubble"]._replace(name="none")
+    k, stack = (
+        parameters()._replace(exposed=0.0, straggler=0.0),
+        stacks()["zero-bubble"]._replace(name="none"),
+    )
     one = layer(model, plan, A100, stack, k)
     W = one.backward.matmul / 2
     times = {"F": 2 * one.forward.total, "I": 2 * (one.backward.total - W), "W": 2 * W}
     idle = simulate(zb_h1(p, m), times).makespan - m * sum(times.values())
     assert step_seconds(model, plan, A100, stack, k)["bubble"] == pytest.approx(idle, rel=0.02)
     bubbles = [
-        step_seconds(model, replace(plan, schedule=s), A100, stack, k)["bubble"] for s in ("1f1b", "zb-1p", "zb-v")
+        step_seconds(model, replace(plan, schedule=s), A100, stack, k)["bubble"]
+        for s in ("1f1b", "zb-1p", "zb-v")
     ]
     assert bubbles[0] > bubbles[1] > bubbles[2] >= 0
 
 
 def test_a_fused_sum_moves_fewer_bytes_than_a_kernel_of_its_own():
-    """Where a product adds its weight's gradient to the sum, a step is shorter, most with short micro-batches."""
+    """Where a product adds its weight's gradient to the sum, a step is shorter, most with short
+    micro-batches."""
     saved = []
     for b in (1, 4):
         both = (MEGATRON._replace(fused_sum=fused, gradient_bytes=4) for fused in (0, 1))
-        apart, fused = (sum(step_seconds(GPT, replace(PLAN, micro_batch=b), A100, s).values()) for s in both)
+        apart, fused = (
+            sum(step_seconds(GPT, replace(PLAN, micro_batch=b), A100, s).values()) for s in both
+        )
         saved.append(1 - fused / apart)
     assert saved[0] > saved[1] > 0
 
 
 def test_slices_for_the_next_stage_are_sent_once_and_gathered():
     plan, k = Plan(64, tp=8, pp=4, dp=2), parameters()
-    whole, slices = (message(GPT, plan, A100, MEGATRON._replace(scatter_gather=s), k) for s in (0, 1))
+    whole, slices = (
+        message(GPT, plan, A100, MEGATRON._replace(scatter_gather=s), k) for s in (0, 1)
+    )
     size = 2 * GPT.seq * GPT.hidden
     assert whole == pytest.approx(network.send(A100, 16, size, k.network))
     gathered = network.one_pass(A100, 8, 1, size)
-    assert slices == pytest.approx(network.send(A100, 16, size / 8, k.network) + gathered) and slices < whole
+    assert (
+        slices == pytest.approx(network.send(A100, 16, size / 8, k.network) + gathered)
+        and slices < whole
+    )
 
 
 def test_a_pipeline_that_leaves_its_node_waits_for_the_message_between_nodes():
@@ -195,7 +254,10 @@ def test_a_pipeline_that_leaves_its_node_waits_for_the_message_between_nodes():
     k, whole = parameters(), MEGATRON._replace(scatter_gather=0)
     within, beyond = (message(GPT, Plan(64, tp=4, pp=pp), A100, whole, k) for pp in (2, 3))
     size = 2 * GPT.seq * GPT.hidden
-    assert within == network.send(A100, 4, size) and beyond == network.send(A100, 8, size, k.network) > within
+    assert (
+        within == network.send(A100, 4, size)
+        and beyond == network.send(A100, 8, size, k.network) > within
+    )
 
 
 def test_published_messages_lie_between_those_inside_and_those_between_nodes():
@@ -224,17 +286,33 @@ def test_zero_3_sends_half_as_much_again():
 
 
 def test_collectives_against_nccl_tests():
-    """Rings inside one node and across four, at 64 MB and more: within 15 %, mean. H200 and B200 reduce inside the
-    switch (NVLS) in all-reduce alone, which the model leaves out; so their rings are compared."""
+    """Rings inside one node and across four, at 64 MB and more: within 15 %, mean. H200 and B200
+    reduce inside the switch (NVLS) in all-reduce alone, which the model leaves out; so their rings
+    are compared."""
     off = []
     for r in table("nccl"):
-        if r["collective"] == "allreduce" and r["gpu"] == "A100" and r["time_us"] and r["size_bytes"] >= 2**26:
+        if (
+            r["collective"] == "allreduce"
+            and r["gpu"] == "A100"
+            and r["time_us"]
+            and r["size_bytes"] >= 2**26
+        ):
             off.append(all_reduce(A100, r["ranks"], 1, r["size_bytes"]) * 1e6 / r["time_us"] - 1)
     assert len(off) >= 35 and sum(map(abs, off)) / len(off) < 0.1
-    across = [r for r in table("nccl") if r["gpu"] == "B200" and r["nodes"] == 4 and r["size_bytes"] >= 2**30]
+    across = [
+        r
+        for r in table("nccl")
+        if r["gpu"] == "B200" and r["nodes"] == 4 and r["size_bytes"] >= 2**30
+    ]
     for r in across:
-        assert all_reduce(gpu("B200"), 32, 1, r["size_bytes"]) * 1e6 == pytest.approx(r["time_us"], rel=0.1)
-    rings = [r for r in table("nccl") if "ring" in str(r["method"]).lower() and r["gpu"] in ("H200", "B200")]
+        assert all_reduce(gpu("B200"), 32, 1, r["size_bytes"]) * 1e6 == pytest.approx(
+            r["time_us"], rel=0.1
+        )
+    rings = [
+        r
+        for r in table("nccl")
+        if "ring" in str(r["method"]).lower() and r["gpu"] in ("H200", "B200")
+    ]
     assert len(rings) > 8
     for r in rings:
         assert gpu(r["gpu"]).link == pytest.approx(r["busbw_GBps"] * 1e9, rel=0.02), r

@@ -4,8 +4,16 @@ import pytest
 
 from lib.cost.strategies import SITUATIONS, Cluster, Model, seconds_lost
 
-WAYS = ("data", "sharded", "tensor", "pipeline", "tensor inside, data across", "tensor inside, pipeline across")
-MODEL = Model(parameters=1000, layers=8, hidden=10, sequence=5)  # A: 100 bytes; gradients 2,000; state 16,000
+WAYS = (
+    "data",
+    "sharded",
+    "tensor",
+    "pipeline",
+    "tensor inside, data across",
+    "tensor inside, pipeline across",
+)
+# A: 100 bytes; gradients 2,000; state 16,000
+MODEL = Model(parameters=1000, layers=8, hidden=10, sequence=5)
 SECONDS = 1.0  # of compute on each of 4 GPUs: 6 x 1000 x 12 x 5 / 4 / 90000
 
 
@@ -21,7 +29,8 @@ def test_two_nodes_of_two_by_hand():
         "tensor": 4 * 8 * 12 * 6 * (2 + 25 * 0.1),
         "pipeline": 24 * (2 + 100 * 0.1) + 3 / 12 * SECONDS,
         "tensor inside, data across": 4 * 8 * 6 * 2 * (1 + 50 * 0.01) + 2 * (2 + 500 * 0.1),
-        "tensor inside, pipeline across": 4 * 4 * 12 * 2 * (1 + 50 * 0.01) + 24 * (2 + 100 * 0.1) + 1 / 12 * SECONDS,
+        "tensor inside, pipeline across":
+            4 * 4 * 12 * 2 * (1 + 50 * 0.01) + 24 * (2 + 100 * 0.1) + 1 / 12 * SECONDS,
     })  # fmt: skip
 
 
@@ -45,9 +54,14 @@ def test_one_gpu_waits_for_nobody():
     ],
 )
 def test_what_does_not_fit_is_left_out(nodes, per_node, memory, batch, left_out):
-    assert set(seconds_lost(MODEL, cluster(nodes, per_node, memory), batch)) == set(WAYS) - set(left_out)
+    assert set(seconds_lost(MODEL, cluster(nodes, per_node, memory), batch)) == set(WAYS) - set(
+        left_out
+    )
 
 
 def test_each_way_is_the_best_in_one_of_the_six_situations():
-    best = [min(lost, key=lost.get) for lost in (seconds_lost(*situation) for situation in SITUATIONS.values())]
+    best = [
+        min(lost, key=lost.get)
+        for lost in (seconds_lost(*situation) for situation in SITUATIONS.values())
+    ]
     assert sorted(best) == sorted(WAYS)

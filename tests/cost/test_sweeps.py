@@ -11,13 +11,16 @@ from lib.cost.study.sweeps import TWO_RUNS, scatter, sweeps
 
 
 def test_the_choice_costs_little_and_never_more_than_noise():
-    """Mean regret at most 2 %, none above its sweep's floor, where the slowest plan takes 1.1 to 4 times the best's."""
+    """Mean regret at most 2 %, none above its sweep's floor, where the slowest plan takes 1.1 to 4
+    times the best's."""
     found = sweeps()
     assert len(found) >= 7
     assert np.mean([sweep.regret for sweep in found]) <= 0.02
     for sweep in found:
         assert 0 <= sweep.regret <= sweep.noise, sweep
-        assert sweep.noise < sweep.spread - 1, "a floor above the whole sweep's spread would excuse any choice"
+        assert sweep.noise < sweep.spread - 1, (
+            "a floor above the whole sweep's spread would excuse any choice"
+        )
 
 
 def test_the_same_without_the_sweeps_that_the_fit_has_seen():
@@ -35,17 +38,22 @@ def test_rows_of_the_sweeps_are_in_no_fit():
 
 
 def line(noise, seed=0):
-    """Runs of 7 micro-batches of a pipeline whose slots take 1 + b/2 seconds, but for relative noise."""
+    """Runs of 7 micro-batches of a pipeline whose slots take 1 + b/2 seconds, but for
+    relative noise."""
     draw = np.random.default_rng(seed)
     plans = [replace(Plan(384, pp=4, dp=8), micro_batch=b) for b in (1, 2, 3, 4, 6, 8, 12)]
     return [
-        (plan, (plan.micro_batches + 3) * (1 + plan.micro_batch / 2) * (1 + noise * draw.normal())) for plan in plans
+        (plan, (plan.micro_batches + 3) * (1 + plan.micro_batch / 2) * (1 + noise * draw.normal()))
+        for plan in plans
     ]
 
 
 def test_scatter_is_the_noise_that_was_put_in():
     assert scatter(line(0.0))[0] == pytest.approx(0, abs=1e-20)
-    estimates = [(squares / free) ** 0.5 for squares, free in (scatter(line(0.03, seed)) for seed in range(200))]
+    estimates = [
+        (squares / free) ** 0.5
+        for squares, free in (scatter(line(0.03, seed)) for seed in range(200))
+    ]
     assert np.mean(estimates) == pytest.approx(0.03, rel=0.1)
     assert scatter(line(0.03)[:2]) == (0.0, 0)  # two points are always on a line
 

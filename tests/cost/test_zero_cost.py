@@ -25,13 +25,16 @@ def test_the_7_5b_model_on_64_devices():
 )
 def test_the_published_table(psi, N, published):
     for stage, gigabytes in enumerate(published, start=1):
-        assert rank_state_bytes(psi, stage, N) / 1e9 == pytest.approx(gigabytes, rel=0.03)  # 0.12 has two digits
+        # 0.12 has two digits
+        assert rank_state_bytes(psi, stage, N) / 1e9 == pytest.approx(gigabytes, rel=0.03)
 
 
 def test_4x_and_8x_hold_for_many_ranks_only_and_nx_for_all():
     psi = 1_000_000
     saved = lambda stage, N: rank_state_bytes(psi, 0, N) / rank_state_bytes(psi, stage, N)
-    assert saved(1, 10_000) == pytest.approx(4, rel=1e-3) and saved(2, 10_000) == pytest.approx(8, rel=1e-3)
+    assert saved(1, 10_000) == pytest.approx(4, rel=1e-3) and saved(2, 10_000) == pytest.approx(
+        8, rel=1e-3
+    )
     assert saved(1, 4) == pytest.approx(16 / 7) and saved(2, 4) == pytest.approx(16 / 5.5)
     assert [saved(3, N) for N in (1, 4, 64)] == [1, 4, 64]
 

@@ -1,6 +1,8 @@
-"""A class of 60: answers of tests/check to three exercises of Lab 0, and more than a third broken or hostile.
+"""A class of 60: answers of tests/check to three exercises of Lab 0, and more than a third broken
+or hostile.
 
-    python tests/course/class_of_sixty.py FOLDER        FOLDER/course (a lab of three exercises), FOLDER/submissions
+    python tests/course/class_of_sixty.py FOLDER  FOLDER/course (a lab of three exercises),
+                                                  FOLDER/submissions
 
 The same number gives the same class.
 """
@@ -18,8 +20,17 @@ import own_processes
 from lib.course import build, notebook
 
 LAB = "lab0_short"
-EXERCISES = {"model_state_bytes": 6, "training_days": 4, "send_recv": 10}  # without ranks, without, on ranks
-NEEDED = {"here", "setup", *(f"{name.replace('_', '-')}-{kind}" for name in EXERCISES for kind in ("answer", "check"))}
+# without ranks, without, on ranks
+EXERCISES = {
+    "model_state_bytes": 6,
+    "training_days": 4,
+    "send_recv": 10,
+}
+NEEDED = {
+    "here",
+    "setup",
+    *(f"{name.replace('_', '-')}-{kind}" for name in EXERCISES for kind in ("answer", "check")),
+}
 LEFT = own_processes.long_sleep()  # seconds that what is left behind sleeps: its name
 
 
@@ -44,7 +55,8 @@ def answers(name):
 
 
 def source(fn, name):
-    """An answer cell with `fn`, and the numbers of its module that it uses; "" if it uses more of that."""
+    """An answer cell with `fn`, and the numbers of its module that it uses; "" if
+    it uses more of that."""
     module = inspect.getmodule(fn)
     used = set(fn.__code__.co_names) & set(vars(module)) - {"dist", "torch"}
     mine = {one: vars(module)[one] for one in sorted(used)}
@@ -59,9 +71,15 @@ def source(fn, name):
 
 def days(*lines, before=""):
     """A right training_days that does this first."""
-    body = "".join(f"    {line}\n" for line in [*lines, "operations = (8 if recompute else 6) * parameters * tokens"])
+    body = "".join(
+        f"    {line}\n"
+        for line in [*lines, "operations = (8 if recompute else 6) * parameters * tokens"]
+    )
     header = "def training_days(parameters, tokens, gpus, flops_per_gpu, recompute):"
-    return f"import os, time\n{before}\n{header}\n{body}    return operations / (gpus * flops_per_gpu) / 86400"
+    return (
+        f"import os, time\n{before}\n{header}\n{body}    return operations / (gpus * "
+        f"flops_per_gpu) / 86400"
+    )
 
 
 def reads(*paths):
@@ -72,7 +90,8 @@ def reads(*paths):
 
 
 def hostile(folder, root, out):
-    """{what it does: (its training_days, does that keep its 4 points?)}: it is prevented, or costs them."""
+    """{what it does: (its training_days, does that keep its 4 points?)}: it is prevented,
+    or costs them."""
     mine = "import pathlib, socket, subprocess"
     tries = lambda line: [
         "try:",
@@ -84,22 +103,33 @@ def hostile(folder, root, out):
     ]
     theirs = [f"open({path!r}, 'w')" for path in (str(folder / "mine.txt"), "/tmp/mine.txt")]
     return {
-        "reads_the_solutions": (reads(*(root / "solutions" / f"{lab}.ipynb" for lab in (LAB, "lab0_concepts"))), True),
-        "reads_the_history": (days("assert not os.path.exists(path)", before=f"path = {str(root / '.git')!r}"), True),
-        "reads_another_submission": (reads(folder / "student_00.ipynb", folder / "student_01.ipynb"), True),
-        "reads_earlier_results": (reads(out / "students" / "student_00.json", out / "points.csv"), True),
+        "reads_the_solutions": (reads(*(root / "solutions" / f"{lab}.ipynb" for lab in (LAB,
+        "lab0_concepts"))), True),
+        "reads_the_history": (days("assert not os.path.exists(path)",
+        before=f"path = {str(root / '.git')!r}"), True),
+        "reads_another_submission": (reads(folder / "student_00.ipynb",
+        folder / "student_01.ipynb"), True),
+        "reads_earlier_results": (reads(out / "students" / "student_00.json", out / "points.csv"),
+        True),
         "writes_outside": (days(*tries(theirs[0]), *tries(theirs[1])), True),
-        "deletes_its_notebook": (days("for path in pathlib.Path().glob('*.ipynb'): path.unlink()", before=mine), True),
-        "connects": (days(*tries("socket.create_connection(('192.0.2.1', 80), timeout=3)"), before=mine), True),
-        "forks_on_and_on": (days("for _ in range(2000):", "    if os.fork() == 0: time.sleep(60)"), False),
+        "deletes_its_notebook": (days("for path in pathlib.Path().glob('*.ipynb'): path.unlink()",
+        before=mine), True),
+        "connects": (days(*tries("socket.create_connection(('192.0.2.1', 80), timeout=3)"),
+        before=mine), True),
+        "forks_on_and_on": (days("for _ in range(2000):", "    if os.fork() == 0: time.sleep(60)"),
+        False),
         "kills_the_grader": (days("os.kill(os.getppid(), 9)", "os.kill(-1, 9)"), False),
         "leaves_a_process": (
-            days(f"subprocess.Popen(['sleep', {LEFT!r}], start_new_session=True, env={{}})", before=mine), True
+            days(f"subprocess.Popen(['sleep', {LEFT!r}], start_new_session=True, env={{}})",
+                before=mine), True
         ),
-        "fills_the_disk": (days("with open('big', 'wb') as file:", "    while True: file.write(b'x' * 10**6)"), False),
-        "prints_100_MB": (days("for _ in range(1000): print('x' * 100_000)"), True),  # the check keeps it to itself
+        "fills_the_disk": (days("with open('big', 'wb') as file:",
+        "    while True: file.write(b'x' * 10**6)"), False),
+        "prints_100_MB": (days("for _ in range(1000): print('x' * 100_000)"),
+        True),  # the check keeps it to itself
         "patches_the_check": (
-            days(before="import lib.check.framework\nlib.check.framework._score = lambda *_: '20'"), True
+            days(before="import lib.check.framework\nlib.check.framework._score = lambda *_: '20'"),
+            True
         ),
         "exits": (days("exit()"), False),
         "exits_at_once": (days(before="exit()"), False),
@@ -118,8 +148,10 @@ def broken(unsolved, right):
     emptied.cells = [cell for cell in emptied.cells if cell.id != "send-recv-answer"]
     other = notebook.lab_path(notebook.ROOT, "lab1_data_parallel").read_bytes()
     return {
-        "truncated": whole[: len(whole) // 2], "empty": b"", "not_json": b"%PDF-1.7", "of_another_lab": other,
-        "renamed": notebook.to_bytes(renamed), "deleted": notebook.to_bytes(emptied), "huge": whole + b" " * 25_000_000,
+        "truncated": whole[: len(whole) // 2], "empty": b"", "not_json": b"%PDF-1.7",
+        "of_another_lab": other,
+        "renamed": notebook.to_bytes(renamed), "deleted": notebook.to_bytes(emptied),
+        "huge": whole + b" " * 25_000_000,
     }  # fmt: skip
 
 
@@ -127,12 +159,15 @@ def filled(unsolved, **sources):
     """The lab with these answers, by exercise."""
     nb = copy.deepcopy(unsolved)
     for name, text in sources.items():
-        next(cell for cell in nb.cells if cell.id == f"{name.replace('_', '-')}-answer").source = text
+        next(
+            cell for cell in nb.cells if cell.id == f"{name.replace('_', '-')}-answer"
+        ).source = text
     return nb
 
 
 def hand_in(folder, unsolved, root, out, students=60, seed=28):
-    """Write the class into `folder`; returns {student: points per exercise, or None where they are not known here}."""
+    """Write the class into `folder`; returns {student: points per exercise, or None where they are
+    not known here}."""
     draw = random.Random(seed)
     there = {name: answers(name) for name in EXERCISES}
     right = filled(unsolved, **{name: next(iter(there[name][0].values())) for name in EXERCISES})
@@ -144,10 +179,18 @@ def hand_in(folder, unsolved, root, out, students=60, seed=28):
         files[what] = data
         points[what] = {"renamed": [6, 4, 10], "deleted": [6, 4, 0]}.get(what, [0, 0, 0])
     for number in range(students - len(files)):
-        chosen = {name: draw.choice([*kinds[draw.random() < 0.5].items()]) for name, kinds in there.items()}
-        student, sources = f"student_{number:02}", {name: text for name, (_, text) in chosen.items()}
+        chosen = {
+            name: draw.choice([*kinds[draw.random() < 0.5].items()])
+            for name, kinds in there.items()
+        }
+        student, sources = (
+            f"student_{number:02}",
+            {name: text for name, (_, text) in chosen.items()},
+        )
         files[student] = notebook.to_bytes(filled(unsolved, **sources))
-        points[student] = [EXERCISES[name] if c[0] in there[name][0] else None for name, c in chosen.items()]
+        points[student] = [
+            EXERCISES[name] if c[0] in there[name][0] else None for name, c in chosen.items()
+        ]
     folder.mkdir(parents=True, exist_ok=True)
     for student, data in files.items():
         (folder / f"{student}.ipynb").write_bytes(data)

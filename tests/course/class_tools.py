@@ -1,4 +1,5 @@
-"""What the tests of class grading share: submissions of the toy lab, and looks at what a grading left behind."""
+"""What the tests of class grading share: submissions of the toy lab, and looks at what a
+grading left behind."""
 
 import copy
 import hashlib
@@ -18,7 +19,9 @@ RIGHT = {
         "    def get(self):\n        return max(self.values)"
     ),
 }
-LIMITS = sandbox.Limits(seconds=60, memory=400 * 2**20, processes=120, files=64 * 2**20, total=1200 * 2**20)
+LIMITS = sandbox.Limits(
+    seconds=60, memory=400 * 2**20, processes=120, files=64 * 2**20, total=1200 * 2**20
+)
 
 
 def solved(unsolved, **answers):
@@ -50,6 +53,9 @@ def contents(folder):
     """{path below `folder`: hash, size and time of change} of all files: what must not change."""
     files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
     return {
-        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        str(path.relative_to(folder)): (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_mtime_ns,
+        )
         for path in files
     }

@@ -1,4 +1,5 @@
-"""The book: built without a warning, whole, with no line of an answer, and asking for nothing outside its folder."""
+"""The book: built without a warning, whole, with no line of an answer, and asking for nothing
+outside its folder."""
 
 import base64
 import concurrent.futures
@@ -25,13 +26,25 @@ from lib.course.strip_solutions import marked
 from lib.plots import units
 from lib.plots.style import readable
 
-pytest.importorskip("myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
+pytest.importorskip(
+    "myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')"
+)
 formulas = pytest.importorskip("lib.course.book.formulas")
-pytest.importorskip("math_core", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
+pytest.importorskip(
+    "math_core", reason="not run: the book's tools are not installed (pip install -e '.[book]')"
+)
 
 LABS = notebook.labs(ROOT)
 LONG = 25  # characters of a line that says something
-ASKS = {"link": "href", "script": "src", "img": "src", "source": "src", "iframe": "src", "video": "src", "audio": "src"}
+ASKS = {
+    "link": "href",
+    "script": "src",
+    "img": "src",
+    "source": "src",
+    "iframe": "src",
+    "video": "src",
+    "audio": "src",
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +53,8 @@ def folder(book_folder):
 
 
 def text_of(page):
-    """What is to be read on a page, in one line without spaces: markup cuts lines of code into words."""
+    """What is to be read on a page, in one line without spaces: markup cuts lines
+    of code into words."""
     return re.sub(r"\s+", "", html.unescape(re.sub(r"<[^>]*>", "", page)))
 
 
@@ -80,7 +94,9 @@ def lines():
         for one in marked("\n".join(source)) if "course" not in path.parts else ():
             found |= dict.fromkeys(source[one.first : one.last], one.key)
     squeezed = {re.sub(r"\s+", "", line.split("  #")[0]): where for line, where in found.items()}
-    return {line: where for line, where in squeezed.items() if len(line) >= LONG and line not in given}
+    return {
+        line: where for line, where in squeezed.items() if len(line) >= LONG and line not in given
+    }
 
 
 def leaks(page, lines):
@@ -92,9 +108,17 @@ def leaks(page, lines):
 def test_a_page_for_each_lab_and_a_glossary_in_three_scripts(folder):
     assert {path.stem for path in folder.glob("*.html")} == {"index", "glossary", "search", *LABS}
     glossary = (folder / "glossary.html").read_text(encoding="utf-8")
-    assert all(word in glossary for word in ("English", "简体中文", "繁體中文", "all-reduce", "流水线", "管線"))
+    assert all(
+        word in glossary
+        for word in ("English", "简体中文", "繁體中文", "all-reduce", "流水线", "管線")
+    )
     words = glossary.count("<tr") - 1
-    assert glossary.count('<span lang="zh-Hans">') == glossary.count('<span lang="zh-Hant">') == words > 30
+    assert (
+        glossary.count('<span lang="zh-Hans">')
+        == glossary.count('<span lang="zh-Hant">')
+        == words
+        > 30
+    )
 
 
 def test_no_page_has_a_line_of_an_answer(folder, lines):
@@ -106,7 +130,9 @@ def test_no_page_has_a_line_of_an_answer(folder, lines):
 
 def test_a_line_of_an_answer_would_be_found(lines):
     line = next(iter(lines))
-    assert set(leaks(f"<pre><span>{html.escape(line[:9])}</span> {html.escape(line[9:])}</pre>", lines)) >= {line}
+    assert set(
+        leaks(f"<pre><span>{html.escape(line[:9])}</span> {html.escape(line[9:])}</pre>", lines)
+    ) >= {line}
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -126,7 +152,9 @@ def test_a_page_has_the_lab_and_what_its_cells_printed(folder, lab):
             assert not any(text and text in read for text in said), cell.id
         for output in merged.get("outputs", []):
             if output.output_type == "stream":
-                assert re.sub(r"\s+", "", re.sub(r"\x1b\[[\d;]*m", "", output.text)) in read, cell.id
+                assert re.sub(r"\s+", "", re.sub(r"\x1b\[[\d;]*m", "", output.text)) in read, (
+                    cell.id
+                )
     student = build.student_notebook(solution)
     folded = sum(cell.source.count("<details") for cell in student.cells)
     assert page.count("<details") == page.count("</details>") == folded
@@ -135,7 +163,9 @@ def test_a_page_has_the_lab_and_what_its_cells_printed(folder, lab):
 
 @pytest.mark.parametrize("lab", LABS)
 def test_every_figure_says_what_it_shows(folder, lab):
-    drawn = list(notebooks.pictures(notebooks.page(notebook.read(notebook.solution_path(ROOT, lab)))))
+    drawn = list(
+        notebooks.pictures(notebooks.page(notebook.read(notebook.solution_path(ROOT, lab))))
+    )
     shown = Asks((folder / f"{lab}.html").read_text(encoding="utf-8")).images
     outputs = [image["alt"] for image in shown if image["src"].startswith("_images")]
     assert outputs == [output.metadata["image/png"]["alt"] for output in drawn]
@@ -157,18 +187,24 @@ def test_a_guess_that_nobody_made_stands_nowhere(folder, lab):
     names = [name for one in asked for name in one.split(", ")]
     assert len(names) == len(set(names)) and (names or lab == LABS[0])
     for name in names:  # "you ‹my_rows›, formula 75", in the output of the cell that waits for it
-        (waits,) = re.findall(rf'class="[^"]*tag_waits-{name}\b.*?(?=<div class="cell |<section)', page, re.DOTALL)
+        (waits,) = re.findall(
+            rf'class="[^"]*tag_waits-{name}\b.*?(?=<div class="cell |<section)', page, re.DOTALL
+        )
         assert f"‹{name}›" in text_lines(waits.split("cell_output")[1]), name
     assert not re.search(r"\byou (predicted |said |batch )?(0|-|\(0|\.\.\.)", text_lines(page))
 
 
 @pytest.mark.parametrize("lab", LABS)
 def test_every_prediction_has_a_place_for_a_guess_and_its_answer_waits(lab):
-    _, *cells = notebooks.page(notebook.read(notebook.solution_path(ROOT, lab))).cells  # the title says what they are
+    _, *cells = notebooks.page(
+        notebook.read(notebook.solution_path(ROOT, lab))
+    ).cells  # the title says what they are
     asked = [pair for pair in itertools.pairwise(cells) if "**Predict" in pair[0].source]
     assert len(asked) > 9
     for text, following in asked:
-        assert 'class="predict"' in text.source or "predict" in following.metadata.get("tags", []), text.id
+        assert 'class="predict"' in text.source or "predict" in following.metadata.get(
+            "tags", []
+        ), text.id
         assert "<details><summary>Answer" not in text.source, text.id
 
 
@@ -183,7 +219,9 @@ def test_formulas_are_elements_and_one_that_is_not_understood_is_named(folder):
     assert formulas.in_html("of $N$\n\n$$N + 1$$").count("<math") == 2
     assert formulas.in_html("$$N + 1$$").startswith('<div class="formula"><math display="block"')
     for lab in LABS:  # five letters in a row are a word, so no formula
-        assert not re.search(r"(<mi>\w</mi>){5}", (folder / f"{lab}.html").read_text(encoding="utf-8")), lab
+        assert not re.search(
+            r"(<mi>\w</mi>){5}", (folder / f"{lab}.html").read_text(encoding="utf-8")
+        ), lab
     with pytest.raises(ValueError, match=r"nosuchword"):
         formulas.mathml(r"\nosuchword{x}")
 
@@ -193,7 +231,11 @@ def test_an_explorer_has_a_figure_for_each_setting_and_begins_as_in_the_notebook
     text = (folder / "_static" / "figures" / f"{name}.js").read_text(encoding="utf-8")
     data = json.loads(text.removeprefix(f'book.figure("{name}", ').removesuffix(");\n"))
     packed = json.loads(zlib.decompress(base64.b64decode(data["packed"])))
-    assert len(data["alts"]) == len(packed["figures"]) == math.prod(len(one["stops"]) for one in data["controls"])
+    assert (
+        len(data["alts"])
+        == len(packed["figures"])
+        == math.prod(len(one["stops"]) for one in data["controls"])
+    )
     for figure in packed["figures"][:: max(1, len(data["alts"]) // 8)]:
         whole = minidom.parseString(figure.replace(">", f"><defs>{packed['shared']}</defs>", 1))
         there = {one.getAttribute("id") for one in whole.getElementsByTagName("*")}
@@ -208,7 +250,9 @@ def test_an_explorer_has_a_figure_for_each_setting_and_begins_as_in_the_notebook
 
 def test_what_moves_on_a_page_has_at_most_three_megabytes(folder):
     for lab in LABS:
-        names = re.findall(r'data-figure="(\w+)"', (folder / f"{lab}.html").read_text(encoding="utf-8"))
+        names = re.findall(
+            r'data-figure="(\w+)"', (folder / f"{lab}.html").read_text(encoding="utf-8")
+        )
         size = sum((folder / "_static" / "figures" / f"{name}.js").stat().st_size for name in names)
         assert size <= 3e6, lab
 
@@ -251,7 +295,11 @@ def test_two_books_at_once_may_keep_the_same_figures(tmp_path, monkeypatch):
             for folder in folders:
                 folder.mkdir()
             kept = tmp_path / f"kept{turn}"
-            list(pool.map(lambda folder, kept=kept: explorers.write(folder, ["capacity"], kept), folders))
+            list(
+                pool.map(
+                    lambda folder, kept=kept: explorers.write(folder, ["capacity"], kept), folders
+                )
+            )
         assert [(folder / "capacity.js").read_text() for folder in folders] == ["drawn"] * 2
 
 
@@ -267,8 +315,12 @@ def test_the_recorded_schedules_are_those_of_the_lab():
     data = runs.stored()["one_f_one_b_and_zb_h1"]
     for name, schedule in (("1F1B", pipeline.one_f_one_b(4, 8)), ("ZB-H1", pipeline.zb_h1(4, 8))):
         for rank, actions in enumerate(schedule):
-            ran = sorted((start, kind, batch) for r, kind, batch, start, _ in data[name] if r == rank)
-            assert [(kind, batch) for _, kind, batch in ran] == [(a.kind, a.microbatch) for a in actions]
+            ran = sorted(
+                (start, kind, batch) for r, kind, batch, start, _ in data[name] if r == rank
+            )
+            assert [(kind, batch) for _, kind, batch in ran] == [
+                (a.kind, a.microbatch) for a in actions
+            ]
     first, second = (max(end for *_, end in some) for some in data.values())
     assert second < 0.9 * first
     assert len(animations.one_f_one_b_and_zb_h1(data)) == 73
@@ -290,14 +342,22 @@ def test_the_recorded_rows_all_arrive_and_all_come_back():
     assert {svg.count("<circle") for svg, _ in frames} == {sum(map(sum, data["rows"]))}
     assert frames[0] == frames[-1] != frames[len(frames) // 2]
     edges = set(re.findall(r'<circle[^>]* stroke="(#\w+)"', frames[0][0]))
-    assert len(edges) == 4 and all(readable(edge) == edge for edge in edges)  # seen on paper, whatever the dot's colour
+    # seen on paper, whatever the dot's colour
+    assert len(edges) == 4 and all(readable(edge) == edge for edge in edges)
 
 
 def told_by(name):
-    """The alt texts and the words below which an animation stands, as the notebook's own run has left them."""
+    """The alt texts and the words below which an animation stands, as the notebook's own
+    run has left them."""
     lab, cell_id, _ = runs.RUNS[name]
-    (cell,) = [cell for cell in notebook.read(notebook.solution_path(ROOT, lab)).cells if cell.id == cell_id]
-    return " ".join(output.get("text", "") or output.metadata["image/png"]["alt"] for output in cell.outputs)
+    (cell,) = [
+        cell
+        for cell in notebook.read(notebook.solution_path(ROOT, lab)).cells
+        if cell.id == cell_id
+    ]
+    return " ".join(
+        output.get("text", "") or output.metadata["image/png"]["alt"] for output in cell.outputs
+    )
 
 
 def test_the_recorded_runs_say_what_the_notebooks_figures_say():
@@ -305,14 +365,24 @@ def test_the_recorded_runs_say_what_the_notebooks_figures_say():
     ring, states = data["ring_all_reduce"], data["ring_all_reduce"]["states"]
     for number, (sends, state) in enumerate(zip(ring["rounds"], states, strict=True), 1):
         ways = ", ".join(f"{a} to {b}" for a, b in sends)
-        held = "; ".join(f"rank {rank} holds {' '.join(map(str, counts))}" for rank, counts in enumerate(state))
+        held = "; ".join(
+            f"rank {rank} holds {' '.join(map(str, counts))}" for rank, counts in enumerate(state)
+        )
         assert f"Round {number}: {ways}; then {held}." in told_by("ring_all_reduce")
     step = data["gather_and_free"]
-    figure = plots.units_whole({"FSDP": step["events"]}, [f"block {i}" for i in range(step["units"])])
+    figure = plots.units_whole(
+        {"FSDP": step["events"]}, [f"block {i}" for i in range(step["units"])]
+    )
     assert figure.alt == told_by("gather_and_free")
-    assert plots.exchange_matrix(data["tokens_to_experts"]["rows"]).alt == told_by("tokens_to_experts")
-    for name, some in data["one_f_one_b_and_zb_h1"].items():  # another run of the same: within a tenth of the median
-        (measured,) = re.findall(rf"^{name} +measured (\d+) ms", told_by("one_f_one_b_and_zb_h1"), re.MULTILINE)
+    assert plots.exchange_matrix(data["tokens_to_experts"]["rows"]).alt == told_by(
+        "tokens_to_experts"
+    )
+    for name, some in data[
+        "one_f_one_b_and_zb_h1"
+    ].items():  # another run of the same: within a tenth of the median
+        (measured,) = re.findall(
+            rf"^{name} +measured (\d+) ms", told_by("one_f_one_b_and_zb_h1"), re.MULTILINE
+        )
         assert max(end for *_, end in some) == pytest.approx(float(measured) / 1e3, rel=0.1)
 
 
@@ -320,7 +390,9 @@ def test_record_runs_the_cells_that_a_figure_needs_and_keeps_the_others(tmp_path
     notebook.write(toy_notebook(), notebook.solution_path(tmp_path, "lab9_toy"))
     monkeypatch.setattr(runs, "STORED", tmp_path / "runs.json")
     of_toy = lambda source: ("lab9_toy", "", source)
-    monkeypatch.setattr(runs, "RUNS", {"two": of_toy("data = double(1), 1 / 3"), "one": of_toy("data = 1")})
+    monkeypatch.setattr(
+        runs, "RUNS", {"two": of_toy("data = double(1), 1 / 3"), "one": of_toy("data = 1")}
+    )
     (tmp_path / "runs.json").write_text('{"one": [1, 2]}')
     runs.record(tmp_path, ["two"])
     assert runs.stored() == {"two": [2, 0.3333], "one": [1, 2]}
@@ -347,12 +419,21 @@ def test_recorded_anew_the_runs_are_the_same_but_for_their_times(tmp_path, monke
 def test_the_workflow_publishes_what_make_book_writes():
     flow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text(encoding="utf-8"))
     (job,) = flow["jobs"].values()
-    does = [step.get("run", step.get("uses", "")).split("@")[0].split(" TORCH")[0] for step in job["steps"]]
+    does = [
+        step.get("run", step.get("uses", "")).split("@")[0].split(" TORCH")[0]
+        for step in job["steps"]
+    ]
     order = ["make book", "actions/upload-pages-artifact", "actions/deploy-pages"]
     assert [one for one in does if one in order] == order
-    assert all(re.fullmatch(r"[\w/-]+@v\d+", step["uses"]) for step in job["steps"] if "uses" in step)
+    assert all(
+        re.fullmatch(r"[\w/-]+@v\d+", step["uses"]) for step in job["steps"] if "uses" in step
+    )
     (kept,) = [step["with"]["path"] for step in job["steps"] if "upload" in step.get("uses", "")]
-    assert kept == "build/book" and flow["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
+    assert kept == "build/book" and flow["permissions"] == {
+        "contents": "read",
+        "pages": "write",
+        "id-token": "write",
+    }
 
 
 @pytest.mark.parametrize("address", ["", "https://github.com/owner/name"])

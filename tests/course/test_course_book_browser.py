@@ -1,6 +1,8 @@
-"""The book in Chromium, opened as files: sliders move, answers wait for a guess, nothing is asked of outside, and axe.
+"""The book in Chromium, opened as files: sliders move, answers wait for a guess, nothing is asked
+of outside, and axe.
 
-Slow: part of `make test-all`. Needs Chromium, Playwright and axe-core (`pip install -e '.[browser,book]'`).
+Slow: part of `make test-all`. Needs Chromium, Playwright and axe-core (`pip install -e
+'.[browser,book]'`).
 """
 
 import contextlib
@@ -16,26 +18,38 @@ from lib.course import notebook
 from lib.course.book import runs
 from lib.course.notebook import ROOT
 
-pytest.importorskip("myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="not run: axe-playwright-python is missing")
+pytest.importorskip(
+    "myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')"
+)
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="not run: axe-playwright-python is missing"
+)
 import test_course_browser  # noqa: E402
 from test_course_browser import PATIENCE, until  # noqa: E402
 
 chromium = test_course_browser.browser  # the fixture
 pytestmark = pytest.mark.slow
 LABS = notebook.labs(ROOT)
-MOVING = {"lab0_concepts": "model_memory", "lab2_pipeline_parallel": "pipeline", "lab5_moe": "capacity"}
+MOVING = {
+    "lab0_concepts": "model_memory",
+    "lab2_pipeline_parallel": "pipeline",
+    "lab5_moe": "capacity",
+}
 SERIOUS = ("serious", "critical")
 
 
 class Pages:
-    """Pages of the book in one window; what went wrong in any of them is noted. at: the address of its folder."""
+    """Pages of the book in one window; what went wrong in any of them is noted. at: the
+    address of its folder."""
 
     def __init__(self, browser, folder, at=None, width=1200, **settings):
         self.at, self.wrong = at or folder.as_uri(), []
         self.page = browser.new_page(viewport={"width": width, "height": 1000}, **settings)
         self.page.set_default_timeout(1000 * PATIENCE)
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
+        self.page.on(
+            "console",
+            lambda said: said.type in ("error", "warning") and self.wrong.append(said.text),
+        )
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda asked: self._asked(asked.url))
 
@@ -54,14 +68,19 @@ class Pages:
         self.page.goto(f"{self.at}/{name}.html{part}")
         self.page.wait_for_load_state("load")
         moving = self.page.locator(".moving").count()
-        until(lambda: self.page.locator(".moving .controls").count() == moving, "the controls of all figures")
+        until(
+            lambda: self.page.locator(".moving .controls").count() == moving,
+            "the controls of all figures",
+        )
         return self.page
 
     def figure(self, name):
         """(the holder of a figure's controls, its image)"""
         holder = self.page.locator(f"[data-figure={name}]")
         inside = holder.locator("img")
-        return holder, inside if inside.count() else holder.locator("xpath=preceding-sibling::*[1]").locator("img")
+        return holder, inside if inside.count() else holder.locator(
+            "xpath=preceding-sibling::*[1]"
+        ).locator("img")
 
 
 @pytest.fixture
@@ -109,10 +128,15 @@ def test_an_answer_waits_for_a_guess_and_stays_open(pages):
     assert not answer.is_visible()
     form.locator("input").fill("3 TB")
     page.keyboard.press("Enter")
-    assert answer.is_visible() and "2.8 TB" in answer.inner_text() and "You guessed: 3 TB" in form.inner_text()
+    assert (
+        answer.is_visible()
+        and "2.8 TB" in answer.inner_text()
+        and "You guessed: 3 TB" in form.inner_text()
+    )
     pages.open("lab0_concepts")
     assert (
-        page.locator("details.predict").first.is_visible() and not page.locator("details.predict").nth(1).is_visible()
+        page.locator("details.predict").first.is_visible()
+        and not page.locator("details.predict").nth(1).is_visible()
     )
 
 
@@ -122,7 +146,11 @@ def test_what_a_cell_printed_waits_for_all_guesses_that_it_tells(pages, lab):
     page.evaluate("localStorage.clear()")
     pages.open(lab)
     waiting = page.locator("[class*=tag_waits-] > .cell_output")
-    assert waiting.count() <= page.locator("p.locked").count() == page.locator(".cell_output[hidden]").count()
+    assert (
+        waiting.count()
+        <= page.locator("p.locked").count()
+        == page.locator(".cell_output[hidden]").count()
+    )
     assert not any(one.is_visible() for one in waiting.all())
     guess_all(page, "4711")
     assert page.locator("p.locked, .cell_output[hidden], details.predict[hidden]").count() == 0
@@ -144,14 +172,21 @@ def test_two_guesses_are_made_by_the_keyboard_and_stand_where_the_cell_prints_th
     for key in ("4", "0", "0", "Tab", "2", "6", "0", "Enter"):
         page.keyboard.press(key)
     assert page.locator("form.guess p").all_inner_texts() == ["You guessed: 400, 260"]
-    assert "you 400 and 260 ms, formula 400 and 260" in page.locator(".tag_waits-my_ms_ahead .cell_output").inner_text()
+    assert (
+        "you 400 and 260 ms, formula 400 and 260"
+        in page.locator(".tag_waits-my_ms_ahead .cell_output").inner_text()
+    )
 
 
 @pytest.mark.parametrize(
     ("lab", "question", "told"),
     [
         ("lab0_concepts", "what does each rank hold after the next cell", "now has 496"),
-        ("lab0_concepts", "which way, or which two together", "best: (a)"),  # after the exercise that computes it
+        (
+            "lab0_concepts",
+            "which way, or which two together",
+            "best: (a)",
+        ),  # after the exercise that computes it
         ("lab6_hybrid_3d", "How many groups are there along tp", "Answer to (b)"),
     ],
 )
@@ -159,16 +194,21 @@ def test_what_shows_the_answer_to_a_question_waits_for_the_guess(pages, lab, que
     page = pages.open(lab)
     shown = page.locator(".cell_output, details", has_text=told).first
     assert not shown.is_visible()
-    page.locator("p", has_text=question).locator("xpath=following::form[1]").locator("input").fill("8 of them")
+    page.locator("p", has_text=question).locator("xpath=following::form[1]").locator("input").fill(
+        "8 of them"
+    )
     page.keyboard.press("Enter")
     assert shown.is_visible() and page.locator("form.guess p").count() == 1
 
 
 @pytest.mark.parametrize("name", runs.RUNS)
-def test_an_animation_plays_to_its_end_and_steps_where_motion_is_not_wanted(chromium, book_folder, name):
+def test_an_animation_plays_to_its_end_and_steps_where_motion_is_not_wanted(
+    chromium, book_folder, name
+):
     for motion in ("no-preference", "reduce"):
         with Pages(chromium, book_folder, reduced_motion=motion) as pages:
-            guess_all(pages.open(runs.RUNS[name][0]), "1")  # one stands below a cell that waits for a guess
+            # one stands below a cell that waits for a guess
+            guess_all(pages.open(runs.RUNS[name][0]), "1")
             holder, image = pages.figure(name)
             button, time = holder.locator("button"), holder.locator("input")
             at = lambda time=time: int(time.input_value())
@@ -195,7 +235,9 @@ def test_search_finds_a_word_and_a_term_in_chinese(pages):
     for word, lab in (("Megatron", "lab3_tensor_parallel.html"), ("全归约", "glossary.html")):
         page = pages.open("search", f"?q={word}")
         page.locator("#search-results li a").first.wait_for(timeout=60_000)
-        found = page.locator("#search-results li a").evaluate_all("them => them.map(one => one.href)")
+        found = page.locator("#search-results li a").evaluate_all(
+            "them => them.map(one => one.href)"
+        )
         assert any(lab in address for address in found)
 
 
@@ -217,7 +259,9 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def test_below_a_path_of_a_server_it_asks_only_there_and_search_finds(chromium, book_folder, tmp_path):
+def test_below_a_path_of_a_server_it_asks_only_there_and_search_finds(
+    chromium, book_folder, tmp_path
+):
     with served(book_folder, tmp_path / "x" / "y") as at, Pages(chromium, book_folder, at) as pages:
         for name in ("index", "glossary", *LABS):
             pages.open(name)
@@ -234,13 +278,20 @@ def test_nothing_sticks_out_of_a_phone(chromium, book_folder, name):
 
 
 @pytest.mark.parametrize("width", [1200, 390])
-def test_sliders_begin_below_each_other_and_what_one_says_stands_in_one_line(chromium, book_folder, width):
+def test_sliders_begin_below_each_other_and_what_one_says_stands_in_one_line(
+    chromium, book_folder, width
+):
     with Pages(chromium, book_folder, width=width) as pages:
         figure = pages.open("lab0_concepts").locator("[data-figure=model_memory]")
-        lefts = figure.locator("input").evaluate_all("them => them.map(one => one.getBoundingClientRect().left)")
+        lefts = figure.locator("input").evaluate_all(
+            "them => them.map(one => one.getBoundingClientRect().left)"
+        )
         assert len(lefts) == 2 and lefts[0] == lefts[1]
         said = figure.locator("output", has_text="7 billion")
-        assert said.evaluate("one => one.getClientRects().length") == 1 and said.bounding_box()["height"] < 30
+        assert (
+            said.evaluate("one => one.getClientRects().length") == 1
+            and said.bounding_box()["height"] < 30
+        )
 
 
 def test_on_a_laptop_a_page_has_room_for_a_hundred_columns_of_code(pages):
@@ -251,7 +302,10 @@ def test_on_a_laptop_a_page_has_room_for_a_hundred_columns_of_code(pages):
 def test_on_paper_all_is_there_and_light_and_nothing_that_only_a_screen_has(chromium, book_folder):
     with Pages(chromium, book_folder, color_scheme="dark") as pages:
         page = pages.open("lab0_concepts")
-        assert page.locator("details").first.locator(":scope > :not(summary)").first.is_visible() is False
+        assert (
+            page.locator("details").first.locator(":scope > :not(summary)").first.is_visible()
+            is False
+        )
         page.emulate_media(media="print", color_scheme="dark")
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         for gone in (
@@ -264,12 +318,19 @@ def test_on_paper_all_is_there_and_light_and_nothing_that_only_a_screen_has(chro
         ):
             assert not any(one.is_visible() for one in page.locator(gone).all()), gone
         assert all(
-            one.is_visible() for one in page.locator("details > :not(summary):not(br), .cell_output, .moving img").all()
+            one.is_visible()
+            for one in page.locator(
+                "details > :not(summary):not(br), .cell_output, .moving img"
+            ).all()
         )
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert (
-            max(page.locator("article img").evaluate_all("them => them.map(one => one.height)")) < 900
-        )  # an A4 page has 1000
+            page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        )
+        # an A4 page has 1000
+        assert (
+            max(page.locator("article img").evaluate_all("them => them.map(one => one.height)"))
+            < 900
+        )
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
         paper = page.pdf(format="A4")
@@ -284,8 +345,15 @@ def test_axe_finds_nothing_serious(chromium, book_folder, name, scheme):
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
         guess_all(page, "1", first=1)  # one stays as it is at first
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+        # all is laid out
         page.evaluate(
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        )  # all is laid out
-        found = axe.Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS] == []
+        )
+        found = (
+            axe.Axe()
+            .run(page, options={"preload": False, "resultTypes": ["violations"]})
+            .response["violations"]
+        )
+        assert [
+            (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS
+        ] == []

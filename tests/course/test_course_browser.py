@@ -1,9 +1,12 @@
-"""Lab 0 in JupyterLab as a student sees it, in a real browser: hint, points, slider, stop button, nothing left behind.
+"""Lab 0 in JupyterLab as a student sees it, in a real browser: hint, points, slider, stop button,
+nothing left behind.
 
-In `make test` each has its shorter proof: tests/test_quick.py a check's hint, tests/test_explore.py a slider in a live
-kernel, tests/launch a stop and a kernel that is killed, tests/course/test_course_validate.py an unsolved lab.
+In `make test` each has its shorter proof: tests/test_quick.py a check's hint, tests/test_explore.py
+a slider in a live kernel, tests/launch a stop and a kernel that is killed,
+tests/course/test_course_validate.py an unsolved lab.
 
-Needs Chromium (Debian: `apt-get install chromium`) and Playwright, which drives it (`pip install -e '.[browser]'`).
+Needs Chromium (Debian: `apt-get install chromium`) and Playwright, which drives it (`pip install -e
+'.[browser]'`).
 """
 
 import contextlib
@@ -24,14 +27,22 @@ from lib import gpus, here, linux
 from lib.course import edition, nbval_run, notebook
 from lib.course.notebook import ROOT
 
-pytest.importorskip("playwright", reason="not run: playwright is not installed (pip install -e '.[browser]')")
+pytest.importorskip(
+    "playwright", reason="not run: playwright is not installed (pip install -e '.[browser]')"
+)
 from playwright.sync_api import sync_playwright
 
 pytestmark = pytest.mark.slow
 LAB = "lab0_concepts"
 PATIENCE = 120  # seconds for anything, on a machine that does ten things at once
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+]
 FLAGS += ["--disable-component-update", "--disable-quic"]
 WRONG = """def send_recv(tensor, to, frm):
     if to == dist.get_rank():
@@ -88,9 +99,9 @@ class Lab:
     def go_to(self, cell_id):
         """Scroll to a cell, and make it the active one."""
         found = self.js(
-            "const place = panel.content.widgets.findIndex(cell => cell.model.id === given[0]);"
-            "panel.content.activeCellIndex = place; panel.content.mode = 'command'; panel.activate();"
-            "panel.content.scrollToItem(place, 'start'); return place",
+            "const place = panel.content.widgets.findIndex(cell => cell.model.id === "
+            "given[0]);panel.content.activeCellIndex = place; panel.content.mode = 'command'; "
+            "panel.activate();panel.content.scrollToItem(place, 'start'); return place",
             cell_id,
         )
         assert found >= 0, cell_id
@@ -139,12 +150,16 @@ def browser():
         yield browser
         started = psutil.Process().children(recursive=True)
         browser.close()
-    until(lambda: not any("chrom" in name_of(process) for process in started), "the end of the browser")
+    until(
+        lambda: not any("chrom" in name_of(process) for process in started),
+        "the end of the browser",
+    )
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """(address of JupyterLab, a name that it and all it starts carry, its folder); its settings are nobody's own.
+    """(address of JupyterLab, a name that it and all it starts carry, its folder); its settings are
+    nobody's own.
 
     The folder is a clone as a student has it, and `make lab` has opened a copy of the lab there.
     """
@@ -155,19 +170,32 @@ def server(tmp_path_factory):
         (folder / shared).symlink_to(ROOT / shared)
     own = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
     own += ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LAB_"))}
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LAB_"))
+    }
     env |= {key: str(folder / key.lower()) for key in own} | {nbval_run.NAME: name}
     options = ["--no-browser", "--ServerApp.port=0"]
-    options += [f"--IdentityProvider.token={name}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url="]
+    options += [
+        f"--IdentityProvider.token={name}",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.news_url=",
+    ]
     options += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
     with (folder / "log.txt").open("wb") as log:
-        opens = "import sys, pathlib; from lib.course import mine; mine.main(sys.argv[2:], pathlib.Path(sys.argv[1]))"
+        opens = (
+            "import sys, pathlib; from lib.course import mine; mine.main(sys.argv[2:], "
+            "pathlib.Path(sys.argv[1]))"
+        )
         command = [sys.executable, "-c", opens, folder, "open", LAB, *options]
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        process = subprocess.Popen(
+            command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
         try:
             runtime = folder / "jupyter_runtime_dir"
             (written,) = until(lambda: [*runtime.glob("jpserver-*.json")], "JupyterLab's start")
-            port = until(lambda: json.loads(written.read_text() or "{}").get("port"), "JupyterLab's port")
+            port = until(
+                lambda: json.loads(written.read_text() or "{}").get("port"), "JupyterLab's port"
+            )
             yield f"http://localhost:{port}/?token={name}", name, folder
             process.terminate()
             process.wait(PATIENCE)
@@ -207,7 +235,11 @@ def test_a_new_edition_is_said_in_the_first_cell(lab, server):
     nb.cells[0].source += " Second edition."
     edition.stamp(nb)
     notebook.write(nb, path)
-    assert lab.run("here").strip().endswith("save this notebook, and `make merge LAB=0` puts your answers into it.")
+    assert (
+        lab.run("here")
+        .strip()
+        .endswith("save this notebook, and `make merge LAB=0` puts your answers into it.")
+    )
     shutil.copy(notebook.lab_path(ROOT, LAB), path)
 
 
@@ -227,7 +259,8 @@ def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):
 
 
 def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, server):
-    """With PICTURE=1 in the environment it takes the picture anew, from the answer down to the end of the verdict."""
+    """With PICTURE=1 in the environment it takes the picture anew, from the answer down to the end
+    of the verdict."""
     page = browser.new_page(viewport={"width": 1000, "height": 860}, device_scale_factor=1.5)
     lab = opened(page, server)
     lab.write("send-recv-answer", DEADLOCKS)
@@ -235,15 +268,22 @@ def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, se
     told = " ".join(lab.run("send-recv-check").split())
     assert "deadlock: each waits for the next a cycle: rank 0 -> rank 1 -> rank 0" in told
     for rank in (0, 1):
-        assert f"rank {rank} waits in send to rank {1 - rank} of float32 (3,), line 3 of send_recv" in told
+        assert (
+            f"rank {rank} waits in send to rank {1 - rank} of float32 (3,), line 3 of send_recv"
+            in told
+        )
     if "PICTURE" in os.environ:
         from PIL import Image
 
         lab.js("return window.jupyterapp.commands.execute('application:toggle-left-area')")
         page.add_style_tag(content=".Toastify, .jp-cell-toolbar { display: none }")
         lab.go_to("send-recv-answer")
-        top = until(lambda: page.locator(".jp-Cell.jp-mod-active").bounding_box(), "the answer's place")
-        output = page.locator(".jp-Cell.jp-mod-active + .jp-Cell .jp-Cell-outputWrapper").bounding_box()
+        top = until(
+            lambda: page.locator(".jp-Cell.jp-mod-active").bounding_box(), "the answer's place"
+        )
+        output = page.locator(
+            ".jp-Cell.jp-mod-active + .jp-Cell .jp-Cell-outputWrapper"
+        ).bounding_box()
         clip = {
             "x": top["x"],
             "y": top["y"],
@@ -251,7 +291,9 @@ def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, se
             "height": output["y"] + output["height"] - top["y"],
         }
         taken = Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB")
-        taken.quantize(64, dither=Image.Dither.NONE).save(ROOT / ".github/images/verdict.png", optimize=True)
+        taken.quantize(64, dither=Image.Dither.NONE).save(
+            ROOT / ".github/images/verdict.png", optimize=True
+        )
     page.close()
 
 
@@ -261,7 +303,9 @@ def test_a_slider_moves_the_figure(lab):
     handle = lab.page.locator(".jp-mod-active .jupyter-widgets .noUi-handle").first
     handle.wait_for(timeout=PATIENCE * 1000)
     names = lab.page.locator(".jp-mod-active .jupyter-widgets .widget-label")
-    cut = "them => them.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    cut = (
+        "them => them.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    )
     assert names.count() >= 1 and names.evaluate_all(cut) == []
     handle.focus()
     lab.page.keyboard.press("ArrowRight")
@@ -270,7 +314,8 @@ def test_a_slider_moves_the_figure(lab):
 
 
 def ranks_of(name):
-    """The ranks among the processes that carry this name: children of a server, which is a child of the kernel."""
+    """The ranks among the processes that carry this name: children of a server, which is a
+    child of the kernel."""
     is_server = lambda process: any("forkserver" in word for word in process.cmdline())
     found = set()
     for process in nbval_run.carriers(name):
@@ -282,7 +327,8 @@ def ranks_of(name):
 
 def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
     lab.run("ranks-hello")
-    awake = lambda: {pid for pid in ranks_of(server[1]) if linux.state(pid) != "T"}  # stopped: it rests
+    # stopped: it rests
+    awake = lambda: {pid for pid in ranks_of(server[1]) if linux.state(pid) != "T"}
     lab.write("send-recv-answer", HANGS)
     lab.run("send-recv-answer")
     until(lambda: not awake(), "ranks at rest")
@@ -317,12 +363,16 @@ def test_run_all_goes_on_past_an_unsolved_check_and_ends_with_the_points(lab, se
     nb.cells = [cell for cell in nb.cells if notebook.role(cell) == "setup" or cell.id in kept]
     nb.cells.append(nbformat.v4.new_code_cell("check.points(0)", id="points"))
     notebook.write(nb, server[2] / "run_all.ipynb")
-    lab.page.evaluate("() => void window.jupyterapp.commands.execute('docmanager:open', {path: 'run_all.ipynb'})")
+    lab.page.evaluate(
+        "() => void window.jupyterapp.commands.execute('docmanager:open', {path: 'run_all.ipynb'})"
+    )
     path = "return panel?.context?.path"
     until(lambda: lab.js(path) == "run_all.ipynb" and lab.idle(), "another notebook")
     lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     count = "return panel.content.widgets.at(-1).model.executionCount"
     until(lambda: lab.js(count) is not None and lab.idle(), "the end of Run All")
-    (told,) = lab.js("return panel.content.widgets.at(-1).model.outputs.toJSON().map(output => output.text)")
+    (told,) = lab.js(
+        "return panel.content.widgets.at(-1).model.outputs.toJSON().map(output => output.text)"
+    )
     told = "".join(told)
     assert "0 of 100 points so far" in told and told.count("not written yet") == 2

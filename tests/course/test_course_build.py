@@ -1,4 +1,5 @@
-"""The student's notebook is the solution without solutions, and a notebook that would leak one is not built."""
+"""The student's notebook is the solution without solutions, and a notebook that would leak
+one is not built."""
 
 import pytest
 from toy_lab import by_id, code, toy_notebook
@@ -9,7 +10,10 @@ from lib.course.notebook import CourseError
 
 def test_a_solution_becomes_a_stub_under_its_docstring():
     lab = build.student_notebook(toy_notebook())
-    assert by_id(lab, "double").source == 'def double(x):\n    """Twice x."""\n    raise NotImplementedError'
+    assert (
+        by_id(lab, "double").source
+        == 'def double(x):\n    """Twice x."""\n    raise NotImplementedError'
+    )
 
 
 def test_each_solution_of_a_class_becomes_a_stub_at_its_own_indentation():
@@ -34,7 +38,11 @@ def test_outputs_go_and_ids_stay(solution):
     assert any(cell.get("outputs") for cell in solution.cells)
     lab = build.student_notebook(solution)
     assert [cell.id for cell in lab.cells] == [cell.id for cell in solution.cells]
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in lab.cells if cell.cell_type == "code")
+    assert all(
+        cell.outputs == [] and cell.execution_count is None
+        for cell in lab.cells
+        if cell.cell_type == "code"
+    )
 
 
 def test_locked_cells_are_locked_and_answers_can_be_edited_but_not_deleted(unsolved):
@@ -48,7 +56,9 @@ def test_locked_cells_are_locked_and_answers_can_be_edited_but_not_deleted(unsol
 
 
 def test_run_all_goes_on_past_a_check_and_past_nothing_else(unsolved):
-    goes_on = [cell for cell in unsolved.cells if "raises-exception" in cell.metadata.get("tags", [])]
+    goes_on = [
+        cell for cell in unsolved.cells if "raises-exception" in cell.metadata.get("tags", [])
+    ]
     assert goes_on == [exercise.check for exercise in notebook.exercises(unsolved)]
 
 
@@ -69,19 +79,33 @@ def test_metadata_that_nobody_chose_is_normalised():
     nb.metadata.update(widgets={"x": {}}, kernelspec={"name": "venv", "display_name": "mine"})
     by_id(nb, "double").metadata["execution"] = {"iopub.status.busy": "2024-01-01T00:00:00Z"}
     by_id(nb, "double").metadata["collapsed"] = True
-    assert notebook.to_bytes(build.student_notebook(nb)) == notebook.to_bytes(build.student_notebook(toy_notebook()))
+    assert notebook.to_bytes(build.student_notebook(nb)) == notebook.to_bytes(
+        build.student_notebook(toy_notebook())
+    )
 
 
 WRONG_SOURCES = [
-    ("double", "def double(x):\n    ### BEGIN SOLUTION\n    return 2 * x", "line|BEGIN SOLUTION without its END"),
-    ("double", "def double(x):\n    return 2 * x\n    ### END SOLUTION", "line 3: END SOLUTION without its BEGIN"),
+    (
+        "double",
+        "def double(x):\n    ### BEGIN SOLUTION\n    return 2 * x",
+        "line|BEGIN SOLUTION without its END",
+    ),
+    (
+        "double",
+        "def double(x):\n    return 2 * x\n    ### END SOLUTION",
+        "line 3: END SOLUTION without its BEGIN",
+    ),
     (
         "double",
         "def f():\n    ### BEGIN SOLUTION\n    ### BEGIN SOLUTION\n    ### END SOLUTION",
         "line 3: BEGIN .* still open",
     ),
     ("double", "def double(x):\n    return 2 * x", "needs '### BEGIN SOLUTION'"),
-    ("double", "def f():\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION", "line 2: .* looks like a marker"),
+    (
+        "double",
+        "def f():\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION",
+        "line 2: .* looks like a marker",
+    ),
     (
         "double",
         "def f():\n    ### BEGIN SOLUTIONS\n    return 1\n    ### END SOLUTIONS",
@@ -97,10 +121,22 @@ WRONG_SOURCES = [
         "def f():\n  x = 1\n    ### BEGIN SOLUTION\n  return 1\n    ### END SOLUTION",
         "stub is no valid Python",
     ),
-    ("double", "### BEGIN HIDDEN TESTS\n1\n### END HIDDEN TESTS", "HIDDEN TESTS marker may stand in .* check only"),
-    ("check-total", "### BEGIN SOLUTION\n1\n### END SOLUTION", "SOLUTION marker may stand in .* answer only"),
+    (
+        "double",
+        "### BEGIN HIDDEN TESTS\n1\n### END HIDDEN TESTS",
+        "HIDDEN TESTS marker may stand in .* check only",
+    ),
+    (
+        "check-total",
+        "### BEGIN SOLUTION\n1\n### END SOLUTION",
+        "SOLUTION marker may stand in .* answer only",
+    ),
     ("check-total", "### BEGIN HIDDEN TESTS\nassert 1", "BEGIN HIDDEN TESTS without its END"),
-    ("example", "### BEGIN SOLUTION\n1\n### END SOLUTION", "SOLUTION marker may stand in .* answer only"),
+    (
+        "example",
+        "### BEGIN SOLUTION\n1\n### END SOLUTION",
+        "SOLUTION marker may stand in .* answer only",
+    ),
     ("title", "### BEGIN SOLUTION", "SOLUTION marker may stand in .* answer only"),
 ]
 
@@ -148,15 +184,24 @@ WRONG_NOTEBOOKS = {
     "key missing": (change("double", task=None), "neither an answer, a check nor a set-up cell"),
     "grade_id missing": (change("double", grade_id=None), "lacks 'grade_id'"),
     "key too many": (change("double", checksum="abc"), "has 'checksum'"),
-    "points on an answer": (change("double", points=3), "has 'points', which has no place on answer cells"),
+    "points on an answer": (
+        change("double", points=3),
+        "has 'points', which has no place on answer cells",
+    ),
     "check without points": (change("check-double", points=None), "lacks 'points'"),
     "points as text": (change("check-double", points="40"), "points is '40'"),
     "no points at all": (change("check-double", points=0), "points is 0"),
     "unlocked check": (change("check-double", locked=False), "neither an answer, a check nor"),
     "old schema": (change("double", schema_version=1), "schema_version is 1, must be 3"),
     "odd grade_id": (change("double", grade_id="a b"), "letters, digits"),
-    "check without answer": (lambda nb: nb.cells.remove(by_id(nb, "total")), "no answer cell between"),
-    "text as an answer": (lambda nb: by_id(nb, "double").update(cell_type="markdown"), "only code cells"),
+    "check without answer": (
+        lambda nb: nb.cells.remove(by_id(nb, "total")),
+        "no answer cell between",
+    ),
+    "text as an answer": (
+        lambda nb: by_id(nb, "double").update(cell_type="markdown"),
+        "only code cells",
+    ),
 }
 
 
@@ -182,7 +227,10 @@ def test_a_file_that_is_no_notebook_of_format_4_5_is_refused(tmp_path):
     for text, message in (
         ("not json", "is not a notebook"),
         ("[]", "is not a notebook"),
-        ('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}', "format 4.4, must be 4.5"),
+        (
+            '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}',
+            "format 4.4, must be 4.5",
+        ),
         (
             '{"cells": [{"id": "a"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
             "is not a notebook|not a valid",
@@ -201,7 +249,11 @@ def test_labs_are_named_by_number_or_name(tmp_path):
     for name in ("lab0_concepts", "lab1_data_parallel", "lab10_more"):
         notebook.write(toy_notebook(), notebook.solution_path(tmp_path, name))
     assert notebook.labs(tmp_path) == ["lab0_concepts", "lab10_more", "lab1_data_parallel"]
-    assert notebook.labs(tmp_path, ["1", "lab0", "lab10_more"]) == ["lab1_data_parallel", "lab0_concepts", "lab10_more"]
+    assert notebook.labs(tmp_path, ["1", "lab0", "lab10_more"]) == [
+        "lab1_data_parallel",
+        "lab0_concepts",
+        "lab10_more",
+    ]
     with pytest.raises(CourseError, match=r"solutions/ has no lab '7': .*lab0_concepts"):
         notebook.labs(tmp_path, ["7"])
 
@@ -214,11 +266,17 @@ def test_bonus_points_are_marked_by_a_tag():
         ("check_total", 40, True),
         ("check_largest", 20, False),
     ]
-    assert [[cell.id for cell in e.answers] for e in notebook.exercises(nb)] == [["double"], ["total"], ["largest"]]
+    assert [[cell.id for cell in e.answers] for e in notebook.exercises(nb)] == [
+        ["double"],
+        ["total"],
+        ["largest"],
+    ]
 
 
 def test_an_exercise_may_have_two_answers():
     nb = toy_notebook()
-    extra = code("forward", "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION", "answer")
+    extra = code(
+        "forward", "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION", "answer"
+    )
     nb.cells.insert(3, extra)
     assert [cell.id for cell in notebook.exercises(nb)[0].answers] == ["double", "forward"]

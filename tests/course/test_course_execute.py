@@ -1,4 +1,5 @@
-"""Executing a solution stores what the same sources give again, and nothing that an execution adds by chance."""
+"""Executing a solution stores what the same sources give again, and nothing that an
+execution adds by chance."""
 
 import os
 import sys
@@ -11,7 +12,10 @@ from lib.course import execute, notebook
 from lib.course.notebook import CourseError
 
 WHERE_AM_I = "import os, pathlib\nprint(os.environ['LAB_STATIC'], pathlib.Path.cwd().name)"
-TWO_STREAMS = "import sys\nfor i in range(3):\n    print(i)\n    print('e', i, file=sys.stderr)\n    sys.stdout.flush()"
+TWO_STREAMS = (
+    "import sys\nfor i in range(3):\n    print(i)\n    print('e', i, file=sys.stderr)\n    "
+    "sys.stdout.flush()"
+)
 WIDGET = "import ipywidgets\nipywidgets.IntSlider()"
 INTERPRETER = "import sys\nprint(sys.executable)"
 
@@ -56,7 +60,10 @@ def test_what_is_stored_after_an_execution(tmp_path):
 
 def test_a_cell_that_raises_is_named_with_its_traceback_and_the_file_stays(tmp_path):
     path = store(
-        tmp_path, code("fine", "print(1)"), code("half", "def half(x):\n    return x / 0\nhalf(3)"), code("late", "2")
+        tmp_path,
+        code("fine", "print(1)"),
+        code("half", "def half(x):\n    return x / 0\nhalf(3)"),
+        code("late", "2"),
     )
     before = path.read_bytes()
     with pytest.raises(CourseError, match=r"lab8.ipynb, cell 'half'") as caught:
@@ -69,10 +76,13 @@ def test_a_cell_that_raises_is_named_with_its_traceback_and_the_file_stays(tmp_p
 def test_a_notebook_is_written_in_one_step_or_not_at_all(tmp_path, monkeypatch):
     path = store(tmp_path, code("old", "1"))
     before = path.read_bytes()
-    monkeypatch.setattr(os, "replace", lambda part, target: 1 / 0)  # the machine stops before the last step
+    # the machine stops before the last step
+    monkeypatch.setattr(os, "replace", lambda part, target: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         store(tmp_path, code("new", "2"))
-    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["lab8.ipynb"]
+    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == [
+        "lab8.ipynb"
+    ]
 
 
 def test_a_cell_that_hangs_or_kills_the_kernel_is_named(tmp_path):

@@ -1,4 +1,5 @@
-"""Submissions of every kind, the points that each must earn, and nothing left running afterwards."""
+"""Submissions of every kind, the points that each must earn, and nothing left
+running afterwards."""
 
 import copy
 import json
@@ -38,7 +39,8 @@ class Largest:
 
 @pytest.fixture
 def submit(toy_root, tmp_path):
-    """A function that grades a notebook, or the unsolved lab with these answers in place of its stubs."""
+    """A function that grades a notebook, or the unsolved lab with these answers in
+    place of its stubs."""
 
     def submit_one(nb=None, cell_timeout=30, total_timeout=300, **answers):
         nb = nb or notebook.read(notebook.lab_path(toy_root, "lab9_toy"))
@@ -68,7 +70,9 @@ def body(name, *lines):
     return f"def {name}(x):\n" + "\n".join(f"    {line}" for line in lines)
 
 
-def test_right_answers_earn_all_points_whatever_became_of_the_notebook_around_them(submit, unsolved):
+def test_right_answers_earn_all_points_whatever_became_of_the_notebook_around_them(
+    submit, unsolved
+):
     nb = unsolved
     for cell_id, source in RIGHT.items():
         by_id(nb, cell_id).source = source
@@ -80,7 +84,9 @@ def test_right_answers_earn_all_points_whatever_became_of_the_notebook_around_th
     by_id(nb, "largest").id = "largest-moved"  # and the id lost: found by the class
     nb.cells.remove(by_id(nb, "check-total"))  # a check deleted
     by_id(nb, "check-double").source = "assert False"  # a check edited
-    nb.cells.insert(0, code("mess", "import os\nos.chdir('/')\nraise ValueError('not part of any answer')"))
+    nb.cells.insert(
+        0, code("mess", "import os\nos.chdir('/')\nraise ValueError('not part of any answer')")
+    )
     nb.cells.insert(0, code("exit", "exit()"))
     nb.cells.reverse()  # and all in another order
     result = submit(nb)
@@ -94,23 +100,32 @@ def test_right_answers_earn_all_points_whatever_became_of_the_notebook_around_th
 def test_points_are_given_per_claim_hidden_tests_count_and_errors_stay_in_their_exercise(submit):
     result = submit(
         double=body("double", "return abs(x) * 2"),  # right on positive numbers only
-        total=body("total", "return x[0] + total(x[1:]) if x[1:] else x[0]"),  # fails the hidden test, on []
+        total=body(
+            "total", "return x[0] + total(x[1:]) if x[1:] else x[0]"
+        ),  # fails the hidden test, on []
         largest="class Largest\n    pass",  # no Python
     )
     assert points(result) == [30, 20, 0]
     assert statuses(result) == ["failed", "failed", "error"]
     assert messages(result)[:2] == ["negative", "none: IndexError: list index out of range"]
-    assert messages(result)[2].startswith("SyntaxError") and messages(result)[2].endswith(", line 1: class Largest")
+    assert messages(result)[2].startswith("SyntaxError") and messages(result)[2].endswith(
+        ", line 1: class Largest"
+    )
     assert (result["points"], result["max_points"]) == (50, 100)
 
 
 def test_prints_while_debugging_cost_nothing_and_what_an_answer_started_is_ended(submit):
     sleep = own_processes.long_sleep()
     daemon = (
-        f"import subprocess\nprint(subprocess.Popen(['sleep', '{sleep}'], start_new_session=True).pid, flush=True)\n"
+        f"import subprocess\nprint(subprocess.Popen(['sleep', '{sleep}'], "
+        f"start_new_session=True).pid, flush=True)\n"
     )
     result = submit(double=daemon + body("double", "print(x)", "return x + x"))
-    assert points(result) == [40, 0, 0] and statuses(result) == ["passed", "not written yet", "not written yet"]
+    assert points(result) == [40, 0, 0] and statuses(result) == [
+        "passed",
+        "not written yet",
+        "not written yet",
+    ]
     assert not own_processes.running(sleep)
 
 
@@ -131,7 +146,8 @@ def test_exits_floods_and_a_killed_parent_cost_their_own_points_only(submit):
     result = submit(
         double=body("double", "import sys", "sys.exit(0)"),
         total=flood,
-        largest="class Largest:\n    def __init__(self, value):\n        import os; os.kill(os.getppid(), 9)",
+        largest="class Largest:\n    def __init__(self, value):\n        import os; "
+        "os.kill(os.getppid(), 9)",
     )
     assert points(result) == [0, 20, 0]
     assert statuses(result) == ["error", "failed", "kernel died"]
@@ -192,15 +208,30 @@ def row_of(exercise, *lines):
 def test_a_report_line_cannot_give_more_than_the_checks_points(solution):
     exercise = notebook.exercises(solution)[0]
     assert row_of(exercise, {"points": 12})["points"] == 12
-    where = {"points": 12, "message": "small: KeyError: 2", "where": "line 2 of double: return {}[x]"}
-    assert row_of(exercise, where)["message"] == "small: KeyError: 2, line 2 of double: return {}[x]"
-    one, other = ({"points": 0, "message": f"2 ranks: rank {r} raised ValueError: rank {r} and itself"} for r in (0, 1))
+    where = {
+        "points": 12,
+        "message": "small: KeyError: 2",
+        "where": "line 2 of double: return {}[x]",
+    }
+    assert (
+        row_of(exercise, where)["message"] == "small: KeyError: 2, line 2 of double: return {}[x]"
+    )
+    one, other = (
+        {"points": 0, "message": f"2 ranks: rank {r} raised ValueError: rank {r} and itself"}
+        for r in (0, 1)
+    )
     assert row_of(exercise, one) == row_of(exercise, other)
-    assert row_of(exercise, one)["message"] == "2 ranks: a rank raised ValueError: a rank and itself"
+    assert (
+        row_of(exercise, one)["message"] == "2 ranks: a rank raised ValueError: a rank and itself"
+    )
     assert row_of(exercise, {"points": 4000})["points"] == 40
     for odd in (-5, "40", None, float("nan"), [40]):
         assert row_of(exercise, {"points": odd})["points"] == 0
-    assert (row_of(exercise)["points"], row_of(exercise)["status"]) == (0, "error")  # it ran, and left no report
+    # it ran, and left no report
+    assert (row_of(exercise)["points"], row_of(exercise)["status"]) == (
+        0,
+        "error",
+    )
 
 
 def test_the_command_grades_the_lab_by_default_and_writes_json_and_junit(toy_root, tmp_path):
@@ -222,11 +253,23 @@ def test_a_notebook_is_graded_where_there_is_no_proc_no_namespace_and_no_prctl(t
     for cell_id, source in RIGHT.items():
         by_id(nb, cell_id).source = source
     notebook.write(nb, path)
-    command = [sys.executable, "-m", "lib.course", "--root", str(toy_root), "grade", "--lab", "9", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "lib.course",
+        "--root",
+        str(toy_root),
+        "grade",
+        "--lab",
+        "9",
+        str(path),
+    ]
     command += ["--sandbox", "open"]  # else root's notebook would not be run
     env = os.environ | {linux.WITHOUT: "1", "PYTHONPATH": str(notebook.ROOT)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["100 of 100 points"]), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["100 of 100 points"]), (
+        done.stderr
+    )
 
 
 def test_the_command_fails_only_where_the_grader_cannot_work(toy_root, tmp_path, capsys):
@@ -244,19 +287,58 @@ def test_the_command_fails_only_where_the_grader_cannot_work(toy_root, tmp_path,
     with pytest.raises(SystemExit, match="2"):
         main(["grade"])
     assert "--lab" in capsys.readouterr().err
-    command = ["--root", str(toy_root), "grade", "--lab", "9", str(broken), "--json", "/sys/points/of.json"]
+    command = [
+        "--root",
+        str(toy_root),
+        "grade",
+        "--lab",
+        "9",
+        str(broken),
+        "--json",
+        "/sys/points/of.json",
+    ]
     assert main(command) == 1
     shown = capsys.readouterr()  # the points are shown although they cannot be stored
-    assert "0 of 100 points\n" in shown.out and "error: /sys/points cannot be opened or written (" in shown.err
+    assert (
+        "0 of 100 points\n" in shown.out
+        and "error: /sys/points cannot be opened or written (" in shown.err
+    )
 
 
 def test_the_table_and_junit_stand_odd_text():
     rows = [
-        {"id": "a", "points": 3.5, "max_points": 10, "bonus": False, "status": "failed", "message": "<&> 数 \x00"},
-        {"id": "long_name", "points": 5, "max_points": 5, "bonus": True, "status": "passed", "message": ""},
-        {"id": "c", "points": 0, "max_points": 10, "bonus": False, "status": "timeout", "message": "ran long"},
+        {
+            "id": "a",
+            "points": 3.5,
+            "max_points": 10,
+            "bonus": False,
+            "status": "failed",
+            "message": "<&> 数 \x00",
+        },
+        {
+            "id": "long_name",
+            "points": 5,
+            "max_points": 5,
+            "bonus": True,
+            "status": "passed",
+            "message": "",
+        },
+        {
+            "id": "c",
+            "points": 0,
+            "max_points": 10,
+            "bonus": False,
+            "status": "timeout",
+            "message": "ran long",
+        },
     ]
-    result = {"lab": "lab9_toy", "points": 8.5, "max_points": 20, "exercises": rows, "notes": ["see \x1b this"]}
+    result = {
+        "lab": "lab9_toy",
+        "points": 8.5,
+        "max_points": 20,
+        "exercises": rows,
+        "notes": ["see \x1b this"],
+    }
     assert report.table(result).splitlines() == [
         "lab9_toy",
         "  a             3.5 of 10   failed",
@@ -273,20 +355,30 @@ def test_the_table_and_junit_stand_odd_text():
 
 
 def test_the_course_tools_import_no_torch():
-    modules = "build, execute, grade, supervisor, lint, merge, nbval_run, notebook, output_cap, report, tamper"
+    modules = (
+        "build, execute, grade, supervisor, lint, merge, nbval_run, notebook, output_cap, report, "
+        "tamper"
+    )
     modules += ", validate, classroom, feedback, sandbox, __main__"
     look = f"import sys; from lib.course import {modules}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True
+    )
     assert done.stdout == "False\n"
 
 
 def test_a_message_says_nothing_that_another_run_would_say_otherwise():
-    said = "no room in /scratch/ada/lab-run-x_1y/work, '/tmp/lab-grade-0/a', <f at 0x7f00aa>, ipykernel_12/345.py"
+    said = (
+        "no room in /scratch/ada/lab-run-x_1y/work, '/tmp/lab-grade-0/a', <f at 0x7f00aa>, "
+        "ipykernel_12/345.py"
+    )
     assert grade.plain(said) == "no room in .../work, '.../a', <f at ...>, ipykernel_....py"
 
 
 @pytest.mark.slow
-def test_an_answer_that_does_not_wait_for_its_messages_is_told_so_in_the_table_and_in_the_feedback(tmp_path):
+def test_an_answer_that_does_not_wait_for_its_messages_is_told_so_in_the_table_and_in_the_feedback(
+    tmp_path,
+):
     root, folder, out = tmp_path / "course", tmp_path / "class", tmp_path / "out"
     folder.mkdir()
     nb = class_of_sixty.course(root)

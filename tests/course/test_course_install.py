@@ -1,6 +1,8 @@
-"""What `make setup` decides and says: which index torch comes from, without a network, with a Python that will not do.
+"""What `make setup` decides and says: which index torch comes from, without a network, with a
+Python that will not do.
 
-The indexes are servers on this machine, and the wheels contain nothing. The public CPU index is not asked.
+The indexes are servers on this machine, and the wheels contain nothing. The public CPU index is not
+asked.
 """
 
 import ast
@@ -25,7 +27,8 @@ TORCH = "2.13.0"
 
 
 def write_index(folder, version):
-    """An index as PEP 503 describes it, with one wheel: torch of this version, which contains nothing."""
+    """An index as PEP 503 describes it, with one wheel: torch of this version, which
+    contains nothing."""
     folder.mkdir(parents=True)
     info, wheel = f"torch-{version}.dist-info", f"torch-{version}-py3-none-any.whl"
     texts = {
@@ -35,13 +38,16 @@ def write_index(folder, version):
     with zipfile.ZipFile(folder / wheel, "w") as archive:
         for name, text in texts.items():
             archive.writestr(f"{info}/{name}", text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{info}/{name},,\n" for name in [*texts, "RECORD"]))
+        archive.writestr(
+            f"{info}/RECORD", "".join(f"{info}/{name},,\n" for name in [*texts, "RECORD"])
+        )
     (folder / "index.html").write_text(f'<a href="{wheel.replace("+", "%2B")}">{wheel}</a>')
 
 
 @contextlib.contextmanager
 def serving(folder, asked):
-    """The address of a server of the files in `folder`; each path that is asked for is added to `asked`.
+    """The address of a server of the files in `folder`; each path that is asked for is added to
+    `asked`.
 
     As a proxy it answers for every host, with the same files.
     """
@@ -98,7 +104,12 @@ def closed():
 def no_settings(monkeypatch):
     """Neither pip's settings on this machine nor its proxies."""
     for name in list(os.environ):
-        if name.startswith("PIP_") or name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        if name.startswith("PIP_") or name.lower() in (
+            "http_proxy",
+            "https_proxy",
+            "all_proxy",
+            "no_proxy",
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
@@ -165,11 +176,15 @@ def test_pip_s_settings_are_read_in_pip_s_order(tmp_path, monkeypatch):
     assert default.startswith("https://") and install.own_index({"index-url": f"{default}/"}) == ""
 
 
-def test_without_a_network_one_sentence_names_the_next_move_unless_pip_has_files(closed, silent, monkeypatch):
+def test_without_a_network_one_sentence_names_the_next_move_unless_pip_has_files(
+    closed, silent, monkeypatch
+):
     with pytest.raises(SystemExit) as stop:
         install.require_network(["", closed], {})
     told = str(stop.value)
-    assert told.startswith(f"{closed} cannot be reached (Connection refused): connect this machine to the network")
+    assert told.startswith(
+        f"{closed} cannot be reached (Connection refused): connect this machine to the network"
+    )
     assert told.endswith("Then repeat the command.") and told.count("\n") == 0
     install.require_network([closed], {"find-links": "/wheels"})
     monkeypatch.setattr(install.unreachable, "__defaults__", (0.2,))
@@ -181,13 +196,18 @@ def test_a_driver_is_seen_by_a_file_or_by_a_program_that_names_a_gpu(tmp_path, m
     monkeypatch.setattr("ctypes.CDLL", no_library)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     smi = tmp_path / "nvidia-smi"
-    for script, seen in (("echo 'GPU 0: one'", "nvidia-smi"), ("echo failed; exit 9", ""), ("echo No devices", "")):
+    for script, seen in (
+        ("echo 'GPU 0: one'", "nvidia-smi"),
+        ("echo failed; exit 9", ""),
+        ("echo No devices", ""),
+    ):
         smi.write_text(f"#!/bin/sh\n{script}\n")
         smi.chmod(0o755)
         assert install.driver() == seen
     for code, seen in ((0, "libcuda.so.1"), (100, "")):  # 100: CUDA_ERROR_NO_DEVICE
         monkeypatch.setattr(
-            "ctypes.CDLL", lambda name, code=code: type("Library", (), {"cuInit": lambda _, __: code})()
+            "ctypes.CDLL",
+            lambda name, code=code: type("Library", (), {"cuInit": lambda _, __: code})(),
         )
         assert install.driver() == seen
     (tmp_path / "version").touch()
@@ -201,29 +221,45 @@ def no_library(name):
 def test_a_python_that_will_not_do_is_told_in_one_sentence(tmp_path, monkeypatch):
     """The program itself runs on any Python 3.6 and later."""
     ast.parse(Path(install.__file__).read_text(encoding="utf-8"), feature_version=(3, 6))
-    (tmp_path / "pyproject.toml").write_text('[project]\nrequires-python = ">=3.96,<3.99,!=3.97.*"\n')
-    for arguments, next_move in ((["environment", "new"], "install one"), (["packages", TORCH, "dev"], "delete that")):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nrequires-python = ">=3.96,<3.99,!=3.97.*"\n'
+    )
+    for arguments, next_move in (
+        (["environment", "new"], "install one"),
+        (["packages", TORCH, "dev"], "delete that"),
+    ):
         command = [sys.executable, install.__file__, *arguments]
         told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        begins = f"The course needs Python 3.96 or 3.98, but {sys.executable} is {sys.version.split()[0]}: {next_move}"
-        assert told.returncode == 1 and told.stderr.startswith(begins) and told.stderr.count("\n") == 1
+        begins = (
+            f"The course needs Python 3.96 or 3.98, but {sys.executable} is "
+            f"{sys.version.split()[0]}: {next_move}"
+        )
+        assert (
+            told.returncode == 1 and told.stderr.startswith(begins) and told.stderr.count("\n") == 1
+        )
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=rf"no ensurepip: .*`apt-get install python3\.{sys.version_info[1]}-venv`"):
+    with pytest.raises(
+        SystemExit, match=rf"no ensurepip: .*`apt-get install python3\.{sys.version_info[1]}-venv`"
+    ):
         install.make_environment(str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_installed(monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(SystemExit, match="cannot be written to: copy the course to a folder of your own"):
+    with pytest.raises(
+        SystemExit, match="cannot be written to: copy the course to a folder of your own"
+    ):
         install.main(["packages", TORCH, "dev"])
 
 
 def test_an_environment_that_fails_is_not_left_half_made(tmp_path, monkeypatch, capfd):
     (tmp_path / "file").touch()
     monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit, match=r"file/new could not be created, for the reason above: fix that"):
+    with pytest.raises(
+        SystemExit, match=r"file/new could not be created, for the reason above: fix that"
+    ):
         install.make_environment(str(tmp_path / "file" / "new"))
     assert "Not a directory" in "".join(capfd.readouterr())
 
@@ -231,8 +267,10 @@ def test_an_environment_that_fails_is_not_left_half_made(tmp_path, monkeypatch, 
 BACKEND = """import zipfile
 def build_editable(folder, config=None, metadata=None):
     name = "course-1.0-py3-none-any.whl"
-    texts = {"METADATA": "Metadata-Version: 2.1\\nName: course\\nVersion: 1.0\\nProvides-Extra: dev\\n",
-             "WHEEL": "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    texts = {"METADATA": \
+"Metadata-Version: 2.1\\nName: course\\nVersion: 1.0\\nProvides-Extra: dev\\n",
+             "WHEEL": \
+"Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
              "RECORD": ""}
     with zipfile.ZipFile(f"{folder}/{name}", "w") as archive:
         for key, text in texts.items():
@@ -243,7 +281,8 @@ def build_editable(folder, config=None, metadata=None):
 
 @pytest.fixture
 def course(tmp_path, indexes):
-    """A folder with our Makefile and a course that contains nothing; its program asks the given indexes for torch."""
+    """A folder with our Makefile and a course that contains nothing; its program asks the given
+    indexes for torch."""
 
     def make(cpu):
         folder = tmp_path / "course"
@@ -252,12 +291,16 @@ def course(tmp_path, indexes):
         (folder / "backend.py").write_text(BACKEND)
         (folder / "pyproject.toml").write_text(
             '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-            f'[project]\nname = "course"\nversion = "1.0"\nrequires-python = ">=3.{sys.version_info[1]},<3.99"\n'
+            f'[project]\nname = "course"\nversion = "1.0"\nrequires-python = '
+            f'">=3.{sys.version_info[1]},<3.99"\n'
         )
         program = Path(install.__file__).read_text(encoding="utf-8")
         files = "DRIVER_FILES = ()  #"
         changed = {install.CPU_INDEX: cpu, "DRIVER_FILES = (": f"{files} ("}
-        changed |= {'"libcuda.so.1"': '"no-libcuda.so.1"', '"nvidia-smi", "-L"': '"pretended-smi", "-L"'}
+        changed |= {
+            '"libcuda.so.1"': '"no-libcuda.so.1"',
+            '"nvidia-smi", "-L"': '"pretended-smi", "-L"',
+        }
         main = 'if __name__ == "__main__":'
         changed[main] = f"def default_index():\n    return {indexes[1]!r}\n\n\n{main}"
         for old, new in changed.items():
@@ -270,14 +313,17 @@ def course(tmp_path, indexes):
 
 
 @pytest.mark.slow
-def test_make_setup_installs_from_where_it_says(course, indexes, closed, silent, tmp_path, monkeypatch):
+def test_make_setup_installs_from_where_it_says(
+    course, indexes, closed, silent, tmp_path, monkeypatch
+):
     cpu, default, asked = indexes
     monkeypatch.setenv("PIP_INDEX_URL", default)  # in the place of pip's own default
     monkeypatch.setenv("PATH", f"{tmp_path / 'pretended'}:{os.environ['PATH']}")
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
 
     def setup(at, *variables):
-        """Set up anew; returns (the release of torch that is there afterwards, what was said, seconds)."""
+        """Set up anew; returns (the release of torch that is there afterwards, what was
+        said, seconds)."""
         folder, begin = course(at), time.monotonic()
         asked.clear()
         python = folder / ".venv/bin/python"
@@ -286,14 +332,26 @@ def test_make_setup_installs_from_where_it_says(course, indexes, closed, silent,
             for stamp in (folder / ".venv").glob(".labs-ready*"):
                 stamp.unlink()
         told = subprocess.run(
-            ["make", "setup", f"PYTHON={sys.executable}", *variables], cwd=folder, capture_output=True, text=True
+            ["make", "setup", f"PYTHON={sys.executable}", *variables],
+            cwd=folder,
+            capture_output=True,
+            text=True,
         )
-        ask = "from importlib import metadata as m; print([d.version for d in m.distributions() if d.name == 'torch'])"
-        there = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip(" '[]\n")
+        ask = (
+            "from importlib import metadata as m; print([d.version for d in m.distributions() if "
+            "d.name == 'torch'])"
+        )
+        there = subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, check=True
+        ).stdout.strip(" '[]\n")
         return there, told.stdout + told.stderr, time.monotonic() - begin
 
     there, said, _ = setup(cpu)
-    assert there == f"{TORCH}+cpu" and "creating .venv" in said and "no NVIDIA driver was found" in said, said
+    assert (
+        there == f"{TORCH}+cpu"
+        and "creating .venv" in said
+        and "no NVIDIA driver was found" in said
+    ), said
     assert said.index("to download") < said.index("is ready")
     there, said, _ = setup(closed)
     assert there == TORCH and "Connection refused" in said and install.CUDA_SIZE in said, said

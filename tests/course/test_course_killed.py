@@ -1,4 +1,5 @@
-"""A grader that is killed at any moment leaves no process, and the next one goes on: the same bytes as in one go."""
+"""A grader that is killed at any moment leaves no process, and the next one goes on: the
+same bytes as in one go."""
 
 import contextlib
 import csv
@@ -32,11 +33,14 @@ def temporary_of(out):
 
 @contextlib.contextmanager
 def grader(root, folder, out, *options):
-    """The command that grades `folder` into `out`, with a temporary folder of its own; whatever it is, it ends."""
+    """The command that grades `folder` into `out`, with a temporary folder of its own;
+    whatever it is, it ends."""
     command = [sys.executable, "-m", "lib.course", "--root", root, "grade", folder, "--out", out]
     with open(out.with_name("said"), "a+") as said:
         env = {**os.environ, "TMPDIR": str(temporary_of(out))}
-        process = subprocess.Popen([*command, "--jobs", "2", *options], env=env, stdout=said, stderr=said)
+        process = subprocess.Popen(
+            [*command, "--jobs", "2", *options], env=env, stdout=said, stderr=said
+        )
         try:
             yield process
         finally:
@@ -50,7 +54,8 @@ def graded(root, folder, out, *options):
 
 
 def killed(root, folder, out, finished, seconds, *options):
-    """Kill the grader `seconds` after as many students are finished; what it started has to go by itself."""
+    """Kill the grader `seconds` after as many students are finished; what it
+    started has to go by itself."""
     with grader(root, folder, out, *options) as process:
         while process.poll() is None and len([*out.glob("students/*.json")]) < finished:
             time.sleep(0.05)
@@ -62,7 +67,11 @@ def killed(root, folder, out, finished, seconds, *options):
 
 
 def files(out):
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -78,7 +87,9 @@ def folders(tmp_path):
 
 @pytest.mark.slow
 def test_a_class_whose_grader_is_killed_gets_the_same_bytes(toy_root, tmp_path, unsolved, folders):
-    folder = hand_in(tmp_path / "in", a=solved(unsolved), b=solved(unsolved, double="double = 1"), c=b"{")
+    folder = hand_in(
+        tmp_path / "in", a=solved(unsolved), b=solved(unsolved, double="double = 1"), c=b"{"
+    )
     whole, resumed = folders
     graded(toy_root, folder, whole, "--lab", "9")
     killed(toy_root, folder, resumed, 1, 0.2, "--lab", "9")
@@ -90,7 +101,9 @@ def test_a_class_whose_grader_is_killed_gets_the_same_bytes(toy_root, tmp_path, 
 def test_a_class_of_60_killed_five_times_gets_the_same_bytes(tmp_path, folders):
     whole, resumed = folders
     root, folder = tmp_path / "course", tmp_path / "submissions"
-    points = class_of_sixty.hand_in(folder, class_of_sixty.course(root), root, whole, STUDENTS, SEED)
+    points = class_of_sixty.hand_in(
+        folder, class_of_sixty.course(root), root, whole, STUDENTS, SEED
+    )
     options = ["--lab", "0", "--limits", json.dumps(LIMITS), "--cell-timeout", "900"]
     graded(root, folder, whole, *options)
     draw = random.Random(SEED)
@@ -102,6 +115,12 @@ def test_a_class_of_60_killed_five_times_gets_the_same_bytes(tmp_path, folders):
     assert len(rows) == 1 + STUDENTS
     for student, known in points.items():
         given = [float(cell or 0) for cell in rows[student][3:6]]
-        assert all(is_ in (None, was) for is_, was in zip(known, given, strict=True)), (student, known, rows[student])
-    assert all("Cell outputs differ" not in path.read_text() for path in whole.glob("feedback/*.html"))
+        assert all(is_ in (None, was) for is_, was in zip(known, given, strict=True)), (
+            student,
+            known,
+            rows[student],
+        )
+    assert all(
+        "Cell outputs differ" not in path.read_text() for path in whole.glob("feedback/*.html")
+    )
     assert own_processes.running(class_of_sixty.LEFT) == []

@@ -17,7 +17,8 @@ GROWTH = 8 * 2**20  # bytes that a process may hold more at the end than at the 
 
 
 def one_exercise(root, nb, lab, kept):
-    """A course whose only lab has one exercise: the cells `kept` of `nb`. Returns the lab's solution, to hand in."""
+    """A course whose only lab has one exercise: the cells `kept` of `nb`. Returns the lab's
+    solution, to hand in."""
     nb.cells = [cell for cell in nb.cells if cell.id in kept]
     notebook.write(nb, notebook.solution_path(root, lab))
     build.build(root, lab)
@@ -30,7 +31,9 @@ def without_ranks(root):
 
 def on_ranks(root):
     nb = notebook.read(notebook.solution_path(notebook.ROOT, "lab0_concepts"))
-    return one_exercise(root, nb, class_of_sixty.LAB, ("here", "setup", "send-recv-answer", "send-recv-check"))
+    return one_exercise(
+        root, nb, class_of_sixty.LAB, ("here", "setup", "send-recv-answer", "send-recv-check")
+    )
 
 
 def below(process, recursive=True):
@@ -49,8 +52,8 @@ def held(process):
 
 
 def samples(process, finished):
-    """After every EVERY notebooks: {what: (bytes, open files)} of the grader, and of the largest of what ran
-    below it meanwhile, and how many these were at most."""
+    """After every EVERY notebooks: {what: (bytes, open files)} of the grader, and of the largest of
+    what ran below it meanwhile, and how many these were at most."""
     found, most, count = [], {}, 0
     while process.poll() is None:
         most["grader"] = held(process)
@@ -74,16 +77,34 @@ def test_the_grader_of_many_notebooks_grows_by_nothing(tmp_path, lab, notebooks)
     for number in range(notebooks):
         (folder / f"student_{number:03}.ipynb").write_bytes(right)
     (name,) = notebook.labs(root)
-    command = [sys.executable, "-m", "lib.course", "--root", root, "grade", folder, "--lab", name, "--out", out]
+    command = [
+        sys.executable,
+        "-m",
+        "lib.course",
+        "--root",
+        root,
+        "grade",
+        folder,
+        "--lab",
+        name,
+        "--out",
+        out,
+    ]
     with open(tmp_path / "said", "w+") as said:
         process = psutil.Popen([*command, "--jobs", "2"], stdout=said, stderr=said)
         seen = samples(process, lambda: len([*out.glob("students/*.json")]))
         assert process.wait() == 0, (tmp_path / "said").read_text()[-2000:]
     for number, sample in enumerate(seen):
-        words = [f"{what} {size / 2**20:.1f} MiB {files}" for what, (size, files) in sorted(sample.items())]
+        words = [
+            f"{what} {size / 2**20:.1f} MiB {files}"
+            for what, (size, files) in sorted(sample.items())
+        ]
         print(EVERY * (number + 1), *words, sep="; ")
     assert len(seen) >= notebooks // EVERY - 1
     for what in ("grader", "worker", "below", "processes"):
         bytes_, files = zip(*(sample[what] for sample in seen[WARM:]), strict=True)
         half = len(bytes_) // 2
-        assert max(bytes_[half:]) <= max(bytes_[:half]) + GROWTH and max(files[half:]) <= max(files[:half]) + 2, what
+        assert (
+            max(bytes_[half:]) <= max(bytes_[:half]) + GROWTH
+            and max(files[half:]) <= max(files[:half]) + 2
+        ), what

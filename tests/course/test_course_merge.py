@@ -39,7 +39,8 @@ def test_only_answers_come_from_the_student(solution, unsolved):
     by_id(unsolved, "tools").source = "check = print"
     result = merged(solution, unsolved)
     assert [cell.id for cell in result.notebook.cells] == [
-        "grading-prelude", "tools", "double", "check-double", "total", "check-total", "largest", "check-largest"
+        "grading-prelude", "tools", "double", "check-double", "total", "check-total", "largest",
+        "check-largest"
     ]  # fmt: skip
     for cell_id in ("tools", "check-double", "check-total", "check-largest"):
         assert by_id(result.notebook, cell_id) == by_id(solution, cell_id)
@@ -60,7 +61,11 @@ def test_neither_notebook_is_changed(solution, unsolved):
 def test_an_untouched_lab_is_all_stubs(solution, unsolved):
     by_id(unsolved, "double").source += "  # I shall do this tomorrow\n"
     result = merged(solution, unsolved)
-    assert result.stubbed == {"double", "total", "largest"} and result.missing == set() and result.notes == []
+    assert (
+        result.stubbed == {"double", "total", "largest"}
+        and result.missing == set()
+        and result.notes == []
+    )
 
 
 def test_the_solution_itself_is_taken_without_a_note(solution):
@@ -132,7 +137,9 @@ def test_one_exercises_cell_is_not_taken_for_anothers_answer(solution, unsolved)
     unsolved.cells.remove(by_id(unsolved, "double"))
     result = merged(solution, unsolved)
     assert result.missing == {"double"} and "raise NotImplementedError" in answer(result)
-    assert result.notes == ["double: answer cell missing (looked for its grade_id, its cell id and what it defines)"]
+    assert result.notes == [
+        "double: answer cell missing (looked for its grade_id, its cell id and what it defines)"
+    ]
 
 
 def test_an_answer_turned_into_text_or_emptied_is_missing(solution, unsolved):
@@ -144,12 +151,18 @@ def test_an_answer_turned_into_text_or_emptied_is_missing(solution, unsolved):
 def test_a_deleted_check_is_noted_once_and_put_back(solution, unsolved):
     unsolved.cells.remove(by_id(unsolved, "check-total"))
     result = merged(solution, unsolved)
-    assert result.notes == ["check_total: locked cell not found in your notebook; the course's own is used"]
+    assert result.notes == [
+        "check_total: locked cell not found in your notebook; the course's own is used"
+    ]
     assert by_id(result.notebook, "check-total") == by_id(solution, "check-total")
 
 
 def test_a_notebook_of_another_lab_is_recognised(solution):
-    assert merge.merge(solution, [code("hello", "print(1)")]).missing == {"double", "total", "largest"}
+    assert merge.merge(solution, [code("hello", "print(1)")]).missing == {
+        "double",
+        "total",
+        "largest",
+    }
 
 
 def test_an_answer_that_does_not_parse_is_graded_as_it_is(solution, unsolved):
@@ -178,7 +191,10 @@ UNREADABLE = {
     "a number": (b"3", "not a notebook"),
     "no cells": (b'{"metadata": {}}', "not a notebook"),
     "cells of the wrong type": (b'{"cells": 3, "metadata": {}}', "not a notebook"),
-    "format 3": (b'{"worksheets": [{"cells": []}], "metadata": {}, "nbformat": 3}', "not a notebook"),
+    "format 3": (
+        b'{"worksheets": [{"cells": []}], "metadata": {}, "nbformat": 3}',
+        "not a notebook",
+    ),
 }
 
 
@@ -201,12 +217,11 @@ def test_a_huge_file_is_not_read(tmp_path):
 def test_odd_metadata_and_odd_cells_do_not_stop_a_merge(solution, tmp_path):
     path = tmp_path / "mine.ipynb"
     odd = (
-        '{"metadata": {}, "nbformat": 4, "nbformat_minor": 5, "cells": ['
-        '{"cell_type": "code", "metadata": {"nbgrader": [1]}, "source": ["x = 1"]},'
-        '{"cell_type": "code", "metadata": {"nbgrader": {"grade_id": ["double"]}}, "source": "y = 1"},'
-        '{"cell_type": "code", "metadata": {"nbgrader": {"grade_id": "double"}}, "source": 3},'
-        '{"metadata": {}, "source": ""},'
-        '{"cell_type": "code", "metadata": {}, "source": "def total(v):\\n    return sum(v)"}]}'
+        '{"metadata": {}, "nbformat": 4, "nbformat_minor": 5, "cells": [{"cell_type": "code", '
+        '"metadata": {"nbgrader": [1]}, "source": ["x = 1"]},{"cell_type": "code", "metadata": '
+        '{"nbgrader": {"grade_id": ["double"]}}, "source": "y = 1"},{"cell_type": "code", '
+        '"metadata": {"nbgrader": {"grade_id": "double"}}, "source": 3},{"metadata": {}, "source": '
+        '""},{"cell_type": "code", "metadata": {}, "source": "def total(v):\\n    return sum(v)"}]}'
     )
     path.write_text(odd)
     cells, trouble = answers.read_submission(path)
@@ -217,7 +232,13 @@ def test_odd_metadata_and_odd_cells_do_not_stop_a_merge(solution, tmp_path):
 def test_where_an_answer_did_not_end_is_told_by_its_outermost_loop():
     source = "def f(x):\n    while x:\n        for y in x:\n            y += 1\n    return g(x)\n"
     for number, text in ((2, "while x:"), (3, "for y in x:"), (4, "y += 1")):
-        assert merge.loop_at(source, number, f"line {number} of f: {text}") == "line 2 of f: while x:"
+        assert (
+            merge.loop_at(source, number, f"line {number} of f: {text}") == "line 2 of f: while x:"
+        )
     assert merge.loop_at(source, 5, "line 5 of f: return g(x)") == "line 5 of f: return g(x)"
     assert merge.loop_at(source, 3, "line 3 of h: return 1") == ""  # of another cell
-    assert merge.loop_at("no Python", 1, "line 1 of f: no Python") == "" == merge.loop_at(source, 9, "line 9 of f: x")
+    assert (
+        merge.loop_at("no Python", 1, "line 1 of f: no Python")
+        == ""
+        == merge.loop_at(source, 9, "line 9 of f: x")
+    )

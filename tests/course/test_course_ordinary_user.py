@@ -1,7 +1,8 @@
 """Shutting in as an ordinary user: the tests that root runs, once more without root's rights.
 
-Python, its packages and the repository may lie where only root can look. In a mount namespace of its own each folder
-that is closed to others is replaced by an empty one, through which what is needed can be seen:
+Python, its packages and the repository may lie where only root can look. In a mount namespace of
+its own each folder that is closed to others is replaced by an empty one, through which what is
+needed can be seen:
 
     /root (closed)    ->    /root (open, empty)
       .pyenv                  .pyenv, bound
@@ -32,7 +33,8 @@ def closed(path):
 
 
 def script(needed, kept):
-    """Shell commands that let everyone reach the paths `needed`. kept: an open folder, to bind them to meanwhile."""
+    """Shell commands that let everyone reach the paths `needed`. kept: an open folder, to
+    bind them to meanwhile."""
     ways = {path: folder for path in needed if (folder := closed(path)) is not None}
     lines = ["set -e"]
     for number, path in enumerate(ways):
@@ -45,7 +47,9 @@ def script(needed, kept):
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))),
+    sys.platform != "linux"
+    or os.geteuid() != 0
+    or not all(map(shutil.which, ("unshare", "setpriv"))),
     reason="not run: only root on Linux, with util-linux, can become another user here",
 )
 def test_what_holds_for_root_holds_for_an_ordinary_user():
@@ -57,8 +61,14 @@ def test_what_holds_for_root_holds_for_an_ordinary_user():
             folder.chmod(0o777)
         done = as_nobody(kept, theirs, "tests/course/test_course_sandbox.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED") and "only root" not in line]
-    assert " passed" in done.stdout and all("not run: --sandbox bubblewrap" in line for line in skipped), done.stdout
+    skipped = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith("SKIPPED") and "only root" not in line
+    ]
+    assert " passed" in done.stdout and all(
+        "not run: --sandbox bubblewrap" in line for line in skipped
+    ), done.stdout
     assert not (skipped and shutil.which("bwrap")), done.stdout
 
 
@@ -66,8 +76,27 @@ def as_nobody(kept, theirs, *tests):
     """pytest on `tests`, by a user who owns only what is in `theirs`."""
     needed = dict.fromkeys(Path(path).resolve() for path in (sys.base_prefix, sys.prefix, ROOT))
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    pytest_ = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--basetemp={theirs}/pytest"]
+    pytest_ = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={theirs}/pytest",
+    ]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     env |= {"HOME": f"{theirs}/home", "TMPDIR": f"{theirs}/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = ["unshare", "--mount", "sh", "-c", script(needed, kept), "sh", *become, *pytest_, *tests]
+    command = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        script(needed, kept),
+        "sh",
+        *become,
+        *pytest_,
+        *tests,
+    ]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)

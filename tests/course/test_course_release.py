@@ -1,4 +1,5 @@
-"""A student bundle holds no answer and no hidden case, and yet installs and works; a marker that is wrong stops it."""
+"""A student bundle holds no answer and no hidden case, and yet installs and works; a marker that is
+wrong stops it."""
 
 import ast
 import filecmp
@@ -107,13 +108,16 @@ def bundle(tmp_path_factory):
 
 def names_and_codes(bundle):
     with zipfile.ZipFile(bundle / "lib" / "_reference.zip") as archive:
-        return {name.split("/")[1]: marshal.loads(archive.read(name)) for name in archive.namelist()}
+        return {
+            name.split("/")[1]: marshal.loads(archive.read(name)) for name in archive.namelist()
+        }
 
 
 # --- the markers
 
 
-NOT_GRADED = {"lab6.drawn"}  # which jobs of the hunt are wrong, and how: what the graded function is to find
+# which jobs of the hunt are wrong, and how: what the graded function is to find
+NOT_GRADED = {"lab6.drawn"}
 
 
 def test_every_graded_function_of_a_lab_with_a_notebook_is_marked_once_and_nothing_else_is():
@@ -121,12 +125,18 @@ def test_every_graded_function_of_a_lab_with_a_notebook_is_marked_once_and_nothi
 
     numbers = {lab.split("_")[0] for lab in notebook.labs(ROOT)}
     assert {"lab0", "lab1", "lab2", "lab3", "lab4"} <= numbers <= set(FILES)
-    lab_of = {part.name: module.__name__.split(".")[2] for module in MODULES for part in module.EXERCISE.parts}
+    lab_of = {
+        part.name: module.__name__.split(".")[2]
+        for module in MODULES
+        for part in module.EXERCISE.parts
+    }
     graded = {f"{lab}.{name}": lab for name, lab in lab_of.items()}
     found = marks()
     assert [key for key, files in found.items() if len(files) > 1] == []
     assert set(found) - set(graded) == NOT_GRADED, "a marker names no graded function"
-    assert sorted({key for key, lab in graded.items() if lab in numbers} - set(found)) == [], "not marked"
+    assert sorted({key for key, lab in graded.items() if lab in numbers} - set(found)) == [], (
+        "not marked"
+    )
 
 
 def test_bodies_go_and_signatures_docstrings_and_all_else_stay():
@@ -151,7 +161,11 @@ def test_bodies_go_and_signatures_docstrings_and_all_else_stay():
     assert lines[taken["lab0.double"].line - 1] == "@functools.cache"
     assert lines[taken["lab0.cost"].line - 1].strip().startswith("time=")
     over, taken = strip_solutions.strip_solutions(SOURCE, ["lab0"])
-    assert "secret_twice" in over and "secret_cost" in over and set(taken) == {"lab1.Counter", "lab1.halved", *helpers}
+    assert (
+        "secret_twice" in over
+        and "secret_cost" in over
+        and set(taken) == {"lab1.Counter", "lab1.halved", *helpers}
+    )
     assert strip_solutions.strip_solutions(SOURCE, ["lab0", "lab1"]) == (SOURCE, {})
 
 
@@ -161,10 +175,16 @@ def test_bodies_go_and_signatures_docstrings_and_all_else_stay():
         ("# exercise lab0.f\ndef f():\n    pass\n", "line 1: '# exercise lab0.f' is no marker"),
         ("#exercise: lab0.f\ndef f():\n    pass\n", "is no marker"),
         ("# exercise: lab0.f\n\ndef f():\n    pass\n", "must stand right above"),
-        ("# exercise: lab0.g\ndef f():\n    pass\n", "must stand right above the definition of that name"),
+        (
+            "# exercise: lab0.g\ndef f():\n    pass\n",
+            "must stand right above the definition of that name",
+        ),
         ("# exercise: lab0.f\ndef f():\n    pass\n", "needs a docstring"),
         ('# exercise: lab0.f\ndef f(): """In one line."""\n', "needs a docstring on its own lines"),
-        ("x = dict(\n    # exercise: lab0.f\n    f=lambda: 1, g=lambda: 2)\n", "nothing but a comma may follow"),
+        (
+            "x = dict(\n    # exercise: lab0.f\n    f=lambda: 1, g=lambda: 2)\n",
+            "nothing but a comma may follow",
+        ),
     ],
 )
 def test_a_marker_that_would_leave_the_body_in_stops_the_release(source, message):
@@ -173,7 +193,11 @@ def test_a_marker_that_would_leave_the_body_in_stops_the_release(source, message
 
 
 def test_all_of_a_compiled_definition_says_the_line_it_is_given():
-    code = marshal.loads(bytecode.compiled("def f(x):\n    def g():\n        return x\n    return g\n", "lib/a.py", 7))
+    code = marshal.loads(
+        bytecode.compiled(
+            "def f(x):\n    def g():\n        return x\n    return g\n", "lib/a.py", 7
+        )
+    )
     inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     assert {line for one in [code, *inner] for *_, line in one.co_lines() if line} <= {0, 7}
     assert inner[0].co_filename == "lib/a.py"
@@ -190,13 +214,16 @@ def test_it_holds_the_labs_asked_for_as_labs_holds_them(bundle):
     for path in (bundle / "labs").iterdir():
         assert filecmp.cmp(path, ROOT / "labs" / path.name, shallow=False)
     assert {path.name for path in bundle.iterdir()} == {
-        "labs", "lib", "tests", "README.md", "Makefile", "pyproject.toml", "environment.yml", "LICENSE", ".gitignore",
+        "labs", "lib", "tests", "README.md", "Makefile", "pyproject.toml", "environment.yml",
+        "LICENSE", ".gitignore",
         "AGENTS.md",
     }  # fmt: skip
     assert not list(bundle.rglob("__pycache__"))
     of_course = {path.stem for path in (bundle / "lib" / "course").iterdir()}
     assert of_course == {"__init__", "answers", "carry", "edition", "install", "mine", "notebook"}
-    assert not re.search("@[A-Z]+@", (bundle / "README.md").read_text() + (bundle / "Makefile").read_text())
+    assert not re.search(
+        "@[A-Z]+@", (bundle / "README.md").read_text() + (bundle / "Makefile").read_text()
+    )
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert f'requires-python = ">={version},<' in (bundle / "pyproject.toml").read_text()
 
@@ -210,13 +237,21 @@ def test_every_link_on_its_pages_leads_to_a_file_of_it(bundle):
 
 
 def test_no_answer_and_no_hidden_case_is_in_it(bundle):
-    """Neither our solutions' lines nor those of withheld definitions; that lines are found is seen where they stay."""
+    """Neither our solutions' lines nor those of withheld definitions; that lines are found is seen
+    where they stay."""
     texts = {
-        path: path.read_text(encoding="utf-8") for path in bundle.rglob("*") if path.suffix in (".py", ".ipynb", ".md")
+        path: path.read_text(encoding="utf-8")
+        for path in bundle.rglob("*")
+        if path.suffix in (".py", ".ipynb", ".md")
     }
     whole = "\n".join(texts.values())
     assert "### BEGIN" not in whole and "HIDDEN TESTS" not in whole and "answers_" not in whole
-    labs = "\n".join(cell.source for path in texts if path.suffix == ".ipynb" for cell in notebook.read(path).cells)
+    labs = "\n".join(
+        cell.source
+        for path in texts
+        if path.suffix == ".ipynb"
+        for cell in notebook.read(path).cells
+    )
     for lab in ("lab1_data_parallel", "lab2_pipeline_parallel"):
         for exercise in notebook.exercises(notebook.read(notebook.solution_path(ROOT, lab))):
             for answer in exercise.answers:
@@ -229,7 +264,10 @@ def test_no_answer_and_no_hidden_case_is_in_it(bundle):
         if path.stem.endswith("_wrong") or name.as_posix() == "lib/check/mistakes.py":
             assert not (bundle / name).exists()
             continue
-        source, shipped = path.read_text(encoding="utf-8"), (bundle / name).read_text(encoding="utf-8")
+        source, shipped = (
+            path.read_text(encoding="utf-8"),
+            (bundle / name).read_text(encoding="utf-8"),
+        )
         assert "MISTAKES = " not in shipped or "lab0" not in name.parts, name
         for one in strip_solutions.marked(source):
             body = one.node.body[1:] if hasattr(one.node, "body") else [one.node.value]
@@ -243,34 +281,58 @@ def test_what_is_withheld_is_there_as_bytecode_and_what_is_over_is_not(bundle):
     codes = names_and_codes(bundle)
     assert {key for key in codes if "._" not in key} == withheld and len(withheld) > 30
     assert all(not os.path.isabs(code.co_filename) for code in codes.values())
-    assert filecmp.cmp(bundle / "lib/collectives/ring.py", ROOT / "lib/collectives/ring.py", shallow=False)
+    assert filecmp.cmp(
+        bundle / "lib/collectives/ring.py", ROOT / "lib/collectives/ring.py", shallow=False
+    )
 
 
 def test_the_same_sources_give_the_same_bytes(bundle, tmp_path):
     again = tmp_path / "again"
     assert main(["release", str(again), "--lab", "1", "--lab", "2", "--with-reference", "0"]) == 0
     files = sorted(path.relative_to(bundle) for path in bundle.rglob("*") if path.is_file())
-    files = [path for path in files if "__pycache__" not in path.parts and "egg-info" not in str(path)]
+    files = [
+        path for path in files if "__pycache__" not in path.parts and "egg-info" not in str(path)
+    ]
     assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
-    assert filecmp.cmpfiles(bundle, again, [str(path) for path in files], shallow=False)[1:] == ([], [])
+    assert filecmp.cmpfiles(bundle, again, [str(path) for path in files], shallow=False)[1:] == (
+        [],
+        [],
+    )
 
 
-def test_a_folder_with_something_in_it_an_unknown_lab_and_an_odd_python_are_refused(tmp_path, capsys):
+def test_a_folder_with_something_in_it_an_unknown_lab_and_an_odd_python_are_refused(
+    tmp_path, capsys
+):
     (tmp_path / "mine.txt").touch()
     assert main(["release", str(tmp_path)]) == 1
     assert main(["release", str(tmp_path / "new"), "--lab", "77"]) == 1
     assert main(["release", str(tmp_path / "new"), "--python", "no-such-python"]) == 1
     told = capsys.readouterr().err
-    assert "is not empty" in told and "has no lab '77'" in told and "no-such-python cannot compile" in told
+    assert (
+        "is not empty" in told
+        and "has no lab '77'" in told
+        and "no-such-python cannot compile" in told
+    )
     assert not (tmp_path / "new").exists()
 
 
 def test_its_tests_find_all_that_they_import(bundle):
-    ours, theirs = ({path.stem for path in (root / "tests").rglob("*.py")} for root in (ROOT, bundle))
+    ours, theirs = (
+        {path.stem for path in (root / "tests").rglob("*.py")} for root in (ROOT, bundle)
+    )
     for path in (bundle / "tests").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
-        imported += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        imported = [
+            name.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for name in node.names
+        ]
+        imported += [
+            node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module
+        ]
         assert ours.intersection(imported) <= theirs, path
 
 
@@ -281,30 +343,52 @@ def test_it_installs_and_passes_its_own_quick_test(bundle, tmp_path):
     python = home / "bin" / "python"
     asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
-    (site / "others.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}) + "\n")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHON", "VIRTUAL_ENV"))}
+    (site / "others.pth").write_text(
+        "\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}) + "\n"
+    )
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("PYTEST_", "PYTHON", "VIRTUAL_ENV"))
+    }
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
     pip += ["--no-build-isolation", "--no-index", "--disable-pip-version-check", "-e", "."]
     done = subprocess.run(pip, cwd=bundle, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    where = "import lib, lib.zero; print(lib.__path__[0], lib.zero.FSDP.__init__.__code__.co_filename)"
-    found = subprocess.run([str(python), "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert found.stdout.split() == [str(bundle / "lib"), str(bundle / "lib/zero/fsdp.py")], found.stderr
+    where = (
+        "import lib, lib.zero; print(lib.__path__[0], lib.zero.FSDP.__init__.__code__.co_filename)"
+    )
+    found = subprocess.run(
+        [str(python), "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert found.stdout.split() == [str(bundle / "lib"), str(bundle / "lib/zero/fsdp.py")], (
+        found.stderr
+    )
     quick = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_quick.py"]
     done = subprocess.run(quick, cwd=bundle, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and re.search(r"^4 passed", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    assert done.returncode == 0 and re.search(r"^4 passed", done.stdout, re.MULTILINE), (
+        done.stdout + done.stderr
+    )
 
 
 def test_its_makefile_sets_up_what_ours_does(bundle):
     ours, theirs = ((root / "Makefile").read_text() for root in (ROOT, bundle))
     for line in ("TORCH ?=", "STAMP :="):
-        ((mine,), (yours,)) = ([x for x in text.splitlines() if x.startswith(line)] for text in (ours, theirs))
+        ((mine,), (yours,)) = (
+            [x for x in text.splitlines() if x.startswith(line)] for text in (ours, theirs)
+        )
         assert yours == mine.replace("$(EXTRAS:%=-%)", "")
-    recipes = [text.split("$(STAMP): pyproject.toml\n")[1].split("\n\n")[0] for text in (ours, theirs)]
+    recipes = [
+        text.split("$(STAMP): pyproject.toml\n")[1].split("\n\n")[0] for text in (ours, theirs)
+    ]
     mine = recipes[0].replace('"dev$(EXTRAS:%=$(COMMA)%)"', "dev")
     assert recipes[1] == mine
-    assert filecmp.cmp(bundle / "lib/course/install.py", ROOT / "lib/course/install.py", shallow=False)
-    told = subprocess.run(["make", "help"], cwd=bundle, capture_output=True, text=True, check=True).stdout
+    assert filecmp.cmp(
+        bundle / "lib/course/install.py", ROOT / "lib/course/install.py", shallow=False
+    )
+    told = subprocess.run(
+        ["make", "help"], cwd=bundle, capture_output=True, text=True, check=True
+    ).stdout
     assert re.findall(r"^  make ([a-z-]+)", told, re.MULTILINE) == [
         "help",
         "setup",

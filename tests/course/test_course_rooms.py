@@ -10,7 +10,13 @@ from lib.course import rooms
 from lib.course.layers import Layers, reduced, rows_of
 
 LIB = Path(__file__).parents[2] / "lib"
-DIAMOND = {"top": {"left", "right", "low"}, "left": {"low"}, "right": {"low"}, "low": set(), "far": {"low"}}
+DIAMOND = {
+    "top": {"left", "right", "low"},
+    "left": {"low"},
+    "right": {"low"},
+    "low": set(),
+    "far": {"low"},
+}
 
 
 def test_what_is_not_drawn_is_reached_by_a_longer_way():
@@ -20,7 +26,12 @@ def test_what_is_not_drawn_is_reached_by_a_longer_way():
 
 def test_a_room_stands_above_what_it_imports_and_as_near_to_who_imports_it():
     assert rows_of(DIAMOND) == {"low": 0, "left": 1, "right": 1, "far": 1, "top": 2}
-    assert rows_of({"a": {"b", "e"}, "b": {"c"}, "c": set(), "e": set()}) == {"c": 0, "b": 1, "e": 1, "a": 2}
+    assert rows_of({"a": {"b", "e"}, "b": {"c"}, "c": set(), "e": set()}) == {
+        "c": 0,
+        "b": 1,
+        "e": 1,
+        "a": 2,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +49,9 @@ def test_arrows_go_down_and_boxes_stand_apart(which, libs):
     graph = DIAMOND if which == "diamond" else libs
     drawn = reduced(graph)
     layers = Layers(drawn, {room: 0.1 * len(room) for room in graph}, 0.1)
-    assert {(line[0], line[-1]) for line in layers.lines} == {(a, b) for a in drawn for b in drawn[a]}
+    assert {(line[0], line[-1]) for line in layers.lines} == {
+        (a, b) for a in drawn for b in drawn[a]
+    }
     row = {node: i for i, nodes in enumerate(layers.rows) for node in nodes}
     for line in layers.lines:
         assert [row[node] for node in line] == [*range(row[line[0]], row[line[-1]] - 1, -1)]
@@ -48,7 +61,9 @@ def test_arrows_go_down_and_boxes_stand_apart(which, libs):
 
 
 def test_crossings_are_counted_and_taken_away():
-    layers = Layers({"a": {"z"}, "b": {"y"}, "c": {"x"}, "x": set(), "y": set(), "z": set()}, {}, 1.0)
+    layers = Layers(
+        {"a": {"z"}, "b": {"y"}, "c": {"x"}, "x": set(), "y": set(), "z": set()}, {}, 1.0
+    )
     assert layers.crossings() == 0
     layers.rows[0].sort(key=lambda node: -layers.x[node])
     assert layers.crossings() == 3

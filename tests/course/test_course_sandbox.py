@@ -1,4 +1,5 @@
-"""What a notebook's code can reach while it is graded: tried from within, in each way that this machine allows."""
+"""What a notebook's code can reach while it is graded: tried from within, in each way that this
+machine allows."""
 
 import json
 import os
@@ -33,13 +34,16 @@ def tried(f):
         return type(error).__name__
 server = socket.create_server(("127.0.0.1", 0))
 told = {
-    "environment": dict(os.environ), "cwd": os.getcwd(), "here": sorted(os.listdir(".")), "uid": os.getuid(),
+    "environment": dict(os.environ), "cwd": os.getcwd(), \
+"here": sorted(os.listdir(".")), "uid": os.getuid(),
     "loopback": tried(lambda: socket.create_connection(server.getsockname(), timeout=30)),
     "outside": tried(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=30)),
     "interfaces": [name for _, name in socket.if_nameindex()],
     "own file": tried(lambda: pathlib.Path("mine.txt").write_text("x")),
-    "write to": [tried(lambda: pathlib.Path(path, "theirs.txt").write_text("x")) for path in sys.argv[2:4]],
-    "hidden": [sorted(os.listdir(path)) if os.path.isdir(path) else [] for path in (sys.argv[2], sys.argv[4])],
+    "write to": [tried(lambda: pathlib.Path(path, "theirs.txt").write_text("x")) \
+for path in sys.argv[2:4]],
+    "hidden": [sorted(os.listdir(path)) if os.path.isdir(path) else [] \
+for path in (sys.argv[2], sys.argv[4])],
     "read": [path for path in sys.argv[7:] if os.path.exists(path)],
     "out of process 1": tried(lambda: os.listdir("/proc/1/cwd") and os.listdir("/proc/1/fd")),
     "root": sorted(os.listdir("/")), "etc": sorted(os.listdir("/etc")),
@@ -92,7 +96,10 @@ def test_what_code_can_see_and_reach(tmp_path, open_folders, monkeypatch, mode):
     others, elsewhere = open_folders
     (others / "alice.ipynb").write_text("hers")
     (elsewhere / "points.csv").write_text("of last year")
-    beside = [elsewhere / "points.csv", *(ROOT / name for name in ("solutions", "tests", "labs", ".git", "README.md"))]
+    beside = [
+        elsewhere / "points.csv",
+        *(ROOT / name for name in ("solutions", "tests", "labs", ".git", "README.md")),
+    ]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         supervisor = ROOT / "lib" / "course" / "supervisor.py"
@@ -113,7 +120,14 @@ def test_what_code_can_see_and_reach(tmp_path, open_folders, monkeypatch, mode):
         assert told["read"] == [] and told["out of process 1"] == "PermissionError"
     if mode == "bubblewrap":
         assert set(told["etc"]) <= {path.rpartition("/")[2] for path in sandbox.SYSTEM}
-        places = [*sandbox.LIBRARIES, *sandbox.SYSTEM, "/dev", "/proc", *sandbox._needed(), tempfile.gettempdir()]
+        places = [
+            *sandbox.LIBRARIES,
+            *sandbox.SYSTEM,
+            "/dev",
+            "/proc",
+            *sandbox._needed(),
+            tempfile.gettempdir(),
+        ]
         assert set(told["root"]) <= {path.split("/")[1] for path in places}
 
 
@@ -121,18 +135,25 @@ GREEDY = {
     "memory of one process": ("x = bytearray(600_000_000)", 1, "MemoryError"),
     "memory in all": (
         "import os, time\n"
-        "for _ in range(5):\n    if os.fork() == 0:\n        x = b'x' * 300_000_000\n        time.sleep(30)\n"
+        "for _ in range(5):\n    if os.fork() == 0:\n        x = b'x' * 300_000_000\n        "
+        "time.sleep(30)\n"
         "killed = os.wait()[1]\nassert killed == 9, killed",
         0,
         "",
     ),
     "a large file": (
-        "import errno\nfile = open('big', 'wb')\ntry:\n    [file.write(b'x' * 10**6) for _ in range(100)]\n"
-        "except OSError as error:\n    raise SystemExit(3 if error.errno in (errno.EFBIG, errno.ENOSPC) else 4)",
+        "import errno\nfile = open('big', 'wb')\ntry:\n    [file.write(b'x' * 10**6) for _ in "
+        "range(100)]\n"
+        "except OSError as error:\n    raise SystemExit(3 if error.errno in (errno.EFBIG, "
+        "errno.ENOSPC) else 4)",
         3,
         "",
     ),
-    "processor time": ("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass", 137, ""),
+    "processor time": (
+        "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass",
+        137,
+        "",
+    ),
     "raising a limit": (
         "import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_DATA, (2**40, 2**40))\n"
         "except (ValueError, OSError):\n    raise SystemExit(5)",
@@ -140,7 +161,8 @@ GREEDY = {
         "",
     ),
     "processes": (
-        "import os, time\ntry:\n    for _ in range(200):\n        if os.fork() == 0:\n            time.sleep(60)\n"
+        "import os, time\ntry:\n    for _ in range(200):\n        if os.fork() == 0:\n            "
+        "time.sleep(60)\n"
         "except BlockingIOError:\n    raise SystemExit(6)",
         6,
         "",
@@ -168,20 +190,25 @@ at, code, how, drop = sys.argv[1:]
 command = [sys.executable, "-c", code, "60"]
 env = {"LAB_REPORT": f"{at}/report.jsonl"}
 held = sandbox.Held(how, drop == "True", "")
-start, task = sandbox.wrap(command, env, Path(at), Path(sandbox.__file__), sandbox.Limits(), [], held)
+start, task = sandbox.wrap(command, env, Path(at), Path(sandbox.__file__), \
+sandbox.Limits(), [], held)
 subprocess.run(start, input=task)
 """
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_is_killed(tmp_path, mode):
+def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_is_killed(
+    tmp_path, mode
+):
     held = held_by(mode)
     mark = own_processes.long_sleep()
     daemons = (
-        f"import os, subprocess, sys, time\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True, env={{}})\n"
+        f"import os, subprocess, sys, time\nsubprocess.Popen(['sleep', '{mark}'], "
+        f"start_new_session=True, env={{}})\n"
         f"if os.fork() == 0:\n    os.setsid()\n"
         f"    if os.fork() == 0:\n        os.execvpe('sleep', ['sleep', '{mark}'], {{}})\n"
-        "    os._exit(0)\nopen(os.environ['LAB_REPORT'], 'w').write('ready')\ntime.sleep(float(sys.argv[1]))"
+        "    os._exit(0)\nopen(os.environ['LAB_REPORT'], "
+        "'w').write('ready')\ntime.sleep(float(sys.argv[1]))"
     )
     assert shut_in(tmp_path, daemons, 0, held=held) == (0, "ready")
     assert own_processes.left(mark) == []
@@ -201,11 +228,18 @@ def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_i
 
 def test_an_environment_that_is_reached_by_a_link_is_shut_in_as_any_other():
     with tempfile.TemporaryDirectory(prefix="lab-test-") as folder:
-        os.chmod(folder, 0o755)  # a user of the notebook's own has to pass, where that is all that works
+        # a user of the notebook's own has to pass, where that is all that works
+        os.chmod(folder, 0o755)
         link = Path(folder, "env")
         link.symlink_to(sys.prefix)
-        command = [link / "bin" / "python", "-c", "from lib.course import sandbox; print(sandbox.held().how)"]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+        command = [
+            link / "bin" / "python",
+            "-c",
+            "from lib.course import sandbox; print(sandbox.held().how)",
+        ]
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        )
     assert done.stdout.strip() == sandbox.held().how, done.stderr
 
 
@@ -214,7 +248,9 @@ def test_a_notebook_runs_as_root_only_if_that_is_asked_for(monkeypatch):
     monkeypatch.setattr(sandbox, "_works", lambda mode: False)
     sandbox.held.cache_clear()
     try:
-        with pytest.raises(CourseError, match=r"would run as root here.*Install bubblewrap.*--sandbox open"):
+        with pytest.raises(
+            CourseError, match=r"would run as root here.*Install bubblewrap.*--sandbox open"
+        ):
             sandbox.held()
         assert sandbox.held("open").says == "open, as root: limits; network and files not shut off"
     finally:

@@ -11,4 +11,7 @@ def test_looking_at_deprecated_names_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         before = {}
-        assert list(tamper._replaced(before, {})) == [] and ("torch.distributed", "all_reduce") in before
+        assert (
+            list(tamper._replaced(before, {})) == []
+            and ("torch.distributed", "all_reduce") in before
+        )

@@ -1,4 +1,5 @@
-"""A process that is told to stop, at any moment and again, leaves none of its temporary folders, and stops."""
+"""A process that is told to stop, at any moment and again, leaves none of its temporary
+folders, and stops."""
 
 import subprocess
 import sys
@@ -29,12 +30,17 @@ for _ in range(100):
         os.kill(pid, signal.SIGTERM)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os.close(asks), os.close(says)
-print({*codes} - {143, -signal.SIGTERM}, os.listdir(sys.argv[1]))  # the latter: told once more at its very end
+print({*codes} - {143, -signal.SIGTERM}, os.listdir(sys.argv[1]))  # the latter: \
+told once more at its very end
 """
 
 
 def test_no_folder_is_left_whenever_a_process_is_told_to_stop(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", MANY, str(tmp_path)], cwd=notebook.ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", MANY, str(tmp_path)],
+        cwd=notebook.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.stdout == "set() []\n", done.stderr

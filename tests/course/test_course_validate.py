@@ -28,7 +28,8 @@ def test_a_sound_lab_passes_all(toy_root, capsys):
     assert main(["--root", str(toy_root), "validate", "--whole"]) == 0
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines() if line.startswith("  ok")] == [
-        ["ok", "lint"], ["ok", "generated"], ["ok", "solution"], ["ok", "planted"], ["ok", "unsolved"], ["ok", "graded"]
+        ["ok", "lint"], ["ok", "generated"], ["ok", "solution"], ["ok", "planted"],
+        ["ok", "unsolved"], ["ok", "graded"]
     ]  # fmt: skip
     assert "3 of 3 noticed; all points" in shown.out and "--" not in shown.out and shown.err == ""
 
@@ -40,7 +41,10 @@ def test_an_unexecuted_lab_fails_and_every_failure_is_listed(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "not executed, so that nbval compares nothing" in shown
     assert shown.count("its stored output lacks the line") == 3
-    assert "labs/lab9_toy.ipynb is missing" in shown and "labs/lab7_gone.ipynb has no solution" in shown
+    assert (
+        "labs/lab9_toy.ipynb is missing" in shown
+        and "labs/lab7_gone.ipynb has no solution" in shown
+    )
     assert "not run: solution, planted errors, unsolved" in shown
 
 
@@ -65,7 +69,9 @@ def test_no_lab_and_a_notebook_that_cannot_be_read_are_failures(tmp_path, capsys
 def test_a_lab_that_was_edited_or_not_rebuilt_is_stale(course):
     assert validate.stale(course, LAB) == []
     spoil(notebook.lab_path(course, LAB), "title", lambda cell: cell.update(source="# Edited"))
-    assert validate.stale(course, LAB) == ["labs/lab9_toy.ipynb is not what solutions/ generates: run `make notebooks`"]
+    assert validate.stale(course, LAB) == [
+        "labs/lab9_toy.ipynb is not what solutions/ generates: run `make notebooks`"
+    ]
 
 
 def test_a_solution_that_nbval_fails_is_named(course):
@@ -74,7 +80,8 @@ def test_a_solution_that_nbval_fails_is_named(course):
     raises = "raise ValueError('odd')"
     spoil(path, "largest", lambda cell: cell.update(source=f"{cell.source}\n{raises}"))
     assert validate.solved(course, LAB, 60) == (
-        ["cell 'check-total': Cell outputs differ", f"cell 'largest': ValueError: odd, line 18: {raises}"],
+        ["cell 'check-total': Cell outputs differ",
+        f"cell 'largest': ValueError: odd, line 18: {raises}"],
         [],
     )  # fmt: skip
 
@@ -94,16 +101,24 @@ def test_an_unsolved_lab_that_raises_elsewhere_or_scores_is_named(course):
     spoil(path, "largest", lambda cell: cell.update(source="class Largest:\n    pass"))
     wrong = validate.unsolved(course, LAB, 60)
     assert len(wrong) == 3
-    assert wrong[0].startswith("cell 'example' raises while the lab is unsolved (use(fn)?): NotImplementedError")
+    assert wrong[0].startswith(
+        "cell 'example' raises while the lab is unsolved (use(fn)?): NotImplementedError"
+    )
     assert wrong[1].startswith("check 'check-total' passes on the stub")
-    assert wrong[2].startswith("check 'check-largest' must report 0 points, 'not written yet'; it says")
+    assert wrong[2].startswith(
+        "check 'check-largest' must report 0 points, 'not written yet'; it says"
+    )
 
 
 def test_a_check_that_nbval_does_not_compare_and_one_that_reports_wrongly_are_named(course):
     path = notebook.solution_path(course, LAB)
     spoil(path, "check-double", lambda cell: cell.metadata.update(tags=[]))
     few = "check('total', [(10, 'none', lambda: total([]) == 0)])"
-    spoil(path, "check-total", lambda cell: cell.update(source=few, metadata={**cell.metadata, "tags": []}))
+    spoil(
+        path,
+        "check-total",
+        lambda cell: cell.update(source=few, metadata={**cell.metadata, "tags": []}),
+    )
     wrong, dead = validate.solved(course, LAB, 60)
     assert wrong == []
     assert [text.split(", reports")[0] for text in dead] == [
@@ -117,7 +132,8 @@ def test_what_only_grading_would_miss_is_named_before_and_when_graded(solution):
     by_id(solution, "example").source = "helper = 3"
     by_id(solution, "largest").source = "### BEGIN SOLUTION\nlargest_of = helper\n### END SOLUTION"
     assert validate.lost(solution) == [
-        "cell 'largest' reads helper, which cell 'example' makes: grading runs set-up, answers and checks alone"
+        "cell 'largest' reads helper, which cell 'example' makes: grading runs set-up, answers and "
+        "checks alone"
     ]
     assert [text.split(", reports")[0] for text in validate.graded(solution, 60)] == [
         "cell 'largest': NameError: name 'helper' is not defined, line 2: largest_of = helper",
@@ -126,7 +142,9 @@ def test_what_only_grading_would_miss_is_named_before_and_when_graded(solution):
 
 
 @pytest.mark.slow
-def test_several_labs_are_told_one_by_one_and_one_that_is_not_sound_fails_the_command(tmp_path, capsys):
+def test_several_labs_are_told_one_by_one_and_one_that_is_not_sound_fails_the_command(
+    tmp_path, capsys
+):
     """Each in a process of its own. Neither notebook is executed, so that this test runs none."""
     for lab in ("lab8_toy", "lab9_toy"):
         notebook.write(toy_notebook(), notebook.solution_path(tmp_path, lab))

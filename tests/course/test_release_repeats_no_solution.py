@@ -1,7 +1,9 @@
-"""A bundle of all labs says no solution a second time: not in a check's expected value, nor in a cost formula.
+"""A bundle of all labs says no solution a second time: not in a check's expected value, nor in a
+cost formula.
 
-What is left out of lib, and what the notebooks ask for, is cut into statements, alone and two and three in a row, their
-variables' names taken away. Each that is long enough to be an idea is looked for in every file of the bundle.
+What is left out of lib, and what the notebooks ask for, is cut into statements, alone and two and
+three in a row, their variables' names taken away. Each that is long enough to be an idea is looked
+for in every file of the bundle.
 """
 
 import ast
@@ -15,7 +17,8 @@ from lib.course.strip_solutions import marked
 
 LONG = {"lib/check": 150, "": 170}  # characters of a shape; in the checks, less is too much
 WHOLE = 60  # characters of the shape of a function's whole body
-NO_IDEA = ("rank, world_size = dist.get_rank(group), dist.get_world_size(group)",)  # any function on ranks begins so
+# any function on ranks begins so
+NO_IDEA = ("rank, world_size = dist.get_rank(group), dist.get_world_size(group)",)
 SIBLINGS = {"lib/collectives/tree.py": "reduce, which no lab asks for, is broadcast backward"}
 
 
@@ -28,7 +31,11 @@ def shape(node):
     if isinstance(node, ast.Constant):
         return "_" if isinstance(node.value, str) else repr(node.value)
     if isinstance(node, ast.AST):
-        fields = (shape(value) for name, value in ast.iter_fields(node) if name not in ("ctx", "kind", "type_comment"))
+        fields = (
+            shape(value)
+            for name, value in ast.iter_fields(node)
+            if name not in ("ctx", "kind", "type_comment")
+        )
         return f"{type(node).__name__}({' '.join(fields)})"
     return str(node)
 
@@ -43,7 +50,10 @@ def ideas(source, long):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, [])
             block = block if isinstance(block, list) else [block]  # a lambda's
-            shapes = [shape(one.value if isinstance(one, ast.Return) and one.value else one) for one in block]
+            shapes = [
+                shape(one.value if isinstance(one, ast.Return) and one.value else one)
+                for one in block
+            ]
             for first in range(len(block)):
                 for last in range(first + 1, min(first + 3, len(block)) + 1):
                     told = "".join(one for one in shapes[first:last] if one not in NOTHING)
@@ -53,14 +63,16 @@ def ideas(source, long):
 
 
 def repeated(solutions, source, long):
-    """[(exercise, (first, last line of the source)), ...]: which solutions, {idea: exercise}, stand there too."""
+    """[(exercise, (first, last line of the source)), ...]: which solutions, {idea:
+    exercise}, stand there too."""
     here = ideas(source, long)
     return [(solutions[one], here[one]) for one in solutions.keys() & here.keys()]
 
 
 @pytest.fixture(scope="module")
 def solutions():
-    """{idea: "lab0.broadcast", of lib's source, or "lab0_concepts broadcast-answer", of the notebook's}"""
+    """{idea: "lab0.broadcast", of lib's source, or "lab0_concepts
+    broadcast-answer", of the notebook's}"""
     found = {}
     for path in sorted((ROOT / "lib").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -70,18 +82,28 @@ def solutions():
     for lab in notebook.labs(ROOT):
         for exercise in notebook.exercises(notebook.read(notebook.solution_path(ROOT, lab))):
             for answer in exercise.answers:
-                found |= dict.fromkeys(ideas(answer.source, min(LONG.values())), f"{lab} {answer.id}")
+                found |= dict.fromkeys(
+                    ideas(answer.source, min(LONG.values())), f"{lab} {answer.id}"
+                )
     return found
 
 
 def bodies(source):
-    """{its shape: line} of the whole body of each function, however short, without its docstring."""
+    """{its shape: line} of the whole body of each function, however short, without
+    its docstring."""
     found = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             body = node.body if isinstance(node.body, list) else [node.body]
-            body = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
-            told = "".join(shape(one.value if isinstance(one, ast.Return) and one.value else one) for one in body)
+            body = [
+                one
+                for one in body
+                if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+            ]
+            told = "".join(
+                shape(one.value if isinstance(one, ast.Return) and one.value else one)
+                for one in body
+            )
             if len(told) >= WHOLE and "NotImplementedError" not in ast.unparse(node):
                 found[told] = node.lineno
     return found
@@ -100,7 +122,9 @@ def test_no_file_of_a_bundle_repeats_what_a_solution_says(bundle, solutions):
     for path in sorted(bundle.rglob("*.py")):
         name = path.relative_to(bundle).as_posix()
         long = next(long for folder, long in LONG.items() if name.startswith(folder))
-        if name not in SIBLINGS and (told := repeated(solutions, path.read_text(encoding="utf-8"), long)):
+        if name not in SIBLINGS and (
+            told := repeated(solutions, path.read_text(encoding="utf-8"), long)
+        ):
             found[name] = told[0]
     assert not found
 
@@ -116,11 +140,17 @@ def test_no_function_of_a_bundle_is_an_answer_however_short(bundle):
     for path in sorted(bundle.rglob("*.py")):
         here = bodies(path.read_text(encoding="utf-8"))
         if same := answers.keys() & here.keys():
-            found[path.relative_to(bundle).as_posix()] = [(answers[told], here[told]) for told in same]
+            found[path.relative_to(bundle).as_posix()] = [
+                (answers[told], here[told]) for told in same
+            ]
     assert not found
 
 
 def test_a_solution_with_other_names_is_found():
-    said = dict.fromkeys(ideas("def f(x, N):\n    return 2 * (N - 1) * (x.alpha + x.n / N * x.beta)", 100), "a")
-    assert repeated(said, "g = lambda y, M: 2 * (M - 1) * (y.alpha + y.n / M * y.beta)", 100) == [("a", (1, 1))]
+    said = dict.fromkeys(
+        ideas("def f(x, N):\n    return 2 * (N - 1) * (x.alpha + x.n / N * x.beta)", 100), "a"
+    )
+    assert repeated(said, "g = lambda y, M: 2 * (M - 1) * (y.alpha + y.n / M * y.beta)", 100) == [
+        ("a", (1, 1))
+    ]
     assert not repeated(said, "g = lambda y, M: 2 * M * (y.alpha + y.n / M * y.beta)", 100)

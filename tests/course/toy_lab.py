@@ -1,4 +1,5 @@
-"""A toy lab of three exercises, without torch: small enough to be executed and graded many times in a test session."""
+"""A toy lab of three exercises, without torch: small enough to be executed and graded many times in
+a test session."""
 
 import nbformat
 
@@ -14,7 +15,8 @@ class CheckFailed(Exception):
 
 
 def check(name, claims, hint="Try it by hand."):
-    """Print a verdict on (points, what, test) claims and append a report line, as lib.check does."""
+    """Print a verdict on (points, what, test) claims and append a report line, \
+as lib.check does."""
     earned, wrong = 0, []
     lines = [name]
     for points, what, holds in claims:
@@ -31,7 +33,8 @@ def check(name, claims, hint="Try it by hand."):
     full = sum(points for points, _, _ in claims)
     print("\\n".join([*lines, f"{earned} of {full} points"]))
     if "LAB_REPORT" in os.environ:
-        line = {"id": name, "points": earned, "max_points": full, "message": (wrong or [""])[0], "hint": hint}
+        line = {"id": name, "points": earned, "max_points": full, \
+"message": (wrong or [""])[0], "hint": hint}
         with open(os.environ["LAB_REPORT"], "a") as book:
             book.write(json.dumps(line) + "\\n")
     if wrong:
@@ -73,7 +76,10 @@ class Largest:
         return self.value
         ### END SOLUTION
 '''
-CHECK_DOUBLE = 'check("double", [(30, "small", lambda: double(2) == 4), (10, "negative", lambda: double(-3) == -6)])'
+CHECK_DOUBLE = (
+    'check("double", [(30, "small", lambda: double(2) == 4), (10, "negative", lambda: '
+    "double(-3) == -6)])"
+)
 CHECK_TOTAL = """
 claims = [(20, "three", lambda: total([1, 2, 3]) == 6)]
 ### BEGIN HIDDEN TESTS
@@ -94,11 +100,17 @@ check("Largest", [(20, "falling", lambda: largest(3, 2, 1) == 3)])
 
 
 def code(cell_id, source, kind="", **extra):
-    """A code cell with the nbgrader metadata of its kind; grade_id is the cell id with underscores."""
+    """A code cell with the nbgrader metadata of its kind; grade_id is the cell id
+    with underscores."""
     cell = nbformat.v4.new_code_cell(source.strip("\n"), id=cell_id)
     if kind:
         grade_id = cell_id.replace("-", "_")
-        cell.metadata["nbgrader"] = {"schema_version": 3, "grade_id": grade_id, **notebook.FLAGS[kind], **extra}
+        cell.metadata["nbgrader"] = {
+            "schema_version": 3,
+            "grade_id": grade_id,
+            **notebook.FLAGS[kind],
+            **extra,
+        }
     if kind == "check":
         cell.metadata["tags"] = ["nbval-check-output"]
     return cell

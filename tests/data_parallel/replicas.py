@@ -1,7 +1,8 @@
-"""What the tests of data parallelism share: models, batches, one process's training and the ranks', the comparison.
+"""What the tests of data parallelism share: models, batches, one process's training and the ranks',
+the comparison.
 
-Equal means: every gradient at every step, and every parameter after it, differs from the single process's by less than
-`tolerance` times the largest number in it.
+Equal means: every gradient at every step, and every parameter after it, differs from the single
+process's by less than `tolerance` times the largest number in it.
 """
 
 import functools
@@ -23,11 +24,13 @@ SHAPE = model.Shape(vocab_size=11, seq_len=5, n_layers=1, hidden=8, n_heads=2, n
 
 
 class Paths(nn.Module):
-    """What a wrapper may stumble over: each row takes its own path. Numbers of `lower` dtype stand behind `upper` ones.
+    """What a wrapper may stumble over: each row takes its own path. Numbers of `lower` dtype stand
+    behind `upper` ones.
 
-    twice     is used twice in one forward, and `again` has its weight: three uses, one parameter
-    frozen    is not trained;  turned  has gradients that are not contiguous;  scale  has no dimension
-    path      row i goes through path[route[i]]: a rank whose rows all go one way does not use the other parameters
+    twice   is used twice in one forward, and `again` has its weight: three uses, one parameter
+    frozen  is not trained;  turned  has gradients that are not contiguous;  scale  has no dimension
+    path    row i goes through path[route[i]]: a rank whose rows all go one way does not use the
+            other parameters
     """
 
     def __init__(self, seed, upper, lower):
@@ -35,7 +38,10 @@ class Paths(nn.Module):
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.first, self.twice, self.again, self.frozen = (nn.Linear(6, 6) for _ in range(4))
-            self.turned, self.scale = nn.Parameter(torch.randn(6, 4).t()), nn.Parameter(torch.randn(()))
+            self.turned, self.scale = (
+                nn.Parameter(torch.randn(6, 4).t()),
+                nn.Parameter(torch.randn(())),
+            )
             self.path, self.last = nn.ModuleList(nn.Linear(4, 5) for _ in range(3)), nn.Linear(5, 3)
         self.again.weight = self.twice.weight
         self.frozen.requires_grad_(False)
@@ -71,14 +77,23 @@ class NormNet(nn.Module):
 
 
 def _numbers(step, *shape):
-    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(step), device="cpu", dtype=torch.float64)
+    return torch.randn(
+        *shape,
+        generator=torch.Generator("cpu").manual_seed(step),
+        device="cpu",
+        dtype=torch.float64,
+    )
 
 
 def paths_batch(step):
-    """x (B, 6), route (B,), target (B, 3). Path 2 is never taken; path 1 not in step 2, and not by the first rows."""
+    """x (B, 6), route (B,), target (B, 3). Path 2 is never taken; path 1 not in step 2, and not by
+    the first rows."""
     route = torch.zeros(ROWS, dtype=torch.int64, device="cpu")
     route[3:] = int(step != 2)
-    return tuple(x.to(backend.device()) for x in (_numbers(step, ROWS, 6), route, _numbers(100 + step, ROWS, 3)))
+    return tuple(
+        x.to(backend.device())
+        for x in (_numbers(step, ROWS, 6), route, _numbers(100 + step, ROWS, 3))
+    )
 
 
 def paths_loss(net, batch, reduction="mean"):
@@ -92,7 +107,9 @@ def paths_loss(net, batch, reduction="mean"):
 def gpt_batch(step):
     """tokens (B, T), targets (B, T)."""
     generator = torch.Generator("cpu").manual_seed(step)
-    tokens = torch.randint(SHAPE.vocab_size, (ROWS, SHAPE.seq_len + 1), generator=generator, device="cpu")
+    tokens = torch.randint(
+        SHAPE.vocab_size, (ROWS, SHAPE.seq_len + 1), generator=generator, device="cpu"
+    )
     tokens = tokens.to(backend.device())
     return tokens[:, :-1], tokens[:, 1:]
 
@@ -103,7 +120,8 @@ def gpt_loss(net, batch, reduction="mean"):
 
 
 class Model(NamedTuple):
-    """build(seed) -> module; batch(step) -> tensors of ROWS rows; loss(module, batch, reduction) -> ()."""
+    """build(seed) -> module; batch(step) -> tensors of ROWS rows; loss(module, batch,
+    reduction) -> ()."""
 
     build: callable
     batch: callable
@@ -116,14 +134,17 @@ def gpt(dtype, tolerance):
 
 
 def paths(upper, lower, tolerance):
-    return Model(functools.partial(Paths, upper=upper, lower=lower), paths_batch, paths_loss, tolerance)
+    return Model(
+        functools.partial(Paths, upper=upper, lower=lower), paths_batch, paths_loss, tolerance
+    )
 
 
 f64, f32, bf16 = torch.float64, torch.float32, torch.bfloat16
 MODELS = {
     "gpt float64": gpt(f64, 1e-12),
     "paths float64": paths(f64, f64, 1e-12),
-    # Rounding of sums in another order: some tens of units of 6e-8 (float32) or 4e-3 (bfloat16), over five steps.
+    # Rounding of sums in another order: some tens of units of 6e-8 (float32) or 4e-3 (bfloat16),
+    # over five steps.
     "gpt float32": gpt(f32, 1e-5),
     "paths float32": paths(f32, f32, 1e-5),
     "paths float64 and float32": paths(f64, f32, 1e-5),
@@ -137,13 +158,16 @@ def share(batch, rank, world_size):
 
 
 def student_ring(tensor, group):
-    """A ring as a student might write it, from send_recv alone: whole tensors go round, N-1 times."""
+    """A ring as a student might write it, from send_recv alone: whole tensors go
+    round, N-1 times."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     parts = {rank: tensor.detach().flatten()}
     for step in range(world_size - 1):
         inbound = (rank - step - 1) % world_size
         passed_on = parts[(rank - step) % world_size]
-        parts[inbound] = p2p.send_recv(passed_on, (rank + 1) % world_size, (rank - 1) % world_size, group)
+        parts[inbound] = p2p.send_recv(
+            passed_on, (rank + 1) % world_size, (rank - 1) % world_size, group
+        )
     # In the order of the ranks, or the sums would differ in their last bits.
     tensor.copy_(sum(parts[r] for r in range(world_size)).view_as(tensor))
 
@@ -163,12 +187,17 @@ TRANSPORTS = {
 
 def groups():
     """On every rank: {members: group}. The world is None, as the default argument is."""
-    made = {members: dist.new_group(members) for members in GROUPS if len(members) < dist.get_world_size()}
+    made = {
+        members: dist.new_group(members)
+        for members in GROUPS
+        if len(members) < dist.get_world_size()
+    }
     return {members: made.get(members) for members in GROUPS}
 
 
 def snapshot(module):
-    """({name: gradient}, {name: parameter}), copies; a tied parameter once, None where there is no gradient."""
+    """({name: gradient}, {name: parameter}), copies; a tied parameter once, None where
+    there is no gradient."""
     named = list(module.named_parameters())
     gradients = {name: None if p.grad is None else p.grad.clone() for name, p in named}
     return gradients, {name: p.detach().clone() for name, p in named}
@@ -198,7 +227,8 @@ def single_process(name):
 
 
 def on_shards(name, group):
-    """backward(net, step) for `train`, with this rank's equal share and the wrappers' way of averaging."""
+    """backward(net, step) for `train`, with this rank's equal share and the
+    wrappers' way of averaging."""
     case, rank, world_size = MODELS[name], dist.get_rank(group), dist.get_world_size(group)
 
     def backward(net, step):
@@ -209,10 +239,11 @@ def on_shards(name, group):
 
 
 def scale(name, tensors):
-    """The largest number in tensors[name], which what it is off by is measured against; or in that of a neighbour.
+    """The largest number in tensors[name], which what it is off by is measured against; or in that
+    of a neighbour.
 
-    The true gradient of attention's key bias is zero: its weight's instead. That of Paths.scale is one number, the sum
-    of what may cancel: its factor's, `turned`.
+    The true gradient of attention's key bias is zero: its weight's instead. That of Paths.scale is
+    one number, the sum of what may cancel: its factor's, `turned`.
     """
     neighbour = "turned" if name == "scale" else name.replace("k.bias", "k.weight")
     return tensors[neighbour].abs().max().item()
@@ -227,13 +258,19 @@ def differences(got, want, tolerance):
             for name, right in expected.items():
                 where = f"step {step}, {kind} {name}"
                 if ours[name] is None or right is None:
-                    # Unused by one process: no gradient there, zeros here, none at all where it is frozen.
+                    # Unused by one process: no gradient there, zeros here, none at all where it is
+                    # frozen.
                     if right is not None or (ours[name] is not None and ours[name].any()):
                         wrong.append(f"{where}: {ours[name]} for {right}")
                     continue
-                off, allowed = (ours[name] - right).abs().max().item(), tolerance * scale(name, expected)
+                off, allowed = (
+                    (ours[name] - right).abs().max().item(),
+                    tolerance * scale(name, expected),
+                )
                 if not off <= allowed or ours[name].dtype != right.dtype:
-                    wrong.append(f"{where}: off by {off:.3g}, {allowed:.3g} allowed; {ours[name].dtype}")
+                    wrong.append(
+                        f"{where}: off by {off:.3g}, {allowed:.3g} allowed; {ours[name].dtype}"
+                    )
     return wrong
 
 

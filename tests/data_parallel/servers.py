@@ -6,24 +6,35 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib import backend, ledger
-from lib.data_parallel.parameter_server import ParameterServer, TrainingServer, parameter_server_step
+from lib.data_parallel.parameter_server import (
+    ParameterServer,
+    TrainingServer,
+    parameter_server_step,
+)
 
 WORLD = 4
 STEPS, ROWS = 5, 12  # 12 rows: equal shares for 1, 2, 3 and 4 workers
 GROUPS = [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 3)]  # the last one's ranks are not the world's
 FORMS = {"serves": ParameterServer, "trains": TrainingServer}
-CASES = [(form, members) for form in FORMS for members in GROUPS if (form, members) != ("serves", (0,))]
+CASES = [
+    (form, members) for form in FORMS for members in GROUPS if (form, members) != ("serves", (0,))
+]
 
 
 class Net(nn.Module):
-    """A tied parameter, a frozen one, one that only the batch's first row uses, and one that nobody uses."""
+    """A tied parameter, a frozen one, one that only the batch's first row uses, and one
+    that nobody uses."""
 
     def __init__(self, seed):
         super().__init__()
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
-            self.frozen, self.rare, self.never = nn.Linear(6, 6), nn.Linear(6, 6), nn.Parameter(torch.randn(3))
+            self.frozen, self.rare, self.never = (
+                nn.Linear(6, 6),
+                nn.Linear(6, 6),
+                nn.Parameter(torch.randn(3)),
+            )
         self.b.weight = self.a.weight
         self.frozen.requires_grad_(False)
         self.double().to(torch.get_default_device())
@@ -43,8 +54,13 @@ class NormNet(nn.Module):
         super().__init__()
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            # No bias before a batch norm: its true gradient is zero, and rounding has no scale there.
-            self.a, self.norm, self.c = nn.Linear(6, 6, bias=False), nn.BatchNorm1d(6), nn.Linear(6, 6)
+            # No bias before a batch norm: its true gradient is zero, and rounding has no scale
+            # there.
+            self.a, self.norm, self.c = (
+                nn.Linear(6, 6, bias=False),
+                nn.BatchNorm1d(6),
+                nn.Linear(6, 6),
+            )
         self.double().to(torch.get_default_device())
 
     def forward(self, x, first):
@@ -52,7 +68,8 @@ class NormNet(nn.Module):
 
 
 def share(step, worker=0, workers=1):
-    """This worker's rows of the step's batch: x (b, 6), which row is the batch's first (b,), targets (b, 6)."""
+    """This worker's rows of the step's batch: x (b, 6), which row is the batch's first (b,),
+    targets (b, 6)."""
     generator = torch.Generator("cpu").manual_seed(step)
     with torch.device("cpu"):
         x, y = torch.randn(2, ROWS, 6, dtype=torch.float64, generator=generator)
@@ -78,7 +95,8 @@ def gradients(module):
 
 
 def record(label, module, server):
-    """Five steps of a server; what is in this rank's module after each step, and after the pull that follows it."""
+    """Five steps of a server; what is in this rank's module after each step, and after the pull
+    that follows it."""
     seen = []
     for step in range(STEPS):
         ledger.mark(f"{label} step" if step == 1 else "")
@@ -102,8 +120,14 @@ def all_cases():
             label = f"{make.__name__} {form} {members}"
             ledger.mark(f"{label} start")
             server = FORMS[form](module, momentum, groups[members])
-            seen[label] = {"steps": record(label, module, server), "worker": server.worker, "workers": server.workers}
-            seen[label]["optimizer"] = None if server.optimizer is None else len(server.optimizer.state)
+            seen[label] = {
+                "steps": record(label, module, server),
+                "worker": server.worker,
+                "workers": server.workers,
+            }
+            seen[label]["optimizer"] = (
+                None if server.optimizer is None else len(server.optimizer.state)
+            )
     for members, group in groups.items():
         if dist.get_rank() in members:
             seen[f"function {members}"] = plain_function(members, group)
@@ -113,7 +137,8 @@ def all_cases():
 def plain_function(members, group):
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     module = Net(seed=dist.get_rank())
-    module.frozen.load_state_dict(Net(seed=members[0]).frozen.state_dict())  # only a class brings frozen ones along
+    # only a class brings frozen ones along
+    module.frozen.load_state_dict(Net(seed=members[0]).frozen.state_dict())
     optimizer = momentum([p for p in module.parameters() if p.requires_grad]) if rank == 0 else None
     seen = []
     for step in range(STEPS):

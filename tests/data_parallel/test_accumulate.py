@@ -77,7 +77,10 @@ def test_the_messages_do_not_depend_on_k():
     for run in RUNS:
         name, wrapper, members, k = run
         book = results().ledger.section(str(run))
-        sent.setdefault((name, wrapper, members), {})[k] = book.matrix("messages").tolist(), book.sent("bytes")
+        sent.setdefault((name, wrapper, members), {})[k] = (
+            book.matrix("messages").tolist(),
+            book.sent("bytes"),
+        )
     for run, by_k in sent.items():
         assert all(counts == by_k[1] for counts in by_k.values()), run
         assert by_k[1][1] > 0 or run[-1] == (0,)
@@ -90,8 +93,13 @@ def test_the_loss_returned_is_the_mean_of_the_ranks_share_and_holds_no_graph():
         case = MODELS[run[0]]
         module = case.build(0)
         whole = case.loss(module, case.batch(0))
-        assert not any(losses.requires_grad for losses in by_rank) and by_rank[0].dtype == torch.float64
-        torch.testing.assert_close(torch.stack(by_rank).mean(0)[0], whole.detach(), rtol=1e-12, atol=0)
+        assert (
+            not any(losses.requires_grad for losses in by_rank)
+            and by_rank[0].dtype == torch.float64
+        )
+        torch.testing.assert_close(
+            torch.stack(by_rank).mean(0)[0], whole.detach(), rtol=1e-12, atol=0
+        )
 
 
 def test_no_micro_batches_are_refused():

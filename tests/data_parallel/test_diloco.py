@@ -1,4 +1,5 @@
-"""DiLoCo: with one plain inner step it is data parallelism; it sends all parameters once a round; ranks stay equal."""
+"""DiLoCo: with one plain inner step it is data parallelism; it sends all parameters once a round;
+ranks stay equal."""
 
 import pytest
 import torch
@@ -60,7 +61,9 @@ def test_one_plain_step_a_round_is_data_parallelism(nproc):
 
 def test_a_round_sends_all_parameters_once_and_leaves_the_ranks_equal():
     H, rounds, N = 3, 2, 2
-    results = launch.run(trained, H, rounds, lambda p: torch.optim.AdamW(p, lr=1e-2), 0.7, 0.9, nproc=N)
+    results = launch.run(
+        trained, H, rounds, lambda p: torch.optim.AdamW(p, lr=1e-2), 0.7, 0.9, nproc=N
+    )
     assert torch.equal(results[0], results[1])
     psi = results[0].numel()
     assert results.ledger.section("training").sent("elements") == rounds * 2 * (N - 1) * psi

@@ -1,4 +1,5 @@
-"""The stored comparison: what is stored fits its command; one process computes what ranks do; a rerun begins alike."""
+"""The stored comparison: what is stored fits its command; one process computes what ranks do; a
+rerun begins alike."""
 
 import platform
 
@@ -18,13 +19,17 @@ def test_what_is_stored_is_what_the_command_would_write():
     assert list(record["losses"]) == list(asked.runs)
     assert (record["seeds"], record["steps"]) == (list(asked.seeds), list(asked.steps))
     assert {(len(of), *{len(one) for one in of}) for of in record["losses"].values()} == {(3, 30)}
-    assert "3 seeds; validation loss after 600 steps:" in asked.heading() and record["date"] in asked.heading()
+    assert (
+        "3 seeds; validation loss after 600 steps:" in asked.heading()
+        and record["date"] in asked.heading()
+    )
 
 
-def test_with_every_seed_data_parallelism_is_ahead_at_equal_steps_and_diloco_in_a_third_of_the_steps():
+def test_with_every_seed_data_parallelism_is_ahead_at_equal_steps_and_diloco_in_a_third_of_them():
     every, rarely = diloco_seeds.STORED.stored()["losses"].values()
     for a, b in zip(every, rarely, strict=True):
-        assert all(x < y for x, y in zip(a, b, strict=True)) and b[-1] < a[9]  # 600 steps against 200
+        # b[-1] is after 600 steps, a[9] after 200
+        assert all(x < y for x, y in zip(a, b, strict=True)) and b[-1] < a[9]
 
 
 def on_ranks(seed, steps):
@@ -36,7 +41,9 @@ def on_ranks(seed, steps):
     velocity = [torch.zeros_like(w) for w in start]
     for step in range(1, steps + 1):
         optimizer.zero_grad()
-        batch = texts.batch(text.train, step, rank, N, diloco_seeds.BATCH, diloco_seeds.SEQ_LEN, seed)
+        batch = texts.batch(
+            text.train, step, rank, N, diloco_seeds.BATCH, diloco_seeds.SEQ_LEN, seed
+        )
         cross_entropy(model(batch[0]), batch[1]).backward()
         optimizer.step()
         if step % diloco_seeds.RUNS["DiLoCo"] == 0:
@@ -59,5 +66,12 @@ def test_seeds_are_stored_with_their_date_and_read_back(tmp_path, capsys):
     kept.store(lambda run, seed: [seed + 0.123456, {"one": 1.0, "two": 2.0}[run]])
     assert capsys.readouterr().out.splitlines()[1] == "two: validation losses 2.0000, 2.0000"
     record = kept.stored()
-    assert record["losses"] == {"one": [[0.1235, 1.0], [1.1235, 1.0]], "two": [[0.1235, 2.0], [1.1235, 2.0]]}
-    assert (record["seeds"], record["steps"], record["torch"]) == ([0, 1], [10, 20], seeds.stamp()["torch"])
+    assert record["losses"] == {
+        "one": [[0.1235, 1.0], [1.1235, 1.0]],
+        "two": [[0.1235, 2.0], [1.1235, 2.0]],
+    }
+    assert (record["seeds"], record["steps"], record["torch"]) == (
+        [0, 1],
+        [10, 20],
+        seeds.stamp()["torch"],
+    )

@@ -1,4 +1,5 @@
-"""Naive, bucketed, overlapped: every gradient and parameter of every step is that of one process on the whole batch."""
+"""Naive, bucketed, overlapped: every gradient and parameter of every step is that of one process on
+the whole batch."""
 
 import pytest
 import torch
@@ -33,9 +34,13 @@ RUNS = sweep(
         for wrapper in WRAPPERS
         for transport in TRANSPORTS
         for members in GROUPS
-        if name == "paths float64" or (transport == "lib" and (name == "gpt float64" or members in [(0, 1), WORLD]))
+        if name == "paths float64"
+        or (transport == "lib" and (name == "gpt float64" or members in [(0, 1), WORLD]))
     ],
-    always=[("gpt float64", "overlapped", "lib", WORLD), *(("paths float64", each, "lib", WORLD) for each in WRAPPERS)],
+    always=[
+        ("gpt float64", "overlapped", "lib", WORLD),
+        *(("paths float64", each, "lib", WORLD) for each in WRAPPERS),
+    ],
 )
 
 
@@ -85,7 +90,8 @@ def test_every_gradient_and_parameter_of_five_steps_is_the_single_process_s(resu
 def test_the_comparison_would_see_a_sum_that_is_no_mean():
     right = single_process("gpt float64")
     wrong = [({n: g * (1 + 1e-10) for n, g in grads.items()}, params) for grads, params in right]
-    assert len(differences(wrong, right, 1e-12)) == STEPS * (len(right[0][0]) - 1)  # all but the key bias, which is 0
+    # all but the key bias, which is 0
+    assert len(differences(wrong, right, 1e-12)) == STEPS * (len(right[0][0]) - 1)
 
 
 def test_all_ranks_hold_the_same_bits_after_every_step(results):
@@ -124,7 +130,9 @@ def batch_norm():
     note()
     net = OverlappedDataParallel(module)
     note()
-    net(torch.randn(3, 6, generator=torch.Generator().manual_seed(dist.get_rank()))).sum().backward()
+    net(
+        torch.randn(3, 6, generator=torch.Generator().manual_seed(dist.get_rank()))
+    ).sum().backward()
     net.average_gradients()
     note()
     broadcast_buffers(module)
@@ -176,6 +184,8 @@ def test_the_wrapper_passes_inputs_and_results_through():
         module = MODELS["gpt float64"].build(0)
         net = OverlappedDataParallel(module)
         tokens, _ = gpt_batch(0)
-        return torch.equal(net(tokens), module(tokens)) and torch.equal(net(tokens=tokens), module(tokens))
+        return torch.equal(net(tokens), module(tokens)) and torch.equal(
+            net(tokens=tokens), module(tokens)
+        )
 
     assert launch.capture(one, backend="gloo", nproc=1) == [True]

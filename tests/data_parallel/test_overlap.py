@@ -1,4 +1,5 @@
-"""Overlap: buckets leave during backward, in one order on all ranks; what may go wrong is said, and nothing hangs."""
+"""Overlap: buckets leave during backward, in one order on all ranks; what may go wrong is said, and
+nothing hangs."""
 
 import functools
 import threading
@@ -36,7 +37,10 @@ class Tower(nn.Module):
 
     def __init__(self, pause=lambda: None):
         super().__init__()
-        self.layers, self.pause = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)), pause
+        self.layers, self.pause = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)),
+            pause,
+        )
 
     def forward(self, x):
         x = self.layers[0](x)
@@ -50,11 +54,14 @@ ONE_LAYER = WIDTH * WIDTH * 4  # bytes: a bucket per layer
 
 
 def data():
-    return torch.randn(4, WIDTH, generator=torch.Generator("cpu").manual_seed(dist.get_rank()), device="cpu")
+    return torch.randn(
+        4, WIDTH, generator=torch.Generator("cpu").manual_seed(dist.get_rank()), device="cpu"
+    )
 
 
 def one_step(wrapper, all_reduce, pause):
-    """A step whose backward ends with a mark; returns how many all-reduces were over when backward paused."""
+    """A step whose backward ends with a mark; returns how many all-reduces were over when
+    backward paused."""
     over, at_pause = [], []
 
     def noted(tensor, group):
@@ -65,7 +72,9 @@ def one_step(wrapper, all_reduce, pause):
 
     def wait():
         if pause:
-            assert enough.wait(20), "the buckets of the last layers do not leave before the first layer's gradient"
+            assert enough.wait(20), (
+                "the buckets of the last layers do not leave before the first layer's gradient"
+            )
         at_pause.append(len(over))
 
     enough, net = threading.Event(), wrapper(Tower(wait), capacity=ONE_LAYER, all_reduce=noted)
@@ -79,7 +88,9 @@ def one_step(wrapper, all_reduce, pause):
 
 
 def overlap():
-    return one_step(OverlappedDataParallel, student_ring, True), one_step(BucketedDataParallel, student_ring, False)
+    return one_step(OverlappedDataParallel, student_ring, True), one_step(
+        BucketedDataParallel, student_ring, False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +102,14 @@ def test_overlapped_has_sent_all_buckets_but_the_last_before_backward_ends(steps
     for rank, ((at_pause, over), _) in enumerate(steps):
         assert at_pause == [LAYERS - 1] and len(over) == LAYERS
         mine = steps.ledger.of(rank)
-        (end,) = [e for e in mine if e.op == "mark" and e.file == "OverlappedDataParallel after backward"]
-        inside = [e for e in steps.ledger.section("OverlappedDataParallel backward").of(rank) if e.op == "send"]
+        (end,) = [
+            e for e in mine if e.op == "mark" and e.file == "OverlappedDataParallel after backward"
+        ]
+        inside = [
+            e
+            for e in steps.ledger.section("OverlappedDataParallel backward").of(rank)
+            if e.op == "send"
+        ]
         assert inside[0].posted < end.posted
         # N-1 messages a bucket; the last bucket's may begin on either side of the end of backward
         finished = [e for e in inside if e.wait_to is not None and e.wait_to < end.posted]
@@ -108,7 +125,8 @@ def test_bucketed_has_sent_nothing_before_backward_ends(steps):
 
 
 class Skips(nn.Module):
-    """Layers of different widths, any of which may be left out: their buckets can be told apart by their size."""
+    """Layers of different widths, any of which may be left out: their buckets can be told
+    apart by their size."""
 
     def __init__(self):
         super().__init__()
@@ -119,7 +137,8 @@ class Skips(nn.Module):
 
 
 def some_layers(used_by):
-    """Layers in the order [3, 2, 1, 0] of the buckets; returns [(step, sizes all-reduced, gradients)] of this rank."""
+    """Layers in the order [3, 2, 1, 0] of the buckets; returns [(step, sizes all-reduced,
+    gradients)] of this rank."""
     seen, order = [], []
 
     def noted(tensor, group):
@@ -133,13 +152,20 @@ def some_layers(used_by):
             net(data(), used).backward()
         started = len(net.works)
         net.average_gradients()
-        seen.append((started, [n // WIDTH for n in order], [layer.weight.grad.clone() for layer in net.module.layers]))
+        seen.append(
+            (
+                started,
+                [n // WIDTH for n in order],
+                [layer.weight.grad.clone() for layer in net.module.layers],
+            )
+        )
         order.clear()
     return seen, data()
 
 
 def test_buckets_start_in_order_whatever_a_rank_uses():
-    """Rank 0 lacks the first bucket's layer, rank 1 the second's, rank 2 skips backward altogether."""
+    """Rank 0 lacks the first bucket's layer, rank 1 the second's, rank 2 skips
+    backward altogether."""
     used_by = [[0, 1, 2], [3, 1, 0], []]
     results = capture(some_layers, used_by)
     for rank, (seen, _) in enumerate(results):
@@ -148,7 +174,8 @@ def test_buckets_start_in_order_whatever_a_rank_uses():
         assert started == [0, 1, 0][rank], "what is complete waits for the bucket before it"
         assert started_then == 4, "all of them, where every layer is used"
         for i, mean in enumerate(gradients):
-            parts = [x.sum(0) for r, (_, x) in enumerate(results) if i in used_by[r]]  # d sum(W x) / dW, each row
+            # d sum(W x) / dW, each row
+            parts = [x.sum(0) for r, (_, x) in enumerate(results) if i in used_by[r]]
             torch.testing.assert_close(mean, (sum(parts) / NPROC).expand(1 + i, WIDTH))
 
 
@@ -160,7 +187,8 @@ def said(act):
 
 
 def misuse():
-    """What is said to a second backward, and to a step that forgot to average; then the next step is right again."""
+    """What is said to a second backward, and to a step that forgot to average; then the next step
+    is right again."""
     net = OverlappedDataParallel(Tower(), capacity=ONE_LAYER, all_reduce=ring_all_reduce)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net(data()).sum().backward()
@@ -194,14 +222,18 @@ def test_a_second_backward_and_a_forgotten_average_are_refused_with_the_next_mov
 
 def used_twice():
     """One layer twice in a forward, and a tied one: its hook must wait for the sum of both uses."""
-    net = OverlappedDataParallel(nn.Linear(WIDTH, WIDTH, bias=False).double(), all_reduce=ring_all_reduce)
+    net = OverlappedDataParallel(
+        nn.Linear(WIDTH, WIDTH, bias=False).double(), all_reduce=ring_all_reduce
+    )
     x = data().double()
     net(net(x)).sum().backward()
     net.average_gradients()
     alone = net.module.weight.detach().clone().requires_grad_()
     (x @ alone.t() @ alone.t()).sum().backward()
     dist.all_reduce(alone.grad)
-    return (net.module.weight.grad - alone.grad / NPROC).abs().max().item() / alone.grad.abs().max().item()
+    return (
+        net.module.weight.grad - alone.grad / NPROC
+    ).abs().max().item() / alone.grad.abs().max().item()
 
 
 def test_a_module_called_twice_in_one_step_is_averaged_once_and_whole():
@@ -243,7 +275,9 @@ def breaks_in_backward(wrapper):
     net.average_gradients()
 
 
-@pytest.mark.parametrize("wrapper", [NaiveDataParallel, BucketedDataParallel, OverlappedDataParallel])
+@pytest.mark.parametrize(
+    "wrapper", [NaiveDataParallel, BucketedDataParallel, OverlappedDataParallel]
+)
 def test_an_error_in_one_ranks_backward_is_named_and_nobody_hangs(wrapper):
     with pytest.raises(launch.RankError) as caught:
         capture(breaks_in_backward, wrapper, timeout=30)

@@ -1,11 +1,24 @@
-"""Parameter servers: every step is that of one process on the whole batch, and every byte goes through rank 0."""
+"""Parameter servers: every step is that of one process on the whole batch, and every byte goes
+through rank 0."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from servers import CASES, GROUPS, STEPS, WORLD, Net, NormNet, all_cases, gradients, loss_of, momentum, state
+from servers import (
+    CASES,
+    GROUPS,
+    STEPS,
+    WORLD,
+    Net,
+    NormNet,
+    all_cases,
+    gradients,
+    loss_of,
+    momentum,
+    state,
+)
 
 from lib import launch
 from lib.collectives.cost import COST
@@ -36,14 +49,17 @@ def one_process(seed):
 
 
 def by_hand(seed, workers):
-    """The same in one process, a copy per worker: batch norm sees a worker's rows, the first one's averages stay."""
+    """The same in one process, a copy per worker: batch norm sees a worker's rows, the first one's
+    averages stay."""
     module = NormNet(seed)
     optimizer, steps = momentum(module.parameters()), []
     for step in range(STEPS):
         copies = [copy.deepcopy(module) for _ in range(workers)]
         for worker, replica in enumerate(copies):
             loss_of(replica, step, worker, workers).backward()
-        for p, *theirs in zip(module.parameters(), *(replica.parameters() for replica in copies), strict=True):
+        for p, *theirs in zip(
+            module.parameters(), *(replica.parameters() for replica in copies), strict=True
+        ):
             p.grad = sum(each.grad for each in theirs) / workers
         for buffer, first in zip(module.buffers(), copies[0].buffers(), strict=True):
             buffer.copy_(first)
@@ -63,7 +79,8 @@ def assert_equal(got, expected, where):
 
 
 def assert_is_one_process(seen, seed):
-    """The server's five steps are those of one process; only that `never` has a gradient, of zeros, instead of none."""
+    """The server's five steps are those of one process; only that `never` has a gradient, of zeros,
+    instead of none."""
     for step, (got, expected) in enumerate(zip(seen, one_process(seed), strict=True)):
         expected["gradients"]["never"] = torch.zeros(3, dtype=torch.float64)
         for what in ("gradients", "after"):
@@ -99,7 +116,11 @@ def test_the_first_workers_buffers_are_everybodys(results, form, members):
         for what in ("gradients", "after"):
             assert_equal(seen[0][step][what], expected[step][what], f"step {step}, {what}")
         for rank, theirs in enumerate(seen):
-            assert_equal(theirs[step]["pulled"], expected[step]["after"], f"step {step}, pulled by rank {rank}")
+            assert_equal(
+                theirs[step]["pulled"],
+                expected[step]["after"],
+                f"step {step}, pulled by rank {rank}",
+            )
 
 
 @pytest.mark.parametrize(("form", "members"), CASES)
@@ -110,7 +131,8 @@ def test_who_trains_and_who_keeps_the_optimizers_state(results, form, members):
         assert seen["workers"] == len(members) - first
         assert seen["worker"] == (rank - first if rank >= first else None)
         trained = sum(p.requires_grad for p in Net(0).parameters())
-        assert seen["optimizer"] == (trained if rank == 0 else None)  # one momentum per trained parameter, on rank 0
+        # one momentum per trained parameter, on rank 0
+        assert seen["optimizer"] == (trained if rank == 0 else None)
         for step in seen["steps"]:
             assert (step["loss"] is None) == (rank < first)
 
@@ -122,12 +144,16 @@ def test_the_losses_are_those_of_the_workers_rows(results, members):
     for step in range(STEPS):
         for worker, theirs in enumerate(seen):
             expected = loss_of(module, step, worker, len(members)).detach()
-            assert abs(theirs[step]["loss"] - expected) <= 1e-12 * expected and not theirs[step]["loss"].requires_grad
+            assert (
+                abs(theirs[step]["loss"] - expected) <= 1e-12 * expected
+                and not theirs[step]["loss"].requires_grad
+            )
         module.load_state_dict(seen[0][step]["after"])
 
 
 def star(members, down, up):
-    """The (WORLD, WORLD) matrix of a server on members[0] that sends each other member `down` and gets `up` of each."""
+    """The (WORLD, WORLD) matrix of a server on members[0] that sends each other member `down` and
+    gets `up` of each."""
     matrix = np.zeros((WORLD, WORLD), dtype=np.int64)
     for worker in members[1:]:
         matrix[members[0], worker], matrix[worker, members[0]] = down, up
@@ -144,7 +170,9 @@ def amount(unit, tensors):
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("make", [Net, NormNet])
 @pytest.mark.parametrize(("form", "members"), CASES)
-def test_a_step_sends_n_to_each_worker_and_n_back_and_only_rank_0_talks(results, form, members, make, unit):
+def test_a_step_sends_n_to_each_worker_and_n_back_and_only_rank_0_talks(
+    results, form, members, make, unit
+):
     book, module = results.ledger.section(f"{make.__name__} {form} {members} step"), make(0)
     n = amount(unit, [p for p in module.parameters() if p.requires_grad])
     buffers = amount(unit, module.buffers())

@@ -1,4 +1,5 @@
-"""Replicas that drift apart are named: after which step, which parameter of which module, on which rank."""
+"""Replicas that drift apart are named: after which step, which parameter of which module,
+on which rank."""
 
 import itertools
 
@@ -87,11 +88,35 @@ EXPECTED = {
         "0.weight of Linear: no two ranks hold",
         "4 of 6 parameters differ. Try: broad",
     ),
-    "one parameter is not averaged": (0, "1.bias", "1.bias of LayerNorm", "1 of 6 parameters differ."),
-    "another step size on one rank": (0, "0.weight", "rank 3 holds other values than ranks 0, 1 and 2"),
-    "one element changes on one rank": (3, "1.weight", "rank 2 holds other values", "they were the same after step 2"),
-    "a gradient clipped on one rank": (2, "2.bias", "rank 1 holds other values than ranks 0, 2 and 3"),
-    "gradients": (0, "2.weight", "2.weight of Linear", "1 of 6 gradients differ", "on which it is None"),
+    "one parameter is not averaged": (
+        0,
+        "1.bias",
+        "1.bias of LayerNorm",
+        "1 of 6 parameters differ.",
+    ),
+    "another step size on one rank": (
+        0,
+        "0.weight",
+        "rank 3 holds other values than ranks 0, 1 and 2",
+    ),
+    "one element changes on one rank": (
+        3,
+        "1.weight",
+        "rank 2 holds other values",
+        "they were the same after step 2",
+    ),
+    "a gradient clipped on one rank": (
+        2,
+        "2.bias",
+        "rank 1 holds other values than ranks 0, 2 and 3",
+    ),
+    "gradients": (
+        0,
+        "2.weight",
+        "2.weight of Linear",
+        "1 of 6 gradients differ",
+        "on which it is None",
+    ),
 }
 
 
@@ -104,10 +129,14 @@ def test_what_drifts_apart_is_named_and_what_does_not_is_not():
         assert {case: found[case] for case in found if case not in EXPECTED} == {
             "right": "the same", "right, overlapped": "the same", "right, gradients": "the same",
         }  # fmt: skip
-    assert results[0]["another step size on one rank"] == results[3]["another step size on one rank"]
+    assert (
+        results[0]["another step size on one rank"] == results[3]["another step size on one rank"]
+    )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+)
 def test_a_checksum_sees_every_change_of_one_element_and_two_that_change_places(dtype):
     x = torch.arange(300).remainder(2 if dtype == torch.bool else 200).to(dtype)
     for i in (0, 1, 128, 299):
@@ -127,5 +156,7 @@ def test_the_sign_of_a_far_element_is_seen():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="of='weights' is not one of parameters, gradients, buffers"):
+    with pytest.raises(
+        ValueError, match="of='weights' is not one of parameters, gradients, buffers"
+    ):
         Replicas(nn.Linear(1, 1), of="weights")

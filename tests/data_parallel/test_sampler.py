@@ -1,4 +1,5 @@
-"""The sampler: the ranks' parts together are all examples, padded as little as can be, in another order every epoch."""
+"""The sampler: the ranks' parts together are all examples, padded as little as can be, in another
+order every epoch."""
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ def parts(n, N, epoch=0, seed=0):
 
 
 def dealt(n, N, epoch=0, seed=0):
-    """All ranks' indices in the order in which they were dealt: place 0 to rank 0, place 1 to rank 1, ..."""
+    """All ranks' indices in the order in which they were dealt: place 0 to rank 0, place 1
+    to rank 1, ..."""
     return torch.stack(parts(n, N, epoch, seed), dim=1).flatten().tolist()
 
 
@@ -24,7 +26,8 @@ def test_every_rank_gets_equally_many_and_together_they_are_all_examples(n, N):
     assert all(part.shape == (length,) and part.dtype == torch.int64 for part in parts(n, N))
     everything = dealt(n, N)
     assert sorted(everything[:n]) == list(range(n)), "each example once: disjoint, and all of them"
-    # The padding, fewer than N examples, starts the same permutation again, more than once where n < N.
+    # The padding, fewer than N examples, starts the same permutation again, more than once where n
+    # < N.
     assert everything[n:] == [everything[i % n] for i in range(length * N - n)]
     assert len(everything) - n < N
 
@@ -41,8 +44,12 @@ def test_the_order_is_the_same_whatever_the_number_of_ranks(N):
 
 
 def test_epochs_and_seeds_each_give_an_order_of_their_own_and_the_same_one_again():
-    orders = {(seed, epoch): tuple(dealt(50, 2, epoch, seed)) for seed in range(8) for epoch in range(8)}
-    assert len(set(orders.values())) == 64, "seed and epoch must not be added, and neither may be ignored"
+    orders = {
+        (seed, epoch): tuple(dealt(50, 2, epoch, seed)) for seed in range(8) for epoch in range(8)
+    }
+    assert len(set(orders.values())) == 64, (
+        "seed and epoch must not be added, and neither may be ignored"
+    )
     for (seed, epoch), order in orders.items():
         assert tuple(dealt(50, 2, epoch, seed)) == order
     assert all(sorted(order) == list(range(50)) for order in orders.values())
@@ -96,5 +103,8 @@ def test_torch_pads_by_the_same_rule_and_deals_alike():
 
 @pytest.mark.parametrize(("n", "rank", "N"), [(0, 0, 1), (5, 2, 2), (5, -1, 2), (5, 0, 0)])
 def test_what_cannot_be_dealt_is_refused_with_the_numbers(n, rank, N):
-    with pytest.raises(ValueError, match=f"n={n}, rank={rank}, world_size={N}: use n >= 1 and 0 <= rank < world_size"):
+    with pytest.raises(
+        ValueError,
+        match=f"n={n}, rank={rank}, world_size={N}: use n >= 1 and 0 <= rank < world_size",
+    ):
         sample_indices(n, 0, rank, N)

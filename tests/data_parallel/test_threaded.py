@@ -1,4 +1,5 @@
-"""Threads in one process: outputs and gradients are the plain module's, on any number of replicas, for any batch."""
+"""Threads in one process: outputs and gradients are the plain module's, on any number of replicas,
+for any batch."""
 
 import copy
 import threading
@@ -8,7 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lib.data_parallel.threaded import ThreadedDataParallel, gather, parallel_apply, replicate, scatter
+from lib.data_parallel.threaded import (
+    ThreadedDataParallel,
+    gather,
+    parallel_apply,
+    replicate,
+    scatter,
+)
 from lib.model import GPT, Shape
 
 STEPS = 5
@@ -16,7 +23,8 @@ GPUS = torch.cuda.device_count()
 
 
 class Net(nn.Module):
-    """A tied parameter, a frozen one, one that nobody uses, and one of which replicas hold a list (as an LSTM does)."""
+    """A tied parameter, a frozen one, one that nobody uses, and one of which replicas hold a list
+    (as an LSTM does)."""
 
     def __init__(self):
         super().__init__()
@@ -36,12 +44,15 @@ class Net(nn.Module):
 def batch(step, rows, device="cpu"):
     """x (B, 6), scale (B, 1), targets (B, 6)."""
     generator = torch.Generator().manual_seed(step)
-    draw = lambda columns: torch.randn(rows, columns, dtype=torch.float64, generator=generator).to(device)
+    draw = lambda columns: torch.randn(rows, columns, dtype=torch.float64, generator=generator).to(
+        device
+    )
     return draw(6), draw(1), draw(6)
 
 
 def train(model, rows, device="cpu"):
-    """Five steps; outputs, every gradient and every parameter after each, the input's gradient too."""
+    """Five steps; outputs, every gradient and every parameter after each, the
+    input's gradient too."""
     optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
     for step in range(STEPS):
         x, scale, y = batch(step, rows, device)
@@ -53,7 +64,10 @@ def train(model, rows, device="cpu"):
         tensors = {"output": output.detach(), "input's gradient": x.grad}
         for name, p in model.named_parameters():
             name = name.removeprefix("module.")
-            tensors |= {name: p.detach().clone(), f"{name}'s gradient": None if p.grad is None else p.grad.clone()}
+            tensors |= {
+                name: p.detach().clone(),
+                f"{name}'s gradient": None if p.grad is None else p.grad.clone(),
+            }
         seen.append(tensors)
     return seen
 
@@ -66,11 +80,15 @@ def assert_equal(seen, expected, tolerance=1e-12):
             assert (got[name] is None) == (want[name] is None), f"step {step}, {name}"
             if want[name] is not None:
                 off, scale = (got[name] - want[name]).abs().max(), want[name].abs().max()
-                assert off <= tolerance * scale, f"step {step}, {name}: off by {off:.3g} of {scale:.3g}"
+                assert off <= tolerance * scale, (
+                    f"step {step}, {name}: off by {off:.3g} of {scale:.3g}"
+                )
 
 
 # 7 rows for 4 replicas: 2, 2, 2, 1. 5 rows for 4: 2, 2, 1, and a replica idle. 2 rows for 4: 1, 1.
-@pytest.mark.parametrize(("replicas", "rows"), [(1, 7), (2, 8), (2, 7), (3, 7), (4, 7), (4, 5), (4, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("replicas", "rows"), [(1, 7), (2, 8), (2, 7), (3, 7), (4, 7), (4, 5), (4, 2), (2, 1)]
+)
 def test_five_steps_are_those_of_the_plain_module(replicas, rows):
     assert_equal(train(ThreadedDataParallel(Net(), ["cpu"] * replicas), rows), train(Net(), rows))
 
@@ -104,10 +122,16 @@ def test_the_first_replica_is_the_module_and_the_others_are_copies_joined_by_aut
     first, *others = replicate(module, ["cpu"] * 3)
     assert first is module
     for other in others:
-        assert other.b.weight is other.a.weight and other.a.weight.data_ptr() != module.a.weight.data_ptr()
+        assert (
+            other.b.weight is other.a.weight
+            and other.a.weight.data_ptr() != module.a.weight.data_ptr()
+        )
         assert other.frozen.weight.requires_grad is False and other.a.weight.grad_fn is not None
     # three copies used with the weights 1, 10 and 100: the gradient of each element is their sum
-    sum(k * replica.a.weight.sum() for k, replica in zip((1, 10, 100), (first, *others), strict=True)).backward()
+    sum(
+        k * replica.a.weight.sum()
+        for k, replica in zip((1, 10, 100), (first, *others), strict=True)
+    ).backward()
     assert torch.equal(module.a.weight.grad, torch.full((6, 6), 111.0, dtype=torch.float64))
     assert module.c.weight.grad is None
 
@@ -117,7 +141,8 @@ def test_each_replica_runs_in_a_thread_of_its_own_at_the_same_time():
 
     class Meets(nn.Module):
         def forward(self, x):
-            meeting.wait(timeout=120)  # passes when all are here, and breaks if one must end before another begins
+            # passes when all are here, and breaks if one must end before another begins
+            meeting.wait(timeout=120)
             threads.append(threading.current_thread())
             return x
 
@@ -132,7 +157,12 @@ class Sees(nn.Module):
 
     def forward(self, x):
         kind = x.device.type
-        seen = torch.is_grad_enabled(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), self.training
+        seen = (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled(kind),
+            torch.get_autocast_dtype(kind),
+            self.training,
+        )
         Sees.seen += (seen,)
         return x
 
@@ -171,7 +201,8 @@ def test_the_first_replicas_buffers_stay_and_the_others_are_lost():
         assert torch.equal(dict(norm.named_buffers())[name], buffer), name
     assert norm.num_batches_tracked == 2
     model.eval()
-    assert torch.allclose(model(x), alone.eval()(x), rtol=1e-12, atol=0)  # all replicas use the first one's averages
+    # all replicas use the first one's averages
+    assert torch.allclose(model(x), alone.eval()(x), rtol=1e-12, atol=0)
 
 
 class Fails(nn.Module):
@@ -187,20 +218,34 @@ def test_an_error_in_a_thread_is_raised_with_its_replica():
     assert caught.value.__notes__ == ["in replica 1 of 3, on cpu, given (3,)"]
     assert "forward" in [entry.name for entry in caught.traceback]
     with pytest.raises(ZeroDivisionError) as caught:  # two fail: the first is told
-        parallel_apply([Fails()] * 3, [(torch.ones(1),), (torch.full((2,), 5),), (torch.full((4,), 5),)])
+        parallel_apply(
+            [Fails()] * 3, [(torch.ones(1),), (torch.full((2,), 5),), (torch.full((4,), 5),)]
+        )
     assert caught.value.__notes__ == ["in replica 1 of 3, on cpu, given (2,)"]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ThreadedDataParallel(Net(), []), 'devices is empty: give one per replica, such as .*"cpu", "cpu"'),
-        (lambda: ThreadedDataParallel(nn.Linear(2, 2), ["meta", "cpu"]), r"weight is on cpu, .* meta: module.to\("),
+        (
+            lambda: ThreadedDataParallel(Net(), []),
+            'devices is empty: give one per replica, such as .*"cpu", "cpu"',
+        ),
+        (
+            lambda: ThreadedDataParallel(nn.Linear(2, 2), ["meta", "cpu"]),
+            r"weight is on cpu, .* meta: module.to\(",
+        ),
         (lambda: scatter((torch.ones(3), 2.0), ["cpu"]), "input 1 is a float, which has no rows"),
         (lambda: scatter((torch.tensor(1.0),), ["cpu"]), r"input 0 is a tensor of shape \(\)"),
-        (lambda: scatter((torch.ones(3), torch.ones(4)), ["cpu"]), r"the inputs have \[3, 4\] rows"),
+        (
+            lambda: scatter((torch.ones(3), torch.ones(4)), ["cpu"]),
+            r"the inputs have \[3, 4\] rows",
+        ),
         (lambda: scatter((), ["cpu"]), r"the inputs have \[\] rows: give at least one"),
-        (lambda: gather([torch.tensor(1.0)] * 2, "cpu"), r"a tensor of shape \(\), which has no rows .* take the loss"),
+        (
+            lambda: gather([torch.tensor(1.0)] * 2, "cpu"),
+            r"a tensor of shape \(\), which has no rows .* take the loss",
+        ),
         (lambda: gather([(torch.ones(2),)], "cpu"), "a replica returned a tuple"),
     ],
 )

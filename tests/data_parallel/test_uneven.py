@@ -1,4 +1,5 @@
-"""Shards of unequal size and ranks that run out of data: still the gradient of the mean over all examples."""
+"""Shards of unequal size and ranks that run out of data: still the gradient of the mean
+over all examples."""
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ RUNS = sweep(
 
 
 def rows_of(step, world_size):
-    """How many of the 12 rows each rank has. In every step another rank has none, where there are several ranks."""
+    """How many of the 12 rows each rank has. In every step another rank has none, where there are
+    several ranks."""
     return {
         1: [12],
         2: [[12, 0], [5, 7], [0, 12], [11, 1], [6, 6]][step],
@@ -48,9 +50,12 @@ def on_uneven_shards(name, group, backward_without_rows):
         counts = rows_of(step, world_size)
         assert sum(counts) == ROWS
         shard = tuple(x.split(counts)[rank] for x in case.batch(step))
-        # The sum of no losses is 0, and so are its gradients: such a rank may call backward, or leave it out.
+        # The sum of no losses is 0, and so are its gradients: such a rank may call backward, or
+        # leave it out.
         calls = counts[rank] > 0 or backward_without_rows
-        loss = weighted_loss(case.loss(net, shard, "sum") if calls else torch.zeros(()), count(name, shard), group)
+        loss = weighted_loss(
+            case.loss(net, shard, "sum") if calls else torch.zeros(()), count(name, shard), group
+        )
         if calls:
             loss.backward()
         net.average_gradients()
@@ -104,8 +109,12 @@ def turns_of(batches_by_rank):
 
 
 def train_until_all_done():
-    """Ranks with 3, 1, 0 and 2 batches. Returns how many steps were taken, and this rank's parameters."""
-    rank, net = dist.get_rank(), OverlappedDataParallel(MODELS["paths float64"].build(dist.get_rank()))
+    """Ranks with 3, 1, 0 and 2 batches. Returns how many steps were taken, and this
+    rank's parameters."""
+    rank, net = (
+        dist.get_rank(),
+        OverlappedDataParallel(MODELS["paths float64"].build(dist.get_rank())),
+    )
     case, steps = MODELS["paths float64"], 0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     own = [tuple(x.chunk(4)[rank] for x in case.batch(step)) for step in range([3, 1, 0, 2][rank])]
@@ -127,7 +136,13 @@ TURNS = [[["a", "b", "c"], ["d"], [], ["e", "f"]], [[], [], [], []], [[0], [0], 
 def everything():
     pair = dist.new_group([0, 1])
     by_hand = hand_worked_in(pair) if dist.get_rank() < 2 else None
-    return train_each(), by_hand, nobody_has_any(), [turns_of(case) for case in TURNS], train_until_all_done()
+    return (
+        train_each(),
+        by_hand,
+        nobody_has_any(),
+        [turns_of(case) for case in TURNS],
+        train_until_all_done(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +162,9 @@ def test_unequal_shards_give_the_gradient_of_the_whole_batch(results, name):
 def test_the_weights_by_hand(results):
     for rank in range(2):
         loss, slope, dtype, half = results[rank][1]
-        assert loss == [3.0, 5.0][rank] * 2 / 4 and slope == 2 / 4, "N/C = 2/4: the mean of 1.5 and 2.5 is 2"
+        assert loss == [3.0, 5.0][rank] * 2 / 4 and slope == 2 / 4, (
+            "N/C = 2/4: the mean of 1.5 and 2.5 is 2"
+        )
         assert dtype == torch.float32 and half == torch.bfloat16, "the loss keeps its dtype"
 
 
@@ -171,9 +188,15 @@ def test_a_turn_all_reduces_one_number_and_one_turn_more_ends_the_loop(results):
         assert len(sends) == turns * 2 * (4 - 1)  # star, for one number on 4 ranks
 
 
-def test_ranks_that_run_out_of_data_take_every_step_and_end_as_one_process_on_what_there_was(results):
+def test_ranks_that_run_out_of_data_take_every_step_and_end_as_one_process_on_what_there_was(
+    results,
+):
     case = MODELS["paths float64"]
-    net, left = case.build(0), {0: [0, 1, 3], 1: [0, 3], 2: [0]}  # step -> the ranks that have a batch
+    # step -> the ranks that have a batch
+    net, left = (
+        case.build(0),
+        {0: [0, 1, 3], 1: [0, 3], 2: [0]},
+    )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step, ranks in left.items():
         optimizer.zero_grad()

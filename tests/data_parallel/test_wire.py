@@ -1,4 +1,5 @@
-"""What a step puts on the wire: the formulas' elements and bytes, per rank and in all, an all-reduce per bucket."""
+"""What a step puts on the wire: the formulas' elements and bytes, per rank and in all, an
+all-reduce per bucket."""
 
 import pytest
 import torch
@@ -42,7 +43,11 @@ def ours(group_of):
         name, wrapper, transport, members = run
         if dist.get_rank() in members:
             case, group = MODELS[name], group_of[members]
-            module, rank, world_size = case.build(0), dist.get_rank(group), dist.get_world_size(group)
+            module, rank, world_size = (
+                case.build(0),
+                dist.get_rank(group),
+                dist.get_world_size(group),
+            )
             ledger.mark(f"wrapped {run}")
             net = WRAPPERS[wrapper](module, group, **TRANSPORTS[transport])
             for section in ("first", "second"):
@@ -117,11 +122,15 @@ def test_through_the_front_door_it_is_what_the_chosen_algorithms_send(books, wra
     for run in [run for run in RUNS if run[1] == wrapper and run[2] == "lib"]:
         members, sent = run[-1], parts(run[0], wrapper)
         N, book = len(members), books.section(f"second {run}")
-        costs = [(COST[choose(nbytes, N)], elements, nbytes // elements) for elements, nbytes in sent]
+        costs = [
+            (COST[choose(nbytes, N)], elements, nbytes // elements) for elements, nbytes in sent
+        ]
         assert book.sent("elements") == sum(cost.total(m, N) for cost, m, _ in costs), run
         assert book.sent("bytes") == sum(cost.total(m, N) * size for cost, m, size in costs), run
         # Rank 0 is the busiest in all of them: the star's centre, or one of two equals.
-        assert book.sent("elements", members[0]) == sum(cost.sent(m, N) for cost, m, _ in costs), run
+        assert book.sent("elements", members[0]) == sum(cost.sent(m, N) for cost, m, _ in costs), (
+            run
+        )
         assert book.sent("elements", members[0]) == book.matrix("elements").sum(axis=1).max()
 
 
@@ -132,14 +141,17 @@ def test_one_all_reduce_per_parameter_or_per_bucket(books, wrapper):
         for member in run[-1]:
             called = [(e.op, e.numel, e.nbytes) for e in book.of(member)]
             expected = parts(run[0], wrapper)
-            if wrapper == "naive":  # in the order of the forward pass; buckets in the order of the plan
+            # in the order of the forward pass; buckets in the order of the plan
+            if wrapper == "naive":
                 assert [p.numel() for p in trained(run[0])] == [numel for _, numel, _ in called]
             assert called == [("all_reduce", *part) for part in expected], run
 
 
 def test_buckets_send_fewer_messages_and_the_same_bytes(books):
     for name in NAMES:
-        naive, *buckets = (books.section(f"second {(name, wrapper, 'ring', WORLD)}") for wrapper in WRAPPERS)
+        naive, *buckets = (
+            books.section(f"second {(name, wrapper, 'ring', WORLD)}") for wrapper in WRAPPERS
+        )
         for book in buckets:
             assert book.sent("bytes") == naive.sent("bytes")
             fewer = len(parts(name, "naive")) / len(parts(name, "bucketed"))
@@ -158,12 +170,17 @@ def test_to_become_equal_n_minus_1_ranks_receive_every_parameter_once_tied_ones_
 @pytest.mark.parametrize("capacity", [CAPACITY, KIB])
 def test_torch_ddp_gives_as_many_bytes_and_its_buckets_are_not_more(books, capacity):
     parameters = trained("gpt float32")
-    nbytes, least = sum(p.nbytes for p in parameters), -(-sum(p.nbytes for p in parameters) // capacity)
+    nbytes, least = (
+        sum(p.nbytes for p in parameters),
+        -(-sum(p.nbytes for p in parameters) // capacity),
+    )
     for rank in WORLD:
         theirs = [e for e in books.section(f"ddp {capacity}").of(rank) if e.op == "all_reduce"]
         assert sum(e.nbytes for e in theirs) == nbytes
         for wrapper in ("BucketedDataParallel", "OverlappedDataParallel"):
-            mine = [e for e in books.section(f"{wrapper} {capacity}").of(rank) if e.op == "all_reduce"]
+            mine = [
+                e for e in books.section(f"{wrapper} {capacity}").of(rank) if e.op == "all_reduce"
+            ]
             assert sum(e.nbytes for e in mine) == nbytes
             # DDP closes a bucket when it holds at least the capacity, we before it would hold more.
             assert len(theirs) <= least <= len(mine) == len(plan_buckets(parameters, capacity))

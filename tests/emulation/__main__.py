@@ -1,4 +1,5 @@
-"""python -m tests.emulation tags ...   or   python -m tests.emulation strict ...: what GPUs would show, without one."""
+"""python -m tests.emulation tags ...   or   python -m tests.emulation strict ...: what GPUs would
+show, without one."""
 
 import sys
 

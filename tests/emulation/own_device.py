@@ -1,10 +1,12 @@
-"""python -m tests.emulation.own_device: what torch's own engine does on a device that is not the CPU, without a GPU.
+"""python -m tests.emulation.own_device: what torch's own engine does on a device that is not the
+CPU, without a GPU.
 
-    a tensor here says that it is on "npu:0", and computes on the CPU: autograd has a thread for that device, begun in
-    C++, as it has for each GPU, and calls hooks and custom backwards from there
+    a tensor here says that it is on "npu:0", and computes on the CPU: autograd has a thread for
+    that device, begun in C++, as it has for each GPU, and calls hooks and custom backwards from
+    there
 
-Prints as JSON what a hook sees on that thread, what one sees under `strict_backward`, and how many weights' gradients a
-pipeline's I leaves for W where its stage is recomputed on that thread.
+Prints as JSON what a hook sees on that thread, what one sees under `strict_backward`, and how many
+weights' gradients a pipeline's I leaves for W where its stage is recomputed on that thread.
 """
 
 import json
@@ -26,7 +28,9 @@ class OnDevice(torch.Tensor):
 
     @staticmethod
     def __new__(cls, values):
-        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype, device="npu:0")
+        return torch.Tensor._make_wrapper_subclass(
+            cls, values.shape, dtype=values.dtype, device="npu:0"
+        )
 
     def __init__(self, values):
         self.values_on_cpu = values
@@ -61,7 +65,8 @@ class Linear(torch.nn.Module):
 
 
 def seen_by_a_hook(x, dy):
-    """Facts of the thread that calls a hook: from an edge of a graph, as pipelines call backward, and from a tensor."""
+    """Facts of the thread that calls a hook: from an edge of a graph, as pipelines call backward,
+    and from a tensor."""
     seen = []
 
     def hook(grad):

@@ -1,9 +1,11 @@
-"""Mistakes planted in copies of lib's code, one line each: every one works on gloo, and breaks a rule of NCCL's.
+"""Mistakes planted in copies of lib's code, one line each: every one works on gloo, and breaks a
+rule of NCCL's.
 
-    source of lib.collectives.ring   --one line replaced-->   a module of its own   --on ranks, by the rules-->   "..."
+    source of lib.collectives.ring  --one line replaced-->       a module of its own
+                                    --on ranks, by the rules-->  "..."
 
-`MISTAKES` names for each the module, the line, what stands there instead, what uses it on ranks, and what must be
-said. The same code with nothing replaced must pass.
+`MISTAKES` names for each the module, the line, what stands there instead, what uses it on ranks,
+and what must be said. The same code with nothing replaced must pass.
 """
 
 import importlib
@@ -33,16 +35,23 @@ class Mistake(NamedTuple):
 
 
 SEND_RECV = "    post([(tensor, to)], [(out, frm)], group).wait()\n    return out"
-RING_STEP = "        received = p2p.send_recv(partial, right, left, group, out=buffers[step % 2][: len(mine)])"
+RING_STEP = (
+    "        received = p2p.send_recv(partial, right, left, group, out=buffers[step % 2][: "
+    "len(mine)])"
+)
 GATHER_STEP = "        p2p.send_recv(passed_on, right, left, group, out=coming)"
-ONE_BATCH = "_begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group)"
+ONE_BATCH = (
+    "_begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group)"
+)
 MISTAKES = [
     Mistake(
         "send_recv without wait", "lib.collectives.p2p", SEND_RECV,
-        "    post([(tensor, to)], [(out, frm)], group)\n    return out", "swap", "read before wait: aten::add",
+        "    post([(tensor, to)], [(out, frm)], group)\n    return out", "swap",
+        "read before wait: aten::add",
     ),
     Mistake(
-        "an exchange that nobody waits for", "lib.collectives.p2p", "    post(sends, receives, group).wait()",
+        "an exchange that nobody waits for", "lib.collectives.p2p",
+        "    post(sends, receives, group).wait()",
         "    post(sends, receives, group)", "exchange_unread", "never waited for: send",
     ),
     Mistake(
@@ -55,18 +64,22 @@ MISTAKES = [
     ),
     Mistake(
         "send, then receive, in a ring", "lib.collectives.p2p", SEND_RECV,
-        "    send(tensor, to, group)\n    recv(out, frm, group)\n    return out", "swap_apart", HANG, 3, "0",
+        "    send(tensor, to, group)\n    recv(out, frm, group)\n    return out", "swap_apart",
+        HANG, 3, "0",
     ),
     Mistake(
         "send, then receive, as two ranks' first messages", "lib.collectives.p2p", SEND_RECV,
-        "    send(tensor, to, group)\n    recv(out, frm, group)\n    return out", "swap", "first contact: send to rank",
+        "    send(tensor, to, group)\n    recv(out, frm, group)\n    return out", "swap",
+        "first contact: send to rank",
     ),
     Mistake(
-        "a paced rank sleeps before its input has come", "lib.paced", "    backend.synchronize_stream()\n    began =",
+        "a paced rank sleeps before its input has come", "lib.paced",
+        "    backend.synchronize_stream()\n    began =",
         "    began =", "paced_after_a_message", "the host slept while the message was under way",
     ),
     Mistake(
-        "the caller's frame on a thread without frames", "lib.ledger.record", "frame = sys._getframe(1).f_back",
+        "the caller's frame on a thread without frames", "lib.ledger.record",
+        "frame = sys._getframe(1).f_back",
         "frame = sys._getframe(2)", "recorded_backward", "call stack is not deep enough",
     ),
     Mistake(
@@ -78,7 +91,8 @@ MISTAKES = [
     ),
     Mistake(
         "one buffer for what arrives and what leaves", "lib.collectives.ring", RING_STEP,
-        "        received = p2p.send_recv(partial, right, left, group, out=buffers[0][: len(mine)])",
+        "        received = p2p.send_recv(partial, right, left, group, out=buffers[0][: "
+        "len(mine)])",
         "reduce_scatter", "written while its send is under way: recv writes", 3,
     ),
     Mistake(
@@ -87,27 +101,35 @@ MISTAKES = [
         "all_gather", "read before wait: send reads", 3,
     ),
     Mistake(
-        "blocks are read before they have come", "lib.collectives.pairwise", "    pending.wait()\n    return out",
+        "blocks are read before they have come", "lib.collectives.pairwise",
+        "    pending.wait()\n    return out",
         "    return out.clone()", "all_to_all", "read before wait: aten::clone",
     ),
     Mistake(
-        "cleared while it is being filled", "lib.collectives.pairwise", "    pending.wait()\n    return out",
-        "    out.zero_()\n    pending.wait()\n    return out", "all_to_all", "written before wait: aten::zero_",
+        "cleared while it is being filled", "lib.collectives.pairwise",
+        "    pending.wait()\n    return out",
+        "    out.zero_()\n    pending.wait()\n    return out", "all_to_all",
+        "written before wait: aten::zero_",
     ),
     Mistake(
-        "one buffer for two messages", "lib.collectives.pairwise", "[(arrivals[r], r) for r in others]",
-        "[(arrivals[others[0]], r) for r in others]", "all_to_all", "two receives into one buffer", 3,
+        "one buffer for two messages", "lib.collectives.pairwise",
+        "[(arrivals[r], r) for r in others]",
+        "[(arrivals[others[0]], r) for r in others]", "all_to_all", "two receives into one buffer",
+        3,
     ),
     Mistake(
-        "the last bucket's work is dropped", "lib.data_parallel.bucketed", "        for work in self.works:",
+        "the last bucket's work is dropped", "lib.data_parallel.bucketed",
+        "        for work in self.works:",
         "        for work in self.works[:-1]:", "overlapped_in_lib", "read before wait",
     ),
     Mistake(
-        "torch's work of the last bucket is dropped", "lib.data_parallel.bucketed", "        for work in self.works:",
+        "torch's work of the last bucket is dropped", "lib.data_parallel.bucketed",
+        "        for work in self.works:",
         "        for work in self.works[:-1]:", "overlapped_in_torch", "read before wait",
     ),
     Mistake(
-        "averaged before the sum is there", "lib.data_parallel.bucketed", "        for work in self.works:",
+        "averaged before the sum is there", "lib.data_parallel.bucketed",
+        "        for work in self.works:",
         "        for flat in self.flats:\n            flat /= 2\n        for work in self.works:",
         "overlapped_in_torch", "written before wait: aten::div_",
     ),
@@ -119,21 +141,26 @@ MISTAKES = [
     Mistake(
         "an activation is changed while it is sent", "lib.pipeline.relay_step",
         "        p2p.send(y, rank + 1, group)",
-        "        leaving = p2p.post([(y, rank + 1)], [], group)\n        y.data.mul_(2)\n        leaving.wait()",
+        "        leaving = p2p.post([(y, rank + 1)], [], group)\n        y.data.mul_(2)\n        "
+        "leaving.wait()",
         "relay", "written while its send is under way",
     ),
     Mistake(
-        "an activation is used before it has come", "lib.pipeline.execute", "            arriving.wait()",
+        "an activation is used before it has come", "lib.pipeline.execute",
+        "            arriving.wait()",
         "            arriving.wait", "pipeline", "read before wait",
     ),
 ]  # fmt: skip
-USES = list(dict.fromkeys((m.module, m.use, m.nproc) for m in MISTAKES))  # what must pass with nothing replaced
+# what must pass with nothing replaced
+USES = list(dict.fromkeys((m.module, m.use, m.nproc) for m in MISTAKES))
 
 
 def edited(module: str, line: str = "", instead: str = "") -> types.ModuleType:
     """A copy of `module` in which `line`, which must stand there once, is `instead`."""
     source = inspect.getsource(importlib.import_module(module))
-    assert source.count(line) == 1 or not line, f"{line!r} stands {source.count(line)} times in {module}"
+    assert source.count(line) == 1 or not line, (
+        f"{line!r} stands {source.count(line)} times in {module}"
+    )
     source = source.replace(line, instead) if line else source
     copy, file = types.ModuleType(module + "_planted"), f"planted_{module.split('.')[-1]}.py"
     copy.__file__ = file
@@ -183,10 +210,15 @@ def recorded_backward(record):
     record.install(book)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
     loss = net(torch.ones(1, 4)).sum()
-    with _disable_current_modes():  # the rules' own, which is written in Python: its frames would be below
+    # the rules' own, which is written in Python: its frames would be below
+    with _disable_current_modes():
         loss.backward()
-    reduced = [entry for entry in BookReader(book.folder, book.rank).entries() if entry.op == "all_reduce"]
-    assert [entry.function for entry in reduced] == ["recorded_backward"], "the line is that of loss.backward()"
+    reduced = [
+        entry for entry in BookReader(book.folder, book.rank).entries() if entry.op == "all_reduce"
+    ]
+    assert [entry.function for entry in reduced] == ["recorded_backward"], (
+        "the line is that of loss.backward()"
+    )
     record.uninstall()
     ledger.install(book)
 
@@ -203,12 +235,16 @@ def reduce_scatter(ring):
 
 def all_gather(ring):
     rank, n = dist.get_rank(), dist.get_world_size()
-    assert ring.ring_all_gather(torch.full((1,), float(rank))).tolist() == [float(r) for r in range(n)]
+    assert ring.ring_all_gather(torch.full((1,), float(rank))).tolist() == [
+        float(r) for r in range(n)
+    ]
 
 
 def all_to_all(pairwise):
     rank, n = dist.get_rank(), dist.get_world_size()
-    assert pairwise.all_to_all_at_once(torch.full((n,), float(rank))).tolist() == [float(r) for r in range(n)]
+    assert pairwise.all_to_all_at_once(torch.full((n,), float(rank))).tolist() == [
+        float(r) for r in range(n)
+    ]
 
 
 def _a_step(model):

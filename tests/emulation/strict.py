@@ -1,4 +1,5 @@
-"""Strict c10d: gloo below, NCCL's rules above it, so that what would only fail on GPUs fails here, by name.
+"""Strict c10d: gloo below, NCCL's rules above it, so that what would only fail on GPUs fails here,
+by name.
 
     dist.*, lib.p2p, DDP's reducer, FSDP2, DTensor
                       |
@@ -8,25 +9,33 @@
                       |
              gloo's own kernel
 
-1. A synchronous collective, and each op between `_start_coalescing` and `_end_coalescing`, gives no Work.
-2. What is posted to a group is executed in that order; an unbatched message blocks what comes after it.
-3. `wait()` never blocks the host. The next op that touches the tensor does, and `.item()` and the like.
-4. Until `wait()` nobody may read what is being filled, nor write what is being read (strict_touch.py).
+1. A synchronous collective, and each op between `_start_coalescing` and `_end_coalescing`, gives no
+   Work.
+2. What is posted to a group is executed in that order; an unbatched message blocks what comes after
+   it.
+3. `wait()` never blocks the host. The next op that touches the tensor does, and `.item()` and the
+   like.
+4. Until `wait()` nobody may read what is being filled, nor write what is being read
+   (strict_touch.py).
 5. Every Work is waited for before the rank's function returns.
-6. Tensors are contiguous and of a dtype that NCCL has; no receive from anyone, no bitwise reduction (strict_ops.py).
-7. The first message of two ranks, in each direction, connects them: the host waits until the other has posted its part.
-   Two ranks that have both directions in one connection must post them alike (strict_contact.py).
+6. Tensors are contiguous and of a dtype that NCCL has; no receive from anyone, no bitwise reduction
+   (strict_ops.py).
+7. The first message of two ranks, in each direction, connects them: the host waits until the other
+   has posted its part. Two ranks that have both directions in one connection must post them alike
+   (strict_contact.py).
 8. Backward, its hooks and DDP's reducer are on a thread without Python frames (strict_backward.py).
 
 With STRICT_C10D_SPINS=1 a host that waits keeps its processor busy, as CUDA's does; else it sleeps.
 
-`torch.cuda.current_stream(...).record_event()` gives an event over all that this thread's stream waits for.
+`torch.cuda.current_stream(...).record_event()` gives an event over all that this thread's stream
+waits for.
 
-Rules 4 and 5 ask for more than NCCL, where a later Work's wait covers the earlier ones of its group. And what this
-cannot see: the order of kernels on several streams of a device, memory that the allocator gives to another stream,
-kernels that cannot run at the same time, communicators left behind or made in another order, what a future's wait in
-C++ covers (to take a future counts as to wait for it, and it ends with the op, not when it is posted), a size or dtype
-that collectives do not agree on, versions of NCCL, and anything about time. Tensors stay on the CPU: see tags.py.
+Rules 4 and 5 ask for more than NCCL, where a later Work's wait covers the earlier ones of its
+group. And what this cannot see: the order of kernels on several streams of a device, memory that
+the allocator gives to another stream, kernels that cannot run at the same time, communicators left
+behind or made in another order, what a future's wait in C++ covers (to take a future counts as to
+wait for it, and it ends with the op, not when it is posted), a size or dtype that collectives do
+not agree on, versions of NCCL, and anything about time. Tensors stay on the CPU: see tags.py.
 """
 
 import inspect
@@ -55,7 +64,9 @@ from tests.emulation.strict_ops import Post
 from tests.emulation.strict_stream import Item, Stream
 from tests.emulation.strict_touch import BrokenRule, Sentry, Table
 
-UNSEEN = "<frozen strict>"  # the file of functions that are nobody's, for whoever looks at the stack
+UNSEEN = (
+    "<frozen strict>"  # the file of functions that are nobody's, for whoever looks at the stack
+)
 _rules = None  # those installed in this process
 
 
@@ -85,7 +96,8 @@ def install() -> None:
 
 
 def leave() -> None:
-    """The rank's function has ended: raises BrokenRule for a Work never waited for; waits for the rest."""
+    """The rank's function has ended: raises BrokenRule for a Work never waited for;
+    waits for the rest."""
     if _rules is not None:
         _rules.leave()
 
@@ -126,10 +138,13 @@ class Rules:
         return posted
 
     def _post(self, post, group):
-        """Put `post` into the group's stream, or the batch that is being made; returns its Work, boxed."""
+        """Put `post` into the group's stream, or the batch that is being made;
+        returns its Work, boxed."""
         batch = getattr(self.here, "batch", None)
         batched = batch is not None and batch[0] == group.group_name
-        item = batch[1] if batched else Item([], synchronous=post.given.get("async_op", True) is False)
+        item = (
+            batch[1] if batched else Item([], synchronous=post.given.get("async_op", True) is False)
+        )
         for tensor in post.reads:
             self.table.touch(tensor, False, post.title())
         for tensor in post.fills:
@@ -152,14 +167,19 @@ class Rules:
             self.table.items[item.number] = item
             stream = self.streams.get(group.group_name)
             if stream is None:
-                stream = self.streams[group.group_name] = Stream(group.group_name, self.table.settle)
+                stream = self.streams[group.group_name] = Stream(
+                    group.group_name, self.table.settle
+                )
             stream.items.put(item)
         self.tidy()
 
     def ahead(self):
-        """What this thread's stream waits for now: all that was waited for here and has not been executed."""
+        """What this thread's stream waits for now: all that was waited for here and has not
+        been executed."""
         here = strict_backward.thread()
-        under_way = [i for i in list(self.table.items.values()) if i.thread == here and not i.done.is_set()]
+        under_way = [
+            i for i in list(self.table.items.values()) if i.thread == here and not i.done.is_set()
+        ]
         return [item for item in under_way if item.was_waited_for()]
 
     def tidy(self):
@@ -194,7 +214,11 @@ class Rules:
         def take_future(work):
             boxed = work.boxed()
             only_looks = sys._getframe(1).f_globals.get("__name__", "").startswith("lib.ledger")
-            only_looks = only_looks and torch.ops.strict.number(boxed) >= 0 and not torch.ops.strict.waited(boxed)
+            only_looks = (
+                only_looks
+                and torch.ops.strict.number(boxed) >= 0
+                and not torch.ops.strict.waited(boxed)
+            )
             future = get_future(work)
             if only_looks:
                 torch.ops.strict.give_back(boxed)
@@ -211,7 +235,10 @@ class Rules:
             return dist.Work.unbox(item.work)
 
         dist.Work.wait, dist.Work.get_future = wait_and_settle, take_future
-        dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing = start_coalescing, end_coalescing
+        dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing = (
+            start_coalescing,
+            end_coalescing,
+        )
         dist.distributed_c10d.ProcessGroupGloo.supports_coalescing = True
         backend.synchronize_stream = lambda: strict_events.CurrentStream(self).synchronize()
         if not torch.cuda.is_available():
@@ -224,7 +251,9 @@ class Rules:
         start = threading.Thread.start
 
         def start_watched(thread):
-            if not isinstance(thread, (Stream, strict_stream.Keeper)) and not thread.name.startswith("lib.ledger."):
+            if not isinstance(
+                thread, (Stream, strict_stream.Keeper)
+            ) and not thread.name.startswith("lib.ledger."):
                 run = thread.run
 
                 def watched():
@@ -251,18 +280,25 @@ def _site():
 
 
 def _above_the_sentry(frame):
-    """Where an op was called, for what sees it below the mode that watches it here (strict_touch.Sentry)."""
+    """Where an op was called, for what sees it below the mode that watches it here
+    (strict_touch.Sentry)."""
     outer, passed = frame, False
-    while outer is not None and outer.f_code.co_filename.endswith(("_ops.py", "_compile.py", "eval_frame.py", UNSEEN)):
+    while outer is not None and outer.f_code.co_filename.endswith(
+        ("_ops.py", "_compile.py", "eval_frame.py", UNSEEN)
+    ):
         outer, passed = outer.f_back, passed or outer.f_code.co_filename == UNSEEN
     return outer if passed else frame
 
 
 def _unseen(module, file=UNSEEN):
-    """Errors, the ledger and the watch name the user's lines: frames of `module` are to count as none of his."""
+    """Errors, the ledger and the watch name the user's lines: frames of `module` are to
+    count as none of his."""
 
     def renamed(code):
-        inner = (renamed(const) if isinstance(const, types.CodeType) else const for const in code.co_consts)
+        inner = (
+            renamed(const) if isinstance(const, types.CodeType) else const
+            for const in code.co_consts
+        )
         return code.replace(co_filename=file, co_consts=tuple(inner))
 
     for thing in vars(module).values():

@@ -1,10 +1,12 @@
-"""lib's own works in the background, `collectives.start`, keep the same rules: hands off until `wait()`.
+"""lib's own works in the background, `collectives.start`, keep the same rules: hands off until
+`wait()`.
 
     your thread      start(ring_all_reduce, x)    x + 1: "read before wait"    wait()    x + 1
     communication           [ messages, a copy, messages ... x is written here ]
 
-The communication thread itself may touch what it was given. What a work fills is told by its arguments: `out`, and the
-tensors of an all-reduce or a broadcast, which work in place; all others it reads.
+The communication thread itself may touch what it was given. What a work fills is told by its
+arguments: `out`, and the tensors of an all-reduce or a broadcast, which work in place; all others
+it reads.
 """
 
 import itertools
@@ -17,7 +19,8 @@ IN_PLACE = ("all_reduce", "broadcast", "average")
 
 
 class Background:
-    """A work of the communication thread, as the table of what is under way sees one: an item with one post."""
+    """A work of the communication thread, as the table of what is under way sees one: an
+    item with one post."""
 
     numbers = itertools.count(-2, -1)
 

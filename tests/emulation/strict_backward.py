@@ -1,11 +1,14 @@
-"""backward() runs on a thread that C++ began, as autograd's of a GPU: it calls hooks, and DDP's reducer, from there.
+"""backward() runs on a thread that C++ began, as autograd's of a GPU: it calls hooks, and DDP's
+reducer, from there.
 
-    main thread          loss.backward() ............ waits ............ returns, or raises what was raised there
-    autograd's thread        [ a hook: no Python frames but its own       DDP's reducer: none at all ]
+    main thread        loss.backward() ............ waits ............ returns, or raises what was
+                       raised there
+    autograd's thread      [ a hook: no Python frames but its own       DDP's reducer: none at all ]
 
-`_thread.start_new_thread` begins a thread in C, and all that it calls here is C, too: `list.extend`, `map`,
-`operator.call` and the engine. So no Python frame is below that of a hook, and `threading` does not know the thread.
-It gets what torch gives it on a GPU: modes, and hooks for what graphs save. A backward inside a backward stays there.
+`_thread.start_new_thread` begins a thread in C, and all that it calls here is C, too:
+`list.extend`, `map`, `operator.call` and the engine. So no Python frame is below that of a hook,
+and `threading` does not know the thread. It gets what torch gives it on a GPU: modes, and hooks for
+what graphs save. A backward inside a backward stays there.
 """
 
 import _thread
@@ -24,7 +27,8 @@ _here = threading.local()  # stands_for: the thread that waits for this one
 
 
 def thread() -> int:
-    """Whose stream this thread's ops are on: autograd's thread uses that of the thread that called backward."""
+    """Whose stream this thread's ops are on: autograd's thread uses that of the thread that
+    called backward."""
     return getattr(_here, "stands_for", None) or threading.get_ident()
 
 
@@ -40,7 +44,10 @@ class Elsewhere:
 
     def __init__(self, engine):
         self.engine = engine
-        self.queue_callback, self.is_checkpoint_valid = engine.queue_callback, engine.is_checkpoint_valid
+        self.queue_callback, self.is_checkpoint_valid = (
+            engine.queue_callback,
+            engine.is_checkpoint_valid,
+        )
 
     def run_backward(self, *args, **kwargs):
         run = functools.partial(self.engine.run_backward, *args, **kwargs)

@@ -1,6 +1,7 @@
-"""For each of NCCL's rules: code on two ranks that keeps it, code that breaks it, and what must be said of that.
+"""For each of NCCL's rules: code on two ranks that keeps it, code that breaks it, and what must be
+said of that.
 
-RIGHT    passes          WRONG    (code, what the error says)          HANGS    (code, threshold, what is told)
+RIGHT    passes     WRONG    (code, what the error says)    HANGS    (code, threshold, what is told)
 """
 
 import ctypes
@@ -74,7 +75,9 @@ def a_tensor_is_freed_after_wait():
 
 def a_part_of_it_is_written():
     whole = torch.ones(4, 4)
-    work = dist.batch_isend_irecv([dist.P2POp(dist.isend if dist.get_rank() else dist.irecv, whole[1], other())])[0]
+    work = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend if dist.get_rank() else dist.irecv, whole[1], other())]
+    )[0]
     whole[2].zero_()  # beside it: allowed
     whole[:, 0] = 5
     work.wait()
@@ -82,7 +85,9 @@ def a_part_of_it_is_written():
 
 def beside_it_is_written():
     whole = torch.ones(4, 4)
-    work = dist.batch_isend_irecv([dist.P2POp(dist.isend if dist.get_rank() else dist.irecv, whole[1], other())])[0]
+    work = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend if dist.get_rank() else dist.irecv, whole[1], other())]
+    )[0]
     whole[::2, 0] = 5  # passes row 1 by
     work.wait()
 
@@ -123,7 +128,8 @@ def the_wrong_work_is_waited_for():
 def what_is_under_way_holds_poison():
     x = torch.ones(3)
     work = dist.all_reduce(x, async_op=True)
-    assert str(list((ctypes.c_float * 3).from_address(x.data_ptr()))) == "[nan, nan, nan]"  # read past every op
+    # read past every op
+    assert str(list((ctypes.c_float * 3).from_address(x.data_ptr()))) == "[nan, nan, nan]"
     work.wait()
     assert x.tolist() == [2.0] * 3
 
@@ -197,7 +203,8 @@ def later_messages_do_not():
         _, works, came = messages()
         dist.distributed_c10d._get_default_store().set("posted", "")
     else:
-        dist.distributed_c10d._get_default_store().get("posted")  # waits for it: nothing is posted here until then
+        # waits for it: nothing is posted here until then
+        dist.distributed_c10d._get_default_store().get("posted")
         _, works, came = messages()
     works[0].wait()
     assert came.tolist() == [1.0] * 4
@@ -237,14 +244,22 @@ def backward_is_on_a_thread_without_frames():
     x, seen = torch.ones(3, requires_grad=True), []
     x.register_hook(lambda grad: seen.append((sys._getframe().f_back, threading.get_ident())))
     x.sum().backward()
-    assert seen[0][0] is None and seen[0][1] != threading.get_ident() and threading.active_count() < 4
+    assert (
+        seen[0][0] is None and seen[0][1] != threading.get_ident() and threading.active_count() < 4
+    )
 
 
 def what_is_never_waited_for_stays_owed():
-    """Though the host was in the call of a first message, and though the ledger itself waits for all that is left."""
-    message = dist.irecv(torch.zeros(2), 1) if dist.get_rank() == 0 else dist.isend(torch.ones(2), 0)
+    """Though the host was in the call of a first message, and though the ledger itself waits for
+    all that is left."""
+    message = (
+        dist.irecv(torch.zeros(2), 1) if dist.get_rank() == 0 else dist.isend(torch.ones(2), 0)
+    )
     total = dist.all_reduce(torch.ones(3), async_op=True)
-    assert [e.op for e in ledger.not_waited_for()] == ["send" if dist.get_rank() else "recv", "all_reduce"]
+    assert [e.op for e in ledger.not_waited_for()] == [
+        "send" if dist.get_rank() else "recv",
+        "all_reduce",
+    ]
     ledger.finish()
     left = ledger.not_waited_for()
     assert len(left) == 2 and not any(e.open for e in left)
@@ -345,28 +360,42 @@ def torchs_ddp_and_fsdp2():
 
 
 RIGHT = [
-    a_batch_is_waited_for, a_sent_tensor_is_read, a_tensor_is_freed_after_wait, beside_it_is_written,
+    a_batch_is_waited_for, a_sent_tensor_is_read, a_tensor_is_freed_after_wait,
+    beside_it_is_written,
     a_synchronous_collective_has_no_work,
-    what_is_under_way_holds_poison, wait_does_not_block_the_host, an_event_ends_with_what_is_before_it,
+    what_is_under_way_holds_poison, wait_does_not_block_the_host,
+    an_event_ends_with_what_is_before_it,
     a_barrier_blocks_the_host, the_first_message_blocks_the_host_until_the_other_posts_its_own,
     later_messages_do_not, backward_is_on_a_thread_without_frames,
     in_the_background_and_waited_for, torchs_ddp_and_fsdp2,
 ]  # fmt: skip
 WRONG = [
-    (a_batch_is_read_early, "read before wait: aten::equal reads float32 (4,), which recv from rank"),
+    (
+        a_batch_is_read_early,
+        "read before wait: aten::equal reads float32 (4,), which recv from rank",
+    ),
     (a_batch_is_listed_early, "read before wait: tolist reads"),
-    (a_sent_tensor_is_written, "written while its send is under way: aten::add_ writes float32 (4,), which send to"),
+    (
+        a_sent_tensor_is_written,
+        "written while its send is under way: aten::add_ writes float32 (4,), which send to",
+    ),
     (a_part_of_it_is_written, "no wait() has been called"),
     (a_sent_tensor_is_freed, "written while its send is under way: resize_ of its storage"),
     (a_work_is_dropped, "never waited for: all_reduce (strict_cases.py:"),
-    (a_collective_is_read_early, "read before wait: aten::mul reads float32 (3,), which all_reduce"),
+    (
+        a_collective_is_read_early,
+        "read before wait: aten::mul reads float32 (3,), which all_reduce",
+    ),
     (the_wrong_work_is_waited_for, "read before wait: aten::sum"),
     (columns_are_sent, "not contiguous: all_reduce"),
     (short_integers, "no such dtype in NCCL"),
     (both_send_at_first_contact, "first contact: send to rank"),
     (both_receive_at_first_contact, "needs a send of that rank, which posts a recv"),
     (from_anyone, "NCCL has no recv_any_source"),
-    (in_the_background_and_read_early, "read before wait: aten::sum reads float32 (4,), which ring_all_reduce in the"),
+    (
+        in_the_background_and_read_early,
+        "read before wait: aten::sum reads float32 (4,), which ring_all_reduce in the",
+    ),
 ]
 HANGS = [  # threshold, what the launcher must say
     (both_send_first, "0", "deadlock: deadlock"),

@@ -1,13 +1,19 @@
-"""torch.cuda's events, as far as code on ranks asks for them: has all been executed that comes before?
+"""torch.cuda's events, as far as code on ranks asks for them: has all been executed that comes
+before?
 
-    all_reduce(x)   event = current_stream().record_event()   ...   event.query()     False until x is summed
+    all_reduce(x)
+    event = current_stream().record_event()
+    ...
+    event.query()  # False until x is summed
 
-Tensors stay on the CPU, so `rules` (strict.py) tells what this thread's stream, had it one, would be waiting for.
+Tensors stay on the CPU, so `rules` (strict.py) tells what this thread's stream, had it one, would
+be waiting for.
 """
 
 
 class Event:
-    """Done when all has been executed that the recording thread's stream waited for. As torch.cuda.Event."""
+    """Done when all has been executed that the recording thread's stream waited for. As
+    torch.cuda.Event."""
 
     def __init__(self, rules):
         self.rules, self.items = rules, []

@@ -1,9 +1,12 @@
-"""For ranks that `lib.launch` starts: every rank lives by the rules from when it has joined until its function returns.
+"""For ranks that `lib.launch` starts: every rank lives by the rules from when it has joined until
+its function returns.
 
-    forkserver imports this   ->   backend.join, then install()   fn(*args)   leave(), then ledger.uninstall
+    forkserver imports this  ->  backend.join, then install()
+                                 fn(*args)
+                                 leave(), then ledger.uninstall
 
-`lib.launch.server.PRELOAD` names this module (see strict_plugin.py); the ranks are forked from the server that
-imported it.
+`lib.launch.server.PRELOAD` names this module (see strict_plugin.py); the ranks are forked from the
+server that imported it.
 """
 
 from lib import backend, ledger

@@ -1,11 +1,14 @@
 """Each c10d op: which arguments it reads and fills, and what NCCL would refuse of it.
 
-    all_gather_into_tensor(out, x)      reads x, fills out          at posting: `out` holds NaN
-    all_reduce(x)                       fills x from its values     x's values go to a private copy, x holds NaN
-                                                                    once waited for: the result is copied into x
+    all_gather_into_tensor(out, x)  reads x, fills out       at posting: `out` holds NaN
+    all_reduce(x)                   fills x from its values  x's values go to a private copy, x
+                                                             holds NaN
+                                                                    once waited for: the result is
+                                                                    copied into x
 
-What an op fills it does not fill directly: it works on private tensors, and the user's get the values once somebody
-has waited. What it only reads it reads when it is executed, not when it is posted.
+What an op fills it does not fill directly: it works on private tensors, and the user's get the
+values once somebody has waited. What it only reads it reads when it is executed, not when it is
+posted.
 """
 
 import torch
@@ -13,7 +16,8 @@ import torch.distributed as dist
 
 from tests.emulation.strict_touch import BrokenRule, extent, form, poison, storage_of, tensors_in
 
-ROLES = {  # op -> the argument that it reads, the one that it fills, the one that it reads and fills
+# op -> the argument that it reads, the one that it fills, the one that it reads and fills
+ROLES = {
     "send": ("tensors", "", ""),
     "recv_": ("", "tensors", ""),
     "allreduce_": ("", "", "tensors"),
@@ -34,7 +38,11 @@ ROLES = {  # op -> the argument that it reads, the one that it fills, the one th
     "barrier": ("", "", ""),
 }
 NAMES = {"recv_": "recv", "allreduce_": "all_reduce", "_allgather_base_": "all_gather_into_tensor"}
-NAMES |= {"allgather_": "all_gather", "_reduce_scatter_base_": "reduce_scatter_tensor", "alltoall_": "all_to_all"}
+NAMES |= {
+    "allgather_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "alltoall_": "all_to_all",
+}
 NOT_NCCLS = {torch.int16, torch.uint16, torch.uint32, torch.uint64}
 NO_REDUCTIONS = {"BAND", "BOR", "BXOR"}
 
@@ -58,19 +66,24 @@ class Post:
         self.reads, self.fills = of(reads), of(fills) + of(both)
         self._what_nccl_refuses()
         self.roles = reads, fills, both
-        self.copies_late = reads if name == "reduce_" else ""  # gloo uses the others' tensors as it likes
+        # gloo uses the others' tensors as it likes
+        self.copies_late = reads if name == "reduce_" else ""
         self.instead = {}  # argument -> what the backend's kernel gets in its place
         self.landings = []  # (the user's tensor, where its values are until somebody has waited)
 
     def begin(self):
-        """Private tensors for what it fills, and poison into the user's. Nothing else may be under way on these."""
+        """Private tensors for what it fills, and poison into the user's. Nothing else may
+        be under way on these."""
         reads, fills, both = self.roles
         if reads and any(overlap(a, b) for a in self.reads for b in self.fills):
-            self.instead[reads] = _mapped(self.given[reads], lambda t: t.data.clone())  # FSDP2 gathers so
+            # FSDP2 gathers so
+            self.instead[reads] = _mapped(self.given[reads], lambda t: t.data.clone())
         if self.name != "recv_":  # the landing of a message is part of what travels
             for argument, copied in ((fills, False), (both, True)):
                 if argument:
-                    self.instead[argument] = _mapped(self.given[argument], lambda t, c=copied: self._landing(t, c))
+                    self.instead[argument] = _mapped(
+                        self.given[argument], lambda t, c=copied: self._landing(t, c)
+                    )
         for tensor in self.fills:
             poison(tensor)
 
@@ -80,9 +93,12 @@ class Post:
         return landing
 
     def call(self, **instead):
-        """gloo's own kernel. (What torch.library.get_kernel gives would keep the GIL, which gloo's threads need.)"""
+        """gloo's own kernel. (What torch.library.get_kernel gives would keep the GIL, which gloo's
+        threads need.)"""
         if self.copies_late:
-            instead[self.copies_late] = _mapped(self.given[self.copies_late], lambda t: t.data.clone())
+            instead[self.copies_late] = _mapped(
+                self.given[self.copies_late], lambda t: t.data.clone()
+            )
         given = self.given | self.instead | instead
         out = self.op.redispatch(PLAIN, *(given[name] for name in self.arguments))
         return dist.Work.unbox(out[-1] if isinstance(out, tuple) else out)
@@ -104,7 +120,9 @@ class Post:
         for tensor in self.reads + self.fills:
             if tensor.dtype in NOT_NCCLS:
                 raise BrokenRule(f"no such dtype in NCCL: {self.says()} of {form(tensor)}")
-            channels_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+            channels_last = tensor.dim() == 4 and tensor.is_contiguous(
+                memory_format=torch.channels_last
+            )
             if not tensor.is_contiguous() and not channels_last:
                 raise BrokenRule(f"not contiguous: {self.says()} of {form(tensor)}")
         if "reduce_op" in self.given:

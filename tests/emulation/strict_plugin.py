@@ -29,6 +29,8 @@ def pytest_collection_modifyitems(config, items):
     reason = strict_works.missing()
     excluded = EXCLUDED | (EXCLUDED_WITH_BUFFERS if threshold() else {})
     for item in items:
-        why = reason or next((why for name, why in excluded.items() if item.nodeid.startswith(name)), None)
+        why = reason or next(
+            (why for name, why in excluded.items() if item.nodeid.startswith(name)), None
+        )
         if why is not None:
             item.add_marker(pytest.mark.skip(reason=why))

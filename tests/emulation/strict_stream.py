@@ -1,14 +1,17 @@
-"""NCCL's stream for each process group: a thread that executes what was posted, one item after the other.
+"""NCCL's stream for each process group: a thread that executes what was posted, one item after the
+other.
 
     your thread      isend(a)   irecv(b)   [isend(c) irecv(d)]   all_reduce(e)
     the stream      [isend a ] [irecv b ] [isend c  |  irecv d] [all_reduce e]     -> time
 
-An unbatched message is an item, and blocks those behind it. A batch is one item, whose messages all proceed together.
-A collective is an item. An item also waits for all that the thread which posted it had waited for: on a GPU `wait`
-makes that thread's stream wait, and what it posts later begins after.
+An unbatched message is an item, and blocks those behind it. A batch is one item, whose messages all
+proceed together. A collective is an item. An item also waits for all that the thread which posted
+it had waited for: on a GPU `wait` makes that thread's stream wait, and what it posts later begins
+after.
 
-A send of less than `threshold` bytes ends at once, its data copied when the item begins. Any other is a rendezvous.
-A message says how many bytes it has, in front. A receive of another size never ends, as with NCCL.
+A send of less than `threshold` bytes ends at once, its data copied when the item begins. Any other
+is a rendezvous. A message says how many bytes it has, in front. A receive of another size never
+ends, as with NCCL.
 """
 
 import ctypes
@@ -23,7 +26,8 @@ import torch.distributed as dist
 
 from tests.emulation import strict_backward
 
-SPINS = "STRICT_C10D_SPINS"  # the environment variable: "1" for a host that keeps its processor busy while it waits
+# the environment variable: "1" for a host that keeps its processor busy while it waits
+SPINS = "STRICT_C10D_SPINS"
 THRESHOLD = "STRICT_C10D_THRESHOLD"  # the environment variable: "0", "inf", or a number of bytes
 HEAD = 16  # bytes in front of a message: its size, and room that lets any dtype follow aligned
 plain_wait = dist.Work.wait  # before anybody has replaced it
@@ -60,7 +64,8 @@ class Item:
             self.work = torch.ops.strict.work(self.number, blocks, filled)
 
     def was_waited_for(self):
-        """A synchronous collective's wait is part of its call. A future that was taken counts: C++ waits unseen."""
+        """A synchronous collective's wait is part of its call. A future that was taken
+        counts: C++ waits unseen."""
         return self.synchronous or (self.work is not None and torch.ops.strict.waited(self.work))
 
     def execute(self, threshold, kept):
@@ -106,7 +111,11 @@ def _packed(tensor):
 class Stream(threading.Thread):
     """One per process group, made when something is first posted there."""
 
-    is_idle, failed = True, None  # to ledger and launcher: no thread of the program, it begins nothing of its own
+    # to ledger and launcher: no thread of the program, it begins nothing of its own
+    is_idle, failed = (
+        True,
+        None,
+    )
 
     def __init__(self, name, settle):
         super().__init__(name=f"strict stream of {name}", daemon=True)

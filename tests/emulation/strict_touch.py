@@ -1,13 +1,16 @@
 """Who touches a tensor that is under way, and whether it may.
 
-    what is under way          read it                               write it
-    being sent,    no wait     allowed                               "written while its send is under way"
-    being filled,  no wait     "read before wait"                    "written before wait"
-    either, after wait()       the stream's item is executed first, then the op runs: the host waits only here
+    what is under way       read it                               write it
+    being sent,    no wait  allowed                               "written while its send is under
+                                                                  way"
+    being filled,  no wait  "read before wait"                    "written before wait"
+    either, after wait()    the stream's item is executed first, then the op runs: the host waits
+                            only here
 
-A dispatch mode sees every op, those of backward too, and a few methods of Tensor which read without an op (`numpy`,
-`tolist`, pickling) are wrapped. Until somebody has waited a tensor that is being filled also *holds* NaN (an integer:
-a value that nobody computes), for those who read past the mode. Tensors are compared by the bytes that they cover.
+A dispatch mode sees every op, those of backward too, and a few methods of Tensor which read without
+an op (`numpy`, `tolist`, pickling) are wrapped. Until somebody has waited a tensor that is being
+filled also *holds* NaN (an integer: a value that nobody computes), for those who read past the
+mode. Tensors are compared by the bytes that they cover.
 """
 
 import functools
@@ -20,8 +23,24 @@ from tests.emulation import strict_stream
 
 # Namespaces: what posts an op comes by again as c10d's kernel, which looks itself.
 PASSED = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "strict", "profiler"}
-WORDS = ("empty_like", "new_empty", "zeros_like", "ones_like", "full_like", "rand", "new_zeros", "new_ones", "new_full")
-READ_NOTHING = {"aten::_unsafe_view", "aten::_reshape_alias", "aten::is_same_size", "aten::set_", "aten::is_pinned"}
+WORDS = (
+    "empty_like",
+    "new_empty",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+)
+READ_NOTHING = {
+    "aten::_unsafe_view",
+    "aten::_reshape_alias",
+    "aten::is_same_size",
+    "aten::set_",
+    "aten::is_pinned",
+}
 MADE_OF_OTHERS = {"DTensor", "AsyncCollectiveTensor"}
 READERS = ("numpy", "tolist", "__array__", "__reduce_ex__", "__deepcopy__", "__dlpack__")
 
@@ -48,13 +67,18 @@ class Table:
     def __init__(self):
         self.lock, self.regions = threading.RLock(), {}
         self.items = {}  # number -> item, until it is settled
-        self.here = threading.local()  # here.settling: this thread is putting results where they belong
+        # here.settling: this thread is putting results where they belong
+        self.here = threading.local()
 
     def add(self, item, post):
         """`post` is now part of `item`, and under way."""
         with self.lock:
-            for tensor, filled in [(t, False) for t in post.reads] + [(t, True) for t in post.fills]:
-                self.regions.setdefault(storage_of(tensor), []).append(Region(item, post, tensor, filled))
+            for tensor, filled in [(t, False) for t in post.reads] + [
+                (t, True) for t in post.fills
+            ]:
+                self.regions.setdefault(storage_of(tensor), []).append(
+                    Region(item, post, tensor, filled)
+                )
 
     def touch(self, tensor, writes, who):
         """Called before `who` reads or writes `tensor`: raises, or executes what it depends on."""
@@ -85,13 +109,18 @@ class Table:
                 return
             item.settled = self.here.settling = True
             try:
-                for tensor, landing in [pair for post in item.posts for pair in ([] if item.error else post.landings)]:
-                    if extent(tensor)[1] <= tensor.untyped_storage().nbytes():  # else it was freed meanwhile
+                for tensor, landing in [
+                    pair for post in item.posts for pair in ([] if item.error else post.landings)
+                ]:
+                    # else it was freed meanwhile
+                    if extent(tensor)[1] <= tensor.untyped_storage().nbytes():
                         tensor.data.copy_(landing)
             finally:
                 self.here.settling = False
             # Only now: whoever finds no region reads at once, without the lock.
-            for key in {storage_of(tensor) for post in item.posts for tensor in post.reads + post.fills}:
+            for key in {
+                storage_of(tensor) for post in item.posts for tensor in post.reads + post.fills
+            }:
                 left = [r for r in self.regions.get(key, []) if r.item is not item]
                 if left:
                     self.regions[key] = left
@@ -126,7 +155,8 @@ class Sentry(TorchDispatchMode):
 
 @functools.cache
 def written(func):
-    """Places and names of the arguments that `func` writes; None if it neither reads nor writes, as a view does."""
+    """Places and names of the arguments that `func` writes; None if it neither reads nor
+    writes, as a view does."""
     schema = func._schema
     name = schema.name
     if func.namespace in PASSED or name in READ_NOTHING:
@@ -149,7 +179,9 @@ def watch_readers(table):
 
     def first_touch_all(storage, size):
         if table.regions.get(storage._cdata):
-            table.touch(torch.empty(0, dtype=torch.uint8).set_(storage), True, "resize_ of its storage")
+            table.touch(
+                torch.empty(0, dtype=torch.uint8).set_(storage), True, "resize_ of its storage"
+            )
         return resize(storage, size)
 
     torch.UntypedStorage.resize_ = first_touch_all
@@ -170,7 +202,9 @@ def poison(tensor):
     if tensor.is_floating_point() or tensor.is_complex():
         tensor.data.fill_(float("nan"))
     else:
-        tensor.data.fill_(True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max - 12)
+        tensor.data.fill_(
+            True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max - 12
+        )
 
 
 def tensors_in(value):
@@ -192,7 +226,9 @@ def extent(tensor):
     """The bytes of its storage from the first to the last that `tensor` covers."""
     if tensor.numel() == 0:
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     size, first = tensor.element_size(), tensor.storage_offset()
     return first * size, (first + last + 1) * size
 
@@ -215,8 +251,14 @@ def form(tensor):
 
 def _broken(region, writes, who):
     if not region.filled:
-        return f"written while its send is under way: {who} writes {region.what()}; no wait() has been called for it"
+        return (
+            f"written while its send is under way: {who} writes {region.what()}; no wait() has "
+            f"been called for it"
+        )
     if writes and who in ("recv", "recv of a batch"):
-        return f"two receives into one buffer: {who} fills {region.what()}; no wait() has been called for it"
+        return (
+            f"two receives into one buffer: {who} fills {region.what()}; no wait() has been called "
+            f"for it"
+        )
     rule, verb = ("written before wait", "writes") if writes else ("read before wait", "reads")
     return f"{rule}: {who} {verb} {region.what()}; no wait() has been called for it"

@@ -1,9 +1,11 @@
 """Compiles null_works.cpp once per version of torch, into build/, and loads it.
 
-    parent: path()      g++, half a minute the first time, under a lock       build/emulation/torch-2.13.0-1f3a/
-    rank:   load()      loads what the parent has made, and compiles nothing
+    parent: path()  g++, half a minute the first time, under a lock;
+                    makes build/emulation/torch-2.13.0-1f3a/
+    rank:   load()  loads what the parent has made, and compiles nothing
 
-Without a compiler `missing()` says why, and whoever wanted to run under the rules reports that, and does not run.
+Without a compiler `missing()` says why, and whoever wanted to run under the rules reports that, and
+does not run.
 """
 
 import fcntl
@@ -56,7 +58,12 @@ def _made():
 
 def _compiler():
     return next(
-        (found for name in (os.environ.get("CXX"), "g++", "c++") if name and (found := shutil.which(name))), None
+        (
+            found
+            for name in (os.environ.get("CXX"), "g++", "c++")
+            if name and (found := shutil.which(name))
+        ),
+        None,
     )
 
 
@@ -72,5 +79,8 @@ def _compile(made):
     ]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
-        raise RuntimeError(f"{SOURCE.name} does not compile against torch {torch.__version__}:\n{ended.stderr[-3000:]}")
+        raise RuntimeError(
+            f"{SOURCE.name} does not compile against torch "
+            f"{torch.__version__}:\n{ended.stderr[-3000:]}"
+        )
     os.replace(unfinished, made)

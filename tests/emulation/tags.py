@@ -1,12 +1,15 @@
-"""Tagged devices: CPU tensors that claim to be on a GPU, so that code which mixes devices fails here as it would there.
+"""Tagged devices: CPU tensors that claim to be on a GPU, so that code which mixes devices fails
+here as it would there.
 
-    x = torch.zeros(3, device="cuda")     really on the CPU; its storage is tagged cuda:0
-    x.device, x.is_cuda                   cuda:0, True
-    x + torch.zeros(3)                    RuntimeError: Expected all tensors to be on the same device ...
-    x.numpy()                             TypeError: can't convert cuda:0 device type tensor to numpy ...
+    x = torch.zeros(3, device="cuda")  really on the CPU; its storage is tagged cuda:0
+    x.device, x.is_cuda                cuda:0, True
+    x + torch.zeros(3)                 RuntimeError: Expected all tensors to be on the same device
+                                       ...
+    x.numpy()                          TypeError: can't convert cuda:0 device type tensor to numpy
+                                       ...
 
-A storage without a tag is on the CPU. This file is the tags; `tags_modes` gives them and looks at them, `tags_cuda`
-has torch answer as on a machine with GPUs, and `tags_runs` runs the course so.
+A storage without a tag is on the CPU. This file is the tags; `tags_modes` gives them and looks at
+them, `tags_cuda` has torch answer as on a machine with GPUs, and `tags_runs` runs the course so.
 """
 
 import contextlib
@@ -20,8 +23,8 @@ TORCH = os.path.dirname(torch.__file__)
 CPU = torch.device("cpu")
 OTHER_NUMBERS = 0x5EED  # the same seed gives other numbers on a GPU than on the CPU
 
-# Of this thread. index: its current GPU. making: where what is made from nothing is to lie; without it on the GPU, for
-# then C++ makes it by itself, as in DistributedDataParallel.
+# Of this thread. index: its current GPU. making: where what is made from nothing is to lie; without
+# it on the GPU, for then C++ makes it by itself, as in DistributedDataParallel.
 here = threading.local()
 
 

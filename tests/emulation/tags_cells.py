@@ -1,7 +1,7 @@
 """The code cells of the solutions, in order, in one process per lab; backend="auto" is NCCL there.
 
-A cell that grades is left to `checks`. Before a cell that is asked for by its id, those cells of its lab run that
-launch nothing, unreported. What a cell leaves to show is not shown.
+A cell that grades is left to `checks`. Before a cell that is asked for by its id, those cells of
+its lab run that launch nothing, unreported. What a cell leaves to show is not shown.
 """
 
 import contextlib
@@ -18,12 +18,17 @@ from lib.check import framework
 
 EXPLORER = "an explorer: widgets, no ranks"
 OTHERS = "starts torchrun, whose processes have no tags"
-SEEN = "counts what Python sees of autograd's graph, which under the modes is 3 KB a block more than without them"
+SEEN = (
+    "counts what Python sees of autograd's graph, which under the modes is 3 KB a block more than "
+    "without them"
+)
 AFTER = "goes on with what torchrun left behind"
 SKIPPED = {
-    "lab0/walls-explore": EXPLORER, "lab0/cost-explore": EXPLORER, "lab0/topology-explore": EXPLORER,
+    "lab0/walls-explore": EXPLORER, "lab0/cost-explore": EXPLORER,
+    "lab0/topology-explore": EXPLORER,
     "lab1/overlap-explore": EXPLORER, "lab1/scaling-explore": EXPLORER, "lab2/explorer": EXPLORER,
-    "lab4/memory-explore": EXPLORER, "lab4/volume-explore": EXPLORER, "lab5/capacity-explore": EXPLORER,
+    "lab4/memory-explore": EXPLORER, "lab4/volume-explore": EXPLORER,
+    "lab5/capacity-explore": EXPLORER,
     "lab6/plans-explore": EXPLORER,
     "lab0/ranks-torchrun": OTHERS, "lab1/job-killed": OTHERS, "lab6/job-killed": OTHERS,
     "lab6/job-resumed": AFTER, "lab6/job-slurm": AFTER, "lab4/measured-peak-figure": SEEN,
@@ -33,7 +38,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def run(names):
     """names: labs ("3"), cells ("lab3/mlp-equal"), or none: everything."""
-    framework.stand_in = lambda exercise, fn: fn  # the notebook's own answers, though no check has passed them here
+    # the notebook's own answers, though no check has passed them here
+    framework.stand_in = lambda exercise, fn: fn
     os.environ["MPLBACKEND"] = "Agg"
     for path in sorted((ROOT / "solutions").glob("lab*.ipynb")):
         lab = path.name.split("_")[0]

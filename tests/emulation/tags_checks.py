@@ -15,7 +15,8 @@ spec = importlib.util.spec_from_file_location("as_an_answer", path)
 answers = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(answers)
 
-# cloudpickle takes a module that is not here for one made up in the notebook; once_differentiable refers to this one.
+# cloudpickle takes a module that is not here for one made up in the notebook; once_differentiable
+# refers to this one.
 sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
 
@@ -23,5 +24,7 @@ def run(names):
     for name in names or [n for n, e in EXERCISES.items() if any(part.worlds for part in e.parts)]:
         exercise, began = EXERCISES[name], time.monotonic()
         given = tuple(answers.as_an_answer(part.reference) for part in exercise.parts)
-        outcome = framework.evaluate(exercise, given if isinstance(exercise, framework.Bundle) else given[0])
+        outcome = framework.evaluate(
+            exercise, given if isinstance(exercise, framework.Bundle) else given[0]
+        )
         yield name, "" if outcome.passed else "\n".join(outcome.lines), time.monotonic() - began

@@ -1,11 +1,14 @@
-"""What torch answers on a process that has tagged devices: torch.cuda as on a machine with 8 GPUs, and c10d as on NCCL.
+"""What torch answers on a process that has tagged devices: torch.cuda as on a machine with 8 GPUs,
+and c10d as on NCCL.
 
-torch.cuda       devices, streams and events that have always finished, the state of the GPU's random numbers,
-                 memory of which nothing is counted but the workspace that cuBLAS keeps from the first product on
-backward         hooks and custom backwards see the tags, and no default device: torch suspends it there
-new threads      see the tags; their current GPU is 0 and they have no default device
-torch.save       a tagged storage is saved as cuda:N, and loaded there unless map_location says otherwise
-c10d             gloo carries the messages and says that it is nccl; tensors on the CPU are refused
+torch.cuda   devices, streams and events that have always finished, the state of the GPU's random
+             numbers, memory of which nothing is counted but the workspace that cuBLAS keeps from
+             the first product on
+backward     hooks and custom backwards see the tags, and no default device: torch suspends it there
+new threads  see the tags; their current GPU is 0 and they have no default device
+torch.save   a tagged storage is saved as cuda:N, and loaded there unless map_location says
+             otherwise
+c10d         gloo carries the messages and says that it is nccl; tensors on the CPU are refused
 """
 
 import contextlib
@@ -22,7 +25,11 @@ from tests.emulation.tags import CPU, Generator, current, full, here
 from tests.emulation.tags_modes import Dispatch, Placement
 
 GPUS = 8
-STAGES = (os.path.join("lib", "collectives", "p2p.py"), "an_answer.py")  # the second: p2p itself, given as an answer
+# the second: p2p itself, given as an answer
+STAGES = (
+    os.path.join("lib", "collectives", "p2p.py"),
+    "an_answer.py",
+)
 initialised = False
 
 
@@ -120,22 +127,30 @@ def _answer_for_cuda():
     nothing = lambda *args, **kwargs: None
     default, current_stream = Stream(), lambda device=None: getattr(here, "stream", default)
     answers = {
-        "is_available": lambda: True, "is_initialized": lambda: initialised, "init": _init, "_lazy_init": _init,
-        "device_count": lambda: GPUS, "current_device": lambda: current().index, "set_device": _set_device,
-        "device": _device, "device_of": _device_of, "Stream": Stream, "Event": Event, "current_stream": current_stream,
+        "is_available": lambda: True, "is_initialized": lambda: initialised, "init": _init,
+        "_lazy_init": _init,
+        "device_count": lambda: GPUS, "current_device": lambda: current().index,
+        "set_device": _set_device,
+        "device": _device, "device_of": _device_of, "Stream": Stream, "Event": Event,
+        "current_stream": current_stream,
         "default_stream": lambda device=None: default, "set_stream": _set_stream,
         "stream": lambda stream: contextlib.nullcontext(),
         "synchronize": lambda device=None: Dispatch.idle.wait(), "empty_cache": nothing,
         "reset_peak_memory_stats": nothing, "max_memory_allocated": lambda device=None: 0,
-        "memory_allocated": lambda device=None: Dispatch.workspace, "get_device_capability": lambda device=None: (9, 0),
-        "get_device_name": lambda device=None: "tagged GPU", "is_bf16_supported": lambda *args: True,
-        "is_current_stream_capturing": lambda: False,  # optimizers ask before, where torch was built for CUDA
+        "memory_allocated": lambda device=None: Dispatch.workspace,
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_name": lambda device=None: "tagged GPU",
+        "is_bf16_supported": lambda *args: True,
+        # optimizers ask before, where torch was built for CUDA
+        "is_current_stream_capturing": lambda: False,
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     torch._C._cuda_clearCublasWorkspaces = _clear_workspaces
     torch.Tensor.record_stream = nothing
-    torch.accelerator.current_stream = Stream  # optimizers ask it, from 2.15 on, whether a graph is captured
+    torch.accelerator.current_stream = (
+        Stream  # optimizers ask it, from 2.15 on, whether a graph is captured
+    )
     torch.cuda.nccl.version = lambda: (2, 29, 7)
     plain_get_default_device = torch.get_default_device
 
@@ -165,9 +180,12 @@ def _answer_for_random_numbers():
 
 
 def _refuse_other(device):
-    """A rank that asks another rank's GPU for something opens a context there: hundreds of MiB on every GPU."""
+    """A rank that asks another rank's GPU for something opens a context there: hundreds of
+    MiB on every GPU."""
     if full(device) != current():
-        raise RuntimeError(f"this rank is on {current()}, and would open a context on {full(device)} too")
+        raise RuntimeError(
+            f"this rank is on {current()}, and would open a context on {full(device)} too"
+        )
 
 
 def _see_backward_and_threads():
@@ -208,7 +226,9 @@ def _answer_for_nccl():
 
     def backend_for(group, device):
         if torch.device(device).type != "cuda":
-            raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
+            raise RuntimeError(
+                f"No backend type associated with device type {torch.device(device).type}"
+            )
         return plain_backend(group, device)
 
     def barrier(*args, **kwargs):  # gloo's is a kernel on the CPU
@@ -230,14 +250,22 @@ def _answer_for_nccl():
 
 
 def _refuse(op, devices):
-    """NCCL has this rank's GPU only. A message that lib stages for gloo was checked before, in `p2p.post`."""
+    """NCCL has this rank's GPU only. A message that lib stages for gloo was checked before,
+    in `p2p.post`."""
     wrong = next((device for device in devices if device != current()), None)
-    if wrong is None or op == "c10d::barrier" or (op in ("c10d::send", "c10d::recv_") and _from_p2p()):
+    if (
+        wrong is None
+        or op == "c10d::barrier"
+        or (op in ("c10d::send", "c10d::recv_") and _from_p2p())
+    ):
         return
     if wrong.type == "cpu":
-        raise RuntimeError(f"No backend type associated with device type cpu (in {op}, from {tags.caller()})")
+        raise RuntimeError(
+            f"No backend type associated with device type cpu (in {op}, from {tags.caller()})"
+        )
     raise RuntimeError(
-        f"Tensor found on device {wrong} but backend constrained to {current()} (in {op}, from {tags.caller()})"
+        f"Tensor found on device {wrong} but backend constrained to {current()} (in {op}, from "
+        f"{tags.caller()})"
     )
 
 

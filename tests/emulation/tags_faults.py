@@ -1,4 +1,5 @@
-"""Mistakes with devices, each in a few lines, and beside it the same rightly written: the first must be named.
+"""Mistakes with devices, each in a few lines, and beside it the same rightly written: the first
+must be named.
 
 They run on the ranks of one launch: what each function raises is kept, and looked at in the parent.
 """
@@ -19,7 +20,8 @@ FAULTS = {}  # name -> (words of the error, function)
 
 
 def fault(words):
-    """A decorator: the function takes True to make the mistake, and False to do the same rightly."""
+    """A decorator: the function takes True to make the mistake, and False
+    to do the same rightly."""
 
     def noted(function):
         FAULTS[function.__name__.replace("_", " ")] = words, function
@@ -97,7 +99,10 @@ def a_bare_factory_in_backward(wrong):
 @fault(MIXED)
 def weights_kept_on_the_CPU(wrong):
     layer = nn.Linear(2, 2)
-    before = {name: p.detach().clone() if not wrong else p.detach().cpu() for name, p in layer.named_parameters()}
+    before = {
+        name: p.detach().clone() if not wrong else p.detach().cpu()
+        for name, p in layer.named_parameters()
+    }
     sum((p - before[name]).abs().sum() for name, p in layer.named_parameters())
 
 
@@ -119,7 +124,11 @@ def moments_of_the_optimizer_left_on_the_CPU(wrong):
     adam = torch.optim.AdamW(layer.parameters())
     for p in layer.parameters():
         zeros = torch.zeros_like(p, device="cpu" if wrong else p.device)
-        adam.state[p] = {"step": torch.zeros((), device="cpu"), "exp_avg": zeros, "exp_avg_sq": copy.deepcopy(zeros)}
+        adam.state[p] = {
+            "step": torch.zeros((), device="cpu"),
+            "exp_avg": zeros,
+            "exp_avg_sq": copy.deepcopy(zeros),
+        }
     layer(torch.ones(2)).sum().backward()
     adam.step()
 
@@ -168,7 +177,9 @@ def run(names):
         problems = []
         for rank, (wrong, right) in enumerate(result[name] for result in results):
             if words not in wrong:
-                problems.append(f"rank {rank}: the mistake gave {wrong or 'no error'!r}, not {words!r}")
+                problems.append(
+                    f"rank {rank}: the mistake gave {wrong or 'no error'!r}, not {words!r}"
+                )
             if right:
                 problems.append(f"rank {rank}: rightly written, it gave {right!r}")
         yield name, "\n".join(problems), seconds

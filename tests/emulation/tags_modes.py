@@ -1,9 +1,9 @@
 """Two modes that give tensors their tags and look at them, per thread.
 
-`Dispatch` sees every kernel, those of backward too: it tags results, refuses mixed inputs, and draws random numbers on
-the tagged GPU from a generator of its own. `Placement` sees what is called from Python: it answers for `.device`, makes
-and moves tensors, and checks generators. What torch's own default device does stays torch's: a hook in backward is
-without it here too.
+`Dispatch` sees every kernel, those of backward too: it tags results, refuses mixed inputs, and
+draws random numbers on the tagged GPU from a generator of its own. `Placement` sees what is called
+from Python: it answers for `.device`, makes and moves tensors, and checks generators. What torch's
+own default device does stays torch's: a hook in backward is without it here too.
 """
 
 import threading
@@ -15,10 +15,22 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.emulation.tags import CPU, OTHER_NUMBERS, caller, current, full, here, making, put, tensors_in, where
+from tests.emulation.tags import (
+    CPU,
+    OTHER_NUMBERS,
+    caller,
+    current,
+    full,
+    here,
+    making,
+    put,
+    tensors_in,
+    where,
+)
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
-WORKSPACE = 8_519_680  # bytes that cuBLAS keeps from the first of them on, as torch allocates them on most GPUs
+# bytes that cuBLAS keeps from the first of them on, as torch allocates them on most GPUs
+WORKSPACE = 8_519_680
 MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_foreach_copy_", "aten::set_"}
 CONVERTS = {torch.as_tensor, torch.asarray}  # a tensor given to these moves to the device
 
@@ -26,7 +38,8 @@ CONVERTS = {torch.as_tensor, torch.asarray}  # a tensor given to these moves to 
 class Dispatch(TorchDispatchMode):
     """Every kernel: are its inputs on one device, and where is what it makes?"""
 
-    gpu_numbers = torch.Generator("cpu").manual_seed(OTHER_NUMBERS)  # the state of this process's GPU
+    # the state of this process's GPU
+    gpu_numbers = torch.Generator("cpu").manual_seed(OTHER_NUMBERS)
     refuse = staticmethod(lambda op, devices: None)  # `tags_cuda` sets it: what NCCL refuses
     workspace = 0  # bytes
     idle = threading.Event()  # has this process's GPU done all that it was given?
@@ -37,7 +50,8 @@ class Dispatch(TorchDispatchMode):
         if FakeTensor in types:  # a form without numbers, with which torch tries an op out
             return func(*args, **kwargs)
         if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
-            return NotImplemented  # a DTensor, say: its own code comes first, and then, here again, what that calls
+            # a DTensor, say: its own code comes first, and then, here again, what that calls
+            return NotImplemented
         name = func._schema.name
         with torch._C.DisableTorchFunction():
             inputs = list(tensors_in((args, kwargs)))
@@ -51,15 +65,22 @@ class Dispatch(TorchDispatchMode):
             out = self._drawn(func, args, kwargs, device)
             if device != CPU and name in PRODUCTS:
                 Dispatch.workspace = WORKSPACE
-            for made, says in zip(out if isinstance(out, tuple) else (out,), func._schema.returns, strict=False):
+            for made, says in zip(
+                out if isinstance(out, tuple) else (out,), func._schema.returns, strict=False
+            ):
                 if device != CPU and says.alias_info is None:
                     for t in tensors_in(made):
                         put(t, device)
         return out
 
     def _drawn(self, func, args, kwargs, device):
-        """What `func` returns; without a generator, random numbers on the GPU come from the GPU's own."""
-        if torch.Tag.nondeterministic_seeded not in func.tags or device.type != "cuda" or kwargs.get("generator"):
+        """What `func` returns; without a generator, random numbers on the GPU come
+        from the GPU's own."""
+        if (
+            torch.Tag.nondeterministic_seeded not in func.tags
+            or device.type != "cuda"
+            or kwargs.get("generator")
+        ):
             return func(*args, **kwargs)
         on_cpu = torch.default_generator.get_state()
         torch.default_generator.set_state(self.gpu_numbers.get_state())
@@ -71,14 +92,16 @@ class Dispatch(TorchDispatchMode):
 
 
 def _check_mix(func, args, inputs, devices, device):
-    """Raise unless CUDA lets this op mix: a CPU scalar that is only read, or a GPU tensor indexed from the CPU."""
+    """Raise unless CUDA lets this op mix: a CPU scalar that is only read, or a GPU tensor
+    indexed from the CPU."""
     name = func._schema.name.removeprefix("aten::").strip("_")
     if name in ("index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put"):
         values = list(tensors_in(args[2:]))
         if device == where(args[0]) and all(where(v) == device or v.numel() == 1 for v in values):
             return
         raise RuntimeError(
-            f"indices should be either on cpu or on the same device as the indexed tensor (cpu) (from {caller()})"
+            f"indices should be either on cpu or on the same device as the indexed tensor (cpu) "
+            f"(from {caller()})"
         )
     scalars = torch.Tag.pointwise in func.tags or name.startswith("foreach") or name == "fill"
     written = [
@@ -89,8 +112,8 @@ def _check_mix(func, args, inputs, devices, device):
         is_scalar = d == CPU and t.dim() == 0 and scalars and not any(t is w for w in written)
         if d != device and not is_scalar:
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {device} and {d}! "
-                f"(in {func._schema.name}, from {caller()})"
+                f"Expected all tensors to be on the same device, but found at least two devices, "
+                f"{device} and {d}! (in {func._schema.name}, from {caller()})"
             )
 
 
@@ -108,7 +131,8 @@ class _Move(torch.autograd.Function):
 
 
 class Placement(TorchFunctionMode):
-    """What is called from Python: `.device`, factories, moves, generators, and ways out to numpy."""
+    """What is called from Python: `.device`, factories, moves, generators,
+    and ways out to numpy."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -139,7 +163,8 @@ class Placement(TorchFunctionMode):
 
 
 def _wanted(func, args, kwargs):
-    """The device that a call asks for, or the default one if it is a factory; None: wherever its inputs are."""
+    """The device that a call asks for, or the default one if it is a factory; None:
+    wherever its inputs are."""
     if kwargs.get("device") is not None:
         return full(kwargs["device"])
     if func not in _device_constructors() or (
@@ -150,7 +175,8 @@ def _wanted(func, args, kwargs):
 
 
 def _default():
-    """The default device where torch would apply it: its context is on this thread's stack, and not suspended."""
+    """The default device where torch would apply it: its context is on this thread's stack,
+    and not suspended."""
     stack = torch.overrides._get_current_function_mode_stack()
     context = next((mode for mode in stack if isinstance(mode, DeviceContext)), None)
     return full(context.device) if context else None
@@ -170,7 +196,8 @@ def _made(func, args, kwargs, device):
 
 
 def _called(func, args, kwargs):
-    """What `func` returns. What its C++ makes from nothing, as one_hot makes zeros, is on the device of its inputs."""
+    """What `func` returns. What its C++ makes from nothing, as one_hot makes zeros, is on the
+    device of its inputs."""
     if isinstance(func, types.FunctionType):
         return func(*args, **kwargs)
     with making(next((d for t in tensors_in((args, kwargs)) if (d := where(t)) != CPU), CPU)):
@@ -178,8 +205,12 @@ def _called(func, args, kwargs):
 
 
 def _moved(name, func, args, kwargs):
-    """tensor.to(...), .cpu(), .cuda() and .type_as(...): a copy with another tag where the device changes."""
-    tensor, rest = args[0], [*args[1:], *(kwargs[k] for k in ("device", "other", "dtype") if k in kwargs)]
+    """tensor.to(...), .cpu(), .cuda() and .type_as(...): a copy with another tag where the
+    device changes."""
+    tensor, rest = (
+        args[0],
+        [*args[1:], *(kwargs[k] for k in ("device", "other", "dtype") if k in kwargs)],
+    )
     device = {"cpu": CPU, "cuda": current()}.get(name)
     dtype = tensor.dtype
     for given in rest:
@@ -203,5 +234,6 @@ def _check_generator(generator, device, args):
         device = device or next((where(t) for t in tensors_in(args)), CPU)
         if generator.device.type != device.type:
             raise RuntimeError(
-                f"Expected a '{device.type}' device type for generator but found '{generator.device.type}'"
+                f"Expected a '{device.type}' device type for generator but found "
+                f"'{generator.device.type}'"
             )

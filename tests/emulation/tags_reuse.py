@@ -1,7 +1,8 @@
-"""Run after run on ranks with tagged GPUs: what one leaves there is put back, or its ranks are not used again.
+"""Run after run on ranks with tagged GPUs: what one leaves there is put back, or its ranks are not
+used again.
 
-a run      what it leaves                    the next run      is on the same processes, and must find nothing
-           ... that cannot be put back                         is on others, and `warm.reasons` says why
+a run   what it leaves                the next run   is on the same processes, and must find nothing
+        ... that cannot be put back                  is on others, and `warm.reasons` says why
 """
 
 import os
@@ -35,9 +36,14 @@ def other_settings():
 
 
 def settings_are_its_own():
-    assert backend.device().index == int(os.environ["LOCAL_RANK"]) and torch.ones(1).device == backend.device()
+    assert (
+        backend.device().index == int(os.environ["LOCAL_RANK"])
+        and torch.ones(1).device == backend.device()
+    )
     assert torch.cuda.current_stream() is torch.cuda.default_stream()
-    assert not torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.float16
+    assert (
+        not torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.float16
+    )
 
 
 def work_that_does_not_end():
@@ -54,14 +60,25 @@ def a_thread_of_cpp_that_python_knows():
 
 
 def no_gpu():
-    assert not torch.cuda.is_available() and backend.device().type == "cpu", "a rank on gloo sees the GPUs"
+    assert not torch.cuda.is_available() and backend.device().type == "cpu", (
+        "a rank on gloo sees the GPUs"
+    )
 
 
-CASES = {  # name -> (backend, runs, one after the other, why the ranks are not used again; "" if they must be)
+# name -> (backend, runs, one after the other, why the ranks are not used again; "" if they must be)
+CASES = {
     "a product leaves its workspace": ("nccl", [a_product, a_product, a_product], ""),
-    "a workspace that is not cleared": ("nccl", [a_product_whose_workspace_stays, a_product], f"{WORKSPACE} bytes on"),
+    "a workspace that is not cleared": (
+        "nccl",
+        [a_product_whose_workspace_stays, a_product],
+        f"{WORKSPACE} bytes on",
+    ),
     "another device, stream and autocast": ("nccl", [other_settings, settings_are_its_own], ""),
-    "a thread of C++ that Python knows": ("nccl", [a_thread_of_cpp_that_python_knows, a_product], ""),
+    "a thread of C++ that Python knows": (
+        "nccl",
+        [a_thread_of_cpp_that_python_knows, a_product],
+        "",
+    ),
     "work that does not end": ("nccl", [work_that_does_not_end, a_product], NOT_RESTED),
     "ranks on gloo see no GPU": ("gloo", [no_gpu, no_gpu], ""),
 }
@@ -84,7 +101,11 @@ def _problem(chosen, runs, why_not):
         return str(error)
     used_again, said = all(list(each) == list(pids[0]) for each in pids), "; ".join(warm.reasons)
     if why_not:
-        return "" if not used_again and why_not in said else f"used again: {used_again}, because of {said!r}"
+        return (
+            ""
+            if not used_again and why_not in said
+            else f"used again: {used_again}, because of {said!r}"
+        )
     return "" if used_again and not said else f"other ranks, because of {said!r}"
 
 

@@ -1,10 +1,14 @@
 """Everything of the course that runs on ranks, on tagged devices, as if NCCL had been asked for.
 
-    python -m tests.emulation tags checks [names]       every graded check, with lib's own reference as the answer
-    python -m tests.emulation tags cells [labs] [ids]   the code cells of the solutions, in order; "cells 3" is Lab 3's
-    python -m tests.emulation tags faults               planted mistakes, which must be caught, and their mended twins
-    python -m tests.emulation tags reuse                what a run may leave on its GPU, and whether its ranks run again
-    python -m tests.emulation tags tests                one test of lib on ranks
+    python -m tests.emulation tags checks [names]      every graded check, with lib's own reference
+                                                       as the answer
+    python -m tests.emulation tags cells [labs] [ids]  the code cells of the solutions, in order;
+                                                       "cells 3" is Lab 3's
+    python -m tests.emulation tags faults              planted mistakes, which must be caught, and
+                                                       their mended twins
+    python -m tests.emulation tags reuse               what a run may leave on its GPU, and whether
+                                                       its ranks run again
+    python -m tests.emulation tags tests               one test of lib on ranks
 
 One line per item, and a total; the exit code is 1 if an item failed.
 """
@@ -46,4 +50,9 @@ def as_if_with_gpus():
     plain = backend.choose
     backend.choose = lambda asked, nproc, gpus=None: plain(asked, nproc, 8)
     framework.BACKEND, framework.TIMEOUT = "nccl", 300
-    server.PRELOAD = [*server.PRELOAD, "tests.emulation.tags_on_ranks", "lib.launch.worker", "lib.check.framework"]
+    server.PRELOAD = [
+        *server.PRELOAD,
+        "tests.emulation.tags_on_ranks",
+        "lib.launch.worker",
+        "lib.check.framework",
+    ]

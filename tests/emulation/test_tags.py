@@ -12,7 +12,9 @@ from tests.emulation.tags_faults import FAULTS
 def emulated(*arguments):
     """(exit code, the lines that `python -m tests.emulation tags ...` prints)"""
     command = [sys.executable, "-m", "tests.emulation", "tags", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     return done.returncode, done.stdout.splitlines() + done.stderr.splitlines()[-20:]
 
 
@@ -52,7 +54,11 @@ def test_a_test_of_lib():
 
 def test_what_fails_is_told_and_counted():
     code, lines = emulated("cells", "lab3/no-such-cell")
-    assert code == 1 and "FAILED  lab3/no-such-cell" in lines[0] and lines[-1].startswith("cells: 0 of 1 ok")
+    assert (
+        code == 1
+        and "FAILED  lab3/no-such-cell" in lines[0]
+        and lines[-1].startswith("cells: 0 of 1 ok")
+    )
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""Graded checks on GPUs, with lib's functions as a student's answers: all those whose ranks this machine can carry.
+"""Graded checks on GPUs, with lib's functions as a student's answers: all those whose ranks this
+machine can carry.
 
-A check runs on gloo everywhere else. Here `framework.BACKEND` says NCCL: do the same values, wires and claims come out?
-With two ranks on one GPU these are the five functions that are also checked on two ranks; with eight GPUs all of them.
+A check runs on gloo everywhere else. Here `framework.BACKEND` says NCCL: do the same values, wires
+and claims come out? With two ranks on one GPU these are the five functions that are also checked on
+two ranks; with eight GPUs all of them.
 """
 
 import argparse
@@ -36,8 +38,15 @@ def run(backend: str, ranks: int) -> dict[str, framework.Outcome]:
     try:
         for exercise in fitting(ranks):
             began = time.monotonic()
-            outcome = seen[exercise.name] = framework.evaluate(exercise, answers.as_an_answer(exercise.reference))
-            print("\n".join(outcome.lines), f"   {time.monotonic() - began:.1f} s", sep="\n", flush=True)
+            outcome = seen[exercise.name] = framework.evaluate(
+                exercise, answers.as_an_answer(exercise.reference)
+            )
+            print(
+                "\n".join(outcome.lines),
+                f"   {time.monotonic() - began:.1f} s",
+                sep="\n",
+                flush=True,
+            )
     finally:
         framework.BACKEND = before
     return seen
@@ -51,7 +60,9 @@ def main(argv=None):
     seen = run(options.backend, max(2, options.ranks))
     failed = {name: outcome.message for name, outcome in seen.items() if not outcome.passed}
     wrong = "".join(f"; {name}: {message}" for name, message in failed.items())
-    print(f"showed: {len(seen) - len(failed)} of {len(seen)} checks passed ({', '.join(seen)}){wrong}")
+    print(
+        f"showed: {len(seen) - len(failed)} of {len(seen)} checks passed ({', '.join(seen)}){wrong}"
+    )
     return 1 if failed or not seen else 0
 
 

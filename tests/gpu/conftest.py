@@ -1,4 +1,5 @@
-"""What the tests on GPUs share: which NCCL they run on, and no NVLS, which hundreds of communicators would use up."""
+"""What the tests on GPUs share: which NCCL they run on, and no NVLS, which hundreds of
+communicators would use up."""
 
 import os
 

@@ -1,9 +1,10 @@
-"""What the probe's facts mean: a finding for each thing that is not as it should be. moves.py has the next move for it.
+"""What the probe's facts mean: a finding for each thing that is not as it should be. moves.py has
+the next move for it.
 
-no GPU that torch can use        why, and nothing else
-of each GPU                      the first thing that keeps it from computing; what else to know of it
-of the machine                   NCCL, /dev/shm
-of two ranks under NCCL          where they stopped, or what came out wrong
+no GPU that torch can use      why, and nothing else
+of each GPU                    the first thing that keeps it from computing; what else to know of it
+of the machine                 NCCL, /dev/shm
+of two ranks under NCCL        where they stopped, or what came out wrong
 """
 
 import re
@@ -36,7 +37,9 @@ def judge(facts: dict) -> list[Finding]:
     """The findings, the most fundamental first. `facts`: what `probe.collect` returns."""
     if none := _no_gpu(facts):
         return [none]
-    found = [finding for index in range(len(facts["products"])) for finding in _of_gpu(facts, index)]
+    found = [
+        finding for index in range(len(facts["products"])) for finding in _of_gpu(facts, index)
+    ]
     if facts["torch"].get("nccl") is None:
         found.append(Finding("no NCCL", f"torch {facts['torch'].get('torch')} has no NCCL"))
     if facts["shm_mib"] < SHM_MIB:
@@ -56,15 +59,21 @@ def _no_gpu(facts):
     if not smi.get("gpus"):
         return Finding("no GPU", f"no GPU here ({smi.get('error', 'nvidia-smi lists none')})")
     if torch.get("cuda") is None:
-        return Finding("torch without CUDA", f"{listed}, but torch {torch['torch']} is built for the CPU")
+        return Finding(
+            "torch without CUDA", f"{listed}, but torch {torch['torch']} is built for the CPU"
+        )
     if facts.get("visible") is not None:
-        return Finding("hidden", f"{listed}, and CUDA_VISIBLE_DEVICES={facts['visible']!r} hides them")
+        return Finding(
+            "hidden", f"{listed}, and CUDA_VISIBLE_DEVICES={facts['visible']!r} hides them"
+        )
     return Finding("driver too old", f"{listed}, torch counts none: {_versions(facts)}")
 
 
 def _versions(facts):
     smi, torch = facts["smi"], facts["torch"]
-    return f"driver {smi.get('driver', '?')}, torch {torch.get('torch')} for CUDA {torch.get('cuda')}"
+    return (
+        f"driver {smi.get('driver', '?')}, torch {torch.get('torch')} for CUDA {torch.get('cuda')}"
+    )
 
 
 def _of_gpu(facts, index):
@@ -76,13 +85,18 @@ def _of_gpu(facts, index):
     error, free, total = product["error"], here.get("free_mib", FREE_MIB), here.get("total_mib")
     found = []
     if gpu.get("mig") == "Enabled" or " MIG " in name:
-        found.append(Finding("MIG", f"{name} is cut into MIG slices, between which NCCL does not talk"))
+        found.append(
+            Finding("MIG", f"{name} is cut into MIG slices, between which NCCL does not talk")
+        )
     elif "driver" in error and ("too old" in error or "insufficient" in error):
         found.append(Finding("driver too old", f"{name}: {_versions(facts)}: {error}"))
     elif "no kernel image" in error or not has_kernels(capability, torch.get("arch", [])):
         built_for = " ".join(torch.get("arch", []))
         found.append(
-            Finding("no kernels", f"{name} has compute capability {capability}, this torch kernels for {built_for}")
+            Finding(
+                "no kernels",
+                f"{name} has compute capability {capability}, this torch kernels for {built_for}",
+            )
         )
     elif gpu.get("mode") == "Prohibited":
         found.append(Finding("prohibited", f"{name} is in compute mode Prohibited"))
@@ -92,21 +106,31 @@ def _of_gpu(facts, index):
         why = "did not end in time" if product["late"] else error or "came out wrong"
         found.append(Finding("no product", f"{name}: a small product {why}"))
     elif free < FREE_MIB:
-        found.append(Finding("busy", f"{name} is used by others: only {free} of {total} MiB are free"))
+        found.append(
+            Finding("busy", f"{name} is used by others: only {free} of {total} MiB are free")
+        )
     elif total and free < total / 2:
-        found.append(Finding("busy", f"{name} is used by others: {total - free} of {total} MiB are in use"))
+        found.append(
+            Finding("busy", f"{name} is used by others: {total - free} of {total} MiB are in use")
+        )
     if gpu.get("mode") == "Exclusive_Process":
-        mode = "takes one process at a time (compute mode Exclusive_Process): two ranks cannot share it"
+        mode = (
+            "takes one process at a time (compute mode Exclusive_Process): two ranks cannot share "
+            "it"
+        )
         found.append(Finding("exclusive", f"{name} {mode}"))
     return found
 
 
 def has_kernels(capability: str, built_for: list[str]) -> bool:
-    """Does torch run on it? Machine code runs within a major version, upwards; PTX ("compute_90") on all later ones."""
+    """Does torch run on it? Machine code runs within a major version, upwards; PTX ("compute_90")
+    on all later ones."""
     if not capability or not built_for:
         return True
     own = tuple(map(int, capability.split(".")))
-    for kind, major, minor in (match.groups() for match in map(BUILT_FOR.match, built_for) if match):
+    for kind, major, minor in (
+        match.groups() for match in map(BUILT_FOR.match, built_for) if match
+    ):
         theirs = int(major), int(minor)
         if own >= theirs and (kind == "compute" or own[0] == theirs[0]):
             return True
@@ -119,14 +143,19 @@ def _of_pair(facts):
     for number, rank in enumerate(pair["ranks"]):
         if wrong := [line["what"] for line in rank["lines"] if line.get("right") is False]:
             return [Finding("NCCL is wrong", f"{where}: rank {number}'s {wrong[0]} came out wrong")]
-    for number, rank in enumerate(pair["ranks"]):  # before hangs: a rank that failed keeps the others waiting
+    # before hangs: a rank that failed keeps the others waiting
+    for number, rank in enumerate(pair["ranks"]):
         if rank["error"]:
             name = "one GPU for two" if "duplicate gpu" in rank["error"].lower() else "NCCL fails"
-            return [Finding(name, f"{where}: rank {number} fails in {_phase(rank)}: {rank['error']}")]
+            return [
+                Finding(name, f"{where}: rank {number} fails in {_phase(rank)}: {rank['error']}")
+            ]
     for number, rank in enumerate(pair["ranks"]):
         if rank["late"]:
             phase = _phase(rank)
-            name = "a batch" if phase.startswith("batch") else "init" if phase == "import" else phase
+            name = (
+                "a batch" if phase.startswith("batch") else "init" if phase == "import" else phase
+            )
             return [Finding(f"{name} hangs", f"{where}: rank {number} hangs in {phase}")]
     return []
 
@@ -137,5 +166,6 @@ def _phase(rank):
 
 
 def together(facts: dict) -> bool:
-    """Did several ranks under NCCL get through? DDP's step may be late, because what it imports takes seconds."""
+    """Did several ranks under NCCL get through? DDP's step may be late, because what it imports
+    takes seconds."""
     return "pair" in facts and all(finding.name == LATE_BUT_TOGETHER for finding in _of_pair(facts))

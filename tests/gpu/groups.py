@@ -1,7 +1,9 @@
-"""What 1, 10 and 40 new groups cost: seconds, file descriptors, threads, GPU memory; destroyed, and left behind.
+"""What 1, 10 and 40 new groups cost: seconds, file descriptors, threads, GPU memory; destroyed, and
+left behind.
 
-Under NCCL a group is a communicator: buffers, threads, sockets. A mesh of 8 ranks makes 20 groups, a test of all meshes
-hundreds. Those left behind are taken away when the rank leaves, which may hang; so that is timed too.
+Under NCCL a group is a communicator: buffers, threads, sockets. A mesh of 8 ranks makes 20 groups,
+a test of all meshes hundreds. Those left behind are taken away when the rank leaves, which may
+hang; so that is timed too.
 """
 
 import argparse
@@ -59,7 +61,9 @@ def on_ranks(destroy):
 
 def run(name: str, ranks: int):
     """(rank 0's account with the groups destroyed, without, and seconds of that whole launch)"""
-    destroyed = launch.capture(on_ranks, True, nproc=ranks, backend=name, timeout=120, ledger=False)[0]
+    destroyed = launch.capture(
+        on_ranks, True, nproc=ranks, backend=name, timeout=120, ledger=False
+    )[0]
     began = time.monotonic()
     left = launch.capture(on_ranks, False, nproc=ranks, backend=name, timeout=120, ledger=False)[0]
     return destroyed, left, time.monotonic() - began
@@ -73,14 +77,16 @@ def main(argv=None):
     destroyed, left, seconds = run(options.backend, options.ranks)
     for how, account in (("destroyed", destroyed), ("left behind", left)):
         for number, made, gone, most, after in account:
-            print(f"{how}, {number}: made in {made:.2f} s, gone in {gone:.2f} s; descriptors, threads, MiB: "
+            print(f"{how}, {number}: made in {made:.2f} s, gone in {gone:.2f} s; descriptors, "
+                  f"threads, MiB: "
                   f"{most} with them, {after} after")  # fmt: skip
     number, made, gone, most, after = destroyed[-1]
     clean = all(more <= A_FEW for more in after[:2])
     print(
-        f"showed: {number} groups: {made:.2f} s, +{most[0]} descriptors, +{most[1]} threads, +{most[2]} MiB; destroyed "
-        f"in {gone:.2f} s, then +{after[0]}, +{after[1]}, +{after[2]}{'' if clean else ' LEFT'}; "
-        f"{sum(NUMBERS)} left behind: +{left[-1][4][0]}, +{left[-1][4][1]}, +{left[-1][4][2]}, launch {seconds:.1f} s"
+        f"showed: {number} groups: {made:.2f} s, +{most[0]} descriptors, +{most[1]} threads, "
+        f"+{most[2]} MiB; destroyed in {gone:.2f} s, then +{after[0]}, +{after[1]}, "
+        f"+{after[2]}{'' if clean else ' LEFT'}; {sum(NUMBERS)} left behind: +{left[-1][4][0]}, "
+        f"+{left[-1][4][1]}, +{left[-1][4][2]}, launch {seconds:.1f} s"
     )
     return 0 if clean else 1
 

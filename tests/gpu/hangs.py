@@ -1,31 +1,37 @@
-"""The hang matrix: each way to hang or to die gets its verdict soon, of the right kind, and leaves no process.
+"""The hang matrix: each way to hang or to die gets its verdict soon, of the right kind, and leaves
+no process.
 
-    case                          on gloo       under NCCL, two ranks
-    both send 12 B, new           deadlock      raised or died: see below
-    both send 8 MB, new           deadlock      raised or died
-    both receive, new             deadlock      raised, died, or a hang that is told as one
-    both send 12 B, connected     deadlock      returned, because NCCL's buffers take so little; or a deadlock
-    both send 8 MB, connected     deadlock      deadlock
-    both receive, connected       deadlock      deadlock
-    larger receive                mismatch      mismatch, or a hang that is told as one
-    missing collective            deadlock      deadlock
-    barrier against receive       deadlock      deadlock
-    wait in C++, then .item()     no progress   no progress
-    killed rank                   died          died
+    case                       on gloo      under NCCL, two ranks
+    both send 12 B, new        deadlock     raised or died: see below
+    both send 8 MB, new        deadlock     raised or died
+    both receive, new          deadlock     raised, died, or a hang that is told as one
+    both send 12 B, connected  deadlock     returned, because NCCL's buffers take so little; or a
+                                            deadlock
+    both send 8 MB, connected  deadlock     deadlock
+    both receive, connected    deadlock     deadlock
+    larger receive             mismatch     mismatch, or a hang that is told as one
+    missing collective         deadlock     deadlock
+    barrier against receive    deadlock     deadlock
+    wait in C++, then .item()  no progress  no progress
+    killed rank                died         died
 
-Two ranks are "new" to each other until their first message, for which NCCL connects them while the host waits.
-"Connected" means that a batch with both directions has been sent before. That matters for the first three cases:
+Two ranks are "new" to each other until their first message, for which NCCL connects them while the
+host waits. "Connected" means that a batch with both directions has been sent before. That matters
+for the first three cases:
 
-  - Ranks at half the group's size from each other, such as the two of a group of two, exchange the facts about both
-    directions in one message, and each takes for granted that the other's message mirrors its own. Two sends do not.
-    Over sockets that ends in "internal error", through shared memory in an illegal memory access (NVIDIA/nccl, issue
-    2057 and pull request 2407, src/transport.cc, ncclTransportP2pSetup). Two receives go through the same code, but no
-    report of them is known to us, so every ending that is told in words is allowed.
-  - Other ranks are connected one direction at a time, and the host waits until the partner has called the other half
-    (NVIDIA/nccl, issue 783). In a ring of three or more, where every rank sends first, that is a deadlock.
+  - Ranks at half the group's size from each other, such as the two of a group of two, exchange the
+    facts about both directions in one message, and each takes for granted that the other's message
+    mirrors its own. Two sends do not. Over sockets that ends in "internal error", through shared
+    memory in an illegal memory access (NVIDIA/nccl, issue 2057 and pull request 2407,
+    src/transport.cc, ncclTransportP2pSetup). Two receives go through the same code, but no report
+    of them is known to us, so every ending that is told in words is allowed.
+  - Other ranks are connected one direction at a time, and the host waits until the partner has
+    called the other half (NVIDIA/nccl, issue 783). In a ring of three or more, where every rank
+    sends first, that is a deadlock.
 
-Every case starts on new processes, so that none is connected by what ran before. Seconds are those of the launch with
-the mistake less those of one that returns at once: from the fault to the verdict.
+Every case starts on new processes, so that none is connected by what ran before. Seconds are those
+of the launch with the mistake less those of one that returns at once: from the fault to the
+verdict.
 """
 
 import argparse
@@ -48,11 +54,14 @@ SOON = 18.0  # seconds to a verdict: a host that spins as it waits for its GPU i
 
 def neighbours():
     """(the rank that this one sends to, the one that it receives from), in a ring."""
-    return (dist.get_rank() + 1) % dist.get_world_size(), (dist.get_rank() - 1) % dist.get_world_size()
+    return (dist.get_rank() + 1) % dist.get_world_size(), (
+        dist.get_rank() - 1
+    ) % dist.get_world_size()
 
 
 def connect():
-    """One batch with both directions: from here on the neighbours of the ring are connected, both ways."""
+    """One batch with both directions: from here on the neighbours of the ring are
+    connected, both ways."""
     (to, frm), theirs = neighbours(), torch.empty(1)
     messages = [dist.P2POp(dist.irecv, theirs, frm), dist.P2POp(dist.isend, torch.ones(1), to)]
     for work in dist.batch_isend_irecv(messages):
@@ -104,10 +113,12 @@ def barrier_against_receive():
 
 
 def wait_in_cpp():
-    """DDP's reducer waits for its all-reduce in C++, where the ledger sees no wait, and `.item()` waits for the GPU."""
+    """DDP's reducer waits for its all-reduce in C++, where the ledger sees no wait, and `.item()`
+    waits for the GPU."""
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
     x = torch.ones(1, 4)
-    for _ in range(2):  # after its first step DDP puts its buckets anew, and its ranks agree on them in the second
+    # after its first step DDP puts its buckets anew, and its ranks agree on them in the second
+    for _ in range(2):
         net(x).sum().backward()
     if dist.get_rank() == 1:
         dist.recv(torch.zeros(3), 0)
@@ -127,7 +138,8 @@ def killed():
 
 
 class Case(NamedTuple):
-    """What hangs, and the kinds of verdict that are right: on gloo, under NCCL, and there with two ranks alone."""
+    """What hangs, and the kinds of verdict that are right: on gloo, under NCCL, and there
+    with two ranks alone."""
 
     fn: object
     args: tuple
@@ -137,12 +149,18 @@ class Case(NamedTuple):
 
 
 HANGS = ("deadlock", "no progress")
-ENDED = ("raised", "died")  # by the error, or by NCCL's watchdog, which ends a process whose GPU met an illegal access
+# by the error, or by NCCL's watchdog, which ends a process whose GPU met an illegal access
+ENDED = (
+    "raised",
+    "died",
+)
 CASES = {
     "both send 12 B, new": Case(both_send_first, (3, False), ("deadlock",), HANGS, ENDED),
     "both send 8 MB, new": Case(both_send_first, (2 << 20, False), ("deadlock",), HANGS, ENDED),
     "both receive, new": Case(both_receive_first, (False,), ("deadlock",), HANGS, (*ENDED, *HANGS)),
-    "both send 12 B, connected": Case(both_send_first, (3, True), ("deadlock",), ("returned", *HANGS)),
+    "both send 12 B, connected": Case(
+        both_send_first, (3, True), ("deadlock",), ("returned", *HANGS)
+    ),
     "both send 8 MB, connected": Case(both_send_first, (2 << 20, True), ("deadlock",), HANGS),
     "both receive, connected": Case(both_receive_first, (True,), ("deadlock",), HANGS),
     "larger receive": Case(larger_receive, (), ("mismatch",), ("mismatch", *HANGS)),
@@ -183,7 +201,12 @@ def run(backend: str, ranks: int, cases=CASES) -> dict[str, tuple[str, float, in
         seconds, kinds = max(0.0, seconds - empty), allowed(case, backend, ranks)
         right = kind in kinds and left == 0 and seconds < SOON
         seen[name] = kind, seconds, left, right
-        wrong = "" if right else f", WRONG: {' or '.join(kinds)} within {SOON:g} s, and no process left, would be right"
+        wrong = (
+            ""
+            if right
+            else f", WRONG: {' or '.join(kinds)} within {SOON:g} s, and no process left, would be "
+            f"right"
+        )
         print(f"{name}: {kind} after {seconds:.1f} s, {left} processes left{wrong}", flush=True)
     return seen
 
@@ -196,7 +219,9 @@ def main(argv=None, cases=CASES):
     seen = run(options.backend, options.ranks, cases)
     said = [f"{case}: {kind} in {seconds:.1f} s" + f" WRONG ({left} left)" * (not right)
             for case, (kind, seconds, left, right) in seen.items()]  # fmt: skip
-    print(f"showed: {'; '.join(said)}; {sum(left for _, _, left, _ in seen.values())} processes left")
+    print(
+        f"showed: {'; '.join(said)}; {sum(left for _, _, left, _ in seen.values())} processes left"
+    )
     return 0 if all(right for *_, right in seen.values()) else 1
 
 

@@ -1,9 +1,11 @@
-"""What the ledger costs: it waits on the host for what NCCL would leave to the stream. On against off, interleaved.
+"""What the ledger costs: it waits on the host for what NCCL would leave to the stream. On against
+off, interleaved.
 
     all_reduce of 1 KB and of 16 MB, and a step of torch's DDP on a GPT of 3 million parameters
 
-The rounds and ratios are those of the benchmarks: one launch, the same buffers, the ledger put in and taken out between
-rounds. Shown, not judged: nobody has said what it may cost, and two ranks on one GPU take turns.
+The rounds and ratios are those of the benchmarks: one launch, the same buffers, the ledger put in
+and taken out between rounds. Shown, not judged: nobody has said what it may cost, and two ranks on
+one GPU take turns.
 """
 
 import argparse
@@ -37,12 +39,19 @@ def main(argv=None):
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args(argv)
     times = launch.capture(
-        on_ranks, options.rounds, nproc=options.ranks, backend=options.backend, timeout=300, ledger=False
+        on_ranks,
+        options.rounds,
+        nproc=options.ranks,
+        backend=options.backend,
+        timeout=300,
+        ledger=False,
     )[0]
     said = []
     for what, sides in times.items():
         seen = compare(sides["on"], sides["off"], sides["off again"])
-        ratio, control = (f"{r.median:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in (seen.ratio, seen.control))
+        ratio, control = (
+            f"{r.median:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in (seen.ratio, seen.control)
+        )
         said.append(f"{what} {ratio} times {1e3 * seen.theirs:.3g} ms (noise {control})")
     print(f"showed: ledger on / off: {'; '.join(said)}; {options.rounds} rounds")
     return 0

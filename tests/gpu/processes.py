@@ -1,10 +1,12 @@
 """The processes of a step, found wherever they went, and ended by their numbers.
 
     runner  ->  step (a session of its own, MARK=<a name> in its environment)
-                  ->  forkserver -> ranks         orphans and new sessions keep the environment that they started with
+                  ->  forkserver -> ranks         orphans and new sessions keep the environment that
+                                                  they started with
 
-A process group loses what starts a session of its own, as torchrun's ranks do, and a tree loses orphans. What a process
-was started with stays in /proc/<pid>/environ. So this is for Linux, as CUDA is.
+A process group loses what starts a session of its own, as torchrun's ranks do, and a tree loses
+orphans. What a process was started with stays in /proc/<pid>/environ. So this is for Linux, as CUDA
+is.
 """
 
 import contextlib
@@ -25,7 +27,8 @@ UNTIL_DEAD = 10.0  # seconds that the system may take to end what was killed
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. left: processes that were still there when it had ended by itself, and were killed."""
+    """How a command ended. left: processes that were still there when it had ended by
+    itself, and were killed."""
 
     code: int | None  # None: it outlasted its time
     seconds: float
@@ -34,11 +37,13 @@ class Ended:
 
 
 def run_limited(command: list[str], seconds: float, log: Path, cwd=None, env=None) -> Ended:
-    """Run `command` with its output in `log`, for at most `seconds`. No process of it is left, whatever happens."""
+    """Run `command` with its output in `log`, for at most `seconds`. No process of it is left,
+    whatever happens."""
     mark, began = uuid.uuid4().hex, time.monotonic()
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd,
+            start_new_session=True,
             env={**os.environ, **(env or {}), MARK: mark},
         )  # fmt: skip
     left = unkillable = 0
@@ -57,7 +62,8 @@ def run_limited(command: list[str], seconds: float, log: Path, cwd=None, env=Non
 
 
 def marked(mark: str) -> list[int]:
-    """The living processes that were started with this mark in their environment (not zombies: theirs is empty)."""
+    """The living processes that were started with this mark in their environment (not zombies:
+    theirs is empty)."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile, or belongs to somebody else
@@ -67,7 +73,8 @@ def marked(mark: str) -> list[int]:
 
 
 def end_marked(mark: str) -> int:
-    """Kill them, again and again, for one may have been starting another. Returns how many do not go."""
+    """Kill them, again and again, for one may have been starting another. Returns
+    how many do not go."""
     until = time.monotonic() + UNTIL_DEAD
     while (pids := marked(mark)) and time.monotonic() < until:
         for pid in pids:
@@ -93,9 +100,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def ranks_left(seconds: float = GRACE) -> int:
-    """How many ranks of `launch` live after `seconds` at most, besides those that rest until the next run."""
+    """How many ranks of `launch` live after `seconds` at most, besides those that rest
+    until the next run."""
     until = time.monotonic() + seconds
-    left = lambda: {pid for server in warm.server_pids() for pid in descendants(server)} - warm.resting()
+    left = lambda: (
+        {pid for server in warm.server_pids() for pid in descendants(server)} - warm.resting()
+    )
     while (found := left()) and time.monotonic() < until:
         time.sleep(0.05)
     return len(found)

@@ -1,10 +1,12 @@
-"""The raw probe's programs: torch alone, nothing of lib, each in a process of its own, for it may hang or crash.
+"""The raw probe's programs: torch alone, nothing of lib, each in a process of its own, for it may
+hang or crash.
 
-    python raw.py facts                          what torch says of itself, and of the GPUs it counts
-    python raw.py product 1                      a context on GPU 1, and a small product there
-    python raw.py rank FOLDER nccl 0             a rank on GPU 0, with RANK and WORLD_SIZE in the environment
+    python raw.py facts                 what torch says of itself, and of the GPUs it counts
+    python raw.py product 1             a context on GPU 1, and a small product there
+    python raw.py rank FOLDER nccl 0    a rank on GPU 0, with RANK and WORLD_SIZE in the environment
 
-Each prints a line of JSON for every thing that it has done, as it goes: of one that hangs, the last line tells where.
+Each prints a line of JSON for every thing that it has done, as it goes: of one that hangs, the last
+line tells where.
 """
 
 import json
@@ -16,6 +18,7 @@ from datetime import timedelta
 
 SIZES = {"0 B": 0, "1 B": 1, "16 KB": 16 << 10, "8 MB": 8 << 20}  # of the messages of a batch
 
+# of a rank
 PHASES = (
     "import",
     "init",
@@ -24,11 +27,14 @@ PHASES = (
     "new_group",
     "DDP step",
     "destroy",
-)  # of a rank
+)
 
 
 def say(what, began, **facts):
-    print(json.dumps({"what": what, "seconds": round(time.monotonic() - began, 3), **facts}), flush=True)
+    print(
+        json.dumps({"what": what, "seconds": round(time.monotonic() - began, 3), **facts}),
+        flush=True,
+    )
 
 
 def facts():
@@ -47,7 +53,8 @@ def facts():
 
 
 def product(index):
-    """A product in float32, the kind that every training step begins with, and its sum, which is exact."""
+    """A product in float32, the kind that every training step begins with, and its sum,
+    which is exact."""
     import torch
 
     began = time.monotonic()
@@ -64,7 +71,8 @@ def product(index):
 
 
 def rank(folder, backend, index):
-    """A rank: init, all-reduce, batches round a ring, a new group, a step of DDP, destroy; with seconds and values."""
+    """A rank: init, all-reduce, batches round a ring, a new group, a step of DDP, destroy; with
+    seconds and values."""
     began = time.monotonic()
     import torch
     import torch.distributed as dist
@@ -92,14 +100,21 @@ def rank(folder, backend, index):
     if work is not None:
         work.wait()
     finish()
-    say("all_reduce", began, right=x[0].item() == world_size * (world_size + 1) / 2, no_work=work is None)
+    say(
+        "all_reduce",
+        began,
+        right=x[0].item() == world_size * (world_size + 1) / 2,
+        no_work=work is None,
+    )
 
     for name, size in SIZES.items():
         began = time.monotonic()
         mine = torch.full((size,), me, dtype=torch.uint8, device=device)
         theirs = torch.full((size,), 255, dtype=torch.uint8, device=device)
         right, left = (me + 1) % world_size, (me - 1) % world_size
-        works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, theirs, left), dist.P2POp(dist.isend, mine, right)])
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.irecv, theirs, left), dist.P2POp(dist.isend, mine, right)]
+        )
         for each in works:
             each.wait()
         finish()
@@ -126,15 +141,19 @@ def rank(folder, backend, index):
 def ddp_step(device):
     """(is the gradient the mean over the ranks?, where a hook of a parameter and DDP's reducer run)
 
-    On a GPU, autograd has a thread of its own for backward. lib's hooks run there, and so does DDP's reducer, whose
-    all-reduces the ledger sees. That thread has neither this one's default device nor any Python frame that called it.
+    On a GPU, autograd has a thread of its own for backward. lib's hooks run there, and so does
+    DDP's reducer, whose all-reduces the ledger sees. That thread has neither this one's default
+    device nor any Python frame that called it.
     """
     import torch
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     seen, main = {}, threading.get_ident()
-    where = lambda: ["main" if threading.get_ident() == main else "another", str(torch.get_default_device())]
+    where = lambda: [
+        "main" if threading.get_ident() == main else "another",
+        str(torch.get_default_device()),
+    ]
 
     def reduce(state, bucket):
         seen["reducer"] = where()

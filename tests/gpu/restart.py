@@ -1,8 +1,11 @@
-"""A rank is killed under torchrun: all ranks start again from the last checkpoint, and end at the same loss.
+"""A rank is killed under torchrun: all ranks start again from the last checkpoint, and end at the
+same loss.
 
-    torchrun --max-restarts 2   attempt 0: steps 0 1 2 3, then SIGKILL for the last rank   attempt 1: steps 3 4 5 ... 9
+    torchrun --max-restarts 2    attempt 0: steps 0 1 2 3, then SIGKILL for the last rank
+                                 attempt 1: steps 3 4 5 ... 9
 
-On GPUs a restart also means: the dead rank's memory, contexts and communicators are gone, and new ones connect.
+On GPUs a restart also means: the dead rank's memory, contexts and communicators are gone, and new
+ones connect.
 """
 
 import argparse
@@ -58,13 +61,18 @@ def train(folder: Path, how: str, ranks: int, seconds: float) -> tuple[str, str,
     """(first step, backend, last loss) of the attempt that ended."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+        str(ranks),
                "--max-restarts", "2", str(folder / "train.py"), str(folder), how]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=folder, env=env)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, cwd=folder, env=env
+    )
     found = re.findall(r"from step (\d+), (\w+), last loss (\S+)", done.stdout)
     if done.returncode or len(found) != 1:
-        raise RuntimeError(f"torchrun left with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise RuntimeError(
+            f"torchrun left with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
     return found[0]
 
 
@@ -78,8 +86,8 @@ def main(argv=None):
         killed = train(Path(folder) / "killed", "kill", options.ranks, 80)
     good = plain[2] == killed[2] and int(killed[0]) > 0 and killed[1] == plain[1] == options.backend
     print(
-        f"showed: on {killed[1]}, killed at step 3, went on from step {killed[0]}; last loss {killed[2]}, without a "
-        f"kill {plain[2]}"
+        f"showed: on {killed[1]}, killed at step 3, went on from step {killed[0]}; last loss "
+        f"{killed[2]}, without a kill {plain[2]}"
     )
     return 0 if good else 1
 

@@ -1,13 +1,17 @@
-"""Launch after launch on the same processes: what a run computed, and what the ledger followed, is gone when it ends.
+"""Launch after launch on the same processes: what a run computed, and what the ledger followed, is
+gone when it ends.
 
-    launch 0  ->  launch 1  ->  launch 2          the same process ids: the ranks were as before, and were reused
-       a matmul and its backward pass             cuBLAS keeps a workspace on each thread that used it
-       200 all_reduces with async_op=True         the ledger follows each one; a work that is kept holds its tensors
-       torch.cuda.set_device(another GPU)         so the next run would compute there, if it were not put back
+    launch 0  ->  launch 1  ->  launch 2   the same process ids: the ranks were as before, and were
+                                           reused
+       a matmul and its backward pass      cuBLAS keeps a workspace on each thread that used it
+       200 all_reduces with async_op=True  the ledger follows each one; a work that is kept holds
+                                           its tensors
+       torch.cuda.set_device(another GPU)  so the next run would compute there, if it were not put
+                                           back
 
-A rank that is not reused costs seconds on a GPU, for its CUDA context and NCCL's connections, where reusing it costs
-milliseconds. And works that are kept take memory of the GPU until the run ends, in every program that communicates
-asynchronously, such as DDP.
+A rank that is not reused costs seconds on a GPU, for its CUDA context and NCCL's connections, where
+reusing it costs milliseconds. And works that are kept take memory of the GPU until the run ends, in
+every program that communicates asynchronously, such as DDP.
 """
 
 import argparse
@@ -30,7 +34,8 @@ A_FEW = 3  # works that may live: the one in hand, and the last that each of two
 
 
 def allocated() -> int:
-    """Bytes that tensors hold on this rank's GPU, as torch counts them; 0 on the CPU, where torch counts none."""
+    """Bytes that tensors hold on this rank's GPU, as torch counts them; 0 on the CPU, where
+    torch counts none."""
     if backend.device().type != "cuda":
         return 0
     torch.cuda.synchronize()
@@ -38,7 +43,8 @@ def allocated() -> int:
 
 
 def on_rank():
-    """What this launch finds, does and leaves: {"pid", "device", "bytes" at its begin, "grew" by, works "alive"}."""
+    """What this launch finds, does and leaves: {"pid", "device", "bytes" at its begin, "grew" by,
+    works "alive"}."""
     seen = {"pid": os.getpid(), "device": str(backend.device()), "bytes": allocated()}
     layer = torch.nn.Linear(256, 256)
     layer(torch.ones(8, 256)).sum().backward()
@@ -64,7 +70,8 @@ def reduce_all(times):
 
 
 def run(name: str, ranks: int, fn=on_rank):
-    """(what each launch showed, rank by rank; why ranks were not used again; seconds of each launch)"""
+    """(what each launch showed, rank by rank; why ranks were not used again;
+    seconds of each launch)"""
     warm.end_all()
     warm.reasons.clear()
     seen, seconds = [], []
@@ -78,7 +85,11 @@ def run(name: str, ranks: int, fn=on_rank):
 def wrong(seen, reasons) -> list[str]:
     """What is not as it should be, in words; [] if everything is."""
     said = []
-    for what, name in (("pid", "process ids"), ("device", "devices"), ("bytes", "bytes on the GPU at the begin")):
+    for what, name in (
+        ("pid", "process ids"),
+        ("device", "devices"),
+        ("bytes", "bytes on the GPU at the begin"),
+    ):
         of_launches = [[rank[what] for rank in launched] for launched in seen]
         if any(each != of_launches[0] for each in of_launches):
             why = f" ({'; '.join(reasons)})" if what == "pid" and reasons else ""
@@ -101,10 +112,13 @@ def main(argv=None, fn=on_rank):
     ranks = [rank for launched in seen for rank in launched]
     took = ", ".join(f"{each:.2f}" for each in seconds)
     good = (
-        f"the same processes; {max(rank['alive'] for rank in ranks)} of {WORKS} works alive, memory grew by "
-        f"{max(rank['grew'] for rank in ranks)} bytes"
+        f"the same processes; {max(rank['alive'] for rank in ranks)} of {WORKS} works alive, "
+        f"memory grew by {max(rank['grew'] for rank in ranks)} bytes"
     )
-    print(f"showed: {LAUNCHES} launches in {took} s on {seen[0][0]['device']}: {'; '.join(found) or good}")
+    print(
+        f"showed: {LAUNCHES} launches in {took} s on {seen[0][0]['device']}: "
+        f"{'; '.join(found) or good}"
+    )
     return 1 if found else 0
 
 

@@ -1,11 +1,15 @@
-"""Soak: what overlaps trains as one process does, again and again, with random sleeps on either stream.
+"""Soak: what overlaps trains as one process does, again and again, with random sleeps on either
+stream.
 
-    compute stream         [ sleep ][ block 0 ][ sleep ][ block 1 ] ...      hooks before and after every block
-    communication stream   [ sleep ][ gather ]  [ sleep ][ reduce ] ...      round every work of collectives.start
+    compute stream        [ sleep ][ block 0 ][ sleep ][ block 1 ] ...
+                          by hooks before and after every block
+    communication stream  [ sleep ][ gather ]  [ sleep ][ reduce ] ...
+                          around every work of collectives.start
 
-torch.cuda._sleep keeps a stream busy and the host free, so a wait that is missing between two streams shows as a wrong
-number. After each sleep memory is taken, filled with NaN and given back: the allocator hands out what it thinks free,
-and if another stream still reads there, the NaN is found. On the CPU nothing sleeps and the same code runs.
+torch.cuda._sleep keeps a stream busy and the host free, so a wait that is missing between two
+streams shows as a wrong number. After each sleep memory is taken, filled with NaN and given back:
+the allocator hands out what it thinks free, and if another stream still reads there, the NaN is
+found. On the CPU nothing sleeps and the same code runs.
 """
 
 import argparse
@@ -37,7 +41,8 @@ def sgd(groups):
 
 
 class Sleeps:
-    """Random sleeps and NaN on the current stream, drawn from `seed`: two ranks sleep differently."""
+    """Random sleeps and NaN on the current stream, drawn from `seed`: two ranks
+    sleep differently."""
 
     def __init__(self, seed):
         self.draw, self.count = random.Random(seed), 0
@@ -47,7 +52,9 @@ class Sleeps:
         device = backend.device()
         if device.type == "cuda" and self.draw.random() < 0.5:
             torch.cuda._sleep(self.draw.randrange(CYCLES))
-        torch.full((self.draw.choice([100, 4096, 60_000]),), torch.nan, dtype=torch.float64, device=device)
+        torch.full(
+            (self.draw.choice([100, 4096, 60_000]),), torch.nan, dtype=torch.float64, device=device
+        )
 
     def round_works(self):
         """Sleep before and after every work of the communication thread, on its stream."""
@@ -75,7 +82,9 @@ class Sleeps:
 
 def batch(seed, rows):
     draw = torch.Generator("cpu").manual_seed(seed)
-    tokens = torch.randint(SHAPE.vocab_size, (rows, SHAPE.seq_len + 1), generator=draw, device="cpu")
+    tokens = torch.randint(
+        SHAPE.vocab_size, (rows, SHAPE.seq_len + 1), generator=draw, device="cpu"
+    )
     tokens = tokens.to(backend.device())
     return tokens[:, :-1], tokens[:, 1:]
 
@@ -96,7 +105,9 @@ def trained(kind, model, steps, share):
     rank, world_size = share
     for step in range(steps):
         optimizer.zero_grad()
-        tokens, targets = (x.chunk(world_size)[rank] for x in batch(step, ROWS * dist.get_world_size()))
+        tokens, targets = (
+            x.chunk(world_size)[rank] for x in batch(step, ROWS * dist.get_world_size())
+        )
         cross_entropy(net(tokens), targets).backward()
         average()
         optimizer.step()
@@ -107,9 +118,11 @@ def trained(kind, model, steps, share):
 
 
 def off(ours, right):
-    """The largest difference, relative to the parameter's largest number; infinite where a NaN got in.
+    """The largest difference, relative to the parameter's largest number; infinite where a NaN got
+    in.
 
-    The key bias has no gradient but rounding, and begins at 0: nothing is compared to less than LEAST.
+    The key bias has no gradient but rounding, and begins at 0: nothing is compared to less than
+    LEAST.
     """
     pairs = zip(ours, right, strict=True)
     worst = max(((a - b).abs().max() / b.abs().max().clamp(min=LEAST)).item() for a, b in pairs)
@@ -117,17 +130,23 @@ def off(ours, right):
 
 
 def experts(sleeps):
-    """Gradients of a GPT with experts, each with its two best: twice the same bits, though atomics add them up?"""
+    """Gradients of a GPT with experts, each with its two best: twice the same bits, though
+    atomics add them up?"""
     torch.manual_seed(0)
     gate = functools.partial(top_k_gate, k=2)
-    model = expert_parallel_gpt(MoEGPT(SHAPE, 2 * dist.get_world_size(), gate=gate, factor=1.0).double())
+    model = expert_parallel_gpt(
+        MoEGPT(SHAPE, 2 * dist.get_world_size(), gate=gate, factor=1.0).double()
+    )
     sleeps.round_blocks(model)
     model.loss(*batch(dist.get_rank(), ROWS)).backward()
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None and p.grad.abs().max() > 0]
+    return [
+        p.grad.clone() for p in model.parameters() if p.grad is not None and p.grad.abs().max() > 0
+    ]
 
 
 def forgotten(work, plain=background.Work.wait):
-    """A wait that forgets what it is for: on a GPU the stream does not wait. On the CPU none does: lib refuses."""
+    """A wait that forgets what it is for: on a GPU the stream does not wait. On the CPU
+    none does: lib refuses."""
     if work.gpu is None:
         return work.result
     work.ended.wait()  # as the real one: until then the communication thread asks for its GPU
@@ -136,7 +155,8 @@ def forgotten(work, plain=background.Work.wait):
 
 
 def on_ranks(times, steps, never_wait):
-    """{kind: (the worst of so many times, how often it was not the same as the first time)}, sleeps"""
+    """{kind: (the worst of so many times, how often it was not the same as the first
+    time)}, sleeps"""
     if never_wait:
         background.Work.wait = forgotten
     sleeps, seen = Sleeps(seed=dist.get_rank()), {}
@@ -164,7 +184,9 @@ def main(argv=None):
     parser.add_argument("--times", type=int, default=20, help="how often each is trained anew")
     parser.add_argument("--steps", type=int, default=3, help="steps of a training")
     parser.add_argument(
-        "--never-wait", action="store_true", help="streams do not wait for works: passes if wrong values are then seen"
+        "--never-wait",
+        action="store_true",
+        help="streams do not wait for works: passes if wrong values are then seen",
     )
     options = parser.parse_args(argv)
     how = {"nproc": options.ranks, "backend": options.backend, "timeout": 600, "ledger": False}
@@ -172,15 +194,26 @@ def main(argv=None):
         results = launch.capture(on_ranks, options.times, options.steps, options.never_wait, **how)
     except launch.RankError as error:
         print(error, f"showed: {str(error).splitlines()[0]}", sep="\n")
-        return 0 if options.never_wait and options.backend == "gloo" and REFUSED in str(error) else 1
+        return (
+            0 if options.never_wait and options.backend == "gloo" and REFUSED in str(error) else 1
+        )
     said, right = [], True
     for kind in results[0][0]:
         worst, odd = (max(seen[kind][i] for seen, _ in results) for i in (0, 1))
         right &= worst < TOLERANCE
-        said.append(f"{kind} {worst:.0e} off" + f", {odd} of {options.times} with other bits" * bool(odd))
+        said.append(
+            f"{kind} {worst:.0e} off" + f", {odd} of {options.times} with other bits" * bool(odd)
+        )
     if options.never_wait:
-        said.append("NO WRONG VALUE WAS SEEN, so this soak finds nothing" if right else "so a missing wait is seen")
-    print(f"showed: {'; '.join(said)}; {options.times} times {options.steps} steps, {results[0][1]} sleeps on rank 0")
+        said.append(
+            "NO WRONG VALUE WAS SEEN, so this soak finds nothing"
+            if right
+            else "so a missing wait is seen"
+        )
+    print(
+        f"showed: {'; '.join(said)}; {options.times} times {options.steps} steps, {results[0][1]} "
+        f"sleeps on rank 0"
+    )
     return 0 if right != options.never_wait else 1
 
 

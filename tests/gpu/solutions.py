@@ -1,10 +1,11 @@
-"""Solutions, executed from the first cell to the last with the GPUs that are visible; nothing is stored.
+"""Solutions, executed from the first cell to the last with the GPUs that are visible; nothing is
+stored.
 
     python -m tests.gpu.solutions            all labs
     python -m tests.gpu.solutions 0 lab1     these
 
-With 8 GPUs visible every cell runs on NCCL, with 4 those of four ranks, and so on: what mixes devices shows.
-Needs nbclient and nbval.
+With 8 GPUs visible every cell runs on NCCL, with 4 those of four ranks, and so on: what mixes
+devices shows. Needs nbclient and nbval.
 """
 
 import argparse
@@ -17,11 +18,16 @@ FOLDER = Path(__file__).parents[2] / "solutions"
 
 
 def chosen(labs: list[str], folder: Path = FOLDER) -> list[Path]:
-    """The solutions of these labs, "0" or "lab0", in their order; none given: all. ValueError for one that is not."""
-    found = {re.match(r"lab(\d+)", path.stem)[1]: path for path in sorted(folder.glob("lab*.ipynb"))}
+    """The solutions of these labs, "0" or "lab0", in their order; none given: all. ValueError for
+    one that is not."""
+    found = {
+        re.match(r"lab(\d+)", path.stem)[1]: path for path in sorted(folder.glob("lab*.ipynb"))
+    }
     numbers = [lab.removeprefix("lab") for lab in labs] or list(found)
     if unknown := [number for number in numbers if number not in found]:
-        raise ValueError(f"there is no Lab {', '.join(unknown)}: name one of {', '.join(found) or 'none'}")
+        raise ValueError(
+            f"there is no Lab {', '.join(unknown)}: name one of {', '.join(found) or 'none'}"
+        )
     return [path for number, path in found.items() if number in numbers]
 
 
@@ -29,7 +35,12 @@ def main(argv=None, cell_timeout=600):
     from lib.course import execute, notebook
 
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.solutions")
-    parser.add_argument("labs", nargs="*", metavar="LAB", help="0 or lab0, several with spaces between them; none: all")
+    parser.add_argument(
+        "labs",
+        nargs="*",
+        metavar="LAB",
+        help="0 or lab0, several with spaces between them; none: all",
+    )
     try:
         paths = chosen(parser.parse_args(argv).labs)
     except ValueError as error:

@@ -1,4 +1,5 @@
-"""On a GPU: ranks get their devices, values and books are right, two ranks can share one, and replicas stay equal."""
+"""On a GPU: ranks get their devices, values and books are right, two ranks can share one, and
+replicas stay equal."""
 
 import pytest
 import torch
@@ -54,7 +55,8 @@ def test_the_books_hold_nccls_ops_and_our_messages(setting):
     books = launch.capture(everything, nproc=nproc, backend=name, timeout=120).ledger
     assert "all_reduce" in {e.op for e in books.of(0)}
     if nproc > 1:
-        # three of our all-reduces, of which two are rings: 2(N-1) * 1000 elements each, and the front door's own
+        # three of our all-reduces, of which two are rings: 2(N-1) * 1000 elements each, and the
+        # front door's own
         assert books.sent("elements") >= 2 * 2 * (nproc - 1) * 1000
 
 
@@ -68,11 +70,14 @@ WIDTH, STEPS = 512, 3  # a layer has 2 MB of gradients: a bucket each
 
 def layers(seed):
     torch.manual_seed(seed)
-    return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))).double()
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))
+    ).double()
 
 
 def trained(net, rows, average):
-    """[[every gradient], ...] of STEPS steps of SGD on rows (STEPS, b, WIDTH); average() comes after backward."""
+    """[[every gradient], ...] of STEPS steps of SGD on rows (STEPS, b, WIDTH); average() comes
+    after backward."""
     optimizer, seen = torch.optim.SGD(net.parameters(), lr=0.1), []
     for x in rows:
         optimizer.zero_grad()
@@ -90,10 +95,13 @@ def furthest(seen, right):
 
 
 def replicas(wrapper):
-    """How far this rank's gradients are from one process's on the whole batch, and from DDP's; its last parameters."""
+    """How far this rank's gradients are from one process's on the whole batch, and from DDP's; its
+    last parameters."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator("cpu").manual_seed(0)
-    batch = torch.randn(STEPS, 4 * world_size, WIDTH, generator=generator, device="cpu", dtype=torch.float64)
+    batch = torch.randn(
+        STEPS, 4 * world_size, WIDTH, generator=generator, device="cpu", dtype=torch.float64
+    )
     batch = batch.to(backend.device())
     mine = batch.chunk(world_size, dim=1)[rank]  # (STEPS, 4, WIDTH)
     whole = trained(layers(seed=0), batch, lambda: None)
@@ -103,7 +111,9 @@ def replicas(wrapper):
     return furthest(ours, whole), furthest(ours, theirs), [p.detach() for p in net.parameters()]
 
 
-@pytest.mark.parametrize("wrapper", [NaiveDataParallel, BucketedDataParallel, OverlappedDataParallel])
+@pytest.mark.parametrize(
+    "wrapper", [NaiveDataParallel, BucketedDataParallel, OverlappedDataParallel]
+)
 def test_replicas_have_the_gradients_of_one_process_and_of_torch_ddp(setting, wrapper):
     name, nproc = setting
     results = launch.capture(replicas, wrapper, nproc=nproc, backend=name, timeout=120)

@@ -1,4 +1,5 @@
-"""On a GPU: ring attention, the GPT over it, and asynchronous layers have the numbers of one process, over NCCL."""
+"""On a GPU: ring attention, the GPT over it, and asynchronous layers have the numbers of one
+process, over NCCL."""
 
 import pytest
 import torch
@@ -29,7 +30,9 @@ def setting(nccl):
 
 def numbers(seed, *shape):
     generator = torch.Generator("cpu").manual_seed(seed)
-    return torch.randn(*shape, generator=generator, device="cpu", dtype=torch.float64).to(torch.get_default_device())
+    return torch.randn(*shape, generator=generator, device="cpu", dtype=torch.float64).to(
+        torch.get_default_device()
+    )
 
 
 def off(ours, right):
@@ -52,16 +55,23 @@ def attention():
         part = ring_attention(*leaves, layout)
         part.backward(d_out[:, :, mine])
         ledger.mark("")
-        pairs = [(part.detach(), out), *((x.grad, y.grad) for x, y in zip(leaves, whole, strict=True))]
+        pairs = [
+            (part.detach(), out),
+            *((x.grad, y.grad) for x, y in zip(leaves, whole, strict=True)),
+        ]
         seen[make.__name__] = [off(x, y[:, :, mine].detach()) for x, y in pairs]
     return seen
 
 
 def gpt():
     """{name: how far its gradient is from one process's}, zigzag."""
-    model = GPT(Shape(vocab_size=11, seq_len=16, n_layers=2, hidden=16, n_heads=4, n_kv_heads=2), seed=1).double()
+    model = GPT(
+        Shape(vocab_size=11, seq_len=16, n_layers=2, hidden=16, n_heads=4, n_kv_heads=2), seed=1
+    ).double()
     layout = zigzag(16, dist.get_world_size())
-    tokens = torch.randint(11, (3, 17), generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+    tokens = torch.randint(
+        11, (3, 17), generator=torch.Generator("cpu").manual_seed(0), device="cpu"
+    )
     tokens = tokens.to(torch.get_default_device())
     ours = context_parallel_gpt(model, layout)
     ours.loss(shard(tokens[:, :-1], layout), shard(tokens[:, 1:], layout)).backward()
@@ -69,16 +79,25 @@ def gpt():
     model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
     gradients = {name: p.grad for name, p in ours.named_parameters()}
     # The key bias's true gradient is zero: both are rounding.
-    return {name: off(gradients[name], p.grad) for name, p in model.named_parameters() if "k.bias" not in name}
+    return {
+        name: off(gradients[name], p.grad)
+        for name, p in model.named_parameters()
+        if "k.bias" not in name
+    }
 
 
 def mlp():
     """How far output and gradients of an asynchronous MLP are from one process's."""
     tp, rank = dist.get_world_size(), dist.get_rank()
     cut = lambda x, dim: x.tensor_split(tp, dim)[rank]
-    x, up, down, dy = (numbers(i, *shape) for i, shape in enumerate([(B, T, 16), (48, 16), (16, 48), (B, T, 16)]))
+    x, up, down, dy = (
+        numbers(i, *shape) for i, shape in enumerate([(B, T, 16), (48, 16), (16, 48), (B, T, 16)])
+    )
     dims = (1, 0, 1)
-    parts = [cut(leaf, dim).clone().requires_grad_() for leaf, dim in zip((x, up, down), dims, strict=True)]
+    parts = [
+        cut(leaf, dim).clone().requires_grad_()
+        for leaf, dim in zip((x, up, down), dims, strict=True)
+    ]
     whole = [leaf.requires_grad_() for leaf in (x, up, down)]
     y = F.linear(F.gelu(F.linear(whole[0], whole[1])), whole[2])
     y.backward(dy)
@@ -101,4 +120,5 @@ def test_rings_have_the_numbers_of_one_process(setting):
         assert len(of_mlp) == 4 and max(of_mlp) < TOLERANCE, (rank, of_mlp)
     for layout in ("contiguous", "zigzag"):
         sent = results.ledger.section(layout).sent("bytes")
-        assert sent == 3 * (nproc - 1) * 2 * B * K * T * d * 8  # keys and values twice, their gradients once
+        # keys and values twice, their gradients once
+        assert sent == 3 * (nproc - 1) * 2 * B * K * T * d * 8

@@ -1,4 +1,5 @@
-"""On a GPU: a GPT on a mesh trains as one process does, a traced block as planned; unequal shares lose nothing."""
+"""On a GPU: a GPT on a mesh trains as one process does, a traced block as planned; unequal
+shares lose nothing."""
 
 import contextlib
 import gc
@@ -32,7 +33,8 @@ def setting(nccl):
 
 @contextlib.contextmanager
 def groups_end_here():
-    """Destroy the groups that are made inside, the last one first: each is a communicator, and a mesh has dozens."""
+    """Destroy the groups that are made inside, the last one first: each is a communicator, and a
+    mesh has dozens."""
     plain, made = dist.new_group, []
 
     def noted(*args, **kwargs):
@@ -55,7 +57,9 @@ def groups_end_here():
 
 def batch(step):
     """tokens and targets of the whole batch."""
-    both = torch.randint(16, (2, ROWS, 8), generator=torch.Generator("cpu").manual_seed(step), device="cpu")
+    both = torch.randint(
+        16, (2, ROWS, 8), generator=torch.Generator("cpu").manual_seed(step), device="cpu"
+    )
     return both.to(backend.device())
 
 
@@ -81,7 +85,8 @@ def one_process(make_optimizer):
 
 
 def on_mesh(kind, sizes, make_optimizer, **how):
-    """The same of this rank's part; AssertionError where a gradient or parameter has left the GPU."""
+    """The same of this rank's part; AssertionError where a gradient or parameter
+    has left the GPU."""
     with groups_end_here():
         mesh = mesh_of(**sizes)
         rows = [[own_rows(x, mesh) for x in batch(step)] for step in range(STEPS)]
@@ -98,7 +103,9 @@ def run_each():
     """{what: how far the worst loss or norm is from one process's, relative}"""
     N, found = dist.get_world_size(), {}
     right = {make: torch.tensor(one_process(make)) for make in (sgd, adamw)}
-    for pp, dp, tp in ((a, b, N // a // b) for a in (1, 2, 4) for b in (1, 2, 4, 8) if N % (a * b) == 0):
+    for pp, dp, tp in (
+        (a, b, N // a // b) for a in (1, 2, 4) for b in (1, 2, 4, 8) if N % (a * b) == 0
+    ):
         if tp > SHAPE.n_heads:
             continue
         sizes = {"pp": pp, "dp": dp, "tp": tp}
@@ -121,14 +128,19 @@ def planned():
     traced = trace(module, (4, 8, 16))
     plan = choose(traced.operators, Cluster(dist.get_world_size(), 1e4, 1e7, 1e-6, 1e-8, 8))
     draw = torch.Generator("cpu").manual_seed(2)
-    x = torch.randn(4, 8, 16, generator=draw, device="cpu", dtype=torch.float64).to(backend.device()).requires_grad_()
+    x = (
+        torch.randn(4, 8, 16, generator=draw, device="cpu", dtype=torch.float64)
+        .to(backend.device())
+        .requires_grad_()
+    )
     y = module(x)
     y.square().sum().backward()
     again = x.detach().clone().requires_grad_()
     ours = Sharded(traced, plan)(again)
     ours.square().sum().backward()
     return max(
-        ((ours - y) / y.abs().max()).abs().max().item(), ((again.grad - x.grad) / x.grad.max()).abs().max().item()
+        ((ours - y) / y.abs().max()).abs().max().item(),
+        ((again.grad - x.grad) / x.grad.max()).abs().max().item(),
     )
 
 

@@ -1,4 +1,5 @@
-"""On a GPU: the GPT with experts has the gradients of one process, and its messages over NCCL are the formula's."""
+"""On a GPU: the GPT with experts has the gradients of one process, and its messages over NCCL are
+the formula's."""
 
 import functools
 
@@ -44,7 +45,9 @@ def setting(nccl):
 
 def batch(rank):
     """Tokens and targets of a rank, and the number of its first token."""
-    both = torch.randint(20, (2, ROWS, 8), generator=torch.Generator("cpu").manual_seed(rank), device="cpu")
+    both = torch.randint(
+        20, (2, ROWS, 8), generator=torch.Generator("cpu").manual_seed(rank), device="cpu"
+    )
     return *both.to(torch.get_default_device()), rank * ROWS * 8
 
 
@@ -63,7 +66,8 @@ def loss_of(net, way, rank):
 
 
 def run_each():
-    """{way: (how far losses and gradients are from one process's, drops here and there, is all on the GPU?)}, layers"""
+    """{way: (how far losses and gradients are from one process's, drops here and there, is all on
+    the GPU?)}, layers"""
     rank, W, seen = dist.get_rank(), dist.get_world_size(), {}
     ep_group, expert_dp_group = collectives.node_groups(W)
     for way in WAYS:
@@ -80,10 +84,19 @@ def run_each():
         right = {name: p.grad for name, p in one.named_parameters()}
         off = {"loss": ((loss - losses[rank]) / losses[rank]).abs().item()}
         for name, p in ours.named_parameters():
-            scale = right[name.replace("k.bias", "k.weight")].abs().max()  # the key bias's true gradient is zero
-            off[name] = ((p.grad - right[name]).abs().max() / scale).item() if scale > 0 else p.grad.abs().max().item()
+            # the key bias's true gradient is zero
+            scale = right[name.replace("k.bias", "k.weight")].abs().max()
+            off[name] = (
+                ((p.grad - right[name]).abs().max() / scale).item()
+                if scale > 0
+                else p.grad.abs().max().item()
+            )
         mine = [layer.last.dropped.item() for layer in ours.mixtures]
-        seen[way] = off, mine == drops[rank], all(p.grad.device == backend.device() for p in ours.parameters())
+        seen[way] = (
+            off,
+            mine == drops[rank],
+            all(p.grad.device == backend.device() for p in ours.parameters()),
+        )
     seen["pairs"] = layer_alone(model("top 2").mixtures[0])
     return seen
 
@@ -92,7 +105,13 @@ def layer_alone(moe):
     """A forward and a backward in the book; the pairs of each rank whose expert is elsewhere."""
     rank, W = dist.get_rank(), dist.get_world_size()
     ours = ExpertParallelMoE(moe)
-    x = torch.randn(24, 16, generator=torch.Generator("cpu").manual_seed(rank), device="cpu", dtype=torch.float64)
+    x = torch.randn(
+        24,
+        16,
+        generator=torch.Generator("cpu").manual_seed(rank),
+        device="cpu",
+        dtype=torch.float64,
+    )
     x = x.to(torch.get_default_device()).requires_grad_()
     ledger.mark("forward")
     y = ours(x)
@@ -113,4 +132,7 @@ def test_every_way_has_the_gradients_of_one_process(setting):
             assert same_drops and on_gpu, (rank, way)
     pairs = sum(seen["pairs"] for seen in results)
     sent = {way: results.ledger.section(way).sent("bytes") for way in ("forward", "backward")}
-    assert sent == {"forward": 2 * pairs * 16 * 8 + (nproc - 1) * 8 * 8, "backward": 2 * pairs * 16 * 8}
+    assert sent == {
+        "forward": 2 * pairs * 16 * 8 + (nproc - 1) * 8 * 8,
+        "backward": 2 * pairs * 16 * 8,
+    }

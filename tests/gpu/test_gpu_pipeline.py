@@ -1,7 +1,9 @@
-"""On a GPU: every schedule, recomputed or not, has the gradients of one process, and its messages are NCCL's.
+"""On a GPU: every schedule, recomputed or not, has the gradients of one process, and its messages
+are NCCL's.
 
-Recomputation runs forward again inside backward, which a GPU has on autograd's own thread. What is delayed to W must be
-delayed there, too; else I computes all of it, the gradients are still right, and W has nothing to do.
+Recomputation runs forward again inside backward, which a GPU has on autograd's own thread. What is
+delayed to W must be delayed there, too; else I computes all of it, the gradients are still right,
+and W has nothing to do.
 """
 
 import pytest
@@ -50,13 +52,16 @@ def gpt(n_stages, wrap):
 
 
 def batch(rows):
-    tokens = torch.randint(11, (rows, 6), generator=torch.Generator("cpu").manual_seed(rows), device="cpu")
+    tokens = torch.randint(
+        11, (rows, 6), generator=torch.Generator("cpu").manual_seed(rows), device="cpu"
+    )
     tokens = tokens.to(torch.get_default_device())
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def run_each():
-    """{(schedule, recomputed): ({parameter: difference}, difference of the loss, actions, linears left for each W)}"""
+    """{(schedule, recomputed): ({parameter: difference}, difference of the loss, actions, linears
+    left for each W)}"""
     links, seen = connect(), {}
     for name, (schedule, m, v) in schedules(dist.get_world_size()).items():
         n_stages, (tokens, targets) = dist.get_world_size() * v, batch(2 * m - 1)
@@ -75,7 +80,8 @@ def run_each():
             off = {}
             for n, q in model.named_parameters():
                 if q.grad is not None:
-                    scale = want[n.replace("k.bias", "k.weight")].abs().max()  # the key bias's true gradient is zero
+                    # the key bias's true gradient is zero
+                    scale = want[n.replace("k.bias", "k.weight")].abs().max()
                     off[n] = ((q.grad - want[n]).abs().max() / scale).item()
             off_loss = 0.0 if loss is None else ((loss - loss_of_one).abs() / loss_of_one).item()
             seen[name, recomputed] = off, off_loss, [bar.action for bar in bars], left
@@ -106,7 +112,9 @@ def asynchronous():
             layer.bias.zero_()
     xs = [torch.full((1, 4), j / 10, dtype=torch.float64) for j in range(6)]
     stages = split_layers(layers, [range(i, i + 1) for i in range(p)])
-    pipeline = PipeDream(stages, connect(), xs, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    pipeline = PipeDream(
+        stages, connect(), xs, lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    )
     losses = pipeline.run(xs, xs, torch.nn.functional.mse_loss)
     return losses and [loss.item() for loss in losses], pipeline.most_versions
 
@@ -119,13 +127,23 @@ def test_every_schedule_has_the_gradients_of_one_process(setting):
             covered = set()
             for rank in range(nproc):
                 off, off_loss, actions, left = results[rank][run, recomputed]
-                assert max(off.values()) < TOLERANCE and off_loss < TOLERANCE, (run, recomputed, rank, off)
+                assert max(off.values()) < TOLERANCE and off_loss < TOLERANCE, (
+                    run,
+                    recomputed,
+                    rank,
+                    off,
+                )
                 assert actions == schedule[rank]
-                assert len(left) == sum(action.kind == "W" for action in actions) and all(left), (run, recomputed, left)
+                assert len(left) == sum(action.kind == "W" for action in actions) and all(left), (
+                    run,
+                    recomputed,
+                    left,
+                )
                 covered |= set(off)
             assert covered == {n for n, _ in gpt(nproc * v, wrap=False)[0].named_parameters()}, run
             sent = results.ledger.section(f"{run} {recomputed}").sent("bytes")
-            rows = 2 * (2 * m - 1) * (nproc * v - 1) if nproc > 1 else 0  # of activations and of gradients, all edges
+            # of activations and of gradients, all edges
+            rows = 2 * (2 * m - 1) * (nproc * v - 1) if nproc > 1 else 0
             tied = 2 * 11 * 8 if nproc > 1 else 0
             assert sent == 8 * (rows * 5 * 8 + tied), (run, recomputed)
             assert nproc == 1 or len(messages(schedule)) == 2 * (nproc * v - 1) * m

@@ -1,4 +1,5 @@
-"""On a GPU: every mode of tensor parallelism has the gradients of one process, and sends what the formulas say."""
+"""On a GPU: every mode of tensor parallelism has the gradients of one process, and sends
+what the formulas say."""
 
 import functools
 
@@ -37,7 +38,9 @@ def setting(nccl):
     return nccl, 2 if nccl == "nccl-shared" else max(tp for tp in (1, 2, 4) if tp <= gpus)
 
 
-SHAPE = Shape(vocab_size=20, seq_len=8, n_layers=2, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12)
+SHAPE = Shape(
+    vocab_size=20, seq_len=8, n_layers=2, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12
+)
 
 
 def train(model):
@@ -45,7 +48,9 @@ def train(model):
     optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
     for step in range(STEPS):
         draw = torch.Generator("cpu").manual_seed(step)
-        both = torch.randint(SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=draw, device="cpu")
+        both = torch.randint(
+            SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=draw, device="cpu"
+        )
         tokens, targets = both.to(torch.get_default_device())
         optimizer.zero_grad()
         loss = model.loss(tokens, targets)
@@ -58,7 +63,8 @@ def train(model):
 
 
 def run_each():
-    """{mode: (losses and gradients, does the plain model come back?)}, one process's, and random numbers."""
+    """{mode: (losses and gradients, does the plain model come back?)}, one process's, and
+    random numbers."""
     seen = {"one process": train(GPT(SHAPE).double())}
     for mode, make in MODES.items():
         model = make(GPT(SHAPE).double())
@@ -80,9 +86,13 @@ def test_every_mode_has_the_gradients_of_one_process(setting):
     for mode in MODES:
         for step, (want_loss, want) in enumerate(results[0]["one process"]):
             losses, gradients = zip(*(seen[mode][0][step] for seen in results), strict=True)
-            assert all(((loss - want_loss) / want_loss).abs() < TOLERANCE for loss in losses), (mode, step)
+            assert all(((loss - want_loss) / want_loss).abs() < TOLERANCE for loss in losses), (
+                mode,
+                step,
+            )
             for n, gradient in merge_state_dicts(gradients).items():
-                scale = want[n.replace("k.bias", "k.weight")].abs().max()  # the key bias's true gradient is zero
+                # the key bias's true gradient is zero
+                scale = want[n.replace("k.bias", "k.weight")].abs().max()
                 assert (gradient - want[n]).abs().max() < TOLERANCE * scale, (mode, step, n)
         assert all(seen[mode][1] for seen in results), mode
         L, (T, D) = SHAPE.n_layers, (SHAPE.seq_len, SHAPE.hidden)

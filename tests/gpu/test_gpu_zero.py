@@ -1,4 +1,5 @@
-"""On a GPU: every stage of ZeRO trains as one process does, and torch.cuda counts the bytes that the formula says."""
+"""On a GPU: every stage of ZeRO trains as one process does, and torch.cuda counts the bytes that
+the formula says."""
 
 import gc
 
@@ -29,7 +30,8 @@ pytestmark = [
 TOLERANCE = 1e-11  # float64, relative to a parameter's largest number
 LEAST = 1e-3  # or to this: the key bias has no gradient but rounding, and begins at 0
 SMALL = Shape(vocab_size=11, seq_len=5, n_layers=3, hidden=8, n_heads=2)
-LARGE = Shape(vocab_size=256, seq_len=16, n_layers=6, hidden=512, n_heads=8)  # 19 million parameters
+# 19 million parameters
+LARGE = Shape(vocab_size=256, seq_len=16, n_layers=6, hidden=512, n_heads=8)
 STAGES = {"zero1": 1, "zero2": 2, "fsdp": 3, "prefetching": 3}
 MIB = 2**20
 
@@ -54,13 +56,16 @@ def build(stage, net, outer=adamw):
 
 
 def batch(rows):
-    tokens = torch.randint(11, (rows, 6), generator=torch.Generator("cpu").manual_seed(rows), device="cpu")
+    tokens = torch.randint(
+        11, (rows, 6), generator=torch.Generator("cpu").manual_seed(rows), device="cpu"
+    )
     tokens = tokens.to(backend.device())
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def trained(stage, outer=adamw, steps=3, folder=None):
-    """The whole parameters after some steps of this rank's share; half of them before a checkpoint, where asked."""
+    """The whole parameters after some steps of this rank's share; half of them before a
+    checkpoint, where asked."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     net = GPT(SMALL).double()
     sharded, optimizer = build(stage, net, outer)
@@ -93,18 +98,25 @@ def one_process(world_size, steps=3):
 
 
 def furthest(folder):
-    """{stage: the largest difference from one process, relative to the parameter's largest number}."""
+    """{stage: the largest difference from one process, relative to the parameter's
+    largest number}."""
     right = one_process(dist.get_world_size())
     apart = lambda a, b: ((a - b).abs().max() / b.abs().max().clamp(min=LEAST)).item()
     off = lambda got: max(map(apart, got, right))
     on_cpu = lambda groups: OffloadedOptimizer(groups, adamw)
     seen = {stage: off(trained(stage)) for stage in STAGES}
-    seen |= {f"{stage}, offloaded": off(trained(stage, on_cpu)) for stage in ("zero2", "prefetching")}
-    return seen | {f"{stage}, saved": off(trained(stage, folder=f"{folder}/{stage}")) for stage in ("zero1", "fsdp")}
+    seen |= {
+        f"{stage}, offloaded": off(trained(stage, on_cpu)) for stage in ("zero2", "prefetching")
+    }
+    return seen | {
+        f"{stage}, saved": off(trained(stage, folder=f"{folder}/{stage}"))
+        for stage in ("zero1", "fsdp")
+    }
 
 
 def step_of_one_process():
-    """Forward, backward and update once: cuBLAS keeps a workspace from its first product on (32 MiB on a Hopper)."""
+    """Forward, backward and update once: cuBLAS keeps a workspace from its first product on
+    (32 MiB on a Hopper)."""
     net = GPT(LARGE).to(torch.bfloat16)
     tokens = torch.zeros(2, 9, dtype=torch.int64)
     cross_entropy(net(tokens[:, 1:]).float(), tokens[:, :-1]).backward()
@@ -121,7 +133,9 @@ def memory():
             gc.collect()
             before = torch.cuda.memory_allocated()
             net = GPT(LARGE).to(torch.bfloat16)
-            sharded, optimizer = build(stage, net, lambda groups, masters=masters: masters(groups, adamw))
+            sharded, optimizer = build(
+                stage, net, lambda groups, masters=masters: masters(groups, adamw)
+            )
             tokens = torch.zeros(2, 9, dtype=torch.int64)
             for _ in range(2):
                 torch.cuda.reset_peak_memory_stats()
@@ -139,9 +153,17 @@ def memory():
 
 def test_every_stage_trains_as_one_process(setting, tmp_path):
     name, nproc = setting
-    for rank, seen in enumerate(launch.capture(furthest, tmp_path, nproc=nproc, backend=name, timeout=300)):
+    for rank, seen in enumerate(
+        launch.capture(furthest, tmp_path, nproc=nproc, backend=name, timeout=300)
+    ):
         assert max(seen.values()) < TOLERANCE, (rank, seen)
-        assert set(seen) >= {*STAGES, "zero2, offloaded", "prefetching, offloaded", "zero1, saved", "fsdp, saved"}
+        assert set(seen) >= {
+            *STAGES,
+            "zero2, offloaded",
+            "prefetching, offloaded",
+            "zero1, saved",
+            "fsdp, saved",
+        }
 
 
 def test_torch_cuda_counts_the_formula_s_bytes_and_a_peak_below_the_whole(setting):
@@ -150,8 +172,15 @@ def test_torch_cuda_counts_the_formula_s_bytes_and_a_peak_below_the_whole(settin
     for seen in launch.capture(memory, nproc=nproc, backend=name, timeout=300, ledger=False):
         for stage, number in STAGES.items():
             expected = rank_state_bytes(psi, number, nproc)
-            # The allocator rounds each tensor up to 512 bytes; a backward has activations of some MiB.
-            assert seen[stage, "on the GPU"] == pytest.approx(expected, rel=0.01, abs=16 * MIB), stage
-            assert seen[stage, "offloaded"] < seen[stage, "on the GPU"] - 11 * psi / nproc + 16 * MIB, stage
+            # The allocator rounds each tensor up to 512 bytes; a backward has activations of some
+            # MiB.
+            assert seen[stage, "on the GPU"] == pytest.approx(expected, rel=0.01, abs=16 * MIB), (
+                stage
+            )
+            assert (
+                seen[stage, "offloaded"] < seen[stage, "on the GPU"] - 11 * psi / nproc + 16 * MIB
+            ), stage
             if nproc > 1:
-                assert seen[stage, "on the GPU", "peak"] < rank_state_bytes(psi, 0, nproc) + 16 * MIB, stage
+                assert (
+                    seen[stage, "on the GPU", "peak"] < rank_state_bytes(psi, 0, nproc) + 16 * MIB
+                ), stage

@@ -1,7 +1,9 @@
-"""All-reduce, lib's made of messages and the backend's own: milliseconds and bus bandwidth, over the sizes.
+"""All-reduce, lib's made of messages and the backend's own: milliseconds and bus bandwidth, over
+the sizes.
 
-Bus bandwidth is 2(N-1)/N * bytes / seconds, what each rank's link carries in a ring (nccl-tests says it so). For ranks
-with a GPU each: two ranks on one GPU take turns, and their times are not NCCL's.
+Bus bandwidth is 2(N-1)/N * bytes / seconds, what each rank's link carries in a ring (nccl-tests
+says it so). For ranks with a GPU each: two ranks on one GPU take turns, and their times are not
+NCCL's.
 """
 
 import argparse
@@ -18,7 +20,8 @@ SIZES = {"1 KB": 1 << 10, "64 KB": 1 << 16, "1 MB": 1 << 20, "16 MB": 1 << 24, "
 
 
 def on_ranks(sizes, rounds):
-    """{size: {"lib", "torch", "again": (rounds,) seconds}}; zeros, so that sums stay what they are."""
+    """{size: {"lib", "torch", "again": (rounds,) seconds}}; zeros, so that sums
+    stay what they are."""
     seen = {}
     for size, nbytes in sizes.items():
         x = torch.zeros(nbytes // 4)
@@ -37,7 +40,13 @@ def main(argv=None):
     options = parser.parse_args(argv)
     sizes = {size: nbytes for size, nbytes in SIZES.items() if nbytes <= options.largest << 20}
     seen = launch.capture(
-        on_ranks, sizes, options.rounds, nproc=options.ranks, backend=options.backend, timeout=600, ledger=False
+        on_ranks,
+        sizes,
+        options.rounds,
+        nproc=options.ranks,
+        backend=options.backend,
+        timeout=600,
+        ledger=False,
     )[0]
     said = []
     for size, times in seen.items():

@@ -1,4 +1,5 @@
-"""The hunt: every mistake, on every mesh that it is drawn on, is told from the evidence; nobody guesses it."""
+"""The hunt: every mistake, on every mesh that it is drawn on, is told from the evidence;
+nobody guesses it."""
 
 import random
 from collections import Counter
@@ -14,7 +15,9 @@ from lib.hunt.rules import JOBS, STEPS, Setup, right
 
 CASES = {  # (mesh, with experts): [(mistake, axis, evidence, what it changes in the rules)]
     (tuple(sizes.items()), mixture): [
-        (mistake, *case) for mistake in (*MISTAKES, HEALTHY) for case in draw._cases(mistake, sizes, mixture)
+        (mistake, *case)
+        for mistake in (*MISTAKES, HEALTHY)
+        for case in draw._cases(mistake, sizes, mixture)
     ]
     for sizes, mixture in draw.MESHES
 }
@@ -29,7 +32,9 @@ def mistakes_on(mesh):
 
 
 @pytest.fixture(
-    scope="module", params=sweep(CASES, holds=mistakes_on), ids=lambda of: "-".join(axis for axis, _ in of[0])
+    scope="module",
+    params=sweep(CASES, holds=mistakes_on),
+    ids=lambda of: "-".join(axis for axis, _ in of[0]),
 )
 def runs(request):
     """[(what is wrong, from step 1 on; the Evidence)] of all that can go wrong on a mesh."""
@@ -37,7 +42,10 @@ def runs(request):
     setup, cases = Setup(dict(sizes), mixture, seed=3), CASES[request.param]
     several = [[right(setup), right(setup)._replace(**changes)] for *_, changes in cases]
     results = launch.capture(all_of_them, setup, several, nproc=4, backend="gloo", ledger=False)
-    wrong = [HEALTHY if axis is None else Finding(mistake, axis, 1, kind) for mistake, axis, kind, _ in cases]
+    wrong = [
+        HEALTHY if axis is None else Finding(mistake, axis, 1, kind)
+        for mistake, axis, kind, _ in cases
+    ]
     return [(each, evidence([rank[i] for rank in results])) for i, each in enumerate(wrong)]
 
 
@@ -52,7 +60,8 @@ def test_no_other_finding_is_left_without_something_that_speaks_against_it(runs)
         for said in [each for each, _ in runs if each != wrong]:
             problem = against(said, e)
             assert problem.kind in {
-                "healthy", "not healthy", "no evidence", "earlier", "another kind", "sets", "apart", "axis",
+                "healthy", "not healthy", "no evidence", "earlier", "another kind", "sets", "apart",
+                "axis",
             }  # fmt: skip
             assert wrong == HEALTHY or wrong.mistake not in problem.text
 
@@ -69,7 +78,11 @@ def test_a_seed_draws_each_mistake_once_and_two_healthy_jobs():
         found = [each for _, _, each in draw.drawn(seed)]
         assert found.count(HEALTHY) == 2 and len(found) == JOBS
         assert sorted(each.mistake for each in found if each != HEALTHY) == sorted(MISTAKES)
-        assert all(0 <= each.step < STEPS - 1 and each.evidence in KINDS for each in found if each != HEALTHY)
+        assert all(
+            0 <= each.step < STEPS - 1 and each.evidence in KINDS
+            for each in found
+            if each != HEALTHY
+        )
 
 
 def test_two_seeds_draw_other_jobs_and_one_seed_the_same():
@@ -88,14 +101,19 @@ def points(seed, said):
 
 
 def test_whoever_guesses_gets_nothing():
-    """The best guess there is: who knows how jobs are drawn and sees the mesh of each, but no evidence."""
+    """The best guess there is: who knows how jobs are drawn and sees the mesh of
+    each, but no evidence."""
     chance = random.Random(1)
     told, of_all_healthy = [], []
     for seed in range(3000):
         guesses = {}
         for number, (setup, _, _) in enumerate(draw.drawn(seed)):
             mistake, axis, kind, _ = chance.choice(CASES[tuple(setup.sizes.items()), setup.mixture])
-            guesses[number] = HEALTHY if axis is None else Finding(mistake, axis, chance.randrange(STEPS - 1), kind)
+            guesses[number] = (
+                HEALTHY
+                if axis is None
+                else Finding(mistake, axis, chance.randrange(STEPS - 1), kind)
+            )
         told.append(points(seed, guesses))
         of_all_healthy.append(points(seed, dict.fromkeys(range(JOBS), HEALTHY)))
     assert sum(told) / len(told) < 0.02 and max(of_all_healthy) == 0

@@ -1,4 +1,5 @@
-"""In a student's bundle the hunt's jobs run, and are judged; what is wrong with them stands in none of its files."""
+"""In a student's bundle the hunt's jobs run, and are judged; what is wrong with them stands
+in none of its files."""
 
 import ast
 import inspect
@@ -26,7 +27,8 @@ if __name__ == "__main__":
     e = hunt.job(11, wrong)
     first = truth[wrong]
     print(lib.__path__[0])
-    print(any(any(e.off(first.step, kind, what)) for kind, what in e.quantities if kind == first.evidence))
+    print(any(any(e.off(first.step, kind, what)) for kind, what in e.quantities \
+if kind == first.evidence))
     print(evaluate(EXERCISE, lambda: (11, dict(enumerate(truth)))).points)
     outcome = evaluate(EXERCISE, lambda: (11, dict(enumerate(truth)) | {wrong: hunt.HEALTHY}))
     print(outcome.points, outcome.hint)
@@ -44,24 +46,39 @@ def bundle(tmp_path_factory):
 def test_jobs_run_and_are_judged(bundle, tmp_path):
     script = tmp_path / "look.py"
     script.write_text(IN_THE_BUNDLE)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"PYTHONPATH": str(bundle)}
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {
+        "PYTHONPATH": str(bundle)
+    }
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:4] == [str(bundle / "lib"), "True", "16", "8 called healthy"]
 
 
 def test_what_is_wrong_stands_in_no_file(bundle):
-    """No line of what draws the mistakes, nor of what finds them: of those that are long enough to say something."""
+    """No line of what draws the mistakes, nor of what finds them: of those that are long enough to
+    say something."""
     shipped = "\n".join(path.read_text(encoding="utf-8") for path in bundle.rglob("*.py"))
-    for module, names in ((draw, {"drawn", "_cases"}), (detective, {"findings", "_detect", "_off", "_named"})):
+    for module, names in (
+        (draw, {"drawn", "_cases"}),
+        (detective, {"findings", "_detect", "_off", "_named"}),
+    ):
         source = inspect.getsource(module)
         assert {one.name for one in marked(source)} <= names
         for name in names:
             (made,) = ast.parse(inspect.getsource(getattr(module, name))).body
-            lines = [line.strip() for part in made.body[1:] for line in ast.unparse(part).splitlines()]
+            lines = [
+                line.strip() for part in made.body[1:] for line in ast.unparse(part).splitlines()
+            ]
             lines += [
-                line.strip() for line in inspect.getsource(getattr(module, name)).splitlines()[made.body[1].lineno :]
+                line.strip()
+                for line in inspect.getsource(getattr(module, name)).splitlines()[
+                    made.body[1].lineno :
+                ]
             ]
             assert [line for line in lines if len(line) > 50 and line in shipped] == [], name
     assert "jobs of a seed" in (bundle / "lib/hunt/draw.py").read_text(encoding="utf-8")
-    assert (ROOT / "lib/hunt/draw.py").read_text(encoding="utf-8") != (bundle / "lib/hunt/draw.py").read_text()
+    assert (ROOT / "lib/hunt/draw.py").read_text(encoding="utf-8") != (
+        bundle / "lib/hunt/draw.py"
+    ).read_text()

@@ -1,4 +1,5 @@
-"""The tests of meshes take the model and the comparison with one process from those of tensor parallelism."""
+"""The tests of meshes take the model and the comparison with one process from those of
+tensor parallelism."""
 
 import pathlib
 import sys

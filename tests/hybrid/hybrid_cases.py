@@ -1,4 +1,5 @@
-"""What the tests of meshes share: a GPT whose sizes all factors of 8 divide, batches, training on one process and on 8.
+"""What the tests of meshes share: a GPT whose sizes all factors of 8 divide, batches, training on
+one process and on 8.
 
 Equal means what it means in tests/tensor_parallel/parallels.py, with a tolerance of 1e-10.
 """
@@ -19,7 +20,10 @@ from lib.model import Shape
 from lib.pipeline import one_f_one_b
 from lib.tensor_parallel import merge_state_dicts, parallel_gpt
 
-SHAPES = {L: Shape(vocab_size=16, seq_len=10, n_layers=L, hidden=16, n_heads=8, mlp_hidden=16) for L in (2, 4, 8)}
+SHAPES = {
+    L: Shape(vocab_size=16, seq_len=10, n_layers=L, hidden=16, n_heads=8, mlp_hidden=16)
+    for L in (2, 4, 8)
+}
 WORLD, STEPS, ROWS, LENGTH = 8, 3, 24, 8  # sequences are shorter than the table of positions
 MAX_NORM, TOLERANCE = 0.4, 1e-10
 TIED = "embedding.token.weight"
@@ -48,7 +52,9 @@ def sizes(pp=1, dp=1, cp=1, tp=1, ep=1):
 
 def factorisations(n):
     """All ordered triples whose product is n."""
-    return [(a, b, n // a // b) for a in range(1, n + 1) for b in range(1, n + 1) if n % (a * b) == 0]
+    return [
+        (a, b, n // a // b) for a in range(1, n + 1) for b in range(1, n + 1) if n % (a * b) == 0
+    ]
 
 
 OPTIMIZERS = {
@@ -81,7 +87,10 @@ def gradients(hybrid):
     found = {}
     for flat in (flat for update in hybrid.updates for flat in update.flats):
         line = collectives.all_gather(flat.shard.grad, flat.group)
-        found |= {names[p]: g.clone() for p, g in zip(flat.parameters, slots(line[: flat.n], flat.slots), strict=True)}
+        found |= {
+            names[p]: g.clone()
+            for p, g in zip(flat.parameters, slots(line[: flat.n], flat.slots), strict=True)
+        }
     return found
 
 
@@ -130,7 +139,9 @@ def train_each(runs, mistakes):
     mistakes: {name: (Run, change)}: one step with what `change(hybrid)` has spoilt.
     """
     meshes, seen = {}, {}
-    for name, (run, change) in ({name: (run, None) for name, run in runs.items()} | mistakes).items():
+    for name, (run, change) in (
+        {name: (run, None) for name, run in runs.items()} | mistakes
+    ).items():
         key = tuple(run.sizes.items())
         if key not in meshes:
             meshes[key] = Mesh(run.sizes, SETS)
@@ -145,34 +156,49 @@ def train_each(runs, mistakes):
 def assemble(parts, sizes):
     """The whole model's {name: tensor} from those of all ranks, by rank.
 
-    AssertionError or ValueError where ranks differ in a bit of what they should have alike: data ranks in anything,
-    tp ranks in what is not cut, the first and the last stage in the tied parameter.
+    AssertionError or ValueError where ranks differ in a bit of what they should have alike: data
+    ranks in anything, tp ranks in what is not cut, the first and the last stage in the tied
+    parameter.
     """
     for group in groups_along(DATA, sizes):
         for other in group[1:]:
             assert parts[other].keys() == parts[group[0]].keys()
-            assert all(torch.equal(t, parts[group[0]][name]) for name, t in parts[other].items()), group
+            assert all(torch.equal(t, parts[group[0]][name]) for name, t in parts[other].items()), (
+                group
+            )
     model = groups_along(["pp", "tp"], sizes)[0]  # the ranks of one whole model
     whole = {}
     for ranks in groups_along(["tp"], sizes):
         if ranks[0] in model:
             of_stage = merge_state_dicts([parts[rank] for rank in ranks])
             again = of_stage.pop("head.weight", None)
-            assert again is None or torch.equal(again, whole[TIED]), "the two copies of the tied parameter"
+            assert again is None or torch.equal(again, whole[TIED]), (
+                "the two copies of the tied parameter"
+            )
             whole |= of_stage
     return whole
 
 
 def compare(run, parts, want):
     """Every step of `parts`, by rank, against one process's."""
-    assert {len(part) for part in parts} == {len(want)} and len(parts) == math.prod(run.sizes.values())
+    assert {len(part) for part in parts} == {len(want)} and len(parts) == math.prod(
+        run.sizes.values()
+    )
     for step, (right_loss, right_norm, right_gradients, right_parameters) in enumerate(want):
         losses, norms, grads, params = zip(*(part[step] for part in parts), strict=True)
         assert len(set(losses)) == 1 and len(set(norms)) == 1, "the same bits on every rank"
         assert abs(losses[0] - right_loss) < TOLERANCE * right_loss
-        assert abs(norms[0] - right_norm) < TOLERANCE * right_norm, f"norm {norms[0]}, should be {right_norm}"
-        wrong = [f"gradient {w}" for w in differences(assemble(grads, run.sizes), right_gradients, TOLERANCE)]
-        wrong += [f"parameter {w}" for w in differences(assemble(params, run.sizes), right_parameters, TOLERANCE)]
+        assert abs(norms[0] - right_norm) < TOLERANCE * right_norm, (
+            f"norm {norms[0]}, should be {right_norm}"
+        )
+        wrong = [
+            f"gradient {w}"
+            for w in differences(assemble(grads, run.sizes), right_gradients, TOLERANCE)
+        ]
+        wrong += [
+            f"parameter {w}"
+            for w in differences(assemble(params, run.sizes), right_parameters, TOLERANCE)
+        ]
         assert not wrong, f"step {step}: " + "; ".join(wrong[:4])
 
 

@@ -1,4 +1,5 @@
-"""HybridByHand is the GPT of one process too; its two functions send what they say, and a mistake in either is seen."""
+"""HybridByHand is the GPT of one process too; its two functions send what they say, and a mistake
+in either is seen."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -6,7 +7,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from hybrid_cases import OPTIMIZERS, STEPS, TOLERANCE, WORLD, Run, batch, compare, single_process, sizes, steps
+from hybrid_cases import (
+    OPTIMIZERS,
+    STEPS,
+    TOLERANCE,
+    WORLD,
+    Run,
+    batch,
+    compare,
+    single_process,
+    sizes,
+    steps,
+)
 from parallels import gpt
 from sweeps import quick
 from torch import nn
@@ -30,7 +42,9 @@ CUBE = RUNS["pp=2 dp=2 tp=2"]
 
 def build(run, mesh, **functions):
     tokens = own_rows(batch(0)[0], mesh)
-    hybrid = HybridByHand(gpt(run.shape), mesh, tokens, run.b, OPTIMIZERS[run.optimizer], **functions)
+    hybrid = HybridByHand(
+        gpt(run.shape), mesh, tokens, run.b, OPTIMIZERS[run.optimizer], **functions
+    )
     hybrid.dense = SimpleNamespace(shards_over=())  # for `steps`: gradients are whole
     return hybrid
 
@@ -44,14 +58,18 @@ def not_over(axis):
     """norm_over_mesh without the sum over this axis."""
 
     def norm(sets, mesh):
-        elsewhere = lambda total, group: None if group is mesh.group(axis) else collectives.all_reduce(total, group)
+        elsewhere = lambda total, group: (
+            None if group is mesh.group(axis) else collectives.all_reduce(total, group)
+        )
         return norm_over_mesh(sets, mesh, elsewhere)
 
     return norm
 
 
 def tied_twice(sets, mesh):
-    return norm_over_mesh(sets._replace(cut=sets.cut + (sets.tied if mesh.here["pp"] else [])), mesh)
+    return norm_over_mesh(
+        sets._replace(cut=sets.cut + (sets.tied if mesh.here["pp"] else [])), mesh
+    )
 
 
 MISTAKES = {  # name: (which function, by what, what is seen of it)
@@ -78,14 +96,17 @@ class Noting:
 
 
 def train_and_note(run, mesh):
-    """(what `steps` sees, what both functions called for, how many elements each parameter has, by set)."""
+    """(what `steps` sees, what both functions called for, how many elements each
+    parameter has, by set)."""
     averaged, normed = Noting(), Noting()
     hybrid = build(
         run, mesh, average=partial(average_over_mesh, all_reduce=averaged),
         norm_of=partial(norm_over_mesh, all_reduce=normed),
     )  # fmt: skip
     seen = steps(hybrid, mesh, range(STEPS))
-    elements = {name: [p.numel() for p in getattr(hybrid.sets, name)] for name in hybrid.sets._fields}
+    elements = {
+        name: [p.numel() for p in getattr(hybrid.sets, name)] for name in hybrid.sets._fields
+    }
     return seen, averaged.calls, normed.calls, elements
 
 
@@ -114,7 +135,9 @@ def results():
 @pytest.mark.parametrize("name", RUNS)
 def test_three_clipped_steps_are_one_process_s(results, name):
     run = RUNS[name]
-    compare(run, [noted[name][0] for noted, _, _ in results], single_process(run.optimizer, run.shape))
+    compare(
+        run, [noted[name][0] for noted, _, _ in results], single_process(run.optimizer, run.shape)
+    )
 
 
 def group_of(rank, axes, sizes):
@@ -122,7 +145,9 @@ def group_of(rank, axes, sizes):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_message_for_each_tied_one_over_ends_each_whole_one_over_tp_and_each_of_all_over_dp(results, name):
+def test_a_message_for_each_tied_one_over_ends_each_whole_one_over_tp_and_each_of_all_over_dp(
+    results, name
+):
     sizes = RUNS[name].sizes
     for rank, (noted, _, _) in enumerate(results):
         _, calls, _, elements = noted[name]
@@ -139,7 +164,10 @@ def test_a_message_for_each_tied_one_over_ends_each_whole_one_over_tp_and_each_o
 def test_the_norm_takes_one_number_over_tp_and_one_over_pp(results, name):
     for rank, (noted, _, _) in enumerate(results):
         _, _, calls, _ = noted[name]
-        assert calls == [(group_of(rank, [axis], RUNS[name].sizes), 1) for axis in ("tp", "pp")] * STEPS
+        assert (
+            calls
+            == [(group_of(rank, [axis], RUNS[name].sizes), 1) for axis in ("tp", "pp")] * STEPS
+        )
 
 
 def test_left_alone_it_takes_the_two_functions_above_and_the_norm_is_one_float64(results):
@@ -152,7 +180,11 @@ def test_left_alone_it_takes_the_two_functions_above_and_the_norm_is_one_float64
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_either_function_is_seen(results, name):
     with pytest.raises(AssertionError, match=MISTAKES[name][2]):
-        compare(CUBE, [spoilt[name] for _, spoilt, _ in results], single_process(CUBE.optimizer, CUBE.shape)[:1])
+        compare(
+            CUBE,
+            [spoilt[name] for _, spoilt, _ in results],
+            single_process(CUBE.optimizer, CUBE.shape)[:1],
+        )
 
 
 def test_squares_by_hand():
@@ -162,6 +194,8 @@ def test_squares_by_hand():
         return p
 
     assert torch.equal(squares([]), torch.zeros(1, dtype=torch.float64))
-    assert torch.equal(squares([parameter(3.0, 4.0), parameter(12.0)]), torch.tensor([169.0], dtype=torch.float64))
+    assert torch.equal(
+        squares([parameter(3.0, 4.0), parameter(12.0)]), torch.tensor([169.0], dtype=torch.float64)
+    )
     # Squared and added in float64: in float32 the 1 would be lost.
     assert squares([parameter(2.0**20, 1.0)]).item() == 2.0**40 + 1

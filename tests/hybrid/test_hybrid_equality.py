@@ -1,4 +1,5 @@
-"""A GPT on a mesh of 8 ranks is the GPT of one process: loss, norm, every gradient and parameter of 3 clipped steps."""
+"""A GPT on a mesh of 8 ranks is the GPT of one process: loss, norm, every gradient and parameter of
+3 clipped steps."""
 
 from functools import partial
 
@@ -35,7 +36,9 @@ SHARDED = {
     "zero1": Run(sizes(2, 2, 1, 2), update=ShardedUpdate),
     "zero1, 4 data ranks": Run(sizes(2, 4), b=4, update=ShardedUpdate, optimizer="adamw"),
     "sequence": Run(sizes(2, 2, 1, 2), split=sequence_parallel_gpt),
-    "sequence, zero1": Run(sizes(2, 2, 1, 2), split=sequence_parallel_gpt, update=ShardedUpdate, optimizer="adamw"),
+    "sequence, zero1": Run(
+        sizes(2, 2, 1, 2), split=sequence_parallel_gpt, update=ShardedUpdate, optimizer="adamw"
+    ),
 }
 CONTEXT = {
     "pp, cp, tp": Run(sizes(2, 1, 2, 2), b=9),
@@ -54,14 +57,17 @@ ORDERS = {
 }
 RUNS = FACTORS | SHARDED | CONTEXT | ORDERS
 SLOW = {
-    "pp=1 dp=1 tp=8", "pp=1 dp=8 tp=1", "pp=4 dp=2 tp=1", "pp=1 dp=2 tp=4", "pp=1 dp=4 tp=2", "pp=2 dp=1 tp=4",
-    "pp=4 dp=1 tp=2", "pp=2 dp=4 tp=1", "dp, cp, tp", "sequence, zero1", "tp slowest", "zero1", "sequence",
+    "pp=1 dp=1 tp=8", "pp=1 dp=8 tp=1", "pp=4 dp=2 tp=1", "pp=1 dp=2 tp=4", "pp=1 dp=4 tp=2",
+    "pp=2 dp=1 tp=4",
+    "pp=4 dp=1 tp=2", "pp=2 dp=4 tp=1", "dp, cp, tp", "sequence, zero1", "tp slowest", "zero1",
+    "sequence",
     "pp, cp, tp", "cp=4, tp", "dp, cp, sequence", "gpipe", "zero bubble",
 }  # fmt: skip
 
 
 def norm_counts(which, change):
-    """A mistake in the norm's set number `which`: change(hybrid, tensors, groups) -> the wrong (tensors, groups)."""
+    """A mistake in the norm's set number `which`: change(hybrid, tensors, groups) -> the wrong
+    (tensors, groups)."""
 
     def spoil(hybrid):
         hybrid.counted[which] = change(hybrid, *hybrid.counted[which])
@@ -70,7 +76,8 @@ def norm_counts(which, change):
 
 
 def tied_in_line_with_the_rest(hybrid):
-    """Flats of cut and tied, in the model's order: embedding first on the first stage, head last on the last."""
+    """Flats of cut and tied, in the model's order: embedding first on the first stage, head
+    last on the last."""
     sets, optimizer = hybrid.sets, lambda groups: torch.optim.AdamW(groups, lr=0.01, eps=1e-3)
     in_order = sets.tied + sets.cut if hybrid.mesh.here["pp"] == 0 else sets.cut + sets.tied
     groups = [{"params": in_order}, {"params": sets.whole}]
@@ -81,17 +88,23 @@ def tied_in_line_with_the_rest(hybrid):
 CUBE, SEQUENCE = FACTORS["pp=2 dp=2 tp=2"], SHARDED["sequence"]
 MISTAKES = {  # name: (Run, what is spoilt, what is seen of it)
     "tied twice in the norm": (
-        CUBE, norm_counts(0, lambda hybrid, _, groups: (hybrid.sets.cut + hybrid.sets.tied, groups)), "norm",
+        CUBE, norm_counts(0, lambda hybrid, _, groups: (hybrid.sets.cut + hybrid.sets.tied,
+            groups)), "norm",
     ),
     "whole tp times in the norm": (
-        CUBE, norm_counts(1, lambda hybrid, tensors, groups: (tensors, [hybrid.tp, *groups])), "norm",
+        CUBE, norm_counts(1, lambda hybrid, tensors, groups: (tensors, [hybrid.tp, *groups])),
+        "norm",
     ),
-    "cut not summed over tp": (CUBE, norm_counts(0, lambda hybrid, tensors, _: (tensors, [hybrid.pp])), "same bits"),
-    "a norm per stage": (CUBE, norm_counts(1, lambda hybrid, tensors, _: (tensors, [])), "same bits"),
+    "cut not summed over tp": (CUBE, norm_counts(0, lambda hybrid, tensors,
+        _: (tensors, [hybrid.pp])), "same bits"),
+    "a norm per stage": (CUBE, norm_counts(1, lambda hybrid, tensors, _: (tensors, [])),
+    "same bits"),
     "tied not summed": (CUBE, lambda hybrid: hybrid.pipeline.tied.clear(), "norm"),
     "no mean over the data ranks": (CUBE, lambda hybrid: hybrid.updates.clear(), "same bits"),
-    "no sum over tp": (SEQUENCE, lambda hybrid: setattr(hybrid.part, "sum_gradients", int), "same bits"),
-    "tied in line with the rest": (SHARDED["zero1, 4 data ranks"], tied_in_line_with_the_rest, "two copies"),
+    "no sum over tp": (SEQUENCE, lambda hybrid: setattr(hybrid.part, "sum_gradients", int),
+    "same bits"),
+    "tied in line with the rest": (SHARDED["zero1, 4 data ranks"], tied_in_line_with_the_rest,
+    "two copies"),
 }  # fmt: skip
 MISTAKES = quick(MISTAKES, {"cut not summed over tp", "tied not summed", "no sum over tp"})
 
@@ -99,7 +112,15 @@ MISTAKES = quick(MISTAKES, {"cut not summed over tp", "tied not summed", "no sum
 @pytest.fixture(scope="module")
 def results():
     spoilt = {name: (run, change) for name, (run, change, _) in MISTAKES.items()}
-    return launch.capture(train_each, quick(RUNS, SLOW), spoilt, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
+    return launch.capture(
+        train_each,
+        quick(RUNS, SLOW),
+        spoilt,
+        backend="gloo",
+        nproc=WORLD,
+        timeout=280,
+        ledger=False,
+    )
 
 
 def check(results, name):
@@ -129,7 +150,11 @@ def test_whatever_the_order_of_axes_and_the_schedule(results, name):
 
 def test_there_are_ten_factorisations_and_micro_batches_are_uneven():
     assert len(FACTORS) == 10
-    assert all(len(set(microbatches(run))) == 2 for run in RUNS.values() if run is not ORDERS["interleaved"])
+    assert all(
+        len(set(microbatches(run))) == 2
+        for run in RUNS.values()
+        if run is not ORDERS["interleaved"]
+    )
     assert {len(microbatches(run)) for run in FACTORS.values()} == {2, 3, 4}
 
 
@@ -153,11 +178,16 @@ def test_the_comparison_would_see_a_sum_for_a_mean_and_copies_that_part(results)
     run = FACTORS["pp=2 dp=2 tp=2"]
     parts = [seen["pp=2 dp=2 tp=2"] for seen in results]
     want = single_process("sgd", run.shape)
-    twice = [(loss, norm, {name: 2 * g for name, g in grads.items()}, params) for loss, norm, grads, params in want]
+    twice = [
+        (loss, norm, {name: 2 * g for name, g in grads.items()}, params)
+        for loss, norm, grads, params in want
+    ]
     with pytest.raises(AssertionError, match="gradient"):
         compare(run, parts, twice)
     with pytest.raises(AssertionError):
-        compare(run, parts, [(loss, 1.001 * norm, grads, params) for loss, norm, grads, params in want])
+        compare(
+            run, parts, [(loss, 1.001 * norm, grads, params) for loss, norm, grads, params in want]
+        )
     last_parameters = [{name: t.clone() for name, t in part[-1][3].items()} for part in parts]
     assert TIED in assemble(last_parameters, run.sizes)
     for rank in (4, 6):  # the last stage, the first tp rank; all data ranks alike

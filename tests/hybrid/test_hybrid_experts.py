@@ -1,6 +1,8 @@
-"""Mixtures on a mesh: experts over ep, attention over tp, stages over pp, against one process that takes set by set.
+"""Mixtures on a mesh: experts over ep, attention over tp, stages over pp, against one process that
+takes set by set.
 
-A set is what is routed together: a micro-batch of one data rank. Capacity drops tokens here, set by set.
+A set is what is routed together: a micro-batch of one data rank. Capacity drops tokens here, set by
+set.
 """
 
 import functools
@@ -38,19 +40,24 @@ RUNS = {
     "dp=2 ep=2 tp=2": Run(sizes(1, 2, 1, 2, ep=2), b=4),
     "pp=4 ep=2, stages without experts": Run(sizes(4, 1, 1, 1, ep=2)),
     "dp=2 ep=4, zero1": Run(sizes(1, 2, 1, 1, ep=4), b=2, update=ShardedUpdate, optimizer="adamw"),
-    "pp=2 dp=2 ep=2, zero1": Run(sizes(2, 2, 1, 1, ep=2), b=4, update=ShardedUpdate, optimizer="adamw"),
+    "pp=2 dp=2 ep=2, zero1": Run(
+        sizes(2, 2, 1, 1, ep=2), b=4, update=ShardedUpdate, optimizer="adamw"
+    ),
 }
 RUNS = quick(RUNS, {"dp=2 ep=2 tp=2", "pp=4 ep=2, stages without experts"})
 SAVED, LOADED = "pp=2 dp=2 ep=2, zero1", "dp=2 ep=4, zero1"
 
 
 def moe_gpt():
-    """4 experts in blocks 1 and 3. Every parameter moved, biases too; a strong auxiliary loss, or it would be lost."""
+    """4 experts in blocks 1 and 3. Every parameter moved, biases too; a strong auxiliary loss, or
+    it would be lost."""
     model = MoEGPT(SHAPES[4], 4, factor=2.0, auxiliary=0.5, z=0.1).double()
     draw = torch.Generator("cpu").manual_seed(6)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += (0.1 * torch.randn(parameter.shape, generator=draw, device="cpu")).to(parameter)
+            parameter += (0.1 * torch.randn(parameter.shape, generator=draw, device="cpu")).to(
+                parameter
+            )
         for layer in model.mixtures:
             layer.router.weight *= 3  # tokens that differ little still go to different experts
     return model
@@ -65,7 +72,8 @@ def build(run, mesh):
 
 
 def train_each(folder):
-    """{run: [(loss, norm, gradients, parameters) of each step]}; parameters and averages loaded on another mesh."""
+    """{run: [(loss, norm, gradients, parameters) of each step]}; parameters and averages
+    loaded on another mesh."""
     seen = {}
     for name, run in RUNS.items():
         mesh, seen[name] = Mesh(run.sizes, SETS), []
@@ -83,19 +91,24 @@ def train_each(folder):
     hybrid = build(RUNS[LOADED], mesh)
     load_hybrid(folder, hybrid)
     whole = parameters(hybrid)
-    averages = [s["exp_avg"].abs().sum().item() for u in hybrid.updates for s in u.optimizer.state.values()]
+    averages = [
+        s["exp_avg"].abs().sum().item() for u in hybrid.updates for s in u.optimizer.state.values()
+    ]
     return seen, whole, averages
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("experts"))
-    return launch.capture(train_each, folder, backend="gloo", nproc=WORLD, timeout=200, ledger=False)
+    return launch.capture(
+        train_each, folder, backend="gloo", nproc=WORLD, timeout=200, ledger=False
+    )
 
 
 @functools.cache
 def single_process(name):
-    """[(loss, norm, gradients, parameters)], and how many tokens found no slot, of one process, set by set."""
+    """[(loss, norm, gradients, parameters)], and how many tokens found no slot, of one
+    process, set by set."""
     run = RUNS[name]
     ranks = run.sizes["dp"] * run.sizes["ep"]
     model, seen, lost = moe_gpt(), [], 0
@@ -113,12 +126,15 @@ def single_process(name):
         grads = {n: p.grad.clone() for n, p in model.named_parameters()}
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
         optimizer.step()
-        seen.append((loss, norm.item(), grads, {n: p.detach().clone() for n, p in model.named_parameters()}))
+        seen.append(
+            (loss, norm.item(), grads, {n: p.detach().clone() for n, p in model.named_parameters()})
+        )
     return seen, lost
 
 
 def assemble(parts, sizes):
-    """The whole {name: tensor}: tp ranks merged, stages and experts joined, everything that is alike compared."""
+    """The whole {name: tensor}: tp ranks merged, stages and experts joined, everything that is
+    alike compared."""
     whole = {}
     for ranks in groups_along(["tp"], sizes):
         merged = merge_state_dicts([parts[rank] for rank in ranks])
@@ -137,27 +153,43 @@ def test_every_gradient_and_parameter_of_three_clipped_steps_is_one_process_s(re
     for step, (loss, norm, grads, params) in enumerate(want):
         losses, norms, got_grads, got_params = zip(*(part[step] for part in parts), strict=True)
         assert len(set(losses)) == len(set(norms)) == 1
-        assert losses[0] == pytest.approx(loss, rel=TOLERANCE) and norms[0] == pytest.approx(norm, rel=TOLERANCE)
-        wrong = [f"gradient {w}" for w in differences(assemble(got_grads, RUNS[name].sizes), grads, TOLERANCE)]
-        wrong += [f"parameter {w}" for w in differences(assemble(got_params, RUNS[name].sizes), params, TOLERANCE)]
+        assert losses[0] == pytest.approx(loss, rel=TOLERANCE) and norms[0] == pytest.approx(
+            norm, rel=TOLERANCE
+        )
+        wrong = [
+            f"gradient {w}"
+            for w in differences(assemble(got_grads, RUNS[name].sizes), grads, TOLERANCE)
+        ]
+        wrong += [
+            f"parameter {w}"
+            for w in differences(assemble(got_params, RUNS[name].sizes), params, TOLERANCE)
+        ]
         assert not wrong, f"step {step}: " + "; ".join(wrong[:4])
 
 
 def test_tokens_were_dropped_clipping_did_something_and_every_expert_worked():
     for name, run in RUNS.items():
         want, lost = single_process(name)
-        assert lost > 0 and max(norm for _, norm, _, _ in want) > MAX_NORM and len(microbatches(run)) > 1
+        assert (
+            lost > 0
+            and max(norm for _, norm, _, _ in want) > MAX_NORM
+            and len(microbatches(run)) > 1
+        )
         assert all(g.abs().max() > 0 for n, g in want[0][2].items() if ".experts." in n)
 
 
 def test_each_rank_holds_its_experts_alone(results):
     for rank, (seen, _, _) in enumerate(results):
-        experts = {name.split(".")[4] for name in seen["dp=2 ep=4, zero1"][0][3] if ".experts." in name}
+        experts = {
+            name.split(".")[4] for name in seen["dp=2 ep=4, zero1"][0][3] if ".experts." in name
+        }
         assert experts == {str(rank % 4)}
 
 
 def test_a_checkpoint_of_one_mesh_fills_another(results):
     saved = assemble([seen[SAVED][-1][3] for seen, _, _ in results], RUNS[SAVED].sizes)
     loaded = assemble([whole for _, whole, _ in results], RUNS[LOADED].sizes)
-    assert saved.keys() == loaded.keys() and all(torch.equal(saved[name], loaded[name]) for name in saved)
+    assert saved.keys() == loaded.keys() and all(
+        torch.equal(saved[name], loaded[name]) for name in saved
+    )
     assert all(averages and min(averages) > 0 for _, _, averages in results)

@@ -1,4 +1,5 @@
-"""A paced GPT is the GPT, whatever the order of its mesh; it takes the time it is told; and one axis crosses nodes."""
+"""A paced GPT is the GPT, whatever the order of its mesh; it takes the time it is told; and one
+axis crosses nodes."""
 
 from functools import partial
 
@@ -13,7 +14,9 @@ from lib.model import Shape
 WAITS = {"forward": 2e-3, "backward": 4e-3}
 PACED = {
     order: Run(
-        {"ep": 1, "cp": 1} | dict.fromkeys(order.split(), 2), split=partial(paced_gpt, **WAITS), update=DoublingUpdate
+        {"ep": 1, "cp": 1} | dict.fromkeys(order.split(), 2),
+        split=partial(paced_gpt, **WAITS),
+        update=DoublingUpdate,
     )
     for order in ("pp dp tp", "dp pp tp", "tp pp dp")
 }

@@ -16,7 +16,9 @@ def small(**changes):
 
 
 def hybrid(mesh, length=4, **changes):
-    return Hybrid(GPT(small(**changes)), mesh, torch.zeros(2, length, dtype=torch.int64), 1, OPTIMIZERS["sgd"])
+    return Hybrid(
+        GPT(small(**changes)), mesh, torch.zeros(2, length, dtype=torch.int64), 1, OPTIMIZERS["sgd"]
+    )
 
 
 def refused(make):
@@ -30,7 +32,11 @@ def refused(make):
 
 def try_each(folder):
     by = {axis: mesh_of(**{axis: 2}) for axis in ("dp", "cp", "tp", "pp")}
-    save_hybrid(folder, 1, build(Run(sizes(tp=2), b=12), Mesh(sizes(tp=2), [("dp", "ep", "cp"), ("dp", "cp")])))
+    save_hybrid(
+        folder,
+        1,
+        build(Run(sizes(tp=2), b=12), Mesh(sizes(tp=2), [("dp", "ep", "cp"), ("dp", "cp")])),
+    )
     return {
         "rows": refused(lambda: own_rows(torch.zeros(5, 4), by["dp"])),
         "few rows": refused(lambda: own_rows(torch.zeros(1, 4), by["dp"])),
@@ -61,7 +67,8 @@ def results(tmp_path_factory):
         "heads": "n_heads 3 over tp=2 ranks is not whole",
         "layers": "1 layer into 2 stages: use 1 stage",
         "axes": "no axis cp in the mesh pp=1, dp=2, tp=1: add cp=1 where you do not use it",
-        "sets": "no group along dp, ep, cp, only along pp; dp; ep; cp; tp: Mesh(sizes, sets=[('dp', 'ep', 'cp')])",
+        "sets": "no group along dp, ep, cp, only along pp; dp; ep; cp; tp: Mesh(sizes, "
+        "sets=[('dp', 'ep', 'cp')])",
         "world": "mesh pp=2 * dp=2 * ep=1 * cp=1 * tp=1 = 4, but world_size is 2: use pp=1 or dp=1",
         "shape": "embedding.token.weight for tp=2 is (8, 16) in",
     }.items(),

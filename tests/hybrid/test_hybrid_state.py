@@ -1,4 +1,5 @@
-"""Checkpoints of a mesh: a run that is saved on one mesh and goes on on another is the run that never stopped."""
+"""Checkpoints of a mesh: a run that is saved on one mesh and goes on on another is the run that
+never stopped."""
 
 import pytest
 from hybrid_cases import (
@@ -28,7 +29,10 @@ CUT_AT = 1  # steps before the checkpoint
 ADAMW = {"optimizer": "adamw", "n_layers": 4}
 WAYS = {  # name: (saved on, loaded on)
     "cube to pipeline": (Run(sizes(2, 2, 1, 2), **ADAMW), Run(sizes(4, 1, 1, 2), b=5, **ADAMW)),
-    "whole to sharded": (Run(sizes(4, 2), **ADAMW), Run(sizes(1, 4, 1, 2), b=4, update=ShardedUpdate, **ADAMW)),
+    "whole to sharded": (
+        Run(sizes(4, 2), **ADAMW),
+        Run(sizes(1, 4, 1, 2), b=4, update=ShardedUpdate, **ADAMW),
+    ),
     "sharded to whole": (
         Run(sizes(2, 2, 1, 2), update=ShardedUpdate, **ADAMW),
         Run(sizes(1, 1, 2, 4), b=13, split=sequence_parallel_gpt, **ADAMW),
@@ -46,13 +50,16 @@ FEWER = {  # name: on 4 of the 8 ranks
 
 
 def there_and_on(folder):
-    """{way: (steps before, steps after, what came back beside them, were the parameters filled?)}."""
+    """{way: (steps before, steps after, what came back beside them, were the
+    parameters filled?)}."""
     seen = {}
     for name, (saved_on, loaded_on) in WAYS.items():
         before_mesh = Mesh(saved_on.sizes, SETS)
         hybrid = build(saved_on, before_mesh)
         before = steps(hybrid, before_mesh, range(CUT_AT))
-        save_hybrid(f"{folder}/{name}", CUT_AT, hybrid, shared={"tokens": 100}, own=before_mesh.here)
+        save_hybrid(
+            f"{folder}/{name}", CUT_AT, hybrid, shared={"tokens": 100}, own=before_mesh.here
+        )
         after, (shared, own, facts), filled = go_on(f"{folder}/{name}", loaded_on)
         seen[name] = before, after, (shared, own == before_mesh.here, facts.step), filled
     return seen
@@ -80,12 +87,16 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    return launch.capture(there_and_on, folder, backend="gloo", nproc=WORLD, timeout=200, ledger=False)
+    return launch.capture(
+        there_and_on, folder, backend="gloo", nproc=WORLD, timeout=200, ledger=False
+    )
 
 
 @pytest.fixture(scope="module")
 def fewer(results, folder):
-    return launch.capture(on_fewer, folder, backend="gloo", nproc=WORLD // 2, timeout=100, ledger=False)
+    return launch.capture(
+        on_fewer, folder, backend="gloo", nproc=WORLD // 2, timeout=100, ledger=False
+    )
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -98,7 +109,9 @@ def test_the_run_goes_on_as_one_process_does(results, name):
 
 @pytest.mark.parametrize("name", FEWER)
 def test_so_it_does_on_half_as_many_ranks(fewer, name):
-    compare(FEWER[name], [seen[name][0] for seen in fewer], single_process("adamw", SHAPES[4])[CUT_AT:])
+    compare(
+        FEWER[name], [seen[name][0] for seen in fewer], single_process("adamw", SHAPES[4])[CUT_AT:]
+    )
     for seen in fewer:
         _, (shared, own, facts), filled = seen[name]
         assert filled and shared == {"tokens": 100} and own is None and facts.world_size == WORLD
@@ -118,4 +131,5 @@ def test_the_comparison_would_see_an_optimizer_that_begins_anew():
     assert not differences(anew[0][2], want[CUT_AT][2], TOLERANCE)
     names = want[CUT_AT][3]
     off = differences(anew[0][3], names, TOLERANCE)
-    assert len(off) == len(names) - len([name for name in names if name.endswith("k.bias")])  # their gradient is 0
+    # their gradient is 0
+    assert len(off) == len(names) - len([name for name in names if name.endswith("k.bias")])

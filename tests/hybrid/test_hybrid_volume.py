@@ -1,10 +1,22 @@
-"""Which axis sent what: the elements in the ledger, by the axes of the group they were sent in, are the formula's."""
+"""Which axis sent what: the elements in the ledger, by the axes of the group they were sent in, are
+the formula's."""
 
 from functools import partial
 
 import pytest
 import torch.distributed as dist
-from hybrid_cases import LENGTH, ROWS, SHAPES, WORLD, Run, batch, build, factorisations, microbatches, sizes
+from hybrid_cases import (
+    LENGTH,
+    ROWS,
+    SHAPES,
+    WORLD,
+    Run,
+    batch,
+    build,
+    factorisations,
+    microbatches,
+    sizes,
+)
 from sweeps import quick
 
 from lib import launch, ledger, model
@@ -24,14 +36,17 @@ RUNS = FACTORS | {
     "sequence": Run(sizes(2, 2, 1, 2), split=sequence_parallel_gpt),
     "interleaved": Run(sizes(2, 2, 1, 2), b=3, schedule=partial(interleaved, v=2), n_layers=4),
     "dp, cp, tp": Run(sizes(1, 2, 2, 2), b=7),
-    "pp, cp, sequence, zero1": Run(sizes(2, 1, 2, 2), b=13, split=sequence_parallel_gpt, update=ShardedUpdate),
+    "pp, cp, sequence, zero1": Run(
+        sizes(2, 1, 2, 2), b=13, split=sequence_parallel_gpt, update=ShardedUpdate
+    ),
     "tp slowest": Run({"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2}),
 }
 RUNS = quick(RUNS, {*FACTORS, "sequence", "interleaved"} - {"pp=2 dp=2 tp=2", "pp=1 dp=1 tp=8"})
 
 
 def one_step_each():
-    """{run: (by how many numbers this rank's flats are longer than its parameters, numbers in its parameters)}."""
+    """{run: (by how many numbers this rank's flats are longer than its parameters, numbers
+    in its parameters)}."""
     meshes, seen = {}, {}
     for name, run in RUNS.items():
         key = tuple(run.sizes.items())
@@ -56,14 +71,17 @@ def results():
 
 
 def wanted(run, padding):
-    """{axes: elements} as the ledger tells them apart. padding: of all ranks of one data coordinate."""
+    """{axes: elements} as the ledger tells them apart. padding: of all ranks of one
+    data coordinate."""
     volume = step_volume(
         run.shape, ROWS, LENGTH, **run.sizes, v=2 if isinstance(run.schedule, partial) else 1,
-        sequence_parallel=run.split is sequence_parallel_gpt, sharded=run.update is ShardedUpdate, padding=padding,
+        sequence_parallel=run.split is sequence_parallel_gpt, sharded=run.update is ShardedUpdate,
+        padding=padding,
     )  # fmt: skip
     want = {("tp",): volume.tp, ("pp",): volume.pp, ("cp",): volume.cp}
     data = tuple(axis for axis in run.sizes if axis in DATA and run.sizes[axis] > 1)
-    want[data] = want.get(data, 0) + volume.data  # with dp = 1 the ring and the gradients share their group
+    # with dp = 1 the ring and the gradients share their group
+    want[data] = want.get(data, 0) + volume.data
     return {axes: numbers for axes, numbers in want.items() if numbers}
 
 
@@ -89,7 +107,9 @@ def test_every_message_stays_in_the_axes_of_its_group(results):
     for name, run in RUNS.items():
         for entry in results.ledger.section(name).entries:
             assert entry.is_message
-            assert set(axes_of([entry.rank, entry.peer], run.sizes)) <= set(axes_of(entry.members, run.sizes))
+            assert set(axes_of([entry.rank, entry.peer], run.sizes)) <= set(
+                axes_of(entry.members, run.sizes)
+            )
 
 
 def test_tensor_parallelism_sends_most_and_data_parallelism_least_often(results):
@@ -101,8 +121,13 @@ def test_tensor_parallelism_sends_most_and_data_parallelism_least_often(results)
 
 
 def test_the_parameters_counted_are_the_model_s():
-    assert cut_parameters(SHAPES[4]) + whole_parameters(SHAPES[4]) == model.GPT(SHAPES[4]).num_parameters()
-    grouped = model.Shape(vocab_size=20, seq_len=8, n_layers=3, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12)
+    assert (
+        cut_parameters(SHAPES[4]) + whole_parameters(SHAPES[4])
+        == model.GPT(SHAPES[4]).num_parameters()
+    )
+    grouped = model.Shape(
+        vocab_size=20, seq_len=8, n_layers=3, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12
+    )
     assert held_parameters(grouped) == model.GPT(grouped).num_parameters()
 
 

@@ -1,4 +1,5 @@
-"""Ranks and coordinates, groups along axes: against published layouts, against a plain search, and on 8 ranks."""
+"""Ranks and coordinates, groups along axes: against published layouts, against a plain
+search, and on 8 ranks."""
 
 import itertools
 import math
@@ -11,12 +12,21 @@ from lib import collectives, launch, ledger
 from lib.mesh import Mesh, axes_of, check_sizes, coordinates, groups_along, rank_at, sent_along
 
 CUBE = {"pp": 2, "dp": 2, "tp": 2}
-MESHES = [CUBE, {"tp": 3}, {"a": 2, "b": 1, "c": 5}, {"tp": 2, "pp": 4, "dp": 3}, {"pp": 2, "dp": 3, "cp": 2, "tp": 2}]
+MESHES = [
+    CUBE,
+    {"tp": 3},
+    {"a": 2, "b": 1, "c": 5},
+    {"tp": 2, "pp": 4, "dp": 3},
+    {"pp": 2, "dp": 3, "cp": 2, "tp": 2},
+]
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
 def test_ranks_count_the_coordinates_with_the_last_axis_fastest(sizes):
-    places = [dict(zip(sizes, place, strict=True)) for place in itertools.product(*map(range, sizes.values()))]
+    places = [
+        dict(zip(sizes, place, strict=True))
+        for place in itertools.product(*map(range, sizes.values()))
+    ]
     for rank, place in enumerate(places):
         assert coordinates(rank, sizes) == place and list(coordinates(rank, sizes)) == list(sizes)
         assert rank_at(place, sizes) == rank
@@ -33,21 +43,34 @@ def test_a_group_holds_the_ranks_that_differ_in_its_axes_alone(sizes):
             for group in groups:
                 first = coordinates(group[0], sizes)
                 same = [
-                    r for r in range(n) if all(coordinates(r, sizes)[a] == first[a] for a in sizes if a not in axes)
+                    r
+                    for r in range(n)
+                    if all(coordinates(r, sizes)[a] == first[a] for a in sizes if a not in axes)
                 ]
                 assert group == same
-                assert axes_of(group, sizes) == tuple(a for a in sizes if a in axes and sizes[a] > 1)
+                assert axes_of(group, sizes) == tuple(
+                    a for a in sizes if a in axes and sizes[a] > 1
+                )
 
 
 def test_16_gpus_as_megatron_s_documentation_lays_them_out():
-    """tp = 2, pp = 4, from the docstring of megatron.core.parallel_state.initialize_model_parallel."""
+    """tp = 2, pp = 4, from the docstring of
+    megatron.core.parallel_state.initialize_model_parallel."""
     sizes = {"pp": 4, "dp": 2, "tp": 2}
     assert groups_along(["tp"], sizes) == [[r, r + 1] for r in range(0, 16, 2)]
     assert groups_along(["dp"], sizes) == [
         [0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15],
     ]  # fmt: skip
-    assert groups_along(["pp"], sizes) == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
-    assert groups_along(["pp", "tp"], sizes) == [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
+    assert groups_along(["pp"], sizes) == [
+        [0, 4, 8, 12],
+        [1, 5, 9, 13],
+        [2, 6, 10, 14],
+        [3, 7, 11, 15],
+    ]
+    assert groups_along(["pp", "tp"], sizes) == [
+        [0, 1, 4, 5, 8, 9, 12, 13],
+        [2, 3, 6, 7, 10, 11, 14, 15],
+    ]
 
 
 def test_context_ranks_lie_between_tensor_and_data_ranks_and_are_data_ranks_for_the_gradient():
@@ -55,7 +78,12 @@ def test_context_ranks_lie_between_tensor_and_data_ranks_and_are_data_ranks_for_
     sizes = {"pp": 2, "dp": 2, "cp": 2, "tp": 2}
     assert groups_along(["cp"], sizes)[:4] == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert groups_along(["dp"], sizes)[:4] == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert groups_along(["dp", "cp"], sizes) == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
+    assert groups_along(["dp", "cp"], sizes) == [
+        [0, 2, 4, 6],
+        [1, 3, 5, 7],
+        [8, 10, 12, 14],
+        [9, 11, 13, 15],
+    ]
     assert groups_along(["pp"], sizes)[0] == [0, 8]
 
 
@@ -63,7 +91,9 @@ def test_the_experts_mesh_over_the_same_ranks_has_the_same_pipelines():
     """Attention with tp = 2, dp = 4; experts with ep = 4, uncut: 8 ranks a stage, 2 stages."""
     dense, experts = {"pp": 2, "dp": 4, "cp": 1, "tp": 2}, {"pp": 2, "edp": 2, "ep": 4, "etp": 1}
     assert groups_along(["pp"], dense) == groups_along(["pp"], experts)
-    assert groups_along(["ep"], experts)[0] == [0, 1, 2, 3] and groups_along(["edp"], experts)[0] == [0, 4]
+    assert groups_along(["ep"], experts)[0] == [0, 1, 2, 3] and groups_along(["edp"], experts)[
+        0
+    ] == [0, 4]
 
 
 def test_64_stages_x_6_data_x_8_tensor_on_3072_gpus():
@@ -71,7 +101,8 @@ def test_64_stages_x_6_data_x_8_tensor_on_3072_gpus():
     check_sizes(sizes, 3072)
     tensor, data, stages = (groups_along([axis], sizes) for axis in ("tp", "dp", "pp"))
     assert (len(tensor), len(data), len(stages)) == (384, 512, 48)
-    assert tensor == [list(range(8 * node, 8 * node + 8)) for node in range(384)]  # a tensor group in each DGX
+    # a tensor group in each DGX
+    assert tensor == [list(range(8 * node, 8 * node + 8)) for node in range(384)]
     assert data[0] == [0, 8, 16, 24, 32, 40] and stages[0] == list(range(0, 3072, 48))
     assert coordinates(3071, sizes) == {"pp": 63, "dp": 5, "tp": 7}
     assert rank_at({"pp": 1, "dp": 2, "tp": 3}, sizes) == 48 + 2 * 8 + 3
@@ -82,7 +113,11 @@ def test_64_stages_x_6_data_x_8_tensor_on_3072_gpus():
 @pytest.mark.parametrize(
     ("sizes", "world_size", "text"),
     [
-        ({"pp": 2, "dp": 2, "tp": 3}, 8, "mesh pp=2 * dp=2 * tp=3 = 12, but world_size is 8: use tp=2"),
+        (
+            {"pp": 2, "dp": 2, "tp": 3},
+            8,
+            "mesh pp=2 * dp=2 * tp=3 = 12, but world_size is 8: use tp=2",
+        ),
         ({"pp": 2, "dp": 2, "tp": 2}, 4, "= 8, but world_size is 4: use pp=1 or dp=1 or tp=1"),
         ({"pp": 3, "tp": 3}, 8, "= 9, but world_size is 8: use sizes whose product is 8"),
         ({"pp": 0, "tp": 8}, 8, "axis pp has 0 ranks; leave it at 1"),
@@ -109,7 +144,8 @@ ORDERS = [CUBE, {"tp": 2, "pp": 1, "dp": 4}]
 
 
 def on_ranks():
-    """[(where I am, {axes: who is in my group, by asking them}), ...] of each mesh; the error of a missing set."""
+    """[(where I am, {axes: who is in my group, by asking them}), ...] of each mesh; the
+    error of a missing set."""
     seen = []
     for sizes in ORDERS:
         mesh, members = Mesh(sizes, SETS), {}
@@ -117,7 +153,9 @@ def on_ranks():
         for axes in [("pp",), ("dp",), ("tp",), *SETS]:
             group = mesh.group(*axes)
             members[axes] = collectives.all_gather(torch.tensor([dist.get_rank()]), group).tolist()
-            assert mesh.size(*axes) == dist.get_world_size(group) and mesh.group(*axes[::-1]) is group
+            assert (
+                mesh.size(*axes) == dist.get_world_size(group) and mesh.group(*axes[::-1]) is group
+            )
             assert mesh.place(*axes) == mesh.place(*axes[::-1]) == dist.get_rank(group)
         ledger.mark("")
         seen.append((mesh.here, members))
@@ -146,14 +184,22 @@ def test_every_rank_is_in_its_groups_and_in_their_order(results):
 
 
 def test_a_missing_set_and_a_wrong_mesh_are_named(results):
-    assert "no group along pp, tp, only along tp; pp; dp; tp, dp; tp, pp, dp: Mesh(" in results[0][2]
+    assert (
+        "no group along pp, tp, only along tp; pp; dp; tp, dp; tp, pp, dp: Mesh(" in results[0][2]
+    )
     assert "mesh pp=2 * tp=2 = 4, but world_size is 8: use pp=4 or tp=4" in results[0][3]
 
 
 def test_what_was_sent_is_told_by_axes(results):
     """All-gathers of one number: N(N-1) elements in a group of N."""
     sent = sent_along(results.ledger.section(str(CUBE)).entries, CUBE)
-    assert sent == {("pp",): 8, ("dp",): 8, ("tp",): 8, ("dp", "tp"): 2 * 12, ("pp", "dp", "tp"): 56}
+    assert sent == {
+        ("pp",): 8,
+        ("dp",): 8,
+        ("tp",): 8,
+        ("dp", "tp"): 2 * 12,
+        ("pp", "dp", "tp"): 56,
+    }
     tp_first, wide = {"tp": 2, "pp": 1, "dp": 4}, 2 * 12
     sent = sent_along(results.ledger.section(str(tp_first)).entries, tp_first)
     assert sent == {("dp",): wide, ("tp",): 8, ("tp", "dp"): 2 * 56}  # both sets are all ranks here

@@ -1,4 +1,5 @@
-"""Programs as people bring them along from torchrun, mp.spawn or one process; test_ways_out.py says what is told."""
+"""Programs as people bring them along from torchrun, mp.spawn or one process;
+test_ways_out.py says what is told."""
 
 import asyncio
 import collections
@@ -198,19 +199,22 @@ RAISE = {
     "launch.run has initialised torch.distributed on every rank. Leave out init_process_group": [
         init_process_group, init_nccl, init_as_for_spawn, set_up_in_a_helper, init_in_a_class,
     ],
-    'write x.to(backend.device()), with `from lib import backend`, in place of .cuda() and "cuda"': [
+    "write x.to(backend.device()), with `from lib import backend`, "
+    'in place of .cuda() and "cuda"': [
         set_device, to_cuda, device_by_name, model_to_cuda, model_cuda_of_rank,
     ],
     "takes device_ids only for a model on a GPU: leave them out": [
-        device_ids, device_ids_and_output, device_ids_of_its_local_rank, device_ids_by_name, device_ids_in_a_helper,
-        device_ids_of_a_trainer,
+        device_ids, device_ids_and_output, device_ids_of_its_local_rank, device_ids_by_name,
+        device_ids_in_a_helper, device_ids_of_a_trainer,
     ],
     "leave out the name of the backend": [group_of_nccl],
     "Ask before launch.run, and pass the answer as an argument": [
-        asks, reads_a_line, asks_on_the_first_rank_and_tells_the_others, asks_until_it_is_enough, asks_in_a_helper,
+        asks, reads_a_line, asks_on_the_first_rank_and_tells_the_others, asks_until_it_is_enough,
+        asks_in_a_helper,
     ],
     "a debugger waits for commands. Print what you want to see, or return it": [
-        types_its_breakpoint, breakpoint_before_more, pdb_set_trace, breakpoint_in_a_helper, breakpoint_of_torch,
+        types_its_breakpoint, breakpoint_before_more, pdb_set_trace, breakpoint_in_a_helper,
+        breakpoint_of_torch,
     ],
     "put them into a cell of their own": [shell_of_a_module],
     "This rank has called dist.destroy_process_group() before": [
@@ -252,7 +256,9 @@ def an_fsdp_model():
 def sharded(*layers):
     from torch.distributed.fsdp import fully_shard
 
-    return fully_shard(nn.Sequential(*(fully_shard(layer) for layer in layers or [nn.Linear(4, 4)])))
+    return fully_shard(
+        nn.Sequential(*(fully_shard(layer) for layer in layers or [nn.Linear(4, 4)]))
+    )
 
 
 def an_fsdp_model_in_a_dict():
@@ -289,7 +295,9 @@ def gradients_of_fsdp():
 def a_layer_of_tensor_parallelism():
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-    return parallelize_module(nn.Linear(2, 4), dist.init_device_mesh("cpu", (2,)), ColwiseParallel())
+    return parallelize_module(
+        nn.Linear(2, 4), dist.init_device_mesh("cpu", (2,)), ColwiseParallel()
+    )
 
 
 def a_distributed_tensor():
@@ -323,9 +331,12 @@ RETURN = {
         a_ddp_model, a_ddp_model_in_a_dict, a_ddp_model_in_a_tuple, a_trainer_with_ddp,
     ],
     "Return model.state_dict()": [a_model_around_ddp],
-    "get_model_state_dict(model, options=": [an_fsdp_block_of_a_model, a_layer_of_tensor_parallelism],
+    "get_model_state_dict(model, options=": [
+        an_fsdp_block_of_a_model, a_layer_of_tensor_parallelism,
+    ],
     "p.full_tensor() for name, p in model.state_dict().items()": [
-        an_fsdp_model, an_fsdp_model_in_a_dict, an_fsdp_model_with_its_optimizer, a_trainer_with_fsdp,
+        an_fsdp_model, an_fsdp_model_in_a_dict, an_fsdp_model_with_its_optimizer,
+        a_trainer_with_fsdp,
     ],
     "Return x.full_tensor()": [
         a_dtensor, an_fsdp_state_dict, gradients_of_fsdp, a_distributed_tensor,
@@ -422,8 +433,8 @@ def a_closure():
 
 LOST = {
     "losses": [appends, appends_and_prints, appends_and_returns_another, appends_in_a_helper],
-    "best": [enters], "history": [appends_inside_a_dict], "per_epoch": [appends_inside_a_list], "steps": [counts],
-    "queue": [enqueues], "found": [adds_to_a_set], "meter": [keeps_in_an_object],
+    "best": [enters], "history": [appends_inside_a_dict], "per_epoch": [appends_inside_a_list],
+    "steps": [counts], "queue": [enqueues], "found": [adds_to_a_set], "meter": [keeps_in_an_object],
     "weights": [trains_the_notebooks_model], "seen": [a_closure()],
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Programs with a mistake that people make, in variations. test_causes.py says what must be named."""
+"""Programs with a mistake that people make, in variations. test_causes.py says what
+must be named."""
 
 import torch
 import torch.distributed as dist
@@ -116,7 +117,8 @@ def forgets_the_tag_of_the_receive():
 
 
 def gives_gradients_another_tag_on_their_way_back():
-    """Activations have tag 0 and gradients tag 1: the first stage's receive was written for activations."""
+    """Activations have tag 0 and gradients tag 1: the first stage's receive was
+    written for activations."""
     rank, _ = me()
     x = torch.ones(4)
     if rank == 0:
@@ -196,7 +198,10 @@ def gathers_a_last_batch_that_is_shorter_on_one_rank():
     rank, world_size = me()
     for step in range(3):
         mine = torch.ones(3 if (rank, step) == (1, 2) else 4, 2)
-        dist.all_gather([torch.empty(4, 2) for _ in range(world_size)] if rank == 0 else [mine.clone()] * 2, mine)
+        dist.all_gather(
+            [torch.empty(4, 2) for _ in range(world_size)] if rank == 0 else [mine.clone()] * 2,
+            mine,
+        )
 
 
 def forgets_to_split_evenly_on_one_rank():
@@ -262,7 +267,9 @@ def broadcasts_its_weights_and_trains_at_once():
 def begins_a_batch_of_messages():
     other = 1 - dist.get_rank()
     x, y = torch.ones(4), torch.empty(4)
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, y, other)])
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, y, other)]
+    )
     return len(works), y.sum().item()
 
 
@@ -305,7 +312,8 @@ def an_expert_without_tokens_is_skipped_under_fsdp():
 
 
 def each_rank_calls_another_expert_under_fsdp():
-    """As many of the same size: nothing hangs, and each rank computes with half of one and half of the other."""
+    """As many of the same size: nothing hangs, and each rank computes with half of one and
+    half of the other."""
     return experts()(torch.ones(4, 8), [0, 1] if dist.get_rank() == 0 else [0, 2]).sum().item()
 
 
@@ -335,7 +343,9 @@ def a_head_is_never_used_under_ddp():
 
 
 def another_shape_on_one_rank_under_ddp():
-    nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4 + dist.get_rank())))
+    nn.parallel.DistributedDataParallel(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4 + dist.get_rank()))
+    )
 
 
 def a_batch_more_on_one_rank_under_ddp():

@@ -1,4 +1,5 @@
-"""What the cells of a notebook may do to their ranks. Each says first how it found its rank; see test_warm.py."""
+"""What the cells of a notebook may do to their ranks. Each says first how it found its
+rank; see test_warm.py."""
 
 import builtins
 import gc
@@ -37,16 +38,33 @@ def found():
             random.random() == random.Random(5).random(),
         ],
         "dtype and device": [torch.tensor(1.0).dtype, torch.tensor(1.0).device],
-        "modes": [torch.is_grad_enabled(), torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled()],
+        "modes": [
+            torch.is_grad_enabled(),
+            torch.is_anomaly_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+        ],
         "autocast": (torch.ones(2, 2) @ torch.ones(2, 2)).dtype,
-        "threads": [torch.get_num_threads(), sum(not t.name.startswith("lib.") for t in threading.enumerate())],
+        "threads": [
+            torch.get_num_threads(),
+            sum(not t.name.startswith("lib.") for t in threading.enumerate()),
+        ],
         "environment": [os.environ.get(name) for name in ("HOME", "RANK", "OF_AN_EARLIER_CELL")],
         "where": [os.getcwd(), list(sys.path), list(sys.argv)],
         "warnings": [len(given), [f[0] for f in warnings.filters]],
-        "handlers": [str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)],
+        "handlers": [
+            str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+        ],
         "groups": [len(world.pg_map), world.group_count],
-        "functions": [F.relu(torch.tensor(-1.0)).item(), torch.tensor([3.0, 4.0]).norm().item(), abs(-1)],
-        "lib": [p2p.posting_takes_time(), dict(background.in_use), collectives.all_reduce(torch.ones(3)).tolist()],
+        "functions": [
+            F.relu(torch.tensor(-1.0)).item(),
+            torch.tensor([3.0, 4.0]).norm().item(),
+            abs(-1),
+        ],
+        "lib": [
+            p2p.posting_takes_time(),
+            dict(background.in_use),
+            collectives.all_reduce(torch.ones(3)).tolist(),
+        ],
         "modules": [m for m in sys.modules if m.startswith("of_the_user")],
         "printing": repr(torch.tensor([0.123456789])),
         "logging": [logging.root.level, len(logging.root.handlers)],
@@ -293,8 +311,12 @@ def hangs():
 
 def does_not_match():
     found()
-    dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if dist.get_rank() == 1 else dist.ReduceOp.SUM)
+    dist.all_reduce(
+        torch.ones(2), op=dist.ReduceOp.MAX if dist.get_rank() == 1 else dist.ReduceOp.SUM
+    )
 
 
-MINE = [fn for fn in list(globals().values()) if inspect.isfunction(fn) and fn.__module__ == __name__]
+MINE = [
+    fn for fn in list(globals().values()) if inspect.isfunction(fn) and fn.__module__ == __name__
+]
 CELLS = MINE[1:]  # without `found`

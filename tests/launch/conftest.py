@@ -14,8 +14,9 @@ from lib.launch import warm
 def keeper_waits():
     """The thread that ends and prepares sets between runs waits while this test runs.
 
-    An earlier test may have left it work to do, such as preparing ranks after a failure. It must not read what this
-    test patches, nor add a set to those that this test counts, so the sets are this test's own.
+    An earlier test may have left it work to do, such as preparing ranks after a failure. It must
+    not read what this test patches, nor add a set to those that this test counts, so the sets are
+    this test's own.
     """
     with warm.one_at_a_time:  # a lock that this thread may take again
         warm.end_all()
@@ -25,13 +26,16 @@ def keeper_waits():
 
 @pytest.fixture
 def program():
-    """Start a Python program of its own, as a user would have written it; whatever happens, it ends with the test."""
+    """Start a Python program of its own, as a user would have written it; whatever happens, it ends
+    with the test."""
     started = []
 
     def start(body, **env):
         process = subprocess.Popen(
-            [sys.executable, "-u", "-c", textwrap.dedent(body)], text=True, env={**os.environ, **env},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            [sys.executable, "-u", "-c", textwrap.dedent(body)], text=True,
+            env={**os.environ, **env},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
         )  # fmt: skip
         started.append(process)
         return process

@@ -1,4 +1,5 @@
-"""Functions that go wrong on ranks, each in one way. test_faults.py says what the error must name."""
+"""Functions that go wrong on ranks, each in one way. test_faults.py says what the
+error must name."""
 
 import ctypes
 import os
@@ -31,7 +32,8 @@ def raises_on_all():
 
 
 def raises_on_all_in_turn():
-    """The last rank 0.4 seconds of processor time after the first, as on a machine that lets it wait."""
+    """The last rank 0.4 seconds of processor time after the first, as on a machine
+    that lets it wait."""
     rank, _ = me()
     end = time.thread_time() + 0.2 * rank
     while time.thread_time() < end:
@@ -259,8 +261,12 @@ def talks_to_nobody(how, peer, group=None):
         "irecv": lambda: dist.irecv(x, group_src=peer, group=group).wait(),
         "broadcast": lambda: dist.broadcast(x, group_src=peer, group=group),
         "reduce": lambda: dist.reduce(x, group_dst=peer, group=group),
-        "gather": lambda: dist.gather(x, parts if rank == peer else None, group_dst=peer, group=group),
-        "scatter": lambda: dist.scatter(x, parts if rank == peer else None, group_src=peer, group=group),
+        "gather": lambda: dist.gather(
+            x, parts if rank == peer else None, group_dst=peer, group=group
+        ),
+        "scatter": lambda: dist.scatter(
+            x, parts if rank == peer else None, group_src=peer, group=group
+        ),
     }
     calls[how]()
 

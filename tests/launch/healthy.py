@@ -1,6 +1,8 @@
-"""Right programs drawn at random: communication of all kinds, in any order, on ranks that are now and then slow.
+"""Right programs drawn at random: communication of all kinds, in any order, on ranks that are now
+and then slow.
 
-program(seed)    three to six pieces; every rank draws the same ones, and sleeps or computes on its own in between
+program(seed)  three to six pieces; every rank draws the same ones, and sleeps or computes on its
+               own in between
 """
 
 import random
@@ -55,7 +57,8 @@ def groups_that_every_rank_makes(draw):
 
 
 def a_group_that_its_members_make(draw):
-    """Only where every rank is in as many groups: torch hashes that number into the name, and else they hang."""
+    """Only where every rank is in as many groups: torch hashes that number into the name,
+    and else they hang."""
     rank, world_size = me()
     members = sorted(draw.sample(range(world_size), 2))
     alone = torch.tensor(len(dist.distributed_c10d._world.pg_names))
@@ -89,7 +92,9 @@ def ring(draw):
     if how == 0:
         works = [dist.isend(x, right, tag=tag), dist.irecv(y, left, tag=tag)]
     elif how == 1:
-        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)])
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)]
+        )
     else:  # the receive is begun, something else happens, and only then is it waited for
         works = [dist.irecv(y, left, tag=tag)]
         dist.barrier()
@@ -173,7 +178,9 @@ def fsdp(draw):
 
 def tensor_parallel(draw):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    layers = nn.Sequential(nn.Linear(4, 8 * dist.get_world_size()), nn.Linear(8 * dist.get_world_size(), 4))
+    layers = nn.Sequential(
+        nn.Linear(4, 8 * dist.get_world_size()), nn.Linear(8 * dist.get_world_size(), 4)
+    )
     model = parallelize_module(layers, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
     model(torch.ones(2, 4)).sum().backward()
 
@@ -189,22 +196,28 @@ def libs_collectives(draw):
 def another_thread(draw):
     """It has a group of its own, and the main thread communicates meanwhile."""
     group = dist.new_group()
-    thread = threading.Thread(target=lambda: [dist.all_reduce(torch.ones(3), group=group) for _ in range(3)])
+    thread = threading.Thread(
+        target=lambda: [dist.all_reduce(torch.ones(3), group=group) for _ in range(3)]
+    )
     thread.start()
     dist.all_reduce(torch.ones(4))
     thread.join()
 
 
 LIGHT = [
-    plain_collectives, uneven_all_to_all, groups_that_every_rank_makes, a_group_that_its_members_make,
-    works_in_any_order, ring, tags_out_of_order, from_anyone, objects, overlapped, libs_collectives, another_thread,
+    plain_collectives, uneven_all_to_all, groups_that_every_rank_makes,
+    a_group_that_its_members_make,
+    works_in_any_order, ring, tags_out_of_order, from_anyone, objects, overlapped, libs_collectives,
+    another_thread,
 ]  # fmt: skip
 HEAVY = [ddp, fsdp, tensor_parallel]  # each run of these needs new ranks
 
 
 def program(seed):
     draw, own = random.Random(seed), random.Random(1000 * seed + dist.get_rank())
-    pieces = draw.choices(LIGHT, k=draw.randint(3, 5)) + (draw.choices(HEAVY) if seed % 5 == 0 else [])
+    pieces = draw.choices(LIGHT, k=draw.randint(3, 5)) + (
+        draw.choices(HEAVY) if seed % 5 == 0 else []
+    )
     for piece in draw.sample(pieces, len(pieces)):
         slow = own.randrange(8)
         if slow == 0:

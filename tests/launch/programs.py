@@ -1,4 +1,5 @@
-"""To wait for a program (the fixture `program` starts one), and for what becomes of its processes."""
+"""To wait for a program (the fixture `program` starts one), and for what becomes of
+its processes."""
 
 import contextlib
 import time
@@ -24,13 +25,16 @@ def eventually(condition, seconds=120):
 
 
 def no_rank_is_left():
-    """Of those of this process (children of a server, so grandchildren of it), some may rest until the next run."""
+    """Of those of this process (children of a server, so grandchildren of it), some may
+    rest until the next run."""
 
     def family():
         found = set()
         for child in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # a server that was replaced has just ended
+            # a server that was replaced has just ended
+            with contextlib.suppress(psutil.NoSuchProcess):
                 found |= {rank.pid for rank in child.children()}
         return found
 
-    return eventually(lambda: family() <= warm.resting())  # one that is being made is not known by its number yet
+    # one that is being made is not known by its number yet
+    return eventually(lambda: family() <= warm.resting())

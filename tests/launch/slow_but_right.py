@@ -77,7 +77,8 @@ def receives_from_anyone():
 
 
 def group_that_takes_long():
-    """For 4 s all ranks are blocked in torch: rank 2 is late, rank 1 waits for it in new_group, rank 0 for rank 1."""
+    """For 4 s all ranks are blocked in torch: rank 2 is late, rank 1 waits for it in new_group,
+    rank 0 for rank 1."""
     rank, _ = me()
     x = torch.zeros(1)
     if rank == 0:
@@ -93,12 +94,15 @@ def group_that_takes_long():
 
 
 def message_that_takes_long():
-    """A machine too busy for rank 0: it stands still for 4 s, and meanwhile the message it waits for is sent."""
+    """A machine too busy for rank 0: it stands still for 4 s, and meanwhile the message it
+    waits for is sent."""
     rank, _ = me()
     x = torch.full((1,), 1.0 - rank)
     if rank == 0:
         pid = os.getpid()
-        pause = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {pid}; sleep 4; kill -CONT {pid}"])
+        pause = subprocess.Popen(
+            ["sh", "-c", f"sleep 0.5; kill -STOP {pid}; sleep 4; kill -CONT {pid}"]
+        )
         dist.recv(x, 1)
         pause.wait()
         dist.send(x + 1, 1)
@@ -129,7 +133,8 @@ def threads_here():
 
 
 def sends_between_a_receive_and_its_wait():
-    """Rank 1 has begun to receive, rests, sends what rank 0 waits for, and then waits for rank 0, which rests."""
+    """Rank 1 has begun to receive, rests, sends what rank 0 waits for, and then waits for
+    rank 0, which rests."""
     rank, _ = me()
     x = torch.ones(1)
     if rank == 0:

@@ -1,4 +1,5 @@
-"""A busy machine is not the ranks' fault: what others kept from them is no idleness, and no part of the timeout."""
+"""A busy machine is not the ranks' fault: what others kept from them is no idleness, and no
+part of the timeout."""
 
 import contextlib
 import ctypes
@@ -13,7 +14,9 @@ import pytest
 from lib import launch, linux
 from lib.launch import cpu_time, errors
 
-pytestmark = pytest.mark.skipif(not linux.counts_waiting(), reason="not run: only Linux counts waiting")
+pytestmark = pytest.mark.skipif(
+    not linux.counts_waiting(), reason="not run: only Linux counts waiting"
+)
 CORE = linux.processors()[0]
 
 
@@ -36,14 +39,17 @@ def test_what_others_kept_of_a_second(ran, waited, processors, seconds):
 
 @contextlib.contextmanager
 def others(number):
-    """So many other processes that compute on processor CORE, each in a session of its own as other programs are.
+    """So many other processes that compute on processor CORE, each in a session of its own as other
+    programs are.
 
     A rank is there before them: it need not start beside them.
     """
     launch.capture(os.getpid, nproc=1)
     loop = f"import os\nos.sched_setaffinity(0, [{CORE}])\nprint(flush=True)\nwhile True: pass"
     start = {"stdout": subprocess.PIPE, "start_new_session": True}
-    processes = [subprocess.Popen([sys.executable, "-S", "-c", loop], **start) for _ in range(number)]
+    processes = [
+        subprocess.Popen([sys.executable, "-S", "-c", loop], **start) for _ in range(number)
+    ]
     try:
         for process in processes:
             process.stdout.readline()
@@ -74,12 +80,21 @@ def test_a_rank_that_hardly_gets_a_processor_is_not_out_of_time():
     assert took > 1.3
 
 
-def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is_booked(monkeypatch):
+def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is_booked(
+    monkeypatch,
+):
     clock, sleeps = [0.0], linux.Thread(1.0, 5.0, "S")
     monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
     monkeypatch.setattr(cpu_time.linux, "threads", lambda pid: {"1234": threads.pop(0)})
     ready = sleeps._replace(state="R")
-    threads = [sleeps, ready, ready, ready, linux.Thread(1.1, 5.9, "S"), linux.Thread(1.1, 5.9, "S")]
+    threads = [
+        sleeps,
+        ready,
+        ready,
+        ready,
+        linux.Thread(1.1, 5.9, "S"),
+        linux.Thread(1.1, 5.9, "S"),
+    ]
     looks, scheduled = cpu_time.CpuTime(), []
     while threads:
         clock[0] += 0.25
@@ -90,14 +105,19 @@ def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is
 
 def test_what_others_keep_from_a_rank_counts_while_another_rank_leaves(monkeypatch):
     """Else the last of several ranks that raise is given up before it has had the time to."""
-    clock, ready, ranks = [0.0], linux.Thread(1.0, 5.0, "R"), [{0: 10, 1: 11, 2: 12}, {1: 11, 2: 12}, {2: 12}]
+    clock, ready, ranks = (
+        [0.0],
+        linux.Thread(1.0, 5.0, "R"),
+        [{0: 10, 1: 11, 2: 12}, {1: 11, 2: 12}, {2: 12}],
+    )
     monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
     monkeypatch.setattr(cpu_time.linux, "threads", lambda pid: {str(pid): ready})
     looks, scheduled = cpu_time.CpuTime(), []
     for running in ranks:
         clock[0] += 0.4
         scheduled.append(looks.sample(running))
-    assert scheduled == pytest.approx([0.4, 0.0, 0.0])  # nothing is known of the time before the first look
+    # nothing is known of the time before the first look
+    assert scheduled == pytest.approx([0.4, 0.0, 0.0])
 
 
 @pytest.mark.slow
@@ -109,7 +129,8 @@ def test_beside_others_too_an_endless_loop_ends_at_the_timeout():
 
 
 def stand_still(seconds):
-    """Be in state D, as a process is that waits for its disk: until a child ends that clone(2) has made with VFORK."""
+    """Be in state D, as a process is that waits for its disk: until a child ends that clone(2) has
+    made with VFORK."""
     clone = {"x86_64": 56, "aarch64": 220}[platform.machine()]
     libc = ctypes.PyDLL(None)  # it keeps Python's lock, for the child too
     began = time.monotonic()

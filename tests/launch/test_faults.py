@@ -1,4 +1,5 @@
-"""Whatever goes wrong on a rank: one clear error with rank, line, values, no process left, and the next run works."""
+"""Whatever goes wrong on a rank: one clear error with rank, line, values, no process left, and the
+next run works."""
 
 import os
 import subprocess
@@ -17,7 +18,8 @@ from lib import launch, linux
 from lib.launch import agent, cpu_time, warm, watch
 from lib.ledger.book import RAISED, BookReader
 
-pytestmark = pytest.mark.usefixtures("on_gloo")  # tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
+# tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
+pytestmark = pytest.mark.usefixtures("on_gloo")
 
 
 def world_sum():
@@ -28,24 +30,39 @@ def world_sum():
 
 FAULTS = [
     # fn, how many ranks, kind, what the message must name
-    ("raises_on_one", 3, "raised", ["rank 1 raised ValueError: the loss is nan", "faults.py:", "where loss = nan"]),
-    ("raises_on_all", 3, "raised", ["all 3 ranks raised ZeroDivisionError", "return 1 / scale", "where scale = 0"]),
-    ("raises_on_all_in_turn", 3, "raised", ["all 3 ranks raised ZeroDivisionError", "return 1 / scale"]),
-    ("sys_exit_on_one", 3, "exited", ["rank 1 called sys.exit(0)", "sys.exit(0)", "return from the function instead"]),
-    ("os_exit_on_one", 3, "died", ["rank 1 left with exit code 3", "last op of rank 1: all_reduce #0", "faults.py:"]),
+    ("raises_on_one", 3, "raised", ["rank 1 raised ValueError: the loss is nan", "faults.py:",
+        "where loss = nan"]),
+    ("raises_on_all", 3, "raised", ["all 3 ranks raised ZeroDivisionError", "return 1 / scale",
+        "where scale = 0"]),
+    ("raises_on_all_in_turn", 3, "raised", ["all 3 ranks raised ZeroDivisionError",
+        "return 1 / scale"]),
+    ("sys_exit_on_one", 3, "exited", ["rank 1 called sys.exit(0)", "sys.exit(0)",
+        "return from the function instead"]),
+    ("os_exit_on_one", 3, "died", ["rank 1 left with exit code 3",
+        "last op of rank 1: all_reduce #0", "faults.py:"]),
     ("os_exit_zero", 3, "died", ["rank 2 left with exit code 0", "had not communicated yet"]),
     ("killed", 3, "died", ["rank 1 was ended by SIGKILL", "the last op of rank 1: all_reduce #0"]),
-    ("segfault", 3, "died", ["rank 1 was ended by SIGSEGV", "was at faults.py:", "string_at(0)", "all_reduce #0"]),
-    ("raises_what_has_no_text", 2, "raised", ["raised Unspeakable: (its text cannot be had: __str__", "faults.py:"]),
-    ("raises_two_megabytes", 2, "raised", ["raised ValueError: xxxx", "xxxx ... (2,000,000 characters)", "faults.py:"]),
-    ("unequal_shapes", 3, "mismatch", ["differ in the shape", "float32 (1000,)", "SUM of float32 (400"]),
-    ("ring_of_receives", 3, "deadlock", ["a cycle: rank 0 -> rank 2 -> rank 1 -> rank 0", "waits in recv from rank 2"]),
-    ("both_send_first", 2, "deadlock", ["a cycle: rank 0 -> rank 1 -> rank 0", "waits in send to rank 1"]),
-    ("returns_early", 3, "deadlock", ["rank 2 returned while others", "all_reduce #1", "rank 2 has not called it"]),
-    ("different_ops", 3, "mismatch", ["differ in the op", "rank 1: broadcast #0 with root 0", "all_reduce #0 SUM"]),
-    ("different_reduce_ops", 3, "mismatch", ["differ in the reduce op", "rank 1: all_reduce #0 MAX", "#0 SUM"]),
+    ("segfault", 3, "died", ["rank 1 was ended by SIGSEGV", "was at faults.py:", "string_at(0)",
+        "all_reduce #0"]),
+    ("raises_what_has_no_text", 2, "raised",
+    ["raised Unspeakable: (its text cannot be had: __str__", "faults.py:"]),
+    ("raises_two_megabytes", 2, "raised", ["raised ValueError: xxxx",
+        "xxxx ... (2,000,000 characters)", "faults.py:"]),
+    ("unequal_shapes", 3, "mismatch", ["differ in the shape", "float32 (1000,)",
+        "SUM of float32 (400"]),
+    ("ring_of_receives", 3, "deadlock", ["a cycle: rank 0 -> rank 2 -> rank 1 -> rank 0",
+        "waits in recv from rank 2"]),
+    ("both_send_first", 2, "deadlock", ["a cycle: rank 0 -> rank 1 -> rank 0",
+        "waits in send to rank 1"]),
+    ("returns_early", 3, "deadlock", ["rank 2 returned while others", "all_reduce #1",
+        "rank 2 has not called it"]),
+    ("different_ops", 3, "mismatch", ["differ in the op", "rank 1: broadcast #0 with root 0",
+        "all_reduce #0 SUM"]),
+    ("different_reduce_ops", 3, "mismatch", ["differ in the reduce op", "rank 1: all_reduce #0 MAX",
+        "#0 SUM"]),
     ("different_dtypes", 3, "mismatch", ["differ in the dtype", "int32", "float32"]),
-    ("larger_receive", 2, "mismatch", ["rank 0 sent 3 x float32 to rank 1", "8 x float32", "last 5 elements"]),
+    ("larger_receive", 2, "mismatch", ["rank 0 sent 3 x float32 to rank 1", "8 x float32",
+        "last 5 elements"]),
     ("receive_of_another_dtype", 2, "mismatch", ["rank 0 sent 4 x float32 to rank 1", "4 x int32"]),
     ("returns_a_lock", 2, "raised", ["the function returned a lock", "cannot be sent back"]),
     ("wrong_group", 4, "mismatch", ["a cycle", "all_reduce #0", "has not called it"]),
@@ -87,7 +104,8 @@ def test_a_rank_that_does_not_exist_is_named_at_once(how, peer, group, ledger):
 
 
 def test_different_ops_that_hang_are_named_at_once():
-    """On three ranks gloo may abort or hang; on two, a broadcast root that only sends leaves the other waiting."""
+    """On three ranks gloo may abort or hang; on two, a broadcast root that only sends leaves the
+    other waiting."""
     with pytest.raises(launch.RankError) as caught:
         launch.capture(faults.different_roots, nproc=2, timeout=30)
     assert "differ in the root" in str(caught.value)
@@ -130,15 +148,20 @@ def test_the_time_is_counted_from_when_all_ranks_have_begun(monkeypatch):
 def test_ranks_that_do_not_begin_are_told_and_ended(monkeypatch):
     slow_start(monkeypatch, 3)
     monkeypatch.setattr(watch, "START", 0.5)
-    with pytest.raises(launch.RankError, match=r"no start within 0\.5 s: ranks 0 and 1 had not begun") as caught:
+    with pytest.raises(
+        launch.RankError, match=r"no start within 0\.5 s: ranks 0 and 1 had not begun"
+    ) as caught:
         launch.capture(world_sum, nproc=2)
-    assert caught.value.kind == "no start" and "This is not your function's doing" in str(caught.value)
+    assert caught.value.kind == "no start" and "This is not your function's doing" in str(
+        caught.value
+    )
     assert no_rank_is_left()
 
 
 @pytest.mark.parametrize("runs", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_only_the_guilty_rank_is_blamed(runs):
-    """torch ends the other ranks with SIGTERM as soon as it sees one gone, which may be before we look."""
+    """torch ends the other ranks with SIGTERM as soon as it sees one gone, which may be
+    before we look."""
     for _ in range(runs):
         with pytest.raises(launch.RankError) as caught:
             launch.capture(faults.kills_itself_before_a_barrier, nproc=2, timeout=30)
@@ -146,9 +169,12 @@ def test_only_the_guilty_rank_is_blamed(runs):
         assert "SIGTERM" not in str(caught.value)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does"
+)
 def test_a_rank_that_ended_is_gone_before_anybody_waits_for_it():
-    """On a busy machine the forkserver does so late, and the rank that lost the connection would be blamed."""
+    """On a busy machine the forkserver does so late, and the rank that lost the connection
+    would be blamed."""
     child = subprocess.Popen(["sleep", "60"])
     assert agent.exists(child.pid)
     child.kill()
@@ -156,10 +182,15 @@ def test_a_rank_that_ended_is_gone_before_anybody_waits_for_it():
     assert child.wait() == -9
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does"
+)
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("sleeps_for_ever", "rank 1 sleeps, in no"), ("stands_still", "rank 1 is stopped by a signal")],
+    [
+        ("sleeps_for_ever", "rank 1 sleeps, in no"),
+        ("stands_still", "rank 1 is stopped by a signal"),
+    ],
 )
 def test_a_rank_that_does_not_compute_is_not_said_to(name, says):
     with pytest.raises(launch.RankError, match=says) as caught:
@@ -167,10 +198,19 @@ def test_a_rank_that_does_not_compute_is_not_said_to(name, says):
     assert caught.value.kind == "timeout" and no_rank_is_left()
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does")
-def test_a_rank_that_a_busy_machine_has_not_let_begin_is_waited_for_when_another_raises(monkeypatch):
-    """2.5 seconds by the clock in which rank 1 gets no processor; 1 second is what it has while it could go on."""
-    clock, ready, state = [0.0], linux.Thread(1.0, 5.0, "R"), lambda: 0 if clock[0] < 2.5 else RAISED
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does"
+)
+def test_a_rank_that_a_busy_machine_has_not_let_begin_is_waited_for_when_another_raises(
+    monkeypatch,
+):
+    """2.5 seconds by the clock in which rank 1 gets no processor; 1 second is what it has
+    while it could go on."""
+    clock, ready, state = (
+        [0.0],
+        linux.Thread(1.0, 5.0, "R"),
+        lambda: 0 if clock[0] < 2.5 else RAISED,
+    )
     raised = SimpleNamespace(rank=0, state=RAISED, pid=10)
     books = SimpleNamespace(heads=lambda: [raised, SimpleNamespace(rank=1, state=state(), pid=0)])
     agent = SimpleNamespace(pids=lambda: [10, 11], alive=lambda rank: True)
@@ -183,7 +223,10 @@ def test_a_rank_that_a_busy_machine_has_not_let_begin_is_waited_for_when_another
     monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
     monkeypatch.setattr(cpu_time.linux, "threads", lambda pid: {str(pid): ready})
     monkeypatch.setattr(watch, "awake", awake)
-    assert [head.state for head in watch._settled(agent, books, cpu_time.CpuTime())] == [RAISED, RAISED]
+    assert [head.state for head in watch._settled(agent, books, cpu_time.CpuTime())] == [
+        RAISED,
+        RAISED,
+    ]
 
 
 def test_a_thread_left_behind_costs_neither_the_results_nor_a_process():
@@ -207,9 +250,13 @@ def test_a_hang_inside_ddps_reducer_is_found_before_the_timeout():
 
 def test_a_group_that_never_is_made_is_told_with_the_seconds_it_was_given(monkeypatch):
     monkeypatch.setattr(watch, "PATIENCE", 3.0)
-    with pytest.raises(launch.RankError, match="no progress for 3 s: the ranks wait, and none can go on") as caught:
+    with pytest.raises(
+        launch.RankError, match="no progress for 3 s: the ranks wait, and none can go on"
+    ) as caught:
         launch.capture(faults.group_that_never_is, nproc=3, timeout=300)
-    assert caught.value.kind == "no progress" and "rank 0 waits in recv from rank 1" in str(caught.value)
+    assert caught.value.kind == "no progress" and "rank 0 waits in recv from rank 1" in str(
+        caught.value
+    )
     assert no_rank_is_left()
 
 
@@ -234,7 +281,8 @@ def test_slow_but_correct_programs_are_not_blamed(name, nproc, expected):
 
 
 def test_a_book_that_changes_while_it_is_read_proves_no_deadlock(monkeypatch):
-    """A busy machine may interrupt the reading: that rank 1 sent would be missed, and that it then waits be seen."""
+    """A busy machine may interrupt the reading: that rank 1 sent would be missed, and that it then
+    waits be seen."""
     head, pauses = BookReader.head, []
 
     def then_a_pause(book):

@@ -8,7 +8,15 @@ from lib import launch
 from lib.launch import packing
 
 MATRIX = torch.arange(6.0).reshape(2, 3)  # (2, 3)
-DTYPES = [torch.float64, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool, torch.complex64]
+DTYPES = [
+    torch.float64,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
 TENSORS = {
     "a matrix": MATRIX,
     "a number": torch.tensor(2.5),
@@ -28,8 +36,15 @@ def there_and_back(thing):
 
 
 def check(got, sent):
-    form = lambda tensor: (type(tensor), tensor.dtype, tensor.shape, tensor.layout, tensor.requires_grad)
-    numbers = lambda tensor: tensor.detach().to_dense().to(torch.complex64)  # torch compares no 8-bit floats
+    form = lambda tensor: (
+        type(tensor),
+        tensor.dtype,
+        tensor.shape,
+        tensor.layout,
+        tensor.requires_grad,
+    )
+    # torch compares no 8-bit floats
+    numbers = lambda tensor: tensor.detach().to_dense().to(torch.complex64)
     assert form(got) == form(sent) and torch.equal(numbers(got), numbers(sent))
 
 

@@ -79,7 +79,9 @@ def test_a_launch_inside_a_rank_is_refused():
         launch.capture(nested, nproc=2)
 
 
-@pytest.mark.usefixtures("keeper_waits")  # else it would prepare ranks for this backend beside the next tests
+@pytest.mark.usefixtures(
+    "keeper_waits"
+)  # else it would prepare ranks for this backend beside the next tests
 def test_a_rank_that_cannot_take_its_device_says_why(monkeypatch):
     """Told to take a GPU where there is none: what torch says, and not how the process left."""
     monkeypatch.setattr(backend, "choose", lambda *_: backend.Choice("nccl", 1, "a GPU each"))
@@ -99,17 +101,28 @@ def test_a_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
         launch.capture(world_sum, nproc=2)
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="not run: only root can mount a small folder")
+@pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0, reason="not run: only root can mount a small folder"
+)
 @pytest.mark.parametrize("kilobytes", [8, 32, 256])
-@pytest.mark.usefixtures("keeper_waits")  # else it would prepare ranks in this folder, which then is unmounted
+@pytest.mark.usefixtures(
+    "keeper_waits"
+)  # else it would prepare ranks in this folder, which then is unmounted
 def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
     """Too small for what is sent, for the ranks' logs, for the pages of their books."""
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", tmp_path]).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", tmp_path]
+    ).returncode:
         pytest.skip("not run: this machine does not let root mount")
     try:
-        small = SimpleNamespace(mkdtemp=partial(tempfile.mkdtemp, dir=tmp_path), gettempdir=lambda: str(tmp_path))
+        small = SimpleNamespace(
+            mkdtemp=partial(tempfile.mkdtemp, dir=tmp_path), gettempdir=lambda: str(tmp_path)
+        )
         monkeypatch.setattr(ranks, "tempfile", small)
-        with pytest.raises(RuntimeError, match=r"no space is left in .*: make room there, or start Python with TMPDIR"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"no space is left in .*: make room there, or start Python with TMPDIR",
+        ):
             launch.capture(fills_its_book, b"x" * 20_000, nproc=2)
     finally:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)

@@ -1,4 +1,5 @@
-"""launch.run: values come back, prints come out, and nothing outlives it, whatever happens to the kernel."""
+"""launch.run: values come back, prints come out, and nothing outlives it, whatever happens
+to the kernel."""
 
 import io
 import os
@@ -28,9 +29,13 @@ def test_results_come_back_in_rank_order(nproc, request):
     def who(offset):
         return offset + dist.get_rank(), dist.get_world_size()
 
-    if backend.startswith("nccl") and nproc > torch.cuda.device_count() * (2 if backend == "nccl-shared" else 1):
+    if backend.startswith("nccl") and nproc > torch.cuda.device_count() * (
+        2 if backend == "nccl-shared" else 1
+    ):
         pytest.skip(f"{nproc} ranks need more GPUs than there are")
-    assert launch.capture(who, 10, nproc=nproc, backend=backend) == [(10 + rank, nproc) for rank in range(nproc)]
+    assert launch.capture(who, 10, nproc=nproc, backend=backend) == [
+        (10 + rank, nproc) for rank in range(nproc)
+    ]
 
 
 def test_tensors_lambdas_and_closures_travel_both_ways():
@@ -91,7 +96,8 @@ def test_what_the_ranks_run_on_is_said_once_and_so_is_that_cells_differ(monkeypa
     assert capsys.readouterr().out.splitlines() == [
         "4 ranks: nccl, one GPU each (4 x GPU)",
         "8 ranks: gloo, on the CPU (4 GPUs for 8 ranks)",
-        "(Other cells ran elsewhere: do not compare their times, nor random numbers without a seed.)",
+        "(Other cells ran elsewhere: do not compare their times, nor random numbers without a "
+        "seed.)",
     ]
 
 
@@ -104,7 +110,12 @@ def test_a_rank_runs_on_one_thread():
 
 
 def drawn():
-    first = torch.rand(1).item(), torch.rand(1, device=backend.device()).item(), np.random.rand(), random.random()
+    first = (
+        torch.rand(1).item(),
+        torch.rand(1, device=backend.device()).item(),
+        np.random.rand(),
+        random.random(),
+    )
     weights = torch.nn.Linear(2, 1).weight.tolist()
     order = list(torch.utils.data.RandomSampler(range(50)))
     dropped = torch.nn.Dropout()(torch.ones(50)).tolist()
@@ -116,10 +127,17 @@ def drawn():
 
 def test_random_numbers_differ_by_rank_and_repeat_from_run_to_run():
     """As under torchrun; and a number that all ranks seed with gives all of them the same."""
-    runs = [launch.capture(drawn, nproc=nproc, fresh=fresh) for nproc, fresh in ((3, False), (3, False), (2, True))]
+    runs = [
+        launch.capture(drawn, nproc=nproc, fresh=fresh)
+        for nproc, fresh in ((3, False), (3, False), (2, True))
+    ]
     assert runs[0] == runs[1] and runs[0][:2] == runs[2]
-    by_kind = [set(values) for values in zip(*runs[0], *launch.capture(drawn, nproc=3, seed=1), strict=True)]
-    assert [len(values) for values in by_kind] == [6] * 10 + [1]  # the next base seed's ranks differ, too
+    by_kind = [
+        set(values)
+        for values in zip(*runs[0], *launch.capture(drawn, nproc=3, seed=1), strict=True)
+    ]
+    # the next base seed's ranks differ, too
+    assert [len(values) for values in by_kind] == [6] * 10 + [1]
 
 
 def trains_without_a_broadcast():
@@ -160,8 +178,11 @@ def test_prints_stream_while_ranks_run(tmp_path, monkeypatch):
     assert sys.stdout.getvalue().count("tick") == 8
 
 
-def test_a_script_without_a_main_guard_launches_once_and_an_edit_to_lib_is_seen_by_the_next_launch(program):
-    """The forkserver holds torch and nothing of lib: no module of lib may be in a rank before its first import.
+def test_a_script_without_a_main_guard_launches_once_and_an_edit_to_lib_is_seen_by_the_next_launch(
+    program,
+):
+    """The forkserver holds torch and nothing of lib: no module of lib may be in a rank before its
+    first import.
 
     In a program of its own, for the tests' own ranks start with some of lib (tests/conftest.py).
     """
@@ -172,17 +193,21 @@ def test_a_script_without_a_main_guard_launches_once_and_an_edit_to_lib_is_seen_
         print("top of the script")
         print(launch.run(lambda: dist.get_rank(), nproc=2))
         launch.capture(lambda: sorted(m for m in sys.modules if m.startswith("lib")), nproc=2)
-        print(launch.capture(lambda: "lib.collectives" in sys.modules or "lib.model" in sys.modules, nproc=2))
+        print(launch.capture(lambda: "lib.collectives" in sys.modules or \
+"lib.model" in sys.modules, nproc=2))
     """)
     code, out, err = finish(process)
     assert code == 0, err
-    assert out.count("top of the script") == 1 and "[0, 1]" in out and out.endswith("[False, False]\n")
+    assert (
+        out.count("top of the script") == 1 and "[0, 1]" in out and out.endswith("[False, False]\n")
+    )
     assert err == ""
 
 
 LOOP = """
     import os, signal, sys, time
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  \
+# a shell may have started the tests with it ignored
     import torch.distributed as dist
     from lib import launch
     def fn():
@@ -202,7 +227,10 @@ LOOP = """
 
 def rank_pids(folder, nproc):
     assert eventually(
-        lambda: all((folder / f"pid{r}").exists() and (folder / f"pid{r}").read_text() for r in range(nproc)), 300
+        lambda: all(
+            (folder / f"pid{r}").exists() and (folder / f"pid{r}").read_text() for r in range(nproc)
+        ),
+        300,
     )
     return [int((folder / f"pid{r}").read_text()) for r in range(nproc)]
 
@@ -278,7 +306,8 @@ AT_ANY_MOMENT = """
             time.sleep(0.05)
         except KeyboardInterrupt:  # it came after the run
             through = True
-        assert through or said == "KeyboardInterrupt: stopped, and the ranks have been ended", (k, said)
+        assert through or said == "KeyboardInterrupt: stopped, and the ranks have been ended", \
+(k, said)
     print("again", launch.run(lambda: dist.get_rank(), nproc=2))
 """
 

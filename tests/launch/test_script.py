@@ -33,28 +33,38 @@ def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
     """
     path = tmp_path / "cell.py"
     path.write_text(textwrap.dedent(body))
-    said = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.splitlines()
+    said = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     command, command_to_draw, drawn = (line.split() for line in said[-3:])
     assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
     books = tmp_path / "books"
     ran = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command[1:]], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-m", "torch.distributed.run", *command[1:]], capture_output=True,
+        text=True, timeout=120,
         env={**os.environ, "LEDGER_DIR": str(books), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert sorted(re.findall(r"\[rank \d\] 30\.0", ran.stdout)) == ["[rank 0] 30.0", "[rank 1] 30.0"]
-    judged = subprocess.run([sys.executable, "-m", "lib.ledger", books], capture_output=True, text=True)
+    assert sorted(re.findall(r"\[rank \d\] 30\.0", ran.stdout)) == [
+        "[rank 0] 30.0",
+        "[rank 1] 30.0",
+    ]
+    judged = subprocess.run(
+        [sys.executable, "-m", "lib.ledger", books], capture_output=True, text=True
+    )
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "the books agree" in judged.stdout
     again = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command_to_draw[1:]], capture_output=True, text=True,
+        [sys.executable, "-m", "torch.distributed.run", *command_to_draw[1:]], capture_output=True,
+        text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert sorted(again.stdout.split("\n"))[-2:] == [f"[rank {r}] {drawn[r]}" for r in range(2)]
 
 
 CELLS = [
-    "import contextlib\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\nfrom lib import launch",
+    "import contextlib\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\nfrom "
+    "lib import launch",
     """
 WIDTH = 3
 def check(n=WIDTH):
@@ -86,18 +96,30 @@ def total():
 
 @pytest.mark.slow
 def test_the_classes_of_a_notebook_go_into_the_script(tmp_path):
-    """`inspect` finds no class that was typed into a cell; bases, decorators, super() and aliases need care."""
-    script = "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+    """`inspect` finds no class that was typed into a cell; bases, decorators, super() and
+    aliases need care."""
+    script = (
+        "from IPython.core.interactiveshell import InteractiveShell\nshell = "
+        "InteractiveShell.instance()\n"
+    )
     script += "import sys\nsys.modules['__main__'] = shell.user_module\n"
-    script += "".join(f"shell.run_cell({cell!r}, store_history=True).raise_error()\n" for cell in CELLS)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    script += "".join(
+        f"shell.run_cell({cell!r}, store_history=True).raise_error()\n" for cell in CELLS
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     text = (tmp_path / "total.py").read_text()
     assert (
-        text.index("class Base") < text.index("class Wrapper") < text.index("Chosen = Wrapper") < text.index("def to")
+        text.index("class Base")
+        < text.index("class Wrapper")
+        < text.index("Chosen = Wrapper")
+        < text.index("def to")
     )
     ran = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *done.stdout.split()[1:]], capture_output=True, text=True,
+        [sys.executable, "-m", "torch.distributed.run", *done.stdout.split()[1:]],
+        capture_output=True, text=True,
         cwd=tmp_path, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert "[rank 0] 6.0" in ran.stdout, ran.stdout + ran.stderr
@@ -105,7 +127,8 @@ def test_the_classes_of_a_notebook_go_into_the_script(tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_reports_the_traceback_of_the_rank_that_raised(tmp_path):
-    """And the ledger still sees who raised and who left, though @record makes an ordinary end of `sys.exit(0)`."""
+    """And the ledger still sees who raised and who left, though @record makes an ordinary end of
+    `sys.exit(0)`."""
     body = f"""
         import os, sys, time
         import psutil
@@ -122,20 +145,31 @@ def test_torchrun_reports_the_traceback_of_the_rank_that_raised(tmp_path):
         print(launch.as_script(main, r"{tmp_path}/train.py", 1, "no such luck", nproc=2))
     """
     (tmp_path / "cell.py").write_text(textwrap.dedent(body))
-    command = subprocess.run([sys.executable, tmp_path / "cell.py"], capture_output=True, text=True, check=True).stdout
+    command = subprocess.run(
+        [sys.executable, tmp_path / "cell.py"], capture_output=True, text=True, check=True
+    ).stdout
     ran = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]], capture_output=True, text=True,
-        timeout=300, env={**os.environ, "LEDGER_DIR": str(tmp_path / "books"), "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]], capture_output=True,
+        text=True,
+        timeout=300, env={**os.environ, "LEDGER_DIR": str(tmp_path / "books"),
+            "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert ran.returncode == 1
     report = ran.stderr.split("Root Cause (first observed failure):")[1]
     assert re.search(r"rank +: 1 \(local_rank: 1\)", report), report
-    assert re.search(r"traceback : Traceback .*train\.py\", line .* raise ValueError\(reason\)", report, re.DOTALL), (
-        report
-    )
+    assert re.search(
+        r"traceback : Traceback .*train\.py\", line .* raise ValueError\(reason\)",
+        report,
+        re.DOTALL,
+    ), report
     assert "ValueError: no such luck" in report
-    judged = subprocess.run([sys.executable, "-m", "lib.ledger", tmp_path / "books"], capture_output=True, text=True)
-    assert re.findall(r"^ +(\d) +(left|raised) ", judged.stdout, re.MULTILINE) == [("0", "left"), ("1", "raised")]
+    judged = subprocess.run(
+        [sys.executable, "-m", "lib.ledger", tmp_path / "books"], capture_output=True, text=True
+    )
+    assert re.findall(r"^ +(\d) +(left|raised) ", judged.stdout, re.MULTILINE) == [
+        ("0", "left"),
+        ("1", "raised"),
+    ]
 
 
 backend = "nccl"
@@ -152,8 +186,16 @@ def record():
 @pytest.mark.parametrize(
     ("fn", "says"),
     [
-        (names_a_backend, "backend is a str of yours, .* `from lib import backend, .*ledger`: give yours another name"),
-        (record, r"record is a function of yours, .* `from torch\..* import record`: give yours another name"),
+        (
+            names_a_backend,
+            "backend is a str of yours, .* `from lib import backend, .*ledger`: give yours another "
+            "name",
+        ),
+        (
+            record,
+            r"record is a function of yours, .* `from torch\..* import record`: give yours another "
+            "name",
+        ),
     ],
 )
 def test_a_name_that_the_script_needs_itself_is_refused(fn, says, tmp_path):

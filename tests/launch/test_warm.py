@@ -1,4 +1,5 @@
-"""Ranks that stay: a run on them sees nothing of the one before, and none is left when it must not be."""
+"""Ranks that stay: a run on them sees nothing of the one before, and none is left
+when it must not be."""
 
 import contextlib
 import os
@@ -28,7 +29,8 @@ BY_NAME = {cell.__name__: cell for cell in cells.CELLS}
 
 
 def outcome(cell, fresh):
-    """All that the notebook gets of a cell's run, in plain data: results, output, warnings, books; or the verdict."""
+    """All that the notebook gets of a cell's run, in plain data: results, output, warnings, books;
+    or the verdict."""
     try:
         results = launch.capture(cell, nproc=3, timeout=20, fresh=fresh)
     except launch.RankError as error:
@@ -50,7 +52,8 @@ def as_text(value):
 def books(ledger):
     """Everything but the times."""
     return [
-        [(e.op, e.reduce_op, e.dtype, e.group, e.members, e.peer, e.tag, e.shape, e.nbytes, e.nth, e.file, e.line)
+        [(e.op, e.reduce_op, e.dtype, e.group, e.members, e.peer, e.tag, e.shape, e.nbytes, e.nth,
+            e.file, e.line)
          for e in ledger.of(rank)]
         for rank in range(ledger.world_size)
     ]  # fmt: skip
@@ -60,7 +63,9 @@ def books(ledger):
 def all_is_imported():
     """Ranks from the first server are replaced once, whatever they did."""
     launch.capture(os.getpid, nproc=3)
-    assert eventually(lambda: len(warm._servers) == 1 and warm._servers[0].modules != server.PRELOAD, 300)
+    assert eventually(
+        lambda: len(warm._servers) == 1 and warm._servers[0].modules != server.PRELOAD, 300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +86,9 @@ def judge(first, then, as_on_fresh_ranks):
     for cell in (first, then):
         seen = outcome(cell, fresh=False)
     for what in expected:
-        assert seen.get(what) == expected[what], f"{then.__name__} after {first.__name__}: {list(warm.reasons)[-3:]}"
+        assert seen.get(what) == expected[what], (
+            f"{then.__name__} after {first.__name__}: {list(warm.reasons)[-3:]}"
+        )
 
 
 @pytest.mark.parametrize("first", cells.CELLS, ids=lambda cell: cell.__name__)
@@ -90,7 +97,9 @@ def test_nothing_is_seen_of_the_cell_before(first, as_on_fresh_ranks):
     judge(first, cells.nothing, as_on_fresh_ranks)
 
 
-@pytest.mark.parametrize("first", random.Random("pairs").sample(cells.CELLS, 8), ids=lambda cell: cell.__name__)
+@pytest.mark.parametrize(
+    "first", random.Random("pairs").sample(cells.CELLS, 8), ids=lambda cell: cell.__name__
+)
 def test_a_cell_at_random_sees_nothing_of_the_one_before(first, as_on_fresh_ranks):
     """All pairs, in `make test-all`, are below."""
     judge(first, random.Random(first.__name__).choice(cells.CELLS), as_on_fresh_ranks)
@@ -104,8 +113,10 @@ def test_any_cell_sees_nothing_of_any_before(as_on_fresh_ranks):
 
 
 HARMLESS = [
-    "nothing", "random_numbers", "defaults", "environment", "told_once", "handlers", "streams", "groups",
-    "uneven_groups", "a_message", "a_collective_nobody_waits_for", "in_the_background", "uses_a_linear", "a_class",
+    "nothing", "random_numbers", "defaults", "environment", "told_once", "handlers", "streams",
+    "groups",
+    "uneven_groups", "a_message", "a_collective_nobody_waits_for", "in_the_background",
+    "uses_a_linear", "a_class",
     "a_training_step",
 ]  # fmt: skip
 
@@ -119,7 +130,9 @@ def test_what_can_be_put_back_costs_no_new_ranks():
         assert launch.capture(os.getpid, nproc=3) == pids, f"{name}: {list(warm.reasons)[-1:]}"
 
 
-@pytest.mark.parametrize("name", [cell.__name__ for cell in cells.CELLS if cell.__name__ not in HARMLESS])
+@pytest.mark.parametrize(
+    "name", [cell.__name__ for cell in cells.CELLS if cell.__name__ not in HARMLESS]
+)
 def test_what_cannot_be_put_back_ends_the_ranks(name):
     pids = launch.capture(os.getpid, nproc=3)
     with contextlib.suppress(launch.RankError):
@@ -148,7 +161,8 @@ def test_resting_ranks_take_no_processor_time():
 
 
 def test_a_rank_that_has_returned_still_sends_what_others_wait_for():
-    """gloo's thread hands a message over when its receiver asks for it, here after the sender's function is over."""
+    """gloo's thread hands a message over when its receiver asks for it, here after the sender's
+    function is over."""
 
     def late():
         group = dist.new_group([0, 1])
@@ -165,7 +179,8 @@ def test_a_rank_that_has_returned_still_sends_what_others_wait_for():
 
 
 def test_a_group_that_only_some_ranks_have_made_ends_the_ranks_and_the_next_run_makes_its_own():
-    """torch lets it pass, and its ranks then name later groups differently: they would wait for each other for ever."""
+    """torch lets it pass, and its ranks then name later groups differently: they would wait for
+    each other for ever."""
 
     def connected(p):
         with groups.kept_for_checks():
@@ -212,9 +227,12 @@ EDITED = """
 
 @pytest.mark.slow
 def test_an_edit_to_lib_or_to_a_module_of_ones_own_is_seen_by_the_next_run(tmp_path):
-    shutil.copytree(Path(launch.__file__).parents[1], tmp_path / "lib", ignore=shutil.ignore_patterns("data"))
+    shutil.copytree(
+        Path(launch.__file__).parents[1], tmp_path / "lib", ignore=shutil.ignore_patterns("data")
+    )
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(EDITED)], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-c", textwrap.dedent(EDITED)], cwd=tmp_path, capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -226,7 +244,9 @@ def test_after_a_failure_ranks_are_made_ready_while_nothing_runs():
 
     def is_ready():
         with warm.one_at_a_time:  # not while it is being made
-            return [(r.nproc, r.runs) for r in warm._sets][-1:] == [(2, 0)] and warm._sets[-1].is_as_new(0)
+            return [(r.nproc, r.runs) for r in warm._sets][-1:] == [(2, 0)] and warm._sets[
+                -1
+            ].is_as_new(0)
 
     assert eventually(is_ready)
     pids = warm._sets[-1].agent.pids()
@@ -243,12 +263,15 @@ def test_sets_end_when_they_have_rested_for_long(monkeypatch):
 
 @pytest.mark.usefixtures("keeper_waits")
 def test_the_set_that_rested_longest_ends_when_memory_gets_short(monkeypatch):
-    oldest, newer = (own_processes.known(launch.capture(os.getpid, nproc=nproc)) for nproc in (2, 3))
+    oldest, newer = (
+        own_processes.known(launch.capture(os.getpid, nproc=nproc)) for nproc in (2, 3)
+    )
     assert (len(oldest), len(newer)) == (2, 3)
     free = iter([0] + [1 << 50] * 100)
     monkeypatch.setattr(warm.linux, "free", lambda: next(free))
     launch.capture(os.getpid, nproc=5)
-    assert eventually(lambda: not own_processes.any_is_running(oldest))  # once their server has seen it
+    # once their server has seen it
+    assert eventually(lambda: not own_processes.any_is_running(oldest))
     assert len(newer) == sum(process.is_running() for process in newer)
 
 

@@ -1,4 +1,5 @@
-"""Ranks that stay, in programs of their own: what ends, is killed, forks or is graded leaves none behind."""
+"""Ranks that stay, in programs of their own: what ends, is killed, forks or is graded
+leaves none behind."""
 
 import os
 import signal
@@ -57,18 +58,23 @@ def test_a_program_that_is_killed_leaves_no_rank(program, signals):
 
 @pytest.mark.slow
 def test_ranks_whose_server_is_killed_end_and_the_next_run_works(program):
-    process = program(RESTING + "    sys.stdin.readline()\n    print(launch.capture(os.getpid, nproc=2))\n")
+    process = program(
+        RESTING + "    sys.stdin.readline()\n    print(launch.capture(os.getpid, nproc=2))\n"
+    )
     assert process.stdout.readline() == "ready\n"
     ranks = [p for p in ranks_of(process) if len(p.parents()) > 2 and p.ppid() != process.pid]
     for server_of_theirs in {p.parent() for p in ranks}:
         server_of_theirs.kill()
-    assert eventually(lambda: not any(p.is_running() and p.status() != "zombie" for p in ranks)), ranks
+    assert eventually(lambda: not any(p.is_running() and p.status() != "zombie" for p in ranks)), (
+        ranks
+    )
     out, err = process.communicate("go\n", timeout=300)
     assert process.returncode == 0 and out.count(",") == 1, err
 
 
 def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
-    """It launches with ranks of its own, and goes on when the kernel has been killed; the kernel's ranks do not."""
+    """It launches with ranks of its own, and goes on when the kernel has been killed; the
+    kernel's ranks do not."""
     process = program(
         RESTING
         + """
@@ -82,7 +88,9 @@ def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
     said = {process.stdout.readline() for _ in range(3)}
     assert said == {"ready\n", "child True\n", "parent 3\n"}
     child = next(p for p in psutil.Process(process.pid).children() if "-u" in p.cmdline())
-    family = [p for p in ranks_of(process) if p != child and p not in child.children(recursive=True)]
+    family = [
+        p for p in ranks_of(process) if p != child and p not in child.children(recursive=True)
+    ]
     try:
         process.kill()
         process.wait()
@@ -94,7 +102,9 @@ def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
     assert eventually(lambda: not own_processes.any_is_running(its_ranks)), its_ranks
 
 
-@pytest.mark.parametrize("ours", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a student's", "ours"])
+@pytest.mark.parametrize(
+    "ours", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a student's", "ours"]
+)
 def test_while_graded_each_exercise_has_ranks_of_its_own_but_for_ours(program, ours):
     process = program(
         f"""
@@ -106,7 +116,8 @@ def test_while_graded_each_exercise_has_ranks_of_its_own_but_for_ours(program, o
             return fn()
         claims = (framework.Claim("has pids", 1, "", lambda runs: pids.append(runs[0].results)),)
         for name in ("one", "two"):
-            framework.evaluate(framework.Exercise(name, measure, (2,), claims, ()), lambda: os.getpid())
+            framework.evaluate(framework.Exercise(name, measure, (2,), claims, ()), \
+lambda: os.getpid())
         assert set(pids[0]).isdisjoint(pids[1]) != {ours}, pids
     """,
         LAB_REPORT=os.devnull,
@@ -125,8 +136,11 @@ def test_while_graded_each_exercise_has_ranks_of_its_own_but_for_ours(program, o
     ],
     ids=["named", "found out"],
 )
-def test_what_takes_seconds_to_import_is_imported_once_not_by_each_runs_ranks(program, step, at_first):
-    """An optimizer imports torch._dynamo: ranks did so again in every run, if no two seconds passed between two."""
+def test_what_takes_seconds_to_import_is_imported_once_not_by_each_runs_ranks(
+    program, step, at_first
+):
+    """An optimizer imports torch._dynamo: ranks did so again in every run, if no two
+    seconds passed between two."""
     process = program(
         f"""
         import os, sys, torch

@@ -1,4 +1,5 @@
-"""Where there is no /proc, no prctl and no namespace, as on macOS, hidden here: slower to tell, and nothing is lost."""
+"""Where there is no /proc, no prctl and no namespace, as on macOS, hidden here: slower to tell, and
+nothing is lost."""
 
 import ast
 import os
@@ -17,7 +18,8 @@ OF_LINUX = re.compile(  # calls that macOS has not, its Python neither; and path
     r"O_(PATH|TMPFILE)|fdatasync|posix_f\w+|copy_file_range|splice|SIGRT\w+|sigtimedwait|AF_NETLINK|(/proc|/sys)(/.*)?"
 )
 SANDBOX = {"course/namespaces.py", "course/supervisor.py", "course/sandbox.py"}
-INSTALLS = {"course/install.py"}  # looks for an NVIDIA driver, before there is anything but the standard library
+# looks for an NVIDIA driver, before there is anything but the standard library
+INSTALLS = {"course/install.py"}
 BEHIND = {"linux.py", *SANDBOX, *INSTALLS}
 
 HIDDEN = os.environ | {linux.WITHOUT: "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -41,7 +43,8 @@ def told(source, seconds=120):
 
 
 ALL = """
-print([linux.state(os.getpid()), linux.threads(os.getpid()), linux.held(1), linux.free(), linux.parents()])
+print([linux.state(os.getpid()), linux.threads(os.getpid()), linux.held(1), \
+linux.free(), linux.parents()])
 here.ready()
 print(sandbox.held("open"))
 runs = [launch.run(total, nproc=2, backend='gloo') for _ in range(2)]
@@ -59,35 +62,56 @@ print(launch.run(total, nproc=2, backend='gloo')[0][0])
 
 @pytest.fixture(scope="module")
 def lines():
-    """What one program says of all that the tests below ask, a line each; and which backend was chosen, and why."""
+    """What one program says of all that the tests below ask, a line each; and which backend was
+    chosen, and why."""
     return [line for line in told(ALL, seconds=300) if "gloo" not in line]
 
 
 def names_of_linux(source):
-    """What a program names that only Linux has: names, attributes, texts that are such a name or path."""
+    """What a program names that only Linux has: names, attributes, texts that are
+    such a name or path."""
     for node in ast.walk(ast.parse(source)):
-        named = getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", None)
+        named = (
+            getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", None)
+        )
         if isinstance(named, str) and OF_LINUX.fullmatch(named):
             yield named
 
 
 def test_what_only_linux_has_is_asked_in_one_module_and_in_the_sandbox():
-    files = {path.relative_to(ROOT / "lib").as_posix(): path for path in (ROOT / "lib").rglob("*.py")}
-    found = {name for name, path in files.items() if any(names_of_linux(path.read_text(encoding="utf-8")))}
+    files = {
+        path.relative_to(ROOT / "lib").as_posix(): path for path in (ROOT / "lib").rglob("*.py")
+    }
+    found = {
+        name
+        for name, path in files.items()
+        if any(names_of_linux(path.read_text(encoding="utf-8")))
+    }
     assert found == BEHIND
-    told = [*names_of_linux("import os\nf'/proc/{pid}/stat'\nos.pidfd_open(1)\ncall('prctl', 1)\n'a line of /proc'")]
+    told = [
+        *names_of_linux(
+            "import os\nf'/proc/{pid}/stat'\nos.pidfd_open(1)\ncall('prctl', 1)\n'a line of /proc'"
+        )
+    ]
     assert told == ["/proc/", "pidfd_open", "prctl"]
 
 
 def test_the_stand_in_hides_what_is_there(lines):
     assert lines[0] == "['', {}, 0, inf, {}]"
     if linux.IS_HERE:
-        assert linux.state(os.getpid()) == "R" and linux.held(os.getpid()) > 1e6 and linux.free() < float("inf")
+        assert (
+            linux.state(os.getpid()) == "R"
+            and linux.held(os.getpid()) > 1e6
+            and linux.free() < float("inf")
+        )
         assert linux.parents()[os.getpid()] == os.getppid() and not linux.missing()
 
 
 def test_the_first_cell_says_what_is_lost(lines):
-    assert "a hang inside C++ is found at the timeout" in lines[1] and "not shut off from files and network" in lines[1]
+    assert (
+        "a hang inside C++ is found at the timeout" in lines[1]
+        and "not shut off from files and network" in lines[1]
+    )
 
 
 def test_a_notebook_is_graded_without_a_sandbox_and_the_grade_says_so(lines):
@@ -103,8 +127,13 @@ def test_a_deadlock_has_its_verdict_and_a_loop_ends_at_the_timeout(lines):
 
 
 def test_ranks_end_soon_after_a_kernel_that_was_killed():
-    source = "print(*[pid for _, pid in launch.run(total, nproc=2, backend='gloo')], flush=True)\ntime.sleep(600)"
-    kernel = subprocess.Popen([sys.executable, "-c", BEGIN + source], env=HIDDEN, stdout=subprocess.PIPE, text=True)
+    source = (
+        "print(*[pid for _, pid in launch.run(total, nproc=2, backend='gloo')], "
+        "flush=True)\ntime.sleep(600)"
+    )
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", BEGIN + source], env=HIDDEN, stdout=subprocess.PIPE, text=True
+    )
     try:
         line = kernel.stdout.readline()
         while "gloo" in line:  # which backend was chosen, and why

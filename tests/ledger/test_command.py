@@ -1,4 +1,5 @@
-"""`python -m lib.ledger` after a job that died: who was killed, the line that raised, each rank's last line."""
+"""`python -m lib.ledger` after a job that died: who was killed, the line that raised, each
+rank's last line."""
 
 import os
 import subprocess
@@ -68,8 +69,10 @@ BODIES = {
         raise ValueError("unlucky")""",
 }
 SAYS = {
-    "killed": ["   1  killed", "rank 1 was killed: its process is gone", "its last op: all_reduce #0", "job.py:9:"],
-    "raises": ["   2  raised", "rank 2 raised ValueError: bad record 17, job.py:13: raise ValueError"],
+    "killed": ["   1  killed", "rank 1 was killed: its process is gone",
+    "its last op: all_reduce #0", "job.py:9:"],
+    "raises": ["   2  raised",
+    "rank 2 raised ValueError: bad record 17, job.py:13: raise ValueError"],
     "raises inside": ["rank 1 raised RuntimeError: ", "job.py:13: torch.ones(2) @ torch.ones(3)"],
     "exits": ["   0  killed", "rank 0 was killed: its process is gone", "without any op"],
     "killed before it called anything": ["rank 2 was killed", "without any op"],
@@ -79,32 +82,48 @@ SAYS = {
     "mismatched": ["differ in the op", "rank 0: broadcast #0", "job.py:11"],
 }  # fmt: skip
 FIRST = {  # the rank that has to end before the others are told to, where it is not rank 2
-    "killed": 1, "raises inside": 1, "exits": 0, "killed before it sent": 1, "raises with its work under way": 0,
+    "killed": 1, "raises inside": 1, "exits": 0, "killed before it sent": 1,
+    "raises with its work under way": 0,
     "raises a class of its own": 1, "mismatched": 0,
 }  # fmt: skip
 
 
 def judged(folder):
-    return subprocess.run([sys.executable, "-m", "lib.ledger", folder], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "lib.ledger", folder], capture_output=True, text=True
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BODIES)
 def test_the_command_says_how_each_rank_has_left(name, tmp_path):
-    (tmp_path / "job.py").write_text(JOB.format(body=textwrap.dedent(BODIES[name]).strip().replace("\n", "\n    ")))
-    env = {**os.environ, "LEDGER_DIR": f"{tmp_path}/books", "STORE": f"{tmp_path}/store", "OMP_NUM_THREADS": "1"}
+    (tmp_path / "job.py").write_text(
+        JOB.format(body=textwrap.dedent(BODIES[name]).strip().replace("\n", "\n    "))
+    )
+    env = {
+        **os.environ,
+        "LEDGER_DIR": f"{tmp_path}/books",
+        "STORE": f"{tmp_path}/store",
+        "OMP_NUM_THREADS": "1",
+    }
     ranks = [
-        subprocess.Popen([sys.executable, "job.py"], cwd=tmp_path, env={**env, "RANK": str(r)}, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "job.py"],
+            cwd=tmp_path,
+            env={**env, "RANK": str(r)},
+            stderr=subprocess.PIPE,
+        )
         for r in range(3)
     ]
     try:
         ranks[FIRST.get(name, 2)].communicate(timeout=120)
+        # the others wait; a launcher such as torchrun ends them
         if name not in (
             "raises inside",
             "exits",
             "killed before it called anything",
             "mismatched",
-        ):  # the others wait; a launcher such as torchrun ends them
+        ):
             for rank in ranks:
                 rank.terminate()
         for rank in ranks:
@@ -119,4 +138,6 @@ def test_the_command_says_how_each_rank_has_left(name, tmp_path):
     told = ran.stdout.splitlines()[4:]
     assert len(told) == len(set(told)), ran.stdout  # nothing twice
     if name != "mismatched":
-        assert [r for r in range(3) if not any(f"rank {r} " in line for line in told)] == [], ran.stdout
+        assert [r for r in range(3) if not any(f"rank {r} " in line for line in told)] == [], (
+            ran.stdout
+        )

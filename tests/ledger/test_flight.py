@@ -1,4 +1,5 @@
-"""torch's Flight Recorder, read: what a hang on gloo leaves behind, and what torch's own tool makes of it."""
+"""torch's Flight Recorder, read: what a hang on gloo leaves behind, and what torch's own
+tool makes of it."""
 
 import pickle
 import subprocess
@@ -14,7 +15,8 @@ from lib.ledger import flight
 
 
 def one_batch_fewer(folder):
-    """Collectives of all ranks and of a pair, a message, a tensor of two dimensions; then rank 2 stays away."""
+    """Collectives of all ranks and of a pair, a message, a tensor of two dimensions; then
+    rank 2 stays away."""
     rank = dist.get_rank()
     flight.dump_after(0.5, folder)
     pair = dist.new_group([1, 2])
@@ -72,11 +74,21 @@ def test_the_table_has_a_line_for_each_call(hang):
 
 
 def test_torchs_own_tool_reads_the_dumps(hang):
-    tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", hang[1], "--prefix", "rank_"]
+    tool = [
+        sys.executable,
+        "-m",
+        "torch.distributed.flight_recorder.fr_trace",
+        hang[1],
+        "--prefix",
+        "rank_",
+    ]
     done = subprocess.run(tool, capture_output=True, text=True, timeout=120)
     said = done.stdout + done.stderr
     if "gloo != 'nccl'" in said:
-        pytest.skip(f"not run: the tool of torch {torch.__version__} reads NCCL's dumps alone; 2.12's reads gloo's too")
+        pytest.skip(
+            f"not run: the tool of torch {torch.__version__} reads NCCL's dumps alone; 2.12's "
+            f"reads gloo's too"
+        )
     assert done.returncode == 0, said
     assert "missing ranks: {2}" in said and "gloo:all_reduce" in said
 
@@ -88,7 +100,12 @@ def test_the_buffers_size_is_read_when_the_process_starts():
         x = torch.ones(1)
         for _ in range(2010):
             dist.all_reduce(x)
-        return [r["nth"] for r in flight._records(pickle.loads(flight._recorder()()) | {"pg_config": flight._groups()})]
+        return [
+            r["nth"]
+            for r in flight._records(
+                pickle.loads(flight._recorder()()) | {"pg_config": flight._groups()}
+            )
+        ]
 
     (numbers,) = launch.capture(many, nproc=1, backend="gloo", ledger=False, fresh=True)
     assert numbers == list(range(11, 2011))
@@ -102,7 +119,9 @@ def test_a_recorder_that_is_off_says_so_on_the_rank(variable):
         os.environ[variable] = "0"
         flight.dump_after(1, "nowhere")
 
-    with pytest.raises(launch.RankError, match="Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out"):
+    with pytest.raises(
+        launch.RankError, match="Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out"
+    ):
         launch.capture(off, nproc=1, backend="gloo")
 
 

@@ -1,4 +1,5 @@
-"""Ops on a GPU queue in their group, `wait` does not block, and a synchronous op has no Work. Judged without a GPU."""
+"""Ops on a GPU queue in their group, `wait` does not block, and a synchronous op has no Work.
+Judged without a GPU."""
 
 import _thread
 import contextlib
@@ -21,10 +22,13 @@ from lib.ledger.verdict import cycle_of, find_waits, is_deadlock
 
 
 def entry(rank, op, item, peer=None, open=True, waits=False, nth=0):
-    """An op of rank `rank` on the world of two; open: not seen to end; waits: its rank is inside its wait."""
+    """An op of rank `rank` on the world of two; open: not seen to end; waits: its rank is
+    inside its wait."""
     return Entry(
-        rank=rank, seq=0, op=op, reduce_op="", dtype="float32", group="0", members=(0, 1), peer=peer, tag=0, shape=(4,),
-        numel=4, nbytes=16, nth=nth, chain=0, item=item, posted=0.0, wait_from=1.0 if waits else None, wait_to=None,
+        rank=rank, seq=0, op=op, reduce_op="", dtype="float32", group="0", members=(0, 1),
+        peer=peer, tag=0, shape=(4,),
+        numel=4, nbytes=16, nth=nth, chain=0, item=item, posted=0.0,
+        wait_from=1.0 if waits else None, wait_to=None,
         done=None if open else 2.0, threads=1, file="f.py", line=1, function="f",
     )  # fmt: skip
 
@@ -39,17 +43,23 @@ def both(make):
 
 
 def test_messages_one_behind_the_other_are_a_deadlock_and_the_one_in_front_is_named():
-    """isend, irecv, wait: on NCCL each rank's receive stands behind a send that waits for the other's receive."""
-    books = both(lambda r, other: [entry(r, "send", 0, other), entry(r, "recv", 1, other, waits=True)])
+    """isend, irecv, wait: on NCCL each rank's receive stands behind a send that waits for the
+    other's receive."""
+    books = both(
+        lambda r, other: [entry(r, "send", 0, other), entry(r, "recv", 1, other, waits=True)]
+    )
     stuck, waits = judge(books)
     assert stuck and cycle_of(waits) == [0, 1]
     assert [wait.entry.op for wait in waits.values()] == ["send", "send"]
 
 
-@pytest.mark.parametrize("items", [(0, 0), (-1, -1)], ids=["as one batch", "on gloo, where nothing queues"])
+@pytest.mark.parametrize(
+    "items", [(0, 0), (-1, -1)], ids=["as one batch", "on gloo, where nothing queues"]
+)
 def test_messages_that_begin_together_are_none(items):
     books = both(
-        lambda r, other: [entry(r, "send", items[0], other), entry(r, "recv", items[1], other, waits=True)]
+        lambda r, other: [entry(r, "send", items[0], other), entry(r, "recv", items[1], other,
+            waits=True)]
     )  # fmt: skip
     assert not judge(books)[0]
 
@@ -62,18 +72,22 @@ def test_of_a_batch_the_message_that_lacks_its_partner_is_named():
 
 @pytest.mark.parametrize(("item", "proved"), [(0, True), (-1, False)], ids=["NCCL", "gloo"])
 def test_a_gpu_that_waits_for_a_rank_that_has_left_is_stuck_whatever_its_program_does(item, proved):
-    """As in DDP's reducer, whose waits are below Python. On gloo it is told when the ranks make no progress."""
+    """As in DDP's reducer, whose waits are below Python. On gloo it is told when the ranks
+    make no progress."""
     assert judge([[entry(0, "all_reduce", item)], []], (RUNNING, RETURNED))[0] is proved
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "recv"])
 def test_a_host_that_spins_is_stuck_with_what_its_gpu_lacks(op):
-    """rank 0 has posted an op, and then waits in `.item()`; rank 1 waits for a message that rank 0 would send later."""
+    """rank 0 has posted an op, and then waits in `.item()`; rank 1 waits for a message that rank 0
+    would send later."""
     books = [[entry(0, op, 0, 1)], [entry(1, "recv", 0, 0, waits=True)]]
     ledger, heads = Ledger(books, None, [0, 0]), [SimpleNamespace(state=RUNNING)] * 2
     assert not is_deadlock(ledger, heads), "it may compute, and send later"
     assert is_deadlock(ledger, heads, spinning={0})
-    assert not is_deadlock(Ledger([[], books[1]], None, [0, 0]), heads, spinning={0}), "its GPU computes"
+    assert not is_deadlock(Ledger([[], books[1]], None, [0, 0]), heads, spinning={0}), (
+        "its GPU computes"
+    )
 
 
 class Device:
@@ -98,7 +112,9 @@ def kept(tmp_path, monkeypatch):
 
 def post(book, queued):
     item, number = queued.item("0"), book.name
-    names = [number(text) for text in ("all_reduce", "sum", "float32", ("0", (0,)), ("f.py", 1, "f"), "")]
+    names = [
+        number(text) for text in ("all_reduce", "sum", "float32", ("0", (0,)), ("f.py", 1, "f"), "")
+    ]
     item.places.append(book.record(*names, -1, 0, (4,), 4, 16, ("0",), 7, item.number))
     return item
 
@@ -133,7 +149,8 @@ def test_an_op_that_nobody_waits_for_is_seen_to_end_and_finish_waits_for_it(kept
 
 
 class FakeWork:
-    """A Work that can be referred to weakly, as torch's can; as of torch's, whoever has its method keeps it alive."""
+    """A Work that can be referred to weakly, as torch's can; as of torch's, whoever has its method
+    keeps it alive."""
 
     def __init__(self, ended):
         self.ended = ended
@@ -146,7 +163,8 @@ def test_the_members_of_a_batch_are_one_item_and_end_with_its_work(kept):
     book, queued, device, read = kept
     queued.start_batch("0")
     for _ in range(3):
-        queued.given("0", post(book, queued), None, "cuda")  # would block if it were an op of its own
+        # would block if it were an op of its own
+        queued.given("0", post(book, queued), None, "cuda")
     queued.given("0", queued.end_batch("0"), FakeWork(device.ended.is_set), "cuda")
     assert post(book, queued).number == 1
     assert [e.item for e in read()] == [0, 0, 0, 1] and all(e.open for e in read())
@@ -156,7 +174,8 @@ def test_the_members_of_a_batch_are_one_item_and_end_with_its_work(kept):
 
 
 def test_works_are_freed_once_they_have_ended_and_nobody_else_has_them(kept):
-    """NCCL's Work holds its outputs: what a job reduces would pile up in a GPU's memory until the job ends."""
+    """NCCL's Work holds its outputs: what a job reduces would pile up in a GPU's memory
+    until the job ends."""
     book, queued, _, _ = kept
     alive = []
     for _ in range(50):
@@ -169,7 +188,9 @@ def test_works_are_freed_once_they_have_ended_and_nobody_else_has_them(kept):
         time.sleep(0.01)
     del work
     gc.collect()
-    assert sum(ref() is not None for ref in alive) <= 1, "the last one is kept until C++ has handed it to Python"
+    assert sum(ref() is not None for ref in alive) <= 1, (
+        "the last one is kept until C++ has handed it to Python"
+    )
     assert len(queued.live) <= 1
 
 
@@ -189,7 +210,13 @@ def test_a_call_that_may_block_is_a_wait_until_it_returns(kept):
 
 def test_the_first_message_of_two_ranks_in_a_direction_is_known(kept):
     _, queued, _, _ = kept
-    messages = [("0", "send", 1), ("0", "recv", 1), ("0", "send", 2), ("1", "send", 1), ("0", "send", 1)]
+    messages = [
+        ("0", "send", 1),
+        ("0", "recv", 1),
+        ("0", "send", 2),
+        ("1", "send", 1),
+        ("0", "send", 1),
+    ]
     assert [queued.is_first(*message) for message in messages] == [True, True, True, True, False]
 
 
@@ -198,8 +225,14 @@ def test_without_frames_of_the_user_the_main_threads_line_counts():
     seen, done = [], threading.Lock()
     done.acquire()
     line = sys._getframe().f_lineno + 2
-    _thread.start_new_thread(seen.extend, (map(operator.call, [lambda: locate(None), done.release]),))
+    _thread.start_new_thread(
+        seen.extend, (map(operator.call, [lambda: locate(None), done.release]),)
+    )
     done.acquire()
     (file, at, function), via = seen[0]
-    assert (file, function, via) == (__file__, "test_without_frames_of_the_user_the_main_threads_line_counts", "")
+    assert (file, function, via) == (
+        __file__,
+        "test_without_frames_of_the_user_the_main_threads_line_counts",
+        "",
+    )
     assert at in (line, line - 1)

@@ -1,4 +1,5 @@
-"""The books: every op of whatever kind is in them, they are bounded, and the audit reads them right."""
+"""The books: every op of whatever kind is in them, they are bounded, and the audit
+reads them right."""
 
 import os
 import subprocess
@@ -94,9 +95,16 @@ def test_an_entry_holds_what_when_where(books):
         (6,),
         24,
     )
-    assert entry.function == "every_way_to_communicate" and entry.file.endswith("test_ledger.py") and entry.line > 0
+    assert (
+        entry.function == "every_way_to_communicate"
+        and entry.file.endswith("test_ledger.py")
+        and entry.line > 0
+    )
     assert entry.posted <= entry.wait_from <= entry.wait_to
-    assert books.section("group").of(1)[0].members == (0, 1) and books.section("group").of(1)[0].reduce_op == "max"
+    assert (
+        books.section("group").of(1)[0].members == (0, 1)
+        and books.section("group").of(1)[0].reduce_op == "max"
+    )
     assert books.section("backward").of(2)[0].nbytes == 4 * (4 * 4 + 4)
     assert books.section("async").of(0)[0].done is not None
 
@@ -122,7 +130,9 @@ def test_ops_of_lib_are_found_at_the_users_line():
         ring.ring_all_reduce(x)  # this line
 
     entries = launch.capture(fn, nproc=2).ledger.of(0)
-    assert {e.function for e in entries} == {"fn"} and {e.via for e in entries} == {"ring.ring_all_reduce"}
+    assert {e.function for e in entries} == {"fn"} and {e.via for e in entries} == {
+        "ring.ring_all_reduce"
+    }
 
 
 def keep(folder, rank, world_size, calls, capacity=8, state=RETURNED):
@@ -131,7 +141,8 @@ def keep(folder, rank, world_size, calls, capacity=8, state=RETURNED):
     n = book.name
     for op, reduce_op in calls:
         place = book.record(
-            n(op), n(reduce_op), n("float32"), n(("0", tuple(range(world_size)))), n(("f.py", 1, "f")), n(""),
+            n(op), n(reduce_op), n("float32"), n(("0", tuple(range(world_size)))),
+            n(("f.py", 1, "f")), n(""),
             -1, 0, (4,), 4, 16, ("0",), signature_of(op, reduce_op),
         )  # fmt: skip
         book.timestamp(place, "done")
@@ -141,7 +152,8 @@ def keep(folder, rank, world_size, calls, capacity=8, state=RETURNED):
 def test_a_book_is_bounded_and_its_hash_remembers_what_it_has_overwritten(tmp_path):
     long = [("all_reduce", "sum")] * 1000
     keep(tmp_path, 0, 2, long)
-    keep(tmp_path, 1, 2, [("all_reduce", "max"), *long[1:]])  # differs in the first, long overwritten
+    # differs in the first, long overwritten
+    keep(tmp_path, 1, 2, [("all_reduce", "max"), *long[1:]])
     read = Books(tmp_path).read()
     assert [len(read.of(r)) for r in range(2)] == [8, 8] and read.lost == [992, 992]
     findings = [f for f in audit(read) if f.certain]
@@ -171,7 +183,9 @@ def test_a_missing_book_is_named(tmp_path):
 
 
 def judge(folder):
-    return subprocess.run([sys.executable, "-m", "lib.ledger", folder], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "lib.ledger", folder], capture_output=True, text=True
+    )
 
 
 def test_the_command_judges_books(tmp_path):
@@ -209,12 +223,19 @@ def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
         dist.destroy_process_group()
     """)
     )
-    env = {**os.environ, "LEDGER_DIR": str(tmp_path / "books"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    env = {
+        **os.environ,
+        "LEDGER_DIR": str(tmp_path / "books"),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     with own_processes.own_port() as port:
         nodes = [
             subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node),
-                 "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), script],
+                [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank",
+                str(node),
+                 "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port),
+                 script],
                 env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
             for node in range(2)
@@ -227,4 +248,7 @@ def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
     assert [node.returncode for node in nodes] == [0, 0], outputs
     ran = judge(tmp_path / "books")
     assert ran.returncode == 1, ran.stdout
-    assert "ranks 0, 1 and 2: all_reduce #3 SUM" in ran.stdout and "rank 3: all_reduce #3 MAX" in ran.stdout
+    assert (
+        "ranks 0, 1 and 2: all_reduce #3 SUM" in ran.stdout
+        and "rank 3: all_reduce #3 MAX" in ran.stdout
+    )

@@ -1,4 +1,5 @@
-"""What the tests of experts on ranks share: layers, the ranks' sets of tokens, one process that takes them one by one.
+"""What the tests of experts on ranks share: layers, the ranks' sets of tokens, one process that
+takes them one by one.
 
 Equal means: differs from the one process's by less than `tolerance` times the largest number in it.
 """
@@ -18,8 +19,13 @@ GROUPS = [(0,), (0, 1), (0, 1, 2, 3), (1, 3)]  # the last one's ranks are not th
 
 
 def my_groups():
-    """{members: group} of the groups that this rank is in; the world is None, as the default argument is."""
-    made = {members: dist.new_group(members) for members in GROUPS if len(members) < dist.get_world_size()}
+    """{members: group} of the groups that this rank is in; the world is None, as the
+    default argument is."""
+    made = {
+        members: dist.new_group(members)
+        for members in GROUPS
+        if len(members) < dist.get_world_size()
+    }
     return {members: made.get(members) for members in GROUPS if dist.get_rank() in members}
 
 
@@ -48,7 +54,12 @@ CASES = {
 
 def draw(seed, *shape):
     """float64 numbers, the same wherever they are drawn."""
-    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float64, device="cpu")
+    return torch.randn(
+        *shape,
+        generator=torch.Generator("cpu").manual_seed(seed),
+        dtype=torch.float64,
+        device="cpu",
+    )
 
 
 def fill(module, seed):
@@ -73,7 +84,8 @@ def layer(case, n_experts):
 
 
 def tokens_of(case, members):
-    """[(x (n, D) with a gradient, dy (n, D), uniform (n,) or None), ...] of each rank of the group."""
+    """[(x (n, D) with a gradient, dy (n, D), uniform (n,) or None), ...] of each
+    rank of the group."""
     sets, first = [], 0
     for r in range(len(members)):
         n = case.sets[r]
@@ -93,8 +105,10 @@ def gave(moe, x, y, loss):
     """What a set's forward and backward gave."""
     last = moe.last
     return {
-        "y": y.detach(), "loss": loss.detach(), "dx": x.grad, "load": last.load, "dropped": last.dropped,
-        "left out": last.left_out, "asked": last.requested, "auxiliary": last.auxiliary.detach(), "z": last.z.detach(),
+        "y": y.detach(), "loss": loss.detach(), "dx": x.grad, "load": last.load,
+        "dropped": last.dropped,
+        "left out": last.left_out, "asked": last.requested, "auxiliary": last.auxiliary.detach(),
+        "z": last.z.detach(),
     }  # fmt: skip
 
 
@@ -120,9 +134,14 @@ def differences(got, want, tolerance=TOLERANCE):
     wrong = []
     for name, right in want.items():
         if got[name].shape != right.shape or got[name].dtype != right.dtype:
-            wrong.append(f"{name}: {got[name].dtype} {tuple(got[name].shape)}, expected {tuple(right.shape)}")
+            wrong.append(
+                f"{name}: {got[name].dtype} {tuple(got[name].shape)}, expected {tuple(right.shape)}"
+            )
         elif right.numel():
-            off, allowed = (got[name] - right).abs().max().item(), tolerance * right.abs().max().item()
+            off, allowed = (
+                (got[name] - right).abs().max().item(),
+                tolerance * right.abs().max().item(),
+            )
             if not off <= allowed:
                 wrong.append(f"{name}: off by {off:.3g}, {allowed:.3g} allowed")
     return wrong

@@ -1,4 +1,5 @@
-"""Balance: the losses are the formulas, their gradients the ones meant, and each way does balance a router."""
+"""Balance: the losses are the formulas, their gradients the ones meant, and each way does
+balance a router."""
 
 import math
 
@@ -14,7 +15,9 @@ def draw(seed, *shape, dtype=torch.float64):
 
 
 def test_the_auxiliary_loss_by_hand():
-    p = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [0.1, 0.8, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64)
+    p = torch.tensor(
+        [[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [0.1, 0.8, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64
+    )
     # f = 3/4, 1/4, 0; P = 1.9/4, 1.5/4, .6/4:  3 (3 * 1.9 + 1 * 1.5) / 16
     assert abs(auxiliary_loss(p, p.argmax(1)).item() - 1.35) < 1e-15
 
@@ -25,7 +28,9 @@ def test_the_auxiliary_loss_is_one_when_even_and_E_when_one_has_all(dtype):
     p = torch.eye(n_experts, dtype=dtype).repeat(4, 1)
     even = auxiliary_loss(p, p.argmax(1))
     assert even.dtype == dtype and even.shape == () and abs(even.item() - 1) < 1e-6
-    assert auxiliary_loss(p[:1].repeat(24, 1), torch.zeros(24, dtype=torch.int64)).item() == n_experts
+    assert (
+        auxiliary_loss(p[:1].repeat(24, 1), torch.zeros(24, dtype=torch.int64)).item() == n_experts
+    )
     assert auxiliary_loss(p[:0], p[:0].argmax(1)).item() == 0  # a set of no tokens
 
 
@@ -37,7 +42,9 @@ def test_f_is_a_price_and_has_no_gradient():
     # dL/dp_te = E f_e / n, the same for every token
     want = (5 * f / 30).expand(30, 5)
     assert torch.allclose(p.grad, want, rtol=0, atol=1e-16)
-    assert torch.autograd.gradcheck(lambda z: auxiliary_loss(z.softmax(-1), best(z, 1)[:, 0]), logits)
+    assert torch.autograd.gradcheck(
+        lambda z: auxiliary_loss(z.softmax(-1), best(z, 1)[:, 0]), logits
+    )
 
 
 def test_f_is_as_exact_as_the_probabilities():
@@ -58,7 +65,8 @@ def test_the_z_loss_by_hand():
 
 
 def train(auxiliary, z, steps=100):
-    """A router of tokens that all lean to expert 0, trained on the two losses alone: (largest share, z-loss), after."""
+    """A router of tokens that all lean to expert 0, trained on the two losses alone: (largest
+    share, z-loss), after."""
     x, n_experts = draw(3, 256, 8), 4
     x[:, 0] = x[:, 0].abs() + 1
     router = torch.nn.Linear(8, n_experts, bias=False, dtype=torch.float64, device="cpu")
@@ -68,7 +76,9 @@ def train(auxiliary, z, steps=100):
     for _ in range(steps):
         logits = router(x)
         choice = switch_gate(logits)
-        loss = auxiliary * auxiliary_loss(choice.probabilities, choice.experts[:, 0]) + z * z_loss(logits)
+        loss = auxiliary * auxiliary_loss(choice.probabilities, choice.experts[:, 0]) + z * z_loss(
+            logits
+        )
         (gradient,) = torch.autograd.grad(loss, router.weight)
         with torch.no_grad():
             router.weight -= 0.1 * gradient / (gradient.norm() + 1e-12)
@@ -114,9 +124,12 @@ def test_an_update_by_hand():
 
 def test_the_bias_balances_without_touching_the_router():
     n, n_experts = 512, 8
-    logits = draw(5, n, n_experts) + torch.linspace(2, -2, n_experts, dtype=torch.float64, device="cpu")
+    logits = draw(5, n, n_experts) + torch.linspace(
+        2, -2, n_experts, dtype=torch.float64, device="cpu"
+    )
     gate = Bias(n_experts, k=2, u=0.003)
-    share = lambda: load(gate(logits).experts, n_experts).double() / (2 * n / n_experts)  # 1 is even
+    # 1 is even
+    share = lambda: load(gate(logits).experts, n_experts).double() / (2 * n / n_experts)
     assert share().max() > 2 and share().min() < 0.25
     for _ in range(300):
         gate.update(load(gate(logits).experts, n_experts))
@@ -131,7 +144,8 @@ def test_sigmoid_gates_by_hand():
     assert choice.experts.tolist() == [[0, 1]]
     assert torch.allclose(choice.weights[0], s[:2] / (s[0] + s[1]))
     assert torch.allclose(choice.probabilities[0], s / s.sum())
-    gate.b += torch.tensor([-0.4, 0.0, 0.1, 0.0])  # s + b: .48 .73 .60 .27: the bias picks, and weighs nothing
+    # s + b: .48 .73 .60 .27: the bias picks, and weighs nothing
+    gate.b += torch.tensor([-0.4, 0.0, 0.1, 0.0])
     choice = gate(logits)
     assert choice.experts.tolist() == [[1, 2]]
     assert torch.allclose(choice.weights[0], s[1:3] / (s[1] + s[2]))

@@ -1,9 +1,21 @@
-"""Slots: who gets one, in which order, and who does not. Every case against a loop over tokens, some by hand."""
+"""Slots: who gets one, in which order, and who does not. Every case against a loop over
+tokens, some by hand."""
 
 import pytest
 import torch
 
-from lib.moe import Choice, capacity, dropped, gshard_gate, keep, load, send_on, switch_gate, top_k_gate, uniforms
+from lib.moe import (
+    Choice,
+    capacity,
+    dropped,
+    gshard_gate,
+    keep,
+    load,
+    send_on,
+    switch_gate,
+    top_k_gate,
+    uniforms,
+)
 
 
 def draw(seed, n, n_experts, dtype=torch.float64):
@@ -15,7 +27,9 @@ def wish(experts, n_experts):
     """A Choice of these experts; the weights .0, .1, ... number the pairs (t, j), row by row."""
     experts = torch.tensor(experts)
     weights = torch.arange(experts.numel(), dtype=torch.float64).view_as(experts) / 10
-    return Choice(experts, weights, torch.full((len(experts), n_experts), 1 / n_experts, dtype=torch.float64))
+    return Choice(
+        experts, weights, torch.full((len(experts), n_experts), 1 / n_experts, dtype=torch.float64)
+    )
 
 
 def pairs(routing):
@@ -28,7 +42,8 @@ def test_capacity_by_hand():
     assert capacity(8, 4, 1, 1.25) == 3  # 2.5, and half a slot is none
     assert capacity(8, 4, 2, 1.0) == 4
     assert capacity(7, 3, 2, 1) == 5  # 4.67
-    assert capacity(100, 1, 1, 1.1) == 110  # as written: the binary 1.1 is a little more, and would make it 111
+    # as written: the binary 1.1 is a little more, and would make it 111
+    assert capacity(100, 1, 1, 1.1) == 110
     assert capacity(100, 10, 1, 0.7) == 7
     assert capacity(4096, 16, 2, 1.25) == 640
     assert capacity(1, 64, 1, 1.0) == 1  # a lone token finds a slot wherever it asks
@@ -79,7 +94,14 @@ def send_on_by_loop(choice, n_experts, C):
     p, filled, kept = choice.probabilities.tolist(), [0] * n_experts, {}
     likes = []
     for (first,), row in zip(choice.experts.tolist(), p, strict=True):
-        likes.append([first, *sorted((e for e in range(n_experts) if e != first), key=lambda e, row=row: -row[e])])
+        likes.append(
+            [
+                first,
+                *sorted(
+                    (e for e in range(n_experts) if e != first), key=lambda e, row=row: -row[e]
+                ),
+            ]
+        )
     waiting = list(range(len(p)))
     for turn in range(n_experts):
         still = []
@@ -95,10 +117,13 @@ def send_on_by_loop(choice, n_experts, C):
 
 
 def choices(dtype):
-    """Usual ones, skewed ones, all to one expert, experts that get none, more experts than tokens, no tokens."""
+    """Usual ones, skewed ones, all to one expert, experts that get none, more experts than
+    tokens, no tokens."""
     for n, n_experts in ((13, 4), (40, 8), (3, 7), (6, 1), (0, 3)):
         for skew in (0.0, 3.0, 50.0):
-            logits = draw(n, n, n_experts, dtype) + skew * (torch.arange(n_experts, device="cpu") == n_experts // 2)
+            logits = draw(n, n, n_experts, dtype) + skew * (
+                torch.arange(n_experts, device="cpu") == n_experts // 2
+            )
             yield n_experts, switch_gate(logits)
             for k in (2, 3):
                 if k <= n_experts:
@@ -139,20 +164,26 @@ def test_send_on_is_the_loop(dtype):
                 routing, want = send_on(choice, n_experts, C), send_on_by_loop(choice, n_experts, C)
                 assert dict(zip(pairs(routing), routing.weight.tolist(), strict=True)) == want
                 in_order(routing, n_experts)
-                assert len(want) == min(n, n_experts * C)  # nobody is left behind while a slot is free
+                # nobody is left behind while a slot is free
+                assert len(want) == min(n, n_experts * C)
 
 
 def test_send_on_by_hand():
-    p = torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.2, 0.3], [0.7, 0.2, 0.1], [0.2, 0.7, 0.1]], dtype=torch.float64)
+    p = torch.tensor(
+        [[0.6, 0.3, 0.1], [0.5, 0.2, 0.3], [0.7, 0.2, 0.1], [0.2, 0.7, 0.1]], dtype=torch.float64
+    )
     routing = send_on(switch_gate(p.log()), 3, 1)
-    # Round 0: token 0 gets e0, 3 gets e1. Round 1: token 1 asks e2 and gets it, 2 asks e1: full. Round 2: e2: full.
+    # Round 0: token 0 gets e0, 3 gets e1. Round 1: token 1 asks e2 and gets it, 2 asks e1: full.
+    # Round 2: e2: full.
     assert pairs(routing) == [(0, 0, 0), (3, 1, 0), (1, 2, 0)]
     assert torch.allclose(routing.weight, torch.tensor([0.6, 0.7, 0.3], dtype=torch.float64))
     # Token 3's first choice is safe from token 2, which comes before it but only in round 1.
 
 
 def test_send_on_starts_with_the_choice_whatever_its_probability():
-    choice = Choice(torch.tensor([[1], [1]]), torch.tensor([[0.2], [0.2]]), torch.tensor([[0.7, 0.2, 0.1]] * 2))
+    choice = Choice(
+        torch.tensor([[1], [1]]), torch.tensor([[0.2], [0.2]]), torch.tensor([[0.7, 0.2, 0.1]] * 2)
+    )
     assert pairs(send_on(choice, 3, 1)) == [(1, 0, 0), (0, 1, 0)]
 
 
@@ -163,8 +194,14 @@ def test_send_on_wants_one_choice():
 
 def test_the_gradient_reaches_the_kept_pairs_alone():
     logits = draw(7, 12, 4).requires_grad_()
-    for place, gate in ((keep, switch_gate), (keep, lambda z: top_k_gate(z, 2)), (send_on, switch_gate)):
-        assert torch.autograd.gradcheck(lambda z, place=place, gate=gate: place(gate(z), 4, 2).weight, logits)
+    for place, gate in (
+        (keep, switch_gate),
+        (keep, lambda z: top_k_gate(z, 2)),
+        (send_on, switch_gate),
+    ):
+        assert torch.autograd.gradcheck(
+            lambda z, place=place, gate=gate: place(gate(z), 4, 2).weight, logits
+        )
     choice = switch_gate(logits)
     routing = keep(choice, 4, 2)
     (grad,) = torch.autograd.grad(routing.weight.sum(), logits)

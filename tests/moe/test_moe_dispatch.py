@@ -1,4 +1,5 @@
-"""Dispatch and combine by index are the einsums over masks: values, all gradients, and n * E * C of memory less."""
+"""Dispatch and combine by index are the einsums over masks: values, all gradients, and n *
+E * C of memory less."""
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ def draw(seed, *shape, dtype=torch.float64):
 
 
 def routings(dtype):
-    """{name: (n, E, C, routing)}: with drops and without, all to one expert, experts without tokens, no tokens."""
+    """{name: (n, E, C, routing)}: with drops and without, all to one expert, experts without
+    tokens, no tokens."""
     cases = {}
     for n, n_experts in ((23, 4), (7, 16), (6, 1), (0, 3)):
         for skew in (0.0, 40.0):  # 40: one expert gets everybody
@@ -38,13 +40,18 @@ def routings(dtype):
             logits = draw(n, n, n_experts, dtype=dtype) + skew * favourite
             for factor in (0.5, n_experts):
                 C = capacity(n, n_experts, 1, factor)
-                add = lambda name, r, at=(n, n_experts, C, skew): cases.__setitem__((name, *at), (*at[:3], r))
+                add = lambda name, r, at=(n, n_experts, C, skew): cases.__setitem__(
+                    (name, *at), (*at[:3], r)
+                )
                 add("switch", keep(switch_gate(logits), n_experts, C))
                 add("sent on", send_on(switch_gate(logits), n_experts, C))
                 add("experts", expert_choice(logits, min(C, n)))
                 if n_experts > 1:
                     add("top 2", keep(top_k_gate(logits, 2), n_experts, C))
-                    add("gshard", keep(gshard_gate(logits, uniforms(torch.arange(n), 2)), n_experts, C))
+                    add(
+                        "gshard",
+                        keep(gshard_gate(logits, uniforms(torch.arange(n), 2)), n_experts, C),
+                    )
     return cases
 
 
@@ -57,7 +64,8 @@ def test_by_index_is_the_einsum(dtype):
     for name, (n, n_experts, C, routing) in routings(dtype).items():
         m = len(routing.token)
         x, dy = draw(1, n, D, dtype=dtype), draw(2, n, D, dtype=dtype)
-        matrices = draw(3, n_experts, D, D, dtype=dtype)  # an expert each, so that a row at the wrong one shows
+        # an expert each, so that a row at the wrong one shows
+        matrices = draw(3, n_experts, D, D, dtype=dtype)
 
         def by_index(x, matrices, weight, routing=routing, n=n):
             rows = dispatch(x, routing).unsqueeze(1) @ matrices[routing.expert]  # (m, 1, D)
@@ -89,23 +97,32 @@ def test_rows_are_the_slots_without_the_empty_ones():
 
 def test_by_hand():
     x = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
-    where = [[0, 2, 0, 1], [0, 0, 1, 2], [0, 1, 0, 0]]  # token, expert, slot: the picture in dispatch.py
+    # token, expert, slot: the picture in dispatch.py
+    where = [
+        [0, 2, 0, 1],
+        [0, 0, 1, 2],
+        [0, 1, 0, 0],
+    ]
     routing = Routing(*map(torch.tensor, where), torch.tensor([0.75, 1.0, 0.25, 0.5]))
     rows = dispatch(x, routing)
     assert rows.tolist() == [[1.0, 10.0], [3.0, 30.0], [1.0, 10.0], [2.0, 20.0]]
     outputs = rows * torch.tensor([[1.0], [1.0], [100.0], [1000.0]])  # experts: times 1, 100, 1000
     assert combine(outputs, routing, 3).tolist() == [[25.75, 257.5], [1000.0, 10000.0], [3.0, 30.0]]
-    assert combine(outputs, routing, 5)[3:].tolist() == [[0.0, 0.0]] * 2  # nobody's tokens get zeros
+    # nobody's tokens get zeros
+    assert combine(outputs, routing, 5)[3:].tolist() == [[0.0, 0.0]] * 2
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_identity_experts_give_the_input_back(dtype):
-    """Where weights add up to 1 and nothing is dropped; where something is, each token is its kept weights' sum."""
+    """Where weights add up to 1 and nothing is dropped; where something is, each token is
+    its kept weights' sum."""
     x, logits = draw(1, 19, D, dtype=dtype), draw(2, 19, 6, dtype=dtype)
     for k in (1, 2, 3):
         choice = top_k_gate(logits, k)
         routing = keep(choice, 6, 19)
-        assert torch.allclose(combine(dispatch(x, routing), routing, 19), x, rtol=0, atol=TOLERANCE[dtype])
+        assert torch.allclose(
+            combine(dispatch(x, routing), routing, 19), x, rtol=0, atol=TOLERANCE[dtype]
+        )
         routing = keep(choice, 6, 2)
         left = torch.zeros(19, dtype=dtype)
         for t, w in zip(routing.token.tolist(), routing.weight.tolist(), strict=True):

@@ -1,6 +1,6 @@
-"""Dropless experts are what one process computes that takes token after token, and that token's k experts directly:
-outputs and every gradient, at ep 1, 2 and 4, with experts that get nobody and one that gets all; and what they send is
-the pairs whose expert is elsewhere, byte by byte."""
+"""Dropless experts are what one process computes that takes token after token, and that token's k
+experts directly: outputs and every gradient, at ep 1, 2 and 4, with experts that get nobody and one
+that gets all; and what they send is the pairs whose expert is elsewhere, byte by byte."""
 
 import sys
 
@@ -69,7 +69,11 @@ def one_process(name, members):
         (y * dy).sum().backward()
         nothing = torch.zeros_like(choice.weights)
         found.append(
-            {"y": y.detach(), "dx": x.grad, "dw": nothing if choice.weights.grad is None else choice.weights.grad}
+            {
+                "y": y.detach(),
+                "dx": x.grad,
+                "dw": nothing if choice.weights.grad is None else choice.weights.grad,
+            }
         )
     return found, {"w_in": experts.w_in.grad, "w_out": experts.w_out.grad}
 
@@ -99,7 +103,9 @@ def on_ranks(name, members, group):
 
 def everything():
     found = {
-        (name, members): on_ranks(name, members, group) for members, group in my_groups().items() for name in CHOICES
+        (name, members): on_ranks(name, members, group)
+        for members, group in my_groups().items()
+        for name in CHOICES
     }
     try:
         dropless(torch.zeros(3, D), choice_of("any two", 0, 6), 6, None)
@@ -114,7 +120,9 @@ def results():
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_outputs_and_every_gradient_are_those_of_one_process_that_takes_token_after_token(results, name):
+def test_outputs_and_every_gradient_are_those_of_one_process_that_takes_token_after_token(
+    results, name
+):
     for members in GROUPS:
         of_sets, of_experts = one_process(name, members)
         wrong = []
@@ -130,16 +138,22 @@ def test_the_cases_hold_what_they_are_named_after():
     asked = {name: load(choice_of(name, 2, 8).experts, 8) for name in CHOICES}
     assert asked["one gets all"].tolist() == [0] * 7 + [SETS[2]]
     assert not asked["some idle"][1::2].any() and asked["some idle"].sum() == SETS[2]
-    assert asked["any two"].sum() == 2 * SETS[2] and asked["some ask for nobody"].sum() < 2 * SETS[2]
+    assert (
+        asked["any two"].sum() == 2 * SETS[2] and asked["some ask for nobody"].sum() < 2 * SETS[2]
+    )
     _, gradients = one_process("one gets all", (0, 1))
-    assert not gradients["w_in"][:3].any() and gradients["w_in"][3].any(), "idle experts have a gradient, of zeros"
+    assert not gradients["w_in"][:3].any() and gradients["w_in"][3].any(), (
+        "idle experts have a gradient, of zeros"
+    )
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_the_rows_sent_are_the_pairs_whose_expert_is_elsewhere_and_none_is_padded(results, name):
     for members in GROUPS:
         ep = len(members)
-        pairs = [load(choice_of(name, r, EACH * ep).experts // EACH, ep).tolist() for r in range(ep)]
+        pairs = [
+            load(choice_of(name, r, EACH * ep).experts // EACH, ep).tolist() for r in range(ep)
+        ]
         for way in WAYS:
             matrix = results.ledger.section(f"{name} {members} {way}").matrix("bytes")
             for i, sender in enumerate(members):
@@ -150,7 +164,10 @@ def test_the_rows_sent_are_the_pairs_whose_expert_is_elsewhere_and_none_is_padde
 
 
 def test_experts_that_the_ranks_cannot_share_are_refused(results):
-    assert all(seen["refused"] == "6 experts over ep=4 ranks is not whole: use 4 or 8 experts" for seen in results)
+    assert all(
+        seen["refused"] == "6 experts over ep=4 ranks is not whole: use 4 or 8 experts"
+        for seen in results
+    )
 
 
 def test_slots_for_all_are_dropless_and_fewer_drop():
@@ -164,7 +181,9 @@ def test_slots_for_all_are_dropless_and_fewer_drop():
     for t, e in zip(routing.token.tolist(), routing.expert.tolist(), strict=True):
         kept[t] |= choice.experts[t] == e
     fewer = choice._replace(experts=choice.experts.where(kept, -1))
-    assert (slotted(x, choice, experts, 0.5) - token_by_token(x, fewer, experts)).abs().max() < 1e-12
+    assert (
+        slotted(x, choice, experts, 0.5) - token_by_token(x, fewer, experts)
+    ).abs().max() < 1e-12
     assert not kept.all()
 
 
@@ -172,11 +191,17 @@ def test_torch_s_grouped_product_is_the_loop_where_there_is_one(monkeypatch):
     """On a CPU it takes float32, too: the path that is taken on GPUs, without one."""
     if not hasattr(F, "grouped_mm"):
         pytest.skip("this torch has no grouped_mm")
-    rows, weights, counts = draw(1, 9, 8).float(), draw(2, 4, 8, 16).float(), torch.tensor([4, 0, 2, 3])
+    rows, weights, counts = (
+        draw(1, 9, 8).float(),
+        draw(2, 4, 8, 16).float(),
+        torch.tensor([4, 0, 2, 3]),
+    )
     dy, found = draw(3, 9, 16).float(), []
     assert not is_one_kernel(rows, weights)
     for kernel in (False, True):
-        monkeypatch.setattr(sys.modules["lib.moe.dropless"], "is_one_kernel", lambda *_, kernel=kernel: kernel)
+        monkeypatch.setattr(
+            sys.modules["lib.moe.dropless"], "is_one_kernel", lambda *_, kernel=kernel: kernel
+        )
         leaves = rows.clone().requires_grad_(), weights.clone().requires_grad_()
         y = grouped_mm(*leaves, counts)
         y.backward(dy)

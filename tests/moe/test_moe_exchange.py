@@ -18,7 +18,8 @@ COUNTS = {
 
 
 def label(name, i, j):
-    """What rank i sends rank j: (rows, D), every number says from whom, to whom, and which it is."""
+    """What rank i sends rank j: (rows, D), every number says from whom, to whom,
+    and which it is."""
     rows = COUNTS[name][i][j]
     return 100.0 * i + 10.0 * j + torch.arange(rows * D, dtype=torch.float64).view(rows, D) / 64
 
@@ -38,7 +39,8 @@ def forth_and_back(name, members, group, **how):
     ledger.mark(f"{name} {members} forward")
     y = exchange_rows(x, send, receive, group, **how)
     ledger.mark(f"{name} {members} backward")
-    (dx,) = torch.autograd.grad(y, x, 2 * y + 1, create_graph=True)  # so it can be differentiated once more
+    # so it can be differentiated once more
+    (dx,) = torch.autograd.grad(y, x, 2 * y + 1, create_graph=True)
     ledger.mark("")
     (d2x,) = torch.autograd.grad(dx.sum(), x)
     return y.detach(), dx.detach(), d2x
@@ -87,7 +89,13 @@ def test_forward_and_backward_send_each_row_for_another_rank_once(results, name)
             matrix = results.ledger.section(f"{name} {members} {way}").matrix("bytes")
             for i, sender in enumerate(members):
                 for j, receiver in enumerate(members):
-                    rows = 0 if i == j else COUNTS[name][i][j] if way == "forward" else COUNTS[name][j][i]
+                    rows = (
+                        0
+                        if i == j
+                        else COUNTS[name][i][j]
+                        if way == "forward"
+                        else COUNTS[name][j][i]
+                    )
                     assert matrix[sender, receiver] == rows * D * 8, (members, way, i, j)
 
 

@@ -1,5 +1,6 @@
-"""The expert-parallel layer is the layer in one process that takes the ranks' sets one by one: outputs, losses, drops,
-every gradient, in every case; and what it sends is what the formula says, byte by byte."""
+"""The expert-parallel layer is the layer in one process that takes the ranks' sets one by one:
+outputs, losses, drops, every gradient, in every case; and what it sends is what the formula says,
+byte by byte."""
 
 import copy
 import functools
@@ -7,7 +8,19 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
-from moe_cases import CASES, GROUPS, D, differences, gave, gradients, layer, loss_of, my_groups, one_process, tokens_of
+from moe_cases import (
+    CASES,
+    GROUPS,
+    D,
+    differences,
+    gave,
+    gradients,
+    layer,
+    loss_of,
+    my_groups,
+    one_process,
+    tokens_of,
+)
 from torch import nn
 
 from lib import launch, ledger
@@ -19,7 +32,12 @@ EACH = (1, 2, 4)  # experts per rank
 
 def runs_of(members):
     """(case, experts per rank) for a group: two choices need two experts."""
-    return [(n, each) for n, c in CASES.items() for each in EACH if c.gate is switch_gate or each * len(members) > 1]
+    return [
+        (n, each)
+        for n, c in CASES.items()
+        for each in EACH
+        if c.gate is switch_gate or each * len(members) > 1
+    ]
 
 
 def train(name, each, members, group):
@@ -38,7 +56,9 @@ def train(name, each, members, group):
 def identity(group):
     """Experts that do nothing, renormalised weights, slots for all: does the input come back?"""
     gate = functools.partial(top_k_gate, k=2)
-    moe = ExpertParallelMoE(MoE(D, [nn.Identity() for _ in range(8)], gate, factor=4.0).double(), group)
+    moe = ExpertParallelMoE(
+        MoE(D, [nn.Identity() for _ in range(8)], gate, factor=4.0).double(), group
+    )
     x = torch.randn(3, 5, D, dtype=torch.float64)
     return (moe(x) - x).abs().max().item(), moe.last.dropped.item()
 
@@ -79,14 +99,18 @@ def results():
 
 
 def compare(run, on_ranks, of_sets, right):
-    """on_ranks: each rank's (what its set gave, gradients); of_sets, right: the same of one process."""
+    """on_ranks: each rank's (what its set gave, gradients); of_sets, right: the
+    same of one process."""
     wrong = []
     for rank, ((found, _), want) in enumerate(zip(on_ranks, of_sets, strict=True)):
         wrong += [f"rank {rank}, {w}" for w in differences(found, want)]
     experts = [name for name in right if name.startswith("experts")]
     joined = {name: g for _, grads in on_ranks for name, g in grads.items() if name in experts}
-    joined["router.weight"] = sum(grads["router.weight"] for _, grads in on_ranks)  # each rank's own tokens
-    assert sum(len(grads) - 1 for _, grads in on_ranks) == len(experts), "every expert is on one rank"
+    # each rank's own tokens
+    joined["router.weight"] = sum(grads["router.weight"] for _, grads in on_ranks)
+    assert sum(len(grads) - 1 for _, grads in on_ranks) == len(experts), (
+        "every expert is on one rank"
+    )
     wrong += [f"gradient of {w}" for w in differences(joined, right)]
     assert not wrong, f"{run}: " + "; ".join(wrong[:4])
 
@@ -129,7 +153,9 @@ def test_the_comparison_would_see_a_gradient_that_is_missing_or_slightly_off(res
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_dispatch_combine_and_their_backwards_send_the_pairs_whose_expert_is_elsewhere(results, name):
+def test_dispatch_combine_and_their_backwards_send_the_pairs_whose_expert_is_elsewhere(
+    results, name
+):
     for members in GROUPS:
         ep = len(members)
         for _, each in (run for run in runs_of(members) if run[0] == name):
@@ -139,7 +165,8 @@ def test_dispatch_combine_and_their_backwards_send_the_pairs_whose_expert_is_els
                 matrix = results.ledger.section(f"{name} {each} {members} {way}").matrix("bytes")
                 for i, sender in enumerate(members):
                     for j, receiver in enumerate(members):
-                        # i's rows go to j, and come back from j to i; in backward the other way round: the same
+                        # i's rows go to j, and come back from j to i; in backward the other way
+                        # round: the same
                         rows = 0 if i == j else pairs[i][j] + pairs[j][i]
                         want = rows * D * 8 + (counts if i != j else 0)
                         assert matrix[sender, receiver] == want, (each, members, way, i, j)
@@ -153,10 +180,15 @@ def test_identity_experts_give_the_input_back(results):
 def test_all_ranks_state_dicts_together_are_the_whole_layer_s_which_stays_as_it_is(results):
     whole = results[0]["parts"][1]
     joined = {name: p for seen in results for name, p in seen["parts"][0].items()}
-    assert joined.keys() == whole.keys() and all(torch.equal(joined[name], whole[name]) for name in whole)
+    assert joined.keys() == whole.keys() and all(
+        torch.equal(joined[name], whole[name]) for name in whole
+    )
     assert [len(seen["parts"][0]) for seen in results] == [1 + 2 * 4] * 4
     assert all(untouched and fresh for *_, untouched, fresh in (seen["parts"] for seen in results))
-    assert [list(seen["own", (1, 3)]) for seen in (results[1], results[3])] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [list(seen["own", (1, 3)]) for seen in (results[1], results[3])] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
 
 
 def test_experts_that_the_ranks_cannot_share_are_refused(results):
@@ -166,7 +198,8 @@ def test_experts_that_the_ranks_cannot_share_are_refused(results):
 
 def test_transposing_blocks_twice_with_the_counts_transposed_is_nothing():
     counts = torch.tensor([[2, 0, 1], [1, 3, 0]])
-    rows = torch.tensor([0.0, 0.1, 2.0, 10.0, 11.0, 11.1, 11.2]).unsqueeze(1)  # 10 sender + expert + which/10
+    # 10 sender + expert + which/10
+    rows = torch.tensor([0.0, 0.1, 2.0, 10.0, 11.0, 11.1, 11.2]).unsqueeze(1)
     by_expert = transpose_blocks(rows, counts)
     want = torch.tensor([0.0, 0.1, 10.0, 11.0, 11.1, 11.2, 2.0]).unsqueeze(1)
     assert torch.equal(by_expert, want)

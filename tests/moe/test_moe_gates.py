@@ -16,8 +16,11 @@ from lib.moe import (
     uniforms,
 )
 
-P = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
-LOGITS = P.log() + torch.tensor([[0.0], [5.0], [-7.0]])  # a shift of all logits of a token changes nothing
+P = torch.tensor(
+    [[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64
+)
+# a shift of all logits of a token changes nothing
+LOGITS = P.log() + torch.tensor([[0.0], [5.0], [-7.0]])
 DTYPES = {torch.float32: 1e-6, torch.float64: 1e-14}
 
 
@@ -27,7 +30,10 @@ def draw(seed, n, n_experts, dtype=torch.float64):
 
 
 def near(got, want, tolerance):
-    assert torch.allclose(got, torch.as_tensor(want, dtype=got.dtype), rtol=0, atol=tolerance), (got, want)
+    assert torch.allclose(got, torch.as_tensor(want, dtype=got.dtype), rtol=0, atol=tolerance), (
+        got,
+        want,
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -35,12 +41,21 @@ def test_by_hand(dtype):
     logits, tolerance = LOGITS.to(dtype), DTYPES[dtype]
 
     switch = switch_gate(logits)
-    assert switch.experts.tolist() == [[0], [3], [0]]  # the third token likes all alike: the smallest number
+    # the third token likes all alike: the smallest number
+    assert switch.experts.tolist() == [
+        [0],
+        [3],
+        [0],
+    ]
     near(switch.weights, [[0.5], [0.4], [0.25]], tolerance)
 
     top = top_k_gate(logits, 3)
     assert top.experts.tolist() == [[0, 1, 2], [3, 2, 1], [0, 1, 2]]
-    near(top.weights, [[50 / 95, 30 / 95, 15 / 95], [4 / 9, 3 / 9, 2 / 9], [1 / 3, 1 / 3, 1 / 3]], tolerance)
+    near(
+        top.weights,
+        [[50 / 95, 30 / 95, 15 / 95], [4 / 9, 3 / 9, 2 / 9], [1 / 3, 1 / 3, 1 / 3]],
+        tolerance,
+    )
 
     # 2 w_2 is .75, 6/7 = .857, 1: the second token just misses
     sampled = gshard_gate(logits, torch.tensor([0.74, 0.858, 0.999], dtype=torch.float64))
@@ -54,7 +69,9 @@ def test_by_hand(dtype):
 
 def test_the_second_expert_is_taken_as_often_as_its_weight_says():
     n = 20_000
-    taken = gshard_gate(LOGITS[:1].expand(n, -1), uniforms(torch.arange(n), seed=3)).experts[:, 1] == 1
+    taken = (
+        gshard_gate(LOGITS[:1].expand(n, -1), uniforms(torch.arange(n), seed=3)).experts[:, 1] == 1
+    )
     assert abs(taken.double().mean() - 0.75) < 0.01  # the standard deviation is 0.003
 
 
@@ -118,8 +135,12 @@ def test_uniforms_depend_on_the_index_and_the_seed_alone():
     index = torch.tensor([0, 1, 2, 999, 2**32 - 1, 2**32, 2**45 + 7])
     for seed in (0, 1, 2**31, -1):
         assert uniforms(index, seed).tolist() == [one_uniform(i, seed) for i in index.tolist()]
-    everyone, order = uniforms(torch.arange(100), 5), torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(uniforms(order, 5), everyone[order])  # whoever holds a token, it draws the same
+    everyone, order = (
+        uniforms(torch.arange(100), 5),
+        torch.randperm(100, generator=torch.Generator().manual_seed(0)),
+    )
+    # whoever holds a token, it draws the same
+    assert torch.equal(uniforms(order, 5), everyone[order])
     assert len(set(torch.cat([uniforms(index, seed) for seed in range(4)]).tolist())) == 28
 
 
@@ -128,7 +149,9 @@ def test_uniforms_look_random():
     u, other = uniforms(torch.arange(n), 0), uniforms(torch.arange(n), 1)
     assert u.dtype == torch.float64 and u.min() >= 0 and u.max() < 1
     counts = torch.histc(u, 20, 0, 1)
-    assert ((counts - n / 20).square() / (n / 20)).sum() < 45  # chi squared, 19 degrees of freedom: 45 is one in 1000
+    assert (
+        (counts - n / 20).square() / (n / 20)
+    ).sum() < 45  # chi squared, 19 degrees of freedom: 45 is one in 1000
     for a, b in ((u[1:], u[:-1]), (u, other)):  # neither neighbours nor layers go together
         assert abs(torch.corrcoef(torch.stack([a, b]))[0, 1]) < 0.02
 
@@ -145,12 +168,18 @@ def test_expert_choice_by_hand(dtype):
     near(routing.weight, [0.9, 0.8, 0.7, 0.4], DTYPES[dtype])
 
 
-@pytest.mark.parametrize(("n", "n_experts", "C"), [(9, 4, 3), (9, 4, 9), (5, 1, 2), (3, 6, 0), (0, 3, 0)])
+@pytest.mark.parametrize(
+    ("n", "n_experts", "C"), [(9, 4, 3), (9, 4, 9), (5, 1, 2), (3, 6, 0), (0, 3, 0)]
+)
 def test_expert_choice_takes_each_experts_best(n, n_experts, C):
     logits = draw(2, n, n_experts).requires_grad_()
     routing, p = expert_choice(logits, C), logits.softmax(-1)
     rows = p.tolist()
-    want = [(t, e) for e in range(n_experts) for t in sorted(range(n), key=lambda t, e=e: -rows[t][e])[:C]]
+    want = [
+        (t, e)
+        for e in range(n_experts)
+        for t in sorted(range(n), key=lambda t, e=e: -rows[t][e])[:C]
+    ]
     assert list(zip(routing.token.tolist(), routing.expert.tolist(), strict=True)) == want
     assert routing.slot.tolist() == list(range(C)) * n_experts
     assert torch.equal(routing.weight, p[routing.token, routing.expert])
@@ -195,7 +224,8 @@ def test_the_moving_average_by_hand():
     gate.update(torch.tensor([[0, 3, 1], [3, 0, 0], [0, 0, 0]]))
     near(gate.C, [[0, 0.1875, 0.0625], [0.25, 0, 0], [0, 0, 0]], 1e-7)
     gate.update(torch.tensor([[0, 0, 2], [0, 0, 0], [2, 0, 0]]))
-    near(gate.C, [[0, 0.140625, 0.296875], [0.25, 0, 0], [0.25, 0, 0]], 1e-7)  # nobody chose e1: its row stays
+    # nobody chose e1: its row stays
+    near(gate.C, [[0, 0.140625, 0.296875], [0.25, 0, 0], [0.25, 0, 0]], 1e-7)
     assert dict(gate.named_parameters()) == {} and list(gate.state_dict()) == ["C"]
 
 

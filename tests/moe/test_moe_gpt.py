@@ -1,4 +1,5 @@
-"""The GPT with experts: what it is in one process; and on ranks, over real text, it trains as one process does."""
+"""The GPT with experts: what it is in one process; and on ranks, over real text, it trains
+as one process does."""
 
 import functools
 import math
@@ -10,7 +11,16 @@ from moe_cases import differences
 
 from lib import collectives, launch, text
 from lib.model import GPT, Shape, cross_entropy
-from lib.moe import MoEGPT, expert_parallel_gpt, gshard_gate, keep, reduce_gradients, send_on, switch_gate, top_k_gate
+from lib.moe import (
+    MoEGPT,
+    expert_parallel_gpt,
+    gshard_gate,
+    keep,
+    reduce_gradients,
+    send_on,
+    switch_gate,
+    top_k_gate,
+)
 
 W, STEPS = 4, 2
 DEGREES = (1, 2, 4)  # ep; dp = W / ep
@@ -27,10 +37,14 @@ WAYS = {
 def model(way, n_experts=4, **how):
     """Alike wherever it is built; weights so large that routers have an opinion."""
     gate, factor, place = WAYS[way]
-    made = MoEGPT(SHAPE, n_experts, gate, factor, place, auxiliary=0.1, z=0.01, seed=1, **how).double()
+    made = MoEGPT(
+        SHAPE, n_experts, gate, factor, place, auxiliary=0.1, z=0.01, seed=1, **how
+    ).double()
     with torch.no_grad():
         for i, p in enumerate(made.parameters()):
-            noise = torch.randn(p.shape, generator=torch.Generator("cpu").manual_seed(i), device="cpu")
+            noise = torch.randn(
+                p.shape, generator=torch.Generator("cpu").manual_seed(i), device="cpu"
+            )
             p += 0.2 * noise.to(p)
         for layer in made.mixtures:
             layer.router.weight *= 5
@@ -46,14 +60,16 @@ def share(data, step, rank):
 
 
 def weighted_loss(net, way, data, step, rank):
-    """W times this rank's part of the mean over all tokens, and its auxiliary losses: the ranks' mean is the loss."""
+    """W times this rank's part of the mean over all tokens, and its auxiliary losses: the ranks'
+    mean is the loss."""
     tokens, targets, first = share(data, step, rank)
     loss = net.loss(tokens, targets, first if way == "GShard" else None)
     return loss * (W * len(tokens) / SEQUENCES)
 
 
 def train(net, way, data, ranks, reduce):
-    """STEPS of SGD, as rank or for all of them: [(losses, drops, {name: gradient}, {name: parameter})]."""
+    """STEPS of SGD, as rank or for all of them: [(losses, drops, {name: gradient},
+    {name: parameter})]."""
     optimizer, steps = torch.optim.SGD(net.parameters(), lr=0.1), []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -66,7 +82,14 @@ def train(net, way, data, ranks, reduce):
         reduce(net)
         found = {name: p.grad.clone() for name, p in net.named_parameters()}
         optimizer.step()
-        steps.append((torch.stack(losses), drops, found, {n: p.detach().clone() for n, p in net.named_parameters()}))
+        steps.append(
+            (
+                torch.stack(losses),
+                drops,
+                found,
+                {n: p.detach().clone() for n, p in net.named_parameters()},
+            )
+        )
     return steps
 
 
@@ -80,7 +103,10 @@ def everything():
             reduce = lambda net, group=expert_dp_group: reduce_gradients(net, group)
             results[way, ep] = train(part, way, data, [dist.get_rank()], reduce)
             tied = part.head.weight is part.embedding.token.weight
-            same = all(torch.equal(p, q) for p, q in zip(whole.parameters(), model(way).parameters(), strict=True))
+            same = all(
+                torch.equal(p, q)
+                for p, q in zip(whole.parameters(), model(way).parameters(), strict=True)
+            )
             results["tied, same", way, ep] = tied, same
     return results
 
@@ -93,7 +119,9 @@ def results():
 @pytest.mark.parametrize("way", WAYS)
 def test_on_ranks_it_trains_as_one_process_that_takes_the_ranks_sequences_one_by_one(results, way):
     want = train(model(way), way, text.load().train, range(W), lambda net: None)
-    assert any(any(drops) for _, all_drops, *_ in want for drops in all_drops), "nothing dropped: not much of a test"
+    assert any(any(drops) for _, all_drops, *_ in want for drops in all_drops), (
+        "nothing dropped: not much of a test"
+    )
     for ep in DEGREES:
         for step, (losses, drops, right_gradients, right_parameters) in enumerate(want):
             on_ranks = [seen[way, ep][step] for seen in results]
@@ -104,7 +132,9 @@ def test_on_ranks_it_trains_as_one_process_that_takes_the_ranks_sequences_one_by
                 held = {}
                 for seen in on_ranks:
                     for name, tensor in seen[which].items():
-                        assert torch.equal(held.setdefault(name, tensor), tensor), f"{name} differs between ranks"
+                        assert torch.equal(held.setdefault(name, tensor), tensor), (
+                            f"{name} differs between ranks"
+                        )
                 if which == 2:
                     for name in [n for n in right if n.endswith("k.bias")]:
                         bound = 1e-12 * right[name.replace("k.bias", "k.weight")].abs().max()
@@ -119,7 +149,7 @@ def test_the_part_keeps_the_tie_and_leaves_the_whole_model_as_it_is(results):
         assert all(seen["tied, same", way, ep] == (True, True) for way in WAYS for ep in DEGREES)
 
 
-# --- in one process ---------------------------------------------------------------------------------------------------
+# --- in one process -------------------------------------------------------------------------------
 
 
 def test_every_other_mlp_becomes_e_of_them_and_all_else_stays():
@@ -142,8 +172,15 @@ def test_the_seed_alone_decides_all_weights_and_the_random_state_does_not_notice
     assert torch.equal(torch.rand(3), drawn)
     torch.manual_seed(9)
     again, other = MoEGPT(SHAPE, 4, seed=2), MoEGPT(SHAPE, 4, seed=3)
-    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), again.parameters(), strict=True))
-    ups = [expert.up.weight for made in (first, other) for layer in made.mixtures for expert in layer.experts]
+    assert all(
+        torch.equal(p, q) for p, q in zip(first.parameters(), again.parameters(), strict=True)
+    )
+    ups = [
+        expert.up.weight
+        for made in (first, other)
+        for layer in made.mixtures
+        for expert in layer.experts
+    ]
     assert len({tuple(up.flatten().tolist()) for up in ups}) == 16, "no two experts begin alike"
     for layer in MoEGPT(Shape(10, 6, 8, 128, 2), 4).mixtures:
         assert layer.router.weight.std().item() == pytest.approx(0.02, rel=0.1)
@@ -161,7 +198,9 @@ def test_the_loss_is_cross_entropy_and_the_auxiliary_losses_of_all_layers_scaled
     assert loss.item() == pytest.approx(right.item(), rel=1e-14)
     assert all(s.auxiliary.item() > 0.5 and s.z.item() > 0 for s in last)
     net.auxiliary = net.z = 0.0
-    assert net.loss(tokens, targets).item() == pytest.approx(cross_entropy(net(tokens), targets).item(), rel=1e-14)
+    assert net.loss(tokens, targets).item() == pytest.approx(
+        cross_entropy(net(tokens), targets).item(), rel=1e-14
+    )
 
 
 def test_the_auxiliary_losses_reach_the_routers():
@@ -176,17 +215,25 @@ def test_the_auxiliary_losses_reach_the_routers():
     net.auxiliary = 0.0
     without_balance = routers()
     net.z = 0.0
-    assert not torch.equal(with_both, without_balance) and not torch.equal(without_balance, routers())
+    assert not torch.equal(with_both, without_balance) and not torch.equal(
+        without_balance, routers()
+    )
 
 
 def test_a_sampling_gate_draws_by_the_number_of_the_token_and_by_the_layer():
     net, (tokens, _, _) = model("GShard"), share(text.load().train, 0, 0)
-    asked = lambda first: [layer.last.experts for layer in net.mixtures] if net(tokens, first) is not None else None
+    asked = lambda first: (
+        [layer.last.experts for layer in net.mixtures] if net(tokens, first) is not None else None
+    )
     at_0, again, at_7 = asked(0), asked(0), asked(7)
     assert all(map(torch.equal, at_0, again)) and not all(map(torch.equal, at_0, at_7))
-    assert any((experts == -1).any() for experts in at_0), "every second expert was taken: nothing was sampled"
+    assert any((experts == -1).any() for experts in at_0), (
+        "every second expert was taken: nothing was sampled"
+    )
 
 
 def test_a_gpt_without_a_second_block_is_refused():
-    with pytest.raises(ValueError, match="n_layers is 1: every other block has experts, use 2 layers or more"):
+    with pytest.raises(
+        ValueError, match="n_layers is 1: every other block has experts, use 2 layers or more"
+    ):
         MoEGPT(Shape(10, 6, 1, 8, 2), 4)

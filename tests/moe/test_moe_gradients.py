@@ -1,4 +1,5 @@
-"""Experts beside data parallelism: after `reduce_gradients` every rank has the gradients of the mean of all losses."""
+"""Experts beside data parallelism: after `reduce_gradients` every rank has the gradients of the
+mean of all losses."""
 
 import functools
 
@@ -18,13 +19,16 @@ UNEQUAL = (7, 1, 4, 6)
 
 
 class Net(nn.Module):
-    """Dense layers around two mixtures; `frozen` is not trained, `idle` is not used, one expert is frozen."""
+    """Dense layers around two mixtures; `frozen` is not trained, `idle` is not used, one
+    expert is frozen."""
 
     def __init__(self):
         super().__init__()
         gate = functools.partial(top_k_gate, k=2)
         self.first, self.frozen, self.idle, self.last = (nn.Linear(D, D) for _ in range(4))
-        self.mixtures = nn.ModuleList(MoE(D, [expert() for _ in range(4)], gate, factor=0.7) for _ in range(2))
+        self.mixtures = nn.ModuleList(
+            MoE(D, [expert() for _ in range(4)], gate, factor=0.7) for _ in range(2)
+        )
         fill(self.double(), 5)
         for part in (self.frozen, self.mixtures[0].experts[2]):
             part.requires_grad_(False)
@@ -37,7 +41,9 @@ class Net(nn.Module):
 
     def over(self, group):
         """Its part on this rank of the ep group."""
-        self.mixtures = nn.ModuleList(ExpertParallelMoE(mixture, group) for mixture in self.mixtures)
+        self.mixtures = nn.ModuleList(
+            ExpertParallelMoE(mixture, group) for mixture in self.mixtures
+        )
         return self
 
 
@@ -48,7 +54,8 @@ def loss_of(net, r, step, rows):
 
 
 def weighted(net, r, step, rows):
-    """For the mean over all tokens where ranks have unequally many: W n_r / n of the rank's mean."""
+    """For the mean over all tokens where ranks have unequally many: W n_r / n of
+    the rank's mean."""
     return loss_of(net, r, step, rows) * W * rows[r] / sum(rows)
 
 
@@ -57,8 +64,12 @@ def snapshot(net):
 
 
 def train(net, loss, reduce):
-    """[({name: gradient}, {name: parameter})] of STEPS steps of SGD. loss(net, step) runs backward too."""
-    optimizer, steps = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.05), []
+    """[({name: gradient}, {name: parameter})] of STEPS steps of SGD. loss(net,
+    step) runs backward too."""
+    optimizer, steps = (
+        torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.05),
+        [],
+    )
     for step in range(STEPS):
         optimizer.zero_grad()
         loss(net, step)
@@ -83,7 +94,9 @@ def on_rank(of_rank, rows, ep_group, expert_dp_group, **how):
     def loss(net, step):
         of_rank(net, dist.get_rank(), step, rows).backward()
 
-    return train(Net().over(ep_group), loss, lambda net: reduce_gradients(net, expert_dp_group, **how))
+    return train(
+        Net().over(ep_group), loss, lambda net: reduce_gradients(net, expert_dp_group, **how)
+    )
 
 
 def everything():
@@ -111,7 +124,11 @@ def everything():
 
 
 def gradients_of_experts(net):
-    return {name: p.grad.clone() for name, p in net.named_parameters() if "experts" in name and p.grad is not None}
+    return {
+        name: p.grad.clone()
+        for name, p in net.named_parameters()
+        if "experts" in name and p.grad is not None
+    }
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +142,15 @@ def compare(on_ranks, want):
             held = {}
             for seen in on_ranks:
                 for name, tensor in seen[step][which].items():
-                    assert torch.equal(held.setdefault(name, tensor), tensor), f"{name} differs between ranks"
+                    assert torch.equal(held.setdefault(name, tensor), tensor), (
+                        f"{name} differs between ranks"
+                    )
             if which == 0:
                 assert not held.pop("idle.weight").any() and not held.pop("idle.bias").any()
             wrong = differences(held, right)
-            assert not wrong, f"step {step}, {('gradient', 'parameter')[which]}: " + "; ".join(wrong[:4])
+            assert not wrong, f"step {step}, {('gradient', 'parameter')[which]}: " + "; ".join(
+                wrong[:4]
+            )
 
 
 @pytest.mark.parametrize("ep", DEGREES)
@@ -158,13 +179,16 @@ def test_an_expert_s_sum_is_over_its_copies_and_its_mean_over_all_ranks(results,
             right = sum(before[name] for before in copies) / W
             assert not differences({name: g}, {name: right})
             if ep > 1 and right.any():
-                assert differences({name: sum(before[name] for before in copies) / len(copies)}, {name: right})
+                assert differences(
+                    {name: sum(before[name] for before in copies) / len(copies)}, {name: right}
+                )
 
 
 @pytest.mark.parametrize("ep", DEGREES)
 def test_experts_are_sent_over_their_copies_all_else_over_all_ranks(results, ep):
     dp = W // ep
-    every, experts = (sum(seen["sizes", ep][i] for seen in results[:ep]) for i in (0, 1))  # of one whole model
+    # of one whole model
+    every, experts = (sum(seen["sizes", ep][i] for seen in results[:ep]) for i in (0, 1))
     dense = (every - experts) // ep  # on every rank
     assert experts > dense > 0
     # a ring over N ranks sends 2(N-1)n elements

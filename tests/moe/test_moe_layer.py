@@ -1,4 +1,5 @@
-"""The layer is the sum over its experts, token by token: output, every gradient, drops, statistics, sets apart."""
+"""The layer is the sum over its experts, token by token: output, every gradient, drops,
+statistics, sets apart."""
 
 import copy
 import functools
@@ -68,9 +69,15 @@ def by_tokens(moe, x, uniform=()):
     C = capacity(len(x), len(moe.experts), choice.experts.shape[1], moe.factor)
     routing = moe.assign_slots(choice, len(moe.experts), C)
     y = [torch.zeros_like(row) for row in x]
-    for t, e, w in zip(routing.token.tolist(), routing.expert.tolist(), routing.weight, strict=True):
+    for t, e, w in zip(
+        routing.token.tolist(), routing.expert.tolist(), routing.weight, strict=True
+    ):
         y[t] = y[t] + w * moe.experts[e](x[t])
-    return torch.stack(y), auxiliary_loss(choice.probabilities, choice.experts[:, 0]), z_loss(logits)
+    return (
+        torch.stack(y),
+        auxiliary_loss(choice.probabilities, choice.experts[:, 0]),
+        z_loss(logits),
+    )
 
 
 def gradients(moe, loss, x):
@@ -96,7 +103,10 @@ def test_the_layer_is_the_sum_over_experts(name, dtype):
         found = gradients(moe, (got * dy).sum() + 3 * moe.last.auxiliary + 0.1 * moe.last.z, x)
         some_dropped += int(moe.last.dropped) > 0
         for key, a, b in [("y", got, want), *((k, found[k], expected[k]) for k in expected)]:
-            assert (a - b).abs().max() <= TOLERANCE[dtype] * max(1.0, b.abs().max().item()), (key, factor)
+            assert (a - b).abs().max() <= TOLERANCE[dtype] * max(1.0, b.abs().max().item()), (
+                key,
+                factor,
+            )
         assert found["router.weight"].abs().max() > 0
     assert some_dropped
 
@@ -126,7 +136,9 @@ def test_statistics_by_hand():
 def test_identity_experts_give_the_input_back(dtype):
     x = draw(3, 3, 5, D, dtype=dtype)
     for k in (1, 2, 3, E):
-        moe = MoE(D, [nn.Identity() for _ in range(E)], functools.partial(top_k_gate, k=k), E / k).to("cpu", dtype)
+        moe = MoE(
+            D, [nn.Identity() for _ in range(E)], functools.partial(top_k_gate, k=k), E / k
+        ).to("cpu", dtype)
         assert torch.allclose(moe(x), x, rtol=0, atol=TOLERANCE[dtype])
         assert moe.last.dropped == 0 and moe.last.left_out == 0
 
@@ -151,7 +163,8 @@ def test_an_expert_without_tokens_has_a_gradient_of_zeros():
 
 
 def test_sets_do_not_share_slots():
-    """Two sets routed apart are not one: each has its own C, and a crowd in one drops nobody in the other."""
+    """Two sets routed apart are not one: each has its own C, and a crowd in one drops
+    nobody in the other."""
     moe, x = build(factor=1.0), draw(6, 20, D)
     apart, drops = [], []
     for part in x.split([5, 15]):
@@ -166,10 +179,17 @@ def test_sets_do_not_share_slots():
 
 def test_a_sampled_token_does_not_notice_its_set():
     """With room for all, the numbers keyed by the index make any split into sets the same layer."""
-    moe, x, index = build(gshard_gate, factor=E), draw(7, 20, D), torch.arange(20, device="cpu") + 1000
+    moe, x, index = (
+        build(gshard_gate, factor=E),
+        draw(7, 20, D),
+        torch.arange(20, device="cpu") + 1000,
+    )
     whole = moe(x, uniforms(index, seed=1))
     assert (moe.last.experts == -1).any()
-    parts = [moe(a, uniforms(i, seed=1)) for a, i in zip(x.split([3, 8, 9]), index.split([3, 8, 9]), strict=True)]
+    parts = [
+        moe(a, uniforms(i, seed=1))
+        for a, i in zip(x.split([3, 8, 9]), index.split([3, 8, 9]), strict=True)
+    ]
     assert torch.allclose(torch.cat(parts), whole, rtol=0, atol=1e-14)
     assert not torch.allclose(moe(x, uniforms(index, seed=2)), whole)
 

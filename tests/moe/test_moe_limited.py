@@ -1,11 +1,23 @@
-"""Device-limited routing: at most M ranks a token; a row travels once to each of them; the layer stays the same."""
+"""Device-limited routing: at most M ranks a token; a row travels once to each of them; the layer
+stays the same."""
 
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
-from moe_cases import Case, D, differences, draw, gave, gradients, layer, loss_of, one_process, tokens_of
+from moe_cases import (
+    Case,
+    D,
+    differences,
+    draw,
+    gave,
+    gradients,
+    layer,
+    loss_of,
+    one_process,
+    tokens_of,
+)
 
 from lib import launch, ledger
 from lib.moe import ExpertParallelMoE, gshard_gate, keep, top_k_gate
@@ -55,7 +67,8 @@ def test_a_row_sent_once_gives_the_outputs_losses_and_gradients_of_one_process(r
 
 
 def volumes(name):
-    """(pairs, rows): (token, expert) and (token, rank) with the expert elsewhere, over all ranks."""
+    """(pairs, rows): (token, expert) and (token, rank) with the expert elsewhere,
+    over all ranks."""
     pairs = rows = 0
     for r, routing in enumerate(one_process(CASES[name], E, RANKS)[2]):
         there = routing.expert // (E // 4)
@@ -79,14 +92,17 @@ def test_limited_and_sent_once_fewer_rows_travel():
     pairs = volumes("top k")[0]
     assert rows["limited"] < rows["top k"] < pairs
     assert rows["limited"] <= M * sum(SETS)
-    assert volumes("all to one")[1] == sum(SETS) - SETS[0]  # three experts, all on rank 0: one row a token
+    # three experts, all on rank 0: one row a token
+    assert volumes("all to one")[1] == sum(SETS) - SETS[0]
 
 
 def test_the_gate_by_hand():
     p = torch.tensor([[0.30, 0.14, 0.20, 0.01, 0.05, 0.12, 0.17, 0.01]], dtype=torch.float64)
     choice = limited_gate(p.log(), 3, 4, 2)
     assert choice.experts.tolist() == [[0, 2, 1]]
-    assert torch.allclose(choice.weights, torch.tensor([[0.30, 0.20, 0.14]], dtype=torch.float64) / 0.64, rtol=1e-12)
+    assert torch.allclose(
+        choice.weights, torch.tensor([[0.30, 0.20, 0.14]], dtype=torch.float64) / 0.64, rtol=1e-12
+    )
     assert torch.allclose(choice.probabilities, p, rtol=1e-12)
     assert limited_gate(p.log(), 3, 4, 3).experts.tolist() == [[0, 2, 6]]
 
@@ -105,5 +121,7 @@ def test_a_token_s_experts_lie_on_at_most_m_ranks_and_without_a_limit_it_is_top_
 
 @pytest.mark.parametrize(("k", "ep", "most"), [(3, 5, 2), (5, 4, 1), (2, 4, 5), (2, 4, 0)])
 def test_a_limit_that_cannot_be_kept_is_refused(k, ep, most):
-    with pytest.raises(ValueError, match=f"k={k} of 16 experts, on at most M={most} of ep={ep} ranks"):
+    with pytest.raises(
+        ValueError, match=f"k={k} of 16 experts, on at most M={most} of ep={ep} ranks"
+    ):
         limited_gate(draw(0, 3, 16), k, ep, most)

@@ -1,10 +1,23 @@
-"""A layer whose exchanges are in the background is the plain layer: outputs, drops, every gradient, at ep 1, 2 and 4
-and in a subgroup; it sends the same rows, and the counts of both halves; two layers and calls do not mix."""
+"""A layer whose exchanges are in the background is the plain layer: outputs, drops, every gradient,
+at ep 1, 2 and 4 and in a subgroup; it sends the same rows, and the counts of both halves; two
+layers and calls do not mix."""
 
 import pytest
 import torch
 import torch.distributed as dist
-from moe_cases import CASES, GROUPS, D, differences, draw, expert, fill, gradients, layer, my_groups, tokens_of
+from moe_cases import (
+    CASES,
+    GROUPS,
+    D,
+    differences,
+    draw,
+    expert,
+    fill,
+    gradients,
+    layer,
+    my_groups,
+    tokens_of,
+)
 
 from lib import launch, ledger
 from lib.moe import OverlappedMoE, SharedMoE, start_exchange
@@ -15,7 +28,8 @@ WAYS = ("forward", "backward")
 
 
 def train(kind, name, members, group):
-    """{what: tensor} of a rank's forward and backward; the last call is of the same layer, with other tokens."""
+    """{what: tensor} of a rank's forward and backward; the last call is of the same layer,
+    with other tokens."""
     case = CASES[name]
     moe = KINDS[kind](layer(case, EACH * len(members)), fill(expert(), 5).double(), group)
     x, dy, uniform = tokens_of(case, members)[dist.get_rank(group)]
@@ -24,7 +38,12 @@ def train(kind, name, members, group):
     ledger.mark(f"{kind} {name} {members} backward")
     (y * dy).sum().backward()
     ledger.mark("")
-    return {"y": y.detach(), "dx": x.grad, "load": moe.last.load, "dropped": moe.last.dropped} | gradients(moe)
+    return {
+        "y": y.detach(),
+        "dx": x.grad,
+        "load": moe.last.load,
+        "dropped": moe.last.dropped,
+    } | gradients(moe)
 
 
 def two_calls(kind, group=None):
@@ -35,11 +54,16 @@ def two_calls(kind, group=None):
     ys = [two(one(x)) for x in xs]
     sum((y * draw(90 + i, *y.shape)).sum() for i, y in enumerate(ys)).backward()
     found = {f"dx {i}": x.grad for i, x in enumerate(xs)}
-    return found | {f"layer {i}, {name}": g for i, one in enumerate((one, two)) for name, g in gradients(one).items()}
+    return found | {
+        f"layer {i}, {name}": g
+        for i, one in enumerate((one, two))
+        for name, g in gradients(one).items()
+    }
 
 
 def late(group=None):
-    """What arrives when it is waited for after other work, and its gradient; an exchange of no rows, too."""
+    """What arrives when it is waited for after other work, and its gradient; an
+    exchange of no rows, too."""
     rank, N = dist.get_rank(group), dist.get_world_size(group)
     rows = draw(rank, N, D).requires_grad_()
     wait = start_exchange(rows, [1] * N, [1] * N, group)
@@ -54,8 +78,11 @@ def everything():
     found = {}
     for members, group in my_groups().items():
         for name in CASES:
-            if name != "experts choose":  # whose choice depends on all of the set's tokens, as everywhere
-                found |= {(kind, name, members): train(kind, name, members, group) for kind in KINDS}
+            # whose choice depends on all of the set's tokens, as everywhere
+            if name != "experts choose":
+                found |= {
+                    (kind, name, members): train(kind, name, members, group) for kind in KINDS
+                }
     found["two calls"] = {kind: two_calls(kind) for kind in KINDS}
     found["late"] = late()
     return found
@@ -81,7 +108,10 @@ def test_outputs_drops_and_every_gradient_are_those_of_the_plain_layer(results, 
 def test_it_sends_the_same_rows_and_the_counts_of_both_halves(results, name):
     for members in GROUPS:
         for way in WAYS:
-            plain, halves = (results.ledger.section(f"{kind} {name} {members} {way}").matrix("bytes") for kind in KINDS)
+            plain, halves = (
+                results.ledger.section(f"{kind} {name} {members} {way}").matrix("bytes")
+                for kind in KINDS
+            )
             for i in range(4):
                 for j in range(4):
                     counts = EACH * 8 if i != j and {i, j} <= {*members} and way == "forward" else 0
@@ -98,5 +128,7 @@ def test_what_is_waited_for_late_is_what_was_sent_and_its_gradients_come_home(re
     for rank, seen in enumerate(results):
         y, gradient, none, beside = seen["late"]
         assert torch.equal(y, torch.stack([draw(sender, 4, D)[rank] for sender in range(4)]))
-        assert torch.equal(gradient, torch.stack([draw(50 + receiver, 4, D)[rank] for receiver in range(4)]))
+        assert torch.equal(
+            gradient, torch.stack([draw(50 + receiver, 4, D)[rank] for receiver in range(4)])
+        )
         assert none == (0, D) and beside == 3

@@ -1,4 +1,5 @@
-"""The stored comparison: what is stored fits its command, the runs are what their table says, a rerun begins alike."""
+"""The stored comparison: what is stored fits its command, the runs are what their table says, a
+rerun begins alike."""
 
 import platform
 import re
@@ -42,7 +43,8 @@ def test_the_loss_is_the_mean_over_all_characters():
     with torch.no_grad():  # 32 windows, then 8: each set has slots of its own
         parts = [(model(tokens[i]), targets[i])
                  for i in (slice(32), slice(32, 40))]  # fmt: skip
-        whole = torch.cat([torch.nn.functional.cross_entropy(x.flatten(0, 1), y.flatten(), reduction="none")
+        whole = torch.cat([torch.nn.functional.cross_entropy(x.flatten(0, 1), y.flatten(),
+            reduction="none")
                            for x, y in parts]).mean()  # fmt: skip
     assert seeds.validation_loss(model, tokens, targets) == pytest.approx(whole.item(), rel=1e-5)
 

@@ -1,10 +1,13 @@
 """The models of a script that knows nothing of lib, and what such a script does with them.
 
-    Llama    grouped queries, rotary positions, RMSNorm, SwiGLU, tied embeddings, no biases, blocks called by keywords
-    CNN      group norm or batch norm, a grouped convolution, and a parameter without a dimension, as in CLIP
+    Llama  grouped queries, rotary positions, RMSNorm, SwiGLU, tied embeddings, no biases, blocks
+           called by keywords
+    CNN    group norm or batch norm, a grouped convolution, and a parameter without a dimension, as
+           in CLIP
 
-Each program trains on two ranks and returns how far it ends from one process that trains on the whole batch: the
-largest difference of a parameter, or of a gradient. Bars are a few times what torch's own wrappers leave there.
+Each program trains on two ranks and returns how far it ends from one process that trains on the
+whole batch: the largest difference of a parameter, or of a gradient. Bars are a few times what
+torch's own wrappers leave there.
 """
 
 import contextlib
@@ -19,7 +22,8 @@ from lib import launch
 from lib.recompute import Recomputed
 
 STEPS = 3
-adamw = lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3)  # a small eps would show rounding as steps
+# a small eps would show rounding as steps
+adamw = lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3)
 in_bfloat16 = lambda: torch.autocast("cpu", torch.bfloat16)
 PLAIN = lambda model: model
 
@@ -48,7 +52,9 @@ class RMSNorm(nn.Module):
 
 
 def rotary(length, width):
-    angles = torch.outer(torch.arange(length).float(), 10000.0 ** (-torch.arange(0, width, 2).float() / width))
+    angles = torch.outer(
+        torch.arange(length).float(), 10000.0 ** (-torch.arange(0, width, 2).float() / width)
+    )
     return angles.cos(), angles.sin()
 
 
@@ -69,8 +75,13 @@ class Attention(nn.Module):
     def __init__(self, width, heads, kv_heads):
         super().__init__()
         self.head_width = width // heads
-        self.q_proj, self.o_proj = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.k_proj, self.v_proj = (nn.Linear(width, kv_heads * self.head_width, bias=False) for _ in range(2))
+        self.q_proj, self.o_proj = (
+            nn.Linear(width, width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
+        self.k_proj, self.v_proj = (
+            nn.Linear(width, kv_heads * self.head_width, bias=False) for _ in range(2)
+        )
 
     def forward(self, x, position_embeddings):
         q, k, v = (project(x) for project in (self.q_proj, self.k_proj, self.v_proj))
@@ -80,7 +91,10 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, width, hidden):
         super().__init__()
-        self.gate_proj, self.up_proj = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.gate_proj, self.up_proj = (
+            nn.Linear(width, hidden, bias=False),
+            nn.Linear(width, hidden, bias=False),
+        )
         self.down_proj = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x):
@@ -99,9 +113,12 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """checkpoint: called with a layer, its input and the positions, in place of the layer; None: a plain call."""
+    """checkpoint: called with a layer, its input and the positions, in place of the layer;
+    None: a plain call."""
 
-    def __init__(self, n_layers=3, vocabulary=64, width=32, length=16, checkpoint=None, sparse=False):
+    def __init__(
+        self, n_layers=3, vocabulary=64, width=32, length=16, checkpoint=None, sparse=False
+    ):
         super().__init__()
         self.embed_tokens = nn.Embedding(vocabulary, width, sparse=sparse)
         self.layers = nn.ModuleList(Layer(width) for _ in range(n_layers))
@@ -111,7 +128,9 @@ class Llama(nn.Module):
         cos, sin = rotary(length, width // 4)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-        self.checkpoint = checkpoint or (lambda layer, x, positions: layer(x, position_embeddings=positions))
+        self.checkpoint = checkpoint or (
+            lambda layer, x, positions: layer(x, position_embeddings=positions)
+        )
 
     def forward(self, tokens):
         x = self.embed_tokens(tokens)
@@ -144,7 +163,9 @@ def pictures(model, batch):
 def batch_of(loss, rows=8):
     drawn = torch.Generator().manual_seed(1)
     if loss.__name__ == "pictures":  # a function is another one on the ranks
-        return torch.randn(rows, 3, 8, 8, generator=drawn), torch.randint(0, 10, (rows,), generator=drawn)
+        return torch.randn(rows, 3, 8, 8, generator=drawn), torch.randint(
+            0, 10, (rows,), generator=drawn
+        )
     tokens = torch.randint(0, 64, (rows, 17), generator=drawn)
     return tokens[:, :-1], tokens[:, 1:]
 
@@ -195,7 +216,9 @@ def gradients_alone(make, loss, cast=contextlib.nullcontext):
 
 def far(mine, theirs):
     """The largest difference between tensors of the same name."""
-    return max((mine[name].detach().float() - theirs[name].float()).abs().max().item() for name in theirs)
+    return max(
+        (mine[name].detach().float() - theirs[name].float()).abs().max().item() for name in theirs
+    )
 
 
 def relative(mine, theirs):

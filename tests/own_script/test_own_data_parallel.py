@@ -1,4 +1,5 @@
-"""A script's own models under the data-parallel wrappers, ZeRO-1 and ZeRO-2, with what else such a script uses."""
+"""A script's own models under the data-parallel wrappers, ZeRO-1 and ZeRO-2, with what else
+such a script uses."""
 
 import copy
 import functools
@@ -36,8 +37,12 @@ from lib.zero import Muon, Zero1, Zero2
 through_torch = lambda layer, x, positions: checkpoint(
     lambda x: layer(x, position_embeddings=positions), x, use_reentrant=False
 )
-through_lib = lambda layer, x, positions: recompute(lambda x: layer(x, position_embeddings=positions), x)
-by_name = lambda layer, x, positions: recompute(lambda x, cos, sin: layer(x, None, (cos, sin)), x, *positions)
+through_lib = lambda layer, x, positions: recompute(
+    lambda x: layer(x, position_embeddings=positions), x
+)
+by_name = lambda layer, x, positions: recompute(
+    lambda x, cos, sin: layer(x, None, (cos, sin)), x, *positions
+)
 
 
 def eager(model):
@@ -54,7 +59,9 @@ def wrapped(kind, make, loss, prepare=PLAIN, call=PLAIN, like=None, **more):
     """As data parallelism trains: each rank makes its own weights, rank 0's count."""
     model = prepare(seeded(make, dist.get_rank()))
     wrapper = kind(model)
-    got = train(model, call(wrapper), wrapper.average_gradients, adamw(model.parameters()), loss, **more)
+    got = train(
+        model, call(wrapper), wrapper.average_gradients, adamw(model.parameters()), loss, **more
+    )
     return far(got, alone(like or make, loss, **more))
 
 
@@ -72,7 +79,10 @@ class Complex(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.filter, self.scale = nn.Parameter(torch.randn(8, dtype=torch.cfloat)), nn.Parameter(torch.tensor(1.0))
+        self.filter, self.scale = (
+            nn.Parameter(torch.randn(8, dtype=torch.cfloat)),
+            nn.Parameter(torch.tensor(1.0)),
+        )
         self.linear = nn.Linear(8 * 3 * 8, 10)
         self.register_buffer("mask", torch.tensor([True, False]))
         self.register_buffer("few", torch.empty(0, dtype=torch.int8))
@@ -129,7 +139,8 @@ def test_wrapped(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CAST)
 def test_wrapped_under_autocast(name):
-    """Half batches round otherwise than the full one. AdamW turns the sign of a gradient near 0 into a step of 1e-2."""
+    """Half batches round otherwise than the full one. AdamW turns the sign of a gradient near 0
+    into a step of 1e-2."""
     assert max(on_two_ranks(functools.partial(wrapped, cast=in_bfloat16), *CAST[name])) < 3.1e-2
 
 
@@ -176,9 +187,14 @@ def other_ways():
     model = seeded(Llama)
     layers = [p for p in model.layers.parameters() if p.dim() == 2]
     rest = [p for p in model.parameters() if all(p is not other for other in layers)]
-    muon, zero1 = Muon(layers, lr=0.02, momentum=0.95, weight_decay=0.1, dtype=torch.bfloat16), Zero1(rest, adamw)
+    muon, zero1 = (
+        Muon(layers, lr=0.02, momentum=0.95, weight_decay=0.1, dtype=torch.bfloat16),
+        Zero1(rest, adamw),
+    )
     step = lambda: (muon.step(), zero1.step())
-    both = type("Both", (), {"step": staticmethod(step), "zero_grad": staticmethod(zero1.zero_grad)})
+    both = type(
+        "Both", (), {"step": staticmethod(step), "zero_grad": staticmethod(zero1.zero_grad)}
+    )
     got = train(model, model, zero1.average_gradients, both, text)
     if hasattr(torch.optim, "Muon"):
         model = seeded(Llama)
@@ -190,7 +206,8 @@ def other_ways():
             for optimizer in pair:
                 optimizer.step()
                 optimizer.zero_grad()
-        found["muon"] = far(got, {name: p.detach() for name, p in model.named_parameters()}) / 100  # in bfloat16
+        # in bfloat16
+        found["muon"] = far(got, {name: p.detach() for name, p in model.named_parameters()}) / 100
     return found
 
 
@@ -225,7 +242,9 @@ def second_order():
     model = seeded(lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
     wrapper = OverlappedDataParallel(model)
     x = torch.linspace(-1, 1, 64).view(8, 8)
-    penalty = lambda model, x: torch.autograd.grad(model(x).sum(), x, create_graph=True)[0].square().sum(-1).mean()
+    penalty = lambda model, x: (
+        torch.autograd.grad(model(x).sum(), x, create_graph=True)[0].square().sum(-1).mean()
+    )
     penalty(wrapper, share((x,))[0].clone().requires_grad_()).backward()
     wrapper.average_gradients()
     other = seeded(lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
@@ -235,7 +254,8 @@ def second_order():
 
 
 def replaced_optimizers():
-    """Adafactor looks at matrices, SGD with Nesterov's momentum does not; both run, the second is as alone."""
+    """Adafactor looks at matrices, SGD with Nesterov's momentum does not; both run, the
+    second is as alone."""
     nesterov = lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
     fused = lambda groups: torch.optim.AdamW(groups, lr=1e-2, foreach=True)
     return max(sharded(Zero2, CNN, pictures, optimizer=make) for make in (nesterov, fused))

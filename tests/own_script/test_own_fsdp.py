@@ -1,4 +1,5 @@
-"""A script's own models under FSDP: units of every kind, what else goes around a step, and FSDP as a module."""
+"""A script's own models under FSDP: units of every kind, what else goes around a step, and
+FSDP as a module."""
 
 import functools
 
@@ -100,12 +101,24 @@ class LSTM(nn.Module):
         return self.head(self.rnn(self.embedding(tokens))[0])
 
 
-def fsdp(kind, make, units=blocks, loss=text, prepare=PLAIN, call=PLAIN, optimizer=adamw, like=None, **more):
+def fsdp(
+    kind,
+    make,
+    units=blocks,
+    loss=text,
+    prepare=PLAIN,
+    call=PLAIN,
+    optimizer=adamw,
+    like=None,
+    **more,
+):
     model = prepare(seeded(make, dist.get_rank()))
     wrapper = kind(model, units(model))
     train(model, call(wrapper), wrapper.average_gradients, optimizer(wrapper.groups), loss, **more)
     with wrapper.unsharded():
-        got = {name.replace("module.", ""): p.detach().clone() for name, p in model.named_parameters()}
+        got = {
+            name.replace("module.", ""): p.detach().clone() for name, p in model.named_parameters()
+        }
     return far(got, alone(like or make, loss, **more))
 
 
@@ -121,7 +134,9 @@ PROGRAMS = {
     "a layer twice, a unit twice": (first_again,),
     "torch's checkpoint": (functools.partial(Llama, checkpoint=by_checkpoint()),),
     "torch's checkpoint, reentrant": (functools.partial(Llama, checkpoint=by_checkpoint(True)),),
-    "torch's checkpoint, without its early stop": (functools.partial(Llama, checkpoint=without_early_stop),),
+    "torch's checkpoint, without its early stop": (
+        functools.partial(Llama, checkpoint=without_early_stop),
+    ),
     "torch's checkpoint of a part of a unit": (Llama, blocks, text, saved_mlps),
     "recomputed units": (Llama, blocks, text, recomputed),
 }
@@ -132,7 +147,13 @@ COMPILED = {
     "model": (one_layer, blocks, text, compiled),
     "units": (one_layer, blocks, text, compiled_layers),
     "parts of units": (one_layer, blocks, text, compiled_mlps),
-    "wrapper": (one_layer, blocks, text, PLAIN, lambda wrapper: torch.compile(wrapper, backend="aot_eager")),
+    "wrapper": (
+        one_layer,
+        blocks,
+        text,
+        PLAIN,
+        lambda wrapper: torch.compile(wrapper, backend="aot_eager"),
+    ),
 }
 
 
@@ -160,7 +181,9 @@ def under_autocast(kind, prepare=PLAIN):
     names, got = {p: name.replace("module.", "") for name, p in model.named_parameters()}, {}
     for flat in wrapper.flats:
         line = collectives.all_gather(flat.shard.grad)[: flat.n]
-        for parameter, slot in zip(flat.parameters, line.split([s.numel() for s in flat.slots]), strict=True):
+        for parameter, slot in zip(
+            flat.parameters, line.split([s.numel() for s in flat.slots]), strict=True
+        ):
             got[names[parameter]] = slot
     want, wide = gradients_alone(Llama, text, in_bfloat16), gradients_alone(Llama, text)
     flat_of = lambda gradients: {name: g.flatten() for name, g in gradients.items()}
@@ -176,7 +199,8 @@ def test_autocast_is_as_near_to_one_process_under_autocast_as_that_is_to_float32
 
 
 def between_steps(kind):
-    """Forwards that no backward follows, one under inference_mode; accumulation; a second model by turns."""
+    """Forwards that no backward follows, one under inference_mode; accumulation; a second
+    model by turns."""
     found = {}
     model = seeded(Llama)
     wrapper = kind(model, blocks(model))
@@ -216,8 +240,16 @@ def between_steps(kind):
     steps = [torch.optim.SGD(w.groups, lr=0.1) for w in wrappers]
     adversaries(*wrappers, [w.average_gradients for w in wrappers], steps, *share((noise, real)))
     ones = seeded(lambda: (make(4, 8), make(8, 1)))
-    adversaries(*ones, [lambda: None] * 2, [torch.optim.SGD(m.parameters(), lr=0.1) for m in ones], noise, real)
-    for name, model, wrapper, one in zip(["generator", "critic"], models, wrappers, ones, strict=True):
+    adversaries(
+        *ones,
+        [lambda: None] * 2,
+        [torch.optim.SGD(m.parameters(), lr=0.1) for m in ones],
+        noise,
+        real,
+    )
+    for name, model, wrapper, one in zip(
+        ["generator", "critic"], models, wrappers, ones, strict=True
+    ):
         with wrapper.unsharded():
             found[name] = far(dict(model.named_parameters()), dict(one.named_parameters()))
     return found
@@ -255,7 +287,8 @@ def masters_of_bfloat16():
 
 
 def saved_with_torch(folder):
-    """torch's distributed checkpoint of the full state, and a plain file, both loaded without a wrapper."""
+    """torch's distributed checkpoint of the full state, and a plain file, both loaded
+    without a wrapper."""
     model = seeded(Llama)
     wrapper = PrefetchingFSDP(model, blocks(model))
     with wrapper.unsharded() as full:
@@ -335,7 +368,8 @@ def refusals(kind):
                             parameter.data -= group["lr"] * parameter.grad
 
         model = mlp()
-        optimizer = Plain(model.parameters(), {"lr": 0.1})  # before wrapping, as many scripts have it
+        # before wrapping, as many scripts have it
+        optimizer = Plain(model.parameters(), {"lr": 0.1})
         wrapper = kind(model, [model[0]])
         wrapper(torch.ones(2, 6)).sum().backward()
         wrapper.average_gradients()

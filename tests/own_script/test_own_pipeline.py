@@ -1,4 +1,5 @@
-"""A script's own Llama and CNN in a pipeline: schedules, autocast around and inside of stages, evaluation."""
+"""A script's own Llama and CNN in a pipeline: schedules, autocast around and inside of
+stages, evaluation."""
 
 import functools
 
@@ -98,11 +99,17 @@ def pipeline_of(model, v=1, placement=None, wrap=PLAIN):
 def own_parameters(pipeline, model):
     """{the model's name: parameter} of this rank's stages."""
     names = {parameter: name for name, parameter in model.named_parameters()}
-    return {names[p]: p for stage in pipeline.stages.values() for p in stage.module.parameters() if p in names}
+    return {
+        names[p]: p
+        for stage in pipeline.stages.values()
+        for p in stage.module.parameters()
+        if p in names
+    }
 
 
 def trained(schedule, v=1, placement=None, wrap=PLAIN, prepare=PLAIN):
-    """Three steps, from those of one process; the loss before each by `evaluate`, from that of `run`."""
+    """Three steps, from those of one process; the loss before each by `evaluate`,
+    from that of `run`."""
     model = prepare(seeded(four))
     pipeline, tokens, targets = pipeline_of(model, v, placement, wrap)
     own = own_parameters(pipeline, model)
@@ -169,7 +176,9 @@ CAST = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "ZB-H1 inside" else pytest.mark.slow) for n in CAST])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "ZB-H1 inside" else pytest.mark.slow) for n in CAST]
+)
 def test_autocast_is_as_near_to_one_process_under_autocast_as_that_is_to_float32(name):
     for off, rounding in on_two_ranks(under_autocast, *CAST[name]):
         assert off < rounding < 3e-2
@@ -227,7 +236,9 @@ def refusals():
 def test_convolutions_and_what_a_pipeline_refuses():
     assert max(on_two_ranks(convolutions)) < 1e-6
     for texts in on_two_ranks(refusals):
-        assert all("pipeline.evaluate" in texts[name] for name in ("no_grad", "inference_mode", "forwards"))
+        assert all(
+            "pipeline.evaluate" in texts[name] for name in ("no_grad", "inference_mode", "forwards")
+        )
         assert texts["evaluate"] is True
     with pytest.raises(RankError, match="tensor"):
         on_two_ranks(two_tensors)

@@ -1,4 +1,5 @@
-"""A script's own Llama with tensor parallelism and with experts; attention over a sharded sequence in 16 bits."""
+"""A script's own Llama with tensor parallelism and with experts; attention over a sharded
+sequence in 16 bits."""
 
 import contextlib
 import copy
@@ -56,7 +57,10 @@ class ParallelAttention(nn.Module):
 class ParallelMLP(nn.Module):
     def __init__(self, mlp):
         super().__init__()
-        self.gate_proj, self.up_proj = tp.ColumnParallelLinear(mlp.gate_proj), tp.ColumnParallelLinear(mlp.up_proj)
+        self.gate_proj, self.up_proj = (
+            tp.ColumnParallelLinear(mlp.gate_proj),
+            tp.ColumnParallelLinear(mlp.up_proj),
+        )
         self.down_proj = tp.RowParallelLinear(mlp.down_proj)
 
     def forward(self, x):
@@ -91,7 +95,9 @@ def own_shards(full, own):
     """Of {name: tensor} this rank's shards, in the shapes of `own`."""
     shards = {}
     for name, part in own.items():
-        dims = [i for i, (n, m) in enumerate(zip(full[name].shape, part.shape, strict=True)) if n != m]
+        dims = [
+            i for i, (n, m) in enumerate(zip(full[name].shape, part.shape, strict=True)) if n != m
+        ]
         shards[name] = full[name].chunk(2, dims[0])[dist.get_rank()] if dims else full[name]
     return shards
 
@@ -114,7 +120,12 @@ def trained(prepare=PLAIN, call=PLAIN):
     return far(own, own_shards(alone(Llama, text), own))
 
 
-PROGRAMS = {"plain": (), "recomputed": (recomputed,), "checkpoint": (saved,), "compiled": (PLAIN, compiled)}
+PROGRAMS = {
+    "plain": (),
+    "recomputed": (recomputed,),
+    "checkpoint": (saved,),
+    "compiled": (PLAIN, compiled),
+}
 
 
 @pytest.mark.slow
@@ -130,7 +141,9 @@ def under_autocast(prepare=PLAIN):
         loss = tp.vocab_parallel_cross_entropy(model(tokens), targets)
     loss.backward()
     got = {name.replace("module.", ""): p.grad for name, p in model.named_parameters()}
-    want, wide = (own_shards(gradients_alone(Llama, text, *cast), got) for cast in ((in_bfloat16,), ()))
+    want, wide = (
+        own_shards(gradients_alone(Llama, text, *cast), got) for cast in ((in_bfloat16,), ())
+    )
     return loss.dtype == torch.float32, relative(got, want), relative(want, wide)
 
 
@@ -143,18 +156,29 @@ def test_autocast_is_about_as_near_to_one_process_under_autocast_as_that_is_to_f
 
 def against_parallelize_module():
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     theirs = seeded(lambda: MLP(32, 88))
     ours = ParallelMLP(copy.deepcopy(theirs))
-    plan = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
+    plan = {
+        "gate_proj": ColwiseParallel(),
+        "up_proj": ColwiseParallel(),
+        "down_proj": RowwiseParallel(),
+    }
     parallelize_module(theirs, init_device_mesh("cpu", (2,)), plan)
     x, z = (torch.linspace(-1, 1, 2048).view(4, 16, 32).requires_grad_() for _ in range(2))
     a, b = ours(x), theirs(z)
     a.square().sum().backward()
     b.square().sum().backward()
     pairs = [(a, b), (x.grad, z.grad)]
-    pairs += [(p.grad, q.grad.to_local()) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True)]
+    pairs += [
+        (p.grad, q.grad.to_local())
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True)
+    ]
     return max((p - q).abs().max().item() / q.abs().max().item() for p, q in pairs)
 
 
@@ -164,7 +188,8 @@ def test_an_mlp_as_parallelize_module_splits_it():
 
 
 def losses():
-    """vocab_parallel_cross_entropy next to F.cross_entropy of the full logits, in float32 and of 16 bits."""
+    """vocab_parallel_cross_entropy next to F.cross_entropy of the full logits, in float32
+    and of 16 bits."""
     found = {}
     logits = seeded(lambda: torch.randn(2, 4, 16) * 5)
     words = torch.arange(8).view(2, 4) + 5
@@ -199,15 +224,17 @@ def test_the_loss_is_that_of_the_full_logits():
 
 
 def sharded_sequences():
-    """Each attention over a sequence on two ranks in bfloat16: how far its output and gradients are from float64's,
-    relative to how far torch's own attention in bfloat16 is."""
+    """Each attention over a sequence on two ranks in bfloat16: how far its output and gradients are
+    from float64's, relative to how far torch's own attention in bfloat16 is."""
     from lib.tensor_parallel.layouts import zigzag
     from lib.tensor_parallel.ring_attention import ring_attention
     from lib.tensor_parallel.ulysses import gathered_attention, ulysses_attention
 
     layout = zigzag(64, 2)
     mine = torch.tensor(layout[dist.get_rank()])
-    q, k, v, dy = seeded(lambda: [torch.randn(2, heads, 64, 16, dtype=torch.float64) for heads in (4, 2, 2, 4)])
+    q, k, v, dy = seeded(
+        lambda: [torch.randn(2, heads, 64, 16, dtype=torch.float64) for heads in (4, 2, 2, 4)]
+    )
 
     def plain(dtype):
         inputs = [x.to(dtype).requires_grad_() for x in (q, k, v)]
@@ -222,7 +249,11 @@ def sharded_sequences():
     exact, found = plain(torch.float64), {}
     off = lambda got: [((a - b).norm() / b.norm()).item() for a, b in zip(got, exact, strict=True)]
     torchs = off(plain(torch.bfloat16))
-    for name, attention in (("ring", ring_attention), ("ulysses", ulysses_attention), ("gathered", gathered_attention)):
+    for name, attention in (
+        ("ring", ring_attention),
+        ("ulysses", ulysses_attention),
+        ("gathered", gathered_attention),
+    ):
         for cast in (contextlib.nullcontext, in_bfloat16):
             with cast():
                 got = sharded(attention)
@@ -261,7 +292,12 @@ def test_causal_is_given_by_name():
 
 
 def layer_of_experts():
-    return moe.MoE(32, [MLP(32, 64) for _ in range(4)], gate=lambda logits: moe.top_k_gate(logits, 2), factor=2.0)
+    return moe.MoE(
+        32,
+        [MLP(32, 64) for _ in range(4)],
+        gate=lambda logits: moe.top_k_gate(logits, 2),
+        factor=2.0,
+    )
 
 
 def llama_with_experts():
@@ -278,7 +314,8 @@ def spread(model):
 
 
 def by_shares(steps=3):
-    """One process that goes through the ranks' shares one by one, because capacities are of a rank's tokens."""
+    """One process that goes through the ranks' shares one by one, because capacities are of a
+    rank's tokens."""
     model = seeded(llama_with_experts)
     optimizer = adamw(model.parameters())
     for _ in range(steps):
@@ -332,7 +369,10 @@ def one_layer(prepare, cast, parallel, call=PLAIN):
     with cast():
         got, want = called(share((x,))[0]), layer(share((x,))[0])
     got.float().square().mean().backward()
-    finite = all(p.grad is None or (p.grad.dtype == p.dtype and p.grad.isfinite().all()) for p in other.parameters())
+    finite = all(
+        p.grad is None or (p.grad.dtype == p.dtype and p.grad.isfinite().all())
+        for p in other.parameters()
+    )
     return (got - want).abs().max().item(), got.dtype == x.dtype or cast is in_bfloat16, finite
 
 
@@ -365,7 +405,8 @@ def test_a_layer_of_experts(name):
 
 
 def sharded_in_wrappers():
-    """What lies behind shards of another rank, wherever in the model it is, is found by each wrapper."""
+    """What lies behind shards of another rank, wherever in the model it is, is
+    found by each wrapper."""
     own, _ = collectives.node_groups(1)
 
     class Deep(nn.Module):
@@ -380,7 +421,9 @@ def sharded_in_wrappers():
         "experts": lambda: moe.ExpertParallelMoE(layer_of_experts()),
     }
     texts = {name: said(OverlappedDataParallel, Deep(make())) for name, make in blocks.items()}
-    texts |= {f"{name}, fsdp": said(PrefetchingFSDP, Deep(make()), []) for name, make in blocks.items()}
+    texts |= {
+        f"{name}, fsdp": said(PrefetchingFSDP, Deep(make()), []) for name, make in blocks.items()
+    }
     allowed = [said(OverlappedDataParallel, Deep(make()), own) for make in blocks.values()]
     return texts, allowed
 

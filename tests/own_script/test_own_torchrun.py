@@ -1,4 +1,5 @@
-"""A script that is started by torchrun and knows nothing of lib.launch: it trains, ends by itself, and fails aloud."""
+"""A script that is started by torchrun and knows nothing of lib.launch: it trains, ends by itself,
+and fails aloud."""
 
 import contextlib
 import os
@@ -32,7 +33,8 @@ net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
 fsdp = FSDPModule(net, [net[0]])
 fsdp(torch.ones(2, 4)).sum().backward()
 fsdp.average_gradients()
-pathlib.Path(f"sum{rank}").write_text(repr(sum(p.double().sum().item() for p in model.parameters())))
+pathlib.Path(f"sum{rank}").write_text(\
+repr(sum(p.double().sum().item() for p in model.parameters())))
 if ending == "destroys":
     dist.destroy_process_group()
 """
@@ -41,10 +43,19 @@ if ending == "destroys":
 def start(folder, ending, **more):
     """(what both ranks have printed, exit status)."""
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+    ]
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     job = subprocess.Popen(
-        [*command, ending], cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path} | more,
+        [*command, ending], cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1",
+            "PYTHONPATH": path} | more,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:

@@ -1,6 +1,8 @@
-"""What the tests of pipelines on ranks share: models that can be cut anywhere, valid lists of any kind, the comparison.
+"""What the tests of pipelines on ranks share: models that can be cut anywhere, valid lists of any
+kind, the comparison.
 
-Equal means: every gradient differs from the single process's by less than `TOLERANCE` times the largest number in it.
+Equal means: every gradient differs from the single process's by less than `TOLERANCE` times the
+largest number in it.
 """
 
 import functools
@@ -21,11 +23,16 @@ WIDTHS = (5, 9, 4, 7, 3, 8, 6)  # of the layers' outputs, over and over
 
 
 class Layer(nn.Module):
-    """(b, n_in) -> (b, n_out): two uses of one matrix product, a norm, and a parameter that no module knows."""
+    """(b, n_in) -> (b, n_out): two uses of one matrix product, a norm, and a parameter that
+    no module knows."""
 
     def __init__(self, n_in, n_out):
         super().__init__()
-        self.into, self.norm, self.out = nn.Linear(n_in, n_in), nn.LayerNorm(n_in), nn.Linear(n_in, n_out, bias=False)
+        self.into, self.norm, self.out = (
+            nn.Linear(n_in, n_in),
+            nn.LayerNorm(n_in),
+            nn.Linear(n_in, n_out, bias=False),
+        )
         self.gain = nn.Parameter(torch.linspace(0.5, 1.5, n_out))
 
     def forward(self, x):
@@ -33,7 +40,8 @@ class Layer(nn.Module):
 
 
 class Layers(nn.Module):
-    """A row of layers, each as wide as it likes. One layer is frozen; with `frozen_start` the first one too."""
+    """A row of layers, each as wide as it likes. One layer is frozen; with `frozen_start`
+    the first one too."""
 
     def __init__(self, n_layers, frozen_start=False):
         super().__init__()
@@ -52,7 +60,8 @@ class Layers(nn.Module):
 
 
 class Case(NamedTuple):
-    """build(n_layers) -> module; split(module, ranges) -> stages; batch(rows) -> (x, target); loss(y, target) -> ()."""
+    """build(n_layers) -> module; split(module, ranges) -> stages; batch(rows) -> (x, target);
+    loss(y, target) -> ()."""
 
     build: callable
     split: callable
@@ -61,19 +70,27 @@ class Case(NamedTuple):
 
 
 def _gpt(n_layers):
-    shape = model.Shape(vocab_size=VOCABULARY, seq_len=5, n_layers=n_layers, hidden=HIDDEN, n_heads=2, n_kv_heads=1)
+    shape = model.Shape(
+        vocab_size=VOCABULARY, seq_len=5, n_layers=n_layers, hidden=HIDDEN, n_heads=2, n_kv_heads=1
+    )
     return model.GPT(shape, seed=n_layers).double()
 
 
 def _tokens(rows):
-    tokens = torch.randint(VOCABULARY, (rows, 6), generator=torch.Generator("cpu").manual_seed(rows), device="cpu")
+    tokens = torch.randint(
+        VOCABULARY, (rows, 6), generator=torch.Generator("cpu").manual_seed(rows), device="cpu"
+    )
     tokens = tokens.to(torch.get_default_device())
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def _numbers(rows):
     draw = lambda n: torch.randn(
-        rows, n, generator=torch.Generator("cpu").manual_seed(rows + n), dtype=torch.float64, device="cpu"
+        rows,
+        n,
+        generator=torch.Generator("cpu").manual_seed(rows + n),
+        dtype=torch.float64,
+        device="cpu",
     ).to(torch.get_default_device())
     return draw(WIDTHS[0]), draw(1)
 
@@ -120,7 +137,8 @@ def gradients(module):
 def differences(got, want, tolerance=TOLERANCE):
     """["head.weight: off by 0.1, 1e-13 allowed", ...] for each gradient of `got`, {name: gradient}.
 
-    The scale of a gradient is its largest number. The true gradient of attention's key bias is zero: its weight's then.
+    The scale of a gradient is its largest number. The true gradient of attention's key bias is
+    zero: its weight's then.
     """
     wrong = []
     for name, grad in got.items():
@@ -139,7 +157,8 @@ def differences(got, want, tolerance=TOLERANCE):
 
 
 def any_valid_list(seed, p, m, v, halves, placement=loop):
-    """A valid schedule as nobody would write it: of the actions that could run now, any one runs."""
+    """A valid schedule as nobody would write it: of the actions that could
+    run now, any one runs."""
     draw, n_stages = random.Random(seed), p * v
     kinds = "FIW" if halves else "FB"
     todo = {Action(s, kind, j) for s in range(n_stages) for kind in kinds for j in range(m)}

@@ -1,4 +1,5 @@
-"""The cut has the best pace that any cut has, and among those the fewest layers in the earliest stages."""
+"""The cut has the best pace that any cut has, and among those the fewest layers in the
+earliest stages."""
 
 import itertools
 import random
@@ -24,11 +25,13 @@ def test_equals_trying_every_cut():
     for n_layers in range(1, 9):
         for p in range(1, n_layers + 1):
             for most in (1, 3, 100):
-                costs = [random.randint(0, most) / 4 for _ in range(n_layers)]  # quarters add up exactly
+                # quarters add up exactly
+                costs = [random.randint(0, most) / 4 for _ in range(n_layers)]
                 stages = balance(costs, p)
                 assert [layer for stage in stages for layer in stage] == list(range(n_layers))
                 best = min(pace(costs, sizes) for sizes in cuts(n_layers, p))
-                expected = min(sizes for sizes in cuts(n_layers, p) if pace(costs, sizes) == best)  # earliest shortest
+                # earliest shortest
+                expected = min(sizes for sizes in cuts(n_layers, p) if pace(costs, sizes) == best)
                 assert [len(stage) for stage in stages] == expected, (costs, p)
 
 
@@ -50,7 +53,9 @@ def test_sums_that_round_still_find_a_cut():
     for _ in range(200):
         costs = [random.random() for _ in range(9)]
         sizes = [len(stage) for stage in balance(costs, 4)]
-        assert pace(costs, sizes) == pytest.approx(min(pace(costs, s) for s in cuts(9, 4)), rel=1e-12)
+        assert pace(costs, sizes) == pytest.approx(
+            min(pace(costs, s) for s in cuts(9, 4)), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("p", [0, 4])

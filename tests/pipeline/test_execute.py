@@ -1,4 +1,5 @@
-"""What the executor promises beside values: sends do not block, refusals come before any message, nothing hangs."""
+"""What the executor promises beside values: sends do not block, refusals come before any message,
+nothing hangs."""
 
 import ast
 import importlib
@@ -65,11 +66,16 @@ def refused(links):
 
 
 class Noisy(nn.Module):
-    """Draws random numbers and keeps running averages when it trains; a part of it is always in evaluation mode."""
+    """Draws random numbers and keeps running averages when it trains; a part of it is always in
+    evaluation mode."""
 
     def __init__(self):
         super().__init__()
-        self.norm, self.dropout, self.still = nn.BatchNorm1d(4), nn.Dropout(0.5), nn.BatchNorm1d(4).eval()
+        self.norm, self.dropout, self.still = (
+            nn.BatchNorm1d(4),
+            nn.Dropout(0.5),
+            nn.BatchNorm1d(4).eval(),
+        )
 
     def forward(self, x):
         return self.still(self.dropout(self.norm(x)))
@@ -104,8 +110,13 @@ def test_what_cannot_run_is_refused_on_every_rank_before_any_message(three):
     for rank in range(3):
         seen, loss = three[rank][0]
         assert seen["missing"][0] == "ScheduleError" and "never runs 0F3" in seen["missing"][1]
-        assert seen["circle"][0] == "ScheduleError" and "rank 0 waits at 0B0 for 1B0" in seen["circle"][1]
-        assert seen["ranks"][1] == "a schedule of 2 ranks, but this pipeline has 3: make it with p = 3"
+        assert (
+            seen["circle"][0] == "ScheduleError"
+            and "rank 0 waits at 0B0 for 1B0" in seen["circle"][1]
+        )
+        assert (
+            seen["ranks"][1] == "a schedule of 2 ranks, but this pipeline has 3: make it with p = 3"
+        )
         assert seen["stages"][1] == "2 stages on 3 ranks: each rank has v, so use 3, 6 or 9"
         assert seen["tie"][1].startswith(
             "stage 0's weight and stage 1's weight are one parameter on ranks [0, 1]: only"
@@ -127,12 +138,18 @@ def test_a_stage_gives_one_floating_point_tensor_and_stages_hold_all_layers_in_o
     def alone():
         links = connect()
         return [
-            said(lambda module=module: Pipeline([module], links, [torch.zeros(2, 3, dtype=torch.int64)]))
+            said(
+                lambda module=module: Pipeline(
+                    [module], links, [torch.zeros(2, 3, dtype=torch.int64)]
+                )
+            )
             for module in (nn.Identity(), _Pair())
         ]
 
     ((one, pair),) = launch.capture(alone, backend="gloo", nproc=1)
-    assert one[1].startswith("stage 0 gives torch.int64 (2, 3) for (2, 3): between stages goes one tensor")
+    assert one[1].startswith(
+        "stage 0 gives torch.int64 (2, 3) for (2, 3): between stages goes one tensor"
+    )
     assert pair[1].startswith("stage 0 gives tuple for (2, 3)")
     for wrong in ([range(1), range(2, 3)], [range(2), range(1, 3)], [range(2)], []):
         with pytest.raises(ValueError, match="not 0 to 2 in order"):
@@ -150,12 +167,18 @@ class _Pair(nn.Module):
 
 
 class Waits(nn.Module):
-    """In training: waits until a file is there, if it `waits`; writes it at its forward number `writes_at`."""
+    """In training: waits until a file is there, if it `waits`; writes it at its forward
+    number `writes_at`."""
 
     def __init__(self, folder, waits=False, writes_at=None):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(3))
-        self.file, self.waits, self.writes_at, self.n = os.path.join(folder, "there"), waits, writes_at, 0
+        self.file, self.waits, self.writes_at, self.n = (
+            os.path.join(folder, "there"),
+            waits,
+            writes_at,
+            0,
+        )
 
     def forward(self, x):
         if self.training:
@@ -177,8 +200,11 @@ def rank_1_waits_for_rank_0s_last_forward(folder):
 
 
 def test_a_rank_computes_on_while_nobody_receives_what_it_sent(tmp_path):
-    """Rank 1 takes nothing in before rank 0 has run its last forward: had a send waited for it, it would never run."""
-    losses = launch.capture(rank_1_waits_for_rank_0s_last_forward, str(tmp_path), backend="gloo", nproc=2, timeout=150)
+    """Rank 1 takes nothing in before rank 0 has run its last forward: had a send waited for it, it
+    would never run."""
+    losses = launch.capture(
+        rank_1_waits_for_rank_0s_last_forward, str(tmp_path), backend="gloo", nproc=2, timeout=150
+    )
     assert losses == [None, 1.0]
 
 
@@ -207,7 +233,9 @@ def one_rank_fails():
 
 
 def test_an_error_in_one_stage_is_the_verdict():
-    with pytest.raises(launch.RankError, match="rank 1 raised ArithmeticError: micro-batch 2 is bad") as caught:
+    with pytest.raises(
+        launch.RankError, match="rank 1 raised ArithmeticError: micro-batch 2 is bad"
+    ) as caught:
         launch.capture(one_rank_fails, backend="gloo", nproc=3)
     assert caught.value.kind == "raised", "and not at the timeout"
 
@@ -230,6 +258,8 @@ def test_no_file_of_the_room_hides_a_function_of_its_name():
     room = pathlib.Path(lib.pipeline.__file__)
     for file in room.parent.glob("[a-z]*.py"):
         importlib.import_module(f"lib.pipeline.{file.stem}")
-    imports = [node for node in ast.parse(room.read_text()).body if isinstance(node, ast.ImportFrom)]
+    imports = [
+        node for node in ast.parse(room.read_text()).body if isinstance(node, ast.ImportFrom)
+    ]
     for name in [alias.name for node in imports for alias in node.names]:
         assert not isinstance(getattr(lib.pipeline, name), types.ModuleType), name

@@ -15,7 +15,9 @@ def halves(name):
     stages, x = cut(case, 3)[1], case.batch(3)[0]
     x = stages[0](x).detach()
     stage = Stage(stages[1], is_first=False)
-    grad = torch.randn(stages[1](x).shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    grad = torch.randn(
+        stages[1](x).shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     return stage, x, grad
 
 
@@ -31,7 +33,10 @@ def test_i_and_w_together_do_the_products_of_b_and_none_twice(name):
     stage.forward(0, x, splits=False)
     whole = count(lambda: stage.backward(0, grad))
     stage.forward(0, x, splits=True)
-    first, second = count(lambda: stage.input_gradient(0, grad)), count(lambda: stage.weight_gradients(0))
+    first, second = (
+        count(lambda: stage.input_gradient(0, grad)),
+        count(lambda: stage.weight_gradients(0)),
+    )
     assert first + second == whole and second > 0.3 * whole
 
 
@@ -43,7 +48,10 @@ def test_i_gives_the_gradient_of_the_input_and_w_those_of_the_matrix_products(na
     whole = {n: p.grad for n, p in stage.module.named_parameters()}
     stage.module.zero_grad()
 
-    calls, linears = [], [m for m in stage.module.modules() if isinstance(m, nn.Linear) and m.weight.requires_grad]
+    calls, linears = (
+        [],
+        [m for m in stage.module.modules() if isinstance(m, nn.Linear) and m.weight.requires_grad],
+    )
     for linear in linears:
         linear.weight.register_post_accumulate_grad_hook(calls.append)
     stage.forward(0, x, splits=True)
@@ -56,12 +64,15 @@ def test_i_gives_the_gradient_of_the_input_and_w_those_of_the_matrix_products(na
     stage.weight_gradients(0)
     for n, p in stage.module.named_parameters():
         torch.testing.assert_close(p.grad, whole[n], rtol=1e-12, atol=1e-14)
-    assert {id(p) for p in calls} == {id(linear.weight) for linear in linears}, "W calls the hooks of the weights"
+    assert {id(p) for p in calls} == {id(linear.weight) for linear in linears}, (
+        "W calls the hooks of the weights"
+    )
     assert not stage.held()
 
 
 def test_a_shared_weight_and_a_computed_one_have_their_whole_gradient():
-    """Used twice in F.linear and once outside; and a weight that is no leaf, which autograd has to see."""
+    """Used twice in F.linear and once outside; and a weight that is no leaf, which
+    autograd has to see."""
 
     class Shared(nn.Module):
         def __init__(self):
@@ -69,10 +80,15 @@ def test_a_shared_weight_and_a_computed_one_have_their_whole_gradient():
             self.weight = nn.Parameter(torch.eye(3, dtype=torch.float64) + 0.1)
 
         def forward(self, x):
-            y = nn.functional.linear(nn.functional.linear(x, self.weight).tanh(), weight=self.weight)
+            y = nn.functional.linear(
+                nn.functional.linear(x, self.weight).tanh(), weight=self.weight
+            )
             return nn.functional.linear(y, self.weight * 2) + x @ self.weight
 
-    x, grad = (torch.randn(4, 3, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in (0, 1))
+    x, grad = (
+        torch.randn(4, 3, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
+        for s in (0, 1)
+    )
     grads = []
     for splits in (False, True):
         stage = Stage(Shared(), is_first=False)

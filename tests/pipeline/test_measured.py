@@ -1,4 +1,5 @@
-"""Times read from bars are those that they were made with; on paced ranks every bar lasts as long as it was told."""
+"""Times read from bars are those that they were made with; on paced ranks every bar lasts as long
+as it was told."""
 
 import contextlib
 import itertools
@@ -8,7 +9,19 @@ import pytest
 
 from lib import launch
 from lib.collectives.slow_link import slow_link
-from lib.pipeline import Bar, gpipe, interleaved, one_f_one_b, parse, recorded, relay, simulate, source, times_of, zb_h1
+from lib.pipeline import (
+    Bar,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    parse,
+    recorded,
+    relay,
+    simulate,
+    source,
+    times_of,
+    zb_h1,
+)
 from lib.pipeline.links import connect
 from lib.pipeline.paced_run import run_paced
 
@@ -27,7 +40,10 @@ SCHEDULES = {
 def bars(*said):
     """[Bar] of "rank action start end" each."""
     parts = [text.split() for text in said]
-    return [Bar(int(rank), parse(action), float(start), float(end)) for rank, action, start, end in parts]
+    return [
+        Bar(int(rank), parse(action), float(start), float(end))
+        for rank, action, start, end in parts
+    ]
 
 
 # Pure.
@@ -40,9 +56,17 @@ def test_a_simulations_bars_give_its_times_and_these_the_same_bars(name, message
     run = simulate(schedule, times, message)
     got, messages = times_of(run.bars)
     n_stages = len(got["F"])
-    assert got == {kind: time if isinstance(time, list) else [time] * n_stages for kind, time in times.items()}
+    assert got == {
+        kind: time if isinstance(time, list) else [time] * n_stages for kind, time in times.items()
+    }
     assert simulate(schedule, got, messages).bars == run.bars
-    if name in ("relay", "GPipe", "1F1B", "ZB-H1"):  # somebody waits for a message between any two stages
+    # somebody waits for a message between any two stages
+    if name in (
+        "relay",
+        "GPipe",
+        "1F1B",
+        "ZB-H1",
+    ):
         assert messages == [message] * (n_stages - 1)
 
 
@@ -62,7 +86,11 @@ def test_a_recorded_run_is_a_simulation_that_begins_at_0_whatever_the_order_of_i
     late = [bar._replace(start=bar.start + 1000, end=bar.end + 1000) for bar in reversed(run.bars)]
     again = recorded(late)
     assert again == run
-    assert (again.makespan, again.bubbles, again.peak_live) == (run.makespan, run.bubbles, run.peak_live)
+    assert (again.makespan, again.bubbles, again.peak_live) == (
+        run.makespan,
+        run.bubbles,
+        run.peak_live,
+    )
 
 
 def test_lengths_are_means_and_only_messages_that_were_waited_for_count():
@@ -80,7 +108,9 @@ def test_lengths_are_means_and_only_messages_that_were_waited_for_count():
 
 
 def test_a_message_that_nobody_waited_for_took_at_most_the_shortest_time_to_its_use():
-    (_, messages) = times_of(bars("0 0F0 0 2", "1 1F0 4 6", "1 3F9 6 9", "0 2F0 9 10", "0 0F1 2 9", "1 3F0 11 12"))
+    (_, messages) = times_of(
+        bars("0 0F0 0 2", "1 1F0 4 6", "1 3F9 6 9", "0 2F0 9 10", "0 0F1 2 9", "1 3F0 11 12")
+    )
     assert messages == [2, 3, 1]
 
 
@@ -88,7 +118,11 @@ def test_a_message_that_nobody_waited_for_took_at_most_the_shortest_time_to_its_
 
 F, I, W, LATENCY = 3e-3, 2e-3, 4e-3, 5e-3
 RUNS = {
-    "1F1B, unequal stages": (one_f_one_b(4, 5), {"F": [F, 2 * F, F, F], "B": [W, W, 2 * W, W]}, False),
+    "1F1B, unequal stages": (
+        one_f_one_b(4, 5),
+        {"F": [F, 2 * F, F, F], "B": [W, W, 2 * W, W]},
+        False,
+    ),
     "interleaved": (interleaved(4, 4, 2), {"F": F, "B": W}, False),
     "ZB-H1": (zb_h1(4, 5), {"F": F, "I": I, "W": W}, False),
     "ZB-H1 over a link": (zb_h1(4, 5), {"F": F, "I": I, "W": W}, True),
@@ -121,7 +155,9 @@ def test_paced_ranks_run_the_list_and_every_bar_lasts_as_long_as_told(results, n
         told = times[bar.action.kind]
         assert bar.end - bar.start >= (told[bar.action.stage] if isinstance(told, list) else told)
         sent = by_action.get(source(bar.action, n_stages))
-        assert sent is None or bar.start - sent.end >= (LATENCY if slow else 0), f"{bar.action} had its message sooner"
+        assert sent is None or bar.start - sent.end >= (LATENCY if slow else 0), (
+            f"{bar.action} had its message sooner"
+        )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -130,7 +166,9 @@ def test_what_was_measured_can_be_simulated_and_a_slow_link_is_seen_in_both(resu
     times, messages = times_of(results[name])
     foretold = simulate(schedule, times, messages)
     assert foretold.makespan >= simulate(schedule, told, LATENCY * slow).makespan
-    assert len(messages) == len(times["F"]) - 1 and all(message > LATENCY * slow for message in messages)
+    assert len(messages) == len(times["F"]) - 1 and all(
+        message > LATENCY * slow for message in messages
+    )
 
 
 def test_sums_are_exact():

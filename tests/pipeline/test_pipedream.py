@@ -1,4 +1,5 @@
-"""PipeDream on ranks: each action reads the version that the table says, and with stashing gradients are gradients."""
+"""PipeDream on ranks: each action reads the version that the table says, and with stashing
+gradients are gradients."""
 
 import copy
 import functools
@@ -67,7 +68,8 @@ def run_each():
 
             losses = pipeline.run(xs, targets, CASES[name].loss, after)
             seen[name, p, stashing] = {
-                "losses": losses, "reads": pipeline.reads, "most": pipeline.most_versions, "actions": actions,
+                "losses": losses, "reads": pipeline.reads, "most": pipeline.most_versions,
+                "actions": actions,
                 "bytes": bytes_held, "noted": stage.optimizer.noted,
                 "weights": {n: q.detach() for n, q in stage.module.named_parameters()},
             }  # fmt: skip
@@ -86,9 +88,11 @@ def of(results, run):
 
 @functools.cache
 def one_process(name, p):
-    """(losses, [[gradients of each update] of each stage], [{name: weight} of each stage at the end]).
+    """(losses, [[gradients of each update] of each stage], [{name: weight} of each stage at the
+    end]).
 
-    Mini-batches one after the other, each at the weights that the table says: stage i at version max(0, j-(p-1-i)).
+    Mini-batches one after the other, each at the weights that the table says: stage i at version
+    max(0, j-(p-1-i)).
     """
     _, stages = model(name, p)
     newest = [Noting(list(stage.parameters())) for stage in stages]
@@ -106,7 +110,11 @@ def one_process(name, p):
                 parameter.grad = next(grads) if q.requires_grad else None
             newest[i].step()
             at[i].append(copy.deepcopy(stage))
-    return losses, [optimizer.noted for optimizer in newest], [dict(stage.named_parameters()) for stage in stages]
+    return (
+        losses,
+        [optimizer.noted for optimizer in newest],
+        [dict(stage.named_parameters()) for stage in stages],
+    )
 
 
 def off(got, want):
@@ -129,27 +137,35 @@ def test_with_stashing_every_gradient_is_that_of_the_version_that_ran_forward(re
         assert (
             seen["losses"] is None
             if i < p - 1
-            else torch.allclose(torch.stack(seen["losses"]), torch.stack(losses), rtol=1e-13, atol=0)
+            else torch.allclose(
+                torch.stack(seen["losses"]), torch.stack(losses), rtol=1e-13, atol=0
+            )
         )
 
 
 @pytest.mark.parametrize("p", RANKS)
 @pytest.mark.parametrize("name", MODELS)
-def test_without_stashing_all_but_mini_batch_0_have_wrong_gradients_on_all_but_the_last_stage(results, name, p):
+def test_without_stashing_all_but_mini_batch_0_have_wrong_gradients_on_all_but_the_last_stage(
+    results, name, p
+):
     _, grads, _ = one_process(name, p)
     for i, seen in enumerate(of(results, (name, p, False))):
         far = off(seen["noted"], grads[i])
         assert far[0] < TOLERANCE, "no update comes between its forward and its backward"
         if i < p - 1:
             assert all(far[j] > 1e-5 for j in range(1, N)), (i, far)
-        else:  # the last stage reads the newest both ways; what it is given is of the others' wrong updates
+        # the last stage reads the newest both ways; what it is given is of the others' wrong
+        # updates
+        else:
             assert far[1] < TOLERANCE and (p == 1) == (max(far.values()) < TOLERANCE)
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_versions_read_are_those_of_the_table(results, run):
     _, p, stashing = run
-    reads = {action: version for seen in of(results, run) for action, version in seen["reads"].items()}
+    reads = {
+        action: version for seen in of(results, run) for action, version in seen["reads"].items()
+    }
     assert reads == versions(p, N, stashing)
     assert [seen["actions"] for seen in of(results, run)] == pipedream(p, N)
 
@@ -170,12 +186,16 @@ def test_stage_i_keeps_p_minus_i_versions_in_memory_and_without_stashing_one(res
             assert seen["bytes"][-1] == one
 
 
-# The wrong gradient by hand: stage 0 is y = x a^T b^T, stage 1 is L = mean of (y c^T)^2; 2 mini-batches.
+# The wrong gradient by hand: stage 0 is y = x a^T b^T, stage 1 is L = mean of (y c^T)^2; 2
+# mini-batches.
 
 
 def three_products():
     draw = torch.Generator().manual_seed(0)
-    stages = [nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)), nn.Linear(3, 1, bias=False)]
+    stages = [
+        nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)),
+        nn.Linear(3, 1, bias=False),
+    ]
     for q in nn.ModuleList(stages).double().parameters():
         q.data = torch.randn(q.shape, generator=draw, dtype=torch.float64)
     return stages, torch.randn(4, 3, generator=draw, dtype=torch.float64).split(2)
@@ -212,7 +232,9 @@ def test_without_stashing_one_half_of_a_gradient_is_of_the_old_weights_and_the_o
     right = (grad_y @ b).T @ x, grad_y.T @ (x @ a.T)
     wrong = (grad_y @ b_new).T @ x, grad_y.T @ (x @ a.T)  # the new b, but the x a^T of the old a
 
-    close = lambda got, want: [torch.allclose(g, w, rtol=1e-12, atol=1e-13) for g, w in zip(got, want, strict=True)]
+    close = lambda got, want: [
+        torch.allclose(g, w, rtol=1e-12, atol=1e-13) for g, w in zip(got, want, strict=True)
+    ]
     for stashing, expected in ((True, right), (False, wrong)):
         assert close(results[0][stashing][0] + results[1][stashing][0], grads_0) == [True] * 3
         assert close(results[0][stashing][1], expected) == [True] * 2
@@ -235,7 +257,10 @@ def refused():
 
 def test_tied_parameters_and_several_stages_per_rank_are_refused():
     for tied, several in launch.capture(refused, backend="gloo", nproc=2):
-        assert "in the first stage and in the last" in tied and "model.head.weight = nn.Parameter(" in tied
+        assert (
+            "in the first stage and in the last" in tied
+            and "model.head.weight = nn.Parameter(" in tied
+        )
         assert several == "4 stages on 2 ranks: PipeDream has one stage per rank"
 
 

@@ -1,4 +1,5 @@
-"""The puzzle's shortest makespans: those of all lists there are, where these are few; and those that are stored."""
+"""The puzzle's shortest makespans: those of all lists there are, where these are few; and those
+that are stored."""
 
 import itertools
 import json
@@ -20,7 +21,8 @@ SMALL = {
 
 
 def orders(i, m):
-    """All lists of a rank with each I behind its F and each W behind its I, micro-batches in any order."""
+    """All lists of a rank with each I behind its F and each W behind its I,
+    micro-batches in any order."""
     for turns in set(itertools.permutations([j for j in range(m) for _ in "FIW"])):
         kinds = [iter("FIW") for _ in range(m)]
         yield [Action(i, next(kinds[j]), j) for j in turns]
@@ -38,7 +40,11 @@ def test_no_list_of_all_is_shorter(of):
             run = simulate(schedule, of.times, of.message)
         except ScheduleError:
             continue
-        times += [run.makespan] if all(kept <= cap for kept, cap in zip(run.peak_kept, of.cap, strict=True)) else []
+        times += (
+            [run.makespan]
+            if all(kept <= cap for kept, cap in zip(run.peak_kept, of.cap, strict=True))
+            else []
+        )
     found = shortest.fastest(of)
     assert of.time(validate(found, of.m)) == min(times)
     assert all(kept <= cap for kept, cap in zip(most_kept(found, of), of.cap, strict=True))

@@ -1,4 +1,5 @@
-"""relay_step: one batch through the stages of a group; gradients of one process, and 2(p-1) messages."""
+"""relay_step: one batch through the stages of a group; gradients of one process,
+and 2(p-1) messages."""
 
 import functools
 
@@ -52,7 +53,9 @@ def run_each():
                 x = torch.full(shape, torch.nan, dtype=dtype)
             ledger.mark(run)
             for _ in range(2):  # gradients add up
-                loss = relay_step(stages[rank], x, target if rank == p - 1 else None, CASES[name].loss, groups[p])
+                loss = relay_step(
+                    stages[rank], x, target if rank == p - 1 else None, CASES[name].loss, groups[p]
+                )
             ledger.mark("")
             mine = {id(q) for q in stages[rank].parameters()}
             got = {n: q.grad for n, q in module.named_parameters() if id(q) in mine}

@@ -1,4 +1,5 @@
-"""Schedules are those of the papers' figures, can be run by their ranks, and a broken one is refused by name."""
+"""Schedules are those of the papers' figures, can be run by their ranks, and a broken one is
+refused by name."""
 
 import subprocess
 import sys
@@ -61,10 +62,14 @@ def test_1f1b_as_drawn():
     is_drawn(
         one_f_one_b(4, 5),
         """
-        rank 0 0F0 0F1 0F2 0F3  .   .   .   .   .   .  0B0 --- 0F4 0B1 ---  .  0B2 ---  .  0B3 ---  .  0B4 ---
-        rank 1  .  1F0 1F1 1F2  .   .   .   .  1B0 --- 1F3 1B1 --- 1F4 1B2 ---  .  1B3 ---  .  1B4 ---  .   .
-        rank 2  .   .  2F0 2F1  .   .  2B0 --- 2F2 2B1 --- 2F3 2B2 --- 2F4 2B3 ---  .  2B4 ---  .   .   .   .
-        rank 3  .   .   .  3F0 3B0 --- 3F1 3B1 --- 3F2 3B2 --- 3F3 3B3 --- 3F4 3B4 ---  .   .   .   .   .   .
+        rank 0 \
+0F0 0F1 0F2 0F3  .   .   .   .   .   .  0B0 --- 0F4 0B1 ---  .  0B2 ---  .  0B3 ---  .  0B4 ---
+        rank 1 \
+ .  1F0 1F1 1F2  .   .   .   .  1B0 --- 1F3 1B1 --- 1F4 1B2 ---  .  1B3 ---  .  1B4 ---  .   .
+        rank 2 \
+ .   .  2F0 2F1  .   .  2B0 --- 2F2 2B1 --- 2F3 2B2 --- 2F4 2B3 ---  .  2B4 ---  .   .   .   .
+        rank 3 \
+ .   .   .  3F0 3B0 --- 3F1 3B1 --- 3F2 3B2 --- 3F3 3B3 --- 3F4 3B4 ---  .   .   .   .   .   .
         """,
         page=102,
     )
@@ -138,10 +143,22 @@ def test_every_schedule_of_every_size_can_be_run(p, m):
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
 def test_backwards_run_in_order_so_that_gradients_add_up_in_one_order(p, m):
-    for schedule in (relay(p, m), gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), zb_v(p, m), interleaved(p, m * p, 3)):
+    for schedule in (
+        relay(p, m),
+        gpipe(p, m),
+        one_f_one_b(p, m),
+        zb_h1(p, m),
+        zb_v(p, m),
+        interleaved(p, m * p, 3),
+    ):
         for stage in range(count_stages(schedule)):
             for kind in "FBIW":
-                run = [a.microbatch for actions in schedule for a in actions if a.stage == stage and a.kind == kind]
+                run = [
+                    a.microbatch
+                    for actions in schedule
+                    for a in actions
+                    if a.stage == stage and a.kind == kind
+                ]
                 assert run == sorted(run)
 
 
@@ -151,7 +168,9 @@ def test_with_one_stage_per_rank_interleaving_is_1f1b():
 
 
 def test_rounds_of_equal_length_are_needed_to_interleave_and_the_error_says_which_m_would_do():
-    with pytest.raises(ValueError, match=r"m = 9 .*, p = 4 ranks: they make no 2 rounds .*; use m = 8 or m = 12"):
+    with pytest.raises(
+        ValueError, match=r"m = 9 .*, p = 4 ranks: they make no 2 rounds .*; use m = 8 or m = 12"
+    ):
         interleaved(4, 9, 2)
 
 
@@ -166,7 +185,10 @@ def test_longer_rounds_keep_the_bubble_and_keep_more():
 @pytest.mark.parametrize(("p", "m"), SIZES)
 def test_messages_sent(p, m):
     assert (
-        len(messages(gpipe(p, m))) == len(messages(one_f_one_b(p, m))) == len(messages(zb_h1(p, m))) == 2 * (p - 1) * m
+        len(messages(gpipe(p, m)))
+        == len(messages(one_f_one_b(p, m)))
+        == len(messages(zb_h1(p, m)))
+        == 2 * (p - 1) * m
     )
     for v in (2, 3):
         expected = 2 * (v * p - 1) * p if p > 1 else 0  # on one rank nothing is sent
@@ -174,7 +196,8 @@ def test_messages_sent(p, m):
 
 
 @pytest.mark.parametrize(
-    ("fn", "sizes"), [(gpipe, (0, 4)), (one_f_one_b, (2, 0)), (zb_h1, (0, 1)), (interleaved, (2, 2, 0))]
+    ("fn", "sizes"),
+    [(gpipe, (0, 4)), (one_f_one_b, (2, 0)), (zb_h1, (0, 1)), (interleaved, (2, 2, 0))],
 )
 def test_a_pipeline_of_nothing_is_refused(fn, sizes):
     with pytest.raises(ValueError, match=r"[pmv] = 0: a pipeline has at least 1"):
@@ -185,7 +208,8 @@ def test_a_pipeline_of_nothing_is_refused(fn, sizes):
 
 
 def test_mini_batch_5_runs_forward_after_update_1_and_backward_after_updates_2_to_4():
-    """In the paper's counting from 1; the first of 4 stages. Version k is what k updates have made."""
+    """In the paper's counting from 1; the first of 4 stages. Version k is what k
+    updates have made."""
     reads = versions(4, 12, stashing=False)
     assert reads[parse("0F4")] == 1
     assert reads[parse("0B4")] == 4

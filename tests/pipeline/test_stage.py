@@ -1,4 +1,5 @@
-"""Any valid list on ranks: the gradients of one process, the messages of the formula, no deadlock, and no hang."""
+"""Any valid list on ranks: the gradients of one process, the messages of the formula, no
+deadlock, and no hang."""
 
 import functools
 import hashlib
@@ -6,7 +7,17 @@ import itertools
 
 import pytest
 import torch
-from pipelines import CASES, HIDDEN, VOCABULARY, any_valid_list, cut, differences, gradients, one_process, split_rows
+from pipelines import (
+    CASES,
+    HIDDEN,
+    VOCABULARY,
+    any_valid_list,
+    cut,
+    differences,
+    gradients,
+    one_process,
+    split_rows,
+)
 from sweeps import WHOLE
 
 from lib import launch, ledger
@@ -41,7 +52,11 @@ def schedules(p):
         named[f"interleaved, m = {m}, v = {v}"] = interleaved(p, m, v), m, v
     for seed in range(4) if WHOLE else (0, 3):
         v, halves = 1 + seed % 2, seed > 1
-        named[f"any list {seed}, v = {v}, halves {halves}"] = any_valid_list(seed, p, many, v, halves), many, v
+        named[f"any list {seed}, v = {v}, halves {halves}"] = (
+            any_valid_list(seed, p, many, v, halves),
+            many,
+            v,
+        )
     return named
 
 
@@ -55,7 +70,8 @@ RUNS = {
 
 
 def run_each():
-    """{run: (loss, differences, names of this rank's parameters, bits of all gradients, result of record)}."""
+    """{run: (loss, differences, names of this rank's parameters, bits of all gradients,
+    result of record)}."""
     links_of = {p: connect([ranks]) for p, ranks in RANKS.items()}
     seen = {}
     for run, (name, p, schedule, m, v) in RUNS.items():
@@ -68,14 +84,20 @@ def run_each():
         pipeline = Pipeline(stages, links_of[p], xs if first else [None] * m)
         bars = []
         ledger.mark(run)
-        loss = pipeline.run(schedule, xs if first else None, targets if last else None, case.loss, bars.append)
+        loss = pipeline.run(
+            schedule, xs if first else None, targets if last else None, case.loss, bars.append
+        )
         ledger.mark("")
         mine = {id(q) for stage in pipeline.stages.values() for q in stage.module.parameters()}
         got = {n: q.grad for n, q in module.named_parameters() if id(q) in mine}
         want_loss, want = one_process(name, p * v, m)
-        bits = hashlib.sha1(b"".join(g.numpy().tobytes() for g in got.values() if g is not None)).hexdigest()
+        bits = hashlib.sha1(
+            b"".join(g.numpy().tobytes() for g in got.values() if g is not None)
+        ).hexdigest()
         off = None if loss is None else abs(loss - want_loss).item() / abs(want_loss).item()
-        left = [len(held) for stage in pipeline.stages.values() for held in (stage.kept, stage.waiting)]
+        left = [
+            len(held) for stage in pipeline.stages.values() for held in (stage.kept, stage.waiting)
+        ]
         seen[run] = off, differences(got, want), set(got), bits, bars, sum(left)
     return seen
 
@@ -100,7 +122,9 @@ def test_every_gradient_and_the_loss_are_those_of_one_process(results, p):
             assert (off is not None) == (place == p - 1), "the loss is the last rank's"
             assert off is None or off < 1e-14, run
             assert left == 0, f"{run}: something of a micro-batch is kept after its last action"
-        assert set().union(*(names for _, _, names, _, _, _ in seen)) == set(everything), f"{run}: all parameters"
+        assert set().union(*(names for _, _, names, _, _, _ in seen)) == set(everything), (
+            f"{run}: all parameters"
+        )
 
 
 def test_the_comparison_would_see_a_lost_micro_batch_a_wrong_weight_and_a_missing_gradient():
@@ -115,14 +139,17 @@ def test_the_comparison_would_see_a_lost_micro_batch_a_wrong_weight_and_a_missin
 def test_schedules_whose_backwards_run_in_one_order_give_the_same_bits(results, p):
     for m in (max(1, p - 1), p + 3):
         for name in ("gpt", "layers"):
-            runs = [f"{name}, p = {p}, {make}, m = {m}" for make in ("relay", "gpipe", "one_f_one_b")]
+            runs = [
+                f"{name}, p = {p}, {make}, m = {m}" for make in ("relay", "gpipe", "one_f_one_b")
+            ]
             for place in range(p):
                 assert len({of(results, run)[place][3] for run in runs}) == 1
 
 
 @functools.cache
 def sizes(name, n_stages, m):
-    """{(stage, micro-batch): bytes of what that stage sends on}, from running the stages one after the other."""
+    """{(stage, micro-batch): bytes of what that stage sends on}, from running the stages
+    one after the other."""
     _, stages = cut(CASES[name], n_stages)
     xs, _ = split_rows(CASES[name].batch(2 * m - 1), m)
     given = {}
@@ -143,9 +170,12 @@ def test_one_activation_there_and_one_gradient_back_per_micro_batch_and_edge(res
         sent = torch.zeros(2, 4, 4, dtype=torch.int64)
         for action, to in messages(schedule):
             edge = min(action.stage, to.stage)
-            sent[:, ranks[action.stage % p], ranks[to.stage % p]] += torch.tensor([1, size[edge, action.microbatch]])
+            sent[:, ranks[action.stage % p], ranks[to.stage % p]] += torch.tensor(
+                [1, size[edge, action.microbatch]]
+            )
         assert sent[0].sum() == (2 * (v * p - 1) * m if p > 1 else 0)
-        if name == "gpt" and p > 1:  # an all-reduce of the embedding's gradient, between the ends, by doubling
+        # an all-reduce of the embedding's gradient, between the ends, by doubling
+        if name == "gpt" and p > 1:
             for a, b in ((ranks[0], ranks[-1]), (ranks[-1], ranks[0])):
                 sent[:, a, b] += torch.tensor([1, 8 * VOCABULARY * HIDDEN])
         assert torch.equal(torch.from_numpy(book.matrix("messages")), sent[0]), run
@@ -161,15 +191,21 @@ def test_different_micro_batches_and_widths_are_messages_of_different_sizes():
 def test_the_record_is_the_list_as_it_ran(results, p):
     for run in (run for run in RUNS if RUNS[run][1] == p):
         _, _, schedule, _, _ = RUNS[run]
-        bars = {bar.action: bar for _, _, _, _, rank_bars, _ in of(results, run) for bar in rank_bars}
+        bars = {
+            bar.action: bar for _, _, _, _, rank_bars, _ in of(results, run) for bar in rank_bars
+        }
         for place, (_, _, _, _, mine, _) in enumerate(of(results, run)):
             assert [bar.action for bar in mine] == schedule[place]
             assert all(bar.rank == place and bar.start <= bar.end for bar in mine)
             assert all(one.end <= next_.start for one, next_ in itertools.pairwise(mine))
         for action, bar in bars.items():
             to = target(action, 1 + max(a.stage for a in bars))
-            assert to is None or bar.end <= bars[to].start, "an action starts when what it needs has arrived"
-        assert [bar.rank for bar in simulate(schedule).bars] == sorted(bar.rank for bar in bars.values())
+            assert to is None or bar.end <= bars[to].start, (
+                "an action starts when what it needs has arrived"
+            )
+        assert [bar.rank for bar in simulate(schedule).bars] == sorted(
+            bar.rank for bar in bars.values()
+        )
 
 
 # Training: two runs per step, whose gradients add up; 3 ranks.
@@ -178,7 +214,8 @@ STEPS, M = 3, 4
 
 
 def train(links, make):
-    """[(loss, {name: gradient}, {name: parameter}) of each step] by SGD; without links in one process."""
+    """[(loss, {name: gradient}, {name: parameter}) of each step] by SGD; without
+    links in one process."""
     case = CASES["gpt"]
     module, stages = cut(case, 3)
     tokens, targets = case.batch(2 * M - 1)
@@ -196,7 +233,13 @@ def train(links, make):
         mine = {name: g.clone() for name, g in gradients(module).items() if g is not None}
         optimizer.step()
         loss = None if loss is None else loss.detach()
-        seen.append((loss, mine, {name: q.detach().clone() for name, q in module.named_parameters() if name in mine}))
+        seen.append(
+            (
+                loss,
+                mine,
+                {name: q.detach().clone() for name, q in module.named_parameters() if name in mine},
+            )
+        )
     return seen
 
 
@@ -216,7 +259,10 @@ def test_steps_of_two_runs_each_train_as_one_process_does(trained, name):
         names = set()
         for rank in range(3):
             loss, grads, params = trained[rank][name][step]
-            assert not differences(grads, want_grads) and not differences(params, want_params), (rank, step)
+            assert not differences(grads, want_grads) and not differences(params, want_params), (
+                rank,
+                step,
+            )
             assert loss is None if rank < 2 else abs(loss - want_loss) < 1e-14 * want_loss
             names |= set(grads)
         assert names == set(want_grads)
@@ -225,14 +271,16 @@ def test_steps_of_two_runs_each_train_as_one_process_does(trained, name):
 def test_both_copies_of_a_tied_parameter_stay_the_same_bits(trained):
     tied = "embedding.token.weight"
     for step in range(STEPS):
-        (_, first, w_first), (_, last, w_last) = (trained[rank]["one_f_one_b"][step] for rank in (0, 2))
+        (_, first, w_first), (_, last, w_last) = (
+            trained[rank]["one_f_one_b"][step] for rank in (0, 2)
+        )
         assert torch.equal(first[tied], last[tied]) and torch.equal(w_first[tied], w_last[tied])
         assert tied not in trained[1]["one_f_one_b"][step][1]
 
 
 def losses_without_gradients(m):
-    """{placement and v: (loss, how far it is from one process, whether a `.grad` changed, micro-batches kept)}, and
-    what `run` says where it cannot go back."""
+    """{placement and v: (loss, how far it is from one process, whether a `.grad` changed,
+    micro-batches kept)}, and what `run` says where it cannot go back."""
     links, seen, refused = connect(), {}, []
     case = CASES["gpt"]
     for name, v, more in (("loop", 1, {}), ("loop", 2, {}), ("v", 2, {"placement": v_shape})):
@@ -261,7 +309,9 @@ def losses_without_gradients(m):
 @pytest.mark.parametrize("m", [3, 1])
 def test_a_loss_without_gradients(m):
     """On few micro-batches and on more than ranks; stages in a loop and in a V."""
-    for rank, (seen, refused) in enumerate(launch.run(losses_without_gradients, m, nproc=2, backend="gloo")):
+    for rank, (seen, refused) in enumerate(
+        launch.run(losses_without_gradients, m, nproc=2, backend="gloo")
+    ):
         for (placement, v), (off, touched, kept) in seen.items():
             has_loss = rank == (0 if placement == "v" else 1)
             assert (off is not None) == has_loss and not touched and not kept, (placement, v)

@@ -98,18 +98,27 @@ def test_backward_reads_what_the_name_stands_for_by_then():
 
 
 def test_with_the_same_weights_every_gradient_is_torchs_own():
-    """Linear, norm, embedding, a parameter that lies inside another tensor, and one that is read in parts."""
+    """Linear, norm, embedding, a parameter that lies inside another tensor, and one that is
+    read in parts."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 4)).double()
+    net = nn.Sequential(
+        nn.Embedding(5, 6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 4)
+    ).double()
     flat = torch.randn(20, dtype=torch.float64)
-    names = {**dict(net.named_parameters()), "inside": flat[7:11], "parts": torch.randn(2, 4, dtype=torch.float64)}
+    names = {
+        **dict(net.named_parameters()),
+        "inside": flat[7:11],
+        "parts": torch.randn(2, 4, dtype=torch.float64),
+    }
     weights = {name: w.detach() for name, w in names.items()}
     tokens = torch.tensor([[0, 4], [2, 2]])
 
     def grads(hooks):
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         with hooks(weights):
-            y = torch.func.functional_call(net, {n: leaves[n] for n in dict(net.named_parameters())}, (tokens,))
+            y = torch.func.functional_call(
+                net, {n: leaves[n] for n in dict(net.named_parameters())}, (tokens,)
+            )
             loss = (y * leaves["inside"] * leaves["parts"][1]).tanh().sum()
         return torch.autograd.grad(loss, list(leaves.values()))
 

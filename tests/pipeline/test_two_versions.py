@@ -1,5 +1,5 @@
-"""2BW on ranks: every micro-batch reads the version before the newest batch's, two versions are held, and the training
-is w_{k+1} = w_k - lr grad f(w_{k-1}) on the whole model."""
+"""2BW on ranks: every micro-batch reads the version before the newest batch's, two versions are
+held, and the training is w_{k+1} = w_k - lr grad f(w_{k-1}) on the whole model."""
 
 import copy
 import functools

@@ -1,4 +1,5 @@
-"""Stages placed in a V: ZB-V and DualPipeV are torch's lists, have their formula's bubble, and run on ranks."""
+"""Stages placed in a V: ZB-V and DualPipeV are torch's lists, have their formula's bubble,
+and run on ranks."""
 
 import random
 from types import SimpleNamespace
@@ -31,11 +32,14 @@ ACCEPTED = [(p, m) for p in (1, 2, 3, 4, 8) for m in range(1, 4 * p + 1)]
 
 
 def torchs(schedule, p, m, v=2):
-    """The list of each rank as torch's class makes it; a pair that it overlaps is its two actions in their order."""
+    """The list of each rank as torch's class makes it; a pair that it overlaps is its two actions
+    in their order."""
     lists = []
     for rank in range(p):
         stage = SimpleNamespace(group_size=p, group_rank=rank, num_stages=v * p, submod=None)
-        order = [action for action in schedule([stage] * v, m).pipeline_order[rank] if action is not None]
+        order = [
+            action for action in schedule([stage] * v, m).pipeline_order[rank] if action is not None
+        ]
         lists.append([str(part) for action in order for part in action.sub_actions or [action]])
     return lists
 
@@ -94,7 +98,9 @@ def test_idle_time_and_memory_are_the_formulas():
 
 def test_where_stages_live_is_read_off_the_lists_and_must_be_where_the_placement_says():
     assert loop(3, 6) == [0, 1, 2, 0, 1, 2] and v_shape(3, 9) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
-    with pytest.raises(ScheduleError, match=r"rank 0 has 3F0, but stage 3 lives on rank 1") as caught:
+    with pytest.raises(
+        ScheduleError, match=r"rank 0 has 3F0, but stage 3 lives on rank 1"
+    ) as caught:
         validate(zb_v(2, 3), 3, 2)
     assert caught.value.kind == "place"
     validate(interleaved(1, 2, 2), 2, 2, v_shape)  # one rank: any placement is the other
@@ -105,9 +111,20 @@ def test_where_stages_live_is_read_off_the_lists_and_must_be_where_the_placement
 def test_a_message_takes_time_between_ranks_and_none_at_the_turn_of_the_v():
     run = simulate(zb_v(2, 1), message=10)
     starts = {str(bar.action): bar.start for bar in run.bars}
-    assert [starts[text] for text in ("0F0", "1F0", "2F0", "3F0", "3I0", "2I0", "1I0")] == [0, 11, 12, 23, 24, 35, 37]
+    assert [starts[text] for text in ("0F0", "1F0", "2F0", "3F0", "3I0", "2I0", "1I0")] == [
+        0,
+        11,
+        12,
+        23,
+        24,
+        35,
+        37,
+    ]
     times, message = times_of(run.bars)
-    assert message == [10, 0, 10] and simulate(recorded(run.bars).schedule, times, message).bars == run.bars
+    assert (
+        message == [10, 0, 10]
+        and simulate(recorded(run.bars).schedule, times, message).bars == run.bars
+    )
 
 
 def test_a_whole_backward_waits_for_a_half_and_a_half_for_a_whole_one():
@@ -116,13 +133,15 @@ def test_a_whole_backward_waits_for_a_half_and_a_half_for_a_whole_one():
         schedule = validate(parsed(f"0F0 {upper}", f"1F0 {lower}"), 1)
         starts = {str(bar.action): bar.start for bar in simulate(schedule).bars}
         assert starts[upper[:3]] == 2 + {"I": 1, "B": 2}[lower[1]]
-    with pytest.raises(ScheduleError, match="rank 0 waits at 0B0 for 1I0, which rank 1 runs after 1F1"):
+    with pytest.raises(
+        ScheduleError, match="rank 0 waits at 0B0 for 1I0, which rank 1 runs after 1F1"
+    ):
         validate(parsed("0F0 0B0 0F1 0B1", "1F0 1F1 1I0 1W0 1B1"), 2)
     with pytest.raises(ScheduleError, match="rank 0 waits at 0I0 for 1B0, which is in no list"):
         simulate(parsed("0F0 0I0 2F0", ""))
 
 
-# --- on ranks ---------------------------------------------------------------------------------------------------------
+# --- on ranks -------------------------------------------------------------------------------------
 
 RANKS = {2: [3, 1], 4: [0, 1, 2, 3]}
 RUNS = {
@@ -139,7 +158,8 @@ RUNS = {
 
 
 def run_each():
-    """{run: (loss's relative error or None, differences, names of this rank's gradients, left over)}"""
+    """{run: (loss's relative error or None, differences, names of this rank's
+    gradients, left over)}"""
     links_of, seen = {p: connect([ranks]) for p, ranks in RANKS.items()}, {}
     for run, schedule in RUNS.items():
         name, p, _, m = run
@@ -157,7 +177,9 @@ def run_each():
         got = {n: q.grad for n, q in module.named_parameters() if id(q) in mine}
         want_loss, want = one_process(name, 2 * p, m)
         off = None if loss is None else (abs(loss - want_loss) / abs(want_loss)).item()
-        left = sum(len(held) for stage in pipeline.stages.values() for held in (stage.kept, stage.waiting))
+        left = sum(
+            len(held) for stage in pipeline.stages.values() for held in (stage.kept, stage.waiting)
+        )
         seen[run] = off, differences(got, want), set(got), left
     return seen
 
@@ -170,11 +192,19 @@ def test_on_ranks_gradients_are_those_of_one_process_and_the_tied_weight_needs_n
         seen = [results[rank][run] for rank in RANKS[p]]
         for place, (off, wrong, _, left) in enumerate(seen):
             assert not wrong, f"{run}, place {place}: {'; '.join(wrong[:3])}"
-            assert (off is not None) == (place == 0), "the V ends where it began: the loss is the first rank's"
+            assert (off is not None) == (place == 0), (
+                "the V ends where it began: the loss is the first rank's"
+            )
             assert off is None or off < 1e-14, run
             assert left == 0, f"{run}: something of a micro-batch is kept after its last action"
-        assert set().union(*(names for _, _, names, _ in seen)) == set(everything), f"{run}: all parameters"
+        assert set().union(*(names for _, _, names, _ in seen)) == set(everything), (
+            f"{run}: all parameters"
+        )
         sent = torch.zeros(4, 4, dtype=torch.int64)
         for action, to in messages(schedule):
-            sent[RANKS[p][v_shape(p, 2 * p)[action.stage]], RANKS[p][v_shape(p, 2 * p)[to.stage]]] += 1
-        assert torch.equal(torch.from_numpy(results.ledger.section(str(run)).matrix("messages")), sent), run
+            sent[
+                RANKS[p][v_shape(p, 2 * p)[action.stage]], RANKS[p][v_shape(p, 2 * p)[to.stage]]
+            ] += 1
+        assert torch.equal(
+            torch.from_numpy(results.ledger.section(str(run)).matrix("messages")), sent
+        ), run

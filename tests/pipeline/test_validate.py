@@ -54,13 +54,43 @@ def lists(*rows):
         (lists("0F0 0B0", "1F0 1B0"), 2, "missing", "0F1", "rank 0 never runs 0F1"),
         (lists("0F0 0I0 0W0", "1F0 1I0"), 1, "missing", "1W0", "rank 1 never runs 1W0"),
         (lists("0F0 0F0 0B0", "1F0 1B0"), 1, "twice", "0F0", "rank 0 has 0F0 2 times"),
-        (lists("0F0 0B0 0I0 0W0", "1F0 1B0"), 1, "mixed", "0B0", "rank 0 has 0B0, a whole backward, and a half"),
+        (
+            lists("0F0 0B0 0I0 0W0", "1F0 1B0"),
+            1,
+            "mixed",
+            "0B0",
+            "rank 0 has 0B0, a whole backward, and a half",
+        ),
         (lists("0F0 0B0", "1F0 1I0"), 1, "missing", "1W0", "rank 1 never runs 1W0"),
-        (lists("0B0 0F0", "1F0 1B0"), 1, "order", "0B0", "rank 0 has 0B0 before 0F0, which it needs"),
+        (
+            lists("0B0 0F0", "1F0 1B0"),
+            1,
+            "order",
+            "0B0",
+            "rank 0 has 0B0 before 0F0, which it needs",
+        ),
         (lists("0F0 0W0 0I0"), 1, "order", "0W0", "rank 0 has 0W0 before 0I0, which it needs"),
-        (lists("0F0 1B0", "1F0 0B0"), 1, "place", "1B0", "rank 0 has 1B0, but stage 1 lives on rank 1"),
-        (lists("0F0 0B0", "1F0 1B0 1F1"), 1, "unknown", "1F1", "rank 1 has 1F1: .* micro-batches 0 ... 0$"),
-        (lists("0F0 0B0 2F0", "1F0 1B0"), 1, "unknown", "2F0", "rank 0 has 2F0: .* stages 0 ... 1,"),
+        (
+            lists("0F0 1B0", "1F0 0B0"),
+            1,
+            "place",
+            "1B0",
+            "rank 0 has 1B0, but stage 1 lives on rank 1",
+        ),
+        (
+            lists("0F0 0B0", "1F0 1B0 1F1"),
+            1,
+            "unknown",
+            "1F1",
+            "rank 1 has 1F1: .* micro-batches 0 ... 0$",
+        ),
+        (
+            lists("0F0 0B0 2F0", "1F0 1B0"),
+            1,
+            "unknown",
+            "2F0",
+            "rank 0 has 2F0: .* stages 0 ... 1,",
+        ),
         ([[Action(0, "X", 0)]], 1, "unknown", "0X0", "rank 0 has 0X0: .* kinds F B I W,"),
     ],
 )
@@ -90,7 +120,9 @@ def test_who_waits_for_a_circle_is_no_part_of_it():
 
 
 def test_a_need_that_no_list_holds_is_named_when_a_schedule_is_drawn():
-    with pytest.raises(ScheduleError, match="rank 0 waits at 0B0 for 1B0, which is not in rank 1's list"):
+    with pytest.raises(
+        ScheduleError, match="rank 0 waits at 0B0 for 1B0, which is not in rank 1's list"
+    ):
         grid(lists("0F0 0B0", "1F0"))
 
 
@@ -99,7 +131,10 @@ def test_every_schedule_less_any_one_action_or_with_one_twice_is_refused(p, m):
     for schedule in (gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m)):
         for rank, actions in enumerate(schedule):
             for i, action in enumerate(actions):
-                for kind, changed in (("missing", actions[:i] + actions[i + 1 :]), ("twice", [*actions, action])):
+                for kind, changed in (
+                    ("missing", actions[:i] + actions[i + 1 :]),
+                    ("twice", [*actions, action]),
+                ):
                     with pytest.raises(ScheduleError) as caught:
                         validate([*schedule[:rank], changed, *schedule[rank + 1 :]], m)
                     assert (caught.value.kind, caught.value.actions[0]) == (kind, action)

@@ -1,17 +1,21 @@
-"""Is the suite green on any machine? Mended tests many times, the quick suite several times, alone and beside a zoo.
+"""Is the suite green on any machine? Mended tests many times, the quick suite several times, alone
+and beside a zoo.
 
-    python -m tests.steady                              200 times each mended test, the suite 3 times alone, 2 in a zoo
+    python -m tests.steady           200 times each mended test, the suite 3 times alone, 2 in a zoo
     python -m tests.steady --kinds 20 --alone 0 --beside 1
 
-    part        what                                                      beside
-    kinds       the tests that once failed by what others did, 25 times   the zoo: busy loops, processes and namespaces
-                in a process                                              with names like ours, a nearly full /dev/shm
-    alone       what `make test` tests, files shuffled                    nothing that we started
-    beside      the same                                                  the zoo (zoo.py)
+    part    what                                                     beside
+    kinds   the tests that once failed by what others did, 25 times  the zoo: busy loops, processes
+                                                                     and namespaces
+            in a process                                             with names like ours, a nearly
+                                                                     full /dev/shm
+    alone   what `make test` tests, files shuffled                   nothing that we started
+    beside  the same                                                 the zoo (zoo.py)
 
-Each run has a seed, which is printed: `pytest --shuffle SEED` repeats its order of files. What has ended is noted in
-results/steady.json, so an interrupted call, started again, runs what is left. The last lines are a table and the names
-of all tests that failed. Ctrl-C and SIGTERM end what runs, and the zoo. The exit code is 1 if any test failed.
+Each run has a seed, which is printed: `pytest --shuffle SEED` repeats its order of files. What has
+ended is noted in results/steady.json, so an interrupted call, started again, runs what is left. The
+last lines are a table and the names of all tests that failed. Ctrl-C and SIGTERM end what runs, and
+the zoo. The exit code is 1 if any test failed.
 """
 
 import argparse
@@ -35,11 +39,13 @@ from tests.steady import zoo
 ROOT = pathlib.Path(__file__).parents[2]
 EACH = 25  # times that one process repeats the tests of a kind
 GRACE = 60  # seconds that pytest has to take down what it made
-# The first asks which processes were left behind. Of the second, two patch what a thread between two runs reads, too,
-# so each of them follows a test whose run fails, after which that thread prepares other ranks. None has parameters, for
-# --times changes the names of those that have.
+# The first asks which processes were left behind. Of the second, two patch what a thread between
+# two runs reads, too, so each of them follows a test whose run fails, after which that thread
+# prepares other ranks. None has parameters, for --times changes the names of those that have.
 KINDS = {
-    "processes": ["tests/test_two_nodes.py::test_a_wrong_rate_says_what_tc_said_and_leaves_no_namespace"],
+    "processes": [
+        "tests/test_two_nodes.py::test_a_wrong_rate_says_what_tc_said_and_leaves_no_namespace"
+    ],
     "threads": [
         "tests/launch/test_faults.py::test_an_error_about_a_tensor_does_not_print_it_whole",
         "tests/launch/test_warm.py::test_the_set_that_rested_longest_ends_when_memory_gets_short",
@@ -56,25 +62,47 @@ def side_by_side() -> list[str]:
 
 
 def wanted(kinds: int, alone: int, beside: int, seed: str) -> list[dict]:
-    """All runs, in order: part, number, what pytest is told, beside the zoo or not, how many times each test."""
+    """All runs, in order: part, number, what pytest is told, beside the zoo or not, how
+    many times each test."""
     runs = []
     for kind, tests in KINDS.items():
         for number, done in enumerate(range(0, kinds, EACH)):
             times = min(EACH, kinds - done)
             options = ["--times", str(times), "-p", "no:nbval", *tests]
-            runs.append({"part": kind, "number": number, "options": options, "zoo": True, "times": times})
+            runs.append(
+                {"part": kind, "number": number, "options": options, "zoo": True, "times": times}
+            )
     for part, count in (("alone", alone), ("beside", beside)):
         for number in range(count):
             drawn = str(random.Random(f"{seed} {part} {number}").randrange(10**6))
             options = ["-m", "not slow and not gpu", *side_by_side(), "--shuffle", drawn]
-            runs.append({"part": part, "number": number, "options": options, "zoo": part == "beside", "times": 1})
+            runs.append(
+                {
+                    "part": part,
+                    "number": number,
+                    "options": options,
+                    "zoo": part == "beside",
+                    "times": 1,
+                }
+            )
     return runs
 
 
 def run(options: list[str], in_front: list[str], folder: pathlib.Path) -> dict:
-    """Run pytest, with its temporary files in `folder`: how many passed, were skipped, failed; in how many seconds."""
+    """Run pytest, with its temporary files in `folder`: how many passed, were skipped, failed; in
+    how many seconds."""
     mark, begun, report = own_processes.new_mark(), time.monotonic(), folder / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", str(report), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml",
+        str(report),
+        *options,
+    ]
     print(shlex.join(command[1:]), flush=True)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder), own_processes.MARK: mark}
     process = subprocess.Popen([*in_front, *command], cwd=ROOT, env=env, start_new_session=True)
@@ -93,7 +121,8 @@ def run(options: list[str], in_front: list[str], folder: pathlib.Path) -> dict:
 
 
 def outcome(report: pathlib.Path, code: int) -> dict:
-    """What a report of pytest says. Where there is none, or nothing failed though pytest says so, the run failed."""
+    """What a report of pytest says. Where there is none, or nothing failed though pytest says so,
+    the run failed."""
     passed, skipped, failed = 0, 0, []
     cases = ElementTree.parse(report).getroot().iter("testcase") if report.exists() else []
     for case in cases:
@@ -111,17 +140,25 @@ def outcome(report: pathlib.Path, code: int) -> dict:
 
 def version() -> str:
     """The commit, and "+" where files differ from it."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return git("rev-parse", "--short", "HEAD") + "+" * bool(git("status", "--porcelain", "--untracked-files=no"))
+    git = lambda *words: subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    return git("rev-parse", "--short", "HEAD") + "+" * bool(
+        git("status", "--porcelain", "--untracked-files=no")
+    )
 
 
 def read(path: pathlib.Path, settings: dict) -> dict:
-    """The state of a call with the same settings, or a new one. A state of other settings is not overwritten."""
+    """The state of a call with the same settings, or a new one. A state of other settings
+    is not overwritten."""
     if not path.exists():
         return {"settings": settings, "runs": []}
     state = json.loads(path.read_text(encoding="utf-8"))
     if state["settings"] != settings:
-        sys.exit(f"{path} has results for {state['settings']}, not for {settings}: move it away, or give another --out")
+        sys.exit(
+            f"{path} has results for {state['settings']}, not for {settings}: move it away, or "
+            f"give another --out"
+        )
     return state
 
 
@@ -140,8 +177,14 @@ def table(runs: list[dict], state: dict) -> list[str]:
         want = sum(run["part"] == part for run in runs)
         done = [run for run in state["runs"] if run["part"] == part]
         passed, skipped = (sum(run[what] for run in done) for what in ("passed", "skipped"))
-        failed, minutes = sum(len(run["failed"]) for run in done), sum(run["seconds"] for run in done) / 60
-        lines.append(f"{part:10} {f'{len(done)} of {want}':>9} {passed:8} {skipped:8} {failed:7} {minutes:8.1f}")
+        failed, minutes = (
+            sum(len(run["failed"]) for run in done),
+            sum(run["seconds"] for run in done) / 60,
+        )
+        lines.append(
+            f"{part:10} {f'{len(done)} of {want}':>9} {passed:8} {skipped:8} {failed:7} "
+            f"{minutes:8.1f}"
+        )
     for done in state["runs"]:
         lines += [f"failed: {done['part']} {done['number']}: {name}" for name in done["failed"]]
         if done["failed"]:
@@ -150,7 +193,9 @@ def table(runs: list[dict], state: dict) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.steady", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.steady", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--kinds", type=int, default=200, help="times that each mended test runs")
     parser.add_argument("--alone", type=int, default=3, help="runs of the suite beside nothing")
     parser.add_argument("--beside", type=int, default=2, help="runs of the suite beside the zoo")
@@ -158,9 +203,15 @@ def main(words: list[str]) -> int:
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results" / "steady.json")
     asked = parser.parse_args(words)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background commands with it ignored
-    settings = {key: value for key, value in vars(asked).items() if key != "out"} | {"version": version()}
-    runs, state = wanted(asked.kinds, asked.alone, asked.beside, asked.seed), read(asked.out, settings)
+    # a shell starts background commands with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings = {key: value for key, value in vars(asked).items() if key != "out"} | {
+        "version": version()
+    }
+    runs, state = (
+        wanted(asked.kinds, asked.alone, asked.beside, asked.seed),
+        read(asked.out, settings),
+    )
     done = {(one["part"], one["number"]) for one in state["runs"]}
     try:
         for one in [one for one in runs if (one["part"], one["number"]) not in done]:

@@ -1,10 +1,11 @@
-"""A machine that is not ours alone: programs that a careless test would take for its own, and little room.
+"""A machine that is not ours alone: programs that a careless test would take for its own, and
+little room.
 
     with zoo() as told:         told: what this machine allowed, a sentence each
         subprocess.run([*SMALL_SHM, *command])
 
-Every animal reads its standard input, which this process holds open. So all of them end when the block is left, and
-also when this process is killed.
+Every animal reads its standard input, which this process holds open. So all of them end when the
+block is left, and also when this process is killed.
 """
 
 import contextlib
@@ -22,7 +23,9 @@ from collections.abc import Iterator
 WAITS = "read line"  # of a shell: until its input ends
 BUSY = "import select, sys\nwhile not select.select([sys.stdin], [], [], 0)[0]: sum(range(100_000))"
 LOOPS = 2
-GRADED_USER = 1_000_000_001  # of a number such as graded notebooks get (lib/course/supervisor.py: FIRST_USER)
+GRADED_USER = (
+    1_000_000_001  # of a number such as graded notebooks get (lib/course/supervisor.py: FIRST_USER)
+)
 ANIMALS = [  # argv, from its first word on: what ps shows
     ["", ""],
     ["python", "", "train.py", ""],
@@ -41,14 +44,26 @@ ANIMALS = [  # argv, from its first word on: what ps shows
     ["sleep", "600.5"],
     ["chromium", "--headless"],
 ]
-ENVIRONMENT = {"TESTS_GPU_STEP": "zoo", "LAB_RUN": "zoo", "LAB_CELLS": "/tmp/zoo", "RANK": "0", "WORLD_SIZE": "2"}
-PORTS = (29500, 29400, 20000)  # torchrun's own, the c10d rendezvous', and the first that a Slurm job would take
+ENVIRONMENT = {
+    "TESTS_GPU_STEP": "zoo",
+    "LAB_RUN": "zoo",
+    "LAB_CELLS": "/tmp/zoo",
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+}
+# torchrun's own, the c10d rendezvous', and the first that a Slurm job would take
+PORTS = (
+    29500,
+    29400,
+    20000,
+)
 FOLDERS = ("launch-", "two-nodes-", "lab-run-", "distributed-training-")
-# A /dev/shm of the command's own, so that the machine's memory and other programs' /dev/shm stay as they are: of 64 MiB
-# 48 are taken. It is gone when the command has ended.
+# A /dev/shm of the command's own, so that the machine's memory and other programs' /dev/shm stay as
+# they are: of 64 MiB 48 are taken. It is gone when the command has ended.
 SMALL_SHM = [
     "unshare", "--mount", "--propagation", "private", "sh", "-c",
-    "mount -t tmpfs -o size=64m zoo /dev/shm && head -c 48M /dev/zero > /dev/shm/zoo && exec \"$@\"", "sh",
+    "mount -t tmpfs -o size=64m zoo /dev/shm && head -c 48M /dev/zero > /dev/shm/zoo && exec "
+    "\"$@\"", "sh",
 ]  # fmt: skip
 
 
@@ -60,7 +75,8 @@ def root_may(*command: str) -> bool:
 
 
 def small_shm() -> list[str]:
-    """Words to put before a command that is to have a small, nearly full /dev/shm; none where that cannot be had."""
+    """Words to put before a command that is to have a small, nearly full /dev/shm; none where that
+    cannot be had."""
     return SMALL_SHM if root_may(*SMALL_SHM, "true") else []
 
 
@@ -77,7 +93,10 @@ def zoo(**environment: str) -> Iterator[list[str]]:
             cage.put([sys.executable, "-S", "-c", BUSY])
         for argv in ANIMALS:
             cage.put([argv[0], "-c", WAITS, *argv[1:]], executable="/bin/sh")
-        told = [f"{LOOPS} busy loops", f"{len(ANIMALS)} processes with names like ours or empty arguments"]
+        told = [
+            f"{LOOPS} busy loops",
+            f"{len(ANIMALS)} processes with names like ours or empty arguments",
+        ]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             cage.put(["python", "-c", WAITS], executable="/bin/sh", user=GRADED_USER)
             told.append("one by a user such as graded notebooks have")
@@ -102,27 +121,37 @@ def zoo(**environment: str) -> Iterator[list[str]]:
         for prefix in FOLDERS:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
             pathlib.Path(folder, "state").touch()
-        told.append("/dev/shm nearly full" if small_shm() else "/dev/shm as it is: a small one needs root")
+        told.append(
+            "/dev/shm nearly full" if small_shm() else "/dev/shm as it is: a small one needs root"
+        )
         time.sleep(0.5)
-        if dead := [shlex.join(process.args) for process in cage.processes if process.poll() is not None]:
+        if dead := [
+            shlex.join(process.args) for process in cage.processes if process.poll() is not None
+        ]:
             raise RuntimeError(f"these have ended instead of waiting: {'; '.join(dead)}")
         yield told
 
 
 class Cage:
-    """The processes that `put` started; `open` ends them by their numbers, which nobody else can have meanwhile."""
+    """The processes that `put` started; `open` ends them by their numbers, which nobody else can
+    have meanwhile."""
 
     def __init__(self, environment: dict[str, str]):
         self.environment = environment
         self.processes: list[subprocess.Popen] = []
 
     def put(self, argv, **options):
-        options |= {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        options |= {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
         env = {**os.environ, **self.environment}
         self.processes.append(subprocess.Popen(argv, env=env, start_new_session=True, **options))
 
     def open(self):
         for process in self.processes:
-            process.kill()  # subprocess sends nothing to a process that has ended and been waited for
+            # subprocess sends nothing to a process that has ended and been waited for
+            process.kill()
         for process in self.processes:
             process.communicate()

@@ -1,6 +1,8 @@
-"""What the tests of tensor parallelism share: groups of one launch, models, training on one process and on ranks.
+"""What the tests of tensor parallelism share: groups of one launch, models, training on one process
+and on ranks.
 
-Equal means: differs from the single process's by less than `tolerance` times the largest number in it.
+Equal means: differs from the single process's by less than `tolerance` times the largest number in
+it.
 """
 
 from functools import partial
@@ -19,7 +21,9 @@ STEPS, ROWS = 2, 3
 TOLERANCE = 1e-12
 SHAPES = {
     "heads": Shape(vocab_size=12, seq_len=8, n_layers=2, hidden=8, n_heads=4),
-    "grouped-query": Shape(vocab_size=20, seq_len=8, n_layers=2, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12),
+    "grouped-query": Shape(
+        vocab_size=20, seq_len=8, n_layers=2, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12
+    ),
 }
 MODES = {
     "tensor": parallel_gpt,
@@ -30,7 +34,11 @@ MODES = {
 
 def groups():
     """On every rank: {members: group}. The world is None, as the default argument is."""
-    made = {members: dist.new_group(members) for members in GROUPS if len(members) < dist.get_world_size()}
+    made = {
+        members: dist.new_group(members)
+        for members in GROUPS
+        if len(members) < dist.get_world_size()
+    }
     return {members: made.get(members) for members in GROUPS}
 
 
@@ -40,14 +48,17 @@ def my_groups():
 
 
 def gpt(shape, tied=True, dtype=torch.float64):
-    """The plain model, alike wherever it is built. Biases are not 0, as GPT-2's are: or none would be missed."""
+    """The plain model, alike wherever it is built. Biases are not 0, as GPT-2's are: or
+    none would be missed."""
     model = GPT(shape).to(dtype)
     draw = torch.Generator("cpu").manual_seed(3)
     if not tied:
         model.head.weight = nn.Parameter(model.head.weight.detach() + 0.1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += (0.1 * torch.randn(parameter.shape, generator=draw, device="cpu")).to(parameter)
+            parameter += (0.1 * torch.randn(parameter.shape, generator=draw, device="cpu")).to(
+                parameter
+            )
     return model
 
 
@@ -55,19 +66,23 @@ def batch(shape, step, length=None):
     """tokens, targets: (ROWS, T) int64."""
     draw = torch.Generator("cpu").manual_seed(step)
     size = (2, ROWS, length or shape.seq_len)
-    tokens, targets = torch.randint(shape.vocab_size, size, generator=draw, device="cpu").to(backend.device())
+    tokens, targets = torch.randint(shape.vocab_size, size, generator=draw, device="cpu").to(
+        backend.device()
+    )
     return tokens, targets
 
 
 def snapshot(model):
-    """({name: gradient}, {name: parameter}), copies; a tied parameter once, no gradient of what is frozen."""
+    """({name: gradient}, {name: parameter}), copies; a tied parameter once, no gradient of
+    what is frozen."""
     named = list(model.named_parameters())
     gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
     return gradients, {name: p.detach().clone() for name, p in named}
 
 
 def train(model, shape, sum_gradients=lambda: None):
-    """STEPS steps of SGD: [(logits, loss, {name: gradient}, {name: parameter})], of this rank's part.
+    """STEPS steps of SGD: [(logits, loss, {name: gradient}, {name: parameter})], of this rank's
+    part.
 
     sum_gradients: called after each backward; a plain model needs none.
     """
@@ -85,7 +100,8 @@ def train(model, shape, sum_gradients=lambda: None):
 
 
 def scale(name, tensors):
-    """The largest number in tensors[name]; the true gradient of attention's key bias is zero: its weight's instead."""
+    """The largest number in tensors[name]; the true gradient of attention's key bias is zero: its
+    weight's instead."""
     return tensors[name.replace("k.bias", "k.weight")].abs().max().item()
 
 
@@ -101,10 +117,11 @@ def differences(got, want, tolerance=TOLERANCE):
 
 
 def pairs_computed(layout):
-    """[[pairs of step 0, of step 1, ...] per rank]: those of the rectangles, some of which the mask then hides.
+    """[[pairs of step 0, of step 1, ...] per rank]: those of the rectangles, some of which the mask
+    then hides.
 
-    Contiguous, t = T/cp: rank r computes (r + 1) t^2. Zigzag: every rank (cp + 1)/2 * t^2, the same at every step but
-    the first.
+    Contiguous, t = T/cp: rank r computes (r + 1) t^2. Zigzag: every rank (cp + 1)/2 * t^2, the same
+    at every step but the first.
     """
 
     def area(queries, keys):

@@ -1,4 +1,5 @@
-"""Asynchronous TP is plain TP: values, gradients, bytes; and each piece travels while another is multiplied."""
+"""Asynchronous TP is plain TP: values, gradients, bytes; and each piece travels while
+another is multiplied."""
 
 import functools
 
@@ -10,7 +11,12 @@ from watching import beside_a_product, matmuls_marked, numbers, off
 from lib import launch, ledger
 from lib.collectives import ring_all_gather, ring_reduce_scatter
 from lib.model import GPT, Shape
-from lib.tensor_parallel.asynchronous import asynchronous_columns, asynchronous_rows, gather_linear, linear_scatter
+from lib.tensor_parallel.asynchronous import (
+    asynchronous_columns,
+    asynchronous_rows,
+    gather_linear,
+    linear_scatter,
+)
 from lib.tensor_parallel.gpt import sequence_parallel_gpt
 from lib.tensor_parallel.sequence import regathered_columns
 
@@ -20,7 +26,10 @@ B, T, D, WIDE = 2, 12, 5, 24  # D is not a multiple of any group's size, and nee
 
 def whole():
     """x (B, T, D), up (WIDE, D), down (D, WIDE), the gradient of the output (B, T, D)."""
-    return [numbers(seed, *shape) for seed, shape in enumerate([(B, T, D), (WIDE, D), (D, WIDE), (B, T, D)])]
+    return [
+        numbers(seed, *shape)
+        for seed, shape in enumerate([(B, T, D), (WIDE, D), (D, WIDE), (B, T, D)])
+    ]
 
 
 def one_process():
@@ -69,17 +78,24 @@ def mlp(group, label):
     gradients = [x.grad, up.grad, down.grad]
     return (
         [off(a, cut(b, dim, group)) for a, b, dim in zip(ours, want, dims, strict=True)]
-        + [off(a, cut(b, dim, group)) for a, b, dim in zip(gradients, want[1:], dims[1:], strict=True)]
+        + [
+            off(a, cut(b, dim, group))
+            for a, b, dim in zip(gradients, want[1:], dims[1:], strict=True)
+        ]
         + list(from_plain)
     )
 
 
-SHAPE = Shape(vocab_size=12, seq_len=T, n_layers=2, hidden=24, n_heads=12, mlp_hidden=36)  # 3 heads each at tp 4
+# 3 heads each at tp 4
+SHAPE = Shape(vocab_size=12, seq_len=T, n_layers=2, hidden=24, n_heads=12, mlp_hidden=36)
 
 
 def gpt(group):
-    """How far a sequence parallel GPT with asynchronous layers is from one with plain ones: loss and gradients."""
-    tokens = torch.randint(SHAPE.vocab_size, (B, T + 1), generator=torch.Generator("cpu").manual_seed(1), device="cpu")
+    """How far a sequence parallel GPT with asynchronous layers is from one with plain ones: loss
+    and gradients."""
+    tokens = torch.randint(
+        SHAPE.vocab_size, (B, T + 1), generator=torch.Generator("cpu").manual_seed(1), device="cpu"
+    )
     tokens = tokens.to(torch.get_default_device())
     seen = []
     for columns in (regathered_columns, asynchronous_columns):
@@ -90,9 +106,14 @@ def gpt(group):
         loss = model.loss(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         model.sum_gradients()
-        seen.append({"loss": loss.detach()} | {name: p.grad for name, p in model.named_parameters()})
+        seen.append(
+            {"loss": loss.detach()} | {name: p.grad for name, p in model.named_parameters()}
+        )
     plain, ours = seen
-    return {name: off(ours[name], x, plain[name.replace("k.bias", "k.weight")]) for name, x in plain.items()}
+    return {
+        name: off(ours[name], x, plain[name.replace("k.bias", "k.weight")])
+        for name, x in plain.items()
+    }
 
 
 def overlapped():
@@ -163,10 +184,12 @@ def test_bytes_are_the_formula():
 def test_every_piece_travels_while_another_is_multiplied():
     book = results().ledger
     for rank in range(4):
-        assert beside_a_product(book, rank, "gather") == [True] * 6  # a send and a receive of 3 pieces
+        # a send and a receive of 3 pieces
+        assert beside_a_product(book, rank, "gather") == [True] * 6
         assert beside_a_product(book, rank, "scatter") == [True] * 6
         assert beside_a_product(book, rank, "backward") == [True] * 18
-        assert beside_a_product(book, rank, "plain") == [False] * 12  # what the watch says of the plain layers
+        # what the watch says of the plain layers
+        assert beside_a_product(book, rank, "plain") == [False] * 12
 
 
 def test_tokens_that_cannot_be_divided_are_refused():

@@ -15,7 +15,9 @@ from lib.tensor_parallel.layouts import contiguous, zigzag
 LAYERS, K, d = 2, 2, 4
 SHAPE = Shape(vocab_size=11, seq_len=17, n_layers=LAYERS, hidden=4 * d, n_heads=4, n_kv_heads=K)
 GROUPS = [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 3)]
-RUNS = [(name, T, members) for name, T in [("contiguous", 12), ("zigzag", 17)] for members in GROUPS]
+RUNS = [
+    (name, T, members) for name, T in [("contiguous", 12), ("zigzag", 17)] for members in GROUPS
+]
 LAYOUTS = {"contiguous": contiguous, "zigzag": zigzag}
 B, STEPS = 3, 2
 
@@ -29,14 +31,17 @@ def batch(step, T):
 
 
 def trained(gpt, loss_of):
-    """[(loss, {name: gradient}, {name: parameter}), ...] of steps of SGD; loss_of(step) has done backward."""
+    """[(loss, {name: gradient}, {name: parameter}), ...] of steps of SGD; loss_of(step) has
+    done backward."""
     optimizer, seen = torch.optim.SGD(gpt.parameters(), lr=0.1), []
     for step in range(STEPS):
         optimizer.zero_grad()
         loss = loss_of(step)
         gradients = {name: p.grad.clone() for name, p in gpt.named_parameters()}
         optimizer.step()
-        seen.append((loss, gradients, {name: p.detach().clone() for name, p in gpt.named_parameters()}))
+        seen.append(
+            (loss, gradients, {name: p.detach().clone() for name, p in gpt.named_parameters()})
+        )
     return seen
 
 
@@ -74,15 +79,21 @@ def run_each():
     groups, seen = {members: dist.new_group(members) for members in GROUPS}, {}
     for name, T, members in RUNS:
         if dist.get_rank() in members:
-            ours = on_a_ring(LAYOUTS[name](T, len(members)), T, groups[members], str((name, T, members)))
+            ours = on_a_ring(
+                LAYOUTS[name](T, len(members)), T, groups[members], str((name, T, members))
+            )
             seen[name, T, members] = worst = {}
             for (loss, gradients, parameters), right in zip(ours, one_process(T), strict=True):
                 assert list(gradients) == list(right[1])  # the same names, in the same order
                 worst["loss"] = max(worst.get("loss", 0), off(loss, right[0]))
                 for key, gradient in gradients.items():
-                    scale = right[1][key.replace("k.bias", "k.weight")]  # the key bias's true gradient is zero
+                    # the key bias's true gradient is zero
+                    scale = right[1][key.replace("k.bias", "k.weight")]
                     worst[key] = max(worst.get(key, 0), off(gradient, right[1][key], scale))
-                    worst[key] = max(worst[key], off(parameters[key], right[2][key], right[2][key] + scale.abs().max()))
+                    worst[key] = max(
+                        worst[key],
+                        off(parameters[key], right[2][key], right[2][key] + scale.abs().max()),
+                    )
     return seen
 
 
@@ -97,7 +108,11 @@ def test_loss_gradients_and_parameters_are_one_processs():
         for rank in run[-1]:
             worst = results()[rank][run]
             assert set(worst) == names
-            assert max(worst.values()) < 1e-12, (run, rank, max(worst.items(), key=lambda item: item[1]))
+            assert max(worst.values()) < 1e-12, (
+                run,
+                rank,
+                max(worst.items(), key=lambda item: item[1]),
+            )
 
 
 def test_keys_values_and_their_gradients_travel_and_then_the_parameters_gradients():
@@ -108,7 +123,9 @@ def test_keys_values_and_their_gradients_travel_and_then_the_parameters_gradient
         assert book.sent("bytes") == STEPS * LAYERS * 3 * (cp - 1) * 2 * B * K * T * d * 8, run
         assert book.sent("messages") == STEPS * LAYERS * 3 * (cp - 1) * cp
         gradients = results().ledger.section(f"gradients {run}").sent("elements")
-        assert gradients >= STEPS * 2 * (cp - 1) * GPT(SHAPE).num_parameters() and (cp > 1 or gradients == 0)
+        assert gradients >= STEPS * 2 * (cp - 1) * GPT(SHAPE).num_parameters() and (
+            cp > 1 or gradients == 0
+        )
 
 
 def refused():
@@ -129,4 +146,6 @@ def test_what_does_not_fit_is_refused_with_its_numbers():
     (said,) = launch.capture(refused, backend="gloo", nproc=1, timeout=300)
     assert said[0] == "the layout has position 17, the model positions 0 to 16: use fewer tokens"
     assert said[1].startswith("dropout is 0.1: ") and said[1].endswith("use dropout=0.0")
-    assert said[2] == "9 tokens for 8 positions: pass shard(tokens, layout, group)" and len(said) == 3
+    assert (
+        said[2] == "9 tokens for 8 positions: pass shard(tokens, layout, group)" and len(said) == 3
+    )

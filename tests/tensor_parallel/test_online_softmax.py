@@ -1,4 +1,5 @@
-"""Attention merged from parts is attention over all keys, however the keys are cut and in whatever order they come."""
+"""Attention merged from parts is attention over all keys, however the keys are cut and in whatever
+order they come."""
 
 import math
 
@@ -9,7 +10,9 @@ from lib.tensor_parallel.online_softmax import Attended, merge_attention
 
 
 def draw(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
+    )
 
 
 def attend(q, k, v, visible):
@@ -34,8 +37,13 @@ def test_four_blocks_of_keys_merged_are_all_keys_causal_too(scale, order):
 
 def test_two_merged_then_a_third_is_as_one_merged_with_two():
     a, b, c = (Attended(draw(5, 3 + i)[:, :3], draw(5, 7 + i)[:, 0]) for i in range(3))
-    left, right = merge_attention(merge_attention(a, b), c), merge_attention(a, merge_attention(b, c))
-    assert all(torch.allclose(x, y, rtol=1e-13, atol=1e-13) for x, y in zip(left, right, strict=True))
+    left, right = (
+        merge_attention(merge_attention(a, b), c),
+        merge_attention(a, merge_attention(b, c)),
+    )
+    assert all(
+        torch.allclose(x, y, rtol=1e-13, atol=1e-13) for x, y in zip(left, right, strict=True)
+    )
 
 
 def test_no_key_seen_by_either_is_no_key_seen():

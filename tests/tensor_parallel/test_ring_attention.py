@@ -1,4 +1,5 @@
-"""Ring attention is attention: outputs and gradients, bytes, memory, and messages that travel beside the products."""
+"""Ring attention is attention: outputs and gradients, bytes, memory, and messages that travel
+beside the products."""
 
 import functools
 
@@ -22,20 +23,32 @@ CASES = [  # layout, T, H, K, members; 24 tokens are equal shards and 13 are not
     for T, H, K in [(24, 4, 4), (24, 4, 2), (13, 3, 1)]
     for members in GROUPS
 ]
-SMALL, LARGE = 1.0, 40.0  # LARGE: scores differ by thousands, exp of one alone is infinite or nothing
+# LARGE: scores differ by thousands, exp of one alone is infinite or nothing
+SMALL, LARGE = (
+    1.0,
+    40.0,
+)
 
 
 def inputs(T, H, K, size=SMALL):
-    """q (B, H, T, d), k, v (B, K, T, d), and a gradient of the output: the whole sequence's, on every rank."""
+    """q (B, H, T, d), k, v (B, K, T, d), and a gradient of the output: the whole
+    sequence's, on every rank."""
     q, k, v, d_out = (numbers(seed, B, heads, T, d) for seed, heads in enumerate((H, K, K, H)))
     # Later keys weigh more, so that every block raises the maximum of those before it.
-    return q * size, k * size * torch.linspace(0.1, 1, T, dtype=q.dtype, device=q.device)[:, None], v, d_out
+    return (
+        q * size,
+        k * size * torch.linspace(0.1, 1, T, dtype=q.dtype, device=q.device)[:, None],
+        v,
+        d_out,
+    )
 
 
 def plain(q, k, v, d_out, causal=True):
     """[output, gradient of q, of k, of v] of plain attention over the whole sequence."""
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    everything = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    everything = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, enable_gqa=True
+    )
     out = causal_attention(*leaves) if causal else everything(*leaves)
     out.backward(d_out)
     return [out.detach(), *(x.grad for x in leaves)]
@@ -67,11 +80,20 @@ def run_each():
                 ours = on_a_ring(*whole, layout, group, str(case) if size == SMALL else None)
                 mine = layout[dist.get_rank(group)]
                 right = plain(*whole)
-                # Relative to the whole sequence's: LARGE scores leave some ranks gradients of nearly nothing.
-                seen[size, case] = [off(x, y[:, :, mine], scale=y) for x, y in zip(ours, right, strict=True)]
-                if name == "contiguous" and size == SMALL:  # LARGE: who sees every key sees one alone, without gradient
-                    ours, right = on_a_ring(*whole, layout, group, causal=False), plain(*whole, causal=False)
-                    seen[size, case] += [off(x, y[:, :, mine], scale=y) for x, y in zip(ours, right, strict=True)]
+                # Relative to the whole sequence's: LARGE scores leave some ranks gradients of
+                # nearly nothing.
+                seen[size, case] = [
+                    off(x, y[:, :, mine], scale=y) for x, y in zip(ours, right, strict=True)
+                ]
+                # LARGE: who sees every key sees one alone, without gradient
+                if name == "contiguous" and size == SMALL:
+                    ours, right = (
+                        on_a_ring(*whole, layout, group, causal=False),
+                        plain(*whole, causal=False),
+                    )
+                    seen[size, case] += [
+                        off(x, y[:, :, mine], scale=y) for x, y in zip(ours, right, strict=True)
+                    ]
     return seen
 
 
@@ -84,7 +106,11 @@ def results():
 def test_outputs_and_gradients_are_those_of_plain_attention(size):
     for case in CASES:
         for rank in case[-1]:
-            assert max(results()[rank][size, case]) < 1e-12, (case, rank, results()[rank][size, case])
+            assert max(results()[rank][size, case]) < 1e-12, (
+                case,
+                rank,
+                results()[rank][size, case],
+            )
 
 
 def test_bytes_are_the_formula_and_only_right_neighbours_get_any():
@@ -94,7 +120,8 @@ def test_bytes_are_the_formula_and_only_right_neighbours_get_any():
         for section, times in (("forward", 1), ("backward", 2)):
             book = results().ledger.section(f"{section} {case}")
             for r, rank in enumerate(members):
-                # All ranks' k and v leave here but the right neighbour's, and all gradients but one's own.
+                # All ranks' k and v leave here but the right neighbour's, and all gradients but
+                # one's own.
                 kept_back = [(r + 1) % cp, r][:times]
                 tokens = sum(T - len(layout[i]) for i in kept_back)
                 assert book.sent("bytes", rank) == 2 * B * K * tokens * d * 8, (section, case, rank)
@@ -105,7 +132,8 @@ def test_bytes_are_the_formula_and_only_right_neighbours_get_any():
 
 
 def watched(attend):
-    """(largest tensor that an operator made, elements that went through exp in forward, gradients' elements)."""
+    """(largest tensor that an operator made, elements that went through exp in forward,
+    gradients' elements)."""
     largest, exps = [0], [0]
 
     def seen(op, result):
@@ -157,18 +185,24 @@ def test_each_rank_computes_its_rectangles_once_each_way():
     for name, layout in LAYOUTS.items():
         pairs = [sum(steps) for steps in pairs_computed(layout(48, 4))]
         assert [seen[name, "forward"][1] for seen in memory_results()] == [B * H * n for n in pairs]
-        assert [seen[name, "backward"][1] for seen in memory_results()] == [B * H * n for n in pairs]
+        assert [seen[name, "backward"][1] for seen in memory_results()] == [
+            B * H * n for n in pairs
+        ]
     assert pairs == [360] * 4  # zigzag: (cp + 1)/2 * t^2
 
 
 def test_the_next_block_travels_while_this_one_is_computed():
     book = memory_results().ledger
     for rank in range(4):
-        forward, backward = (beside_a_product(book, rank, f"zigzag {way}") for way in ("forward", "backward"))
+        forward, backward = (
+            beside_a_product(book, rank, f"zigzag {way}") for way in ("forward", "backward")
+        )
         assert forward == [True] * 2 * 3  # a send and a receive in each of cp - 1 steps
-        # The gradients' last hop has nothing to run beside: its send and its receive are the last two.
+        # The gradients' last hop has nothing to run beside: its send and its receive are the last
+        # two.
         assert backward == [True] * (2 * 6 - 2) + [False] * 2
-        # The contiguous layout passes on what it does not compute: rank 3 alone has work at every step.
+        # The contiguous layout passes on what it does not compute: rank 3 alone has work at every
+        # step.
         assert sum(beside_a_product(book, rank, "contiguous forward")) == 2 * min(rank + 1, 3)
 
 
@@ -189,7 +223,13 @@ def refused():
 
 def test_what_does_not_fit_is_refused_with_its_numbers():
     for rank, said in enumerate(launch.capture(refused, backend="gloo", nproc=2, timeout=300)):
-        assert f"rank {rank} of 2 has 3 tokens, but the layout gives [4, 4]: make the layout for this group" in said[0]
+        assert (
+            f"rank {rank} of 2 has 3 tokens, but the layout gives [4, 4]: make the layout for this "
+            f"group" in said[0]
+        )
         assert f"rank {rank} of 2 has 3 tokens, but the layout gives [3, 3, 3]" in said[1]
-        assert "k (1, 3, 3, 2) and v (1, 3, 3, 2): k and v have (B, K, t, d) = (1, K, 3, 2), and K divides 4" in said[2]
+        assert (
+            "k (1, 3, 3, 2) and v (1, 3, 3, 2): k and v have (B, K, t, d) = (1, K, 3, 2), and K "
+            "divides 4" in said[2]
+        )
         assert "k (1, 4, 3, 2) and v (1, 2, 3, 2)" in said[3] and len(said) == 4

@@ -1,6 +1,8 @@
-"""Dropout: alike where ranks hold the same numbers, different where they do not, and one process's model all in all.
+"""Dropout: alike where ranks hold the same numbers, different where they do not, and one process's
+model all in all.
 
-The ranks' masks are written down and put together; one process that drops the same numbers must get the same gradients.
+The ranks' masks are written down and put together; one process that drops the same numbers must get
+the same gradients.
 """
 
 import contextlib
@@ -17,7 +19,12 @@ from lib.tensor_parallel import ShardedDropout, merge_state_dicts, own_random_nu
 
 SHAPE = Shape(vocab_size=12, seq_len=8, n_layers=2, hidden=8, n_heads=4, dropout=0.3)
 SIZES = [(0, 1), (0, 1, 2, 3)]
-PLACES = ["embedding"] + SHAPE.n_layers * ["weights", "attention", "mlp"]  # in the order of the forward pass
+# in the order of the forward pass
+PLACES = ["embedding"] + SHAPE.n_layers * [
+    "weights",
+    "attention",
+    "mlp",
+]
 
 
 @contextlib.contextmanager
@@ -52,7 +59,8 @@ def gradients_of(model, sum_gradients=lambda: None):
 
 
 def step(mode, group):
-    """(masks, loss, gradients, the random state afterwards), and the gradients with recomputed blocks."""
+    """(masks, loss, gradients, the random state afterwards), and the gradients with
+    recomputed blocks."""
     masks, model = [], MODES[mode](gpt(SHAPE), group)
     torch.manual_seed(11)
     with dropout_by(noting(masks)):
@@ -65,7 +73,14 @@ def step(mode, group):
     model.eval()
     model.loss(*batch(SHAPE, 0))
     untouched = torch.equal(torch.get_rng_state(), state)
-    return masks, loss, gradients, state, {n.replace("module.", ""): g for n, g in recomputed.items()}, untouched
+    return (
+        masks,
+        loss,
+        gradients,
+        state,
+        {n.replace("module.", ""): g for n, g in recomputed.items()},
+        untouched,
+    )
 
 
 def own_numbers(group):
@@ -103,7 +118,10 @@ def test_masks_are_alike_where_numbers_are_and_different_where_they_are_not(resu
         masks, *_ = parts(results, members, mode)
         for place, of_ranks in zip(PLACES, zip(*masks, strict=True), strict=True):
             alike = [torch.equal(mask, of_ranks[0]) for mask in of_ranks[1:]]
-            assert not any(alike) if place == "weights" or mode != "tensor" else all(alike), (place, members)
+            assert not any(alike) if place == "weights" or mode != "tensor" else all(alike), (
+                place,
+                members,
+            )
             assert all(set(mask.unique().tolist()) == {0.0, 1 / 0.7} for mask in of_ranks)
 
 
@@ -114,7 +132,8 @@ def test_one_process_that_drops_the_same_numbers_has_the_same_gradients(results,
         whole = []
         for place, of_ranks in zip(PLACES, zip(*masks, strict=True), strict=True):
             if place == "weights" or mode != "tensor":
-                whole.append(torch.cat(of_ranks, 1))  # heads of (B, H/tp, T, T), tokens of (B, T/tp, D)
+                # heads of (B, H/tp, T, T), tokens of (B, T/tp, D)
+                whole.append(torch.cat(of_ranks, 1))
             else:
                 whole.append(of_ranks[0])
         with dropout_by(replaying(whole)):

@@ -1,4 +1,5 @@
-"""The parallel GPT is the plain one: logits, loss, every gradient and parameter of two steps, in every mode."""
+"""The parallel GPT is the plain one: logits, loss, every gradient and parameter of two
+steps, in every mode."""
 
 import functools
 
@@ -53,7 +54,9 @@ def everything():
         model.blocks = torch.nn.ModuleList(Recomputed(block) for block in model.blocks)
         trained = train(model, shape, model.sum_gradients)
         rename = lambda tensors: {name.replace("module.", ""): t for name, t in tensors.items()}
-        seen["recomputed", mode] = [(logits, loss, rename(g), rename(p)) for logits, loss, g, p in trained]
+        seen["recomputed", mode] = [
+            (logits, loss, rename(g), rename(p)) for logits, loss, g, p in trained
+        ]
     seen["short"] = short_sequences(shape)
     seen["bfloat16"] = in_bfloat16(shape)
     seen["plain"] = {tied: back_and_forth(SHAPES["heads"], tied, group) for tied in (True, False)}
@@ -108,9 +111,14 @@ def compare(run, parts, want):
         assert all(torch.equal(loss, losses[0]) for loss in losses), where
         found = {"logits": torch.cat(logits, -1), "loss": losses[0]}
         wrong = differences(found, {"logits": right_logits, "loss": right_loss})
-        # merge_state_dicts raises where what every rank has all of is not the same bits on all of them
-        wrong += [f"gradient {w}" for w in differences(merge_state_dicts(gradients), right_gradients)]
-        wrong += [f"parameter {w}" for w in differences(merge_state_dicts(parameters), right_parameters)]
+        # merge_state_dicts raises where what every rank has all of is not the same bits on all of
+        # them
+        wrong += [
+            f"gradient {w}" for w in differences(merge_state_dicts(gradients), right_gradients)
+        ]
+        wrong += [
+            f"parameter {w}" for w in differences(merge_state_dicts(parameters), right_parameters)
+        ]
         assert not wrong, f"{where}: " + "; ".join(wrong[:4])
 
 
@@ -121,11 +129,15 @@ def test_every_gradient_and_parameter_of_two_steps_is_the_single_process_s(resul
 
 def test_the_comparison_would_see_a_missing_bias_and_a_sum_over_ranks():
     right = single_process("heads", True)
-    twice = [(z, loss, {n: g * (1 + 1e-11) for n, g in grads.items()}, params) for z, loss, grads, params in right]
+    twice = [
+        (z, loss, {n: g * (1 + 1e-11) for n, g in grads.items()}, params)
+        for z, loss, grads, params in right
+    ]
     with pytest.raises(AssertionError, match="gradient"):
         compare("twice", [twice], right)
     wrong = differences(*(step[0][2] for step in (twice, right)))
-    assert len(wrong) == len(right[0][2]) - 2  # all but the two key biases, whose gradient is rounding
+    # all but the two key biases, whose gradient is rounding
+    assert len(wrong) == len(right[0][2]) - 2
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -135,13 +147,19 @@ def test_any_all_reduce_drives_it(results, transport):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_frozen_parameters_have_no_gradient_and_leave_the_others_alone(results, mode):
-    compare(mode, [seen["frozen", mode] for seen in results], single_process("grouped-query", True, frozen=True))
+    compare(
+        mode,
+        [seen["frozen", mode] for seen in results],
+        single_process("grouped-query", True, frozen=True),
+    )
     assert not [n for n in results[0]["frozen", mode][0][2] if n.endswith(FROZEN)]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_recomputed_blocks_communicate_again_and_give_the_same(results, mode):
-    compare(mode, [seen["recomputed", mode] for seen in results], single_process("grouped-query", True))
+    compare(
+        mode, [seen["recomputed", mode] for seen in results], single_process("grouped-query", True)
+    )
 
 
 def test_sequences_shorter_than_the_table_of_positions(results):

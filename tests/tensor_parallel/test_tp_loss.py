@@ -1,4 +1,5 @@
-"""Vocabulary over ranks: embedding and cross-entropy are the plain ones, and V is not in what they send."""
+"""Vocabulary over ranks: embedding and cross-entropy are the plain ones, and V is not in
+what they send."""
 
 import pytest
 import torch
@@ -7,7 +8,11 @@ import torch.nn.functional as F
 from parallels import GROUPS, my_groups
 
 from lib import launch, ledger
-from lib.tensor_parallel import scatter_sequence, vocab_parallel_cross_entropy, vocab_parallel_embedding
+from lib.tensor_parallel import (
+    scatter_sequence,
+    vocab_parallel_cross_entropy,
+    vocab_parallel_embedding,
+)
 
 B, T, D = 3, 4, 5
 SIZES = [4, 12, 400]  # of the vocabulary
@@ -19,13 +24,16 @@ def draw(seed, *shape):
 
 
 def ids(seed, V):
-    found = torch.randint(V, (B, T), generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    found = torch.randint(
+        V, (B, T), generator=torch.Generator("cpu").manual_seed(seed), device="cpu"
+    )
     found[0, 0], found[-1, -1] = 0, V - 1  # on the first rank and on the last
     return found
 
 
 def logits_of(V):
-    """Several kinds, all at once (5B, T, V): usual, all alike, shifted, huge both ways, one certain token."""
+    """Several kinds, all at once (5B, T, V): usual, all alike, shifted, huge both ways, one
+    certain token."""
     z = draw(V, B, T, V)
     certain = z.clone()
     certain[..., V // 2] = 80.0
@@ -33,7 +41,8 @@ def logits_of(V):
 
 
 def losses(group):
-    """{(V, reduction): (largest error of the loss, of its gradient)}, relative to the largest number."""
+    """{(V, reduction): (largest error of the loss, of its gradient)}, relative to the
+    largest number."""
     rank, tp, seen = dist.get_rank(group), dist.get_world_size(group), {}
     for V in SIZES:
         targets = ids(1, V).repeat(5, 1)
@@ -45,12 +54,16 @@ def losses(group):
             got = vocab_parallel_cross_entropy(part, targets, group, reduction)
             (3 * got).backward()
             off = part.grad - whole.grad.chunk(tp, -1)[rank]
-            seen[V, reduction] = ((got - want) / want).abs().item(), (off.abs().max() / whole.grad.abs().max()).item()
+            seen[V, reduction] = (
+                ((got - want) / want).abs().item(),
+                (off.abs().max() / whole.grad.abs().max()).item(),
+            )
     return seen
 
 
 def embeddings(group):
-    """Are the vectors and the gradient of the weight the plain ones? To the last bit: all terms but one are 0."""
+    """Are the vectors and the gradient of the weight the plain ones? To the last bit: all
+    terms but one are 0."""
     rank, tp, seen = dist.get_rank(group), dist.get_world_size(group), {}
     for V in SIZES:
         tokens, weight, grad = ids(2, V), draw(3, V, D).requires_grad_(), draw(4, B, T, D)
@@ -67,7 +80,8 @@ def embeddings(group):
 
 
 def errors(group):
-    """What is said of ids outside the vocabulary, and of shapes. No rank sends anything before it raises."""
+    """What is said of ids outside the vocabulary, and of shapes. No rank sends anything
+    before it raises."""
     tp, said = dist.get_world_size(group), []
     logits, weight = draw(0, B, T, 12 // tp), draw(0, 12 // tp, D)
     outside = ids(0, 12)
@@ -140,6 +154,7 @@ def test_ids_outside_the_vocabulary_and_shapes_are_errors_not_zeros(results):
 def test_bytes_do_not_depend_on_the_vocabulary(results, tp):
     for V in SIZES:
         section = lambda what: results.ledger.section(f"{what} {V} {tp}").sent("elements")  # noqa: B023
-        assert section("loss") == 2 * (tp - 1) * 3 * B * T  # the largest, the sum, the target's: all-reduced
+        # the largest, the sum, the target's: all-reduced
+        assert section("loss") == 2 * (tp - 1) * 3 * B * T
         assert section("embedding") == 2 * (tp - 1) * B * T * D
         assert section("loss backward") == section("embedding backward") == 0

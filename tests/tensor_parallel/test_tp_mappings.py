@@ -1,4 +1,5 @@
-"""The mappings: what goes in and out, gradcheck of the pairs and of either alone, the common errors, what is sent."""
+"""The mappings: what goes in and out, gradcheck of the pairs and of either alone, the common
+errors, what is sent."""
 
 import pytest
 import torch
@@ -34,10 +35,15 @@ def draw(seed, *shape):
 
 
 def checks(group, only=None):
-    """{what: does gradcheck pass?}. x is alike on all ranks; each has a W_r of its own. only: names, None for all."""
+    """{what: does gradcheck pass?}. x is alike on all ranks; each has a W_r of its own. only:
+    names, None for all."""
     rank = dist.get_rank(group)
     x, w_r = draw(0, 1, 4, 4).requires_grad_(), draw(1 + rank, 4, 4)
-    ring, gather, scatter = collectives.ring_all_reduce, collectives.ring_all_gather, collectives.ring_reduce_scatter
+    ring, gather, scatter = (
+        collectives.ring_all_reduce,
+        collectives.ring_all_gather,
+        collectives.ring_reduce_scatter,
+    )
     f = lambda x: copy_to_group(x, group, ring)
     g = lambda x: reduce_from_group(x, group, ring)
     split = lambda x: split_to_group(x, group, gather)
@@ -93,7 +99,8 @@ def backward_leaves_the_gradient_it_is_given(group):
 
 
 def linears(group):
-    """{what: largest error} of the two layers beside nn.Linear, and of the two common errors; what is not right."""
+    """{what: largest error} of the two layers beside nn.Linear, and of the two common
+    errors; what is not right."""
     rank, tp = dist.get_rank(group), dist.get_world_size(group)
     up, down, x = nn.Linear(D, WIDTH).double(), nn.Linear(WIDTH, D).double(), draw(5, B, T, D)
     for i, parameter in enumerate([*up.parameters(), *down.parameters()]):
@@ -106,7 +113,10 @@ def linears(group):
     tokens = slice(rank * T // tp, (rank + 1) * T // tp)
     part = columns(x)  # (B, T, WIDTH/tp)
     partial = F.linear(own(y), rows.weight)  # (B, T, D)
-    two = [ColumnParallelLinear(up, group), ColumnParallelLinear(nn.Linear(D, tp, bias=False).double(), group)]
+    two = [
+        ColumnParallelLinear(up, group),
+        ColumnParallelLinear(nn.Linear(D, tp, bias=False).double(), group),
+    ]
     return {
         "columns": off(part, own(y)),
         "columns, of two layers": off(column_parallel(x, two, group)[0], own(y)),
@@ -119,7 +129,8 @@ def linears(group):
         "columns, regathered": off(regathered_columns(x[:, tokens], [columns], group)[0], own(y)),
         "rows into my tokens": off(sequence_rows(own(y), rows, group), down(y)[:, tokens]),
     }, {
-        # (B, T, WIDTH/tp): not even of y's shape; all ranks' columns added up, column c to column c + WIDTH/tp
+        # (B, T, WIDTH/tp): not even of y's shape; all ranks' columns added up, column c to column c
+        # + WIDTH/tp
         "all-reduce after columns": tuple(reduce_from_group(part, group).shape),
         # (B, T, D tp): as many partial sums side by side, and none of them is the sum
         "gather after rows": tuple(gather_from_group(partial, group).shape),
@@ -132,7 +143,10 @@ def sent(group):
     rank, tp = dist.get_rank(group), dist.get_world_size(group)
     tokens = (T, T // tp)
     layer = nn.Linear(D, WIDTH).double()
-    columns, rows = ColumnParallelLinear(layer, group), RowParallelLinear(nn.Linear(WIDTH, D).double(), group)
+    columns, rows = (
+        ColumnParallelLinear(layer, group),
+        RowParallelLinear(nn.Linear(WIDTH, D).double(), group),
+    )
     cases = {
         "f": (copy_to_group, (B, T, D)),
         "g": (reduce_from_group, (B, T, D)),
@@ -142,8 +156,14 @@ def sent(group):
         "S": (scatter_sequence, (B, T, D)),
         "columns": (lambda x, group: column_parallel(x, [columns] * 3, group)[0], (B, T, D)),
         "rows": (lambda x, group: row_parallel(x, rows, group), (B, T, WIDTH // tp)),
-        "sequence columns": (lambda x, group: sum(sequence_columns(x, [columns] * 3, group)), (B, T // tp, D)),
-        "regathered columns": (lambda x, group: sum(regathered_columns(x, [columns] * 3, group)), (B, T // tp, D)),
+        "sequence columns": (
+            lambda x, group: sum(sequence_columns(x, [columns] * 3, group)),
+            (B, T // tp, D),
+        ),
+        "regathered columns": (
+            lambda x, group: sum(regathered_columns(x, [columns] * 3, group)),
+            (B, T // tp, D),
+        ),
         "sequence rows": (lambda x, group: sequence_rows(x, rows, group), (B, T, WIDTH // tp)),
     }
     for what, (function, shape) in cases.items():
@@ -163,7 +183,9 @@ def everything():
         parts = plain_forms, linears, backward_leaves_the_gradient_it_is_given
         seen[members] = {part.__name__: part(group) for part in parts}
         if members != (1, 3):
-            seen[members]["checks"] = checks(group, {"f and g", "f alone", "g alone"} if len(members) == 4 else None)
+            seen[members]["checks"] = checks(
+                group, {"f and g", "f alone", "g alone"} if len(members) == 4 else None
+            )
         if members in [(0, 1), (0, 1, 2, 3)]:
             sent(group)
     return seen
@@ -204,7 +226,8 @@ def test_columns_and_rows_are_the_plain_layers(results):
 
 
 def test_the_common_errors_are_errors(results):
-    """All-reduce after the column split, gather after the row split: told in many notes, and not even of the shape."""
+    """All-reduce after the column split, gather after the row split: told in many notes, and not
+    even of the shape."""
     for members, (_, wrong) in of(results, "linears"):
         tp = len(members)
         assert wrong["all-reduce after columns"] == (B, T, WIDTH // tp)
@@ -216,11 +239,16 @@ def test_the_common_errors_are_errors(results):
 def test_what_is_sent_forward_and_backward(results, tp):
     n, wide = B * T * D, B * T * WIDTH
     expected = {  # in units of (tp-1) elements over all ranks
-        "f": (0, 2 * n), "g": (2 * n, 0), "split": (0, n), "gather": (n, 0), "G": (n, n), "S": (n, n),
+        "f": (0, 2 * n), "g": (2 * n, 0), "split": (0, n), "gather": (n, 0), "G": (n, n),
+        "S": (n, n),
         "columns": (0, 2 * n), "rows": (2 * n, 0),
         "sequence columns": (n, n), "regathered columns": (n, 2 * n), "sequence rows": (n, n),
     }  # fmt: skip
-    assert wide not in {x for pair in expected.values() for x in pair}, "nothing as wide as the split dim travels"
+    assert wide not in {x for pair in expected.values() for x in pair}, (
+        "nothing as wide as the split dim travels"
+    )
     for what, both in expected.items():
         for way, elements in zip(("forward", "backward"), both, strict=True):
-            assert results.ledger.section(f"{what} {way} {tp}").sent("elements") == (tp - 1) * elements, (what, way)
+            assert (
+                results.ledger.section(f"{what} {way} {tp}").sent("elements") == (tp - 1) * elements
+            ), (what, way)

@@ -2,17 +2,18 @@
 
 B rows of T tokens, n = BTD, tp ranks; what is kept, in elements:
 
-                        one process     tensor parallel     sequence parallel    sequence, regathered
-    norms' inputs       2n              2n                  2n/tp                2n/tp
-    norms' outputs      2n              2n                  2n                   2n/tp
-    norms' statistics   4BT             4BT                 4BT/tp               4BT/tp
-    q, k, v, mixed      4n              4n/tp               4n/tp                4n/tp
-    MLP, F wide         2BTF            2BTF/tp             2BTF/tp              2BTF/tp
-    weights, H heads    BHTT            BHTT/tp             BHTT/tp              BHTT/tp
+                        one process     tensor parallel    sequence parallel    sequence, regathered
+    norms' inputs       2n              2n                 2n/tp                2n/tp
+    norms' outputs      2n              2n                 2n                   2n/tp
+    norms' statistics   4BT             4BT                4BT/tp               4BT/tp
+    q, k, v, mixed      4n              4n/tp              4n/tp                4n/tp
+    MLP, F wide         2BTF            2BTF/tp            2BTF/tp              2BTF/tp
+    weights, H heads    BHTT            BHTT/tp            BHTT/tp              BHTT/tp
 
-and one (T, T) bool, the causal mask. k and v count n even in grouped-query attention: they are kept repeated. With
-F = 4D, 2 bytes per element and a byte for each of two masks of dropout: 16n * 2 + 2n = 34 sbh bytes for one process,
-(10 + 24/t) sbh, and 34 sbh/t (Korthikanti et al. 2022), and 5as/h of them for the weights and their own mask.
+and one (T, T) bool, the causal mask. k and v count n even in grouped-query attention: they are kept
+repeated. With F = 4D, 2 bytes per element and a byte for each of two masks of dropout: 16n * 2 + 2n
+= 34 sbh bytes for one process, (10 + 24/t) sbh, and 34 sbh/t (Korthikanti et al. 2022), and 5as/h
+of them for the weights and their own mask.
 """
 
 import pytest
@@ -32,11 +33,14 @@ ALL = {**SHAPES, "wide": WIDE}
 
 
 def draw(*shape):
-    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu", dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu", dtype=torch.float64
+    )
 
 
 def kept(block, x):
-    """Bytes that `block` keeps of x for backward, x included, parameters left out; and after it nothing."""
+    """Bytes that `block` keeps of x for backward, x included, parameters left out; and
+    after it nothing."""
     with SavedBytes(besides=block.parameters()) as saved:
         y = block(x.requires_grad_())
         before = saved.nbytes()
@@ -60,7 +64,9 @@ def everything():
                 seen[name, "one process", 1] = kept(gpt(shape).blocks[0], x.clone())
         logits = draw(B, 16, 400 // tp).requires_grad_()
         with SavedBytes(besides=[logits]) as saved:
-            loss = vocab_parallel_cross_entropy(logits, torch.zeros(B, 16, dtype=torch.int64), group)
+            loss = vocab_parallel_cross_entropy(
+                logits, torch.zeros(B, 16, dtype=torch.int64), group
+            )
             seen["loss", tp] = saved.nbytes()
             loss.backward()
     return seen
@@ -99,18 +105,24 @@ def test_regathered_is_all_divided_by_tp_and_plain_tensor_parallel_is_not(result
     one = results[0]["wide", "one process", 1] - mask
     for tp in (2, 4):
         assert results[0]["wide", "regathered", tp] - mask == one // tp
-        assert results[0]["wide", "tensor", tp] > results[0]["wide", "sequence", tp] > one // tp + mask
+        assert (
+            results[0]["wide", "tensor", tp] > results[0]["wide", "sequence", tp] > one // tp + mask
+        )
 
 
 def test_it_is_34_sbh_in_two_bytes():
-    """The formula's terms, a block of F = 4D: 32 of the 34 bytes per token and hidden number, 2 are dropout's masks."""
+    """The formula's terms, a block of F = 4D: 32 of the 34 bytes per token and hidden number, 2 are
+    dropout's masks."""
     shape, tokens = WIDE, B * WIDE.seq_len
     heads = ELEMENT * B * shape.n_heads * shape.seq_len**2
     extras = ELEMENT * 4 * tokens + shape.seq_len**2 + heads
     assert (formula(shape, "one process", 1) - extras) * 2 / ELEMENT == 32 * tokens * shape.hidden
     for tp in (2, 4):
-        without = formula(shape, "tensor", tp) - ELEMENT * 4 * tokens - shape.seq_len**2 - heads // tp
-        assert without * 2 / ELEMENT == (8 + 24 / tp) * tokens * shape.hidden  # 10 + 24/t, less two masks
+        without = (
+            formula(shape, "tensor", tp) - ELEMENT * 4 * tokens - shape.seq_len**2 - heads // tp
+        )
+        # 10 + 24/t, less two masks
+        assert without * 2 / ELEMENT == (8 + 24 / tp) * tokens * shape.hidden
 
 
 def test_the_loss_keeps_its_share_of_the_probabilities(results):

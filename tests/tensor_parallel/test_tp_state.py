@@ -1,4 +1,5 @@
-"""Cutting and merging: a checkpoint of any tp loads at any other; sizes that do not divide say which would."""
+"""Cutting and merging: a checkpoint of any tp loads at any other; sizes that do not divide
+say which would."""
 
 import pytest
 import torch
@@ -32,7 +33,9 @@ def test_merge_undoes_split_for_every_tp_and_names_what_is_not_cut():
     for tp in (1, 2, 4):
         parts = [split_state_dict(state, rank, tp) for rank in range(tp)]
         merged = merge_state_dicts(parts)
-        assert merged.keys() == state.keys() and all(torch.equal(merged[n], t) for n, t in state.items())
+        assert merged.keys() == state.keys() and all(
+            torch.equal(merged[n], t) for n, t in state.items()
+        )
         for part in parts:
             for name, tensor in part.items():
                 cut = 1 if split_dim(name) is None else tp
@@ -40,7 +43,8 @@ def test_merge_undoes_split_for_every_tp_and_names_what_is_not_cut():
     whole = {name for name in state if split_dim(name) is None}
     ends = {n.split(".", 2)[-1] if n.startswith("blocks") else n for n in whole}
     assert ends == {
-        "embedding.position.weight", "norm.weight", "norm.bias", "norm1.weight", "norm1.bias", "norm2.weight",
+        "embedding.position.weight", "norm.weight", "norm.bias", "norm1.weight", "norm1.bias",
+        "norm2.weight",
         "norm2.bias", "attention.out.bias", "mlp.down.bias",
     }  # fmt: skip
 
@@ -56,7 +60,9 @@ def test_parts_are_copies():
     state = gpt(SHAPE).state_dict()
     part = split_state_dict(state, 0, 2)
     for tensor in part.values():
-        assert tensor.untyped_storage().nbytes() == tensor.nbytes, "a view would keep the whole alive, and save it"
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes, (
+            "a view would keep the whole alive, and save it"
+        )
         tensor.zero_()
     assert all(torch.equal(t, gpt(SHAPE).state_dict()[n]) for n, t in state.items())
 
@@ -64,12 +70,18 @@ def test_parts_are_copies():
 def test_what_is_not_the_same_on_all_ranks_is_an_error_that_names_it():
     parts = [split_state_dict(gpt(SHAPE).state_dict(), rank, 2) for rank in range(2)]
     parts[1]["blocks.1.norm2.bias"] += 1e-15
-    with pytest.raises(ValueError, match=r"blocks.1.norm2.bias is not cut, but rank 1's copy differs.*sum_gradients"):
+    with pytest.raises(
+        ValueError,
+        match=r"blocks.1.norm2.bias is not cut, but rank 1's copy differs.*sum_gradients",
+    ):
         merge_state_dicts(parts)
     del parts[1]["norm.bias"]
     with pytest.raises(ValueError, match=r"ranks 0 and 1 differ in their names: \['norm.bias'\]"):
         merge_state_dicts(parts)
-    with pytest.raises(ValueError, match=r"dim 0 of embedding.token.weight 20 over tp=3.*use .* 18 or 21, or tp=1, 2"):
+    with pytest.raises(
+        ValueError,
+        match=r"dim 0 of embedding.token.weight 20 over tp=3.*use .* 18 or 21, or tp=1, 2",
+    ):
         split_state_dict(gpt(SHAPE).state_dict(), 0, 3)
 
 
@@ -78,7 +90,12 @@ def test_what_is_not_the_same_on_all_ranks_is_an_error_that_names_it():
     [
         (103, 2, "vocab_size 103 over tp=2 ranks is not whole: use vocab_size 102 or 104, or tp=1"),
         (2, 4, "vocab_size 2 over tp=4 ranks is not whole: use vocab_size 4, or tp=1 or 2"),
-        (20, 8, "vocab_size 20 over tp=8 ranks is not whole: use vocab_size 16 or 24, or tp=1, 2, 4, 5, 10 or 20"),
+        (
+            20,
+            8,
+            "vocab_size 20 over tp=8 ranks is not whole: use vocab_size 16 or 24, or tp=1, 2, 4, "
+            "5, 10 or 20",
+        ),
     ],
 )
 def test_sizes_that_do_not_divide_name_those_that_would(n, tp, advice):
@@ -123,7 +140,8 @@ def everything():
     made = groups()
     pair, rank = made[0, 1], dist.get_rank()
     seen = {"errors": errors()}
-    # cut by the layers as by `split_state_dict`, to the bit, seed by seed; and the plain model stays as it was
+    # cut by the layers as by `split_state_dict`, to the bit, seed by seed; and the plain model
+    # stays as it was
     for mode, make in MODES.items():
         for tied in (True, False):
             plain = gpt(SHAPE, tied)
@@ -137,7 +155,10 @@ def everything():
                 list(got) == list(want),
                 all(torch.equal(got[n], t) for n, t in want.items()),
                 parallel.head.weight is parallel.embedding.token.weight,
-                all(torch.equal(a, b) for a, b in zip(plain.parameters(), gpt(SHAPE, tied).parameters(), strict=True)),
+                all(
+                    torch.equal(a, b)
+                    for a, b in zip(plain.parameters(), gpt(SHAPE, tied).parameters(), strict=True)
+                ),
                 sum(p.numel() for p in parallel.parameters()),
             )
     parallel.eval()
@@ -169,7 +190,9 @@ def test_the_numbers_are_the_plain_model_s_part_by_part(results, mode):
             assert right == [True, True, tied, True]
             names = gpt(SHAPE, tied).named_parameters()
             assert size == sum(p.numel() // (1 if split_dim(n) is None else 4) for n, p in names)
-        assert seen["training"] == (True, True), "eval() of the parallel model is none of the plain one's business"
+        assert seen["training"] == (True, True), (
+            "eval() of the parallel model is none of the plain one's business"
+        )
 
 
 def test_two_steps_of_adam_end_alike_on_one_two_and_four_ranks_averages_included(results):
@@ -194,9 +217,20 @@ def test_a_pipeline_cuts_it_between_blocks(results):
 def test_a_model_that_does_not_divide_is_an_error_on_every_rank(results):
     for seen in results:
         said = seen["errors"]
-        assert "n_heads 6 over tp=4 ranks is not whole: use n_heads 4 or 8, or tp=1, 2, 3 or 6" in said["n_heads"]
-        assert "n_kv_heads 2 over tp=4 ranks is not whole: use n_kv_heads 4, or tp=1 or 2" in said["n_kv_heads"]
-        assert "mlp_hidden 10 over tp=4 ranks is not whole: use mlp_hidden 8 or 12" in said["mlp_hidden"]
+        assert (
+            "n_heads 6 over tp=4 ranks is not whole: use n_heads 4 or 8, or tp=1, 2, 3 or 6"
+            in said["n_heads"]
+        )
+        assert (
+            "n_kv_heads 2 over tp=4 ranks is not whole: use n_kv_heads 4, or tp=1 or 2"
+            in said["n_kv_heads"]
+        )
+        assert (
+            "mlp_hidden 10 over tp=4 ranks is not whole: use mlp_hidden 8 or 12"
+            in said["mlp_hidden"]
+        )
         assert "use vocab_size 100 or 104, or tp=1" in said["vocab_size"]
         assert "the sequence's length 6 over tp=4 ranks is not whole" in said["length"]
-        assert "a sequence of 12 tokens, the model has 8 positions: use seq_len=12" in said["too long"]
+        assert (
+            "a sequence of 12 tokens, the model has 8 positions: use seq_len=12" in said["too long"]
+        )

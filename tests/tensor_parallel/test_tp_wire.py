@@ -1,13 +1,15 @@
-"""What a step of the parallel GPT puts on the wire, forward and backward, against the formulas: exact, in bytes.
+"""What a step of the parallel GPT puts on the wire, forward and backward, against the formulas:
+exact, in bytes.
 
 tp ranks, B rows of T tokens, D hidden, L layers. In units of (tp-1) BTD elements over all ranks:
 
-                                 forward      backward
-    tensor parallel              4L + 2       4L + 2        2 all-reduces per layer each way; embedding, head 1
-    sequence parallel            4L + 2       4L + 2        the same: an all-reduce is a gather and a scatter
-    sequence, regathered         4L + 2       6L + 3        2 gathers more per layer, and the head's
+                            forward   backward
+    tensor parallel         4L + 2    4L + 2     2 all-reduces per layer each way; embedding, head 1
+    sequence parallel       4L + 2    4L + 2     the same: an all-reduce is a gather and a scatter
+    sequence, regathered    4L + 2    6L + 3     2 gathers more per layer, and the head's
 
-besides 2(tp-1) 3BT for the loss, forward, and in sequence parallel 2(tp-1) ((6D)L + 2D + TD) for what is not cut.
+besides 2(tp-1) 3BT for the loss, forward, and in sequence parallel 2(tp-1) ((6D)L + 2D + TD) for
+what is not cut.
 """
 
 import pytest
@@ -19,9 +21,12 @@ from lib.model import Shape
 from lib.tensor_parallel import parallel_gpt
 
 SHAPES = [
-    Shape(vocab_size=12, seq_len=8, n_layers=L, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12) for L in (1, 3)
+    Shape(vocab_size=12, seq_len=8, n_layers=L, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12)
+    for L in (1, 3)
 ]
-WIDER = Shape(vocab_size=1200, seq_len=8, n_layers=1, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=48)
+WIDER = Shape(
+    vocab_size=1200, seq_len=8, n_layers=1, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=48
+)
 SIZES = {(0, 1): 2, (0, 1, 2, 3): 4}
 RUNS = [(mode, shape) for mode in MODES for shape in (*SHAPES, WIDER)]
 
@@ -58,7 +63,9 @@ def everything():
     for members, tp in SIZES.items():
         if members in mine:
             for mode, shape in RUNS:
-                shapes[mode, shape, tp] = step(MODES[mode](gpt(shape), mine[members]), mode, shape, tp)
+                shapes[mode, shape, tp] = step(
+                    MODES[mode](gpt(shape), mine[members]), mode, shape, tp
+                )
             for shape in SHAPES:
                 step(parallel_gpt(gpt(shape), mine[members], torchs), "torchs", shape, tp)
     return shapes

@@ -15,7 +15,8 @@ n, I, O = 12, 6, 18  # all multiples of 1, 2 and 3
 
 
 def grid(q):
-    """(row group, column group, i, j) of this rank, if it is one of the first q^2. Every rank must call it."""
+    """(row group, column group, i, j) of this rank, if it is one of the first q^2. Every
+    rank must call it."""
     rows = [dist.new_group([i * q + j for j in range(q)]) for i in range(q)]
     columns = [dist.new_group([i * q + j for i in range(q)]) for j in range(q)]
     i, j = divmod(dist.get_rank(), q)
@@ -64,7 +65,8 @@ def run_each():
         if mine is not None:
             seen[q] = case(q, *mine)
     ledger.mark("1-D")
-    for _ in range(2):  # the two all-reduces of a column layer and the row layer after it, forward and backward
+    # the two all-reduces of a column layer and the row layer after it, forward and backward
+    for _ in range(2):
         ring_all_reduce(torch.ones(n, I, dtype=torch.float64))
     ledger.mark("")
     return seen, refused(*mine[:2])
@@ -90,7 +92,8 @@ def elements_2d(n, d_in, d_out, q):
 
 
 def elements_1d(n, hidden, p):
-    """The same for a 1-D pair of layers, column and then row, `hidden` wide outside: an all-reduce each way."""
+    """The same for a 1-D pair of layers, column and then row, `hidden` wide outside: an
+    all-reduce each way."""
     return {"forward": 2 * (p - 1) * n * hidden, "backward": 2 * (p - 1) * n * hidden}
 
 

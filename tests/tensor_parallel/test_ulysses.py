@@ -1,4 +1,5 @@
-"""Ulysses and attention with gathered keys are attention: outputs, gradients, and numbers sent as the table says."""
+"""Ulysses and attention with gathered keys are attention: outputs, gradients, and numbers sent as
+the table says."""
 
 import functools
 
@@ -16,7 +17,9 @@ from lib.tensor_parallel.ulysses import gathered_attention, numbers_sent, ulysse
 
 WAYS = {"ring": ring_attention, "gathered": gathered_attention, "Ulysses": ulysses_attention}
 B, d = 2, 3
-CASES = [  # T, H, K, causal, members: more key/value heads than ranks, as many, fewer; last not the world's ranks
+# T, H, K, causal, members: more key/value heads than ranks, as many, fewer; last not the world's
+# ranks
+CASES = [
     *((16, H, K, causal, tuple(range(cp))) for causal in (True, False)
       for cp, H, K in ((1, 2, 1), (2, 8, 4), (4, 8, 4), (4, 8, 2), (4, 4, 1))),
     (12, 6, 3, True, (0, 1, 2)), (13, 6, 3, True, (0, 1, 2)), (12, 4, 2, True, (1, 3)),
@@ -26,14 +29,19 @@ CASES = [  # T, H, K, causal, members: more key/value heads than ranks, as many,
 def plain(q, k, v, d_out, causal):
     """[output, gradient of q, of k, of v] of the whole sequence."""
     q, k, v = (x.clone().requires_grad_() for x in (q, k, v))
-    everything = functools.partial(torch.nn.functional.scaled_dot_product_attention, enable_gqa=True)
+    everything = functools.partial(
+        torch.nn.functional.scaled_dot_product_attention, enable_gqa=True
+    )
     out = causal_attention(q, k, v) if causal else everything(q, k, v)
     out.backward(d_out)
     return [out.detach(), q.grad, k.grad, v.grad]
 
 
 def run_each():
-    seen, groups = {}, {members: dist.new_group(members) for members in {case[-1] for case in CASES}}
+    seen, groups = (
+        {},
+        {members: dist.new_group(members) for members in {case[-1] for case in CASES}},
+    )
     for case in CASES:
         T, H, K, causal, members = case
         if dist.get_rank() not in members:
@@ -94,7 +102,10 @@ def test_numbers_sent_are_those_of_the_table():
 def test_heads_that_do_not_divide_are_refused_with_their_numbers():
     for _, (more, neither) in results():
         assert "6 query heads on 6 key/value heads, cp=4 ranks" in more
-        assert "12 query heads on 3 key/value heads, cp=4 ranks" in neither and "or ring attention" in neither
+        assert (
+            "12 query heads on 3 key/value heads, cp=4 ranks" in neither
+            and "or ring attention" in neither
+        )
 
 
 def whole_model():
@@ -108,7 +119,14 @@ def whole_model():
         mine = part.loss(shard(tokens[:, :-1], layout), shard(tokens[:, 1:], layout))
         mine.backward()
         part.sum_gradients()
-        apart.append(off(*(torch.cat([p.grad.flatten() for p in model.parameters()]) for model in (part, plain))))
+        apart.append(
+            off(
+                *(
+                    torch.cat([p.grad.flatten() for p in model.parameters()])
+                    for model in (part, plain)
+                )
+            )
+        )
     return max(apart)
 
 

@@ -1,8 +1,9 @@
 """What the tests of rings share: a watch on this rank's operators, and the comparison.
 
-`matmuls_marked` puts a mark into this rank's book at every matrix product, and holds the product until every message
-that the program has begun is posted. So a book in which a message is posted before such a mark, and waited for after
-it, proves that the message travelled while the product ran, on however slow a machine.
+`matmuls_marked` puts a mark into this rank's book at every matrix product, and holds the product
+until every message that the program has begun is posted. So a book in which a message is posted
+before such a mark, and waited for after it, proves that the message travelled while the product
+ran, on however slow a machine.
 """
 
 import contextlib
@@ -47,9 +48,12 @@ def matmuls_marked(label):
 
 
 def beside_a_product(book, rank, label):
-    """Of each message of the rank in the block: was a product marked between its posting and the wait for it?"""
+    """Of each message of the rank in the block: was a product marked between its posting
+    and the wait for it?"""
     mine = book.of(rank)
-    begins, ended = (next(e.posted for e in mine if e.file == f"{label} {word}") for word in ("begins", "ended"))
+    begins, ended = (
+        next(e.posted for e in mine if e.file == f"{label} {word}") for word in ("begins", "ended")
+    )
     products = [e.posted for e in mine if e.op == "mark" and e.file == f"{label} product"]
     messages = [e for e in mine if e.op in ("send", "recv") and begins < e.posted < ended]
     return [any(e.posted < product < e.wait_from for product in products) for e in messages]
@@ -64,4 +68,6 @@ def off(ours, right, scale=None):
 def numbers(seed, *shape):
     """float64, the same on every rank, which asks for its own seed."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    return torch.randn(*shape, generator=generator, device="cpu", dtype=torch.float64).to(torch.get_default_device())
+    return torch.randn(*shape, generator=generator, device="cpu", dtype=torch.float64).to(
+        torch.get_default_device()
+    )

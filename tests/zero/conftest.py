@@ -1,4 +1,5 @@
-"""The tests of ZeRO take models, batches and the comparison with one process from those of data parallelism."""
+"""The tests of ZeRO take models, batches and the comparison with one process from those of
+data parallelism."""
 
 import pathlib
 import sys

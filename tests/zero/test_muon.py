@@ -1,4 +1,5 @@
-"""Muon over ranks: one process's numbers, torch's own step, owners near the optimum, and every byte counted."""
+"""Muon over ranks: one process's numbers, torch's own step, owners near the optimum, and
+every byte counted."""
 
 import functools
 import itertools
@@ -22,7 +23,7 @@ def draw(seed, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# --- Newton-Schulz ---------------------------------------------------------------------------------------------------
+# --- Newton-Schulz --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (5, 9), (9, 5), (1, 7), (3, 1)], ids=str)
@@ -40,7 +41,9 @@ def test_each_singular_value_goes_through_the_quintic():
     want = S / S.norm()
     for _ in range(muon.STEPS):
         want = a * want + b * want**3 + c * want**5
-    assert torch.allclose(newton_schulz(U @ torch.diag(S) @ V), U @ torch.diag(want) @ V, atol=1e-12, rtol=0)
+    assert torch.allclose(
+        newton_schulz(U @ torch.diag(S) @ V), U @ torch.diag(want) @ V, atol=1e-12, rtol=0
+    )
 
 
 def test_the_scale_of_a_gradient_is_forgotten_and_zeros_stay_zeros():
@@ -69,7 +72,7 @@ def test_cost_counts_the_multiplications(shape, monkeypatch):
     assert sum(counted) == muon.cost(shape)
 
 
-# --- torch's ---------------------------------------------------------------------------------------------------------
+# --- torch's --------------------------------------------------------------------------------------
 
 theirs = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 
@@ -95,16 +98,21 @@ def steps_of_ours(shapes, seeds, dtype=None, **settings):
 
 @theirs
 def test_a_step_is_torch_s_with_its_products_in_float64(monkeypatch):
+    # theirs would round there: by the one, or from 2.15 the other
     to, rounds = (
         torch.Tensor.to,
         {"dtype": torch.bfloat16},
-    )  # theirs would round there: by the one, or from 2.15 the other
+    )
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.clone())
-    kept = lambda self, *args, **named: self.clone() if rounds.items() <= named.items() else to(self, *args, **named)
+    kept = lambda self, *args, **named: (
+        self.clone() if rounds.items() <= named.items() else to(self, *args, **named)
+    )
     monkeypatch.setattr(torch.Tensor, "to", kept)
     settings = {"lr": 0.02, "momentum": 0.95, "weight_decay": 0.1}
     pairs = zip(
-        steps_of_ours(MATRICES, range(3), **settings), steps_of_theirs(MATRICES, range(3), **settings), strict=True
+        steps_of_ours(MATRICES, range(3), **settings),
+        steps_of_theirs(MATRICES, range(3), **settings),
+        strict=True,
     )
     assert max((a - b).abs().max().item() for a, b in pairs) < 1e-12
 
@@ -113,19 +121,24 @@ def test_a_step_is_torch_s_with_its_products_in_float64(monkeypatch):
 def test_a_step_is_torch_s_in_bfloat16(monkeypatch):
     settings = {"lr": 0.02, "momentum": 0.95, "weight_decay": 0.0}
     ours = steps_of_ours(MATRICES, range(1), dtype=torch.bfloat16, **settings)
-    for a, b, p in zip(ours, steps_of_theirs(MATRICES, range(1), **settings), MATRICES, strict=True):
+    for a, b, p in zip(
+        ours, steps_of_theirs(MATRICES, range(1), **settings), MATRICES, strict=True
+    ):
         assert (a - b).abs().max() <= 0.02 * 2 * 2**-7 * max(1, p[0] / p[1]) ** 0.5
 
 
-# --- owners ----------------------------------------------------------------------------------------------------------
+# --- owners ---------------------------------------------------------------------------------------
 
 
 def best_possible(costs, N):
-    """The least that the most loaded of N ranks can have: by search over how many of each cost a rank takes."""
+    """The least that the most loaded of N ranks can have: by search over how many of each
+    cost a rank takes."""
     counts = Counter(costs)
     kinds = sorted(counts, reverse=True)
     lowest = max(max(costs, default=0), -(-sum(costs) // N))
-    sums = sorted({sum(c * k for c, k in zip(kinds, taken, strict=True)) for taken in _some(kinds, counts)})
+    sums = sorted(
+        {sum(c * k for c, k in zip(kinds, taken, strict=True)) for taken in _some(kinds, counts)}
+    )
 
     for most in (s for s in sums if s >= lowest):
 
@@ -174,7 +187,11 @@ def of_a_gpt(hidden, layers, width=4, kv=1.0):
 
 def test_the_search_for_the_best_finds_it():
     assert best_possible([7, 6, 5, 4, 3], 2) == 13
-    assert best_possible([3, 3, 2, 2, 2], 2) == 6 < load([3, 3, 2, 2, 2], owners([3, 3, 2, 2, 2], 2), 2)
+    assert (
+        best_possible([3, 3, 2, 2, 2], 2)
+        == 6
+        < load([3, 3, 2, 2, 2], owners([3, 3, 2, 2, 2], 2), 2)
+    )
     assert best_possible([5], 3) == 5
 
 
@@ -196,7 +213,7 @@ def test_owners_of_nothing_and_of_less_than_a_rank_each():
     assert owners([], 3) == [] and sorted(owners([1, 5], 3)) == [0, 1]
 
 
-# --- on ranks --------------------------------------------------------------------------------------------------------
+# --- on ranks -------------------------------------------------------------------------------------
 
 
 def build():
@@ -209,7 +226,11 @@ def on_ranks(group):
     """[{name: parameter} after each step], momentum here, the matrices' numbers."""
     rank, N = dist.get_rank(group), dist.get_world_size(group)
     net, matrices, others = build()
-    steps, rest, seen = Muon(matrices, weight_decay=0.1, group=group), Zero1(others, adamw, group), []
+    steps, rest, seen = (
+        Muon(matrices, weight_decay=0.1, group=group),
+        Zero1(others, adamw, group),
+        [],
+    )
     for step in range(STEPS):
         gpt_loss(net, share(gpt_batch(step), rank, N)).backward()
         rest.average_gradients()
@@ -220,7 +241,12 @@ def on_ranks(group):
         ledger.mark("")
         seen.append({name: p.detach().clone() for name, p in net.named_parameters()})
         assert all(p.grad is None for p in net.parameters())
-    return seen, sum(m.numel() for m in steps.momenta.values()), sum(m.numel() for m in matrices), steps.owner
+    return (
+        seen,
+        sum(m.numel() for m in steps.momenta.values()),
+        sum(m.numel() for m in matrices),
+        steps.owner,
+    )
 
 
 def one_process():
@@ -238,7 +264,11 @@ def one_process():
 
 def refusals():
     seen = []
-    for matrices, settings in (([torch.zeros(3)], {}), ([torch.zeros(2, 2)], {"owner": [7]}), ([], {"owner": [0]})):
+    for matrices, settings in (
+        ([torch.zeros(3)], {}),
+        ([torch.zeros(2, 2)], {"owner": [7]}),
+        ([], {"owner": [0]}),
+    ):
         try:
             Muon(matrices, **settings)
         except ValueError as error:
@@ -261,15 +291,25 @@ def test_one_step_and_ten_are_one_process_s(results, members):
     want = one_process()
     for member in members:
         seen = results[member][0][members][0]
-        off = [max((now[n] - then[n]).abs().max().item() for n in now) for now, then in zip(seen, want, strict=True)]
+        off = [
+            max((now[n] - then[n]).abs().max().item() for n in now)
+            for now, then in zip(seen, want, strict=True)
+        ]
         assert off[0] < 1e-12 and max(off) < 1e-9, off
-    assert (want[0]["blocks.0.mlp.up.weight"] - want[-1]["blocks.0.mlp.up.weight"]).abs().max() > 0.01
+    assert (
+        want[0]["blocks.0.mlp.up.weight"] - want[-1]["blocks.0.mlp.up.weight"]
+    ).abs().max() > 0.01
 
 
 def test_all_ranks_hold_the_same_bits(results):
     for members in GROUPS:
         first, *others = (results[member][0][members][0] for member in members)
-        assert all(torch.equal(a[n], b[n]) for seen in others for a, b in zip(first, seen, strict=True) for n in a)
+        assert all(
+            torch.equal(a[n], b[n])
+            for seen in others
+            for a, b in zip(first, seen, strict=True)
+            for n in a
+        )
 
 
 @pytest.mark.parametrize("members", [m for m in GROUPS if m != (1, 3)], ids=str)
@@ -290,4 +330,10 @@ def test_momentum_is_the_owner_s_alone_and_a_share_of_all(results):
 
 def test_what_is_no_matrix_and_an_owner_that_is_no_rank_are_refused(results):
     vector, rank, number = results[0][1]
-    assert "(3,)" in vector and "AdamW" in vector and "[7]" in rank and "0 to 3" in rank and "0 matrices" in number
+    assert (
+        "(3,)" in vector
+        and "AdamW" in vector
+        and "[7]" in rank
+        and "0 to 3" in rank
+        and "0 matrices" in number
+    )

@@ -1,4 +1,5 @@
-"""Sharded checkpoints: saved on N ranks, loaded on M, whole after a crash in the middle of a save."""
+"""Sharded checkpoints: saved on N ranks, loaded on M, whole after a crash in the
+middle of a save."""
 
 import os
 import signal
@@ -35,7 +36,9 @@ def steps(run, case, group, numbers):
     seen = []
     for step in numbers:
         run.optimizer.zero_grad()
-        case.loss(run.net, share(case.batch(step), dist.get_rank(group), dist.get_world_size(group))).backward()
+        case.loss(
+            run.net, share(case.batch(step), dist.get_rank(group), dist.get_world_size(group))
+        ).backward()
         run.sharded.average_gradients()
         gradients = run.gradients()
         run.clip(0.3)
@@ -45,7 +48,8 @@ def steps(run, case, group, numbers):
 
 
 def begin(folder):
-    """On four ranks: half of the training, a checkpoint, the other half. {at: (parameters saved, the other half)}."""
+    """On four ranks: half of the training, a checkpoint, the other half. {at: (parameters saved,
+    the other half)}."""
     rank, seen = dist.get_rank(), {}
     for at in SAVED:
         run, here = ZeroRun(*at, case_of(at[0]).build(0)), folder / "-".join(at)
@@ -73,7 +77,11 @@ def go_on(folder):
             if rank in members and (len(members) != 2 or at[1] == "fsdp"):
                 run, facts = load_run(folder / "-".join(at), at, group)
                 loaded = run.parameters()
-                seen[at, len(members)] = steps(run, case_of(at[0]), group, range(HALF, STEPS)), facts, loaded
+                seen[at, len(members)] = (
+                    steps(run, case_of(at[0]), group, range(HALF, STEPS)),
+                    facts,
+                    loaded,
+                )
     return seen
 
 
@@ -131,7 +139,10 @@ def offloaded_alike(folder):
         away = train(on_cpu, zero, range(4))
         train(on_cpu, zero, range(2), save=here)
         resumed = train(on_cpu, zero, range(2, 4), folder=here)
-        off[zero] = [max((a - b).abs().max().item() for a, b in zip(plain, x, strict=True)) for x in (away, resumed)]
+        off[zero] = [
+            max((a - b).abs().max().item() for a, b in zip(plain, x, strict=True))
+            for x in (away, resumed)
+        ]
     return off
 
 
@@ -142,7 +153,9 @@ def on_four(folder):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return launch.capture(on_four, tmp_path_factory.mktemp("four"), nproc=4, backend="gloo", timeout=600, ledger=False)
+    return launch.capture(
+        on_four, tmp_path_factory.mktemp("four"), nproc=4, backend="gloo", timeout=600, ledger=False
+    )
 
 
 @pytest.mark.parametrize("at", [at for at in SAVED if at[0] != "mixed"], ids=str)
@@ -180,13 +193,14 @@ def test_offloaded_it_is_the_same_training_and_the_same_checkpoint(results):
         assert results[rank][2] == {True: [0.0, 0.0], False: [0.0, 0.0]}
 
 
-# --- a crash in the middle of a save ----------------------------------------------------------------------------------
+# --- a crash in the middle of a save --------------------------------------------------------------
 
 CRASH = ("gpt float64", "fsdp", "adamw")
 
 
 def crash_in_the_second_save(folder):
-    """Saves after step 2, and again after step 3, in which rank 1 is killed while its file is half written."""
+    """Saves after step 2, and again after step 3, in which rank 1 is killed while its file
+    is half written."""
     case = case_of(CRASH[0])
     run = ZeroRun(*CRASH, case.build(0))
     steps(run, case, None, range(HALF))
@@ -211,13 +225,18 @@ def go_on_after_the_crash(folder):
 def test_killed_in_the_middle_of_a_save_the_one_before_is_loaded_on_fewer_ranks(tmp_path):
     with pytest.raises(launch.RankError, match="rank 1"):
         launch.capture(crash_in_the_second_save, tmp_path, nproc=3, backend="gloo", timeout=300)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000002", "step_00000003.unfinished"]
-    for seen, facts in launch.capture(go_on_after_the_crash, tmp_path, nproc=2, backend="gloo", timeout=300):
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step_00000002",
+        "step_00000003.unfinished",
+    ]
+    for seen, facts in launch.capture(
+        go_on_after_the_crash, tmp_path, nproc=2, backend="gloo", timeout=300
+    ):
         assert facts == (None, None, HALF, 3)
         assert differences(seen, single_process(CRASH[0], CRASH[2])[0][HALF:], 1e-12) == []
 
 
-# --- cutting a line ---------------------------------------------------------------------------------------------------
+# --- cutting a line -------------------------------------------------------------------------------
 
 
 def shards(n, world_size):

@@ -1,4 +1,5 @@
-"""ZeRO-1, 2 and 3: every gradient and parameter of every step is that of one process, clipping and groups included."""
+"""ZeRO-1, 2 and 3: every gradient and parameter of every step is that of one process, clipping and
+groups included."""
 
 import pytest
 import torch
@@ -26,10 +27,13 @@ RUNS = sweep(
     for stage in STAGES
     for optimizer in OPTIMIZERS
     for members in GROUPS
-    if (name == "gpt float64" and (optimizer, members) != ("sgd", (1, 3))) or (optimizer, members) == ("adamw", WORLD)
+    if (name == "gpt float64" and (optimizer, members) != ("sgd", (1, 3)))
+    or (optimizer, members) == ("adamw", WORLD)
 )
 MIXED_ON = (0, 1)  # a sum of two numbers is the same in either order, in 16 bits too
-MICROBATCHED = [("gpt float64", stage, "adamw", members) for stage in STAGES for members in [(0, 1, 2)]]
+MICROBATCHED = [
+    ("gpt float64", stage, "adamw", members) for stage in STAGES for members in [(0, 1, 2)]
+]
 
 
 def run_each():
@@ -56,7 +60,10 @@ def results():
 
 def check(results, run, which):
     (name, _, optimizer, members), case = run, MODELS[run[0]]
-    (seen, norms), (want, want_norms) = results[members[0]][which][run], single_process(name, optimizer)
+    (seen, norms), (want, want_norms) = (
+        results[members[0]][which][run],
+        single_process(name, optimizer),
+    )
     wrong = differences(seen, want, case.tolerance)
     assert len(seen) == STEPS and not wrong, f"{run}: " + "; ".join(wrong[:3])
     assert norms == pytest.approx(want_norms, rel=case.tolerance)
@@ -78,7 +85,9 @@ def test_masters_of_shards_train_as_whole_masters_do(results, stage):
         mixed = results[rank][2]
         assert differences(mixed[stage], mixed["data parallel"], MIXED.tolerance) == []
         first_gradients, first_parameters = mixed[stage][0]
-        assert all(torch.equal(g, mixed["data parallel"][0][0][n]) for n, g in first_gradients.items())
+        assert all(
+            torch.equal(g, mixed["data parallel"][0][0][n]) for n, g in first_gradients.items()
+        )
         assert {p.dtype for p in first_parameters.values()} == {torch.bfloat16}
 
 

@@ -1,4 +1,5 @@
-"""Parameter groups, flats in the order of backward, and a call where backward comes by: without ranks."""
+"""Parameter groups, flats in the order of backward, and a call where backward comes by:
+without ranks."""
 
 import pytest
 import torch
@@ -28,12 +29,20 @@ def test_flats_of_several_groups_leave_in_the_order_of_backward():
             self.n = n
 
     weights, biases = [Line(50), Line(30), Line(20)], [Line(3), Line(1)]
-    assert in_order_of_backward([biases, weights]) == [weights[0], biases[0], weights[1], biases[1], weights[2]]
+    assert in_order_of_backward([biases, weights]) == [
+        weights[0],
+        biases[0],
+        weights[1],
+        biases[1],
+        weights[2],
+    ]
 
 
 def test_on_backward_calls_once_when_all_gradients_are_there():
     called, x = [], torch.ones(2, requires_grad=True)
-    y, rest = on_backward(lambda: called.append("now"), ([x * 2, torch.ones(1)], {"a": (x * 3,), "b": 1}))
+    y, rest = on_backward(
+        lambda: called.append("now"), ([x * 2, torch.ones(1)], {"a": (x * 3,), "b": 1})
+    )
     assert rest["b"] == 1 and not called
     (y[0].sum() + rest["a"][0].sum()).backward()
     assert called == ["now"] and x.grad.tolist() == [5, 5]

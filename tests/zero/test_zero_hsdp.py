@@ -17,7 +17,8 @@ K = 3  # micro-batches of a step, of a row each
 
 
 def train(name, group, replicas):
-    """[(gradients, parameters) after each step], norms, (psi, the root's) padded, the trained part of psi.
+    """[(gradients, parameters) after each step], norms, (psi, the root's) padded, the trained part
+    of psi.
 
     The ledger has the sections "inside" and "across" of each step.
     """
@@ -51,7 +52,9 @@ def whole_gradients(net, hsdp):
     found = dict.fromkeys(names.values())
     for flat in hsdp.flats:
         if flat.trained:
-            pieces = slots(collectives.all_gather(flat.shard.grad, flat.group)[: flat.n], flat.slots)
+            pieces = slots(
+                collectives.all_gather(flat.shard.grad, flat.group)[: flat.n], flat.slots
+            )
             found |= {names[p]: g.clone() for p, g in zip(flat.parameters, pieces, strict=True)}
     return found
 
@@ -82,7 +85,9 @@ def test_a_rank_sends_3k_psi_inside_the_node_and_an_s_th_of_an_all_reduce_across
     for rank in range(S * R):
         _, _, (psi, root), trained = results[rank][name]
         for step in range(STEPS):
-            inside, across = (results.ledger.section(f"{way} {name} {step}") for way in ("inside", "across"))
+            inside, across = (
+                results.ledger.section(f"{way} {name} {step}") for way in ("inside", "across")
+            )
             assert inside.sent("elements", rank) == sent_elements(psi, 3, S, K, root)
             # 2 (R-1)/R n of each shard: for R = 2, n
             assert across.sent("elements", rank) == 2 * (R - 1) / R * trained / S

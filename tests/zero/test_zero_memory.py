@@ -1,4 +1,5 @@
-"""Bytes of model state on a rank, counted from live storages, are the formula's; units and gradients come and go."""
+"""Bytes of model state on a rank, counted from live storages, are the formula's; units and
+gradients come and go."""
 
 import itertools
 import time
@@ -17,14 +18,24 @@ from lib import collectives, launch
 from lib.cost.zero import rank_state, rank_state_bytes
 from lib.model import GPT, Shape
 from lib.paced import PacedLayer
-from lib.zero import MasterShards, OffloadedOptimizer, Zero2, live_bytes, padded_size, start_counting
+from lib.zero import (
+    MasterShards,
+    OffloadedOptimizer,
+    Zero2,
+    live_bytes,
+    padded_size,
+    start_counting,
+)
 from lib.zero.zero2 import UNDER_WAY
 
 SHAPE = Shape(vocab_size=64, seq_len=8, n_layers=3, hidden=64, n_heads=2)  # 154,688 parameters
 GROUPS = [(0,), (0, 1), (0, 1, 2, 3)]
 STAGE = {"data parallel": 0, "zero1": 1, "zero2": 2, "fsdp": 3, "prefetching": 3}
 PRECISIONS = ["fp32", "mixed", "bf16"]
-STATES = sweep(itertools.product(STAGE, PRECISIONS, GROUPS), always=[(stage, "mixed", GROUPS[-1]) for stage in STAGE])
+STATES = sweep(
+    itertools.product(STAGE, PRECISIONS, GROUPS),
+    always=[(stage, "mixed", GROUPS[-1]) for stage in STAGE],
+)
 
 
 def adamw(groups):
@@ -45,7 +56,8 @@ def build(stage, precision, group):
 
 
 def model_state(stage, precision, group):
-    """(bytes between backward and the step, bytes after it): of the second step, when all state is there."""
+    """(bytes between backward and the step, bytes after it): of the second step, when all
+    state is there."""
     tokens = torch.zeros(2, 9, dtype=torch.int64)
     before = live_bytes()
     net, sharded, optimizer = build(stage, precision, group)
@@ -73,7 +85,7 @@ def every_model_state():
     }
 
 
-# --- units and gradients, step by step --------------------------------------------------------------------------------
+# --- units and gradients, step by step ------------------------------------------------------------
 
 LAYERS, NUMBERS = 12, 1001  # padded to 1004 on 4 ranks
 WHOLE = padded_size(NUMBERS, 4) * 8  # bytes of a layer in float64
@@ -88,7 +100,8 @@ class Seen(NamedTuple):
 
 
 def paced_model(slow=0.0):
-    """Twelve layers of 1001 numbers each, activations of 2; the seconds give the communication thread time."""
+    """Twelve layers of 1001 numbers each, activations of 2; the seconds give the
+    communication thread time."""
     return nn.Sequential(*(PacedLayer(NUMBERS, slow, slow) for _ in range(LAYERS))).double()
 
 
@@ -102,7 +115,8 @@ def watch(net, note):
 
 
 def one_step(net, average, note):
-    """Forward and backward, watched; x needs a gradient, so that the first layer's backward has an end too."""
+    """Forward and backward, watched; x needs a gradient, so that the first layer's backward
+    has an end too."""
     x = torch.ones(1, 2, dtype=torch.float64, requires_grad=True)
     net(x).sum().backward()
     note("after backward")
@@ -142,7 +156,11 @@ def gradients_over_a_step():
     zero = Zero2(net.parameters(), adamw, capacity=NUMBERS * 8, reduce_scatter=slow_reduce_scatter)
     seen, between = [], live_bytes()
     watch(net, lambda where: seen.append(Seen(where, 0, live_bytes() - between)))
-    one_step(net, zero.average_gradients, lambda where: seen.append(Seen(where, 0, live_bytes() - between)))
+    one_step(
+        net,
+        zero.average_gradients,
+        lambda where: seen.append(Seen(where, 0, live_bytes() - between)),
+    )
     return seen
 
 
@@ -171,7 +189,8 @@ def peak(who, look=live_bytes):
 
 def peaks():
     """{who: bytes}, of our FSDP and torch's."""
-    peak("fully_shard", look=lambda: 0)  # what it imports when first used need not be searched each time
+    # what it imports when first used need not be searched each time
+    peak("fully_shard", look=lambda: 0)
     start_counting()
     return {who: peak(who) for who in ("prefetching", "fully_shard")}
 
@@ -186,7 +205,9 @@ def offloaded():
     zero.step()
     on_device = {s.untyped_storage().data_ptr() for s in zero.shards}
     state = [x for s in zero.optimizer.optimizer.state.values() for x in s.values()]
-    seen["apart"] = all(x.untyped_storage().data_ptr() not in on_device for x in [*zero.optimizer.masters, *state])
+    seen["apart"] = all(
+        x.untyped_storage().data_ptr() not in on_device for x in [*zero.optimizer.masters, *state]
+    )
     seen["on the CPU"] = {x.device.type for x in [*zero.optimizer.masters, *state]} == {"cpu"}
     seen["gradients left"] = [s for s in zero.shards if s.grad is not None]
     return seen
@@ -238,23 +259,30 @@ def test_never_more_units_are_whole_than_allowed(results, stage, most):
 
 @pytest.mark.parametrize(("stage", "most"), [("fsdp", 1), ("prefetching", 2)])
 def test_all_live_bytes_agree_weights_of_the_units_and_gradients_of_as_many(results, stage, most):
-    """In forward nothing else is made. In backward a unit's gradients, on their way the unit's before, and shards'."""
+    """In forward nothing else is made. In backward a unit's gradients, on their way the unit's
+    before, and shards'."""
     slack = 4096  # activations of 2 numbers, losses
     for rank in range(4):
         for s in results[rank]["units"][stage]:
             shards = LAYERS * WHOLE / 4 if "forward" not in s.where else 0
-            on_the_way = WHOLE + 2 * WHOLE / 4 if most == 2 else 0  # a line, and the ring's two buffers
+            # a line, and the ring's two buffers
+            on_the_way = WHOLE + 2 * WHOLE / 4 if most == 2 else 0
             gradients = 2 * WHOLE + on_the_way + shards if "forward" not in s.where else 0
             assert s.nbytes <= most * WHOLE + gradients + slack, s
-        assert max(s.nbytes for s in results[rank]["units"][stage]) < LAYERS * WHOLE, "not even the weights, once"
-        assert results[rank]["units"][stage][-1].nbytes == pytest.approx(LAYERS * WHOLE / 4, rel=0.1)
+        assert max(s.nbytes for s in results[rank]["units"][stage]) < LAYERS * WHOLE, (
+            "not even the weights, once"
+        )
+        assert results[rank]["units"][stage][-1].nbytes == pytest.approx(
+            LAYERS * WHOLE / 4, rel=0.1
+        )
 
 
 def test_zero2_never_holds_the_whole_gradient_even_over_a_slow_link(results):
     for rank in range(4):
         seen = results[rank]["gradients"]
         shards = LAYERS * WHOLE / 4
-        # A layer's gradient, twice while autograd hands it over; lines under way, the one being sent with two buffers.
+        # A layer's gradient, twice while autograd hands it over; lines under way, the one being
+        # sent with two buffers.
         most = max(s.nbytes for s in seen)
         assert most <= (2 + UNDER_WAY + 2 / 4) * WHOLE + shards + 4096 < LAYERS * WHOLE
         assert most > 2 * WHOLE, "some were under way"
@@ -262,7 +290,8 @@ def test_zero2_never_holds_the_whole_gradient_even_over_a_slow_link(results):
 
 
 def test_the_peak_is_not_above_that_of_torch_s_fully_shard(results):
-    """Counted between layers. Our ring's two buffers may be among it; those of theirs lie in gloo, uncounted."""
+    """Counted between layers. Our ring's two buffers may be among it; those of theirs lie
+    in gloo, uncounted."""
     buffers = 2 * padded_size(100 * 100 + 100, 4) * 4 / 4
     for rank in range(4):
         peaks = results[rank]["peaks"]
@@ -272,7 +301,11 @@ def test_the_peak_is_not_above_that_of_torch_s_fully_shard(results):
 
 def test_offloaded_masters_and_state_lie_apart_on_the_cpu(results):
     for rank in range(4):
-        assert results[rank]["offloaded"] == {"apart": True, "on the CPU": True, "gradients left": []}
+        assert results[rank]["offloaded"] == {
+            "apart": True,
+            "on the CPU": True,
+            "gradients left": [],
+        }
 
 
 def test_live_bytes_counts_a_storage_once_and_gradients_too():

@@ -1,4 +1,5 @@
-"""What the stages refuse, and how FSDP's units behave: order, ties, several inputs, recomputation, evaluation."""
+"""What the stages refuse, and how FSDP's units behave: order, ties, several inputs,
+recomputation, evaluation."""
 
 import pytest
 import torch
@@ -43,7 +44,9 @@ def refusals():
     net = case.build(0)
     fsdp = FSDP(net, net.blocks)
     seen["shape of a sharded parameter"] = tuple(net.blocks[0].mlp.up.weight.shape)
-    seen["touched while sharded"] = said(net.blocks[0].mlp.up, torch.zeros(1, SHAPE.hidden, dtype=torch.float64))
+    seen["touched while sharded"] = said(
+        net.blocks[0].mlp.up, torch.zeros(1, SHAPE.hidden, dtype=torch.float64)
+    )
     net = case.build(0)
     seen["in no group"] = said(FSDP, net, net.blocks, parameters=list(net.parameters())[1:])
     return seen, len(fsdp.shards)
@@ -77,7 +80,11 @@ def nests(stage):
     """The gradients' differences with inputs that are nests, and a unit that is called twice."""
     rows = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     off = []
-    for forward in (lambda net, x: net(x), lambda net, x: net(net(x)), lambda net, x: net(x) + net(2 * x)):
+    for forward in (
+        lambda net, x: net(x),
+        lambda net, x: net(net(x)),
+        lambda net, x: net(x) + net(2 * x),
+    ):
         one, net = Nest(), Nest()
         forward(one, rows).square().sum(1).mean().backward()
         fsdp = STAGES[stage](net, net.units)
@@ -86,13 +93,16 @@ def nests(stage):
         want = [u.weight.grad for u in one.units]
         whole = [collectives.all_gather(flat.shard.grad)[: flat.n] for flat in fsdp.flats]
         pairs = zip(whole, want, strict=True)
-        off.append(max(((got - right).abs().max() / right.abs().max()).item() for got, right in pairs))
+        off.append(
+            max(((got - right).abs().max() / right.abs().max()).item() for got, right in pairs)
+        )
         assert not any(flat.whole.untyped_storage().nbytes() for flat in fsdp.flats)
     return off
 
 
 def recomputed(stage):
-    """Shards' gradients with and without recomputation inside the units, and what the second sent."""
+    """Shards' gradients with and without recomputation inside the units, and what
+    the second sent."""
     grads = []
     for wrap in (lambda block: block, Recomputed):
         net = case_of(NAME).build(0)
@@ -107,7 +117,8 @@ def recomputed(stage):
 
 
 def evaluation(stage):
-    """Losses without a graph before and after a step, and while a training forward waits for its backward."""
+    """Losses without a graph before and after a step, and while a training forward waits
+    for its backward."""
     case = case_of(NAME)
     net, one = case.build(0), case.build(0)
     fsdp = STAGES[stage](net, net.blocks)
@@ -116,14 +127,18 @@ def evaluation(stage):
 
     def evaluate():
         with torch.no_grad():
-            seen.append((case.loss(net, case.batch(5)) - case.loss(one, case.batch(5))).abs().item())
+            seen.append(
+                (case.loss(net, case.batch(5)) - case.loss(one, case.batch(5))).abs().item()
+            )
         memory.append(sum(flat.whole.untyped_storage().nbytes() for flat in fsdp.flats))
 
     evaluate()
     loss = case.loss(net, share(case.batch(0), dist.get_rank(), 4))
     if stage == "fsdp":  # a prefetching one uses the group now
         with torch.no_grad():
-            seen.append((case.loss(net, case.batch(5)) - case.loss(one, case.batch(5))).abs().item())
+            seen.append(
+                (case.loss(net, case.batch(5)) - case.loss(one, case.batch(5))).abs().item()
+            )
     loss.backward()
     fsdp.average_gradients()
     step.step()
@@ -159,7 +174,8 @@ def order_of_events(stage):
 
 
 def scaled():
-    """LossScaler around Zero2: an overflow on one rank skips the step on all, and the next one steps."""
+    """LossScaler around Zero2: an overflow on one rank skips the step on all, and
+    the next one steps."""
     net = model.GPT(SHAPE).to(torch.bfloat16)
     zero = Zero2(net.parameters(), lambda groups: MasterShards(groups, adamw))
     scaler, stepped = LossScaler(scale=2.0**10), []
@@ -182,11 +198,18 @@ def scaled():
 
 def flats():
     """A unit by hand."""
-    parameters = [nn.Parameter(torch.full((2, 3), 1.0 + dist.get_rank())), nn.Parameter(torch.tensor(5.0))]
+    parameters = [
+        nn.Parameter(torch.full((2, 3), 1.0 + dist.get_rank())),
+        nn.Parameter(torch.tensor(5.0)),
+    ]
     flat = Flat(parameters)
     seen = {"n": (flat.n, flat.padded, tuple(flat.shard.shape)), "rank 0's": flat.whole.tolist()}
     unit = Unit([flat])
-    seen["sharded"] = [tuple(p.shape) for p in parameters], flat.whole.untyped_storage().nbytes(), unit.is_unsharded
+    seen["sharded"] = (
+        [tuple(p.shape) for p in parameters],
+        flat.whole.untyped_storage().nbytes(),
+        unit.is_unsharded,
+    )
     with torch.no_grad():
         flat.shard.add_(dist.get_rank())
     unit.unshard()
@@ -218,9 +241,17 @@ def results():
 def test_what_is_refused_says_what_to_do(results):
     for seen in results:
         refused, n_shards = seen["refusals"]
-        assert "call average_gradients() between backward and step()" in refused["step before averaging"]
-        assert "ZeRO-2 sends every micro-batch: call average_gradients() after each" in refused["second backward"]
-        assert "embedding.token.weight is trained, but in no parameter group" in refused["in no group"]
+        assert (
+            "call average_gradients() between backward and step()"
+            in refused["step before averaging"]
+        )
+        assert (
+            "ZeRO-2 sends every micro-batch: call average_gradients() after each"
+            in refused["second backward"]
+        )
+        assert (
+            "embedding.token.weight is trained, but in no parameter group" in refused["in no group"]
+        )
         assert n_shards == SHAPE.n_layers + 1
 
 
@@ -240,7 +271,10 @@ def test_nests_of_inputs_and_units_that_are_called_twice(results, stage):
 def test_recomputed_units_have_the_same_bits_and_are_gathered_as_often(results, stage):
     for rank, seen in enumerate(results):
         assert all(seen["recomputed"][stage])
-        sent = [results.ledger.section(f"recomputed {stage} {again}").sent("elements", rank) for again in (False, True)]
+        sent = [
+            results.ledger.section(f"recomputed {stage} {again}").sent("elements", rank)
+            for again in (False, True)
+        ]
         assert sent[0] == sent[1] > 0
 
 
@@ -256,12 +290,21 @@ def test_fsdp_gathers_when_needed_and_prefetching_before(results):
         plain = seen["events"]["fsdp"]
         assert plain == [
             "gather", "gather", "forward 0", "gather", "forward 1", "gather", "forward 2",
-            "gather", "backward 2", "reduce", "gather", "backward 1", "reduce", "gather", "backward 0", "reduce",
+            "gather", "backward 2", "reduce", "gather", "backward 1", "reduce", "gather",
+            "backward 0", "reduce",
             "reduce",
         ]  # fmt: skip
         ahead = [event for event in seen["events"]["prefetching"] if event in ("gather", "reduce")]
         # root, 0, 1, 2; in backward 2 and 1 before anything is reduced, then in turns
-        assert ahead == ["gather"] * 4 + ["gather", "gather", "reduce", "gather", "reduce", "reduce", "reduce"]
+        assert ahead == ["gather"] * 4 + [
+            "gather",
+            "gather",
+            "reduce",
+            "gather",
+            "reduce",
+            "reduce",
+            "reduce",
+        ]
 
 
 def test_the_loss_scaler_skips_on_all_ranks_or_on_none(results):
@@ -275,6 +318,10 @@ def test_a_flat_and_a_unit_by_hand(results):
         assert flat["n"] == (7, 8, (2,))
         assert flat["rank 0's"] == [1.0] * 6 + [5.0, 0.0]
         assert flat["sharded"] == ([(0,), (0,)], 0, False)
-        assert flat["unsharded"] == [[[1.0, 1.0, 2.0], [2.0, 3.0, 3.0]], 8.0]  # each shard plus its rank
+        # each shard plus its rank
+        assert flat["unsharded"] == [
+            [[1.0, 1.0, 2.0], [2.0, 3.0, 3.0]],
+            8.0,
+        ]
         mean = (1 + 2 + 3 + 4) / 4
         assert flat["gradient"] == ([mean, mean] if rank < 3 else [0.0, 0.0], [None, None])

@@ -1,4 +1,5 @@
-"""What a step puts on the wire: exactly the formula's elements, per rank, stage and number of micro-batches."""
+"""What a step puts on the wire: exactly the formula's elements, per rank, stage and number of
+micro-batches."""
 
 import pytest
 import torch
@@ -19,12 +20,14 @@ RUNS = sweep(
     for stage in STAGE
     for k in (1, 3)
     for members in GROUPS
-    if (name == "gpt float64" and k == 1) or (members, k) == ((0, 1, 2, 3), 3)  # 3 micro-batches of a row each
+    if (name == "gpt float64" and k == 1)
+    or (members, k) == ((0, 1, 2, 3), 3)  # 3 micro-batches of a row each
 )
 
 
 def step(run, case, mine, k):
-    """Forward and backward of k micro-batches, update; no clipping, which would send a number more."""
+    """Forward and backward of k micro-batches, update; no clipping, which would
+    send a number more."""
     for i in range(k):
         case.loss(run.net, share(mine, i, k)).backward()
         if run.stage != "zero1" or i == k - 1:
@@ -99,8 +102,12 @@ def test_every_rank_sends_exactly_the_formula(results, stage):
         for section in ("first", "second"):
             book = results.ledger.section(f"{section} {at}")
             for member in members:
-                assert book.sent("elements", member) == sent_elements(psi, STAGE[stage], N, k, root), (at, member)
-                assert book.sent("bytes", member) == size * sent_elements(psi, STAGE[stage], N, k, root)
+                assert book.sent("elements", member) == sent_elements(
+                    psi, STAGE[stage], N, k, root
+                ), (at, member)
+                assert book.sent("bytes", member) == size * sent_elements(
+                    psi, STAGE[stage], N, k, root
+                )
             for entry in book.entries:
                 assert N == 1 or entry.op in ("send", "recv")
 
@@ -117,7 +124,9 @@ def test_with_every_layer_a_unit_stage_3_sends_three_times(results):
     for stage in ("fsdp", "prefetching"):
         book = results.ledger.section(f"no root {stage}")
         for rank in range(4):
-            assert book.sent("elements", rank) == 2 * sent_elements(psi, 3, 4) == 2 * 3 * 3 / 4 * psi
+            assert (
+                book.sent("elements", rank) == 2 * sent_elements(psi, 3, 4) == 2 * 3 * 3 / 4 * psi
+            )
 
 
 def test_over_torch_s_collectives_it_is_two_gathers_and_a_reduce_scatter_per_unit(results):

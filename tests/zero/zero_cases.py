@@ -1,6 +1,8 @@
-"""What the tests of ZeRO share: models, one process's training, the ranks', by every stage and optimizer.
+"""What the tests of ZeRO share: models, one process's training, the ranks', by every stage and
+optimizer.
 
-Equal means what it means in tests/data_parallel/replicas.py: every gradient at every step, every parameter after it.
+Equal means what it means in tests/data_parallel/replicas.py: every gradient at every step, every
+parameter after it.
 """
 
 import functools
@@ -49,8 +51,13 @@ OPTIMIZERS = {"adamw": adamw, "sgd": sgd}
 
 
 def units_of(name, net):
-    """GPT's blocks. Of Paths what every rank runs; `twice` is called twice, and its weight is `again`'s: the root's."""
-    return list(net.blocks) if hasattr(net, "blocks") else [net.first, net.twice, net.again, net.frozen, net.last]
+    """GPT's blocks. Of Paths what every rank runs; `twice` is called twice, and its weight is
+    `again`'s: the root's."""
+    return (
+        list(net.blocks)
+        if hasattr(net, "blocks")
+        else [net.first, net.twice, net.again, net.frozen, net.last]
+    )
 
 
 def decay_groups(net):
@@ -72,7 +79,8 @@ def case_of(name):
 
 
 class ZeroRun:
-    """A stage around `net`, and its optimizer; whole gradients and parameters, for the comparison."""
+    """A stage around `net`, and its optimizer; whole gradients and parameters, for
+    the comparison."""
 
     def __init__(self, name, stage, optimizer, net, group=None, grouped=True, capacity=None):
         self.net, self.group, self.stage = net, group, stage
@@ -111,7 +119,8 @@ class ZeroRun:
 
 
 def train_on_ranks(name, stage, optimizer, group=None, microbatches=1, clip=MAX_NORM):
-    """[(gradients, parameters) after each of STEPS steps, ...], and the norms before clipping (None: not clipped)."""
+    """[(gradients, parameters) after each of STEPS steps, ...], and the norms before clipping
+    (None: not clipped)."""
     case, rank, world_size = case_of(name), dist.get_rank(group), dist.get_world_size(group)
     net = case.build(seed=rank)  # rank 0's values on every rank, once wrapped
     if stage in ("zero1", "zero2"):
@@ -136,7 +145,8 @@ def train_on_ranks(name, stage, optimizer, group=None, microbatches=1, clip=MAX_
 
 @functools.cache
 def single_process(name, optimizer, clip=MAX_NORM):
-    """The same by one process on the whole batch, with torch's clipping; what is unused has a gradient of zeros."""
+    """The same by one process on the whole batch, with torch's clipping; what is unused has a
+    gradient of zeros."""
     case = MODELS[name]
     net = case.build(0)
     step_on = OPTIMIZERS[optimizer](decay_groups(net))
@@ -155,14 +165,17 @@ def single_process(name, optimizer, clip=MAX_NORM):
 
 
 def mixed_data_parallel(group=None):
-    """What train_on_ranks("mixed", ..., "adamw", clip=None) sees, by data parallelism and whole masters."""
+    """What train_on_ranks("mixed", ..., "adamw", clip=None) sees, by data parallelism and
+    whole masters."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     net = MIXED.build(0)
     model, seen = OverlappedDataParallel(net, group), []
 
     def on(masters):
         master_of = dict(zip(net.parameters(), masters, strict=True))
-        return adamw([{**g, "params": [master_of[p] for p in g["params"]]} for g in decay_groups(net)])
+        return adamw(
+            [{**g, "params": [master_of[p] for p in g["params"]]} for g in decay_groups(net)]
+        )
 
     optimizer = MasterWeights(net.parameters(), on)
     for step in range(STEPS):

@@ -1,6 +1,8 @@
-"""Lab 0, section 6: what five all-reduces cost by the alpha-beta model, and which of them is cheapest (`cheapest.py`).
+"""Lab 0, section 6: what five all-reduces cost by the alpha-beta model, and which of them is
+cheapest (`cheapest.py`).
 
-star_time, tree_time, ring_time, recursive_doubling_time, halving_doubling_time: (n_bytes, N, alpha, beta) -> seconds
+star_time, tree_time, ring_time, recursive_doubling_time, halving_doubling_time: (n_bytes, N, alpha,
+beta) -> seconds
 """
 
 from lib.check import symptoms as s
@@ -24,18 +26,22 @@ def _exercise(algorithm):
     time = COST[algorithm].time
     is_right = lambda cases: numbers(time, cases, words, unit=1e6, unit_name=" us")
     two = (
-        claim("N a power of two", 1, "2, 4, 8, 64 ranks; 8 bytes, 1 MB; two links", is_right(POWERS)),
+        claim(
+            "N a power of two", 1, "2, 4, 8, 64 ranks; 8 bytes, 1 MB; two links", is_right(POWERS)
+        ),
         claim("any N", 1, "3, 5, 6, 12 ranks", is_right(OTHERS)),
     )
-    one = (claim("any N", 1, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links", is_right(POWERS + OTHERS)),)
+    one = (
+        claim("any N", 1, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links", is_right(POWERS + OTHERS)),
+    )
     return Exercise(
         name=f"{algorithm}_time", reference=time, measure=_measure, worlds=(), leaves_out=NO_RANKS,
         claims=one if algorithm == "star" else two,
         hints=(
             s.NO_NUMBER,
             Hint("not its rounds or its bytes", s.kind("value"),
-                 "draw it for these ranks: how many messages follow each other, and how many bytes does each carry? "
-                 "Each message costs alpha, and beta for each of its bytes."),
+                 "draw it for these ranks: how many messages follow each other, and how many bytes "
+                 "does each carry? Each message costs alpha, and beta for each of its bytes."),
             *s.ANYWHERE,
         ),
     )  # fmt: skip
@@ -59,14 +65,17 @@ def _all(hint, text, *formulas):
 def _general(time):
     """The mistakes that can be made with each of the formulas."""
     return (
-        *_all("latency forgotten", "alpha is missing: every message costs alpha, however short it is.",
+        *_all("latency forgotten",
+        "alpha is missing: every message costs alpha, however short it is.",
               lambda n, N, a, b: time(n, N, 0, b)),
-        *_all("latency once", "alpha is counted once. Messages that follow each other cost alpha each.",
+        *_all("latency once",
+        "alpha is counted once. Messages that follow each other cost alpha each.",
               lambda n, N, a, b: time(n, N, 0, b) + a),
         *_all("bytes forgotten", "beta is missing: each byte that a message carries costs beta.",
               lambda n, N, a, b: time(n, N, a, 0)),
         *_all("beta taken for a bandwidth",
-              "beta is seconds per byte, so bytes are multiplied by it. A bandwidth, bytes per second, is 1 / beta.",
+              "beta is seconds per byte, so bytes are multiplied by it. A bandwidth, bytes per "
+              "second, is 1 / beta.",
               lambda n, N, a, b: time(n, N, a, 1 / b)),
         *_all("another unit", "return seconds, as alpha and beta are; convert when you print.",
               lambda n, N, a, b: time(n, N, a, b) * 1e3, lambda n, N, a, b: time(n, N, a, b) * 1e6),
@@ -82,7 +91,8 @@ MISTAKES = {
     "star_time": (
         *_general(star), _half(star),
         *_all("all at once",
-              "rank 0 has one link: it receives N-1 tensors one after the other, and sends N-1 one after the other.",
+              "rank 0 has one link: it receives N-1 tensors one after the other, and sends N-1 one "
+              "after the other.",
               lambda n, N, a, b: 2 * (a + n * b)),
         *_all("N for N-1", "rank 0 sends nothing to itself: N-1 messages each way.",
               lambda n, N, a, b: 2 * N * (a + n * b)),
@@ -90,13 +100,17 @@ MISTAKES = {
     "tree_time": (
         *_general(tree), _half(tree),
         *_all("a logarithm to another base",
-              "math.log is to base e, math.log10 to base 10. Each round doubles how many ranks are done: math.log2.",
-              *(lambda n, N, a, b, f=f: 2 * f(N) * (a + n * b) for f in (log, log10, lambda N: ceil(log(N))))),
+              "math.log is to base e, math.log10 to base 10. Each round doubles how many ranks are "
+              "done: math.log2.",
+              *(lambda n, N, a, b, f=f: 2 * f(N) * (a + n * b) for f in (log, log10,
+                  lambda N: ceil(log(N))))),
         *_all("rounds that are not whole",
-              "6 ranks need 3 rounds: after two, only 4 are done. Round log2(N) up: math.ceil(math.log2(N)).",
+              "6 ranks need 3 rounds: after two, only 4 are done. Round log2(N) up: "
+              "math.ceil(math.log2(N)).",
               *(lambda n, N, a, b, f=f: 2 * f(log2(N)) * (a + n * b) for f in (float, int, round))),
         *_all("one message after another",
-              "that is the star. In a tree the pairs of a round talk at the same time: count rounds, not messages.",
+              "that is the star. In a tree the pairs of a round talk at the same time: count "
+              "rounds, not messages.",
               star),
         *_all("bytes divided", "in this tree every message is the whole tensor.",
               lambda n, N, a, b: 2 * L(N) * (a + n / N * b)),
@@ -104,46 +118,57 @@ MISTAKES = {
     "ring_time": (
         *_general(ring), _half(ring),
         *_all("N for N-1",
-              "each pass takes N-1 rounds, not N: a chunk that has passed all other ranks need not come home.",
+              "each pass takes N-1 rounds, not N: a chunk that has passed all other ranks need not "
+              "come home.",
               lambda n, N, a, b: 2 * N * (a + n / N * b)),
-        *_all("whole tensors", "a message in the ring is one chunk, n_bytes / N bytes, not the whole tensor.", star),
+        *_all("whole tensors",
+        "a message in the ring is one chunk, n_bytes / N bytes, not the whole tensor.", star),
         *_all("chunks of n/(N-1)", "the tensor is cut into N chunks, one per rank, not N-1.",
               lambda n, N, a, b: 2 * (N - 1) * a + 2 * n * b),
-        *_all("whole bytes only", "`//` throws the remainder away. The model takes chunks of exactly n_bytes / N.",
+        *_all("whole bytes only",
+        "`//` throws the remainder away. The model takes chunks of exactly n_bytes / N.",
               lambda n, N, a, b: 2 * (N - 1) * (a + n // N * b)),
         *_all("latency of one pass",
-              "reduce-scatter and all-gather have N-1 messages each, one after another: 2(N-1) alpha.",
+              "reduce-scatter and all-gather have N-1 messages each, one after another: 2(N-1) "
+              "alpha.",
               lambda n, N, a, b: (N - 1) * a + 2 * (N - 1) / N * n * b),
     ),
     "recursive_doubling_time": (
         *_general(doubling),
         *_all("two passes",
-              "no second pass here: both ranks of a pair add, so that after the last round every rank has the sum.",
+              "no second pass here: both ranks of a pair add, so that after the last round every "
+              "rank has the sum.",
               lambda n, N, a, b: 2 * doubling(n, N, a, b), tree),
         *_all("no folding",
-              "only P ranks can form pairs in every round. Where N > P, the other ranks hand over their tensor first "
-              "and get the result last: log2 P + 2 messages, one after another.",
+              "only P ranks can form pairs in every round. Where N > P, the other ranks hand over "
+              "their tensor first and get the result last: log2 P + 2 messages, one after another.",
               *(lambda n, N, a, b, f=f: f(N) * (a + n * b) for f in (L, log2, lambda N: L(P(N))))),
-        *_all("bytes divided", "every message is the whole tensor here. It is halving and doubling that cuts it.",
+        *_all("bytes divided",
+        "every message is the whole tensor here. It is halving and doubling that cuts it.",
               lambda n, N, a, b: doubling(n / P(N), N, a, b)),
     ),
     "halving_doubling_time": (
         *_general(halving),
         *_all("one of the two passes",
-              "that is the halving alone. Doubling takes as many messages, of the same sizes, again.",
-              lambda n, N, a, b: L(P(N)) * a + (P(N) - 1) / P(N) * n * b + 2 * folded(N) * (a + n * b),
+              "that is the halving alone. Doubling takes as many messages, of the same sizes, "
+              "again.",
+              lambda n, N, a,
+              b: L(P(N)) * a + (P(N) - 1) / P(N) * n * b + 2 * folded(N) * (a + n * b),
               lambda n, N, a, b: halving(n, N, a, b) / 2),
         *_all("whole tensors",
-              "messages shrink: n/2, n/4, ... n/P bytes while halving, and grow back. Together (P-1)/P n bytes each "
+              "messages shrink: n/2, n/4, ... n/P bytes while halving, and grow back. Together "
+              "(P-1)/P n bytes each "
               "way.", lambda n, N, a, b: (2 * L(P(N)) + 2 * folded(N)) * (a + n * b)),
         *_all("the last size in every round",
               "only the last message of halving has n/P bytes: n/2 + n/4 + ... + n/P = (P-1)/P n.",
               lambda n, N, a, b: 2 * L(P(N)) * (a + n / P(N) * b) + 2 * folded(N) * (a + n * b)),
         *_all("a round for each rank",
-              "that is the ring, N-1 rounds each way. Halving and doubling takes log2 P rounds each way.", ring),
+              "that is the ring, N-1 rounds each way. Halving and doubling takes log2 P rounds "
+              "each way.", ring),
         *_all("no folding",
-              "right where N is a power of two. Else the N-P other ranks hand over their whole tensor first and get "
-              "the result last: two messages of n bytes more, and P in place of N between them.",
+              "right where N is a power of two. Else the N-P other ranks hand over their whole "
+              "tensor first and get the result last: two messages of n bytes more, and P in place "
+              "of N between them.",
               lambda n, N, a, b: 2 * (L(N) * a + (N - 1) / N * n * b),
               lambda n, N, a, b: 2 * (log2(N) * a + (N - 1) / N * n * b),
               lambda n, N, a, b: 2 * (L(P(N)) * a + (P(N) - 1) / P(N) * n * b)),

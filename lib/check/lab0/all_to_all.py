@@ -14,7 +14,12 @@ from lib.check.left_out import BUILT
 from lib.check.traffic import sent
 from lib.collectives.pairwise import all_to_all
 
-EQUAL, UNEVEN, ROWS, EQUAL_ROWS = "equal blocks", "uneven blocks", "uneven blocks of rows of 3", "equal blocks of rows"
+EQUAL, UNEVEN, ROWS, EQUAL_ROWS = (
+    "equal blocks",
+    "uneven blocks",
+    "uneven blocks of rows of 3",
+    "equal blocks of rows",
+)
 NOTHING = "rank 0 sends nothing, the last receives nothing"
 F32, F64, I64 = torch.float32, torch.float64, torch.int64
 
@@ -33,7 +38,8 @@ def _case(members, what, dtype):
 
 
 CASES = (
-    *(_case(group, *what) for group in GROUPS for what in ((EQUAL, F32), (UNEVEN, F32), (UNEVEN, I64), (ROWS, F64))),
+    *(_case(group, *what) for group in GROUPS for what in ((EQUAL, F32), (UNEVEN, F32),
+    (UNEVEN, I64), (ROWS, F64))),
     _case(ALONE, EQUAL, F64), _case(ALONE, UNEVEN, I64), _case(GROUPS[2], NOTHING, F32),
     _case(GROUPS[1], EQUAL_ROWS, F32),
 )  # fmt: skip
@@ -41,7 +47,8 @@ CASES += (replace(CASES[0], again=1),)
 
 
 def _blocks(case, pairs):
-    """The blocks of these (from, to), one below the other. Row k of i's block for j: 1000 (i+1) + 100 (j+1) + k."""
+    """The blocks of these (from, to), one below the other. Row k of i's block for j: 1000 (i+1) +
+    100 (j+1) + k."""
     rows = [1000 * (i + 1) + 100 * (j + 1) + k for i, j in pairs for k in range(_count(case, i, j))]
     line = torch.tensor(rows, dtype=case.dtype, device="cpu")  # (rows,)
     if case.what in (ROWS, EQUAL_ROWS):
@@ -66,7 +73,8 @@ CALLS = Calls(
 
 
 def _explain(case, rank, out, want, records):
-    """facts: block, (from, to, row) of the first wrong row, or None; same_rows: all are there, in another order."""
+    """facts: block, (from, to, row) of the first wrong row, or None; same_rows: all are there, in
+    another order."""
     if type(out) is str or out.shape != want.shape or out.dtype != want.dtype:
         return None
     row = int((out != want).reshape(len(out), -1).any(1).nonzero()[0])
@@ -90,7 +98,11 @@ def _block(value, case):
 
 
 def _say(block):
-    return f"row {block[2]} of rank {block[0]}'s block for rank {block[1]}" if block else "what no rank has sent"
+    return (
+        f"row {block[2]} of rank {block[0]}'s block for rank {block[1]}"
+        if block
+        else "what no rank has sent"
+    )
 
 
 def _travels_once(runs):
@@ -100,14 +112,18 @@ def _travels_once(runs):
                 got = sum(numel for to, numel in mine if to == j)
                 expected = 0 if i == j else _blocks(case, [(i, j)]).numel()
                 if got != expected:
-                    text = f"{case.name}: {case.rank(i)} sent {got} elements to rank {j}, expected {expected}"
+                    text = (
+                        f"{case.name}: {case.rank(i)} sent {got} elements to rank {j}, expected "
+                        f"{expected}"
+                    )
                     return Problem("elements", f"{text}, its block", {"case": case})
     return None
 
 
 def _pairwise(runs):
     for run, case, _ in seen(runs, CASES):
-        if case.what != EQUAL:  # where all blocks are alike the n-th message of every rank is round n's
+        # where all blocks are alike the n-th message of every rank is round n's
+        if case.what != EQUAL:
             continue
         books = sent(run, case)
         for step in range(case.world_size - 1):
@@ -115,36 +131,50 @@ def _pairwise(runs):
             crowded = max(receivers, key=receivers.count)
             if receivers.count(crowded) > 1:
                 senders = receivers.count(crowded)
-                text = f"{case.name}: in round {step} {senders} ranks send to rank {crowded}, expected 1 to each rank"
-                return Problem("rounds", f"{text}\nRanks 0, 1, ... send to {receivers}.", {"case": case})
+                text = (
+                    f"{case.name}: in round {step} {senders} ranks send to rank {crowded}, "
+                    f"expected 1 to each rank"
+                )
+                return Problem(
+                    "rounds", f"{text}\nRanks 0, 1, ... send to {receivers}.", {"case": case}
+                )
     return None
 
 
 EXERCISE = Exercise(
-    name="all_to_all", reference=all_to_all, measure=CALLS, worlds=(WORLD,), may_call=s.P2P, bonus=True,
+    name="all_to_all", reference=all_to_all, measure=CALLS, worlds=(WORLD,), may_call=s.P2P,
+    bonus=True,
     leaves_out=BUILT,
     claims=(
-        claim("blocks change places", 4, f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
+        claim("blocks change places", 4,
+            f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
               values(CALLS, _explain), left_alone(CASES), new(CASES), kept(CASES)),
-        claim("every element travels once", 2, "rank i sends rank j its block; nothing to itself", _travels_once),
-        claim("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one", _pairwise),
+        claim("every element travels once", 2, "rank i sends rank j its block; nothing to itself",
+            _travels_once),
+        claim("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one",
+            _pairwise),
     ),
     hints=(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE,
         Hint("nothing for a rank", s.in_case(CASES, lambda case: case.what == NOTHING, *s.SHAPES),
-             "a rank may have nothing to send, or get nothing: it takes part in every round all the same, and "
-             "returns an empty tensor of the right shape and dtype."),
+             "a rank may have nothing to send, or get nothing: it takes part in every round all "
+             "the same, and returns an empty tensor of the right shape and dtype."),
         Hint("elements for rows", s.in_case(CASES, lambda case: case.what == EQUAL_ROWS, *s.SHAPES),
              "without counts every block has len(tensor) // N rows, of whatever shape a row is."),
-        Hint("powers of two only", s.in_case(CASES, lambda case: case.what == EQUAL and case.world_size == 3, "raised"),
-             "right on 2 ranks, and here are 3: in round s send to (rank + s) % N and receive from (rank - s) % N."),
+        Hint("powers of two only", s.in_case(CASES,
+            lambda case: case.what == EQUAL and case.world_size == 3, "raised"),
+             "right on 2 ranks, and here are 3: in round s send to (rank + s) % N and receive from "
+             "(rank - s) % N."),
         Hint("the counts are not used", s.kind("mismatch", "raised", "form"),
-             "tensor.split(send_counts) are the blocks to send, and what comes from rank i has recv_counts[i] rows. "
-             "Some blocks are empty, and rows may be longer than 1: tensor.new_empty(rows, *tensor.shape[1:])."),
+             "tensor.split(send_counts) are the blocks to send, and what comes from rank i has "
+             "recv_counts[i] rows. Some blocks are empty, and rows may be longer than 1: "
+             "tensor.new_empty(rows, *tensor.shape[1:])."),
         Hint("order of arrival", s.kind("value", same_rows=True),
-             "the right blocks in another order. The block of rank i belongs at place i, whenever it comes."),
+             "the right blocks in another order. The block of rank i belongs at place i, whenever "
+             "it comes."),
         Hint("a block for somebody else",
-             lambda p: p.kind == "value" and p.facts["block"] and p.facts["block"][1] != p.facts["rank"],
+             lambda p: p.kind == "value" and p.facts["block"]
+             and p.facts["block"][1] != p.facts["rank"],
              "send rank j the j-th block, and keep your own: out's block r is your block r."),
         Hint("a block is missing", s.kind("value"),
              "some block was not received: N-1 rounds, and your own block is copied."),
@@ -152,8 +182,8 @@ EXERCISE = Exercise(
         Hint("more than the block", s.kind("elements"),
              "rank j needs only its own block of your tensor; send it that one alone."),
         Hint("all to one at a time", s.kind("rounds"),
-             "several ranks send to the same one, and the others wait. In round s send to rank r+s and receive from "
-             "r-s."),
+             "several ranks send to the same one, and the others wait. In round s send to rank r+s "
+             "and receive from r-s."),
         s.SHARED, s.OVERWRITTEN, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -30,7 +30,8 @@ STEPS = (REDUCE, REDUCE, SCATTER, GATHER, REDUCE, BARRIER)
 
 CASES = {
     "4 ranks, 1 is missing": (
-        _four(calls(BROADCAST, REDUCE, REDUCE, REDUCE, waiting=1), rank2=calls(BROADCAST, REDUCE, REDUCE)),
+        _four(calls(BROADCAST, REDUCE, REDUCE, REDUCE, waiting=1),
+            rank2=calls(BROADCAST, REDUCE, REDUCE)),
         {"0": (4, "all_reduce", [2])},
     ),
     "8 ranks, 2 are missing": (
@@ -48,7 +49,8 @@ CASES = {
         {},
     ),
     "ranks that call ahead without waiting": (
-        _four(calls(*STEPS, waiting=4), rank2=calls(*STEPS[:2]), rank3=calls(*STEPS[:5], waiting=3)),
+        _four(calls(*STEPS, waiting=4), rank2=calls(*STEPS[:2]),
+            rank3=calls(*STEPS[:5], waiting=3)),
         {"0": (3, "reduce_scatter", [2])},
     ),
     "recorders that keep 3 calls": (
@@ -60,7 +62,8 @@ CASES = {
         {"0": (502, "all_reduce", [3])},
     ),
     "another op": (
-        _four(calls(BROADCAST, REDUCE, REDUCE, waiting=1), rank0=calls(BROADCAST, REDUCE, BARRIER, waiting=1)),
+        _four(calls(BROADCAST, REDUCE, REDUCE, waiting=1),
+            rank0=calls(BROADCAST, REDUCE, BARRIER, waiting=1)),
         {"0": (3, "all_reduce", [0])},
     ),
     "another size, and all completed": (
@@ -68,7 +71,8 @@ CASES = {
         {"0": (2, "all_reduce", [1])},
     ),
     "another op, and a rank missing": (
-        _four(calls(BARRIER, REDUCE, waiting=1), rank2=calls(BARRIER), rank3=calls(BARRIER, BROADCAST, waiting=1)),
+        _four(calls(BARRIER, REDUCE, waiting=1), rank2=calls(BARRIER),
+            rank3=calls(BARRIER, BROADCAST, waiting=1)),
         {"0": (2, "all_reduce", [2, 3])},
     ),
     "2 ranks, 2 ops": (
@@ -77,15 +81,18 @@ CASES = {
     ),
     "all ranks and pairs": (
         {
-            0: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)), *calls(REDUCE, first=2, waiting=1)],
-            1: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)), *calls(REDUCE, first=2, waiting=1)],
+            0: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
+            *calls(REDUCE, first=2, waiting=1)],
+            1: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
+            *calls(REDUCE, first=2, waiting=1)],
             2: [*calls(REDUCE), *calls(GATHER, GATHER, waiting=1, **PAIR)],
             3: [*calls(REDUCE), *calls(GATHER, **PAIR)],
         },
         {"0": (2, "all_reduce", [2, 3]), "2": (2, "all_gather", [3])},
     ),
     "a group of ranks 1 and 3": (
-        _four(calls(REDUCE), rank1=[*calls(REDUCE), *calls(REDUCE, waiting=1, group="1", members=(1, 3))]),
+        _four(calls(REDUCE), rank1=[*calls(REDUCE), *calls(REDUCE, waiting=1, group="1", members=(1,
+            3))]),
         {"1": (1, "all_reduce", [3])},
     ),
 }  # fmt: skip

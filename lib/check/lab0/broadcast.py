@@ -24,9 +24,11 @@ CASES = [
     *(_case(members, 1, torch.float64, 0) for members in GROUPS),
     *(_case(members, 1000, torch.int64, len(members) - 1) for members in GROUPS),
 ]
-CASES.sort(key=lambda case: GROUPS.index(case.members))  # small groups first, the one that is not 0 to N-1 last
+# small groups first, the one that is not 0 to N-1 last
+CASES.sort(key=lambda case: GROUPS.index(case.members))
 CASES = (
-    *CASES, _case(ALONE, 3, torch.float32, 0), _case(GROUPS[2], 0, torch.float32, 1), replace(CASES[0], again=1)
+    *CASES, _case(ALONE, 3, torch.float32, 0), _case(GROUPS[2], 0, torch.float32, 1),
+    replace(CASES[0], again=1)
 )  # fmt: skip
 CALLS = Calls(
     CASES,
@@ -41,8 +43,14 @@ def _explain(case, rank, out, want, records):
     element = int((out != want).nonzero()[0])
     x, y = two(want[element], out[element])
     line = f"{case.name}: {case.rank(rank)}, element {element}: expected {x}, got {y}"
-    source = next((r for r in range(case.world_size) if torch.equal(out, own(r, case.n, case.dtype))), None)
-    facts = {"source": source, "returned_it": is_a(records[rank]["returned"], want), "narrowed": narrowed(out, want)}
+    source = next(
+        (r for r in range(case.world_size) if torch.equal(out, own(r, case.n, case.dtype))), None
+    )
+    facts = {
+        "source": source,
+        "returned_it": is_a(records[rank]["returned"], want),
+        "narrowed": narrowed(out, want),
+    }
     wrong = [r for r, record in enumerate(records) if not record["ok"]]
     if facts["narrowed"]:
         text = rounded_words(case.dtype)
@@ -64,9 +72,17 @@ def _messages(runs):
         for rank, sizes in enumerate(got):
             expected = [] if rank == case.root else [case.n]
             if [n for n in sizes if n] != [n for n in expected if n]:
-                words = f"was sent {len(sizes)} messages, {sum(sizes)} elements, expected {len(expected)} of {case.n}"
-                total = f"Together {sum(map(sum, got))} elements, expected (N-1)n = {(case.world_size - 1) * case.n}."
-                return Problem("elements", f"{case.name}: {case.rank(rank)} {words}\n{total}", {"case": case})
+                words = (
+                    f"was sent {len(sizes)} messages, {sum(sizes)} elements, expected "
+                    f"{len(expected)} of {case.n}"
+                )
+                total = (
+                    f"Together {sum(map(sum, got))} elements, expected (N-1)n = "
+                    f"{(case.world_size - 1) * case.n}."
+                )
+                return Problem(
+                    "elements", f"{case.name}: {case.rank(rank)} {words}\n{total}", {"case": case}
+                )
     return None
 
 
@@ -75,16 +91,23 @@ def _rounds(runs):
         if case.n == 0:  # an empty message need not be sent
             continue
         books, least = sent(run, case), (case.world_size - 1).bit_length()
-        came, holders = {case.root: 0}, [case.root]  # the round in which each rank got it; who has it, in that order
+        # the round in which each rank got it; who has it, in that order
+        came, holders = (
+            {case.root: 0},
+            [case.root],
+        )
         for holder in holders:
-            for nth, (to, _) in enumerate(books[holder], start=1):  # a rank sends one message at a time
+            # a rank sends one message at a time
+            for nth, (to, _) in enumerate(books[holder], start=1):
                 came[to] = came[holder] + nth
                 holders.append(to)
         if max(came.values()) > least:
             by_rank = [len(mine) for mine in books]
             text = f"{case.name}: {max(came.values())} rounds, expected ceil(log2 N) = {least}"
             star = by_rank[case.root] == case.world_size - 1
-            return Problem("rounds", f"{text}\nMessages sent by rank: {by_rank}", {"case": case, "star": star})
+            return Problem(
+                "rounds", f"{text}\nMessages sent by rank: {by_rank}", {"case": case, "star": star}
+            )
     return None
 
 
@@ -93,13 +116,15 @@ def _value(fits):
 
 
 def _wrong_root(p):
-    """Did the root receive: another tensor than its own, or from itself? Not only where a group has other ranks."""
+    """Did the root receive: another tensor than its own, or from itself? Not only where a
+    group has other ranks."""
     received = _value(lambda f: f["case"].root in f["wrong"])(p) or s.refused("to itself")(p)
     return received and not s.mixed_up_ranks(p)
 
 
 EXERCISE = Exercise(
-    name="broadcast", reference=broadcast, measure=CALLS, bonus=True, worlds=(WORLD,), may_call=s.P2P,
+    name="broadcast", reference=broadcast, measure=CALLS, bonus=True, worlds=(WORLD,),
+    may_call=s.P2P,
     leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 0, 1, 7, 1000",
@@ -112,33 +137,36 @@ EXERCISE = Exercise(
         Hint("not in place", _value(lambda f: f["returned_it"]),
              "the caller's tensor must hold the root's values: receive into `tensor` itself."),
         Hint("rank 0 as the root", _wrong_root,
-             "the tree starts at rank 0 and not at `src`. Number the ranks from the root, v = (rank - src) mod N, "
-             "build the tree on v, and translate back, rank = (v + src) mod N."),
+             "the tree starts at rank 0 and not at `src`. Number the ranks from the root, v = "
+             "(rank - src) mod N, build the tree on v, and translate back, rank = (v + src) mod "
+             "N."),
         s.WHOSE_RANKS.saying(
             "a peer lies outside the group. Count within the group: dist.get_rank(group), "
-            "dist.get_world_size(group), partners only below world_size (N need not be a power of two) or modulo it, "
-            "and `group` in every p2p call."),
+            "dist.get_world_size(group), partners only below world_size (N need not be a power of "
+            "two) or modulo it, and `group` in every p2p call."),
         s.nothing_there(CASES),
         Hint("nothing is delivered",
-             _value(lambda f: len(f["wrong"]) == f["case"].world_size - 1 and f["source"] == f["rank"]),
-             "no rank but the root has the root's tensor. Is what is received written into `tensor`?"),
+             _value(lambda f: len(f["wrong"]) == f["case"].world_size - 1
+                    and f["source"] == f["rank"]),
+             "no rank but the root has the root's tensor. Is what is received written into "
+             "`tensor`?"),
         Hint("only part of the tree", _value(lambda f: f["source"] == f["rank"]),
-             "who has received must pass it on: in round s = 0, 1, ... the 2^s ranks that have it send to 2^s "
-             "others, for ceil(log2 N) rounds, also where N is no power of two."),
+             "who has received must pass it on: in round s = 0, 1, ... the 2^s ranks that have it "
+             "send to 2^s others, for ceil(log2 N) rounds, also where N is no power of two."),
         Hint("sent before it came", s.kind("value"),
              "a rank passes on what it had before: it must have received before it sends."),
         Hint("a receive without its send", s.hung,
-             "a rank waits for a message that nobody sends (or sends one that nobody takes). Draw the tree for N = "
-             "3: in the last round not every holder has a partner."),
+             "a rank waits for a message that nobody sends (or sends one that nobody takes). Draw "
+             "the tree for N = 3: in the last round not every holder has a partner."),
         s.WRONG_DTYPE,
         Hint("sent more than once", s.kind("elements"),
              "one message to each rank that lacks the tensor is enough, and none to the root."),
         Hint("a star", s.kind("rounds", star=True),
-             "the root sends to all, one after another. Those that have the tensor can help: the number of holders "
-             "doubles."),
+             "the root sends to all, one after another. Those that have the tensor can help: the "
+             "number of holders doubles."),
         Hint("a chain", s.kind("rounds"),
-             "each holder passes it on only once, or too late. In every round every holder sends to one that lacks "
-             "it."),
+             "each holder passes it on only once, or too late. In every round every holder sends "
+             "to one that lacks it."),
         s.alone(CASES), s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

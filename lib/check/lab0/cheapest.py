@@ -1,4 +1,5 @@
-"""Lab 0, section 6: cheapest(n_bytes, N, alpha, beta), which all-reduce takes the least time by the alpha-beta model.
+"""Lab 0, section 6: cheapest(n_bytes, N, alpha, beta), which all-reduce takes the least time by the
+alpha-beta model.
 
     few bytes   many messages cost          recursive doubling
     between                                 halving and doubling
@@ -16,14 +17,22 @@ from lib.check.left_out import NO_RANKS
 from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
-SLOW, FAST = (20e-6, 1 / 1e9), (2e-6, 1 / 25e9)  # alpha, beta: processes of one machine; a fast network
+# alpha, beta: processes of one machine; a fast network
+SLOW, FAST = (
+    (20e-6, 1 / 1e9),
+    (2e-6, 1 / 25e9),
+)
 ENDS, BETWEEN = (8, 64_000_000), (1000, 20_000, 100_000, 1_000_000)
-CASES = [(n, N, *link) for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST) for n in ENDS + BETWEEN]
+CASES = [
+    (n, N, *link) for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST) for n in ENDS + BETWEEN
+]
 
 
 def words(n_bytes, N, alpha, beta):
     """A case in words."""
-    return f"{n_bytes:,} bytes, {N} ranks, alpha {alpha * 1e6:g} us, beta {beta * 1e9:g} ns per byte"
+    return (
+        f"{n_bytes:,} bytes, {N} ranks, alpha {alpha * 1e6:g} us, beta {beta * 1e9:g} ns per byte"
+    )
 
 
 def _measure(fn):
@@ -47,7 +56,11 @@ def _is_cheapest(sizes):
                 return Problem("returned", text + shown, {"got": "None" if got is None else got})
             if not isclose(_time(got, case), _time(best, case), rel_tol=1e-9):
                 times = [f"{name} takes {_time(name, case) * 1e6:,.6g} us" for name in (got, best)]
-                named = {c: name for c, name in seen.items() if isinstance(name, str) and name in ALGORITHMS}
+                named = {
+                    c: name
+                    for c, name in seen.items()
+                    if isinstance(name, str) and name in ALGORITHMS
+                }
                 return Problem("value", f"{words(*case)}: {', '.join(times)}", {"named": named})
         return None
 
@@ -69,7 +82,9 @@ def _same_wherever(what):
 def _dearest(problem):
     named = problem.facts.get("named", {}).items()
     dearest = lambda case: max(_time(name, case) for name in ALGORITHMS)
-    return problem.kind == "value" and all(isclose(_time(name, case), dearest(case)) for case, name in named)
+    return problem.kind == "value" and all(
+        isclose(_time(name, case), dearest(case)) for case, name in named
+    )
 
 
 EXERCISE = Exercise(
@@ -79,20 +94,25 @@ EXERCISE = Exercise(
         claim("sizes between", 2, "1 KB, 20 KB, 100 KB, 1 MB", _is_cheapest(BETWEEN)),
     ),
     hints=(
-        Hint("the dearest", _dearest, "that is the slowest of them: compare the times and take the least."),
+        Hint("the dearest", _dearest,
+            "that is the slowest of them: compare the times and take the least."),
         Hint("one for all", _same_wherever(lambda n, N, a, b: None),
              "you name the same algorithm for every size and number of ranks: compare the times."),
         Hint("by size alone", _same_wherever(lambda n, N, a, b: n),
-             "your choice depends on the size alone. Where one overtakes the other depends on N, alpha and beta too: "
-             "compare the five times."),
+             "your choice depends on the size alone. Where one overtakes the other depends on N, "
+             "alpha and beta too: compare the five times."),
         Hint("whatever the size", _same_wherever(lambda n, N, a, b: (N, a, b)),
-             "your choice does not depend on the size: few bytes want few messages, many bytes want few bytes sent."),
+             "your choice does not depend on the size: few bytes want few messages, many bytes "
+             "want few bytes sent."),
         Hint("whatever the link", _same_wherever(lambda n, N, a, b: (n, N)),
-             "your choice does not depend on alpha and beta. On another link the crossing lies elsewhere."),
+             "your choice does not depend on alpha and beta. On another link the crossing lies "
+             "elsewhere."),
         Hint("not all compared", s.kind("value"),
-             "compare the five times, all for the same n_bytes, N, alpha and beta, and take the least."),
+             "compare the five times, all for the same n_bytes, N, alpha and beta, and take the "
+             "least."),
         Hint("a time, not a name", lambda p: p.kind == "returned" and is_number(p.facts["got"]),
-             "return the algorithm's name, not its time: min(times, key=times.get) of a dictionary gives the key."),
+             "return the algorithm's name, not its time: min(times, key=times.get) of a dictionary "
+             "gives the key."),
         s.NO_NUMBER,
         Hint("no such name", s.kind("returned"), f"the names are {', '.join(ALGORITHMS)}."),
         *s.ANYWHERE,

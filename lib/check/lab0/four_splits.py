@@ -1,7 +1,8 @@
-"""Lab 0, section 3: split_rows, split_columns, split_inner and pipeline, four ways to share one product among ranks.
+"""Lab 0, section 3: split_rows, split_columns, split_inner and pipeline, four ways to share one
+product among ranks.
 
-x (B, K) times w (K, M), or x through four layers (K, K). Each function is judged by what it returns, by what every rank
-multiplied, and by what it gave to be sent.
+x (B, K) times w (K, M), or x through four layers (K, K). Each function is judged by what it
+returns, by what every rank multiplied, and by what it gave to be sent.
 """
 
 from functools import cache, partial, reduce
@@ -29,7 +30,8 @@ LEFT_OUT = BUILT | {
     "returned": "a result of its own in any case",
 }
 
-# name -> a rank's share of the multiply-adds, at most; what it gives to be sent: (op, elements, peer)
+# name -> a rank's share of the multiply-adds, at most; what it gives to be sent: (op, elements,
+# peer)
 SHARE = {
     "split_rows": lambda B, K, M, N: B // N * K * M,
     "split_columns": lambda B, K, M, N: B * K * M // N,
@@ -49,13 +51,16 @@ def _cases(name, world_size):
     members, cases = tuple(range(world_size)), []
     for n, dtype in zip(SIZES, (torch.float32, torch.float64), strict=True):
         B, K, M = SIZES[n]
-        what = f"x ({B}, {K}), " + (f"{LAYERS} layers ({K}, {K})" if name == "pipeline" else f"w ({K}, {M})")
+        what = f"x ({B}, {K}), " + (
+            f"{LAYERS} layers ({K}, {K})" if name == "pipeline" else f"w ({K}, {M})"
+        )
         cases.append(Case(members, n, dtype, what))
     return tuple(cases)
 
 
 def _draw(case):
-    """x (B, K), w (K, M), LAYERS layers (K, K): small whole numbers, x's as fine as the dtype: sums are exact."""
+    """x (B, K), w (K, M), LAYERS layers (K, K): small whole numbers, x's as fine as the
+    dtype: sums are exact."""
     B, K, M = SIZES[case.n]
     generator = torch.Generator("cpu").manual_seed(10 * B + K)
     some = lambda rows, columns, top: torch.randint(
@@ -80,25 +85,40 @@ def _want(name, case, rank):
 def _what_is_multiplied(name, cases, runs):
     for _, case, records in seen(runs, cases):
         B, K, M = SIZES[case.n]
-        share, whole = SHARE[name](B, K, M, case.world_size), LAYERS * B * K * K if name == "pipeline" else B * K * M
+        share, whole = (
+            SHARE[name](B, K, M, case.world_size),
+            LAYERS * B * K * K if name == "pipeline" else B * K * M,
+        )
         for rank, record in enumerate(records):
             factors, where = record["watched"], f"{case.name}: rank {rank}"
             count = multiply_adds(factors)
             facts = {"whole": count >= whole, "nothing": count == 0}
             if count > share:
-                what = f"did the whole work, {whole}" if count == whole else f"did {count} of {whole}"
+                what = (
+                    f"did the whole work, {whole}" if count == whole else f"did {count} of {whole}"
+                )
                 products = ", ".join(f"{a} @ {b}" for a, b in factors[:4])
-                return Problem("work", f"{where} {what} multiply-adds: {products}. Its share is {share}", facts)
+                return Problem(
+                    "work", f"{where} {what} multiply-adds: {products}. Its share is {share}", facts
+                )
             if count == 0:
-                return Problem("work", f"{where} did no matrix product, expected {share} multiply-adds", facts)
+                return Problem(
+                    "work", f"{where} did no matrix product, expected {share} multiply-adds", facts
+                )
     return None
 
 
 def _what_is_given(name, cases, runs):
     for run, case, _ in seen(runs, cases):
         for rank in range(case.world_size):
-            ops = [e for e in run.ledger.section(case.name).of(rank) if e.op not in ("recv", "recv_any")]
-            given = [(SAME.get(e.op, e.op), e.numel, e.peer if e.op == "send" else None) for e in ops]
+            ops = [
+                e
+                for e in run.ledger.section(case.name).of(rank)
+                if e.op not in ("recv", "recv_any")
+            ]
+            given = [
+                (SAME.get(e.op, e.op), e.numel, e.peer if e.op == "send" else None) for e in ops
+            ]
             expected = GIVES[name](*SIZES[case.n], rank, case.world_size)
             if given != expected:
                 text = f"{case.name}: rank {rank} called {_list(given)}; expected {_list(expected)}"
@@ -108,7 +128,10 @@ def _what_is_given(name, cases, runs):
 
 def _list(given):
     to = lambda peer: "" if peer is None else f" to rank {peer}"
-    return ", ".join(f"{op} of {elements} elements{to(peer)}" for op, elements, peer in given) or "nothing"
+    return (
+        ", ".join(f"{op} of {elements} elements{to(peer)}" for op, elements, peer in given)
+        or "nothing"
+    )
 
 
 def _rank_0_waits(p):
@@ -119,48 +142,65 @@ def _rank_0_waits(p):
 
 def _sends(p):
     """Was the last op that a rank began, and did not end, a send?"""
-    return s.failed(p) is not None and "send" in (*s.failed(p).waits_in.values(), s.failed(p).refused_op)
+    return s.failed(p) is not None and "send" in (
+        *s.failed(p).waits_in.values(),
+        s.failed(p).refused_op,
+    )
 
 
 HINTS = {
     "split_rows": (
         Hint("sent what nobody needs", s.kind("calls"),
-             "a rank can make its rows of the result from its rows of x and from w, which it has: no communication."),
+             "a rank can make its rows of the result from its rows of x and from w, which it has: "
+             "no communication."),
     ),
     "split_columns": (
         Hint("all-reduced with zeros", s.kind("calls", ops=["all_reduce"]),
-             "the ranks add up whole results, mostly zeros. all_gather sends only what each rank has made."),
+             "the ranks add up whole results, mostly zeros. all_gather sends only what each rank "
+             "has made."),
         Hint("cut along rows", s.refused("shape"),
-             "x has K columns and w K rows, and both stay whole: cut w's columns, dim=1, and join along dim=1."),
-        Hint("more than one all-gather", s.kind("calls"), "one dist.all_gather of this rank's (B, M/N) is enough."),
+             "x has K columns and w K rows, and both stay whole: cut w's columns, dim=1, and join "
+             "along dim=1."),
+        Hint("more than one all-gather", s.kind("calls"),
+            "one dist.all_gather of this rank's (B, M/N) is enough."),
     ),
     "split_inner": (
         Hint("gathered and added", s.kind("calls", ops=["all_gather"]),
-             "every rank fetches all partial sums and adds them itself: N times (B, M) arrive. all_reduce is made "
-             "for this, and a good one needs only about twice (B, M), whatever N is."),
-        Hint("more than one collective", s.kind("calls"), "one dist.all_reduce of the partial sum, (B, M), is enough."),
+             "every rank fetches all partial sums and adds them itself: N times (B, M) arrive. "
+             "all_reduce is made for this, and a good one needs only about twice (B, M), whatever "
+             "N is."),
+        Hint("more than one collective", s.kind("calls"),
+            "one dist.all_reduce of the partial sum, (B, M), is enough."),
         Hint("chunk gave too few pieces", s.raised("IndexError"),
-             "tensor.chunk(4) cuts 5 rows into 2 + 2 + 1, three pieces. tensor.tensor_split(4) gives four: 2 + 1 + 1 "
-             "+ 1."),
+             "tensor.chunk(4) cuts 5 rows into 2 + 2 + 1, three pieces. tensor.tensor_split(4) "
+             "gives four: 2 + 1 + 1 + 1."),
     ),
     "pipeline": (
         Hint("rank 0 waits for somebody", _rank_0_waits,
              "nobody comes before rank 0: it begins with x and receives nothing."),
-        Hint("nothing was sent on", s.both(s.hung, lambda p: "recv" in s.failed(p).waits_in.values()),
-             "a rank returned without sending its activation: every rank but the last sends to rank + 1."),
-        Hint("the last rank sends", s.either(s.both(s.hung, _sends), s.refused("outside the group")),
+        Hint("nothing was sent on", s.both(s.hung,
+            lambda p: "recv" in s.failed(p).waits_in.values()),
+             "a rank returned without sending its activation: every rank but the last sends to "
+             "rank + 1."),
+        Hint("the last rank sends", s.either(s.both(s.hung, _sends),
+            s.refused("outside the group")),
              "nobody comes after the last rank: it returns the result and sends nothing."),
-        Hint("told everybody", s.kind("calls"), "only the next rank needs the activation: one dist.send to rank + 1."),
+        Hint("told everybody", s.kind("calls"),
+            "only the next rank needs the activation: one dist.send to rank + 1."),
     ),
 }  # fmt: skip
 SHARED = (
     Hint("everyone computes everything", s.kind("work", whole=True),
-         "the result is right, but no work was saved: cut first, then multiply only this rank's piece."),
+         "the result is right, but no work was saved: cut first, then multiply only this rank's "
+         "piece."),
     Hint("a product that cannot be counted", s.kind("work", nothing=True),
          "only matrix products are counted: use @ or torch.matmul."),
-    s.CALLED_LIB.saying("build it from torch's @ and dist.all_gather, dist.all_reduce, dist.send, dist.recv."),
-    Hint("a buffer of the wrong dtype", s.either(s.another_dtype, s.refused("dtype"), s.kind("mismatch")),
-         "a buffer has another dtype or shape than what is received into it: make it with torch.empty_like."),
+    s.CALLED_LIB.saying("build it from torch's @ and dist.all_gather, dist.all_reduce, dist.send, "
+                        "dist.recv."),
+    Hint("a buffer of the wrong dtype", s.either(s.another_dtype, s.refused("dtype"),
+        s.kind("mismatch")),
+         "a buffer has another dtype or shape than what is received into it: make it with "
+         "torch.empty_like."),
     s.RETURNED_NONE.saying("the function must end with `return ...`, on every rank."),
     s.NARROW, s.NOT_KEPT, s.OVERWRITTEN, *s.ANYWHERE,
 )  # fmt: skip
@@ -168,13 +208,17 @@ SHARED = (
 
 def _part(name, return_says, work_says, wire_says):
     cases = partial(_cases, name)
-    calls = Calls(cases, partial(_give, name), partial(_want, name), watch=partial(count_products, outer=True))
+    calls = Calls(
+        cases, partial(_give, name), partial(_want, name), watch=partial(count_products, outer=True)
+    )
     return Exercise(
         name=name, reference=getattr(splits, name), measure=calls, worlds=(2, 4), may_call=MAY_CALL,
         leaves_out=LEFT_OUT,
         claims=(
-            claim(return_says, 1, "2 and 4 ranks; float32, float64", values(calls), left_alone(cases), kept(cases)),
-            claim(work_says, 1, "multiply-adds of each rank", partial(_what_is_multiplied, name, cases)),
+            claim(return_says, 1, "2 and 4 ranks; float32, float64", values(calls),
+                left_alone(cases), kept(cases)),
+            claim(work_says, 1, "multiply-adds of each rank",
+                partial(_what_is_multiplied, name, cases)),
             claim(wire_says, 1, "by each rank, and no more", partial(_what_is_given, name, cases)),
         ),
         hints=(*HINTS[name], *SHARED),
@@ -187,6 +231,11 @@ EXERCISE = Bundle(
         _part("split_rows", "own rows of x w", "1/N of the work", "nothing sent"),
         _part("split_columns", "all of x w", "1/N of the work", "all_gather of (B, M/N)"),
         _part("split_inner", "all of x w", "1/N of the work", "all_reduce of (B, M)"),
-        _part("pipeline", "the activation that leaves it", "4/N of the layers", "send of (B, K) to the next"),
+        _part(
+            "pipeline",
+            "the activation that leaves it",
+            "4/N of the layers",
+            "send of (B, K) to the next",
+        ),
     ),
 )

@@ -1,4 +1,5 @@
-"""Lab 0, section 7: hierarchical_all_reduce(tensor, inside, across), in place; few elements cross between nodes."""
+"""Lab 0, section 7: hierarchical_all_reduce(tensor, inside, across), in place; few elements cross
+between nodes."""
 
 from dataclasses import replace
 from math import ceil
@@ -27,7 +28,8 @@ LAYOUTS = {
 def _cases():
     for layout, (M, R) in LAYOUTS.items():
         sizes = sizes_and_dtypes(M * R)
-        # All dtypes on the first layout; on 8 ranks what N divides, what it does not, and a long one.
+        # All dtypes on the first layout; on 8 ranks what N divides, what it does not, and a long
+        # one.
         few = [*sizes[:2], (1000, F64)] if M * R == WORLD else [(8, F64)]
         for n, dtype in sizes if (M, R) == (2, 2) else few:
             yield Case(tuple(range(M * R)), n, dtype, layout)
@@ -61,7 +63,8 @@ CALLS = Calls(
 
 
 def _crossing(run, case):
-    """(elements that each rank sends to other nodes, elements that all ranks send inside their nodes)"""
+    """(elements that each rank sends to other nodes, elements that all ranks send
+    inside their nodes)"""
     R = LAYOUTS[case.what][1]
     across, inside = [0] * case.world_size, 0
     for rank, mine in enumerate(sent(run, case)):
@@ -80,12 +83,18 @@ def _between_nodes(runs):
         by_node = [sum(across[node * R : node * R + R]) for node in range(M)]
         facts = {"case": case, "sent": sum(across), "expected": 2 * (M - 1) * n, "inside": inside}
         if sum(across) != facts["expected"]:
-            text = f"{case.name}: {sum(across)} elements crossed between nodes, expected 2(M-1)n = {facts['expected']}"
+            text = (
+                f"{case.name}: {sum(across)} elements crossed between nodes, expected 2(M-1)n = "
+                f"{facts['expected']}"
+            )
             return Problem("crossing", f"{text}\nBy node: {by_node}, M = {M}", facts)
         share = 2 * (M - 1) * n // M
         if case.divides and by_node != [share] * M:
             node = next(i for i, got in enumerate(by_node) if got != share)
-            text = f"{case.name}: node {node} sent {by_node[node]} elements to other nodes, expected {share}"
+            text = (
+                f"{case.name}: node {node} sent {by_node[node]} elements to other nodes, expected "
+                f"{share}"
+            )
             return Problem("one node", f"{text}, 2(M-1)/M n\nBy node: {by_node}", facts)
     return None
 
@@ -97,16 +106,23 @@ def _shared(runs):
         most, all_inside = 2 * (M - 1) * ceil(ceil(n / R) / M), 2 * M * (R - 1) * n
         if max(across) > most:
             rank = across.index(max(across))
-            text = f"{case.name}: {case.rank(rank)} sent {max(across)} elements to other nodes, expected at most {most}"
+            text = (
+                f"{case.name}: {case.rank(rank)} sent {max(across)} elements to other nodes, "
+                f"expected at most {most}"
+            )
             return Problem("one rank", f"{text}\nBy rank: {across}", {"case": case})
         if inside != all_inside:
-            text = f"{case.name}: {inside} elements were sent inside the nodes, expected {all_inside}, 2M(R-1)n"
+            text = (
+                f"{case.name}: {inside} elements were sent inside the nodes, expected "
+                f"{all_inside}, 2M(R-1)n"
+            )
             return Problem("inside", text, {"case": case})
     return None
 
 
 def _partly(fits):
-    """Is it about a sum without some ranks? Then fits(the ranks that are in it, those of the rank's own node)."""
+    """Is it about a sum without some ranks? Then fits(the ranks that are in it, those of
+    the rank's own node)."""
 
     def about(p):
         if p.kind != "value" or not p.fact("absent") or p.fact("own"):
@@ -120,58 +136,71 @@ def _partly(fits):
 
 
 def _whole(p):
-    return p.kind == "crossing" and p.facts["sent"] == p.facts["expected"] * LAYOUTS[p.facts["case"].what][1]
+    return (
+        p.kind == "crossing"
+        and p.facts["sent"] == p.facts["expected"] * LAYOUTS[p.facts["case"].what][1]
+    )
 
 
 def _swapped(p):
-    return _whole(p) and p.facts["inside"] == 2 * (LAYOUTS[p.facts["case"].what][1] - 1) * p.facts["case"].n
+    return (
+        _whole(p)
+        and p.facts["inside"] == 2 * (LAYOUTS[p.facts["case"].what][1] - 1) * p.facts["case"].n
+    )
 
 
 EXERCISE = Exercise(
-    name="hierarchical_all_reduce", reference=hierarchical_all_reduce, measure=CALLS, worlds=(WORLD,),
+    name="hierarchical_all_reduce", reference=hierarchical_all_reduce, measure=CALLS,
+    worlds=(WORLD,),
     may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_reduce", "ring.ring_all_gather"),
     leaves_out=BUILT | IN_PLACE,
     claims=(
-        claim("sum on every rank", 6, "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
+        claim("sum on every rank", 6,
+            "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
               values(CALLS, in_place_sum), kept(CASES)),
-        claim("elements between nodes", 4, "2(M-1)/M n from each of M nodes, 2(M-1)n in all", _between_nodes),
-        claim("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, a chunk per rank", _shared),
+        claim("elements between nodes", 4, "2(M-1)/M n from each of M nodes, 2(M-1)n in all",
+            _between_nodes),
+        claim("every rank does its share", 2,
+            "2M(R-1)n inside M nodes of R; across, a chunk per rank", _shared),
     ),
     hints=(
         s.BUILT_IN,
         Hint("outside of both groups", s.whose_ranks,
-             "a rank talks to ranks that are not in these nodes. Every call needs a group: `inside` or `across`, "
-             "never none."),
+             "a rank talks to ranks that are not in these nodes. Every call needs a group: "
+             "`inside` or `across`, never none."),
         s.NARROW, s.IN_PLACE, s.DIVIDED,
         Hint("counted twice", s.either(s.fact("doubled"), s.fact("factor")),
-             "after step 1 and 2 the chunk is finished. The last step only copies chunks, it adds nothing."),
+             "after step 1 and 2 the chunk is finished. The last step only copies chunks, it adds "
+             "nothing."),
         Hint("the nodes are not joined", _partly(lambda present, node: present == node),
-             "this is the sum of the rank's own node. Step 2 sums the chunk over the nodes: all-reduce it on "
-             "`across`, and use its result."),
+             "this is the sum of the rank's own node. Step 2 sums the chunk over the nodes: "
+             "all-reduce it on `across`, and use its result."),
         Hint("one place of every node", _partly(lambda present, node: True),
-             "the sum holds some ranks of every node, as it does when the sum inside the node is missing or lost. "
-             "Step 1: reduce-scatter on `inside`."),
+             "the sum holds some ranks of every node, as it does when the sum inside the node is "
+             "missing or lost. Step 1: reduce-scatter on `inside`."),
         s.nothing_there(CASES), s.remainder_hint(CASES),
         Hint("the last step is missing", s.both(s.fact("own"), s.fact("finished")),
-             "each rank has its own chunk finished, and the others' not. Step 3: all-gather on `inside`."),
+             "each rank has its own chunk finished, and the others' not. Step 3: all-gather on "
+             "`inside`."),
         s.NOTHING_ADDED,
         Hint("gathered over the wrong group",
              s.either(s.kind("value", "mismatch"), s.both(s.kind("raised"), s.refused("shape"))),
-             "the ranks of `inside` hold the different chunks, those of `across` all hold the same one. Scatter and "
-             "gather on `inside`."),
+             "the ranks of `inside` hold the different chunks, those of `across` all hold the same "
+             "one. Scatter and gather on `inside`."),
         s.NOT_PAIRED,
         Hint("the two levels are swapped", _swapped,
-             "you scatter and gather on `across`, the slow links. First reduce-scatter on `inside`; then only a "
-             "chunk of n/R has to cross."),
-        Hint("gathered and added across", s.both(_whole, lambda p: LAYOUTS[p.facts["case"].what][0] > 2),
-             "each rank fetches the chunks of all other nodes and adds them: M-1 chunks come to every rank. An "
-             "all-reduce on `across` sends less than two, whatever M is."),
+             "you scatter and gather on `across`, the slow links. First reduce-scatter on "
+             "`inside`; then only a chunk of n/R has to cross."),
+        Hint("gathered and added across", s.both(_whole,
+            lambda p: LAYOUTS[p.facts["case"].what][0] > 2),
+             "each rank fetches the chunks of all other nodes and adds them: M-1 chunks come to "
+             "every rank. An all-reduce on `across` sends less than two, whatever M is."),
         Hint("the whole tensor crosses", _whole,
-             "every rank sends all n elements to the other nodes. Reduce-scatter inside first: then each rank sums "
-             "only its chunk, n/R elements, on `across`."),
+             "every rank sends all n elements to the other nodes. Reduce-scatter inside first: "
+             "then each rank sums only its chunk, n/R elements, on `across`."),
         Hint("one rank carries it all", s.kind("one rank", "one node"),
-             "one rank does what its node could share: the sums are right, but only one link of each node works. "
-             "After reduce-scatter every rank has a chunk to take across."),
+             "one rank does what its node could share: the sums are right, but only one link of "
+             "each node works. After reduce-scatter every rank has a chunk to take across."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Lab 0, section 1: model_state_bytes(parameters, precision), what training keeps for every parameter."""
+"""Lab 0, section 1: model_state_bytes(parameters, precision), what training keeps
+for every parameter."""
 
 from lib.check import symptoms as s
 from lib.check.claims import claim, numbers
@@ -16,22 +17,28 @@ def _measure(fn):
 
 def _of(precisions, sizes=(GPT3,)):
     cases = [case for case in CASES if case[1] in precisions and case[0] in sizes]
-    return numbers(model_state_bytes, cases, lambda n, precision: f'model_state_bytes({n}, "{precision}")')
+    return numbers(
+        model_state_bytes, cases, lambda n, precision: f'model_state_bytes({n}, "{precision}")'
+    )
 
 
 EXERCISE = Exercise(
-    name="model_state_bytes", reference=model_state_bytes, measure=_measure, worlds=(), leaves_out=NO_RANKS,
+    name="model_state_bytes", reference=model_state_bytes, measure=_measure, worlds=(),
+    leaves_out=NO_RANKS,
     claims=(
-        claim("fp32 and mixed", 2, "GPT-3's 175 billion parameters: 2,800,000,000,000 bytes", _of(("fp32", "mixed"))),
-        claim("mixed with fp32 gradients", 1, "3,150,000,000,000 bytes", _of(("mixed, fp32 gradients",))),
+        claim("fp32 and mixed", 2, "GPT-3's 175 billion parameters: 2,800,000,000,000 bytes",
+            _of(("fp32", "mixed"))),
+        claim("mixed with fp32 gradients", 1, "3,150,000,000,000 bytes",
+            _of(("mixed, fp32 gradients",))),
         claim("bf16 alone", 1, "1,400,000,000,000 bytes", _of(("bf16",))),
-        claim("any number of parameters", 2, "1; GPT-2's 124,439,808", _of(RECIPES, [n for n, _ in CASES])),
+        claim("any number of parameters", 2, "1; GPT-2's 124,439,808",
+            _of(RECIPES, [n for n, _ in CASES])),
     ),
     hints=(
         s.NO_NUMBER,
         Hint("a part is wrong", s.kind("value"),
-             "write down for this precision how many bytes weight, gradient, master copy, momentum and variance "
-             "take, and add them up."),
+             "write down for this precision how many bytes weight, gradient, master copy, momentum "
+             "and variance take, and add them up."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -47,32 +54,37 @@ def _parts(hint, count, text):
 
 MISTAKES = (
     _parts("16-bit throughout", lambda r: 8 if r.master else r.total,
-           "in mixed precision only weights and gradients are 16-bit. The optimizer keeps three fp32 numbers: master "
-           "copy, momentum and variance."),
+           "in mixed precision only weights and gradients are 16-bit. The optimizer keeps three "
+           "fp32 numbers: master copy, momentum and variance."),
     _parts("weights alone", lambda r: r.weight,
-           "that is the weights alone, enough to run the model. Training also keeps gradients and Adam's state."),
+           "that is the weights alone, enough to run the model. Training also keeps gradients and "
+           "Adam's state."),
     _parts("no optimizer state", lambda r: r.weight + r.gradient,
-           "weights and gradients are there; what the optimizer keeps is missing: momentum, variance and, in mixed "
-           "precision, the master copy."),
+           "weights and gradients are there; what the optimizer keeps is missing: momentum, "
+           "variance and, in mixed precision, the master copy."),
     _parts("no moments", lambda r: r.weight + r.gradient + r.master,
            "Adam's momentum and variance are missing, one number each per parameter."),
     _parts("master copy forgotten", lambda r: r.total - r.master,
-           "in mixed precision the optimizer keeps its own fp32 copy of the weights, beside the 16-bit ones."),
+           "in mixed precision the optimizer keeps its own fp32 copy of the weights, beside the "
+           "16-bit ones."),
     _parts("gradients forgotten", lambda r: r.total - r.gradient,
-           "the gradients are missing: one number per parameter, kept until the optimizer has used them."),
+           "the gradients are missing: one number per parameter, kept until the optimizer has used "
+           "them."),
     *(
         Mistake("gradients forgotten",
                 lambda n, p, q=q: n * (RECIPES[p].total - (RECIPES[p].gradient if p == q else 0)))
         for q in RECIPES
     ),
     _parts("16-bit moments", lambda r: r.weight + r.gradient + r.master + 2 + 2,
-           "only bf16 alone keeps 16-bit momentum and variance; everywhere else they are fp32, 4 bytes each."),
+           "only bf16 alone keeps 16-bit momentum and variance; everywhere else they are fp32, 4 "
+           "bytes each."),
     _parts("fp32 moments everywhere", lambda r: r.weight + r.gradient + r.master + 4 + 4,
            "bf16 alone keeps everything in 16 bits, momentum and variance too: 2 bytes each."),
     _parts("one moment", lambda r: r.total - r.variance,
            "that counts one moment. Adam keeps two numbers per parameter: momentum and variance."),
     _parts("master copy everywhere", lambda r: r.total if r.master else r.total + 4,
-           "only the two mixed recipes keep a master copy: fp32 weights need none, and bf16 alone does without."),
+           "only the two mixed recipes keep a master copy: fp32 weights need none, and bf16 alone "
+           "does without."),
     Mistake("master copy in bf16", lambda n, p: n * (RECIPES[p].total + (4 if p == "bf16" else 0)),
             "bf16 alone keeps no master copy: its weights are all there is."),
     _parts("16 for all", lambda r: 16,
@@ -80,10 +92,13 @@ MISTAKES = (
     _parts("bits for bytes", lambda r: r.total * 8, "these are bits: a byte has 8 of them."),
     Mistake("per parameter", lambda n, p: RECIPES[p].total,
             "that is the number of bytes of one parameter: multiply it by `parameters`."),
-    Mistake("GPT-3 only", lambda n, p: GPT3 * RECIPES[p].total, "your result does not depend on `parameters`."),
+    Mistake("GPT-3 only", lambda n, p: GPT3 * RECIPES[p].total,
+        "your result does not depend on `parameters`."),
     *(
-        Mistake("another unit", lambda n, p, unit=unit, whole=whole: whole(n * RECIPES[p].total / unit),
-                "return plain bytes, and divide only to print: by 1e9 for GB, by 2**30 for GiB, which is 7 % larger.")
+        Mistake("another unit", lambda n, p, unit=unit,
+            whole=whole: whole(n * RECIPES[p].total / unit),
+                "return plain bytes, and divide only to print: by 1e9 for GB, by 2**30 for GiB, "
+                "which is 7 % larger.")
         for unit in (1e3, 1e6, 1e9, 1e12, 2**10, 2**20, 2**30, 2**40)
         for whole in (float, int, round)
     ),

@@ -29,7 +29,11 @@ def _cases(world_size):
     members = tuple(range(world_size))
     cases = [Case(members, n, dtype, what) for what in PATTERNS for n, dtype in KINDS]
     right, reverse = "to the right neighbour", "reversed, 0 with N-1"
-    return (*cases, Case(members, 1, torch.float64, right), Case(members, 0, torch.float32, reverse))
+    return (
+        *cases,
+        Case(members, 1, torch.float64, right),
+        Case(members, 0, torch.float32, reverse),
+    )
 
 
 def _tensor(rank, case):
@@ -52,20 +56,31 @@ def _explain(case, rank, got, want, records):
         return found
     if narrowed(got, want):
         return Problem("value", f"{where}\n{rounded_words(case.dtype)}", facts | {"narrowed": True})
-    facts["source"] = next((r for r in range(case.world_size) if torch.equal(_tensor(r, case), got)), None)
-    what = "what no rank gave" if facts["source"] is None else f"the tensor of rank {facts['source']}"
-    return Problem("value", f"{where} got {what}, expected the tensor of rank {given['frm']}", facts)
+    facts["source"] = next(
+        (r for r in range(case.world_size) if torch.equal(_tensor(r, case), got)), None
+    )
+    what = (
+        "what no rank gave" if facts["source"] is None else f"the tensor of rank {facts['source']}"
+    )
+    return Problem(
+        "value", f"{where} got {what}, expected the tensor of rank {given['frm']}", facts
+    )
 
 
 def _what_is_sent(runs):
     for run, case, _ in seen(runs, _cases):
         for rank in range(case.world_size):
             to = _give(case, rank)["to"]
-            sent = [(e.peer, e.numel) for e in run.ledger.section(case.name).of(rank) if e.op == "send"]
+            sent = [
+                (e.peer, e.numel) for e in run.ledger.section(case.name).of(rank) if e.op == "send"
+            ]
             expected = [] if to == rank else [(to, case.n)]
             if [one for one in sent if one[1]] != [one for one in expected if one[1]]:
                 words = ", ".join(f"{n} elements to rank {peer}" for peer, n in sent) or "nothing"
-                wanted = ", ".join(f"{n} elements to rank {peer}" for peer, n in expected) or "nothing, to itself"
+                wanted = (
+                    ", ".join(f"{n} elements to rank {peer}" for peer, n in expected)
+                    or "nothing, to itself"
+                )
                 more = sum(n for _, n in sent) > sum(n for _, n in expected)
                 text = f"{case.name}: rank {rank} sent {words}, expected {wanted}"
                 return Problem("elements", text, {"case": case, "more": more})
@@ -79,7 +94,9 @@ def _source(fits):
 def _both_begun(p):
     """Has every rank of the case begun a send and a receive?"""
     book, members = s.failed(p).book, s.failed(p).members
-    return book is not None and all({"send", "recv"} <= {e.op for e in book.of(rank)} for rank in members)
+    return book is not None and all(
+        {"send", "recv"} <= {e.op for e in book.of(rank)} for rank in members
+    )
 
 
 def _send_left(p):
@@ -88,48 +105,59 @@ def _send_left(p):
 
 
 EXERCISE = Exercise(
-    name="send_recv", reference=send_recv, measure=CALLS, worlds=(2, 3, 4, 5), may_call=("send", "recv"),
+    name="send_recv", reference=send_recv, measure=CALLS, worlds=(2, 3, 4, 5),
+    may_call=("send", "recv"),
     leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
     claims=(
-        claim("what arrives is what was sent", 6, "2, 3, 4, 5 ranks; neighbours, two away, reversed",
+        claim("what arrives is what was sent", 6,
+            "2, 3, 4, 5 ranks; neighbours, two away, reversed",
               values(CALLS, _explain)),
-        claim("one message per rank", 2, "as many elements as the tensor has; none to itself", _what_is_sent),
+        claim("one message per rank", 2, "as many elements as the tensor has; none to itself",
+            _what_is_sent),
         claim("your own tensor is left alone", 2, "the result is a new tensor",
               left_alone(_cases), new(_cases), kept(_cases)),
     ),
     hints=(
         Hint("received from another rank", s.both(s.hung, _both_begun),
-             "sends and receives were begun, but they do not belong together: your tensor goes to `to`, and what you "
-             "get comes from `frm`."),
+             "sends and receives were begun, but they do not belong together: your tensor goes to "
+             "`to`, and what you get comes from `frm`."),
         Hint("everyone sends first", s.all_wait_in("send"),
-             "here dist.send returns only when its receiver has posted a receive, and every rank is still in its "
-             "send. Post both at once with dist.batch_isend_irecv, and wait for them afterwards."),
+             "here dist.send returns only when its receiver has posted a receive, and every rank "
+             "is still in its send. Post both at once with dist.batch_isend_irecv, and wait for "
+             "them afterwards."),
         Hint("everyone receives first", s.all_wait_in("recv"),
-             "dist.recv returns only when its message is there, and every rank is still in its receive. Post both at "
-             "once with dist.batch_isend_irecv, and wait for them afterwards."),
+             "dist.recv returns only when its message is there, and every rank is still in its "
+             "receive. Post both at once with dist.batch_isend_irecv, and wait for them "
+             "afterwards."),
         Hint("a send that nobody waits for", _send_left,
-             "you leave a message behind that you have begun to send: it is in flight only while its sender keeps it. "
-             "Keep what dist.isend returns, and call .wait() on it before you return."),
+             "you leave a message behind that you have begun to send: it is in flight only while "
+             "its sender keeps it. Keep what dist.isend returns, and call .wait() on it before you "
+             "return."),
         s.UNDER_WAY,
         Hint("an order that only some patterns allow", s.hung,
-             "your order of send and receive works for neighbours, but here two ranks that wait for each other chose "
-             "the same order. Compare the rank with `to`, or use dist.batch_isend_irecv, which needs no order."),
+             "your order of send and receive works for neighbours, but here two ranks that wait "
+             "for each other chose the same order. Compare the rank with `to`, or use "
+             "dist.batch_isend_irecv, which needs no order."),
         Hint("a message to itself", s.refused("to itself"),
              "when `to` is the rank itself there is nobody to send to: return a copy."),
         s.NARROW,
         Hint("the wrong direction", _source(lambda f: f["source"] == f["to"]),
              "`to` is who gets your tensor, `frm` is whose tensor you get; they are swapped."),
         Hint("nothing was received", _source(lambda f: f["source"] == f["rank"]),
-             "you return your own tensor. Receive into a new one, torch.empty_like(tensor), and return that."),
+             "you return your own tensor. Receive into a new one, torch.empty_like(tensor), and "
+             "return that."),
         Hint("nothing was written", _source(lambda f: f["source"] is None),
-             "the tensor you return was not filled by the receive. With dist.irecv or a batch, wait for every work "
-             "before you return."),
+             "the tensor you return was not filled by the receive. With dist.irecv or a batch, "
+             "wait for every work before you return."),
         Hint("a buffer of the wrong form", s.kind("form", "mismatch"),
-             "the buffer you receive into has another shape or dtype than what is sent: torch.empty_like(tensor)."),
+             "the buffer you receive into has another shape or dtype than what is sent: "
+             "torch.empty_like(tensor)."),
         Hint("received into the input", s.kind("input"),
-             "you receive into the tensor you were given; the caller still needs it. Use torch.empty_like(tensor)."),
+             "you receive into the tensor you were given; the caller still needs it. Use "
+             "torch.empty_like(tensor)."),
         s.BUILT_IN.saying(
-            "here you may use only dist.batch_isend_irecv, dist.isend, dist.irecv, dist.send and dist.recv."),
+            "here you may use only dist.batch_isend_irecv, dist.isend, dist.irecv, dist.send and "
+            "dist.recv."),
         Hint("sent more than needed", s.kind("elements", more=True),
              "one message to `to` is enough; a copy to itself needs none."),
         s.RETURNED_NONE.saying("the function must end with `return out`."),

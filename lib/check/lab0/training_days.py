@@ -17,7 +17,9 @@ def _measure(fn):
 
 
 def _words(parameters, tokens, gpus, flops, recompute):
-    run = f"{parameters / 1e9:,g} billion parameters, {tokens / 1e9:,g} billion tokens, {gpus:,} GPUs"
+    run = (
+        f"{parameters / 1e9:,g} billion parameters, {tokens / 1e9:,g} billion tokens, {gpus:,} GPUs"
+    )
     return f"{run} of {flops / 1e12:g} TFLOP/s, recompute={recompute}"
 
 
@@ -26,22 +28,27 @@ def _of(*cases):
 
 
 def _rounded(p):
-    return p.kind == "value" and all(a == round(a, 2) and abs(a - b) <= 1 for a, b in p.facts["wrong"].values())
+    return p.kind == "value" and all(
+        a == round(a, 2) and abs(a - b) <= 1 for a, b in p.facts["wrong"].values()
+    )
 
 
 EXERCISE = Exercise(
-    name="training_days", reference=training_days, measure=_measure, worlds=(), bonus=True, leaves_out=NO_RANKS,
+    name="training_days", reference=training_days, measure=_measure, worlds=(), bonus=True,
+    leaves_out=NO_RANKS,
     claims=(
         claim("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", _of(GPT3)),
         claim("without recomputation", 1, "25 days", _of(NOT_RECOMPUTED)),
         claim("other models and clusters", 1, "1 trillion parameters; GPT-2", _of(*OTHERS)),
     ),
     hints=(
-        Hint("rounded", _rounded, "this looks rounded. Return the number as it is; round when you print it."),
+        Hint("rounded", _rounded,
+            "this looks rounded. Return the number as it is; round when you print it."),
         s.NO_NUMBER,
         Hint("not the operations of a step", s.kind("value"),
-             "count: operations per parameter and token (2 forward, 4 backward, 2 more with recomputation), times "
-             "parameters and tokens; divided by what all GPUs do in a second, and by the seconds of a day."),
+             "count: operations per parameter and token (2 forward, 4 backward, 2 more with "
+             "recomputation), times parameters and tokens; divided by what all GPUs do in a "
+             "second, and by the seconds of a day."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -51,20 +58,28 @@ from lib.check.mistakes import Mistake  # noqa: E402
 
 
 def _times(hint, text, *factors):
-    """The right number times a factor, a number or a function of the arguments; one mistake for each."""
+    """The right number times a factor, a number or a function of the arguments; one
+    mistake for each."""
     of = lambda factor, case: training_days(*case) * (factor(*case) if callable(factor) else factor)
-    return [Mistake(hint, lambda *case, factor=factor: of(factor, case), text) for factor in factors]
+    return [
+        Mistake(hint, lambda *case, factor=factor: of(factor, case), text) for factor in factors
+    ]
 
 
 def _instead(hint, text, per_token, per_token_recomputed):
     """So many operations per parameter and token, in place of 6 and 8."""
-    return _times(hint, text, lambda P, T, gpus, flops, again: per_token_recomputed / 8 if again else per_token / 6)
+    return _times(
+        hint,
+        text,
+        lambda P, T, gpus, flops, again: per_token_recomputed / 8 if again else per_token / 6,
+    )
 
 
 MISTAKES = (
     *_instead(
         "recomputation ignored",
-        "recomputation runs the forward pass once more: 2 operations more per parameter and token, 8 instead of 6.",
+        "recomputation runs the forward pass once more: 2 operations more per parameter and token, "
+        "8 instead of 6.",
         6, 6,
     ),
     *_instead(
@@ -74,13 +89,14 @@ MISTAKES = (
     ),
     *_instead(
         "the other way round",
-        "recomputation costs time: with it, it is 8 operations per parameter and token, without it 6.",
+        "recomputation costs time: with it, it is 8 operations per parameter and token, without it "
+        "6.",
         8, 6,
     ),
     *_instead(
         "forward only",
-        "that counts the forward pass alone. Backward costs twice as much again: 2 + 4 = 6 operations per parameter "
-        "and token, 8 with recomputation.",
+        "that counts the forward pass alone. Backward costs twice as much again: 2 + 4 = 6 "
+        "operations per parameter and token, 8 with recomputation.",
         2, 4,
     ),
     *_instead(
@@ -90,8 +106,8 @@ MISTAKES = (
     ),
     *_instead(
         "backward as cheap as forward",
-        "backward makes two products for each of forward's, one for the inputs' gradient and one for the weights': 4 "
-        "operations, not 2.",
+        "backward makes two products for each of forward's, one for the inputs' gradient and one "
+        "for the weights': 4 operations, not 2.",
         4, 6,
     ),
     *_instead(
@@ -100,16 +116,21 @@ MISTAKES = (
         3, 4,
     ),
     *_times("another unit of time",
-            "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of them.", 86400, 24 * 60,
+            "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of "
+            "them.", 86400, 24 * 60,
             24, 60, 3600, 1 / 24, 1 / 30, 1 / 7),
-    *_times("one GPU", "that is one GPU's time. All of them work at once.", lambda P, T, gpus, flops, again: gpus),
-    *_times("multiplied by the GPUs", "you multiply by the number of GPUs: more of them would take longer. Divide.",
+    *_times("one GPU", "that is one GPU's time. All of them work at once.", lambda P, T, gpus,
+    flops, again: gpus),
+    *_times("multiplied by the GPUs",
+    "you multiply by the number of GPUs: more of them would take longer. Divide.",
             lambda P, T, gpus, flops, again: gpus**2),
     *_times("utilization once more",
-            "`flops_per_gpu` is what a GPU achieves, not its peak: no utilization comes on top.", 1 / 0.45, 312 / 140,
+            "`flops_per_gpu` is what a GPU achieves, not its peak: no utilization comes on top.",
+            1 / 0.45, 312 / 140,
             1 / 0.34, 140 / 312),
     *_times("FLOP/s taken as TFLOP/s",
-            "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further factor is needed.", 1e12,
+            "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further "
+            "factor is needed.", 1e12,
             1e-12, 1e9, 1e-9),
 )  # fmt: skip
 ### END MISTAKES

@@ -1,4 +1,5 @@
-"""Lab 1, section 6: accumulate(model, microbatches, loss_fn), k micro-batches and one exchange of gradients.
+"""Lab 1, section 6: accumulate(model, microbatches, loss_fn), k micro-batches and one exchange of
+gradients.
 
 The model is a wrapper that notes what happens to it, in order; for k = 3, as it should be:
 
@@ -24,7 +25,10 @@ from lib.check.lab1.means import GROUPS, WORLD
 from lib.data_parallel import accumulate
 
 KS = {"1 micro-batch": 1, "2 micro-batches": 2, "4 micro-batches": 4}
-CASES = (*(Setting(GROUPS[0], what=what) for what in KS), Setting(GROUPS[0], what="2 micro-batches", again=1))
+CASES = (
+    *(Setting(GROUPS[0], what=what) for what in KS),
+    Setting(GROUPS[0], what="2 micro-batches", again=1),
+)
 EVENTS = ("forward", "backward alone", "backward", "average")
 
 
@@ -55,7 +59,9 @@ class Noting(nn.Module):
         self.events.append("average")
         for parameter in self.module.parameters():
             if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = (
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                )
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
 
@@ -73,14 +79,23 @@ def _measure(fn):
                  for one in _shards(case, case.members.index(dist.get_rank()))]  # fmt: skip
         loss = called(case, fn, model, there, models.loss_of)
         is_tensor = torch.is_tensor(loss)
-        record = {"ok": True, "events": model.events, "loss": loss.detach().cpu().clone() if is_tensor else loss}
-        record |= {"gradients": models.gradients(model.module), "attached": is_tensor and loss.requires_grad}
+        record = {
+            "ok": True,
+            "events": model.events,
+            "loss": loss.detach().cpu().clone() if is_tensor else loss,
+        }
+        record |= {
+            "gradients": models.gradients(model.module),
+            "attached": is_tensor and loss.requires_grad,
+        }
         held.append((record, loss))
         return record
 
     records = in_step(CASES, dict.fromkeys, one, wire=dist.new_group())
     for record, loss in held:
-        record["kept"] = not torch.is_tensor(loss) or torch.equal(loss.detach().cpu(), record["loss"])
+        record["kept"] = not torch.is_tensor(loss) or torch.equal(
+            loss.detach().cpu(), record["loss"]
+        )
     return records
 
 
@@ -101,9 +116,16 @@ def _gradients(case, rank, record):
     wrong = next((n for n in want if got[n] is None or not models.equal(got[n], want[n])), None)
     if wrong is None:
         return None
-    where, facts = f"{case.name}: {case.rank(rank)}, {wrong}", {"case": case, "shares": None, "local": False}
+    where, facts = (
+        f"{case.name}: {case.rank(rank)}, {wrong}",
+        {"case": case, "shares": None, "local": False},
+    )
     if got[wrong] is None:
-        return Problem("value", f"{where}: .grad is None, expected the mean over ranks", facts | {"local": True})
+        return Problem(
+            "value",
+            f"{where}: .grad is None, expected the mean over ranks",
+            facts | {"local": True},
+        )
     flat = lambda named: torch.cat([named[n].flatten() for n in want if got[n] is not None])
     found = shares(flat(got), [flat(mean) for mean in means])
     if found is None:
@@ -111,27 +133,48 @@ def _gradients(case, rank, record):
         facts["local"] = found is not None
     facts["shares"] = found
     problem = element(where, got[wrong], want[wrong])
-    return Problem("value", f"{problem.text}\n{_say(case, facts)}", facts, [case.name, _say(case, facts)])
+    return Problem(
+        "value", f"{problem.text}\n{_say(case, facts)}", facts, [case.name, _say(case, facts)]
+    )
 
 
 def _say(case, facts):
     if facts["shares"] is None:
         return "It is no sum of the micro-batches' gradients."
     whose = "this rank's own gradients" if facts["local"] else "the gradients"
-    terms = ", ".join(f"{fraction(c)} of micro-batch {i}" for i, c in facts["shares"].items()) or "nothing"
-    return f"In it are, of {whose}: {terms}; expected 1/{KS[case.what]} of each, averaged over the ranks."
+    terms = (
+        ", ".join(f"{fraction(c)} of micro-batch {i}" for i, c in facts["shares"].items())
+        or "nothing"
+    )
+    return (
+        f"In it are, of {whose}: {terms}; expected 1/{KS[case.what]} of each, averaged over the "
+        f"ranks."
+    )
 
 
 def _loss(case, rank, record):
-    got, losses = record["loss"], [models.loss_of(models.Small(0), shard).item() for shard in _shards(case, rank)]
+    got, losses = (
+        record["loss"],
+        [models.loss_of(models.Small(0), shard).item() for shard in _shards(case, rank)],
+    )
     where, want = f"{case.name}: {case.rank(rank)} returned", sum(losses) / len(losses)
     if not torch.is_tensor(got) or got.numel() != 1:
         facts = {"got": form_of(got), "float": isinstance(got, float)}
-        return Problem("returned", f"{where} {form_of(got)}, expected a tensor of one number", facts)
+        return Problem(
+            "returned", f"{where} {form_of(got)}, expected a tensor of one number", facts
+        )
     if abs(got.item() - want) > 1e-9 * max(1, abs(want)):
         x, y = two(want, got.item())
-        facts = {"sum": got.item() == sum(losses), "last": got.item() in (losses[-1], losses[-1] / len(losses))}
-        return Problem("loss", f"{where} {y}, expected {x}, the mean of {losses}", facts, [case.name, got.item()])
+        facts = {
+            "sum": got.item() == sum(losses),
+            "last": got.item() in (losses[-1], losses[-1] / len(losses)),
+        }
+        return Problem(
+            "loss",
+            f"{where} {y}, expected {x}, the mean of {losses}",
+            facts,
+            [case.name, got.item()],
+        )
     return Problem("attached", f"{where} a loss that requires grad") if record["attached"] else None
 
 
@@ -141,7 +184,9 @@ def _one_exchange(case, rank, record):
     if events == expected:
         return None
     text = f"{case.name}: {case.rank(rank)} did {', '.join(events)}; expected {', '.join(expected)}"
-    return Problem("events", text, {"k": k, "case": case} | {event: events.count(event) for event in EVENTS})
+    return Problem(
+        "events", text, {"k": k, "case": case} | {event: events.count(event) for event in EVENTS}
+    )
 
 
 def _events(fits):
@@ -149,7 +194,11 @@ def _events(fits):
 
 
 def _missing(p):
-    return p.kind == "value" and p.facts["shares"] and len(p.facts["shares"]) < KS[p.facts["case"].what]
+    return (
+        p.kind == "value"
+        and p.facts["shares"]
+        and len(p.facts["shares"]) < KS[p.facts["case"].what]
+    )
 
 
 EXERCISE = Exercise(
@@ -163,24 +212,31 @@ EXERCISE = Exercise(
         "memory": "what each backward frees is torch's; that it follows its forward is a claim",
     },
     claims=(
-        claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches", each(CASES, _gradients)),
-        claim("the mean loss", 2, "over the rank's micro-batches, detached", each(CASES, _loss), kept(CASES)),
+        claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches",
+            each(CASES, _gradients)),
+        claim("the mean loss", 2, "over the rank's micro-batches, detached", each(CASES, _loss),
+            kept(CASES)),
         claim("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
               each(CASES, _one_exchange)),
     ),
     hints=(
         s.BUILT_IN.saying("build it from the model's `no_sync` and `average_gradients`."),
         Hint("not averaged over ranks", s.kind("value", local=True),
-             "each rank still has its own gradient: call model.average_gradients() after the last backward."),
+             "each rank still has its own gradient: call model.average_gradients() after the last "
+             "backward."),
         Hint("a micro-batch is missing", _missing,
-             "every micro-batch needs its backward, the last one too, and all before average_gradients()."),
+             "every micro-batch needs its backward, the last one too, and all before "
+             "average_gradients()."),
         Hint("unequal shares", s.kind("value"),
-             "every micro-batch counts alike, 1/k: average over the ranks once, when all gradients have been added."),
+             "every micro-batch counts alike, 1/k: average over the ranks once, when all gradients "
+             "have been added."),
         s.NO_NUMBER.saying("end with `return` of the mean loss."),
         Hint("a plain number", s.kind("returned", float=True),
-             "return the loss as a tensor, (): the cells below ask for its .item(). loss.detach() has no graph."),
+             "return the loss as a tensor, (): the cells below ask for its .item(). loss.detach() "
+             "has no graph."),
         Hint("the sum of the losses", s.kind("loss", sum=True),
-             "that is the sum over micro-batches: divide by k, so that losses can be compared whatever k is."),
+             "that is the sum over micro-batches: divide by k, so that losses can be compared "
+             "whatever k is."),
         Hint("the last loss only", s.kind("loss", last=True),
              "that is the last micro-batch's. Add up the losses of all k."),
         Hint("another loss", s.kind("loss", "returned"),
@@ -188,17 +244,22 @@ EXERCISE = Exercise(
         Hint("a loss with its graph", s.kind("attached"),
              "it keeps every micro-batch's graph alive. Add up loss.detach()."),
         s.NOT_KEPT,
-        Hint("one backward at the end", _events(lambda f: f["backward"] + f["backward alone"] < f["k"]),
-             "summing losses first keeps the activations of all k micro-batches. Call backward after each forward."),
+        Hint("one backward at the end",
+            _events(lambda f: f["backward"] + f["backward alone"] < f["k"]),
+             "summing losses first keeps the activations of all k micro-batches. Call backward "
+             "after each forward."),
         Hint("its own average", _events(lambda f: f["average"] == 0),
-             "the model sends its gradients itself, in its buckets: call model.average_gradients() once."),
+             "the model sends its gradients itself, in its buckets: call model.average_gradients() "
+             "once."),
         Hint("an average in every micro-batch", _events(lambda f: f["average"] > 1),
              "k exchanges instead of one. Call average_gradients() after the loop."),
         Hint("no_sync for the last one too", _events(lambda f: f["backward"] == 0),
-             "in no_sync no bucket can leave during backward. The last micro-batch runs outside of it."),
+             "in no_sync no bucket can leave during backward. The last micro-batch runs outside of "
+             "it."),
         Hint("every micro-batch sends", _events(lambda f: f["backward"] > 1),
-             "a bucket that leaves in an earlier backward misses the gradients still to come: run all micro-batches "
-             "but the last, forward and backward, inside `with model.no_sync():`."),
+             "a bucket that leaves in an earlier backward misses the gradients still to come: run "
+             "all micro-batches but the last, forward and backward, inside `with "
+             "model.no_sync():`."),
         Hint("computed twice", _events(lambda f: f["forward"] > f["k"]),
              "loss_fn runs the forward pass. Call it once per micro-batch, and keep the loss."),
         *s.ANYWHERE,

@@ -1,4 +1,5 @@
-"""Mistakes that are made in plan_buckets and reduce_bucket: edits of lib's. No release has this file."""
+"""Mistakes that are made in plan_buckets and reduce_bucket: edits of lib's. No
+release has this file."""
 
 from lib.check.mistakes import Mistake, edit
 
@@ -11,8 +12,10 @@ PLAN_BUCKETS = (
     Mistake("the large ones left out",
             edit(REVERSED, "parameters = [p for p in parameters if p.nbytes <= capacity][::-1]")),
     Mistake("forward order", edit(REVERSED, "parameters = list(parameters)")),
-    Mistake("the order of the buckets", edit("sorted(buckets, key=lambda bucket: last[id(bucket)])", "buckets")),
-    Mistake("elements for bytes", edit(SIZES, "parameter.numel() for parameter in parameters"), BYTES),
+    Mistake("the order of the buckets", edit("sorted(buckets, key=lambda bucket: last[id(bucket)])",
+        "buckets")),
+    Mistake("elements for bytes", edit(SIZES, "parameter.numel() for parameter in parameters"),
+        BYTES),
     Mistake("elements for bytes", edit(SIZES, "4 * parameter.numel() for parameter in parameters")),
     Mistake("looked too late", edit("nbytes > room[kind]", "room[kind] <= 0")),
     Mistake("room not counted anew", edit("room[kind] -= nbytes", "pass")),
@@ -30,15 +33,23 @@ REDUCE_BUCKET = (
     Mistake("another divisor", edit(DIVIDE, "flat /= len(parameters)")),
     Mistake("never written back", edit(UNFLATTEN, "pass")),
     Mistake("pieces in the wrong places", edit(UNFLATTEN, "unflatten(flat, gradients[::-1])")),
-    Mistake("the parameter, not its gradient", edit("flat = flatten(gradients)", "flat = flatten(parameters)")),
-    Mistake("the parameter, not its gradient", edit(UNFLATTEN, "unflatten(flat, gradients); parameters[0].add_(1)")),
+    Mistake("the parameter, not its gradient", edit("flat = flatten(gradients)",
+        "flat = flatten(parameters)")),
+    Mistake("the parameter, not its gradient", edit(UNFLATTEN,
+        "unflatten(flat, gradients); parameters[0].add_(1)")),
     Mistake("sizes that differ between ranks",
-            edit(GRADIENTS, "[parameter.grad for parameter in parameters if parameter.grad is not None]")),
-    Mistake("a parameter without gradient", edit(GRADIENTS, "[parameter.grad for parameter in parameters]")),
-    Mistake("what all_reduce returns", edit("all_reduce(flat, group)", "flat = all_reduce(flat, group)")),
+            edit(GRADIENTS,
+                "[parameter.grad for parameter in parameters if parameter.grad is not None]")),
+    Mistake("a parameter without gradient", edit(GRADIENTS,
+        "[parameter.grad for parameter in parameters]")),
+    Mistake("what all_reduce returns", edit("all_reduce(flat, group)",
+        "flat = all_reduce(flat, group)")),
     Mistake("the group is not passed on", edit("all_reduce(flat, group)", "all_reduce(flat)")),
-    Mistake("an op for all_reduce", edit("all_reduce(flat, group)", "all_reduce(flat, group, op=dist.ReduceOp.AVG)")),
-    Mistake("not the all_reduce it was given", edit("all_reduce(flat, group)", "collectives.all_reduce(flat, group)")),
-    Mistake("rounded on the way", edit("flat = flatten(gradients)", "flat = flatten(gradients).float()")),
+    Mistake("an op for all_reduce", edit("all_reduce(flat, group)",
+        "all_reduce(flat, group, op=dist.ReduceOp.AVG)")),
+    Mistake("not the all_reduce it was given", edit("all_reduce(flat, group)",
+        "collectives.all_reduce(flat, group)")),
+    Mistake("rounded on the way", edit("flat = flatten(gradients)",
+        "flat = flatten(gradients).float()")),
 )  # fmt: skip
 MISTAKES = {"plan_buckets": PLAN_BUCKETS, "reduce_bucket": REDUCE_BUCKET}

@@ -1,4 +1,5 @@
-"""Lab 1, section 5, bonus: exposed_seconds(compute, messages), the seconds of messages that no compute hides."""
+"""Lab 1, section 5, bonus: exposed_seconds(compute, messages), the seconds of messages that no
+compute hides."""
 
 import random
 from math import isclose, isfinite
@@ -16,7 +17,10 @@ ONE = {  # name -> (compute, messages); all ends are eighths, so that sums are e
     "it begins before compute": ([(2.0, 5.0)], [(1.25, 3.0)]),
     "it begins before and ends after": ([(2.0, 3.0)], [(0.5, 6.0)]),
     "compute twice beside one message": ([(0.0, 1.0), (3.0, 4.0)], [(0.5, 6.0)]),
-    "a message in each gap": ([(0.0, 1.0), (2.0, 3.0), (5.0, 6.0)], [(1.25, 1.75), (2.5, 4.0), (4.5, 5.5)]),
+    "a message in each gap": (
+        [(0.0, 1.0), (2.0, 3.0), (5.0, 6.0)],
+        [(1.25, 1.75), (2.5, 4.0), (4.5, 5.5)],
+    ),
 }
 MESSAGES = {
     "two messages overlap": ([(0.0, 1.0)], [(0.5, 3.0), (2.0, 4.0)]),
@@ -33,7 +37,10 @@ COMPUTE = {
 
 def _many(seed):
     draw = random.Random(seed)
-    interval = lambda longest: (start := draw.randrange(400) / 8, start + draw.randrange(longest) / 8)
+    interval = lambda longest: (
+        start := draw.randrange(400) / 8,
+        start + draw.randrange(longest) / 8,
+    )
     return [interval(40) for _ in range(20)], [interval(60) for _ in range(20)]
 
 
@@ -62,7 +69,9 @@ def _read(out, *_):
     if out is None:
         return Problem("nothing", "it returned None, expected a number of seconds")
     if not is_number(out) or not isfinite(out):
-        return Problem("form", f"got {out!r:.60}, a {type(out).__name__}, expected a number of seconds")
+        return Problem(
+            "form", f"got {out!r:.60}, a {type(out).__name__}, expected a number of seconds"
+        )
     return float(out)
 
 
@@ -75,7 +84,11 @@ def _judge(cases):
         text = f"expected {want:.6g} s, got {got:.6g} s"
         if len(compute) + len(messages) < 8:
             text += f"\n  compute {compute}\n  messages {messages}"
-        return Problem("value", text, {"negative": got < 0, "too many": got > exposed_seconds([], messages) + 1e-6})
+        return Problem(
+            "value",
+            text,
+            {"negative": got < 0, "too many": got > exposed_seconds([], messages) + 1e-6},
+        )
 
     return each([(name,) for name in cases], judge, str)
 
@@ -87,25 +100,32 @@ def _case(*names):
 EXERCISE = Exercise(
     name="exposed_seconds", reference=exposed_seconds, measure=_measure, worlds=(), bonus=True,
     leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank")
-    | {"given used": "no function is given to it", "again": "a number of numbers, called in many cases",
+    | {"given used": "no function is given to it",
+    "again": "a number of numbers, called in many cases",
        "empty rank": "there are no ranks; empty lists are cases", "returned": "a number"},
     claims=(
-        claim("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all", _judge(ONE)),
-        claim("messages at once count once", 2, "they overlap, or lie in each other", _judge(MESSAGES)),
+        claim("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all",
+            _judge(ONE)),
+        claim("messages at once count once", 2, "they overlap, or lie in each other",
+            _judge(MESSAGES)),
         claim("compute at once hides once", 1, "two streams compute", _judge(COMPUTE)),
-        claim("any lists", 1, "not sorted, touching, empty, many; left as they were", _judge(ANY), left_alone(str)),
+        claim("any lists", 1, "not sorted, touching, empty, many; left as they were", _judge(ANY),
+            left_alone(str)),
     ),
     hints=(
         s.CALLED_LIB.saying("sort the ends of all intervals, and walk from one to the next."),
         NOTHING,
         Hint("not a number", s.kind("form"), "return the seconds, one float."),
-        Hint("nothing to look at", s.both(s.kind("raised"), _case("no compute", "no messages", "nothing")),
-             "either list may be empty: without messages nothing is exposed, without compute all of them are."),
+        Hint("nothing to look at", s.both(s.kind("raised"), _case("no compute", "no messages",
+            "nothing")),
+             "either list may be empty: without messages nothing is exposed, without compute all "
+             "of them are."),
         CHANGED,
         Hint("less than nothing", s.kind("value", negative=True),
              "a second of a message is hidden once, however much computes in it."),
         Hint("more than all messages", s.both(s.kind("value"), s.fact("too many")),
-             "seconds in which two messages are under way are seconds of one: count the time, not the messages."),
+             "seconds in which two messages are under way are seconds of one: count the time, not "
+             "the messages."),
         Hint("not sorted", s.both(s.kind("value"), _case("not sorted")),
              "intervals come in any order: sort them by their start."),
         Hint("begun at 0", s.both(s.kind("value"), _case("before the clock's zero")),
@@ -113,8 +133,8 @@ EXERCISE = Exercise(
         Hint("rounded", s.both(s.kind("value"), _case("of microseconds")),
              "messages of a few hundred microseconds count too: do not round times to a grid."),
         Hint("not what nothing hides", s.kind("value"),
-             "walk through all starts and ends in the order of time, and add up the pieces between two of them in "
-             "which a message is under way and nothing computes."),
+             "walk through all starts and ends in the order of time, and add up the pieces between "
+             "two of them in which a message is under way and nothing computes."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -138,7 +158,11 @@ def _length(intervals):
 
 
 def _both(some, others):
-    return sum(max(0.0, min(end, until) - max(start, since)) for start, end in some for since, until in others)
+    return sum(
+        max(0.0, min(end, until) - max(start, since))
+        for start, end in some
+        for since, until in others
+    )
 
 
 def _of_each_message(compute, messages):
@@ -158,11 +182,15 @@ def _lengths(compute, messages):
 
 
 def _after_the_last(compute, messages):
-    return max(0.0, max((e for _, e in messages), default=0.0) - max((e for _, e in compute), default=0.0))
+    return max(
+        0.0, max((e for _, e in messages), default=0.0) - max((e for _, e in compute), default=0.0)
+    )
 
 
 def _hull(compute, messages):
-    whole = [(min(start for start, _ in compute), max(end for _, end in compute))] if compute else []
+    whole = (
+        [(min(start for start, _ in compute), max(end for _, end in compute))] if compute else []
+    )
     return _length(_union(messages)) - _both(_union(messages), whole)
 
 
@@ -184,33 +212,42 @@ def _merged_to_the_last_end(compute, messages):
     return _length(union(messages)) - _both(union(messages), union(compute))
 
 
-MERGE_COMPUTE = "where two streams compute at once, a second of a message is hidden once: merge compute first."
+MERGE_COMPUTE = (
+    "where two streams compute at once, a second of a message is hidden once: merge compute first."
+)
 MISTAKES = (
-    Mistake("what is hidden", edit("under_way[1] and not under_way[0]", "under_way[1] and under_way[0]"),
+    Mistake("what is hidden", edit("under_way[1] and not under_way[0]",
+        "under_way[1] and under_way[0]"),
             "that is what compute hides. Asked is the rest."),
     Mistake("what is idle", edit("under_way[1] and not under_way[0]", "not under_way[0]"),
             "gaps in which no message is under way either do not count."),
-    Mistake("compute alone", edit("under_way[1] and not under_way[0]", "under_way[0] and not under_way[1]"),
+    Mistake("compute alone", edit("under_way[1] and not under_way[0]",
+        "under_way[0] and not under_way[1]"),
             "that is compute without messages: the two lists are exchanged."),
     Mistake("all messages", edit("under_way[1] and not under_way[0]", "under_way[1]"),
             "that is all of the messages' time: what compute hides is still in it."),
     Mistake("each message by itself", _of_each_message,
-            "seconds in which two messages are under way count once: merge overlapping messages first."),
+            "seconds in which two messages are under way count once: merge overlapping messages "
+            "first."),
     Mistake("hidden by each", _hidden_by_each, MERGE_COMPUTE),
     Mistake("hidden by each", _hidden_by_each_at_most,
             MERGE_COMPUTE),
-    Mistake("lengths alone", _lengths, "it depends on when, not on how long: compute hides only what is beside it."),
+    Mistake("lengths alone", _lengths,
+        "it depends on when, not on how long: compute hides only what is beside it."),
     Mistake("what is after the last compute", _after_the_last,
             "messages are exposed in every gap of compute, and before it, not only at the end."),
     Mistake("gaps taken for compute", _hull,
             "between two intervals of compute nothing computes: a message there is exposed."),
     Mistake("a share", _share, "asked are seconds, not a share of the messages' time."),
     Mistake("the end of the later one", _merged_to_the_last_end,
-            "an interval that lies in another ends first: merged, they end at the later of the two ends, max(...)."),
+            "an interval that lies in another ends first: merged, they end at the later of the two "
+            "ends, max(...)."),
     Mistake("one at a time", edit("under_way[what] += by", "under_way[what] = by > 0"),
             "when one of two intervals ends, the other is still under way: count how many are."),
     Mistake("not sorted", edit("sorted(edges)", "edges")),
-    Mistake("begun at 0", edit("((start, 1)", "((max(0.0, start), 1)").then("(end, -1)", "(max(0.0, end), -1)")),
-    Mistake("rounded", edit("((start, 1)", "((round(start, 3), 1)").then("(end, -1)", "(round(end, 3), -1)")),
+    Mistake("begun at 0", edit("((start, 1)", "((max(0.0, start), 1)").then("(end, -1)",
+        "(max(0.0, end), -1)")),
+    Mistake("rounded", edit("((start, 1)", "((round(start, 3), 1)").then("(end, -1)",
+        "(round(end, 3), -1)")),
 )  # fmt: skip
 ### END MISTAKES

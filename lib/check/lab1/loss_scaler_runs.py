@@ -1,8 +1,10 @@
-"""What LossScaler is checked on: runs of a few steps, the gradients that overflow in them, and an optimizer.
+"""What LossScaler is checked on: runs of a few steps, the gradients that overflow in them, and an
+optimizer.
 
-good      no overflow, S stays                          are gradients unscaled, once?
-overflow  on all ranks, then on one, in any parameter   is the step skipped on every rank, and nothing touched?
-scale     growth_interval 2                             does S go down and up when it should?
+good      no overflow, S stays                         are gradients unscaled, once?
+overflow  on all ranks, then on one, in any parameter  is the step skipped on every rank, and
+                                                       nothing touched?
+scale     growth_interval 2                            does S go down and up when it should?
 """
 
 import math
@@ -39,9 +41,22 @@ STEPS = {  # None: a good step
         None, Overflow(INF), Overflow(NAN), Overflow(-INF), Overflow(INF, ALL, 2), None,
         Overflow(INF, LAST, 1), Overflow(NAN, FIRST, 2), None,
     ),
-    SCALE: (None, None, None, Overflow(INF), None, None, Overflow(NAN), Overflow(INF, LAST), None, None),
+    SCALE: (None, None, None, Overflow(INF), None, None, Overflow(NAN), Overflow(INF, LAST), None,
+    None),
 }  # fmt: skip
-AFTER = (8.0, 32.0, 32.0, 8.0, 8.0, 32.0, 8.0, 2.0, 2.0, 8.0)  # S after each step of the run "scale"
+# S after each step of the run "scale"
+AFTER = (
+    8.0,
+    32.0,
+    32.0,
+    8.0,
+    8.0,
+    32.0,
+    8.0,
+    2.0,
+    2.0,
+    8.0,
+)
 CASES = (
     Setting(GROUPS[0], what=GOOD, dtype=torch.float16),  # a flag: no dtype is too narrow for it
     *(Setting(members, what=OVERFLOW, dtype=torch.float16) for members in (*GROUPS, ALONE)),
@@ -50,10 +65,13 @@ CASES = (
 
 
 class Noting(torch.optim.SGD):
-    """SGD with momentum, two parameter groups; it keeps the gradients of every step that it was asked for."""
+    """SGD with momentum, two parameter groups; it keeps the gradients of every step that it
+    was asked for."""
 
     def __init__(self, parameters):
-        super().__init__([{"params": parameters[:2]}, {"params": parameters[2:]}], lr=0.25, momentum=0.5)
+        super().__init__(
+            [{"params": parameters[:2]}, {"params": parameters[2:]}], lr=0.25, momentum=0.5
+        )
         self.parameters, self.steps = parameters, []
 
     @torch.optim.Optimizer.profile_hook_step
@@ -65,7 +83,9 @@ class Noting(torch.optim.SGD):
 
     def everything(self):
         """Parameters and momentum, copied."""
-        momentum = [buffer for p in self.parameters if p in self.state for buffer in self.state[p].values()]
+        momentum = [
+            buffer for p in self.parameters if p in self.state for buffer in self.state[p].values()
+        ]
         return [copied(tensor) for tensor in [*self.parameters, *momentum] if tensor is not None]
 
 
@@ -74,6 +94,10 @@ def copied(tensor):
 
 
 def gradients_of(rank, step):
-    """(3,), (2, 2) and (1,) that differ from rank to rank, powers of two: no scaling by one rounds them."""
-    counted = [torch.arange(math.prod(shape), device="cpu").reshape(shape) for shape in ((3,), (2, 2), (1,))]
+    """(3,), (2, 2) and (1,) that differ from rank to rank, powers of two: no
+    scaling by one rounds them."""
+    counted = [
+        torch.arange(math.prod(shape), device="cpu").reshape(shape)
+        for shape in ((3,), (2, 2), (1,))
+    ]
     return [2.0 ** (n % 3 + rank - step % 2) for n in counted]

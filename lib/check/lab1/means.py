@@ -1,4 +1,5 @@
-"""The mean gradient over ranks of Lab 1's small models (models.py): what answers are judged and hinted by."""
+"""The mean gradient over ranks of Lab 1's small models (models.py): what answers are judged
+and hinted by."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,15 +46,20 @@ def state(model):
 
 
 def same(before, now):
-    return all(torch.equal(a, b) and asks == asked for (a, asks), (b, asked) in zip(before, now, strict=True))
+    return all(
+        torch.equal(a, b) and asks == asked
+        for (a, asks), (b, asked) in zip(before, now, strict=True)
+    )
 
 
 @dataclass(frozen=True)
 class Averaging:
-    """A measure: gradients of a model on every rank, averaged by an answer with the all_reduce that it is given.
+    """A measure: gradients of a model on every rank, averaged by an answer with the all_reduce that
+    it is given.
 
     model: makes it. parameters: what the answer gets of it. fine: what the weights are times.
-    A record: those of `Recorder.record`; problem, touched (a parameter has changed), shapes of what was sent, kept, ok.
+    A record: those of `Recorder.record`; problem, touched (a parameter has changed), shapes of what
+    was sent, kept, ok.
     """
 
     cases: tuple[Case, ...]
@@ -97,11 +103,20 @@ class Averaging:
         with suppress(Clash):  # it is in the record
             called(case, fn, self.parameters(model), group, given)
         recorder.end()
-        got, touched, record = models.gradients(model), not same(before, state(model)), recorder.record()
-        where, changed = f"{case.name}: {case.rank(rank)}", [n for n, p in frozen.items() if not _is_old(p.grad, rank)]
+        got, touched, record = (
+            models.gradients(model),
+            not same(before, state(model)),
+            recorder.record(),
+        )
+        where, changed = (
+            f"{case.name}: {case.rank(rank)}",
+            [n for n, p in frozen.items() if not _is_old(p.grad, rank)],
+        )
         problem = models.wrong_gradient(where, rank, got | dict.fromkeys(frozen), self._parts(case))
         if changed:
-            problem = Problem("frozen", f"{where}, {changed[0]} is frozen, and its .grad has changed", {})
+            problem = Problem(
+                "frozen", f"{where}, {changed[0]} is frozen, and its .grad has changed", {}
+            )
         if problem:
             problem.facts |= {"touched": touched, "case": case, "silent": not record["calls"]}
         record |= {"problem": problem, "shapes": shapes, "touched": touched}
@@ -123,7 +138,9 @@ def untouched(cases):
     def judge(case, rank, record):
         if not record["touched"]:
             return None
-        return Problem("touched", f"{case.name}: {case.rank(rank)} changed a parameter, not only .grad")
+        return Problem(
+            "touched", f"{case.name}: {case.rank(rank)} changed a parameter, not only .grad"
+        )
 
     return each(cases, judge)
 
@@ -132,25 +149,27 @@ NOT_DIVIDED = Hint("not divided", scaled(lambda N: N),
                    "all_reduce sums. The mean needs a division by the group's number of ranks, "
                    "dist.get_world_size(group).")  # fmt: skip
 DIVIDED_TWICE = Hint("divided twice", scaled(lambda N: 1 / N),
-                     "divide by N once, before the all-reduce or after it. (The loss is the mean over the rank's own "
-                     "shard: leave it.)")  # fmt: skip
+                     "divide by N once, before the all-reduce or after it. (The loss is the mean "
+                     "over the rank's own shard: leave it.)")  # fmt: skip
 WORLD_SIZE = Hint("the world's size, not the group's", scaled(lambda N: N / WORLD),
                   "in a smaller group it is the group's ranks that are summed: divide by "
                   "dist.get_world_size(group).")  # fmt: skip
-PARAMETER_CHANGED = Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
-                         "a parameter itself has changed. Gradients are averaged, p.grad; it is the "
-                         "optimizer that changes p.")  # fmt: skip
+PARAMETER_CHANGED = Hint("the parameter, not its gradient",
+                         s.either(s.kind("touched"), s.fact("touched")),
+                         "a parameter itself has changed. Gradients are averaged, p.grad; it is "
+                         "the optimizer that changes p.")  # fmt: skip
 NO_GRADIENT = Hint("a parameter without gradient",
                    s.either(s.kind("value", absent=True), s.refused("None")),
-                   "where this rank did not use a parameter, p.grad is None. It contributes zeros, and "
-                   "must hold the mean afterwards, or the ranks' models part: p.grad = "
+                   "where this rank did not use a parameter, p.grad is None. It contributes zeros, "
+                   "and must hold the mean afterwards, or the ranks' models part: p.grad = "
                    "torch.zeros_like(p).")  # fmt: skip
 ANOTHER_DIVISOR = Hint("another divisor", s.kind("value", factor=True),
-                       "the sum is right, but divided by another number than N, the group's number of "
-                       "ranks.")  # fmt: skip
+                       "the sum is right, but divided by another number than N, the group's number "
+                       "of ranks.")  # fmt: skip
 NO_OP = Hint("an op for all_reduce", s.raised("TypeError"),
-             "the all_reduce that you are given takes (tensor, group) and sums. Divide yourself.")  # fmt: skip
+             "the all_reduce that you are given takes (tensor, group) and sums. Divide "
+             "yourself.")  # fmt: skip
 NOT_GIVEN = Hint("not the all_reduce it was given", s.kind("another way"),
-                 "whoever calls your function chooses the algorithm: call the argument `all_reduce`, not "
-                 "one that you imported.")  # fmt: skip
+                 "whoever calls your function chooses the algorithm: call the argument "
+                 "`all_reduce`, not one that you imported.")  # fmt: skip
 UNLIKE = s.either(s.kind("clash", "mismatch", "died"), s.hung)

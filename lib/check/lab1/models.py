@@ -1,6 +1,7 @@
 """The small model of Lab 1's checks, and what a wrong gradient says about the mistake.
 
-    x (B, 3) -- enter --> (B, 4) -- shared -- again --> (B, 4) -- (+ branch) -- * scale -- leave --> (B, 5)
+    x (B, 3) -- enter --> (B, 4) -- shared -- again --> (B, 4)
+             -- (+ branch) -- * scale -- leave --> (B, 5)
 
     again       shared's weight under a second name (tied): one gradient, the sum of both uses
     branch      used on ranks 0, 2, ... only
@@ -8,8 +9,9 @@
     never       used on no rank
     mean, seen  buffers, float64 and int64
 
-Weights and inputs are small whole numbers in float64, and nothing is nonlinear: gradients are whole numbers, also their
-means over 2, 3 or 4 ranks. With g_r the gradient of rank r's shard, a wrong one is read as sum_r c_r g_r:
+Weights and inputs are small whole numbers in float64, and nothing is nonlinear: gradients are whole
+numbers, also their means over 2, 3 or 4 ranks. With g_r the gradient of rank r's shard, a wrong one
+is read as sum_r c_r g_r:
 
     c = 1/N everywhere    right                 c = 1          summed, not divided
     c_r = 0               without rank r        c = 1/N^2      divided twice
@@ -28,11 +30,13 @@ from lib.check.explain import shares as shares_of
 ROWS = 2  # of a shard
 WIDTHS = (3, 4, 5, 6, 7)  # of the chain: layers of 16, 25, 36 and 49 parameters
 GATES = len(WIDTHS) - 2
-FINE = 1 + 2.0**-20  # whole numbers times this are none of float32, and differ by more than `equal` forgives
+# whole numbers times this are none of float32, and differ by more than `equal` forgives
+FINE = 1 + 2.0**-20
 
 
 class Small(nn.Module):
-    """Its weights depend on `seed`: ranks that give their rank begin with different ones. fine: what they are times."""
+    """Its weights depend on `seed`: ranks that give their rank begin with different ones. fine:
+    what they are times."""
 
     def __init__(self, seed=0, fine=1):
         super().__init__()
@@ -57,9 +61,12 @@ class Small(nn.Module):
 
 
 class Chain(nn.Sequential):
-    """x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 (B, 7) -> added up to (B, 5); float64, linear.
+    """Linear layers in float64, with a gate between two of them in backward.
 
-    backward    layer 3 -> gate -> layer 2 -> gate -> layer 1 -> gate -> layer 0        a gate calls pass_one()
+    forward   x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 (B, 7) -> added up to (B, 5)
+    backward  layer 3 -> gate -> layer 2 -> gate -> layer 1 -> gate -> layer 0
+
+    A gate calls pass_one().
     """
 
     def __init__(self, seed=0, fine=1):
@@ -80,10 +87,15 @@ class Chain(nn.Sequential):
 
 
 def shard(rank, number=0):
-    """Rank `rank`'s inputs of micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), does it use the branch?)."""
+    """Rank `rank`'s inputs of micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), does
+    it use the branch?)."""
     draw = _draws(1000 + 10 * rank + number)
     like = torch.empty(0)  # on torch's default device
-    return draw(2, ROWS, 3).to(like.device), 12 * ROWS * draw(1, ROWS, 5).to(like.device), rank % 2 == 0
+    return (
+        draw(2, ROWS, 3).to(like.device),
+        12 * ROWS * draw(1, ROWS, 5).to(like.device),
+        rank % 2 == 0,
+    )
 
 
 def loss_of(model, shard):
@@ -94,14 +106,19 @@ def loss_of(model, shard):
 
 def gradients(model):
     """{name: .grad, on the CPU, or None} of every parameter; a tied one has its first name."""
-    return {name: None if p.grad is None else p.grad.detach().cpu().clone() for name, p in model.named_parameters()}
+    return {
+        name: None if p.grad is None else p.grad.detach().cpu().clone()
+        for name, p in model.named_parameters()
+    }
 
 
 def of_each_rank(shards, seed=0, fine=1, make=None):
-    """What each rank contributes, [{name: gradient}]: that of the mean loss over its micro-batches, zeros if unused.
+    """What each rank contributes, [{name: gradient}]: that of the mean loss over its micro-batches,
+    zeros if unused.
 
-    shards: [[shard, ...] of rank 0, ...]. Their mean is the gradient of the whole batch in one process.
-    make: make(seed) -> another model than `Small`; then it is the sum over the micro-batches.
+    shards: [[shard, ...] of rank 0, ...]. Their mean is the gradient of the whole batch in one
+    process. make: make(seed) -> another model than `Small`; then it is the sum over the
+    micro-batches.
     """
     parts = []
     for own in shards:
@@ -109,45 +126,68 @@ def of_each_rank(shards, seed=0, fine=1, make=None):
         if own:
             (sum(loss_of(model, one) for one in own) / (1 if make else len(own))).backward()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        parts.append({n: (torch.zeros_like(p) if p.grad is None else p.grad).cpu() for n, p in trained.items()})
+        parts.append(
+            {
+                n: (torch.zeros_like(p) if p.grad is None else p.grad).cpu()
+                for n, p in trained.items()
+            }
+        )
     return parts
 
 
 def wrong_gradient(where, rank, got, parts):
-    """A Problem unless `got`, {name: gradient} on `rank` of N, is the mean of `parts`, name by name.
+    """A Problem unless `got`, {name: gradient} on `rank` of N, is the mean of `parts`, name by
+    name.
 
     where: the case and the rank in words, as in "4 ranks: rank 1".
-    facts: rank, name, world_size; absent (.grad is None), unused (the ranks that contribute zeros), factor (got =
-    factor x expected, or None), own (nothing of another rank is in it).
+    facts: rank, name, world_size; absent (.grad is None), unused (the ranks that contribute zeros),
+    factor (got = factor x expected, or None), own (nothing of another rank is in it).
     """
     for name in got:
         if name not in parts[0] and got[name] is not None:
-            return Problem("frozen", f"{where}, {name} is frozen, but has a gradient", {"name": name})
+            return Problem(
+                "frozen", f"{where}, {name} is frozen, but has a gradient", {"name": name}
+            )
     for name in parts[0]:
         each = [part[name] for part in parts]
         want, out = sum(each) / len(each), got[name]
         unused = [r for r, part in enumerate(each) if not part.any()]
-        facts = {"rank": rank, "name": name, "world_size": len(parts), "absent": out is None, "unused": unused}
+        facts = {
+            "rank": rank,
+            "name": name,
+            "world_size": len(parts),
+            "absent": out is None,
+            "unused": unused,
+        }
         facts |= {"factor": None, "own": False}
         line = f"{where}, {name}"
         if out is None or out.shape != want.shape or out.dtype != want.dtype:
             wanted = "zeros" if not want.any() else "the mean over ranks"
-            return Problem("value", f"{line}: .grad is {form_of(out)}, expected {wanted}, {form_of(want)}", facts)
+            return Problem(
+                "value",
+                f"{line}: .grad is {form_of(out)}, expected {wanted}, {form_of(want)}",
+                facts,
+            )
         if not equal(out, want):
             element = _first(~_close(out, want))
             at = f"element {element[0] if len(element) == 1 else element}"
             facts["narrowed"] = narrowed(out, want)
             x, y = (
-                two(want[element], out[element]) if facts["narrowed"] else (number(want[element]), number(out[element]))
+                two(want[element], out[element])
+                if facts["narrowed"]
+                else (number(want[element]), number(out[element]))
             )
             line += f", {at}: expected {x}, got {y}"
-            words = rounded_words(want.dtype) if facts["narrowed"] else explain(out, each, rank, facts)
+            words = (
+                rounded_words(want.dtype) if facts["narrowed"] else explain(out, each, rank, facts)
+            )
             return Problem("value", f"{line}\n{words}".rstrip(), facts)
     return None
 
 
 def explain(out, each, rank, facts):
-    """What a wrong mean of `each`, the ranks' parts, is made of, in words, "" if of nothing known; adds to `facts`."""
+    """What a wrong mean of `each`, the ranks' parts, is made of, in words, "" if of nothing known;
+    adds to `facts`."""
     N, want = len(each), sum(each) / len(each)
     if want.any():
         factor = (out * want).sum().item() / (want * want).sum().item()
@@ -162,7 +202,11 @@ def explain(out, each, rank, facts):
     facts["own"] = [*shares] == [rank]
     alone = next((r for r, share in shares.items() if equal(out, each[r])), None)
     if alone is not None:
-        return f"It is rank {rank}'s own gradient." if alone == rank else f"It is rank {alone}'s gradient alone."
+        return (
+            f"It is rank {rank}'s own gradient."
+            if alone == rank
+            else f"It is rank {alone}'s gradient alone."
+        )
     terms = ", ".join(f"{fraction(share)} of rank {r}'s" for r, share in shares.items())
     return f"It is {terms}; expected 1/{N} of each rank's."
 

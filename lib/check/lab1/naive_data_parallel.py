@@ -1,4 +1,5 @@
-"""Lab 1, section 3: broadcast_parameters(module, group) and average_gradients(parameters, group, all_reduce).
+"""Lab 1, section 3: broadcast_parameters(module, group) and average_gradients(parameters, group,
+all_reduce).
 
 average_gradients gets `model.parameters()` as it is, a generator.
 """
@@ -22,7 +23,9 @@ CASES = (
     Setting(ALONE, N_TRAINED),
 )
 
-AVERAGING = means.Averaging(CASES, lambda: models.Small(0, models.FINE), lambda model: model.parameters(), models.FINE)
+AVERAGING = means.Averaging(
+    CASES, lambda: models.Small(0, models.FINE), lambda model: model.parameters(), models.FINE
+)
 
 
 def _measure(fn):
@@ -31,12 +34,15 @@ def _measure(fn):
     for record in records:
         if record and record["calls"]:
             narrowest = min(record["calls"], key=lambda call: call.dtype.itemsize)
-            record["calls"] = [narrowest._replace(elements=sum(call.elements for call in record["calls"]))]
+            record["calls"] = [
+                narrowest._replace(elements=sum(call.elements for call in record["calls"]))
+            ]
     return records
 
 
 def _after_one_sum(p):
-    """Did None stop it when its first call had returned? On the wire that is two calls of the recorder's."""
+    """Did None stop it when its first call had returned? On the wire that is two calls of
+    the recorder's."""
     book = s.failed(p) and s.failed(p).book
     if not book or not s.refused("None")(p):
         return False
@@ -52,7 +58,8 @@ def _elements(p):
 
 
 AVERAGE_GRADIENTS = Exercise(
-    name="average_gradients", reference=replicate.average_gradients, measure=_measure, worlds=(WORLD,),
+    name="average_gradients", reference=replicate.average_gradients, measure=_measure,
+    worlds=(WORLD,),
     may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
@@ -71,23 +78,25 @@ AVERAGE_GRADIENTS = Exercise(
         s.NO_GROUP,
         means.PARAMETER_CHANGED,
         Hint("what all_reduce returns", s.either(_after_one_sum, _absent_where_used),
-             "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
+             "all_reduce(tensor, group) sums in place, and need not return anything: use the "
+             "tensor that you gave it."),
         means.NO_GRADIENT,
         means.NO_OP,
         s.NARROW,
         means.NOT_DIVIDED, means.DIVIDED_TWICE, means.WORLD_SIZE,
         means.ANOTHER_DIVISOR,
         Hint("an iterator used up", s.kind("value", own=True, silent=True),
-            "all_reduce was never called. `parameters` may be a generator, as model.parameters() is, and can be gone "
-            "through once: parameters = list(parameters)."),
+            "all_reduce was never called. `parameters` may be a generator, as model.parameters() "
+            "is, and can be gone through once: parameters = list(parameters)."),
         Hint("nothing written back", s.kind("value", own=True),
-            "the gradient has nothing of the other ranks in it: the sum went to a copy. What all_reduce was given must "
-            "be, or be copied into, p.grad."),
+            "the gradient has nothing of the other ranks in it: the sum went to a copy. What "
+            "all_reduce was given must be, or be copied into, p.grad."),
         Hint("skipped on some ranks", means.UNLIKE,
-            "all ranks must call all_reduce equally often, with equal sizes. A rank whose p.grad is None may not skip "
-            "it: it contributes zeros, p.grad = torch.zeros_like(p)."),
+            "all ranks must call all_reduce equally often, with equal sizes. A rank whose p.grad "
+            "is None may not skip it: it contributes zeros, p.grad = torch.zeros_like(p)."),
         Hint("frozen ones too", s.either(s.kind("frozen"), lambda p: _elements(p) == N_ALL),
-            "a parameter with requires_grad False has no gradient: leave it alone, and do not send it."),
+            "a parameter with requires_grad False has no gradient: leave it alone, and do not send "
+            "it."),
         s.NOT_KEPT,
         means.NOT_GIVEN,
         Hint("sent more than once", lambda p: _elements(p) > N_TRAINED,

@@ -1,4 +1,5 @@
-"""Lab 1, DiLoCo: outer_step(parameters, start, velocity, lr, momentum, group, all_reduce), which ends a round.
+"""Lab 1, DiLoCo: outer_step(parameters, start, velocity, lr, momentum, group, all_reduce), which
+ends a round.
 
 Three rounds in each case; between them each rank's parameters move on by numbers of its own.
 """
@@ -51,7 +52,8 @@ def _begin():
 
 
 def _right(case, group):
-    """[(start, velocity) after each round]: lib's own, on this rank alone, told what all ranks together give."""
+    """[(start, velocity) after each round]: lib's own, on this rank alone, told what all ranks
+    together give."""
     start, found = _begin(), []
     velocity = [torch.zeros_like(w) for w in start]
     for number in range(ROUNDS):
@@ -59,14 +61,21 @@ def _right(case, group):
         sums = iter([-sum(part) for part in parts])
         mine = [w + by for w, by in zip(start, _moved(dist.get_rank(group), number), strict=True)]
         outer_step(
-            mine, start, velocity, *HOW[case.what], group, lambda tensor, group, sums=sums: tensor.copy_(next(sums))
+            mine,
+            start,
+            velocity,
+            *HOW[case.what],
+            group,
+            lambda tensor, group, sums=sums: tensor.copy_(next(sums)),
         )
         found.append(([w.clone() for w in start], [v.clone() for v in velocity]))
     return found
 
 
 def _measure(fn):
-    return in_step(CASES, groups_and_control, lambda case, groups: _record(fn, case, *groups), dist.new_group())
+    return in_step(
+        CASES, groups_and_control, lambda case, groups: _record(fn, case, *groups), dist.new_group()
+    )
 
 
 def _record(fn, case, group, control):
@@ -81,19 +90,34 @@ def _record(fn, case, group, control):
                 for p, by in zip(parameters, _moved(rank, number), strict=True):
                     p += by.to(device)
             now = {"parameter": parameters, "start": start, "velocity": velocity}
-            before = {what: [tensor.detach().clone() for tensor in tensors] for what, tensors in now.items()}
-            called(case, fn, iter(parameters), start, velocity, *HOW[case.what], group, recorder.all_reduce)
+            before = {
+                what: [tensor.detach().clone() for tensor in tensors]
+                for what, tensors in now.items()
+            }
+            called(
+                case,
+                fn,
+                iter(parameters),
+                start,
+                velocity,
+                *HOW[case.what],
+                group,
+                recorder.all_reduce,
+            )
             problem = problem or _wrong(case, rank, number, now, before, right)
             if problem:
                 problem.facts["silent"] = not recorder.calls
     recorder.end()
     record = recorder.record() | {"problem": problem}
-    record["ok"] = problem is None and record["stray"] is None and len(record["calls"]) == ROUNDS * len(SHAPES)
+    record["ok"] = (
+        problem is None and record["stray"] is None and len(record["calls"]) == ROUNDS * len(SHAPES)
+    )
     return record
 
 
 def _wrong(case, rank, number, now, before, right):
-    """The Problem of the first tensor that is wrong after this round; facts: what, unchanged, and as `compared`.
+    """The Problem of the first tensor that is wrong after this round; facts: what, unchanged, and
+    as `compared`.
 
     Or of a parameter that shares its memory with `start`.
 
@@ -103,11 +127,18 @@ def _wrong(case, rank, number, now, before, right):
         for i, (mine, its) in enumerate(zip(now[what], want, strict=True)):
             where = f"{case.name}: {case.rank(rank)}, round {number + 1}, {what} {i}"
             if problem := compared(where, mine.detach().cpu(), its):
-                problem.facts |= {"what": what, "case": case, "unchanged": torch.equal(mine, before[what][i])}
+                problem.facts |= {
+                    "what": what,
+                    "case": case,
+                    "unchanged": torch.equal(mine, before[what][i]),
+                }
                 return problem
     for i, (p, w) in enumerate(zip(now["parameter"], now["start"], strict=True)):
         if shares_memory(p, w):
-            text = f"{case.name}: {case.rank(rank)}, round {number + 1}: parameter {i} and start {i} are one tensor"
+            text = (
+                f"{case.name}: {case.rank(rank)}, round {number + 1}: parameter {i} and start {i} "
+                f"are one tensor"
+            )
             return Problem("one tensor", text, {"case": case})
     return None
 
@@ -122,11 +153,15 @@ EXERCISE = Exercise(
         "memory": "a difference for each parameter, which the docstring leaves open",
     },
     claims=(
-        claim("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum", fitting(CASES),
+        claim("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum",
+            fitting(CASES),
               noted(PLAIN, "problem")),
-        claim("Nesterov's momentum", 3, "lr 0.7, momentum 0.9; three rounds", noted(CASES, "problem")),
-        claim("one all-reduce of each parameter", 2, f"{sum(SIZES)} elements a round, by the all_reduce it was given",
-              only_calls(CASES, lambda case, rank: [("all_reduce", "", n) for n in SIZES * ROUNDS])),
+        claim("Nesterov's momentum", 3, "lr 0.7, momentum 0.9; three rounds",
+            noted(CASES, "problem")),
+        claim("one all-reduce of each parameter", 2,
+            f"{sum(SIZES)} elements a round, by the all_reduce it was given",
+              only_calls(CASES, lambda case, rank: [("all_reduce", "",
+                  n) for n in SIZES * ROUNDS])),
     ),
     hints=(
         s.CALLED_LIB.saying("five lines for each parameter, and the all_reduce that it is given."),
@@ -137,22 +172,27 @@ EXERCISE = Exercise(
              "parameters want a gradient: change them under torch.no_grad(), p.copy_(w)."),
         s.NARROW,
         Hint("an iterator used up", s.kind("value", silent=True),
-             "all_reduce was never called. `parameters` may be an iterator, which can be gone through once: "
-             "list(parameters) first, or a single loop."),
+             "all_reduce was never called. `parameters` may be an iterator, which can be gone "
+             "through once: list(parameters) first, or a single loop."),
         Hint("start and parameters in one tensor", s.kind("one tensor"),
-             "p.data = w makes them one tensor, and the next inner steps change `start` too: copy, p.copy_(w)."),
+             "p.data = w makes them one tensor, and the next inner steps change `start` too: copy, "
+             "p.copy_(w)."),
         Hint("parameters not written back", s.kind("value", what="parameter", unchanged=True),
-             "the model still has this rank's own numbers: after the outer step p.copy_(w), or the ranks part."),
+             "the model still has this rank's own numbers: after the outer step p.copy_(w), or the "
+             "ranks part."),
         Hint("start stays behind", s.kind("value", what="start", unchanged=True),
-             "the next round begins where this one ended: change `start` in place, w.sub_(...), and then p.copy_(w)."),
+             "the next round begins where this one ended: change `start` in place, w.sub_(...), "
+             "and then p.copy_(w)."),
         Hint("the velocity", s.kind("value", what="velocity"),
-             "v <- momentum v + D, in place, with D the mean over the ranks. It is not multiplied by lr."),
+             "v <- momentum v + D, in place, with D the mean over the ranks. It is not multiplied "
+             "by lr."),
         Hint("not the outer step", s.kind("value"),
-             "D = start - mean of the ranks' parameters; v <- momentum v + D; start <- start - lr (D + momentum v)."),
+             "D = start - mean of the ranks' parameters; v <- momentum v + D; start <- start - lr "
+             "(D + momentum v)."),
         s.NOT_GIVEN,
         Hint("not each parameter once", s.kind("calls", "clash", "mismatch"),
-             "every rank calls all_reduce once for each parameter, in their order: not on start, not on the velocity, "
-             "which are alike on all ranks already."),
+             "every rank calls all_reduce once for each parameter, in their order: not on start, "
+             "not on the velocity, which are alike on all ranks already."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -164,7 +204,8 @@ MISTAKES = (
     Mistake("not divided", edit("    outer /= N  # the outer gradient\n", "    pass\n"),
             "all_reduce sums: divide by the group's number of ranks."),
     Mistake("an iterator used up",
-            edit("    for p, w, v in", "    list(parameters)\n    for p, w, v in").then("strict=True", "")),
+            edit("    for p, w, v in",
+                "    list(parameters)\n    for p, w, v in").then("strict=True", "")),
     Mistake("start and parameters in one tensor", edit("p.copy_(w)", "p.data = w")),
     Mistake("the world's size", edit("dist.get_world_size(group)", "dist.get_world_size()"),
             "divide by the number of ranks of the group, dist.get_world_size(group)."),
@@ -178,14 +219,17 @@ MISTAKES = (
             "        v.mul_(momentum).add_(outer)\n        w.sub_(lr * (outer + momentum * v))\n",
             "        w.sub_(lr * (outer + momentum * v))\n        v.mul_(momentum).add_(outer)\n"),
             "first the velocity, then the step with the new one."),
-    Mistake("lr in the velocity", edit("add_(outer)", "add_(lr * outer)"), "the velocity is kept without lr."),
+    Mistake("lr in the velocity", edit("add_(outer)", "add_(lr * outer)"),
+        "the velocity is kept without lr."),
     Mistake("damped", edit("add_(outer)", "add_((1 - momentum) * outer)"),
             "v <- momentum v + D: no factor 1 - momentum, as Adam's averages have one."),
     Mistake("lr forgotten", edit("lr * (outer", "(outer"), "the outer learning rate is missing."),
     Mistake("velocity forgotten", edit("v.mul_(momentum).add_(outer)", "v = momentum * v + outer"),
-            "`v = ...` makes a new tensor, and the caller's stays as it was: v.mul_(momentum).add_(D)."),
+            "`v = ...` makes a new tensor, and the caller's stays as it was: "
+            "v.mul_(momentum).add_(D)."),
     Mistake("parameters not written back", edit("        p.copy_(w)\n", "")),
-    Mistake("start stays behind", edit("        w.sub_(lr * (outer + momentum * v))\n        p.copy_(w)\n",
+    Mistake("start stays behind",
+        edit("        w.sub_(lr * (outer + momentum * v))\n        p.copy_(w)\n",
             "        p.copy_(w - lr * (outer + momentum * v))\n")),
 )  # fmt: skip
 ### END MISTAKES

@@ -10,18 +10,22 @@ MISTAKES = (
         "weights not made equal",
         edit(
             "super().__init__(module, group, all_reduce)",
-            "torch.nn.Module.__init__(self); self.module, self.group, self.all_reduce = module, group, all_reduce",
+            "torch.nn.Module.__init__(self); self.module, self.group, self.all_reduce = module, "
+            "group, all_reduce",
         ),
     ),
     Mistake("the group is not used", edit(N, "dist.get_world_size()")),
     Mistake("the group is not used", edit(START, START.replace("self.group", "None"))),
-    Mistake("not divided", edit(f"torch.div(parameter.grad, {N}, out=slot)", "slot.copy_(parameter.grad)")),
+    Mistake("not divided", edit(f"torch.div(parameter.grad, {N}, out=slot)",
+        "slot.copy_(parameter.grad)")),
     Mistake("divided twice", edit("parameter.grad = slot", f"parameter.grad = slot / {N}")),
     Mistake("copied back too early",
             edit("        for work in self.works:\n",
-                 "        early = [flat.clone() for flat in self.flats]\n        for work in self.works:\n")
+                 "        early = [flat.clone() for flat in self.flats]\n"
+                 "        for work in self.works:\n")
             .then("parameter.grad = slot\n",
-                  "parameter.grad = slot\n        [*map(torch.Tensor.copy_, self.flats, early)]\n")),
+                  "parameter.grad = slot\n"
+                  "        [*map(torch.Tensor.copy_, self.flats, early)]\n")),
     Mistake("does not wait", edit("work.wait()", "pass")),
     Mistake("does not wait", edit("for work in self.works:", "for work in self.works[:1]:")),
     Mistake("left over from the step before",
@@ -32,8 +36,11 @@ MISTAKES = (
     Mistake("buckets in the order of forward", edit(PLAN, PLAN.replace("()", "()[::-1]"))),
     Mistake("everything at the end", edit(HOOK, "pass")),
     Mistake("backward waits for the network",
-            edit("self.start = start", "self.start = lambda fn, *args: (fn(*args), start(lambda: None))[1]")),
-    Mistake("another all-reduce", edit(START, START.replace("self.all_reduce", "collectives.all_reduce"))),
-    Mistake("no_sync still sends", edit("self.syncs = self.syncs, False", "self.syncs = self.syncs, self.syncs")),
+            edit("self.start = start",
+                "self.start = lambda fn, *args: (fn(*args), start(lambda: None))[1]")),
+    Mistake("another all-reduce", edit(START, START.replace("self.all_reduce",
+        "collectives.all_reduce"))),
+    Mistake("no_sync still sends", edit("self.syncs = self.syncs, False",
+        "self.syncs = self.syncs, self.syncs")),
     Mistake("no_sync for ever", edit("self.syncs = before", "pass")),
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Lab 1, section 1, bonus: parameter_server_step(parameters, optimizer, backward, group), rank 0 holds the model.
+"""Lab 1, section 1, bonus: parameter_server_step(parameters, optimizer, backward, group), rank 0
+holds the model.
 
-Steps with momentum. Ranks begin with different parameters: what rank 0 has counts, and only through the pull do the
-others learn what it has. The gradients of the first step are still in `.grad` when the second begins. In the third the
-last rank has no rows, and no gradient.
+Steps with momentum. Ranks begin with different parameters: what rank 0 has counts, and only through
+the pull do the others learn what it has. The gradients of the first step are still in `.grad` when
+the second begins. In the third the last rank has no rows, and no gradient.
 """
 
 from functools import partial
@@ -40,9 +41,12 @@ def _optimizer(parameters):
 
 
 def _model(rank):
-    """Rank 0's model, but what is trained has this rank's own values: frozen parameters do not travel in a step."""
+    """Rank 0's model, but what is trained has this rank's own values: frozen parameters do not
+    travel in a step."""
     model = models.Small(0, models.FINE).to(backend.device())
-    for mine, own in zip(_trained(model).values(), _trained(models.Small(rank, models.FINE)).values(), strict=True):
+    for mine, own in zip(
+        _trained(model).values(), _trained(models.Small(rank, models.FINE)).values(), strict=True
+    ):
         mine.data.copy_(own)
     return model
 
@@ -73,7 +77,14 @@ def _measure(fn):
             ran.append(_values(model))
             _backward(model, case.world_size, rank, STEPS[case.what])
 
-        called(case, fn, list(model.parameters()), optimizer, backward, *([] if group is None else [group]))
+        called(
+            case,
+            fn,
+            list(model.parameters()),
+            optimizer,
+            backward,
+            *([] if group is None else [group]),
+        )
         problem = _wrong(case, rank, ran, model)
         return {"ok": problem is None, "problem": problem}
 
@@ -81,7 +92,8 @@ def _measure(fn):
 
 
 def _one_process(world_size, last):
-    """The last of these steps with the mean gradient: (parameters before it, what each rank contributes, after it)."""
+    """The last of these steps with the mean gradient: (parameters before it, what each rank
+    contributes, after it)."""
     model = _model(0)
     optimizer = _optimizer(_trained(model).values())
     for step in range(1, last + 1):
@@ -89,7 +101,10 @@ def _one_process(world_size, last):
         for rank in range(world_size):
             model.zero_grad()
             _backward(model, world_size, rank, step)
-            of = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in _trained(model).items()}
+            of = {
+                name: torch.zeros_like(p) if p.grad is None else p.grad
+                for name, p in _trained(model).items()
+            }
             parts.append({name: gradient.cpu() for name, gradient in of.items()})
         for name, p in _trained(model).items():
             p.grad = (sum(part[name] for part in parts) / world_size).to(p.device)
@@ -105,7 +120,9 @@ def _wrong(case, rank, ran, model):
         return Problem("backward", f"{where} called backward {len(ran)} times, expected once")
     said = f"{where} ran backward with other parameters than rank 0 has: "
     if found := _differs("pulled", said, ran[0], before):
-        own = rank > 0 and models.equal(ran[0]["enter.weight"], _values(_model(rank))["enter.weight"])
+        own = rank > 0 and models.equal(
+            ran[0]["enter.weight"], _values(_model(rank))["enter.weight"]
+        )
         found.facts |= {"own": own, "case": case}
         return found
     if rank > 0:
@@ -122,7 +139,9 @@ def _wrong(case, rank, ran, model):
 def _differs(kind, said, got, want):
     for name in want:
         if not models.equal(got[name], want[name]):
-            found = element(f"{said}{name}", got[name], want[name], partial(torch.isclose, rtol=1e-9, atol=0))
+            found = element(
+                f"{said}{name}", got[name], want[name], partial(torch.isclose, rtol=1e-9, atol=0)
+            )
             return Problem(kind, found.text, found.facts)
     return None
 
@@ -140,8 +159,15 @@ def _elements(runs):
     for run, case, _ in seen(runs, CASES):
         N, by_rank = case.world_size, [sum(numel for _, numel in mine) for mine in sent(run, case)]
         if by_rank != [(N - 1) * n] + [n] * (N - 1):
-            text = f"{case.name}: the ranks sent {by_rank} elements; expected {(N - 1) * n} = (N-1)n by rank 0, and "
-            facts = {"case": case, "back": by_rank[0] > sum(by_rank[1:]), "frozen": whole in by_rank}
+            text = (
+                f"{case.name}: the ranks sent {by_rank} elements; expected {(N - 1) * n} = (N-1)n "
+                f"by rank 0, and "
+            )
+            facts = {
+                "case": case,
+                "back": by_rank[0] > sum(by_rank[1:]),
+                "frozen": whole in by_rank,
+            }
             return Problem("elements", f"{text}{n} by each other", facts)
     return None
 
@@ -151,7 +177,10 @@ def _through_rank_0(runs):
         for rank, mine in enumerate(sent(run, case)):
             stranger = next((to for to, _ in mine if rank > 0 and to > 0), None)
             if stranger is not None:
-                text = f"{case.name}: {case.rank(rank)} sends to rank {stranger}, expected to rank 0 only"
+                text = (
+                    f"{case.name}: {case.rank(rank)} sends to rank {stranger}, expected to rank 0 "
+                    f"only"
+                )
                 return Problem("talk", text, {"case": case})
     return None
 
@@ -161,11 +190,14 @@ def _after_its_push(p):
     book = s.failed(p) and s.failed(p).book
     if not book or not s.refused("None")(p):
         return False
-    return any(sum(e.numel for e in book.of(r) if e.op == "send") == N_TRAINED for r in s.members(p)[1:])
+    return any(
+        sum(e.numel for e in book.of(r) if e.op == "send") == N_TRAINED for r in s.members(p)[1:]
+    )
 
 
 EXERCISE = Exercise(
-    name="parameter_server_step", reference=parameter_server.parameter_server_step, measure=_measure, worlds=(WORLD,),
+    name="parameter_server_step", reference=parameter_server.parameter_server_step,
+    measure=_measure, worlds=(WORLD,),
     may_call=s.P2P, bonus=True,
     leaves_out={
         "under way": "a step is over when the function returns, its backward too",
@@ -174,55 +206,67 @@ EXERCISE = Exercise(
         "memory": "the docstring leaves open how much rank 0 receives at once",
     },
     claims=(
-        claim("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}", _as_one_process),
+        claim("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}",
+            _as_one_process),
         claim("elements on the wire", 2, "(N-1)n out of rank 0, n out of each other", _elements),
         claim("only rank 0 talks to all", 1, "the others send to rank 0", _through_rank_0),
     ),
     hints=(
         s.BUILT_IN,
         Hint("only rank 0 updates", _after_its_push,
-            "the optimizer is rank 0's, and None elsewhere. The others get the new parameters in the next pull."),
+            "the optimizer is rank 0's, and None elsewhere. The others get the new parameters in "
+            "the next pull."),
         Hint("a parameter without gradient", s.refused("None"),
             "p.grad is None where this rank did not use p. It sends zeros in its place."),
         Hint("one rank alone", s.in_case(CASES, lambda case: case.world_size == 1),
             "here N is 1: rank 0 trains alone. There is nobody to talk to, and all else stays."),
         Hint("a rank without rows", s.in_case(CASES, lambda case: STEPS[case.what] == 3, *s.SHAPES),
-            "here the last rank has no rows, and no gradient: it takes part all the same, with zeros, and N stays N."),
+            "here the last rank has no rows, and no gradient: it takes part all the same, with "
+            "zeros, and N stays N."),
         Hint("ranks of the world, not of the group",
-            s.either(lambda p: s.failed(p) and s.failed(p).beyond_the_group(), s.refused("to itself")),
+            s.either(lambda p: s.failed(p) and s.failed(p).beyond_the_group(),
+                s.refused("to itself")),
             s.WHOSE_RANKS.text),
         Hint("a receive without its send", s.either(s.hung, s.kind("mismatch", "died")),
-            "rank 0 and each other rank must agree on every message: as many, in the same order, also for parameters "
-            "that one of them did not use."),
+            "rank 0 and each other rank must agree on every message: as many, in the same order, "
+            "also for parameters that one of them did not use."),
         Hint("backward, once", s.kind("backward"),
             "every rank calls backward() once, rank 0 too: it trains as the others do."),
         s.NARROW,
         Hint("not pulled", s.kind("pulled", own=True),
-            "before backward every rank gets rank 0's parameters, in place: p.data, or under torch.no_grad()."),
+            "before backward every rank gets rank 0's parameters, in place: p.data, or under "
+            "torch.no_grad()."),
         Hint("one update behind", s.kind("pulled"),
-            "this rank computes with the parameters of an earlier step. It pulls rank 0's at the beginning of each."),
-        Hint("gradients of the step before", lambda p: p.kind == "value" and STEPS[p.facts["case"].what] == 2,
+            "this rank computes with the parameters of an earlier step. It pulls rank 0's at the "
+            "beginning of each."),
+        Hint("gradients of the step before",
+            lambda p: p.kind == "value" and STEPS[p.facts["case"].what] == 2,
             "right in step 1. backward adds to .grad: set it to None first."),
         Hint("not divided", scaled(lambda N: N),
             "rank 0 has the sum over ranks. Divide by dist.get_world_size(group)."),
         Hint("another divisor", s.kind("value", factor=True),
-            "the sum is right, but it is divided by another number than N, the group's number of ranks."),
+            "the sum is right, but it is divided by another number than N, the group's number of "
+            "ranks."),
         Hint("a gradient is missing", s.kind("value"),
-            "rank 0's .grad must be the sum of all ranks' gradients, its own too, divided by N: add what you receive, "
-            "into a buffer of its own."),
+            "rank 0's .grad must be the sum of all ranks' gradients, its own too, divided by N: "
+            "add what you receive, into a buffer of its own."),
         Hint("no update", s.kind("updated", unchanged=True),
             "rank 0 calls optimizer.step() when it has the mean gradient."),
         Hint("another update", s.kind("updated"),
-            "the gradient was right. Leave the update to optimizer.step(), once: the optimizer may have momentum."),
+            "the gradient was right. Leave the update to optimizer.step(), once: the optimizer may "
+            "have momentum."),
         Hint("frozen ones too", s.kind("elements", frozen=True),
-            "a parameter with requires_grad False is not trained: leave it alone, and do not send it."),
+            "a parameter with requires_grad False is not trained: leave it alone, and do not send "
+            "it."),
         Hint("sent back as well", s.kind("elements", back=True),
-            "rank 0 sends its parameters once in a step. The pull of the next step brings the update."),
+            "rank 0 sends its parameters once in a step. The pull of the next step brings the "
+            "update."),
         Hint("not a star", s.kind("elements"),
-            "a parameter server is a star: rank 0 sends every parameter to every other rank, and receives every "
-            "gradient from each."),
+            "a parameter server is a star: rank 0 sends every parameter to every other rank, and "
+            "receives every gradient from each."),
         Hint("the others talk", s.kind("talk"),
-            "the others know only rank 0. (A tree or a ring would spare it. That is what comes next.)"),
+            "the others know only rank 0. (A tree or a ring would spare it. That is what comes "
+            "next.)"),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -235,27 +279,41 @@ OWN = edit(DIST, DIST)  # of the whole file: pull, push and deliver are the answ
 FORGET, PULL = "    for p in parameters:\n        p.grad = None\n", "    pull(parameters, group)\n"
 BACKWARD, PUSH = "    backward()\n", "push(parameters, dist.get_world_size(group), group)"
 UPDATE = "    if dist.get_rank(group) == 0:\n        optimizer.step()\n"
-BY_HAND = "        for p in parameters:\n            p.data -= optimizer.param_groups[0]['lr'] * p.grad\n"
-GRADIENTS, NOBODY = "[gradient(p) for p in parameters]", "    if dist.get_world_size(group) == 1:\n        return\n"
-TALK = "    last = dist.get_world_size(group) - 1\n    deliver([torch.empty(0)], min(1, last), last, group)\n"
+BY_HAND = (
+    "        for p in parameters:\n            p.data -= optimizer.param_groups[0]['lr'] * p.grad\n"
+)
+GRADIENTS, NOBODY = (
+    "[gradient(p) for p in parameters]",
+    "    if dist.get_world_size(group) == 1:\n        return\n",
+)
+TALK = (
+    "    last = dist.get_world_size(group) - 1\n    deliver([torch.empty(0)], min(1, last), last, "
+    "group)\n"
+)
 MISTAKES = (
     Mistake("only rank 0 updates", OWN.then(UPDATE, "    optimizer.step()\n")),
     Mistake("a parameter without gradient", OWN.then(GRADIENTS, "[p.grad for p in parameters]")),
-    Mistake("a receive without its send", OWN.then(GRADIENTS, "[p.grad for p in parameters if p.grad is not None]")),
+    Mistake("a receive without its send", OWN.then(GRADIENTS,
+        "[p.grad for p in parameters if p.grad is not None]")),
     Mistake("ranks of the world, not of the group", OWN.then(PULL, "    pull(parameters)\n")),
     Mistake("one rank alone", OWN.then(BACKWARD, BACKWARD + NOBODY)),
     Mistake("a rank without rows",
-            OWN.then(BACKWARD, f"{BACKWARD}    if all(p.grad is None for p in parameters):\n        return\n")),
-    Mistake("backward, once", OWN.then(BACKWARD, "    if dist.get_rank(group):\n        backward()\n")),
+            OWN.then(BACKWARD,
+                f"{BACKWARD}    if all(p.grad is None for p in parameters):\n        return\n")),
+    Mistake("backward, once", OWN.then(BACKWARD,
+        "    if dist.get_rank(group):\n        backward()\n")),
     Mistake("not pulled", OWN.then(PULL, "")),
     Mistake("gradients of the step before", OWN.then(FORGET, "")),
     Mistake("not divided", OWN.then(PUSH, "push(parameters, 1, group)")),
-    Mistake("another divisor", OWN.then(PUSH, "push(parameters, dist.get_world_size(group) - 1 or 1, group)")),
+    Mistake("another divisor", OWN.then(PUSH,
+        "push(parameters, dist.get_world_size(group) - 1 or 1, group)")),
     Mistake("a gradient is missing", OWN.then("g += p2p.recv(torch.empty_like(g),", "p2p.recv(g,")),
     Mistake("no update", OWN.then(UPDATE, "")),
-    Mistake("another update", OWN.then(UPDATE, UPDATE.replace("        optimizer.step()\n", BY_HAND))),
+    Mistake("another update", OWN.then(UPDATE, UPDATE.replace("        optimizer.step()\n",
+        BY_HAND))),
     Mistake("sent back as well", OWN.then(UPDATE, UPDATE + PULL)),
-    Mistake("frozen ones too", OWN.then("parameters = [p for p in parameters if p.requires_grad]", "")),
+    Mistake("frozen ones too", OWN.then("parameters = [p for p in parameters if p.requires_grad]",
+        "")),
     Mistake("the others talk", OWN.then(UPDATE, UPDATE + TALK)),
 )  # fmt: skip
 ### END MISTAKES

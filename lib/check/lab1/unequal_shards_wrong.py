@@ -12,7 +12,8 @@ MISTAKES = {
     "weighted_loss": (
         Mistake("a mean of means", edit(LOSS, "return loss_sum / count")),
         Mistake("N forgotten", edit(LOSS, "return loss_sum / total.item()")),
-        Mistake("another number of examples", edit("torch.tensor([count]", "torch.tensor([max(count, 1)]")),
+        Mistake("another number of examples", edit("torch.tensor([count]",
+            "torch.tensor([max(count, 1)]")),
         Mistake("weighted twice", edit(LOSS, "return loss_sum * count / total.item()")),
         Mistake("weighted twice", edit(LOSS, f"return loss_sum * count * {N} / total.item()")),
         Mistake(
@@ -26,18 +27,22 @@ MISTAKES = {
         Mistake("counts not used", edit(LOSS, "return loss_sum")),
         Mistake("counts not used", edit(LOSS, f"return loss_sum / {N}")),
         Mistake("cut from the graph", edit(LOSS, LOSS.replace("loss_sum", "loss_sum.detach()"))),
-        Mistake("a rank without examples left out", edit(SUM, f"    if count == 0:\n        return loss_sum\n{SUM}")),
+        Mistake("a rank without examples left out",
+            edit(SUM, f"    if count == 0:\n        return loss_sum\n{SUM}")),
         Mistake("the group is not passed on", edit(SUM, "    all_reduce(total)\n")),
         Mistake("not what it was given", edit(SUM, "    dist.all_reduce(total, group=group)\n")),
         Mistake("nothing returned", edit(LOSS, "loss_sum * 1")),
         Mistake("nothing returned", edit(LOSS, "return loss_sum.item()")),
-        Mistake("more than the count", edit(SUM, f"{SUM}    all_reduce(loss_sum.detach().clone(), group)\n")),
+        Mistake("more than the count", edit(SUM,
+            f"{SUM}    all_reduce(loss_sum.detach().clone(), group)\n")),
         Mistake("another shape or dtype", edit(LOSS, f"return loss_sum * {N} / total")),
-        Mistake("another shape or dtype", edit(LOSS, LOSS.replace("loss_sum", "loss_sum.double()"))),
+        Mistake("another shape or dtype", edit(LOSS, LOSS.replace("loss_sum",
+            "loss_sum.double()"))),
         Mistake("rounded on the way", edit("dtype=torch.float64", "dtype=torch.bfloat16")),
     ),
     "until_all_done": (
-        Mistake("stops with the first", edit("ranks_with_a_batch == 0", f"ranks_with_a_batch < {N}")),
+        Mistake("stops with the first", edit("ranks_with_a_batch == 0",
+            f"ranks_with_a_batch < {N}")),
         Mistake("not all take part", edit("ranks_with_a_batch == 0", "batch is None")),
         Mistake("the group is not passed on", edit(ASK, ASK.replace(", group", ""))),
         Mistake("a list in mind", edit(ITER, "")),
@@ -48,14 +53,17 @@ MISTAKES = {
         Mistake("one turn too many", edit(NOBODY, "pass\n")),
         Mistake(
             "not None",
-            edit("        yield batch", "        last = last if batch is None else batch\n        yield last").then(
+            edit("        yield batch",
+                "        last = last if batch is None else batch\n        yield last").then(
                 ITER, "    batches, last = iter(batches), torch.zeros(2)\n"
             ),
         ),
         Mistake("batches lost", edit("yield batch", f"yield {NEXT}")),
         Mistake("all fetched first", edit(ITER, "    batches = iter(list(batches))\n")),
-        Mistake("not what it was given", edit(ASK, ASK.replace("all", "dist.all").replace(", ", ", group="))),
+        Mistake("not what it was given", edit(ASK, ASK.replace("all", "dist.all").replace(", ",
+            ", group="))),
         Mistake("more than one number",
-                edit(HAS_ONE, f"{HAS_ONE} * 2").then("if ranks_with_a_batch", "if ranks_with_a_batch[0]")),
+                edit(HAS_ONE, f"{HAS_ONE} * 2").then("if ranks_with_a_batch",
+                    "if ranks_with_a_batch[0]")),
     ),
 }  # fmt: skip

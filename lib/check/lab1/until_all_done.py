@@ -1,4 +1,5 @@
-"""Lab 1, section 2: until_all_done(batches, group, all_reduce), equally many turns, unequally many batches.
+"""Lab 1, section 2: until_all_done(batches, group, all_reduce), equally many turns, unequally many
+batches.
 
 rank 0   batch  batch  batch  batch
 rank 1   batch  None   None   None
@@ -46,7 +47,8 @@ class _Batch(torch.Tensor):
 
 
 class _Source:
-    """An iterable like a DataLoader: it has no length, and no next of its own; taken: how many were asked for."""
+    """An iterable like a DataLoader: it has no length, and no next of its own; taken: how
+    many were asked for."""
 
     def __init__(self, rank, count):
         self.rank, self.count, self.taken = rank, count, 0
@@ -58,10 +60,17 @@ class _Source:
 
 
 class _Loops:
-    """The answer's loops, turn by turn; got: what each gave, in words; ahead: batches taken before their turn."""
+    """The answer's loops, turn by turn; got: what each gave, in words; ahead: batches taken
+    before their turn."""
 
     def __init__(self, sources):
-        self.sources, self.got, self.ahead, self.yields, self.stopped = sources, [[] for _ in sources], 0, True, False
+        self.sources, self.got, self.ahead, self.yields, self.stopped = (
+            sources,
+            [[] for _ in sources],
+            0,
+            True,
+            False,
+        )
 
     def run(self, loop, batches, most):
         """loop(batches) -> what to loop over. At most so many turns."""
@@ -88,11 +97,22 @@ class _Loops:
 def _measure_turns(fn):
     def one(case, groups):
         group, control = groups
-        counts, rank, recorder = BATCHES[case], dist.get_rank(control), Recorder(control, [case.members])
-        loops, args = _Loops([_Source(rank, counts[rank]) for _ in _twice(case)]), [] if group is None else [group]
+        counts, rank, recorder = (
+            BATCHES[case],
+            dist.get_rank(control),
+            Recorder(control, [case.members]),
+        )
+        loops, args = (
+            _Loops([_Source(rank, counts[rank]) for _ in _twice(case)]),
+            [] if group is None else [group],
+        )
         given = [iter(source) if case.members == ALONE else source for source in loops.sources]
         loop = lambda batches: fn(batches, *args, all_reduce=recorder.all_reduce)
-        with noting_calls(sampler.until_all_done) as calls, contextlib.suppress(Clash):  # a Clash is in the record
+        # a Clash is in the record
+        with (
+            noting_calls(sampler.until_all_done) as calls,
+            contextlib.suppress(Clash),
+        ):
             called(case, loops.run, loop, given, 2 * max(counts) + 3)
         recorder.end()
         right = loops.yields and not calls and all(got == _wanted(case, rank) for got in loops.got)
@@ -123,15 +143,24 @@ def _turns(runs):
         for rank, record in enumerate(records):
             where = f"{case.name}: {case.rank(rank)}"
             if record["libs"]:
-                return Problem("built-in", f"{where} called lib's until_all_done, which is what this exercise builds")
+                return Problem(
+                    "built-in",
+                    f"{where} called lib's until_all_done, which is what this exercise builds",
+                )
             if not record["yields"]:
                 return Problem("nothing yielded", f"{where} got nothing to loop over")
             if record["stopped"]:
-                return Problem("stopped", f"{where}: StopIteration was raised inside the loop, after its last batch")
+                return Problem(
+                    "stopped",
+                    f"{where}: StopIteration was raised inside the loop, after its last batch",
+                )
         if found := fitting(CASES)(runs):
             return found
         wrong = [
-            (rank, i) for rank, r in enumerate(records) for i in _twice(case) if r["got"][i] != _wanted(case, rank)
+            (rank, i)
+            for rank, r in enumerate(records)
+            for i in _twice(case)
+            if r["got"][i] != _wanted(case, rank)
         ]
         if wrong:
             return _wrong_turns(case, *wrong[0], records)
@@ -150,7 +179,10 @@ def _wrong_turns(case, rank, i, records):
         "not None": together and got[:own] == want[:own],
     }
     listed = lambda words: ", ".join(words[:8]) + (", ..." if len(words) > 8 else "") or "no turn"
-    text = f"{case.name}: {case.rank(rank)} was given {listed(got)}\nExpected {listed(want)}. Turns by rank: {turns}"
+    text = (
+        f"{case.name}: {case.rank(rank)} was given {listed(got)}\nExpected {listed(want)}. Turns "
+        f"by rank: {turns}"
+    )
     return Problem("turns", text, facts)
 
 
@@ -162,13 +194,17 @@ def _one_by_one(case, rank, record):
 
 
 EXERCISE = Exercise(
-    name="until_all_done", reference=sampler.until_all_done, measure=_measure_turns, worlds=(WORLD,), may_call=MAY_CALL,
+    name="until_all_done", reference=sampler.until_all_done, measure=_measure_turns,
+    worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={"precise": "it sends 0 or 1"},
     claims=(
-        claim("as many turns on every rank", 4, f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", _turns),
-        claim("one batch at a time", 1, "at most one taken ahead of its turn", each(CASES, _one_by_one)),
+        claim("as many turns on every rank", 4,
+            f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", _turns),
+        claim("one batch at a time", 1, "at most one taken ahead of its turn",
+            each(CASES, _one_by_one)),
         claim("one number per turn", 1, "all-reduced, and once at the end",
-            only_calls(CASES, lambda case, _: [("all_reduce", "", 1)] * len(_twice(case)) * (max(BATCHES[case]) + 1))),
+            only_calls(CASES, lambda case, _: [("all_reduce", "",
+                1)] * len(_twice(case)) * (max(BATCHES[case]) + 1))),
     ),
     hints=(
         s.CALLED_LIB.saying("build it: fetch, all-reduce, yield, in a loop."),
@@ -176,32 +212,40 @@ EXERCISE = Exercise(
         Hint("the truth of a batch", s.raised("Ambiguous"),
             "a batch is a tensor, which is neither true nor false: ask `batch is None`."),
         Hint("a list in mind", s.raised("TypeError"),
-            "`batches` is any iterable, a DataLoader for example: it may have no length, no index, and no next. "
-            "batches = iter(batches); next(batches, None)."),
+            "`batches` is any iterable, a DataLoader for example: it may have no length, no index, "
+            "and no next. batches = iter(batches); next(batches, None)."),
         Hint("next at the end", s.kind("stopped"),
-            "next(batches) raises StopIteration when there are no more; next(batches, None) returns None."),
-        Hint("nothing yielded", s.kind("nothing yielded"), "the function must `yield` each turn's batch."),
-        Hint("one iterator for all loops", s.in_case(CASES, lambda case: len(_twice(case)) > 1, "turns", "clash"),
-             "two loops run at once here, turn by turn. What a loop needs is in variables of its own, not in a "
-             "global, a default argument or on the function."),
+            "next(batches) raises StopIteration when there are no more; next(batches, None) "
+            "returns None."),
+        Hint("nothing yielded", s.kind("nothing yielded"),
+            "the function must `yield` each turn's batch."),
+        Hint("one iterator for all loops", s.in_case(CASES, lambda case: len(_twice(case)) > 1,
+            "turns", "clash"),
+             "two loops run at once here, turn by turn. What a loop needs is in variables of its "
+             "own, not in a global, a default argument or on the function."),
         Hint("stops by itself", s.fact("alone"),
-            "a rank that has run out must go on taking part, with None, as long as any rank has a batch."),
+            "a rank that has run out must go on taking part, with None, as long as any rank has a "
+            "batch."),
         Hint("stops with the first", s.fact("too few"),
-            "you stop when one rank has run out, and the others' batches are lost. Go on while any rank has one: sum "
-            "the ranks' 0 or 1, and stop at 0."),
-        Hint("one turn too many", s.fact("too many"), "once no rank has a batch left the loop ends, before it yields."),
+            "you stop when one rank has run out, and the others' batches are lost. Go on while any "
+            "rank has one: sum the ranks' 0 or 1, and stop at 0."),
+        Hint("one turn too many", s.fact("too many"),
+            "once no rank has a batch left the loop ends, before it yields."),
         Hint("not None", s.fact("not None"),
-            "a rank that has run out yields None, so that the caller knows; an old batch would be trained on twice."),
+            "a rank that has run out yields None, so that the caller knows; an old batch would be "
+            "trained on twice."),
         Hint("batches lost", s.kind("turns"),
             "every batch is yielded once, in order: each one that you fetch must also be yielded."),
         Hint("not all take part", s.either(s.hung, s.kind("clash", "mismatch", "died", "timeout")),
-            "in every turn all ranks of the group call the all-reduce, with `group`, also those that have run out, "
-            "until its sum is 0."),
+            "in every turn all ranks of the group call the all-reduce, with `group`, also those "
+            "that have run out, until its sum is 0."),
         Hint("all fetched first", s.kind("ahead"),
-            "the whole of a rank's data may not fit in memory. Fetch the next batch when its turn comes."),
+            "the whole of a rank's data may not fit in memory. Fetch the next batch when its turn "
+            "comes."),
         s.NOT_GIVEN,
         Hint("more than one number", s.kind("calls"),
-            "a single all-reduce per turn is enough, of one number: 1 if this rank has a batch, else 0."),
+            "a single all-reduce per turn is enough, of one number: 1 if this rank has a batch, "
+            "else 0."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

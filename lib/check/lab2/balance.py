@@ -1,4 +1,5 @@
-"""Lab 2, section 1: balance(costs, p), layers into stages so that the slowest stage is as fast as can be.
+"""Lab 2, section 1: balance(costs, p), layers into stages so that the slowest stage is as fast as
+can be.
 
     costs 2 2 2 1 1 1 1 4, p = 3      [0, 1, 2] [3, 4, 5, 6] [7]       the slowest takes 6
                                       [0, 1] [2, 3, 4, 5] [6, 7]       5: no cut is faster
@@ -51,17 +52,30 @@ def _read(out, costs, p):
         return Problem("nothing", f"got None, expected {p} ranges of layers")
     if found := iterator(out, "stage {} is"):
         return found
-    lists = isinstance(out, (list, tuple)) and all(isinstance(stage, (list, tuple, range)) for stage in out)
+    lists = isinstance(out, (list, tuple)) and all(
+        isinstance(stage, (list, tuple, range)) for stage in out
+    )
     if not lists or not all(isinstance(layer, Integral) for stage in out for layer in stage):
-        numbers = isinstance(out, Real) or (isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out))
+        numbers = isinstance(out, Real) or (
+            isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out)
+        )
         got = f"{out!r:.60}" if numbers else described(out)
-        return Problem("lists", f"got {got}, expected a list of {p} ranges or lists of layers", {"numbers": numbers})
+        return Problem(
+            "lists",
+            f"got {got}, expected a list of {p} ranges or lists of layers",
+            {"numbers": numbers},
+        )
     return [[*stage] for stage in out]
 
 
 def _layers(stages, costs, p):
     numbers = [layer for stage in stages for layer in stage]
-    facts = {"bounds": _are_bounds(stages, len(costs)), "costs": numbers == [*costs], "p": p, "stages": len(stages)}
+    facts = {
+        "bounds": _are_bounds(stages, len(costs)),
+        "costs": numbers == [*costs],
+        "p": p,
+        "stages": len(stages),
+    }
     if facts["bounds"] or facts["costs"] or numbers != [*range(len(costs))]:
         lost = [layer for layer in range(len(costs)) if layer not in numbers]
         facts |= {"lost": lost, "twice": len({*numbers}) < len(numbers)}
@@ -75,7 +89,8 @@ def _layers(stages, costs, p):
 
 
 def _are_bounds(stages, n):
-    """Are they (first, end) or (first, last) of each stage, where a stage has more layers than these?"""
+    """Are they (first, end) or (first, last) of each stage, where a stage has more
+    layers than these?"""
     if any(len(stage) != 2 for stage in stages) or not stages:
         return False
     inclusive = n - 1 == stages[-1][1] and all(b[0] == a[1] + 1 for a, b in pairwise(stages))
@@ -88,7 +103,10 @@ def _slower(stages, costs, p):
     got, want = max(times), max(taken(balance(costs, p), costs))
     if got > want and not isclose(got, want, rel_tol=1e-9):
         short = [round(time, 6) for time in (*times, got, want)]
-        text = f"the stages take {short[:-2]}, the slowest {short[-2]}; there is a cut whose slowest takes {short[-1]}"
+        text = (
+            f"the stages take {short[:-2]}, the slowest {short[-2]}; there is a cut whose slowest "
+            f"takes {short[-1]}"
+        )
         return Problem("pace", f"got {stages}\n{text}")
     return None
 
@@ -96,7 +114,10 @@ def _slower(stages, costs, p):
 def _best_pace(runs):
     found = each(CASES, _slower, _words)(runs)
     if found and found.kind == "pace":  # a wrong rule is told by the times of all its cuts
-        found.trace = [[float(time) for time in taken(cut, costs)] for (costs, _), cut in found.facts["seen"].items()]
+        found.trace = [
+            [float(time) for time in taken(cut, costs)]
+            for (costs, _), cut in found.facts["seen"].items()
+        ]
     return found
 
 
@@ -117,9 +138,11 @@ def _words(costs, p):
 EXERCISE = Exercise(
     name="balance", reference=balance, measure=_measure, worlds=(),
     leaves_out=BUILT
-    | {"precise": "a cut is of whole layers", "empty rank": "there are no ranks; no layers are a case"},
+    | {"precise": "a cut is of whole layers",
+    "empty rank": "there are no ranks; no layers are a case"},
     claims=(
-        claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}", each(CASES, _layers, _words),
+        claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}",
+            each(CASES, _layers, _words),
               pure.left_alone(_words), pure.kept(_words)),
         claim("no cut has a faster pace", 7, "as fast as the best of all cuts", _best_pace),
         claim("more stages than layers", 2, "or fewer than one: a ValueError",
@@ -132,38 +155,51 @@ EXERCISE = Exercise(
         s.OVERWRITTEN,
         Hint("nothing returned", s.kind("nothing"), "the function must end with `return stages`."),
         Hint("an iterator", s.kind("iterator"),
-             "a generator, a map or a zip is used up once it has been read. Return lists or ranges."),
+             "a generator, a map or a zip is used up once it has been read. Return lists or "
+             "ranges."),
         Hint("sizes or ends", s.kind("lists", numbers=True),
-             "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their number or their "
-             "ends."),
-        Hint("no lists of layers", s.kind("lists"), "a stage is a range, or a list of the numbers of its layers."),
+             "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their "
+             "number or their ends."),
+        Hint("no lists of layers", s.kind("lists"),
+            "a stage is a range, or a list of the numbers of its layers."),
         Hint("bounds", lambda p: p.kind == "layers" and p.facts["bounds"],
-             "a pair is read as two layers. Return range(first, end), which stands for all from first to end-1."),
+             "a pair is read as two layers. Return range(first, end), which stands for all from "
+             "first to end-1."),
         Hint("costs for layers", lambda p: p.kind == "layers" and p.facts["costs"],
              "return the layers' numbers, 0, 1, 2, ..., not their costs."),
         Hint("layers lost", lambda p: p.kind == "layers" and p.facts["lost"],
              "the last stage ends with the last layer: the cuts are 0, ..., len(costs)."),
         Hint("out of order", lambda p: p.kind == "layers" and not p.facts["twice"],
-             "a stage is a piece of the row: layer 5 needs what layer 4 gives, so neighbours stay together."),
-        Hint("layers twice", s.kind("layers"), "a layer is in one stage: each begins where the one before it ended."),
-        Hint("one cut too many", lambda p: p.kind == "stages" and p.facts["stages"] == p.facts["p"] + 1,
+             "a stage is a piece of the row: layer 5 needs what layer 4 gives, so neighbours stay "
+             "together."),
+        Hint("layers twice", s.kind("layers"),
+            "a layer is in one stage: each begins where the one before it ended."),
+        Hint("one cut too many",
+            lambda p: p.kind == "stages" and p.facts["stages"] == p.facts["p"] + 1,
              "p stages are made by p-1 cuts."),
-        Hint("not p stages", s.kind("stages"), "there are p ranks, and each has a stage: never more or fewer than p."),
+        Hint("not p stages", s.kind("stages"),
+            "there are p ranks, and each has a stage: never more or fewer than p."),
         Hint("an empty stage", s.kind("empty"),
-             "every stage has a layer at least: leave enough of them for the stages still to come."),
+             "every stage has a layer at least: leave enough of them for the stages still to "
+             "come."),
         Hint("equal numbers of layers", s.both(s.kind("pace"), all_seen(_as_many_layers)),
-             "you give every stage as many layers. They do not cost the same: compare the stages' sums."),
-        Hint("whole numbers only", lambda p: p.kind == "pace" and any(c % 1 for c in p.facts["case"][0]),
-             "right as long as all costs are whole numbers. A pace is a sum of neighbours' costs: a search that goes "
-             "up by 1 passes over the best."),
+             "you give every stage as many layers. They do not cost the same: compare the stages' "
+             "sums."),
+        Hint("whole numbers only",
+            lambda p: p.kind == "pace" and any(c % 1 for c in p.facts["case"][0]),
+             "right as long as all costs are whole numbers. A pace is a sum of neighbours' costs: "
+             "a search that goes up by 1 passes over the best."),
         Hint("not the best", s.kind("pace"),
-             "try every place for the first cut, with the best of the rest behind it: pace(k, i) = min over j of "
-             "max(cost of layers i to j-1, pace(k-1, j))."),
-        Hint("fewer than one stage", lambda p: p.kind in ("not refused", "another error") and p.facts["case"][1] < 1,
+             "try every place for the first cut, with the best of the rest behind it: pace(k, i) = "
+             "min over j of max(cost of layers i to j-1, pace(k-1, j))."),
+        Hint("fewer than one stage", lambda p: p.kind in ("not refused",
+            "another error") and p.facts["case"][1] < 1,
              "too few stages are refused too, not only too many: 1 to len(costs) are right."),
-        Hint("no error", s.kind("not refused"), "a stage without a layer has nothing to do: raise ValueError."),
+        Hint("no error", s.kind("not refused"),
+            "a stage without a layer has nothing to do: raise ValueError."),
         Hint("not a ValueError", s.kind("another error"),
-             'look at once: if p > len(costs): raise ValueError(f"{len(costs)} layers, {p} stages").'),
+             'look at once: if p > len(costs): raise ValueError(f"{len(costs)} layers, {p} '
+             'stages").'),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -192,32 +228,40 @@ def _least(hint, text, score):
             for ends in combinations(range(1, len(costs)), p - 1)
         ]
 
-    best = lambda costs, p, step: min(cuts(costs, p)[::step], key=lambda cut: score(taken(cut, costs)))
-    return [Mistake(hint, _refusing(lambda costs, p, step=step: best(costs, p, step)), text) for step in (1, -1)]
+    best = lambda costs, p, step: min(
+        cuts(costs, p)[::step], key=lambda cut: score(taken(cut, costs))
+    )
+    return [
+        Mistake(hint, _refusing(lambda costs, p, step=step: best(costs, p, step)), text)
+        for step in (1, -1)
+    ]
 
 
 def _filled(full):
-    """One stage after another up to the average. full(cost so far, next layer's, average): is a stage full?"""
+    """One stage after another up to the average. full(cost so far, next layer's, average):
+    is a stage full?"""
 
     def cut(costs, p):
         stages, average = [[]], sum(costs) / p
         for layer, cost in enumerate(costs):
             so_far, to_come = sum(costs[i] for i in stages[-1]), p - len(stages)
-            must = len(costs) - layer == to_come  # the layers left are just enough for the stages to come
+            # the layers left are just enough for the stages to come
+            must = len(costs) - layer == to_come
             if stages[-1] and to_come and (must or full(so_far, cost, average)):
                 stages.append([])
             stages[-1].append(layer)
         return stages
 
     text = (
-        "you fill one stage after another up to sum(costs) / p. What does not fit is left to the last. Look for the "
-        "pace itself: the least for which p stages are enough."
+        "you fill one stage after another up to sum(costs) / p. What does not fit is left to the "
+        "last. Look for the pace itself: the least for which p stages are enough."
     )
     return Mistake("filled up to the average", _refusing(cut), text)
 
 
 EVENNESS = (
-    "you make the stages alike. That is not the same: only the slowest counts, others may be as fast as they like."
+    "you make the stages alike. That is not the same: only the slowest counts, others may be as "
+    "fast as they like."
 )
 MISTAKES = (
     _filled(lambda so_far, cost, average: so_far >= average),
@@ -226,7 +270,8 @@ MISTAKES = (
     *_least("evenness", EVENNESS, lambda times: max(times) - min(times)),
     *_least("evenness", EVENNESS, lambda times: sum(time**2 for time in times)),
     *_least("fastest stage for slowest",
-            "you make the fastest stage slow, max of min. The pipeline's pace is its slowest stage: min of max.",
+            "you make the fastest stage slow, max of min. The pipeline's pace is its slowest "
+            "stage: min of max.",
             lambda times: -min(times)),
 )  # fmt: skip
 ### END MISTAKES

@@ -4,8 +4,9 @@
     p = 4         stage 0, 1, 2, 3                one pipeline
     p = 2         stage 0, 1 | stage 0, 1         two of them, side by side, that do the same
 
-It is the last claim, so only schedules that passed all others come here. The lists were made before; the ranks get them
-as data. The stages are small, in float64, and the last micro-batch has fewer rows than the others.
+It is the last claim, so only schedules that passed all others come here. The lists were made
+before; the ranks get them as data. The stages are small, in float64, and the last micro-batch has
+fewer rows than the others.
 """
 
 from dataclasses import dataclass
@@ -31,14 +32,16 @@ WIDTH = 4  # numbers that a stage takes and gives, per row
 
 @dataclass(frozen=True)
 class Executed:
-    """What one rank saw. worst: largest error of a gradient, relative to the gradients' scale, and whose that is."""
+    """What one rank saw. worst: largest error of a gradient, relative to the gradients' scale, and
+    whose that is."""
 
     worst: float
     name: str
 
 
 def gradients(cases, stages=1, placement=loop):
-    """As a claim's judge: of each case, (p, m) or (p, m, v) with p = 2 or 4, the gradients and the messages.
+    """As a claim's judge: of each case, (p, m) or (p, m, v) with p = 2 or 4, the gradients and the
+    messages.
 
     stages: of a rank, where the cases do not say it. placement: as for `validate`.
     """
@@ -47,7 +50,12 @@ def gradients(cases, stages=1, placement=loop):
     def judge(answers):
         try:
             results = launch.capture(
-                _execute, {case: answers[case] for case in cases}, stages, placement, nproc=WORLD, timeout=TIMEOUT
+                _execute,
+                {case: answers[case] for case in cases},
+                stages,
+                placement,
+                nproc=WORLD,
+                timeout=TIMEOUT,
             )
         except launch.RankError as error:
             return Problem("ranks", str(error))
@@ -55,7 +63,10 @@ def gradients(cases, stages=1, placement=loop):
             for rank, seen in enumerate(result[case] for result in results):
                 if seen.worst > 1e-9:
                     at = f"{words(*case)}: rank {rank % case[0]}, {seen.name}"
-                    text = f"{at}: its gradient differs from the whole batch's by {seen.worst:.1e} of its scale"
+                    text = (
+                        f"{at}: its gradient differs from the whole batch's by {seen.worst:.1e} of "
+                        f"its scale"
+                    )
                     return Problem("gradient", text)
             sent = results.ledger.section(words(*case)).sent("messages")
             expected = len(messages(answers[case])) * (WORLD // case[0])
@@ -81,7 +92,10 @@ def _execute(schedules, stages, placement):
         pipeline.run(schedule, x.split(ROWS), y.split(ROWS), F.mse_loss)
         ledger.mark("")
         F.mse_loss(nn.Sequential(*whole)(x), y).backward()
-        seen[case] = max((_error(whole[s], split[s], s) for s in pipeline.stages), key=lambda executed: executed.worst)
+        seen[case] = max(
+            (_error(whole[s], split[s], s) for s in pipeline.stages),
+            key=lambda executed: executed.worst,
+        )
     return seen
 
 
@@ -104,6 +118,10 @@ def _error(whole, split, stage):
     """The largest over a stage's parameters; infinite where one has no gradient, or no number."""
     errors = []
     for (name, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
-        error = float("nan") if b.grad is None else ((a.grad - b.grad).abs().max() / a.grad.abs().max()).item()
+        error = (
+            float("nan")
+            if b.grad is None
+            else ((a.grad - b.grad).abs().max() / a.grad.abs().max()).item()
+        )
         errors.append(Executed(error if error < inf else inf, f"stage {stage}, {name}"))
     return max(errors, key=lambda executed: executed.worst)

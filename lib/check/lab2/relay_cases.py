@@ -1,10 +1,12 @@
-"""What relay_step is checked on: groups of one launch of four, stages of unlike sizes, and one process.
+"""What relay_step is checked on: groups of one launch of four, stages of unlike sizes, and one
+process.
 
-    tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3) -- stage 2 --> (B, 2, 6) -- stage 3 --> (B, 2, 5)
+    tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3) -- stage 2 --> (B, 2, 6) --
+    stage 3 --> (B, 2, 5)
 
-No two messages of a step are equally large, so a tensor sent in place of another does not fit. Every group makes three
-steps, without forgetting the gradients of those before: the second on a smaller batch, the third with the second's very
-x. float64.
+No two messages of a step are equally large, so a tensor sent in place of another does not fit.
+Every group makes three steps, without forgetting the gradients of those before: the second on a
+smaller batch, the third with the second's very x. float64.
 """
 
 from dataclasses import dataclass
@@ -49,7 +51,9 @@ def stages(p):
     made = [nn.Sequential(nn.Linear(WIDTHS[i], WIDTHS[i + 1]), nn.Tanh()) for i in range(p)]
     made[0].insert(0, nn.Embedding(WORDS, WIDTHS[0]))
     for parameter in nn.ModuleList(made).double().parameters():
-        parameter.data.copy_(torch.randn(parameter.shape, generator=draw, device="cpu", dtype=torch.float64))
+        parameter.data.copy_(
+            torch.randn(parameter.shape, generator=draw, device="cpu", dtype=torch.float64)
+        )
     return made
 
 
@@ -59,7 +63,9 @@ def batch(case):
     rows, device = ROWS[case.step], torch.empty(0).device
     tokens = torch.randint(WORDS, (rows, LENGTH), generator=draw, device="cpu")
     shape = rows, LENGTH, WIDTHS[case.world_size]
-    return tokens.to(device), torch.randn(shape, generator=draw, device="cpu", dtype=torch.float64).to(device)
+    return tokens.to(device), torch.randn(
+        shape, generator=draw, device="cpu", dtype=torch.float64
+    ).to(device)
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,12 @@ def whole(case):
         takes.append(x)
         gives.append(x := stage(x))
     loss = F.mse_loss(x, target)
-    of = lambda y, stage: torch.autograd.grad(y, list(stage.parameters()), torch.ones_like(y), retain_graph=True)
-    named = lambda stage, all_of_them: {n: g for (n, _), g in zip(stage.named_parameters(), all_of_them, strict=True)}
+    of = lambda y, stage: torch.autograd.grad(
+        y, list(stage.parameters()), torch.ones_like(y), retain_graph=True
+    )
+    named = lambda stage, all_of_them: {
+        n: g for (n, _), g in zip(stage.named_parameters(), all_of_them, strict=True)
+    }
     return Whole(
         [taken.detach() for taken in takes],
         [named(stage, of(loss, stage)) for stage in made],
@@ -92,7 +102,8 @@ def whole(case):
 
 
 def sends(case):
-    """[[(to, elements), ...] of rank 0, ...]: activation to the next rank, gradient to the previous one."""
+    """[[(to, elements), ...] of rank 0, ...]: activation to the next rank, gradient
+    to the previous one."""
     p, n = case.world_size, ROWS[case.step] * LENGTH
     return [
         [(i + 1, n * WIDTHS[i + 1])] * (i < p - 1) + [(i - 1, n * WIDTHS[i])] * (i > 0)
@@ -104,6 +115,8 @@ def order(case):
     """[[(op, peer), ...] of rank 0, ...]: what each rank does about messages, in this order."""
     p = case.world_size
     return [
-        [("recv", i - 1)] * (i > 0) + [("send", i + 1), ("recv", i + 1)] * (i < p - 1) + [("send", i - 1)] * (i > 0)
+        [("recv", i - 1)] * (i > 0)
+        + [("send", i + 1), ("recv", i + 1)] * (i < p - 1)
+        + [("send", i - 1)] * (i > 0)
         for i in range(p)
     ]

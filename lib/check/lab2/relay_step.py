@@ -1,8 +1,9 @@
-"""Lab 2, section 2: relay_step(stage, x, target, loss_fn, group), one batch forward through p ranks and back.
+"""Lab 2, section 2: relay_step(stage, x, target, loss_fn, group), one batch forward through p ranks
+and back.
 
-What each stage takes is noted, and compared with what it takes in one process: so is every gradient. The tensor that
-says which shape and dtype to receive is full of nan, and the target is there on the last rank only: whoever computes
-with what it has not got is found out.
+What each stage takes is noted, and compared with what it takes in one process: so is every
+gradient. The tensor that says which shape and dtype to receive is full of nan, and the target is
+there on the last rank only: whoever computes with what it has not got is found out.
 """
 
 import torch
@@ -47,7 +48,8 @@ def _measure(fn):
 
 
 def _x(case, rank, before):
-    """The batch on the first rank; elsewhere the room for what comes, in step REUSED that of the step before."""
+    """The batch on the first rank; elsewhere the room for what comes, in step REUSED that
+    of the step before."""
     if rank == 0:
         return batch(case)[0]
     x = before.detach() if case.step == REUSED else torch.empty_like(whole(case).takes[rank])
@@ -62,17 +64,31 @@ def _step(case, rank, fn, stage, x, group):
 
     def loss_fn(y, target):
         if target is None:
-            raise NoTarget("loss_fn was called with target None: the target is on the last rank alone")
+            raise NoTarget(
+                "loss_fn was called with target None: the target is on the last rank alone"
+            )
         losses.append(F.mse_loss(y, target))
         return losses[-1]
 
-    hook = stage[0].register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0].detach().clone()))
-    loss = called(case, fn, stage, x, target if rank == p - 1 else None, loss_fn, *([] if group is None else [group]))
+    hook = stage[0].register_forward_pre_hook(
+        lambda _, inputs: taken.append(inputs[0].detach().clone())
+    )
+    loss = called(
+        case,
+        fn,
+        stage,
+        x,
+        target if rank == p - 1 else None,
+        loss_fn,
+        *([] if group is None else [group]),
+    )
     hook.remove()
     where = f"{case.name}: {case.rank(rank)}"
     problems = {
         "taken": _wrong_input(where, rank, taken, takes),
-        "gradient": _wrong_gradient(where, case, rank, {n: q.grad for n, q in stage.named_parameters()}),
+        "gradient": _wrong_gradient(
+            where, case, rank, {n: q.grad for n, q in stage.named_parameters()}
+        ),
         "loss": _wrong_loss(where, whole(case).loss if rank == p - 1 else None, loss, losses),
     }
     return {"ok": not any(problems.values()), **problems}
@@ -89,8 +105,13 @@ def _wrong_input(where, rank, taken, want):
     if torch.equal(got, want):
         return None
     if narrowed(got, want):
-        return Problem("taken", f"{text} rounded numbers\n{rounded_words(want.dtype)}", {"narrowed": True})
-    nan, whose = bool(got.isnan().all()), "the batch" if rank == 0 else f"what rank {rank - 1}'s stage gave"
+        return Problem(
+            "taken", f"{text} rounded numbers\n{rounded_words(want.dtype)}", {"narrowed": True}
+        )
+    nan, whose = (
+        bool(got.isnan().all()),
+        "the batch" if rank == 0 else f"what rank {rank - 1}'s stage gave",
+    )
     what = f"nan, which is in the x of {where.split(': ')[1]}" if nan else "other numbers"
     return Problem("taken", f"{text} {what}, expected {whose}", {"nan": nan})
 
@@ -104,16 +125,23 @@ def _wrong_gradient(where, case, rank, got):
             continue
         facts = {"case": case, "p": case.world_size, "absent": out is None}
         if out is None:
-            return Problem("gradient", f"{where}, {name}: .grad is None after step {case.step}", facts)
+            return Problem(
+                "gradient", f"{where}, {name}: .grad is None after step {case.step}", facts
+            )
         element = tuple((out != want).nonzero()[0].tolist())
         facts["ones"] = _equal(out, sum(step.from_ones[rank][name] for step in steps))
         facts["shares"] = (
-            shares(out.cpu(), [gradients[name].cpu() for gradients in each]) if out.isfinite().all() else None
+            shares(out.cpu(), [gradients[name].cpu() for gradients in each])
+            if out.isfinite().all()
+            else None
         )
         text = f"{where}, {name}, element {element[0] if len(element) == 1 else element}: "
         text += f"expected {number(want[element])}, got {number(out[element])}"
         if facts["ones"]:
-            text += "\nThat is the gradient of the sum of what this stage gives: backward began with ones."
+            text += (
+                "\nThat is the gradient of the sum of what this stage gives: backward began with "
+                "ones."
+            )
         if facts["shares"] is not None:
             got_of = [f"{share:g} x step {step + 1}'s" for step, share in facts["shares"].items()]
             of = [f"step {step + 1}'s" for step in range(len(each))]
@@ -133,19 +161,31 @@ def _wrong_loss(where, want, got, losses):
     if not losses:
         return Problem("loss_fn", f"{where} never called the loss_fn that it was given")
     if not isinstance(got, torch.Tensor) or got.shape != () or not _equal(got.detach(), want):
-        value = f"{got.item():.6g}" if isinstance(got, torch.Tensor) and got.numel() == 1 else form_of(got)
-        return Problem("loss", f"{where} returned {value}, expected the batch's loss, {want.item():.6g}", {"got": got})
+        value = (
+            f"{got.item():.6g}"
+            if isinstance(got, torch.Tensor) and got.numel() == 1
+            else form_of(got)
+        )
+        return Problem(
+            "loss",
+            f"{where} returned {value}, expected the batch's loss, {want.item():.6g}",
+            {"got": got},
+        )
     if got.requires_grad:
-        return Problem("attached", f"{where} returned a loss that requires grad, expected a detached one")
+        return Problem(
+            "attached", f"{where} returned a loss that requires grad, expected a detached one"
+        )
     return None
 
 
 def _first(what):
-    """The claim: nothing is wrong with this anywhere; else what is, on the first rank where it is."""
+    """The claim: nothing is wrong with this anywhere; else what is, on the first
+    rank where it is."""
 
     def judge(runs):
         for _, _, records in seen(runs, CASES):
-            for record in records if what != "gradient" else reversed(records):  # gradients come from the last rank
+            # gradients come from the last rank
+            for record in records if what != "gradient" else reversed(records):
                 if record[what]:
                     return record[what]
         return None
@@ -157,7 +197,10 @@ def _messages(runs):
     for run, case, _ in seen(runs, CASES):
         for rank, (got, want) in enumerate(zip(sent(run, case), sends(case), strict=True)):
             if got != want:
-                said = [", ".join(f"{n} elements to rank {to}" for to, n in some) or "nothing" for some in (got, want)]
+                said = [
+                    ", ".join(f"{n} elements to rank {to}" for to, n in some) or "nothing"
+                    for some in (got, want)
+                ]
                 text = f"{case.name}: {case.rank(rank)} sent {said[0]}; expected {said[1]}"
                 return Problem("messages", text, {"more": len(got) > len(want)})
     return None
@@ -173,11 +216,14 @@ EXERCISE = Exercise(
     },
     may_call=symptoms.P2P,
     claims=(
-        claim("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}", _first("taken")),
-        claim("one process's gradients", 7, "every parameter's .grad, to 1e-12; added to what is there",
+        claim("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}",
+            _first("taken")),
+        claim("one process's gradients", 7,
+            "every parameter's .grad, to 1e-12; added to what is there",
               _first("gradient")),
         claim("the loss on the last rank", 2, "detached; None elsewhere", _first("loss")),
-        claim("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous", _messages),
+        claim("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous",
+            _messages),
     ),
     hints=HINTS,
 )  # fmt: skip

@@ -1,13 +1,13 @@
 """What is wrong with a schedule, action by action. A schedule is data, so no ranks are needed.
 
     fn(p, m)  -->  [[0F0, 0F1, ...], [1F0, ...], ...]
-    a list per rank?  -->  every action once?  -->  can the ranks run it?  -->  how long does it take?
+    a list per rank? --> every action once? --> can the ranks run it? --> how long does it take?
 
-Small pipelines come first, so that what is printed is short, and those with fewer micro-batches than ranks come last,
-so that a mistake there is not taken for any other.
+Small pipelines come first, so that what is printed is short, and those with fewer micro-batches
+than ranks come last, so that a mistake there is not taken for any other.
 
-The lists are judged by lib.pipeline's own `validate` and `simulate`, and what is wrong with an action is said in their
-words, with the list of the rank that has it.
+The lists are judged by lib.pipeline's own `validate` and `simulate`, and what is wrong with an
+action is said in their words, with the list of the rank that has it.
 """
 
 from fractions import Fraction
@@ -43,23 +43,35 @@ def each(cases, judge):
 
 
 def read(out, p, *_):
-    """[[Action, ...] of rank 0, ...] if `out` is a list (or tuple) of p lists of Actions; else the Problem."""
+    """[[Action, ...] of rank 0, ...] if `out` is a list (or tuple) of p lists of Actions;
+    else the Problem."""
     if out is None:
         return Problem("nothing", "got None, expected a list of actions for each rank")
     if found := iterator(out, "rank {} has"):
         return found
     lists = isinstance(out, (list, tuple)) and all(_is_list(actions) for actions in out)
     if not lists or len(out) != p:
-        return Problem("lists", f"got {described(out)}, expected {p} list{'s'[: p > 1]} of actions, one per rank")
+        return Problem(
+            "lists",
+            f"got {described(out)}, expected {p} list{'s'[: p > 1]} of actions, one per rank",
+        )
     for rank, actions in enumerate(out):
         for action in actions:
             if not isinstance(action, Action):
                 shown = f"{action!r:.40}, " if type(action) in (tuple, list, str, int) else ""
-                text = f"rank {rank} has {shown}a {type(action).__name__}, expected lib.pipeline's Action"
-                return Problem("actions", text)
-            if not (type(action.stage) is int and type(action.microbatch) is int and action.kind in KINDS):
                 text = (
-                    f"rank {rank} has {_action(action)}, expected Action(stage, one of {' '.join(KINDS)}, micro-batch)"
+                    f"rank {rank} has {shown}a {type(action).__name__}, expected lib.pipeline's "
+                    f"Action"
+                )
+                return Problem("actions", text)
+            if not (
+                type(action.stage) is int
+                and type(action.microbatch) is int
+                and action.kind in KINDS
+            ):
+                text = (
+                    f"rank {rank} has {_action(action)}, expected Action(stage, one of "
+                    f"{' '.join(KINDS)}, micro-batch)"
                 )
                 return Problem("actions", text)
     return [list(actions) for actions in out]
@@ -70,7 +82,10 @@ def _is_list(actions):
 
 
 def _action(action):
-    plain = (repr(x) if type(x) in (int, float, bool, str, type(None)) else f"a {type(x).__name__}" for x in action)
+    plain = (
+        repr(x) if type(x) in (int, float, bool, str, type(None)) else f"a {type(x).__name__}"
+        for x in action
+    )
     return f"Action({', '.join(plain)})"
 
 
@@ -84,9 +99,11 @@ def described(out):
 
 
 def once(kinds, cases=CASES, stages=1, placement=loop, words=words):
-    """A judge: every action once, on the rank where its stage lives, also later. kinds: those of this exercise.
+    """A judge: every action once, on the rank where its stage lives, also later. kinds: those of
+    this exercise.
 
-    stages: of a rank, where the cases do not say it. placement: as for `validate`. words: what names a case.
+    stages: of a rank, where the cases do not say it. placement: as for `validate`. words: what
+    names a case.
     """
 
     def judge(schedule, p, m, v=stages):
@@ -101,7 +118,9 @@ def once(kinds, cases=CASES, stages=1, placement=loop, words=words):
         expected = [Action(s, kind, j) for j in range(m) for s in range(v * p) for kind in kinds]
         missing = [action for action in expected if action not in schedule[homes[action.stage]]]
         if error.kind == "missing":
-            error = ScheduleError("missing", f"rank {homes[missing[0].stage]} never runs {missing[0]}", missing[0])
+            error = ScheduleError(
+                "missing", f"rank {homes[missing[0].stage]} never runs {missing[0]}", missing[0]
+            )
         return _problem(error, schedule, {"missing": {*missing}, "expected": {*expected}})
 
     in_each, kept = pure.each(cases, judge, words), pure.kept(words)
@@ -125,7 +144,10 @@ def _error(schedule, m, v, placement):
 def _problem(error, schedule, facts):
     action, text = error.actions[0], str(error)
     if error.kind != "deadlock":
-        rank = next((r for r, actions in enumerate(schedule) if action in actions), action.stage % len(schedule))
+        rank = next(
+            (r for r, actions in enumerate(schedule) if action in actions),
+            action.stage % len(schedule),
+        )
         text += "\n" + row(schedule, rank, action)
     return Problem(error.kind, text, {**facts, "action": action})
 
@@ -138,7 +160,10 @@ def bubble(schedule, p, m, v=1):
         got = 1 - Fraction(sum(run.busy), p * run.makespan)
         if got != want:
             formula = "(p-1)/(m+p-1)" if v == 1 else "(p-1)/(vm+p-1)"
-            text = f"idle {got} of the time, expected {formula} = {want}, for F = {times['F']}, B = {times['B']}"
+            text = (
+                f"idle {got} of the time, expected {formula} = {want}, for F = {times['F']}, B = "
+                f"{times['B']}"
+            )
             return Problem("bubble", f"{text}\n{drawn(schedule, times)}".rstrip())
     return None
 

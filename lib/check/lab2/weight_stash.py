@@ -1,10 +1,12 @@
-"""Lab 2, section 5: WeightStash(weights), for_forward(j), for_backward(j), update(change), in PipeDream's order.
+"""Lab 2, section 5: WeightStash(weights), for_forward(j), for_backward(j), update(change), in
+PipeDream's order.
 
-    stage i   -- for_forward(j), for_backward(j), update(change) -->   Watched   -->   its stash, a student's
+    stage i -- for_forward(j), for_backward(j), update(change) --> Watched --> a student's stash
 
-The stages of a pipeline take turns here, an action each, without ranks: a stash sees nothing of the others. `Watched`
-keeps a copy of every version: which one a stash gives is found by comparing numbers, bit for bit. What it holds is
-found by going through the object: all memory of all tensors in it, and of what mini-batches under way were given.
+The stages of a pipeline take turns here, an action each, without ranks: a stash sees nothing of the
+others. `Watched` keeps a copy of every version: which one a stash gives is found by comparing
+numbers, bit for bit. What it holds is found by going through the object: all memory of all tensors
+in it, and of what mini-batches under way were given.
 """
 
 import gc
@@ -24,12 +26,14 @@ SAY = "p = 1, 2, 4"
 
 
 class Watched:
-    """One stage's stash. problem: the first thing that is wrong with what it gives; over: it can give nothing more."""
+    """One stage's stash. problem: the first thing that is wrong with what it gives; over: it can
+    give nothing more."""
 
     def __init__(self, where, fn, weights):
         self.where, self.forms = where, {name: form_of(w) for name, w in weights.items()}
         self.versions, self.one = [copied(weights)], sum(memory(weights.values()).values())
-        self.under_way = {}  # mini-batch: (version that it ran forward with, the memory that it was given)
+        # mini-batch: (version that it ran forward with, the memory that it was given)
+        self.under_way = {}
         self.done, self.held, self.places, self.problem, self.over = [], [], [], None, False
         self.stash = self._asked(fn, weights)
 
@@ -43,7 +47,10 @@ class Watched:
         self.held.append(self._holds())
 
     def _forward(self, j):
-        weights, newest = self._given(f"for_forward({j})", self.stash.for_forward, j), len(self.versions) - 1
+        weights, newest = (
+            self._given(f"for_forward({j})", self.stash.for_forward, j),
+            len(self.versions) - 1,
+        )
         if weights is None:
             return
         self.done.append(f"F{j}")
@@ -61,8 +68,14 @@ class Watched:
         (expected, place), got = self.under_way.pop(j), self._version(weights)
         self.done.append(f"B{j}")
         if got != expected:
-            text = f"for_backward({j}) gave {_name(got)}, expected version {expected}: mini-batch {j} ran forward "
-            facts = {"newest": got == len(self.versions) - 1, "older": got is not None and got < expected}
+            text = (
+                f"for_backward({j}) gave {_name(got)}, expected version {expected}: mini-batch {j} "
+                f"ran forward "
+            )
+            facts = {
+                "newest": got == len(self.versions) - 1,
+                "older": got is not None and got < expected,
+            }
             facts["same"] = memory(weights.values()).keys() == place.keys()
             self._note("backward", text + "with that", **facts)
         return True
@@ -81,7 +94,9 @@ class Watched:
 
         self._asked(self.stash.update, change)
         if len(calls) != 1:
-            self._note("calls", f"update called change {len(calls)} times, expected once", calls=len(calls))
+            self._note(
+                "calls", f"update called change {len(calls)} times, expected once", calls=len(calls)
+            )
         elif calls[0] != newest:
             text = f"update changed {_name(calls[0])}, expected the newest, version {newest}"
             self._note("base", text, older=calls[0] is not None)
@@ -105,8 +120,10 @@ class Watched:
         forms = {name: form_of(w) for name, w in got.items()} if isinstance(got, dict) else None
         if forms == self.forms:
             return True
-        said = [form_of(got) if one is None else f"{{{', '.join(f'{n}: {f}' for n, f in one.items())}}}"
-                for one in (forms, self.forms)]  # fmt: skip
+        said = [
+            form_of(got) if one is None else f"{{{', '.join(f'{n}: {f}' for n, f in one.items())}}}"
+            for one in (forms, self.forms)
+        ]
         self._note("returned", f"{what} {said[0]}, expected {said[1]}", none=got is None)
         self.over = True
         return False
@@ -114,15 +131,21 @@ class Watched:
     def _version(self, weights):
         """The number of the version that has these values, the newest such; None if none has."""
         same = lambda version: all(torch.equal(version[name], w) for name, w in weights.items())
-        return next((k for k in reversed(range(len(self.versions))) if same(self.versions[k])), None)
+        return next(
+            (k for k in reversed(range(len(self.versions))) if same(self.versions[k])), None
+        )
 
     def _note(self, kind, text, **facts):
-        text = f"{self.where}: {text}\nSo far: {' '.join(self.done[-12:])}   (version k: after k updates)"
+        text = (
+            f"{self.where}: {text}\nSo far: {' '.join(self.done[-12:])}   (version k: after k "
+            f"updates)"
+        )
         trace = [text, {name: fact for name, fact in facts.items() if isinstance(fact, bool)}]
         self.problem = self.problem or Problem(kind, text, facts, trace)
 
     def _holds(self, also=()):
-        """(versions in the stash, in its class, and under way, by their bytes; after which actions)"""
+        """(versions in the stash, in its class, and under way, by their bytes;
+        after which actions)"""
         held = memory([*tensors_in(self.stash), *tensors_in(vars(type(self.stash))), *also])
         for _, place in self.under_way.values():
             held |= place
@@ -139,11 +162,14 @@ def memory(tensors):
 
 
 def tensors_in(thing):
-    """Every tensor that can be reached from an object through its attributes, lists, dictionaries, ..."""
+    """Every tensor that can be reached from an object through its attributes, lists,
+    dictionaries, ..."""
     found, seen, rest = [], set(), [thing]
     while rest:
         item = rest.pop()
-        if id(item) in seen or isinstance(item, type | types.ModuleType | types.FunctionType | types.MethodType):
+        if id(item) in seen or isinstance(
+            item, type | types.ModuleType | types.FunctionType | types.MethodType
+        ):
             continue
         seen.add(id(item))
         if isinstance(item, torch.Tensor):
@@ -177,13 +203,19 @@ def _run(fn, p, n):
 
 def _one_for_all(stashes):
     """Have two stashes, or their class, one and the same dictionary or list?"""
-    own = [{id(x) for x in getattr(stash, "__dict__", {}).values() if isinstance(x, dict | list)} for stash in stashes]
+    own = [
+        {id(x) for x in getattr(stash, "__dict__", {}).values() if isinstance(x, dict | list)}
+        for stash in stashes
+    ]
     of_class = [x for name, x in vars(type(stashes[0])).items() if not name.startswith("__")]
-    return len(set().union(*own)) < sum(map(len, own)) or any(isinstance(x, dict | list) for x in of_class)
+    return len(set().union(*own)) < sum(map(len, own)) or any(
+        isinstance(x, dict | list) for x in of_class
+    )
 
 
 def _no(*kinds):
-    """A judge: no problem of these kinds on any stage; else the one of the first stage that has one."""
+    """A judge: no problem of these kinds on any stage; else the one of the first
+    stage that has one."""
 
     @without_ranks
     def judge(seen):
@@ -204,15 +236,23 @@ def _memory(seen):
             if most > p - i or left != 1:
                 when = next((f"more than p-i = {p - i} versions of its weights after {done}; "
                              for held, done in stage.held if held > p - i), "")  # fmt: skip
-                text = f"{stage.where}: {when}at most there were {most:g}, and when all was done {left:g}"
+                text = (
+                    f"{stage.where}: {when}at most there were {most:g}, and when all was done "
+                    f"{left:g}"
+                )
                 return Problem("versions", text, {"left": left})
     return None
 
 
 @without_ranks
 def _in_place(seen):
-    last = next((stages[-1] for stages in seen.values() if len({*map(frozenset, stages[-1].places)}) > 1), None)
-    return last and Problem("moved", f"{last.where}, the last: after an update its weights are elsewhere in memory")
+    last = next(
+        (stages[-1] for stages in seen.values() if len({*map(frozenset, stages[-1].places)}) > 1),
+        None,
+    )
+    return last and Problem(
+        "moved", f"{last.where}, the last: after an update its weights are elsewhere in memory"
+    )
 
 
 EXERCISE = Exercise(
@@ -231,53 +271,63 @@ EXERCISE = Exercise(
         claim("the last stage copies nothing", 2, "its weights change in place", _in_place),
     ),
     hints=(
-        s.BUILT_IN.saying("write it yourself: a dictionary from mini-batch to weights, and the newest weights."),
+        s.BUILT_IN.saying("write it yourself: a dictionary from mini-batch to weights, and the "
+                          "newest weights."),
         Hint("nothing returned", s.kind("returned", none=True),
              "for_forward(j) and for_backward(j) return weights, the dictionary {name: tensor}."),
-        Hint("kept on the class", s.both(s.kind("raised", "returned", "forward", "backward"), s.fact("one for all")),
-             "each stage makes a stash of its own: what it keeps belongs in self, made in __init__. A dictionary "
-             "in the class's body or in a default argument is one for all stages."),
+        Hint("kept on the class", s.both(s.kind("raised", "returned", "forward", "backward"),
+            s.fact("one for all")),
+             "each stage makes a stash of its own: what it keeps belongs in self, made in "
+             "__init__. A dictionary in the class's body or in a default argument is one for all "
+             "stages."),
         Hint("not weights", s.kind("returned"),
-             "weights are always the whole dictionary {name: tensor}, with the names and shapes that __init__ got."),
+             "weights are always the whole dictionary {name: tensor}, with the names and shapes "
+             "that __init__ got."),
         Hint("forgotten too early", s.raised("KeyError", "IndexError"),
-             "several mini-batches are under way at a time, and an update comes between the forward and the backward "
-             "of each. What for_forward(j) gave stays until for_backward(j), of the same j."),
+             "several mini-batches are under way at a time, and an update comes between the "
+             "forward and the backward of each. What for_forward(j) gave stays until "
+             "for_backward(j), of the same j."),
         Hint("change is not called", s.kind("calls", calls=0),
-             "update has to call change(weights) with the newest weights: that is the optimizer's step."),
+             "update has to call change(weights) with the newest weights: that is the optimizer's "
+             "step."),
         Hint("changed twice", s.kind("calls"),
-             "each call of change is a step of the optimizer. One backward, one step: on the newest weights alone."),
+             "each call of change is a step of the optimizer. One backward, one step: on the "
+             "newest weights alone."),
         Hint("the update is lost", s.kind("forward", older=True),
-             "what change has changed is the newest version from then on, the one that the next for_forward gives. "
-             "If you change a copy, the copy becomes self.newest."),
+             "what change has changed is the newest version from then on, the one that the next "
+             "for_forward gives. If you change a copy, the copy becomes self.newest."),
         Hint("an old version is changed", s.kind("base", older=True),
-             "the update goes on top of all updates before it: call change with the newest weights, or a copy of "
-             "those. The gradient may be of older ones."),
+             "the update goes on top of all updates before it: call change with the newest "
+             "weights, or a copy of those. The gradient may be of older ones."),
         Hint("other numbers", s.kind("forward", "base"),
-             "a stash keeps weights, copies them and gives them out. Only change(weights) alters numbers."),
+             "a stash keeps weights, copies them and gives them out. Only change(weights) alters "
+             "numbers."),
         Hint("changed under way", s.kind("backward", same=True),
-             "the very memory that its forward had read was changed by an update meanwhile. A second name, a "
-             "dict(weights) or a detach() is no copy: the numbers are the same ones. Clone the tensors before "
-             "change, where a mini-batch under way has read them."),
+             "the very memory that its forward had read was changed by an update meanwhile. A "
+             "second name, a dict(weights) or a detach() is no copy: the numbers are the same "
+             "ones. Clone the tensors before change, where a mini-batch under way has read them."),
         Hint("the newest in backward", s.kind("backward", newest=True),
-             "for_backward(j) gives what for_forward(j) gave, not the newest weights, nor those of the latest "
-             "forward: remember them for each mini-batch by itself."),
+             "for_backward(j) gives what for_forward(j) gave, not the newest weights, nor those of "
+             "the latest forward: remember them for each mini-batch by itself."),
         Hint("a version behind", s.kind("backward", older=True),
-             "remembered are weights older than those that for_forward(j) returned. Store the very weights that you "
-             "return."),
+             "remembered are weights older than those that for_forward(j) returned. Store the very "
+             "weights that you return."),
         Hint("other numbers than its forward's", s.kind("backward"),
-             "for_backward(j) gives the very numbers that for_forward(j) gave: look up j, and round nothing."),
+             "for_backward(j) gives the very numbers that for_forward(j) gave: look up j, and "
+             "round nothing."),
         Hint("never forgets", lambda p: p.kind == "versions" and p.fact("left") > 2,
-             "after for_backward(j) nobody asks for j again: take it out of the dictionary, self.under_way.pop(j). "
-             "Else every version is kept for ever."),
+             "after for_backward(j) nobody asks for j again: take it out of the dictionary, "
+             "self.under_way.pop(j). Else every version is kept for ever."),
         Hint("one name too many", lambda p: p.kind == "versions" and p.fact("left") > 1,
-             "memory is free when its last name is gone. Keep none, such as self.last, for weights that are needed "
-             "no more."),
+             "memory is free when its last name is gone. Keep none, such as self.last, for weights "
+             "that are needed no more."),
         Hint("a copy for every mini-batch", s.kind("versions"),
-             "weights are read more often than they are changed, and readers can share them. Copy in update, not in "
-             "for_forward: then there are p-i versions at stage i, the newest among them."),
+             "weights are read more often than they are changed, and readers can share them. Copy "
+             "in update, not in for_forward: then there are p-i versions at stage i, the newest "
+             "among them."),
         Hint("copies without need", s.kind("moved"),
-             "at the last stage no mini-batch is under way when update comes, so nobody needs the old weights: "
-             "change them in place."),
+             "at the last stage no mini-batch is under way when update comes, so nobody needs the "
+             "old weights: change them in place."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

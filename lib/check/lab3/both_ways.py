@@ -1,11 +1,15 @@
-"""An answer on ranks, forward and backward, beside one process; and two calls of it under way at once.
+"""An answer on ranks, forward and backward, beside one process; and two calls of it under way at
+once.
 
-    two at once     forward 0    forward 1    backward 0    backward 1      0 on all ranks, 1 on pairs, twice as large
+    two at once  forward 0  forward 1  backward 0  backward 1  0 on all ranks, 1 on pairs, twice as
+                                                               large
 
-What backward needs belongs to its call: whoever keeps the group on a class or in a global takes that of call 1.
+What backward needs belongs to its call: whoever keeps the group on a class or in a global takes
+that of call 1.
 
-A Case's n is the number of elements of the one all-reduce that a call makes. Groups of two come first: whoever writes
-it for two ranks is found out next; then whoever takes ranks of the world for ranks of the group; then one rank alone.
+A Case's n is the number of elements of the one all-reduce that a call makes. Groups of two come
+first: whoever writes it for two ranks is found out next; then whoever takes ranks of the world for
+ranks of the group; then one rank alone.
 """
 
 from collections.abc import Callable
@@ -32,14 +36,17 @@ GROUPS_SAY = "1, 2, 3, 4 ranks, a subgroup"
 ALL = GROUPS[2]
 PAIRS = ((0, 1), (2, 3))
 AT_ONCE, LARGER = "two at once", 2
-TOLERANCE = 1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
+TOLERANCE = (
+    1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
+)
 # Other collectives too: that they are not what it was given is a claim, with better words.
 MAY_CALL = (*comm.MAY_CALL, "both_ways.all_reduce", "linear.forward")
 
 
 @dataclass
 class Setting:
-    """One call on one rank: what the answer is given, and what one process makes of the whole. Tensors by name."""
+    """One call on one rank: what the answer is given, and what one process makes of the whole.
+    Tensors by name."""
 
     given: tuple
     arguments: dict  # to be left alone
@@ -62,20 +69,30 @@ def in_place(recorder):
 
 
 def measure(fn, libs, cases, make, start, build=None):
-    """A measure. make(case, rank) -> Setting; start(fn, setting, group, recorder) -> what the answer returns.
-    build, called likewise: for a module, what is made of all calls before the first begins.
+    """A measure. make(case, rank) -> Setting; start(fn, setting, group, recorder) -> what the
+    answer returns. build, called likewise: for a module, what is made of all calls before the first
+    begins.
 
-    A record: forward, backward, after, a Problem or None each; changed, shared, kept as in calls.py; a Recorder's.
-    libs: lib's own function, which an answer does not call.
+    A record: forward, backward, after, a Problem or None each; changed, shared, kept as in
+    calls.py; a Recorder's. libs: lib's own function, which an answer does not call.
     """
     held = []
 
     def one(case, groups):
         rank, control = case.members.index(dist.get_rank()), groups[1]
         calls = _calls(case, rank, make, groups)
-        recorder = comm.Recorder(control, [case.members, *PAIRS] if len(calls) > 1 else [case.members])
-        before = [{name: t.detach().clone() for name, t in setting.arguments.items()} for _, setting, _ in calls]
-        record = dict.fromkeys(("forward", "backward", "after")) | {"changed": [], "shared": [], "kept": True}
+        recorder = comm.Recorder(
+            control, [case.members, *PAIRS] if len(calls) > 1 else [case.members]
+        )
+        before = [
+            {name: t.detach().clone() for name, t in setting.arguments.items()}
+            for _, setting, _ in calls
+        ]
+        record = dict.fromkeys(("forward", "backward", "after")) | {
+            "changed": [],
+            "shared": [],
+            "kept": True,
+        }
 
         def forward():
             args = [(fn, setting, group, recorder) for _, setting, group in calls]
@@ -86,25 +103,40 @@ def measure(fn, libs, cases, make, start, build=None):
         with noting_calls(libs) as used:
             returned = _run(case, recorder, "forward", forward) or ()
         outputs = [
-            out if isinstance(out, Problem) else call[1].read(out) for call, out in zip(calls, returned, strict=False)
+            out if isinstance(out, Problem) else call[1].read(out)
+            for call, out in zip(calls, returned, strict=False)
         ]
-        record["forward"] = _first(_wrong_outputs(*call[:2], ys) for call, ys in zip(calls, outputs, strict=False))
+        record["forward"] = _first(
+            _wrong_outputs(*call[:2], ys) for call, ys in zip(calls, outputs, strict=False)
+        )
         if used:
             text = f"{case.name}: the answer calls lib's {libs.__qualname__.split('.')[0]}"
             record["forward"] = Problem("built-in", text)
         fits = lambda: recorder.clash is None and recorder.stray is None
         record["ok"] = recorder.agreed(record["forward"] is None and fits())
         if record["ok"]:
-            losses = [setting.loss(ys) for (_, setting, _), ys in zip(calls, outputs, strict=True) if setting.outputs]
+            losses = [
+                setting.loss(ys)
+                for (_, setting, _), ys in zip(calls, outputs, strict=True)
+                if setting.outputs
+            ]
             _run(case, recorder, "backward", lambda: [loss.backward() for loss in losses])
-            record["backward"] = None if recorder.clash else _first(_wrong_gradient(*call[:2]) for call in calls)
+            record["backward"] = (
+                None if recorder.clash else _first(_wrong_gradient(*call[:2]) for call in calls)
+            )
             record["ok"] = record["backward"] is None and fits()
             held.extend((record, y, y.detach().clone()) for ys in outputs for y in ys)
         for (_, setting, _), old, ys in zip(calls, before, outputs, strict=False):
             results = () if isinstance(ys, Problem) else ys
-            record["changed"] += [name for name, t in setting.arguments.items() if not torch.equal(t, old[name])]
-            record["shared"] += [n for n, t in setting.arguments.items() if any(shares_memory(y, t) for y in results)]
-        record["after"] = _first(setting.after() for _, setting, _ in calls) if record["ok"] else None
+            record["changed"] += [
+                name for name, t in setting.arguments.items() if not torch.equal(t, old[name])
+            ]
+            record["shared"] += [
+                n for n, t in setting.arguments.items() if any(shares_memory(y, t) for y in results)
+            ]
+        record["after"] = (
+            _first(setting.after() for _, setting, _ in calls) if record["ok"] else None
+        )
         for problem in filter(None, (record["forward"], record["backward"], record["after"])):
             problem.facts = {"case": case, "rank": rank} | problem.facts
             problem.trace = problem.trace and [case.name, *problem.trace]
@@ -128,14 +160,19 @@ def _calls(case, rank, make, groups):
     calls = [(f"{case.name}: {case.rank(rank)}", make(case, rank), group)]
     if case.what == AT_ONCE:
         ranks = next(ranks for ranks in PAIRS if dist.get_rank() in ranks)
-        setting = make(replace(case, members=ranks, n=LARGER * case.n), ranks.index(dist.get_rank()))
+        setting = make(
+            replace(case, members=ranks, n=LARGER * case.n), ranks.index(dist.get_rank())
+        )
         calls.append((f"{case.name}, the second: {case.rank(rank)}", setting, pair))
     return calls
 
 
 def _groups(cases):
     pairs = [dist.new_group(pair) for pair in PAIRS]
-    return {case: (*both, pairs[dist.get_rank() // 2]) for case, both in groups_and_control(cases).items()}
+    return {
+        case: (*both, pairs[dist.get_rank() // 2])
+        for case, both in groups_and_control(cases).items()
+    }
 
 
 def _run(case, recorder, phase, run):
@@ -153,7 +190,9 @@ def _wrong_outputs(where, setting, outputs):
         outputs.text = f"{where} {outputs.text}"
         return outputs
     for (name, want), y in zip(setting.outputs.items(), outputs, strict=True):
-        found = form(where, y, want, name) or different(where, name, y.detach(), want, setting.terms.get(name))
+        found = form(where, y, want, name) or different(
+            where, name, y.detach(), want, setting.terms.get(name)
+        )
         if found is None and not y.requires_grad:
             text = f"{where}: {name} has no gradient: autograd does not know how it was made"
             found = Problem("no graph", text)
@@ -174,17 +213,23 @@ def _wrong_gradient(where, setting):
 
 
 def different(where, name, got, want, terms=None):
-    """The Problem of a tensor of the right form with other numbers. facts: of, narrowed, shares {rank: how much}."""
+    """The Problem of a tensor of the right form with other numbers. facts: of, narrowed, shares
+    {rank: how much}."""
     most = max(1.0, want.abs().max().item()) if want.numel() else 1.0
     close = lambda a, b, tolerance=TOLERANCE: (a - b).abs() <= tolerance * most
     if close(got, want).all():
         return None
-    problem, found = element(f"{where}: {name}", got, want, close), shares(got, terms) if terms else None
+    problem, found = (
+        element(f"{where}: {name}", got, want, close),
+        shares(got, terms) if terms else None,
+    )
     narrowed, wrong = bool(close(got, want, 1e-6).all()), got[~close(got, want)][:8]
     problem.facts |= {"of": name, "shares": found, "narrowed": narrowed}
     problem.trace = [name, narrowed, (wrong.round(decimals=6) + 0.0).tolist()]
     if found:
-        problem.text += f"\nIt is {' + '.join(f'{fraction(c)} x rank {r}' for r, c in found.items())}."
+        problem.text += (
+            f"\nIt is {' + '.join(f'{fraction(c)} x rank {r}' for r, c in found.items())}."
+        )
     return problem
 
 
@@ -199,12 +244,14 @@ def found(cases, what):
 
 
 def right(cases):
-    """Judges: the calls fit together, and all that comes of them is right, forward and backward, and stays so."""
+    """Judges: the calls fit together, and all that comes of them is right, forward and
+    backward, and stays so."""
     return fitting(cases), found(cases, "forward"), found(cases, "backward"), kept(cases)
 
 
 def once(phase):
-    """For `only_calls`: one all-reduce of n elements in this phase; nothing where there is nobody or nothing to sum."""
+    """For `only_calls`: one all-reduce of n elements in this phase; nothing where there is nobody
+    or nothing to sum."""
 
     def expected(case, rank):
         sizes = [case.n, LARGER * case.n] if case.what == AT_ONCE else [case.n]
@@ -221,19 +268,25 @@ def larger(p):
 def two_at_once(cases):
     return Hint("state shared by two calls",
                 s.in_case(cases, lambda case: case.what == AT_ONCE, "clash", "raised", *s.SHAPES),
-                "one call alone was right. Here two are under way, on different groups, before the first goes "
-                "backward: what backward needs belongs to its call, in ctx or in a closure, and not on a class or in "
-                "a global.")  # fmt: skip
+                "one call alone was right. Here two are under way, on different groups, before the "
+                "first goes backward: what backward needs belongs to its call, in ctx or in a "
+                "closure, and not on a class or in a global.")  # fmt: skip
 
 
-SENT_OFTEN = Hint("sent more than once", s.kind("calls"), "one all_reduce of the whole tensor is enough.")
-LEAVES_OUT = {"generators": "no argument is an iterator", "memory": "a call keeps its group, and no tensor of its own"}
+SENT_OFTEN = Hint(
+    "sent more than once", s.kind("calls"), "one all_reduce of the whole tensor is enough."
+)
+LEAVES_OUT = {
+    "generators": "no argument is an iterator",
+    "memory": "a call keeps its group, and no tensor of its own",
+}
 
 
 def exercise(reference, cases, make, start, claims, hints, may_call=MAY_CALL):
     """Of one function, measured as above."""
     run = partial(measure, libs=reference, cases=cases, make=make, start=start)
     return Exercise(
-        name=reference.__name__, reference=reference, measure=run, worlds=(WORLD,), may_call=may_call,
+        name=reference.__name__, reference=reference, measure=run, worlds=(WORLD,),
+        may_call=may_call,
         leaves_out=LEAVES_OUT, claims=claims, hints=hints,
     )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Lab 3, section 1: f, copy_to_group(x, group, all_reduce), and g, reduce_from_group(x, group, all_reduce).
+"""Lab 3, section 1: f, copy_to_group(x, group, all_reduce), and g, reduce_from_group(x, group,
+all_reduce).
 
-    f    x on all ranks    y = x           loss_r = sum of w_r y      dx = sum_r w_r       w_r: another on each rank
-    g    x_r on rank r     y = sum_r x_r   loss   = sum of w y        dx_r = w             w:   the same on all
+    f  x on all ranks  y = x          loss_r = sum of w_r y  dx = sum_r w_r  w_r differs by rank
+    g  x_r on rank r   y = sum_r x_r  loss   = sum of w y    dx_r = w        w is the same on all
 
-In the case "beside a residual" x has a second use, loss_r = sum of w_r (y + x): autograd hands the same gradient to
-both uses, and whoever sums into it has changed the other's.
+In the case "beside a residual" x has a second use, loss_r = sum of w_r (y + x): autograd hands the
+same gradient to both uses, and whoever sums into it has changed the other's.
 """
 
 from lib.check import symptoms as s
@@ -17,18 +18,30 @@ from lib.tensor_parallel import mappings
 
 RESIDUAL, TRANSPOSED, NOTHING = "beside a residual", "transposed", "rank 0 has zeros"
 COPY_CASES, REDUCE_CASES = (
-    (*(Case(ranks, 24) for ranks in ways.GROUPS), *(Case(ways.ALL, 24, what=what) for what in whats), Case(ways.ALL, 0))
-    for whats in ((RESIDUAL, TRANSPOSED, NOTHING, ways.AT_ONCE), (TRANSPOSED, NOTHING, ways.AT_ONCE))
+    (
+        *(Case(ranks, 24) for ranks in ways.GROUPS),
+        *(Case(ways.ALL, 24, what=what) for what in whats),
+        Case(ways.ALL, 0),
+    )
+    for whats in (
+        (RESIDUAL, TRANSPOSED, NOTHING, ways.AT_ONCE),
+        (TRANSPOSED, NOTHING, ways.AT_ONCE),
+    )
 )
 
 
 def _drawn(case, rank):
-    """x or w, alike on all ranks; each rank's part; and how x is given: (n/12, 3, 4), or transposed."""
+    """x or w, alike on all ranks; each rank's part; and how x is given: (n/12, 3,
+    4), or transposed."""
     shape = case.n // 12, 3, 4
     parts = [draw(ways.seed(case) + 1 + r, *shape) for r in range(case.world_size)]
     if case.what == NOTHING:
         parts[0].zero_()
-    return draw(ways.seed(case), *shape), parts, lambda t: t.transpose(0, 2) if case.what == TRANSPOSED else t
+    return (
+        draw(ways.seed(case), *shape),
+        parts,
+        lambda t: t.transpose(0, 2) if case.what == TRANSPOSED else t,
+    )
 
 
 def _of_f(case, rank):
@@ -62,30 +75,34 @@ def _start(fn, setting, group, recorder):
 
 
 COMMON = (
-    s.CALLED_LIB.saying("write it yourself: a torch.autograd.Function with a forward and a backward of your own."),
+    s.CALLED_LIB.saying("write it yourself: a torch.autograd.Function with a forward and a "
+                        "backward of your own."),
     s.NO_GROUP, s.NOT_ALL_RANKS,
     Hint("what all_reduce returns", s.refused("None"),
-         "all_reduce(tensor, group) sums in place, and need not return anything: go on with the tensor that you gave "
-         "it."),
-    s.RETURNED_NONE.saying("the tensor that was summed into is what is returned: all_reduce itself may give None."),
+         "all_reduce(tensor, group) sums in place, and need not return anything: go on with the "
+         "tensor that you gave it."),
+    s.RETURNED_NONE.saying("the tensor that was summed into is what is returned: all_reduce itself "
+                           "may give None."),
     s.NARROW, s.WRONG_DTYPE,
     Hint("backward returns nothing", s.kind("no graph", of="x.grad"),
-         "autograd knows your function, but no gradient comes of its backward: return the tensor itself, and not what "
-         "all_reduce returns."),
+         "autograd knows your function, but no gradient comes of its backward: return the tensor "
+         "itself, and not what all_reduce returns."),
     s.NO_GRAPH.saying(
-        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A torch.autograd.Function says "
-        "what backward is: return MyFunction.apply(x)."),
+        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A "
+        "torch.autograd.Function says what backward is: return MyFunction.apply(x)."),
     Hint("a copy of what is not contiguous",
          s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED, "value", "raised"),
-         "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum is lost. "
-         "all_reduce takes any shape: give it x.clone()."),
+         "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum "
+         "is lost. all_reduce takes any shape: give it x.clone()."),
     ways.two_at_once(COPY_CASES),
 )  # fmt: skip
 LAST = (
     Hint("right on 2 ranks only", s.in_case(COPY_CASES, lambda case: case.world_size > 2, "value"),
-         "on 2 ranks it was right. Every rank's part belongs in the sum, and each once: that is all_reduce."),
+         "on 2 ranks it was right. Every rank's part belongs in the sum, and each once: that is "
+         "all_reduce."),
     Hint("another result", s.kind("value", "form"),
-         "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = dy."),
+         "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = "
+         "dy."),
     s.NOT_GIVEN, ways.SENT_OFTEN,
     Hint("x overwritten", s.kind("input"),
          "all_reduce works in place. The caller's x is not yours to change: clone it first."),
@@ -106,15 +123,18 @@ COPY_TO_GROUP = ways.exercise(
 REDUCE_FROM_GROUP = ways.exercise(
     mappings.reduce_from_group, REDUCE_CASES, _of_g, _start,
     (
-        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}", *ways.right(REDUCE_CASES)),
+        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}",
+            *ways.right(REDUCE_CASES)),
         claim("one all-reduce, forward", 2, "of n elements; backward nothing",
               only_calls(REDUCE_CASES, ways.once("forward"))),
-        claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES), new(REDUCE_CASES)),
+        claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES),
+            new(REDUCE_CASES)),
     ),
     (
         *COMMON,
         Hint("gathered", s.both(s.fact("of", "y"), ways.larger),
-             "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined."),
+             "the ranks' tensors are terms of one sum, each as large as the result. They are "
+             "added, not joined."),
         *LAST,
     ),
 )  # fmt: skip
@@ -130,29 +150,39 @@ AVERAGED = "the ranks have terms of one sum, not shards of a batch: no division.
 MISTAKES = {
     "copy_to_group": (
         Mistake("not summed backward", edit(F_BACKWARD, "return dy"),
-                "each rank knows only what its own branch adds to dx. The whole of it is the sum over the ranks: "
-                "all_reduce in backward."),
+                "each rank knows only what its own branch adds to dx. The whole of it is the sum "
+                "over the ranks: all_reduce in backward."),
         Mistake("summed forward", edit(F_FORWARD, "reduce_from_group(x, group, all_reduce)"),
-                "every rank has x already: forward sends nothing. It is the gradient that is summed."),
-        Mistake("summed twice", edit(F_BACKWARD, "return reduce_from_group(reduce_from_group(dy, *ctx.how), *ctx.how)"),
-                "the sum is there after the first all_reduce; a second one multiplies it by the number of ranks."),
-        Mistake("averaged", edit(F_BACKWARD, F_BACKWARD + " / dist.get_world_size(ctx.how[0])"), AVERAGED),
-        Mistake("the gradient overwritten", edit(F_BACKWARD, "ctx.how[1](dy, ctx.how[0])\n        return dy"),
-                "the gradient that backward is given is somebody else's too: x + f(x) hands the same tensor to both. "
-                "Clone it before you sum into it."),
+                "every rank has x already: forward sends nothing. It is the gradient that is "
+                "summed."),
+        Mistake("summed twice", edit(F_BACKWARD,
+            "return reduce_from_group(reduce_from_group(dy, *ctx.how), *ctx.how)"),
+                "the sum is there after the first all_reduce; a second one multiplies it by the "
+                "number of ranks."),
+        Mistake("averaged", edit(F_BACKWARD, F_BACKWARD + " / dist.get_world_size(ctx.how[0])"),
+            AVERAGED),
+        Mistake("the gradient overwritten", edit(F_BACKWARD,
+            "ctx.how[1](dy, ctx.how[0])\n        return dy"),
+                "the gradient that backward is given is somebody else's too: x + f(x) hands the "
+                "same tensor to both. Clone it before you sum into it."),
         Mistake("another result", edit(F_BACKWARD, "return -reduce_from_group(dy, *ctx.how)")),
         Mistake(ways.two_at_once(()).name, edit(KEPT, "_Copy" + KEPT[3:])
                 .then(F_BACKWARD, "return reduce_from_group(dy, *_Copy.how)")),
     ),
     "reduce_from_group": (
-        Mistake("all-reduced backward too", edit(G_BACKWARD, "return reduce_from_group(dy, *ctx.how)"),
-                "dy is the same on every rank already. y = x_0 + x_1 + ..., so dx_r = dy: backward sends nothing."),
-        Mistake("nothing summed", edit("all_reduce(total, group)", "all_reduce(total.clone(), group)"),
-                "y is still this rank's part: the sum went to a copy, or there was none. Return the tensor that "
-                "all_reduce summed into."),
-        Mistake("averaged", edit(G_FORWARD, "        return total / dist.get_world_size(group)\n"), AVERAGED),
+        Mistake("all-reduced backward too", edit(G_BACKWARD,
+            "return reduce_from_group(dy, *ctx.how)"),
+                "dy is the same on every rank already. y = x_0 + x_1 + ..., so dx_r = dy: backward "
+                "sends nothing."),
+        Mistake("nothing summed", edit("all_reduce(total, group)",
+            "all_reduce(total.clone(), group)"),
+                "y is still this rank's part: the sum went to a copy, or there was none. Return "
+                "the tensor that all_reduce summed into."),
+        Mistake("averaged", edit(G_FORWARD, "        return total / dist.get_world_size(group)\n"),
+            AVERAGED),
         Mistake("divided backward", edit(G_BACKWARD, "return dy / dist.get_world_size(ctx.how[0])"),
-                "the sum grows as much as any one of its terms: dx_r = dy, whole, not a share of it."),
+                "the sum grows as much as any one of its terms: dx_r = dy, whole, not a share of "
+                "it."),
         Mistake("another result", edit(G_FORWARD, "        return -total\n")),
     ),
 }  # fmt: skip

@@ -1,10 +1,11 @@
-"""Lab 3, section 2: column_parallel(x, linears, group, enter) and row_parallel(x, linear, group, leave).
+"""Lab 3, section 2: column_parallel(x, linears, group, enter) and row_parallel(x, linear, group,
+leave).
 
     columns    x (B, T, 5) on all ranks     three layers 12, 24, 12 wide, the last without bias
     rows       x (B, T, 12/tp) on each      a layer 5 wide, with a bias and without
 
-A rank's part of a layer has a weight and a bias, and is no module. Outputs and gradients are those of the whole layers
-in one process. What sends is n = B T 5 large.
+A rank's part of a layer has a weight and a bias, and is no module. Outputs and gradients are those
+of the whole layers in one process. What sends is n = B T 5 large.
 """
 
 from functools import partial
@@ -23,7 +24,11 @@ from lib.tensor_parallel import linear, mappings
 
 T, NARROW, WIDTHS = 3, 5, (12, 24, 12)
 NO_BIAS = "no bias"
-COLUMN_CASES = (*(Case(ranks, 30) for ranks in ways.GROUPS), Case(ways.ALL, 30, what=ways.AT_ONCE), Case(ways.ALL, 0))
+COLUMN_CASES = (
+    *(Case(ranks, 30) for ranks in ways.GROUPS),
+    Case(ways.ALL, 30, what=ways.AT_ONCE),
+    Case(ways.ALL, 0),
+)
 ROW_CASES = (*COLUMN_CASES[:-2], Case(ways.ALL, 30, what=NO_BIAS), *COLUMN_CASES[-2:])
 
 
@@ -36,7 +41,8 @@ def _layer(weight, bias):
 
 
 def _whole(case, x_width, *layers):
-    """x (B, T, x_width), whole layers, their outputs, and the loss's weights; after backward of (y * w).sum()."""
+    """x (B, T, x_width), whole layers, their outputs, and the loss's weights; after
+    backward of (y * w).sum()."""
     B = case.n // (T * NARROW)
     x = draw(ways.seed(case), B, T, x_width).requires_grad_()
     wholes = [_layer(*layer) for layer in layers]
@@ -47,9 +53,15 @@ def _whole(case, x_width, *layers):
 
 
 def _columns(case, rank):
-    """x on all ranks, this rank's columns of three layers; the loss weighs every column in its own way."""
-    N, layers = case.world_size, zip(WIDTHS, (draw(20, WIDTHS[0]), draw(21, WIDTHS[1]), None), strict=True)
-    whole_x, wholes, ys, weights = _whole(case, NARROW, *((draw(i, F_, NARROW), b) for i, (F_, b) in enumerate(layers)))
+    """x on all ranks, this rank's columns of three layers; the loss weighs every
+    column in its own way."""
+    N, layers = (
+        case.world_size,
+        zip(WIDTHS, (draw(20, WIDTHS[0]), draw(21, WIDTHS[1]), None), strict=True),
+    )
+    whole_x, wholes, ys, weights = _whole(
+        case, NARROW, *((draw(i, F_, NARROW), b) for i, (F_, b) in enumerate(layers))
+    )
     own = lambda t, dim=0, r=rank: None if t is None else t.detach().chunk(N, dim)[r]
     x, mine = _leaf(whole_x), [_layer(own(one.weight), own(one.bias)) for one in wholes]
     parts = {f"layer {i}'s {name}": (getattr(layer, name), own(getattr(whole, name).grad))
@@ -59,14 +71,23 @@ def _columns(case, rank):
     def read(returned):
         if isinstance(returned, (list, tuple)) and len(returned) == len(WIDTHS):
             return list(returned)
-        got = f"a {type(returned).__name__} of {len(returned)}" if isinstance(returned, (list, tuple)) else None
-        return Problem("no list", f"returned {got or form_of(returned)}, expected a list of {len(WIDTHS)} tensors")
+        got = (
+            f"a {type(returned).__name__} of {len(returned)}"
+            if isinstance(returned, (list, tuple))
+            else None
+        )
+        return Problem(
+            "no list",
+            f"returned {got or form_of(returned)}, expected a list of {len(WIDTHS)} tensors",
+        )
 
     return ways.Setting(
         given=(x, mine),
         arguments={"x": x} | {name: part for name, (part, _) in parts.items()},
         outputs={f"layer {i}": own(y, -1) for i, y in enumerate(ys)},
-        loss=lambda outputs: sum((y * own(w, -1)).sum() for y, w in zip(outputs, weights, strict=True)),
+        loss=lambda outputs: sum(
+            (y * own(w, -1)).sum() for y, w in zip(outputs, weights, strict=True)
+        ),
         gradients={"x": whole_x.grad} | {name: gradient for name, (_, gradient) in parts.items()},
         read=read,
     )
@@ -101,18 +122,22 @@ BEFORE = (
          "linear.bias may be None. F.linear takes that; an addition does not."),
     s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
     Hint("shapes do not fit", s.refused("shape"),
-         "torch keeps weights transposed, (out, in), and what you are given is cut already: F.linear(x, "
-         "linear.weight) takes it as it is."),
+         "torch keeps weights transposed, (out, in), and what you are given is cut already: "
+         "F.linear(x, linear.weight) takes it as it is."),
     Hint("a part is no module", s.raised("TypeError"),
-         "a rank's part has a .weight and a .bias, and no more: F.linear(x, linear.weight, linear.bias)."),
-    s.NO_GRAPH.saying("detach() and .data cut the graph: x, the weight and the bias go into the product as they are."),
+         "a rank's part has a .weight and a .bias, and no more: F.linear(x, linear.weight, "
+         "linear.bias)."),
+    s.NO_GRAPH.saying("detach() and .data cut the graph: x, the weight and the bias go into the "
+                      "product as they are."),
 )  # fmt: skip
 AFTER = (
     Hint("another result", s.kind("value", "form"),
-         "columns: enter, then F.linear of each layer. Rows: F.linear without the bias, then leave, then the bias."),
+         "columns: enter, then F.linear of each layer. Rows: F.linear without the bias, then "
+         "leave, then the bias."),
     s.NOT_GIVEN,
     Hint("arguments overwritten", s.kind("input"),
-         "in-place operations (+=, add_) on what you are given change the caller's model. Make new tensors."),
+         "in-place operations (+=, add_) on what you are given change the caller's model. Make new "
+         "tensors."),
     s.NOT_KEPT, *s.ANYWHERE,
 )  # fmt: skip
 
@@ -121,7 +146,8 @@ COLUMN_PARALLEL = ways.exercise(
     (
         claim("the rank's columns", 3, f"{ways.GROUPS_SAY}; three layers",
               fitting(COLUMN_CASES), ways.found(COLUMN_CASES, "forward"), kept(COLUMN_CASES)),
-        claim("gradients of the whole layers", 3, "of x, weights, biases", ways.found(COLUMN_CASES, "backward")),
+        claim("gradients of the whole layers", 3, "of x, weights, biases",
+            ways.found(COLUMN_CASES, "backward")),
         claim("one all-reduce, backward", 2, "of BTD elements for all three; forward nothing",
               only_calls(COLUMN_CASES, ways.once("backward"))),
         claim("arguments left alone", 1, "x, weights, biases", left_alone(COLUMN_CASES)),
@@ -129,12 +155,13 @@ COLUMN_PARALLEL = ways.exercise(
     (
         *BEFORE,
         Hint("one result per layer", s.kind("no list"),
-             "the layers share x, not their results: return a list with this rank's columns of each."),
+             "the layers share x, not their results: return a list with this rank's columns of "
+             "each."),
         Hint("columns gathered", s.both(s.kind("form"), lambda p: p.fact("numel", 0) > 0),
              "this rank's columns are the result. What comes next, rows, takes them as they are."),
         Hint("x enters once per layer", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > 1),
-             "all layers read the same x: enter once, before the loop. Autograd adds their gradients on the rank, "
-             "and one all-reduce serves them all."),
+             "all layers read the same x: enter once, before the loop. Autograd adds their "
+             "gradients on the rank, and one all-reduce serves them all."),
         *AFTER,
     ),
     (*ways.MAY_CALL, *MAPPINGS),
@@ -144,15 +171,16 @@ ROW_PARALLEL = ways.exercise(
     (
         claim("the whole result", 3, f"{ways.GROUPS_SAY}; no bias",
               fitting(ROW_CASES), ways.found(ROW_CASES, "forward"), kept(ROW_CASES)),
-        claim("gradients of the whole layer", 3, "of x, weight, bias", ways.found(ROW_CASES, "backward")),
+        claim("gradients of the whole layer", 3, "of x, weight, bias",
+            ways.found(ROW_CASES, "backward")),
         claim("one all-reduce, forward", 2, "of BTF elements; backward nothing",
               only_calls(ROW_CASES, ways.once("forward"))),
         claim("arguments left alone", 1, "x, weight, bias", left_alone(ROW_CASES)),
     ),
     (
         Hint("the bias inside the sum", s.fact("of", "bias.grad"),
-             "y is right, but not the gradient of the bias. It is whole on every rank, is added once, after leave, "
-             "and its gradient is the same on all."),
+             "y is right, but not the gradient of the bias. It is whole on every rank, is added "
+             "once, after leave, and its gradient is the same on all."),
         *BEFORE,
         Hint("gathered", ways.larger, "partial sums are added, not joined: leave(partial, group)."),
         ways.SENT_OFTEN, *AFTER,
@@ -174,33 +202,41 @@ BIAS = "y = x A + a: the bias is a part of the layer."
 MISTAKES = {
     "column_parallel": (
         Mistake("f is missing", edit(ENTERS, "enter(x, group)"),
-                "a rank's columns give its own part of dx. The whole is their sum over the ranks: multiply what "
-                "enter(x, group) returns, and not x."),
+                "a rank's columns give its own part of dx. The whole is their sum over the ranks: "
+                "multiply what enter(x, group) returns, and not x."),
         Mistake("f at the end", edit(ENTERS, "pass").then(COLUMNS, f"enter({COLUMNS}, group)"),
-                "f stands where x enters, so that backward sums dx. Behind the product it adds up the gradients of "
-                "different columns."),
+                "f stands where x enters, so that backward sums dx. Behind the product it adds up "
+                "the gradients of different columns."),
         Mistake("f twice", edit(ENTERS, "x = enter(enter(x, group), group)"),
                 "the gradient of x is summed over the ranks more than once: x enters once."),
-        Mistake("x enters once per layer", edit(ENTERS, "pass").then("F.linear(x,", "F.linear(enter(x, group),")),
+        Mistake("x enters once per layer", edit(ENTERS, "pass").then("F.linear(x,",
+            "F.linear(enter(x, group),")),
         Mistake("x summed", edit(ENTERS, "x = reduce_from_group(x, group)"),
-                "every rank has the whole x already. Forward it enters as it is: enter(x, group) is f, not g."),
+                "every rank has the whole x already. Forward it enters as it is: enter(x, group) "
+                "is f, not g."),
         Mistake("columns added up", edit(COLUMNS, f"reduce_from_group({COLUMNS}, group)"),
-                "ranks have different columns, all finished: there is nothing to sum. An all-reduce adds column 0 to "
-                "column F/tp."),
+                "ranks have different columns, all finished: there is nothing to sum. An "
+                "all-reduce adds column 0 to column F/tp."),
         Mistake("the bias is missing", edit(COLUMNS, PRODUCT), BIAS),
     ),
     "row_parallel": (
         Mistake("the bias N times", edit(PRODUCT, COLUMNS).then(ADDED, "y"),
-                "every rank has the whole bias; added before the sum it enters once per rank. Add it after leave."),
+                "every rank has the whole bias; added before the sum it enters once per rank. Add "
+                "it after leave."),
         Mistake("g is missing", edit(LEAVES, "y = partial"),
-                "a rank's product is a partial sum, as large as the result: leave(partial, group) adds up all ranks'."),
-        Mistake("x summed", edit(PRODUCT, "F.linear(leave(x, group), linear.weight)").then(LEAVES, "y = partial"),
-                "ranks have different columns of x, which do not add up. First multiply, then leave."),
+                "a rank's product is a partial sum, as large as the result: leave(partial, group) "
+                "adds up all ranks'."),
+        Mistake("x summed", edit(PRODUCT, "F.linear(leave(x, group), linear.weight)").then(LEAVES,
+            "y = partial"),
+                "ranks have different columns of x, which do not add up. First multiply, then "
+                "leave."),
         Mistake("summed twice", edit(LEAVES, "y = leave(leave(partial, group), group)"),
-                "after the first sum all ranks have the whole; a second one multiplies it by the number of ranks."),
-        Mistake("f does not belong here", edit(PRODUCT, "F.linear(copy_to_group(x, group), linear.weight)"),
-                "x is cut: each rank has its own columns of it, and the whole gradient of those. Nothing is sent "
-                "backward."),
+                "after the first sum all ranks have the whole; a second one multiplies it by the "
+                "number of ranks."),
+        Mistake("f does not belong here", edit(PRODUCT,
+            "F.linear(copy_to_group(x, group), linear.weight)"),
+                "x is cut: each rank has its own columns of it, and the whole gradient of those. "
+                "Nothing is sent backward."),
         Mistake("the bias is missing", edit(ADDED, "y"), BIAS),
         Mistake("a tensor as a condition", edit(ADDED, "y + linear.bias if linear.bias else y")),
         Mistake("another result", edit(ADDED, ADDED.replace("+", "-"))),

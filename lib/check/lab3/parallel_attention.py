@@ -1,9 +1,10 @@
 """Lab 3, section 4: ParallelAttention(attention, group, columns, rows), a rank's heads.
 
-    H = 4 tp heads of width 2, K = H or K = 2 tp key/value heads; on a rank 4 heads, and 4 or 2 for keys and values
+    H = 4 tp heads of width 2, K = H or K = 2 tp key/value heads; on a rank 4 heads, and 4 or 2 for
+    keys and values
 
-What the given `columns` and `rows` multiply with is noted: those are the rank's layers, whatever the answer calls
-them. Output and gradients are those of the plain attention in one process.
+What the given `columns` and `rows` multiply with is noted: those are the rank's layers, whatever
+the answer calls them. Output and gradients are those of the plain attention in one process.
 """
 
 import gc
@@ -27,7 +28,11 @@ from lib.tensor_parallel import block, linear, mappings
 
 HEAD_DIM, B, T = 2, 2, 3
 FULL, GROUPED = "as many k/v heads", "grouped-query"
-UNEVEN = {"6 heads": (6, 6), "2 key/value heads": (8, 2)}  # 4 ranks do not divide them, but the layers' widths
+# 4 ranks do not divide them, but the layers' widths
+UNEVEN = {
+    "6 heads": (6, 6),
+    "2 key/value heads": (8, 2),
+}
 
 
 def _case(ranks, what=GROUPED):
@@ -35,7 +40,8 @@ def _case(ranks, what=GROUPED):
 
 
 CASES = (
-    _case(ways.GROUPS[0], FULL), *map(_case, ways.GROUPS), _case(ways.ALL, FULL), _case(ways.ALL, ways.AT_ONCE),
+    _case(ways.GROUPS[0], FULL), *map(_case, ways.GROUPS), _case(ways.ALL, FULL),
+    _case(ways.ALL, ways.AT_ONCE),
 )  # fmt: skip
 ALL_CASES = (*CASES, *(_case(ways.ALL, what) for what in UNEVEN))
 
@@ -83,7 +89,8 @@ def _build(fn, setting, group, recorder):
 
 
 def _start(fn, setting, group, recorder):
-    """Run; the gradients of the rank's layers, found by what was multiplied, go into the setting."""
+    """Run; the gradients of the rank's layers, found by what was multiplied, go
+    into the setting."""
     module = setting.module
     if setting.case.what in UNEVEN or isinstance(module, Problem):
         return module
@@ -93,7 +100,9 @@ def _start(fn, setting, group, recorder):
         y, raised = None, error
     in_lists = [layers for layers in setting.inward if isinstance(layers, (list, tuple))]
     if raised and len(in_lists) < len(setting.inward):
-        return Problem("no list", f"gave columns something else than a list: {type(raised).__name__}: {raised}")
+        return Problem(
+            "no list", f"gave columns something else than a list: {type(raised).__name__}: {raised}"
+        )
     called = [layer for layers in in_lists for layer in layers]
     for layers, names, dim in ((called, "qkv", 0), (setting.outward, ["out"], 1)):
         for layer in layers:
@@ -121,7 +130,8 @@ def _noting(multiply, mapping, recorder):
 
 
 def _refused(fn, given, group, columns, rows):
-    """On sizes that the ranks do not divide: [], no output, or the Problem that there was no ValueError."""
+    """On sizes that the ranks do not divide: [], no output, or the Problem that there was
+    no ValueError."""
     try:
         fn(given, group, columns, rows)
     except (ValueError, Clash):
@@ -132,7 +142,8 @@ def _refused(fn, given, group, columns, rows):
 
 
 def _part_of(setting, layer, names, dim):
-    """Note whose part a layer is. Returns the Problem of one that is cut in a way that is known, and wrong."""
+    """Note whose part a layer is. Returns the Problem of one that is cut in a way that is
+    known, and wrong."""
     N, rank = setting.case.world_size, setting.rank
     parts = {name: getattr(setting.plain, name).weight.detach().chunk(N, dim) for name in names}
     same = lambda other: layer.weight.shape == other.shape and layer.weight.equal(other)
@@ -141,12 +152,18 @@ def _part_of(setting, layer, names, dim):
             whole = getattr(setting.plain, name)
             setting.leaves |= {f"{name}'s weight": layer.weight, f"{name}'s bias": layer.bias}
             bias = whole.bias.grad if dim else whole.bias.grad.chunk(N)[rank]
-            setting.gradients |= {f"{name}'s weight": whole.weight.grad.chunk(N, dim)[rank], f"{name}'s bias": bias}
+            setting.gradients |= {
+                f"{name}'s weight": whole.weight.grad.chunk(N, dim)[rank],
+                f"{name}'s bias": bias,
+            }
             return None
     for name, cut in parts.items():
         whole = getattr(setting.plain, name).weight.detach()
         if same(whole.chunk(dist.get_world_size(), dim)[dist.get_rank()]):
-            words = f"has, of its layers, the part of rank {dist.get_rank()} of all {dist.get_world_size()} of {name}"
+            words = (
+                f"has, of its layers, the part of rank {dist.get_rank()} of all "
+                f"{dist.get_world_size()} of {name}"
+            )
             return Problem("group", words)
         every = whole.unflatten(dim, (-1, HEAD_DIM)).movedim(dim, 0)[rank::N].movedim(0, dim)
         how = {
@@ -161,7 +178,8 @@ def _part_of(setting, layer, names, dim):
 
 
 def _held(setting):
-    """A Problem unless the module's parameters are a rank's part, in memory of their own, and nothing else is kept."""
+    """A Problem unless the module's parameters are a rank's part, in memory of their own, and
+    nothing else is kept."""
     (plain, given), N = (setting.plain, setting.given), setting.case.world_size
     where = f"{setting.case.name}: {setting.case.rank(setting.rank)}"
     if not all(map(torch.equal, plain.parameters(), given.parameters())):
@@ -170,7 +188,14 @@ def _held(setting):
     want = (sum(p.numel() for p in plain.parameters()) - whole) // N + whole
     parameters = list(setting.module.parameters())
     got = sum(p.numel() for p in parameters)
-    kept = sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parameters}.values()) // 8
+    kept = (
+        sum(
+            {
+                p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parameters
+            }.values()
+        )
+        // 8
+    )
     at = lambda parameters: {p.untyped_storage().data_ptr() for p in parameters}
     shared = at(parameters) & at(given.parameters())
     weights = [weakref.ref(getattr(given, name).weight) for name in ("q", "k", "v", "out")]
@@ -195,10 +220,12 @@ def _another_cut(case, rank, record):
 
 EXERCISE = Exercise(
     name="ParallelAttention", reference=block.ParallelAttention,
-    measure=partial(ways.measure, libs=block.ParallelAttention.__init__, cases=ALL_CASES, make=_make, build=_build,
+    measure=partial(ways.measure, libs=block.ParallelAttention.__init__, cases=ALL_CASES,
+    make=_make, build=_build,
                     start=_start),
     worlds=(ways.WORLD,),
-    may_call=(*ways.MAY_CALL, *MAPPINGS, "parallel_attention.product", "linear.column_parallel", "linear.row_parallel"),
+    may_call=(*ways.MAY_CALL, *MAPPINGS, "parallel_attention.product", "linear.column_parallel",
+    "linear.row_parallel"),
     leaves_out={
         "generators": "no argument is an iterator",
         "empty rank": "every rank has heads, and every batch tokens",
@@ -217,62 +244,75 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.CALLED_LIB.saying(
-            "write the class yourself, from tp.ColumnParallelLinear, tp.RowParallelLinear, split_heads, "
-            "causal_attention, merge_heads, and the columns and rows that it is given."),
+            "write the class yourself, from tp.ColumnParallelLinear, tp.RowParallelLinear, "
+            "split_heads, causal_attention, merge_heads, and the columns and rows that it is "
+            "given."),
         s.NO_GROUP, s.NARROW,
         Hint("heads interleaved", s.fact("is", "every"),
-             "cut where the heads stand together: rank r has the heads r H/tp to (r+1) H/tp - 1, so that query head "
-             "i finds its key/value head i // (H/K) on the same rank. chunk(tp)[rank] gives that."),
+             "cut where the heads stand together: rank r has the heads r H/tp to (r+1) H/tp - 1, "
+             "so that query head i finds its key/value head i // (H/K) on the same rank. "
+             "chunk(tp)[rank] gives that."),
         Hint("a layer not cut", s.fact("is", "whole"),
-             "q, k and v are cut by heads, all three, and out with them: with grouped-query attention too, each rank "
-             "has K/tp of the key/value heads."),
+             "q, k and v are cut by heads, all three, and out with them: with grouped-query "
+             "attention too, each rank has K/tp of the key/value heads."),
         Hint("cut on the wrong dim", s.fact("is", "dim"),
-             "torch keeps weights transposed, (out, in). The heads are the outputs of q, k and v, so these are cut "
-             "on dim 0; they are the inputs of out, which is cut on dim 1."),
+             "torch keeps weights transposed, (out, in). The heads are the outputs of q, k and v, "
+             "so these are cut on dim 0; they are the inputs of out, which is cut on dim 1."),
         Hint("another rank's heads", s.fact("is", "rank"),
-             "rank r of the group has part r: chunk(tp)[dist.get_rank(group)], of q, k, v and out alike."),
+             "rank r of the group has part r: chunk(tp)[dist.get_rank(group)], of q, k, v and out "
+             "alike."),
         Hint("no error", s.kind("no error"),
-             "a size may divide where the heads do not: 6 heads of width 2 are 12 columns, 3 for each of 4 ranks, "
-             "one head and a half. Ask whether tp divides the number of heads, and that of key/value heads."),
+             "a size may divide where the heads do not: 6 heads of width 2 are 12 columns, 3 for "
+             "each of 4 ranks, one head and a half. Ask whether tp divides the number of heads, "
+             "and that of key/value heads."),
         Hint("another error", s.kind("another error"),
-             "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} ranks')`."),
+             "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} "
+             "ranks')`."),
         Hint("whole heads refused", s.kind("refused"),
-             "here the group's ranks divide the heads, and the key/value heads, of which there may be fewer. Both "
-             "numbers are out_features // head_dim, tp is dist.get_world_size(group)."),
+             "here the group's ranks divide the heads, and the key/value heads, of which there may "
+             "be fewer. Both numbers are out_features // head_dim, tp is "
+             "dist.get_world_size(group)."),
         s.RETURNED_NONE.saying("forward ends with `return self.rows(...)`."),
         Hint("no list of layers", s.kind("no list"),
              "columns takes all layers that read x, in a list, and returns a list."),
         Hint("a layer made anew", s.refused("dtype"),
-             "a part has the numbers of the plain layer, in its dtype: a new nn.Linear has random ones, in float32."),
+             "a part has the numbers of the plain layer, in its dtype: a new nn.Linear has random "
+             "ones, in float32."),
         Hint("shapes do not fit", s.kind("raised", "form"),
-             "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads and merge_heads "
-             "work on however many heads there are; the width of one, head_dim, stays."),
+             "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads "
+             "and merge_heads work on however many heads there are; the width of one, head_dim, "
+             "stays."),
         Hint("no parameters",
              lambda p: (p.kind == "held" and p.facts["got"] < p.facts["want"])
              or (p.kind == "no graph" and p.fact("of") not in ("x.grad", "y")),
-             "a part must be an nn.Parameter of this module, or of one inside it: else no optimizer finds it."),
+             "a part must be an nn.Parameter of this module, or of one inside it: else no "
+             "optimizer finds it."),
         s.NO_GRAPH.saying("detach() and .data cut the graph: x goes to columns as it is."),
         ways.two_at_once(CASES),
         Hint("another gradient", s.kind("value", of="x.grad"),
-             "y is right. x goes through columns(x, [layers], group) once, and f, which is in it, sums the gradient "
-             "of x over the ranks. Nothing else sums it."),
+             "y is right. x goes through columns(x, [layers], group) once, and f, which is in it, "
+             "sums the gradient of x over the ranks. Nothing else sums it."),
         Hint("another result", s.kind("value"),
-             "columns for q, k, v; split_heads; causal_attention; merge_heads; rows for out. Each rank's part is a "
-             "chunk of the plain layer's weight, and of the bias of q, k and v; out's bias is whole."),
+             "columns for q, k, v; split_heads; causal_attention; merge_heads; rows for out. Each "
+             "rank's part is a chunk of the plain layer's weight, and of the bias of q, k and v; "
+             "out's bias is whole."),
         Hint("the whole is kept",
              lambda p: p.kind == "held" and (p.facts["got"] > p.facts["want"] or p.facts["hidden"]),
-             "the plain attention, or a layer of it, is kept: keep this rank's part alone, or nothing is saved."),
+             "the plain attention, or a layer of it, is kept: keep this rank's part alone, or "
+             "nothing is saved."),
         Hint("views of the whole", s.kind("held"),
-             "a chunk is a view, and holds the memory of the whole weight; and out's bias, which is whole, is still "
-             "the caller's. clone() them."),
+             "a chunk is a view, and holds the memory of the whole weight; and out's bias, which "
+             "is whole, is still the caller's. clone() them."),
         Hint("the plain attention changed", s.kind("input"),
              "the caller's attention stays as it is: make parameters of your own."),
-        Hint("x enters three times", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-             "q, k and v read the same x: one call of columns with all three, and backward sends one all-reduce for "
-             "them."),
+        Hint("x enters three times", s.both(s.kind("calls"),
+            lambda p: len(p.facts["got"]) > len(p.facts["want"])),
+             "q, k and v read the same x: one call of columns with all three, and backward sends "
+             "one all-reduce for them."),
         Hint("not the ones it was given", s.kind("calls", "another way"),
-             "whoever makes the module chooses how to multiply: columns(x, [layers], group) and rows(x, layer, "
-             "group). (A tp.ColumnParallelLinear has lib's inside, unless you hand it `columns`.)"),
+             "whoever makes the module chooses how to multiply: columns(x, [layers], group) and "
+             "rows(x, layer, group). (A tp.ColumnParallelLinear has lib's inside, unless you hand "
+             "it `columns`.)"),
         s.NOT_ALL_RANKS, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

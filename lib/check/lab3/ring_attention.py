@@ -1,7 +1,9 @@
-"""Lab 3, section 9: ring_attention(q, k, v, layout, group, causal=), in which keys and values travel.
+"""Lab 3, section 9: ring_attention(q, k, v, layout, group, causal=), in which keys and values
+travel.
 
-    forward     k and v of every rank go to all others but one step by step: (N-1) n numbers, n = 2BKTd
-    backward    they go once more, and their gradients behind them, home: 2 (N-1) n
+    forward   k and v of every rank go to all others but one step by step: (N-1) n numbers, n =
+              2BKTd
+    backward  they go once more, and their gradients behind them, home: 2 (N-1) n
 
 Where a rank's own part of the gradients travels too, a hop more is sent: (2N-1) n.
 """
@@ -24,13 +26,16 @@ BACKWARD = tuple(map(cut.backward, cut.PLAIN))
 
 
 class Calls(fb.ForwardBackward):
-    """No further case after a wrong gradient: what is wrong there ends in other ways where shards differ in length."""
+    """No further case after a wrong gradient: what is wrong there ends in other ways where shards
+    differ in length."""
 
     def _record(self, fn, case, *groups):
         record, out = super()._record(fn, case, *groups)
         for i, truth in enumerate(self.truths(case, case.members.index(dist.get_rank()))):
             got = [(record["got"].get((name, i)), want) for name, want in truth.gradients.items()]
-            record["ok"] &= all(not hasattr(one, "shape") or fb.same(one, want) for one, want in got)
+            record["ok"] &= all(
+                not hasattr(one, "shape") or fb.same(one, want) for one, want in got
+            )
         return record, out
 
 
@@ -43,11 +48,17 @@ def _footprint(case, rank, record):
     t, scores = case.T // case.world_size, cut.B * case.H * case.T * case.T // case.world_size
     where, facts = f"{case.name}: {case.rank(rank)}", {"case": case, "held": record["held"]}
     if record["largest"] >= scores:
-        text = f"{where} made a tensor of {record['largest']} numbers: as large as its queries' scores with all keys, "
+        text = (
+            f"{where} made a tensor of {record['largest']} numbers: as large as its queries' "
+            f"scores with all keys, "
+        )
         text += f"B H t T = {scores}; those with one block of keys are {cut.B * case.H * t * t}"
         return Problem("large", text, facts)
     if record["held"] >= case.n:
-        text = f"{where} keeps {record['held']} numbers for backward besides q, k, v and what it returned: as many as "
+        text = (
+            f"{where} keeps {record['held']} numbers for backward besides q, k, v and what it "
+            f"returned: as many as "
+        )
         return Problem("held", f"{text}all ranks' k and v, {case.n}, or more", facts)
     return None
 
@@ -66,7 +77,8 @@ def _causal_alone(p):
 
 
 EXERCISE = Exercise(
-    name="ring_attention", reference=ring_attention, measure=CALLS, worlds=(4,), may_call=(*s.P2P, *TRAVELS),
+    name="ring_attention", reference=ring_attention, measure=CALLS, worlds=(4,),
+    may_call=(*s.P2P, *TRAVELS),
     bonus=True,
     leaves_out=NOTHING_GIVEN | {
         "empty rank": "in every layout each rank has a token",
@@ -77,67 +89,86 @@ EXERCISE = Exercise(
         claim("attention over the sequence", 4, cut.SAY, fb.values(CALLS)),
         claim("gradients of q, k and v", 4, "each from all ranks' tokens",
               *(fb.values(CALLS, name) for name in ("q", "k", "v"))),
-        claim("block by block", 2, "no tensor of all scores; not all keys are kept", each(cut.CASES, _footprint)),
+        claim("block by block", 2, "no tensor of all scores; not all keys are kept",
+            each(cut.CASES, _footprint)),
         claim("numbers on the wire", 3, "forward (N-1) 2BKTd, backward twice that, to the right",
               elements(cut.PLAIN, lambda N, n: (N - 1) * n, "(N-1) 2BKTd"), ring(cut.PLAIN),
               elements(BACKWARD, lambda N, n: 2 * (N - 1) * n, "2 (N-1) 2BKTd"), ring(BACKWARD)),
         claim("q, k and v left alone", 1, "", left_alone(cut.CASES), kept(cut.CASES)),
     ),
     hints=(
-        s.CALLED_LIB.saying("build it from p2p.send_recv, attend, merge_attention and attend_backward."),
+        s.CALLED_LIB.saying("build it from p2p.send_recv, attend, merge_attention and "
+                            "attend_backward."),
         s.NO_GRAPH,
-        Hint("shards differ in length", s.in_case(cut.ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES),
-             "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, len(layout[owner]), and "
-             "not as many as the one that leaves. Receive it into out=torch.empty of its own shape."),
+        Hint("shards differ in length", s.in_case(cut.ALL,
+            lambda case: case.T % case.world_size > 0, *s.SHAPES),
+             "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, "
+             "len(layout[owner]), and not as many as the one that leaves. Receive it into "
+             "out=torch.empty of its own shape."),
         s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.alone(cut.ALL),
         s.WHOSE_RANKS.also(s.raised("IndexError")), s.ALL_SEND_FIRST, s.NARROW,
         Hint("its own part forgotten",
-             lambda p: p.kind == "value" and bool(p.fact("gradient")) and p.fact("absent") == [p.facts["rank"]],
-             "the other ranks' parts are there. What this rank's own queries and its own keys give each other is "
-             "missing: add it."),
+             lambda p: p.kind == "value" and bool(p.fact("gradient"))
+             and p.fact("absent") == [p.facts["rank"]],
+             "the other ranks' parts are there. What this rank's own queries and its own keys give "
+             "each other is missing: add it."),
         Hint("gradients that stay away",
              s.both(_own_in_grad, _of_keys),
-             "every rank's queries give a part of the gradients of your k and v. The gradients of a block travel "
-             "behind the block: on each rank its part is added, and after the last hop they are home."),
+             "every rank's queries give a part of the gradients of your k and v. The gradients of "
+             "a block travel behind the block: on each rank its part is added, and after the last "
+             "hop they are home."),
         Hint("queries without some keys", _own_in_grad,
-             "the gradient of q has a part from every block of keys: k and v go round in backward too."),
+             "the gradient of q has a part from every block of keys: k and v go round in backward "
+             "too."),
         Hint("whose keys these are", _causal_alone,
-             "attention over the whole of the sequence was right without a mask. After s rounds rank r has the block "
-             "of rank r - s, modulo N: its keys' positions are layout[that rank], and the queries' layout[rank]."),
+             "attention over the whole of the sequence was right without a mask. After s rounds "
+             "rank r has the block of rank r - s, modulo N: its keys' positions are layout[that "
+             "rank], and the queries' layout[rank]."),
         Hint("one block, not all", s.both(s.kind("value"), lambda p: not p.fact("gradient")),
-             "attend to every rank's block once, and merge what comes of it into what there is: N blocks, N - 1 "
-             "rounds."),
+             "attend to every rank's block once, and merge what comes of it into what there is: N "
+             "blocks, N - 1 rounds."),
         Hint("gradients divided", s.both(s.fact("gradient"), s.fact("factor")),
-             "all parts are there, each once: the gradients are their sums, neither divided nor multiplied."),
+             "all parts are there, each once: the gradients are their sums, neither divided nor "
+             "multiplied."),
         Hint("backward without the positions",
-             s.both(s.kind("value", gradient=True), s.in_case(cut.CASES, lambda case: case == cut.PLAIN[1])),
-             "without a mask the gradients were right. attend_backward takes the positions of queries and keys, as "
-             "attend does; and K heads of keys have K heads of gradients."),
+             s.both(s.kind("value", gradient=True),
+                 s.in_case(cut.CASES, lambda case: case == cut.PLAIN[1])),
+             "without a mask the gradients were right. attend_backward takes the positions of "
+             "queries and keys, as attend does; and K heads of keys have K heads of gradients."),
         Hint("gradients of another block", _of_keys,
-             "the gradient of q is right. A block's gradients go where the block goes, to the right: to what comes "
-             "rank r adds its part of the same block, and sends both on, until after the last hop they are home."),
+             "the gradient of q is right. A block's gradients go where the block goes, to the "
+             "right: to what comes rank r adds its part of the same block, and sends both on, "
+             "until after the last hop they are home."),
         Hint("gradients", s.kind("value", gradient=True),
-             "attend_backward takes attention over all keys, the merged out and log_sum, and not the block's own."),
+             "attend_backward takes attention over all keys, the merged out and log_sum, and not "
+             "the block's own."),
         Hint("scores of all keys", s.kind("large"),
-             "the blocks are attended to one by one. Whoever first puts all keys together has gathered them."),
+             "the blocks are attended to one by one. Whoever first puts all keys together has "
+             "gathered them."),
         Hint("all keys kept",
-             lambda p: p.kind == "held" or (p.kind == "elements" and p.facts["sent"] < p.facts["expected"]),
-             "what autograd or ctx keeps of each block adds up to all keys, or all scores. Keep q, k, v and the "
-             "merged out and log_sum; in backward k and v go round again."),
+             lambda p: p.kind == "held"
+             or (p.kind == "elements" and p.facts["sent"] < p.facts["expected"]),
+             "what autograd or ctx keeps of each block adds up to all keys, or all scores. Keep q, "
+             "k, v and the merged out and log_sum; in backward k and v go round again."),
         Hint(
             "heads repeated before they travel",
             lambda p: p.kind == "elements" and p.facts["case"].K < p.facts["case"].H and
             p.facts["sent"] * p.facts["case"].K == p.facts["expected"] * p.facts["case"].H,
-            "K heads of keys and values are enough on the wire: attend knows which query head reads which.",
+            "K heads of keys and values are enough on the wire: attend knows which query head "
+            "reads which.",
         ),
-        Hint("a hop more than is needed", lambda p: p.kind == "elements" and p.facts["sent"] > p.facts["expected"],
-             "after N - 1 rounds every rank has had every block: the last one does not leave again. And a rank's own "
-             "part of the gradients is at home: add it at the end, when the others' parts have come."),
-        Hint("not the neighbour", s.kind("neighbours"), "a ring: send to rank + 1, receive from rank - 1, modulo N."),
+        Hint("a hop more than is needed",
+            lambda p: p.kind == "elements" and p.facts["sent"] > p.facts["expected"],
+             "after N - 1 rounds every rank has had every block: the last one does not leave "
+             "again. And a rank's own part of the gradients is at home: add it at the end, when "
+             "the others' parts have come."),
+        Hint("not the neighbour", s.kind("neighbours"),
+            "a ring: send to rank + 1, receive from rank - 1, modulo N."),
         Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
              "out and the gradient of q are (B, H, t, d); those of k and v are (B, K, t, d)."),
         s.NOT_PAIRED, s.TWO_ONLY,
-        Hint("changed what it was given", s.kind("input"), "torch.stack([k, v]) is a copy: work on that."),
+        Hint("changed what it was given", s.kind("input"),
+            "torch.stack([k, v]) is a copy: work on that."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -151,20 +182,24 @@ FORTH, BACK = (
 )
 NOTED = "\n            ctx.came[owner] = owner != rank and torch.stack([k_j, v_j])"
 MISTAKES = (
-    Mistake("its own part twice", edit("                continue  # stays here", "                pass  # stays here"),
-            "this rank's own part of the gradients of k and v is counted twice: it stays at home, or it travels."),
+    Mistake("its own part twice", edit("                continue  # stays here",
+        "                pass  # stays here"),
+            "this rank's own part of the gradients of k and v is counted twice: it stays at home, "
+            "or it travels."),
     Mistake("gradients of k and v exchanged", edit("d_k, d_v = own", "d_v, d_k = own"),
-            "the gradients of k and v change places: attend_backward returns those of q, k and v, in this order."),
+            "the gradients of k and v change places: attend_backward returns those of q, k and v, "
+            "in this order."),
     Mistake("gradients of k and v exchanged",
             edit("torch.stack(d_kv_j)", "torch.stack(d_kv_j[:: 1 if owner == rank else -1])")),
     Mistake("all keys kept", edit(FORTH, f"ctx.came = dict()\n        {FORTH}{NOTED}")
             .then(BACK, "for owner, (k_j, v_j) in (ctx.came | {rank: (k, v)}).items():")),
     Mistake("the mask", edit("if not causal:", "if False:"),
-            "causal says whether keys later than the query are hidden: attend is given the positions of both where it "
-            "is True, and none where it is False."),
+            "causal says whether keys later than the query are hidden: attend is given the "
+            "positions of both where it is True, and none where it is False."),
     Mistake("the mask", edit("if not causal:", "if True:")),
     Mistake("the last part alone", edit("d_kv += passing.arrived()", "passing.arrived()"),
-            "what arrives is the sum of the ranks before: add this rank's part to it, and send both on."),
+            "what arrives is the sum of the ranks before: add this rank's part to it, and send "
+            "both on."),
     Mistake("d_q not added up", edit("d_q[..., a:, :] += d_q_j", "d_q[..., a:, :] = d_q_j"),
             "each block of keys gives a part of the gradient of q: add them up."),
 )  # fmt: skip

@@ -1,10 +1,12 @@
-"""Attention over a sequence that is cut over the ranks: the cases, and what one process makes of the whole.
+"""Attention over a sequence that is cut over the ranks: the cases, and what one process makes of
+the whole.
 
-    ring_attention(q, k, v, layout, group, causal=)       q (B, H, t, d), k and v (B, K, t, d): this rank's tokens
-    ulysses_attention(...)                               -> (B, H, t, d), sharded like q
+    ring_attention(q, k, v, layout, group, causal=)   q (B, H, t, d), k and v (B, K, t, d): this
+                                                      rank's tokens
+    ulysses_attention(...)                           -> (B, H, t, d), sharded like q
 
-Expected are plain attention of the whole sequence and its gradients; beside them what the queries of each rank give to
-the gradients of k and v, and the keys of each rank to that of q.
+Expected are plain attention of the whole sequence and its gradients; beside them what the queries
+of each rank give to the gradients of k and v, and the keys of each rank to that of q.
 """
 
 import functools
@@ -23,7 +25,8 @@ FULL, CAUSAL = "full", "causal"
 
 @dataclass(frozen=True)
 class Cut(fb.Turn):
-    """T tokens over the case's ranks, H query heads and K key/value heads; n: numbers in all of k and v."""
+    """T tokens over the case's ranks, H query heads and K key/value heads; n: numbers in
+    all of k and v."""
 
     T: int = 0
     H: int = 0
@@ -74,7 +77,8 @@ def layout_of(case, N):
 def truth(case, N, rank, number):
     """What this rank is given in the call, and what comes of it."""
     layout, inputs, out, dy, gradients, parts = _whole(case.of(number), N, number)
-    mine = lambda x: x[:, :, layout[rank]].transpose(1, 2).contiguous().transpose(1, 2)  # as split_heads gives it
+    # as split_heads gives it
+    mine = lambda x: x[:, :, layout[rank]].transpose(1, 2).contiguous().transpose(1, 2)
     return fb.Truth(
         {name: mine(x) for name, x in inputs.items()},
         mine(out),
@@ -89,8 +93,13 @@ def truth(case, N, rank, number):
 @functools.cache
 def _whole(case, N, number):
     layout, heads = layout_of(case, N), {"q": case.H, "k": case.K, "v": case.K}
-    drawn = lambda i, h: draw(case.seed + 10 * case.T + case.K + 1000 * (5 * number + i), B, h, case.T, WIDTH).cpu()
-    inputs = {name: drawn(i, h) * (0.25 if name == "q" else 1) for i, (name, h) in enumerate(heads.items())}
+    drawn = lambda i, h: draw(
+        case.seed + 10 * case.T + case.K + 1000 * (5 * number + i), B, h, case.T, WIDTH
+    ).cpu()
+    inputs = {
+        name: drawn(i, h) * (0.25 if name == "q" else 1)
+        for i, (name, h) in enumerate(heads.items())
+    }
     q, k, v = (x.clone().requires_grad_() for x in inputs.values())
     dy, (out, log_sum) = drawn(3, case.H), _plain(q, k, v, case.causal)
     out.backward(dy)
@@ -114,5 +123,9 @@ def _plain(q, k, v, causal):
     share = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
     S = q @ k.mT / WIDTH**0.5  # (B, H, T, T)
-    S = S.masked_fill(torch.ones(S.shape[-2:], dtype=torch.bool, device="cpu").triu(1), -torch.inf) if causal else S
+    S = (
+        S.masked_fill(torch.ones(S.shape[-2:], dtype=torch.bool, device="cpu").triu(1), -torch.inf)
+        if causal
+        else S
+    )
     return Attended(S.softmax(-1) @ v, S.logsumexp(-1))

@@ -1,14 +1,15 @@
-"""Mistakes that are made in gather_sequence, scatter_sequence and sum_gradients. No release has this file."""
+"""Mistakes that are made in gather_sequence, scatter_sequence and sum_gradients. No release
+has this file."""
 
 from lib.check.mistakes import Mistake, edit
 
 SEQUENCES = (
-    "the collectives cut and join dim 0, and the tokens are dim 1: x.transpose(0, 1).contiguous() before, and back "
-    "after."
+    "the collectives cut and join dim 0, and the tokens are dim 1: x.transpose(0, 1).contiguous() "
+    "before, and back after."
 )
 VIEW = (
-    "view and reshape keep the numbers in memory in their order and rename the dims: tokens of one sequence end up in "
-    "another. transpose(0, 1) exchanges dims."
+    "view and reshape keep the numbers in memory in their order and rename the dims: tokens of one "
+    "sequence end up in another. transpose(0, 1) exchanges dims."
 )
 ORDER = "rank r has the tokens r T/N to (r+1) T/N - 1, one after the other, in rank order."
 RANK_N = "rank, N = dist.get_rank(group), dist.get_world_size(group)\n        "
@@ -50,7 +51,8 @@ GATHER = (
         _gathers(f"torch.stack({WHOLE}.chunk(N, 1), 2).flatten(1, 2)", RANK_N),
         _back("scatter_sequence(dy, *ctx.how).flip(1)"),
     )),
-    Mistake("not gathered", _gathers("torch.cat([x if r == rank else 0 * x for r in range(N)], 1)", RANK_N)),
+    Mistake("not gathered", _gathers("torch.cat([x if r == rank else 0 * x for r in range(N)], 1)",
+        RANK_N)),
     Mistake("backward without the sum", _back("dy.chunk(N, 1)[rank]")),
     Mistake("a mean or a multiple", _back("scatter_sequence(dy, *ctx.how) / N")),
     Mistake("a mean or a multiple", _back("scatter_sequence(dy, *ctx.how) * N")),
@@ -65,25 +67,33 @@ SCATTER = (
         "reduce_scatter(x.reshape(T, B, D), group).reshape(B, -1, D)",
         f"reduce_scatter({TURNED}, group).reshape(B, -1, D)",
     )),
-    *(Mistake("the order of the tokens", _scatters(f"total{part}.contiguous()"), ORDER) for part in (
+    *(Mistake("the order of the tokens", _scatters(f"total{part}.contiguous()"),
+    ORDER) for part in (
         "[:, rank::N]", ".chunk(N, 1)[N - 1 - rank]", ".chunk(N, 1)[(rank + 1) % N]",
     )),
     Mistake("not summed", _scatters("x.chunk(N, 1)[rank].contiguous()")),
     Mistake("a mean or a multiple", _scatters("own_tokens_of_the_sum(x, *ctx.how) / N")),
     Mistake("backward without the gather", edit(GATHERED, "group = ctx.how[0]\n        " + RANK_N +
             "return torch.cat([dy if r == rank else 0 * dy for r in range(N)], 1),")),
-    Mistake("a mean or a multiple", edit(GATHERED, GATHERED[:-1] + " * dist.get_world_size(ctx.how[0]),")),
+    Mistake("a mean or a multiple", edit(GATHERED,
+        GATHERED[:-1] + " * dist.get_world_size(ctx.how[0]),")),
 )  # fmt: skip
-SUMMED, FLAT = "all_reduce(flat, group)", "flat = flatten(gradients)  # (n,)\n        all_reduce(flat, group)"
+SUMMED, FLAT = (
+    "all_reduce(flat, group)",
+    "flat = flatten(gradients)  # (n,)\n        all_reduce(flat, group)",
+)
 SUMS = (
     Mistake("averaged", edit(SUMMED, f"{SUMMED}.div_(dist.get_world_size(group))")),
     Mistake("summed twice", edit(SUMMED, f"{SUMMED}\n        {SUMMED}")),
     Mistake("nothing written back", edit("unflatten(flat, gradients)", "pass")),
     Mistake("pieces in the wrong places", edit("flatten(gradients)", "flatten(gradients[::-1])")),
-    Mistake("one message per parameter", edit(FLAT, "for flat in gradients:\n            all_reduce(flat, group)")
+    Mistake("one message per parameter", edit(FLAT,
+        "for flat in gradients:\n            all_reduce(flat, group)")
             .then("unflatten(flat, gradients)", "pass")),
-    Mistake("sizes that differ between ranks", edit("if p.requires_grad]", "if p.grad is not None]")),
-    Mistake("frozen ones too", edit("if p.requires_grad]", "if p.requires_grad or p.grad is not None]")),
+    Mistake("sizes that differ between ranks", edit("if p.requires_grad]",
+        "if p.grad is not None]")),
+    Mistake("frozen ones too", edit("if p.requires_grad]",
+        "if p.requires_grad or p.grad is not None]")),
     Mistake("a gradient that does not lie row by row",
             edit("gradient(p) for", "(gradient(p) if p.grad is None else p.grad) for")
             .then("flatten(gradients)", "torch.cat([g.view(-1) for g in gradients])")),

@@ -1,8 +1,10 @@
-"""Lab 3, section 7: split_state_dict(state, rank, tp), a rank's part of the whole model's parameters.
+"""Lab 3, section 7: split_state_dict(state, rank, tp), a rank's part of the whole model's
+parameters.
 
-A pure function: it runs here. The model is grouped-query, its head not tied, so that q is cut otherwise than k and the
-head otherwise than the embedding; no number is in it twice, and float32 holds none. It is checked as it is, and inside
-another model whose names have "out", "up" and "token" in them. All results are looked at again after the last call.
+A pure function: it runs here. The model is grouped-query, its head not tied, so that q is cut
+otherwise than k and the head otherwise than the embedding; no number is in it twice, and float32
+holds none. It is checked as it is, and inside another model whose names have "out", "up" and
+"token" in them. All results are looked at again after the last call.
 """
 
 import functools
@@ -18,10 +20,16 @@ from lib.check.pure import noting_calls
 from lib.model import GPT, Shape
 from lib.tensor_parallel import shards
 
-SHAPE = Shape(vocab_size=12, seq_len=5, n_layers=2, hidden=24, n_heads=12, n_kv_heads=6, mlp_hidden=36)
+SHAPE = Shape(
+    vocab_size=12, seq_len=5, n_layers=2, hidden=24, n_heads=12, n_kv_heads=6, mlp_hidden=36
+)
 PREFIX = "group.token.output.up."
 CASES = [(prefix, rank, tp) for prefix in ("", PREFIX) for tp in (1, 2, 3, 6) for rank in range(tp)]
-ODD = ("blocks.1.mlp.up.bias", "blocks.1.attention.out.weight")  # one of these is made one shorter where it is cut
+# one of these is made one shorter where it is cut
+ODD = (
+    "blocks.1.mlp.up.bias",
+    "blocks.1.attention.out.weight",
+)
 
 
 @functools.cache
@@ -53,7 +61,9 @@ def _measure(fn):
     """({kind: the first Problem}, {what was asked: what came instead of an error, or the error})"""
     wanted = {case: shards.split_state_dict(_whole(case[0]), *case[1:]) for case in CASES}
     found, results = {}, {}
-    odd = {f"tp={tp}, 12 words": (_whole(), tp) for tp in (5, 8, 7)} | {f"tp=2, odd {n}": (_odd(n), 2) for n in ODD}
+    odd = {f"tp={tp}, 12 words": (_whole(), tp) for tp in (5, 8, 7)} | {
+        f"tp=2, odd {n}": (_odd(n), 2) for n in ODD
+    }
     with noting_calls(shards.split_state_dict) as calls:
         for case, want in wanted.items():
             given = _whole(case[0])
@@ -61,9 +71,15 @@ def _measure(fn):
             found = {problem.kind: problem for problem in _problems(case, given, got, want)} | found
         refused = {what: _called(fn, whole, tp - 1, tp) for what, (whole, tp) in odd.items()}
     if calls:
-        found = {"built-in": Problem("built-in", "it calls lib's split_state_dict, which this exercise builds")}
+        found = {
+            "built-in": Problem(
+                "built-in", "it calls lib's split_state_dict, which this exercise builds"
+            )
+        }
     if any(_wrong(case, got, wanted[case]) for case, got in results.items()):
-        found.setdefault("not kept", Problem("not kept", "a result was right, and has changed with a later call"))
+        found.setdefault(
+            "not kept", Problem("not kept", "a result was right, and has changed with a later call")
+        )
     return found, refused
 
 
@@ -83,22 +99,30 @@ def _problems(case, given, got, want):
         yield wrong
     else:
         places = {tensor.untyped_storage().data_ptr() for tensor in given.values()}
-        if name := next((name for name, part in got.items() if part.untyped_storage().data_ptr() in places), None):
-            text = f"{_words(*case)}: {name} shares its memory with the whole model's, expected a copy"
+        if name := next(
+            (name for name, part in got.items() if part.untyped_storage().data_ptr() in places),
+            None,
+        ):
+            text = (
+                f"{_words(*case)}: {name} shares its memory with the whole model's, expected a copy"
+            )
             yield Problem("shared", text, {"cut": shards.split_dim(name) is not None})
     if given.keys() != whole.keys() or not all(is_a(given[name], whole[name]) for name in whole):
         yield Problem("input", f"{_words(*case)}: the state that was given has changed")
 
 
 def _wrong(case, got, want):
-    """The Problem of the first parameter that is wrong; facts: name (without the prefix), cut (on a dim or not)."""
+    """The Problem of the first parameter that is wrong; facts: name (without the prefix),
+    cut (on a dim or not)."""
     (prefix, rank, tp), where = case, _words(*case)
     if isinstance(got, Exception):
         problem = raised(got, where)
         problem.facts["inside"] = bool(prefix)
         return problem
     if not isinstance(got, dict):
-        return Problem("returned", f"{where}: expected a dict, got {form_of(got)}", {"got": form_of(got)})
+        return Problem(
+            "returned", f"{where}: expected a dict, got {form_of(got)}", {"got": form_of(got)}
+        )
     if odd := sorted(got.keys() ^ want.keys()):
         words = "is missing" if odd[0] in want else "is no name of the whole model's"
         return Problem("names", f"{where}: {odd[0]} {words}")
@@ -107,19 +131,28 @@ def _wrong(case, got, want):
         return None
     name, part, whole = wrong[0], got[wrong[0]], _whole(prefix)[wrong[0]]
     dim = shards.split_dim(name)
-    known = {"uncut": whole} | {f"cut on dim {d}": whole.tensor_split(tp, d)[rank] for d in range(whole.dim())}
+    known = {"uncut": whole} | {
+        f"cut on dim {d}": whole.tensor_split(tp, d)[rank] for d in range(whole.dim())
+    }
     words = next((words for words, tensor in known.items() if is_a(part, tensor)), "another part")
     expected = "uncut" if dim is None else f"cut on dim {dim}"
-    text = f"{where}: {name} is {words}, {form_of(part)}; expected {expected}, {form_of(want[name])}"
+    text = (
+        f"{where}: {name} is {words}, {form_of(part)}; expected {expected}, {form_of(want[name])}"
+    )
     facts = {"name": name.removeprefix(prefix), "cut": dim is not None, "inside": bool(prefix)}
     facts["dtype"] = torch.is_tensor(part) and part.dtype != whole.dtype
-    trace = [[n, form_of(got[n]), got[n].flatten()[:2].tolist() if torch.is_tensor(got[n]) else 0] for n in wrong]
+    trace = [
+        [n, form_of(got[n]), got[n].flatten()[:2].tolist() if torch.is_tensor(got[n]) else 0]
+        for n in wrong
+    ]
     return Problem("form" if facts["dtype"] else "value", text, facts, [where, trace])
 
 
 def _no(*kinds):
     """No Problem of these kinds was found."""
-    return without_ranks(lambda seen: next((found for kind in kinds if (found := seen[0].get(kind))), None))
+    return without_ranks(
+        lambda seen: next((found for kind in kinds if (found := seen[0].get(kind))), None)
+    )
 
 
 def _of(*endings):
@@ -127,7 +160,8 @@ def _of(*endings):
 
 
 EXERCISE = Exercise(
-    name="split_state_dict", reference=shards.split_state_dict, measure=_measure, bonus=True, worlds=(),
+    name="split_state_dict", reference=shards.split_state_dict, measure=_measure, bonus=True,
+    worlds=(),
     leaves_out={
         "under way": "a pure function, without backward",
         "empty rank": "there are no ranks",
@@ -147,14 +181,17 @@ EXERCISE = Exercise(
     hints=(
         s.CALLED_LIB.saying("write the loop over state.items() yourself."),
         Hint("names left out", s.kind("names", "returned"),
-             "every name of the whole model is in the result, also of what is not cut: return {name: tensor}."),
-        Hint("another dtype", s.fact("dtype"), "a part has the dtype of the whole: cut and clone, and nothing else."),
+             "every name of the whole model is in the result, also of what is not cut: return "
+             "{name: tensor}."),
+        Hint("another dtype", s.fact("dtype"),
+            "a part has the dtype of the whole: cut and clone, and nothing else."),
         Hint("not by the end of the name", s.fact("inside"),
-             "without a prefix it was right. Look at how a name ends, its last two words, not at what is anywhere in "
-             "it."),
+             "without a prefix it was right. Look at how a name ends, its last two words, not at "
+             "what is anywhere in it."),
         Hint("an error where all divides", s.raised("ValueError", "IndexError", "KeyError"),
-             "tp divides all that is cut here. Norms, positions and the biases of row layers are not cut, and a bias "
-             "has dim 0 alone; which layer it is, the last two words of the name say, whatever stands before."),
+             "tp divides all that is cut here. Norms, positions and the biases of row layers are "
+             "not cut, and a bias has dim 0 alone; which layer it is, the last two words of the "
+             "name say, whatever stands before."),
         Hint("the bias of a row layer", _of("out.bias", "down.bias"),
              "by rows the bias is added once, after the sum: every rank has all of it."),
         Hint("the bias of a column layer", _of("q.bias", "k.bias", "v.bias", "up.bias"),
@@ -162,20 +199,22 @@ EXERCISE = Exercise(
         Hint("a norm or a position", lambda p: p.kind == "value" and not p.facts["cut"],
              "norms and positions work on whole tokens: every rank has all of them."),
         Hint("rows for columns", _of("out.weight", "down.weight"),
-             "torch keeps weights as (out, in). mlp.down and attention.out take cut inputs: their weight is cut on "
-             "dim 1."),
+             "torch keeps weights as (out, in). mlp.down and attention.out take cut inputs: their "
+             "weight is cut on dim 1."),
         Hint("the vocabulary", _of("token.weight", "head.weight"),
              "embedding and head are (V, D), and cut by vocabulary, dim 0."),
         Hint("columns for rows", s.kind("value"),
-             "torch keeps weights as (out, in). mlp.up and attention.q, k, v give cut outputs: their weight is cut "
-             "on dim 0."),
+             "torch keeps weights as (out, in). mlp.up and attention.q, k, v give cut outputs: "
+             "their weight is cut on dim 0."),
         Hint("views of what is cut", s.kind("shared", cut=True),
-             "chunk and slices are views: the part would keep the whole tensor alive, and change with it. Clone it."),
+             "chunk and slices are views: the part would keep the whole tensor alive, and change "
+             "with it. Clone it."),
         Hint("the same tensor where nothing is cut", s.kind("shared"),
-             "what is not cut must be a copy as well, or training the part changes the whole: tensor.clone()."),
+             "what is not cut must be a copy as well, or training the part changes the whole: "
+             "tensor.clone()."),
         Hint("no error", s.kind("accepted"),
-             "chunk and tensor_split make unequal parts without a word. Look first: if tensor.shape[dim] % tp: raise "
-             "ValueError(...), with name and numbers."),
+             "chunk and tensor_split make unequal parts without a word. Look first: if "
+             "tensor.shape[dim] % tp: raise ValueError(...), with name and numbers."),
         Hint("changed what it was given", s.kind("input"),
              "put the parts into a new dict: state[name] = ... writes into the caller's."),
         s.NOT_KEPT, *s.ANYWHERE,
@@ -192,7 +231,8 @@ COLUMNS = ("attention.q", "attention.k", "attention.v", "mlp.up")
 
 def _dims(others):
     """Other dims for names with these endings."""
-    known = [(f'"{name}": {shards.SPLIT[name]},', f'"{name}": {dim},') for name, dim in others.items()
+    known = [(f'"{name}": {shards.SPLIT[name]},', f'"{name}": {dim},') for name,
+        dim in others.items()
              if name in shards.SPLIT]  # fmt: skip
     first = "SPLIT = {  # name ends in: dim"
     new = [f'    "{name}": {dim},' for name, dim in others.items() if name not in shards.SPLIT]
@@ -203,10 +243,12 @@ MISTAKES = (
     Mistake("another rank's part", edit(PART, "tensor.chunk(tp, dim)[tp - 1 - rank]"),
             "tensor.chunk(tp, dim)[rank]: rank r has the r-th part."),
     Mistake("interleaved", edit(PART, "tensor.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
-            "parts are contiguous: rank r's come one after the other, so that a part is whole heads."),
+            "parts are contiguous: rank r's come one after the other, so that a part is whole "
+            "heads."),
     Mistake("the bias of a row layer", _dims({"attention.out.bias": 0, "mlp.down.bias": 0})),
     Mistake("the bias of a column layer", _dims({f"{layer}.bias": None for layer in COLUMNS})),
-    Mistake("a norm or a position", _dims({f"{norm}.{what}": 0 for norm in ("norm1", "norm2", "norm")
+    Mistake("a norm or a position", _dims({f"{norm}.{what}": 0 for norm in ("norm1", "norm2",
+        "norm")
                                            for what in ("weight", "bias")})),
     Mistake("a norm or a position", _dims({"position.weight": 1})),
     Mistake("rows for columns", _dims({"attention.out.weight": 0, "mlp.down.weight": 0})),
@@ -216,7 +258,8 @@ MISTAKES = (
     Mistake("the vocabulary", edit("if dim is not None", "if False")),
     Mistake("columns for rows", _dims({f"{layer}.weight": 1 for layer in COLUMNS})),
     Mistake("views of what is cut", edit(COPY, "tensor")),
-    Mistake("the same tensor where nothing is cut", edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
+    Mistake("the same tensor where nothing is cut",
+        edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
     Mistake("no error", edit(DIVIDE, "pass").then(PART, "tensor.tensor_split(tp, dim)[rank]")),
     Mistake("no error", edit(DIVIDE, "assert tensor.shape[dim] % tp == 0")),
 )  # fmt: skip

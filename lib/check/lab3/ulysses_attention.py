@@ -1,8 +1,12 @@
-"""Lab 3, section 9: ulysses_attention(q, k, v, layout, group, all_to_all, causal=): shards become heads, and back.
+"""Lab 3, section 9: ulysses_attention(q, k, v, layout, group, all_to_all, causal=): shards become
+heads, and back.
 
-    forward     q, k, v: all heads of my tokens -> all tokens of my heads     t (H + 2K') numbers of B d
-                out: back                                                      T H/N
-    backward    dout: as q; dq, dk, dv: back                                   t H,   T (H + 2K')/N     K' = max(K, N)
+    forward   q, k, v: all heads of my tokens -> all tokens of my heads  t (H + 2K')
+              out: back                                                   T H/N
+    backward  dout: as q                                                  t H
+              dq, dk, dv: back                                            T (H + 2K')/N
+
+The right column counts elements in units of B d, with K' = max(K, N).
 
 All that is given to all_to_all counts, a rank's own block too, in however many calls.
 """
@@ -16,7 +20,10 @@ from lib.check.traffic import only_calls
 from lib.tensor_parallel.ulysses import ulysses_attention
 
 CALLS = fb.ForwardBackward(
-    cut.CASES, cut.truth, lambda recorder: {"all_to_all": recorder.all_to_all}, backward=cut.backward
+    cut.CASES,
+    cut.truth,
+    lambda recorder: {"all_to_all": recorder.all_to_all},
+    backward=cut.backward,
 )
 
 
@@ -24,17 +31,30 @@ def _numbers(case, rank, heads_of_keys):
     """(forward, backward): what a rank gives to all_to_all."""
     N, t, unit = case.world_size, len(cut.layout_of(case, case.world_size)[rank]), cut.B * cut.WIDTH
     keys = 2 * heads_of_keys
-    return unit * (t * (case.H + keys) + case.T * case.H // N), unit * (t * case.H + case.T * (case.H + keys) // N)
+    return unit * (t * (case.H + keys) + case.T * case.H // N), unit * (
+        t * case.H + case.T * (case.H + keys) // N
+    )
 
 
 def _exchanged(case, rank, record):
     """Are both ways the numbers of q, k, v and out, each once?"""
     want = _numbers(case, rank, max(case.K, case.world_size))
-    got = tuple(sum(c.elements for c in record["calls"] if c.phase == phase) for phase in ("forward", "backward"))
+    got = tuple(
+        sum(c.elements for c in record["calls"] if c.phase == phase)
+        for phase in ("forward", "backward")
+    )
     if got == want or (len(record["calls"]) == 0 and case.world_size == 1):
         return None
-    phase, x, y = next(one for one in zip(("forward", "backward"), want, got, strict=True) if one[1] != one[2])
-    facts = {"case": case, "got": y, "want": x, "phase": phase, "repeated": got == _numbers(case, rank, case.H)}
+    phase, x, y = next(
+        one for one in zip(("forward", "backward"), want, got, strict=True) if one[1] != one[2]
+    )
+    facts = {
+        "case": case,
+        "got": y,
+        "want": x,
+        "phase": phase,
+        "repeated": got == _numbers(case, rank, case.H),
+    }
     text = f"{case.name}: {case.rank(rank)} gave {y} numbers to all_to_all {phase}, expected {x}"
     return Problem("calls", text, facts, [case.name, got])
 
@@ -49,7 +69,9 @@ def _fewer(case):
 
 def _only_in_causal(p):
     case = s.case_of(p, cut.CASES)
-    return p.kind == "value" and not p.fact("gradient") and case is not None and case == cut.PLAIN[1]
+    return (
+        p.kind == "value" and not p.fact("gradient") and case is not None and case == cut.PLAIN[1]
+    )
 
 
 EXERCISE = Exercise(
@@ -58,7 +80,8 @@ EXERCISE = Exercise(
     measure=CALLS,
     worlds=(4,),
     bonus=True,
-    may_call=(*fb.MAY_CALL, "ulysses.forward", "ulysses.backward"),  # what mistakes of the reference call
+    may_call=(*fb.MAY_CALL, "ulysses.forward",
+    "ulysses.backward"),  # what mistakes of the reference call
     leaves_out={
         "empty rank": "in every layout each rank has a token",
         "generators": "no argument is an iterator",
@@ -78,41 +101,48 @@ EXERCISE = Exercise(
         s.NO_GRAPH,
         Hint("shards differ in length",
              s.in_case(cut.ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES, "clash"),
-             "13 tokens over 3 ranks: give all_to_all the rows to each rank, and from each. From rank r there come "
-             "H/N heads of len(layout[r]) tokens."),
-        s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.NO_GROUP, s.WHOSE_RANKS, s.NARROW, s.alone(cut.ALL),
+             "13 tokens over 3 ranks: give all_to_all the rows to each rank, and from each. From "
+             "rank r there come H/N heads of len(layout[r]) tokens."),
+        s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.NO_GROUP, s.WHOSE_RANKS, s.NARROW,
+        s.alone(cut.ALL),
         Hint("a head that several ranks read",
              s.both(s.kind("value"), s.fact("gradient"), s.in_case(cut.ALL, _fewer)),
-             "a key/value head that went to several ranks gets the sum of what they return. repeat_interleave under "
-             "autograd does so, if it stands before the exchange."),
-        Hint("fewer key/value heads than ranks", s.in_case(cut.ALL, _fewer, *s.SHAPES, "clash", "returned"),
-             "where K < N, each of the N/K ranks whose query heads read a head needs it: query head i reads head i "
-             "// (H/K), so rank r needs head r // (N/K)."),
+             "a key/value head that went to several ranks gets the sum of what they return. "
+             "repeat_interleave under autograd does so, if it stands before the exchange."),
+        Hint("fewer key/value heads than ranks", s.in_case(cut.ALL, _fewer, *s.SHAPES, "clash",
+            "returned"),
+             "where K < N, each of the N/K ranks whose query heads read a head needs it: query "
+             "head i reads head i // (H/K), so rank r needs head r // (N/K)."),
         Hint("counts", s.raised("ValueError"),
-             "send_counts and recv_counts have a number of rows for each rank of the group, of which there are "
-             "dist.get_world_size(group), and send_counts add up to the rows."),
+             "send_counts and recv_counts have a number of rows for each rank of the group, of "
+             "which there are dist.get_world_size(group), and send_counts add up to the rows."),
         Hint("the order of the tokens", _only_in_causal,
-             "without a mask it was right. After the exchange the tokens stand in the order of the ranks: first all "
-             "of layout[0], then all of layout[1]. These are the positions of queries and of keys."),
+             "without a mask it was right. After the exchange the tokens stand in the order of the "
+             "ranks: first all of layout[0], then all of layout[1]. These are the positions of "
+             "queries and of keys."),
         Hint("no way back",
              s.either(s.kind("value", "form", gradient=True), s.kind("clash", phase="backward"),
                       s.in_case(cut.BACKWARD, lambda case: case in cut.BACKWARD, *s.SHAPES)),
-             "backward of an exchange is the other exchange: gradients of all tokens of my heads become those of all "
-             "heads of my tokens, and the other way round."),
+             "backward of an exchange is the other exchange: gradients of all tokens of my heads "
+             "become those of all heads of my tokens, and the other way round."),
         Hint("numbers in other places", s.kind("value"),
-             "all_to_all cuts rows, and joins what came by sender. So heads come first when it cuts by heads; and "
-             "what came is (N, H/N, t, ...): ranks and heads must change places before tokens are joined. view and "
-             "reshape exchange nothing, transpose and permute do."),
+             "all_to_all cuts rows, and joins what came by sender. So heads come first when it "
+             "cuts by heads; and what came is (N, H/N, t, ...): ranks and heads must change places "
+             "before tokens are joined. view and reshape exchange nothing, transpose and permute "
+             "do."),
         Hint("heads repeated more than is needed", s.kind("calls", repeated=True),
-             "max(K, N) key/value heads are enough: a rank needs those alone that its query heads read, each once."),
+             "max(K, N) key/value heads are enough: a rank needs those alone that its query heads "
+             "read, each once."),
         s.NOT_GIVEN,
         Hint("more than is needed", s.kind("calls"),
-             "q, k and v go once, and the result comes back once; backward the same, the other way round."),
+             "q, k and v go once, and the result comes back once; backward the same, the other way "
+             "round."),
         Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
-             "(B, H, t, d) -> (B, H/N, T, d), attention, and back to (B, H, t, d). What split_heads gives, and what "
-             "is permuted, has no flat view: reshape."),
+             "(B, H, t, d) -> (B, H/N, T, d), attention, and back to (B, H, t, d). What "
+             "split_heads gives, and what is permuted, has no flat view: reshape."),
         s.NOT_ALL_RANKS, s.TWO_ONLY,
-        Hint("changed what it was given", s.kind("input"), "q, k and v are the caller's: change copies."),
+        Hint("changed what it was given", s.kind("input"),
+            "q, k and v are the caller's: change copies."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -123,18 +153,23 @@ from lib.check.mistakes import Mistake, edit  # noqa: E402
 MASK = "*((order, order) if causal else ())"
 MISTAKES = (
     Mistake("the mask", edit(MASK, "order, order"),
-            "causal says whether keys later than the query are hidden: attend is given the positions of both where it "
-            "is True, and none where it is False."),
+            "causal says whether keys later than the query are hidden: attend is given the "
+            "positions of both where it is True, and none where it is False."),
     Mistake("the mask", edit(MASK, "*()")),
-    Mistake("k and v exchanged", edit("    q, k, v = (exchange(x, True) for", "    q, v, k = (exchange(x, True) for"),
+    Mistake("k and v exchanged", edit("    q, k, v = (exchange(x, True) for",
+        "    q, v, k = (exchange(x, True) for"),
             "attend takes q, then k, then v."),
-    Mistake("the next rank's key/value head", edit("x.repeat_interleave(cp // K, 1)", "x.repeat(1, cp // K, 1, 1)"),
-            "query heads of one group are neighbours: heads 0, 0, 1, 1 (repeat_interleave), and not 0, 1, 0, 1."),
-    Mistake("every N-th head", edit("rows = x.permute(1, 2, 0, 3).reshape(h * t, B, d)",
-            "rows = x.permute(1, 2, 0, 3).unflatten(0, (mine, cp)).transpose(0, 1).reshape(h * t, B, d)"),
-            "rank r has the heads r H/N to (r+1) H/N - 1, one after the other: so are the key/value heads that they "
-            "read, and all heads on the way back."),
-    Mistake("the gradient divided", edit("_heads_for_shards(d_y, *ctx.how)", "_heads_for_shards(d_y, *ctx.how) / 2"),
-            "an exchange only moves numbers: its backward moves them back, and neither divides nor multiplies."),
+    Mistake("the next rank's key/value head", edit("x.repeat_interleave(cp // K, 1)",
+        "x.repeat(1, cp // K, 1, 1)"),
+            "query heads of one group are neighbours: heads 0, 0, 1, 1 (repeat_interleave), and "
+            "not 0, 1, 0, 1."),
+    Mistake("every N-th head", edit("rows = x.permute(1, 2, 0, 3).reshape(",
+            "rows = x.permute(1, 2, 0, 3).unflatten(0, (mine, cp)).transpose(0, 1).reshape("),
+            "rank r has the heads r H/N to (r+1) H/N - 1, one after the other: so are the "
+            "key/value heads that they read, and all heads on the way back."),
+    Mistake("the gradient divided", edit("_heads_for_shards(d_y, *ctx.how)",
+        "_heads_for_shards(d_y, *ctx.how) / 2"),
+            "an exchange only moves numbers: its backward moves them back, and neither divides nor "
+            "multiplies."),
 )  # fmt: skip
 ### END MISTAKES

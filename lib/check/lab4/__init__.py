@@ -11,13 +11,13 @@
 
 Beside them:
 
-    zero_models.py           what Zero1 and Zero2 train, and what one process makes of it
-    zero_runs.py             one answer on one rank, beside that
-    zero_chain.py            a chain of layers with a gate behind each
-    unit.py                  the first part of fsdp.py: a Unit method by method, and under lib's FSDP
-    fsdp_models.py           what sharded answers train, and what one process makes of it
-    fsdp_training.py         a training by an FSDP, watched, beside that
-    owners.py                the first part of muon.py
-    disk.py                  a disk that stands still when told to
-    *_wrong.py               known mistakes of the file of that name; no release has them
+    zero_models.py          what Zero1 and Zero2 train, and what one process makes of it
+    zero_runs.py            one answer on one rank, beside that
+    zero_chain.py           a chain of layers with a gate behind each
+    unit.py                 the first part of fsdp.py: a Unit method by method, and under lib's FSDP
+    fsdp_models.py          what sharded answers train, and what one process makes of it
+    fsdp_training.py        a training by an FSDP, watched, beside that
+    owners.py               the first part of muon.py
+    disk.py                 a disk that stands still when told to
+    *_wrong.py              known mistakes of the file of that name; no release has them
 """

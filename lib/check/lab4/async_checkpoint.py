@@ -1,9 +1,13 @@
-"""Lab 4, section 12: AsyncCheckpoint, which writes in the background; what is on disk is looked at after every call.
+"""Lab 4, section 12: AsyncCheckpoint, which writes in the background; what is on disk is looked at
+after every call.
 
-    begin(1)   threads and disk stand still until begin has returned and all that was given has changed; then they go on
-    begin(2)   the disk stands still until a second file is open, or for a moment: at most one may be
-    begin(3)   what the operating system is asked, in order; at each call the last whole checkpoint must still be there
-    begin(4)   the disk is full: who asks next is told; the one before is whole; and begin(5) works again
+    begin(1)  threads and disk stand still until begin has returned and all that was given has
+              changed; then they go on
+    begin(2)  the disk stands still until a second file is open, or for a moment: at most one may be
+    begin(3)  what the operating system is asked, in order; at each call the last whole checkpoint
+              must still be there
+    begin(4)  the disk is full: who asks next is told; the one before is whole; and begin(5) works
+              again
 
 It runs here, without ranks. The disk is a folder, and `open` gives files that wait and note.
 """
@@ -49,7 +53,12 @@ class Run:
 
     def state(self):
         """What a checkpoint of now has to hold."""
-        parts = (self.model.state_dict(), self.optimizer.state_dict(), random_state(), self.position)
+        parts = (
+            self.model.state_dict(),
+            self.optimizer.state_dict(),
+            random_state(),
+            self.position,
+        )
         return background.snapshot(dict(zip(PARTS, parts, strict=True)))
 
 
@@ -95,7 +104,9 @@ def _begins(run, saver, disk, rights, seen):
     began = time.monotonic()
     _begin(run, saver, 1, rights)
     if time.monotonic() - began >= PATIENCE:
-        seen[BEGIN] = Problem("stalls", "begin(1) has waited for the disk: training stands still meanwhile")
+        seen[BEGIN] = Problem(
+            "stalls", "begin(1) has waited for the disk: training stands still meanwhile"
+        )
         return
     for _ in range(3):
         run.step()
@@ -105,7 +116,9 @@ def _begins(run, saver, disk, rights, seen):
     whole = disk.whole()
     if 1 not in whole:
         left = sorted(path.name for path in disk.folder.iterdir())
-        text = f"after wait(), folder holds {left}: expected step_00000001.pt, as torch.save writes it"
+        text = (
+            f"after wait(), folder holds {left}: expected step_00000001.pt, as torch.save writes it"
+        )
         seen[BEGIN] = Problem("not there", text, {"file": "step_00000001.pt" in left})
     else:
         seen["copy"] = _differs(whole[1], rights[1], run.state(), 1)
@@ -119,7 +132,9 @@ def _differs(got, right, now, step):
         if not same(got[part], right[part]):
             later = same(got[part], now[part])
             words = "as it is three steps later" if later else "something else"
-            text = f"step {step}: the saved {part} is {words}, expected that of when begin was called"
+            text = (
+                f"step {step}: the saved {part} is {words}, expected that of when begin was called"
+            )
             return Problem("another moment", text, {"part": part, "later": later}, [part, later])
     return None
 
@@ -144,11 +159,17 @@ def _one_at_a_time(run, saver, disk, rights, seen):
     whole, named = disk.whole(), {call[-1] for call in disk.calls}
     missing = [step for step in (3, 2) if step not in whole and f"step_{step:08d}.pt" not in named]
     if disk.most > 1:
-        seen[BESIDE] = Problem("two writes", "begin(3): step 3 is being written while step 2 still is")
+        seen[BESIDE] = Problem(
+            "two writes", "begin(3): step 3 is being written while step 2 still is"
+        )
     elif missing:
-        seen[BESIDE] = Problem("left out", f"step {missing[0]} was begun, and is not there after wait()")
+        seen[BESIDE] = Problem(
+            "left out", f"step {missing[0]} was begun, and is not there after wait()"
+        )
     elif 3 not in whole:
-        seen[BESIDE] = Problem("kept", f"step 3 was written, and removed: there are {sorted(whole)}")
+        seen[BESIDE] = Problem(
+            "kept", f"step 3 was written, and removed: there are {sorted(whole)}"
+        )
     else:
         seen[BESIDE] = _differs(whole[3], rights[3], run.state(), 3)
 
@@ -170,38 +191,56 @@ def _commits(run, saver, disk, rights, seen):
     names = [call for call in calls if call[0] == "rename" and call[-1] == final]
     told = "\nThe calls: " + ", ".join(" ".join(call) for call in calls)
     if gone:
-        text = f"at {gone[0]!r} of step 6 no whole checkpoint was left: a crash then loses everything{told}"
+        text = (
+            f"at {gone[0]!r} of step 6 no whole checkpoint was left: a crash then loses "
+            f"everything{told}"
+        )
         seen[TO_DISK] = Problem("all lost", text)
     elif not names:
         text = f"{final} was never renamed: it had its name before it was whole"
         seen[TO_DISK] = Problem("no rename", text + told)
     elif Path(source := names[0][1]).match("step_*.pt"):
-        seen[TO_DISK] = Problem("no rename", f"{source} looks like a checkpoint before it is whole{told}")
+        seen[TO_DISK] = Problem(
+            "no rename", f"{source} looks like a checkpoint before it is whole{told}"
+        )
     else:
         place = calls.index(names[0])
         writes = [i for i, call in enumerate(calls) if call == ("write", source)]
         syncs = [i for i, call in enumerate(calls) if call == ("fsync", source)]
         folder = [i for i, call in enumerate(calls) if call == ("fsync", "the folder")]
-        early = [call[1] for call in calls[:place] if call[0] == "remove" and Path(call[1]).match("step_*.pt")]
+        early = [
+            call[1]
+            for call in calls[:place]
+            if call[0] == "remove" and Path(call[1]).match("step_*.pt")
+        ]
         left = sorted(path.name for path in disk.folder.iterdir())
         if early:
-            seen[TO_DISK] = Problem("all lost", f"{early[0]} was removed before {final} had its name{told}")
+            seen[TO_DISK] = Problem(
+                "all lost", f"{early[0]} was removed before {final} had its name{told}"
+            )
         elif ("open", source) not in calls:
             seen[TO_DISK] = Problem("another open", f"{source} was not opened with self.open{told}")
         elif not syncs:
-            seen[TO_DISK] = Problem("no fsync", f"{source} was renamed, and never brought to disk{told}")
+            seen[TO_DISK] = Problem(
+                "no fsync", f"{source} was renamed, and never brought to disk{told}"
+            )
         elif syncs[0] > place:
-            seen[TO_DISK] = Problem("late fsync", f"{source} was renamed before it was brought to disk{told}")
+            seen[TO_DISK] = Problem(
+                "late fsync", f"{source} was renamed before it was brought to disk{told}"
+            )
         elif writes and syncs[-1] < writes[-1]:
             seen[TO_DISK] = Problem("early fsync", f"{source} was written to after its fsync{told}")
         elif not folder or folder[-1] < place:
             seen[TO_DISK] = Problem("no folder", f"the new name was not brought to disk{told}")
         elif len(disk.whole()) != 2 or OTHER not in left:
-            seen[TO_DISK] = Problem("kept", f"the folder holds {left}, expected the last two, and {OTHER}, as before")
+            seen[TO_DISK] = Problem(
+                "kept", f"the folder holds {left}, expected the last two, and {OTHER}, as before"
+            )
 
 
 def _tells_errors(run, saver, disk, rights, seen):
-    """The disk is full for one save, a later one torch.save itself refuses; after each, the next is written."""
+    """The disk is full for one save, a later one torch.save itself refuses; after each, the
+    next is written."""
 
     def told(step):
         """What saving raises."""
@@ -211,14 +250,21 @@ def _tells_errors(run, saver, disk, rights, seen):
         except (OSError, RuntimeError) as error:
             return error
 
-    for step, error in ((7, OSError(28, "No space left on device")), (9, RuntimeError("unexpected pos 64 vs 0"))):
+    for step, error in (
+        (7, OSError(28, "No space left on device")),
+        (9, RuntimeError("unexpected pos 64 vs 0")),
+    ):
         disk.full, last, after = error, step - 1, step + 1
         silent = told(step) is None
         disk.full, whole, text = None, disk.whole(), f"step {step} failed, and was told; "
         if silent:
-            seen["errors"] = Problem("silent", f"step {step}: writing raised {error!r}, and wait() has raised nothing")
+            seen["errors"] = Problem(
+                "silent", f"step {step}: writing raised {error!r}, and wait() has raised nothing"
+            )
         elif step in whole or not same(whole.get(last), rights[last]):
-            seen["errors"] = Problem("all lost", f"step {step} was not written, and step {last} is gone or changed")
+            seen["errors"] = Problem(
+                "all lost", f"step {step} was not written, and step {last} is gone or changed"
+            )
         elif told(after):
             seen["errors"] = Problem("again", f"{text}begin({after}) or its wait() raises it again")
         elif not same(disk.whole().get(after), rights[after]):
@@ -240,61 +286,80 @@ def _part(name):
 
 
 EXERCISE = Exercise(
-    name="AsyncCheckpoint", reference=background.AsyncCheckpoint, measure=_measure, worlds=(), bonus=True,
+    name="AsyncCheckpoint", reference=background.AsyncCheckpoint, measure=_measure, worlds=(),
+    bonus=True,
     leaves_out={
         "precise": "bits are compared, of every dtype that is there",
         "under way": "at most one is: that is a claim",
         **dict.fromkeys(("empty rank", "alone"), "there are no ranks"),
         "generators": "the notebook gives none",
         "returned": "nothing is returned: the files hold the result",
-        "memory": "a copy of the state is what it is about; at most one is alive, as at most one write is",
+        "memory": "a copy of the state is what it is about; at most one is alive, as at most one "
+                  "write is",
         "attributes": "later cells call begin and wait",
     },
     claims=(
         claim("training goes on", 2, "begin returns while the disk stands still", _found(BEGIN)),
-        claim("the state of that moment", 3, "model, optimizer, random numbers, position; bit for bit", _found("copy")),
+        claim("the state of that moment", 3,
+            "model, optimizer, random numbers, position; bit for bit", _found("copy")),
         claim("one write at a time", 2, "the next waits, and none is left out", _found(BESIDE)),
-        claim("whole, or not there", 2, "fsync, rename, fsync; at every call the last one is there", _found(TO_DISK)),
-        claim("errors are told", 1, "a full disk; the one before stays, the next works", _found("errors")),
+        claim("whole, or not there", 2, "fsync, rename, fsync; at every call the last one is there",
+            _found(TO_DISK)),
+        claim("errors are told", 1, "a full disk; the one before stays, the next works",
+            _found("errors")),
     ),
     hints=(
         s.CALLED_LIB.saying("write begin, write and wait yourself."),
         Hint("written at once", s.kind("stalls"),
-             "begin only copies, and starts a thread: Thread(target=self.write, args=(step, state)).start()."),
+             "begin only copies, and starts a thread: Thread(target=self.write, args=(step, "
+             "state)).start()."),
         Hint("something is missing", s.either(s.kind("lacks"), s.kind("not there", file=True)),
-             "a run that resumes needs all four, as tensors, numbers and dicts: {'model': model.state_dict(), "
-             "'optimizer': ..., 'random': checkpoint.random_state(), 'position': position}."),
+             "a run that resumes needs all four, as tensors, numbers and dicts: {'model': "
+             "model.state_dict(), 'optimizer': ..., 'random': checkpoint.random_state(), "
+             "'position': position}."),
         Hint("nothing saved", s.kind("not there"),
              "wait() joins the thread, which has written the file self.path(step) by then."),
         Hint("random numbers of another moment", _part("random"),
-             "ask for checkpoint.random_state() in begin, not in the background: training draws on meanwhile."),
+             "ask for checkpoint.random_state() in begin, not in the background: training draws on "
+             "meanwhile."),
         Hint("not copied", s.kind("another moment"),
-             "state_dict() gives the very tensors that training changes, and a dict stays the caller's. Copy it all, "
-             "with what is inside, before begin returns: checkpoint.snapshot, or copy.deepcopy."),
+             "state_dict() gives the very tensors that training changes, and a dict stays the "
+             "caller's. Copy it all, with what is inside, before begin returns: "
+             "checkpoint.snapshot, or copy.deepcopy."),
         Hint("two at a time", s.kind("two writes"),
-             "each write holds a copy of the state, and they share the disk: begin waits for the write before."),
+             "each write holds a copy of the state, and they share the disk: begin waits for the "
+             "write before."),
         Hint("one is left out", s.kind("left out"),
-             "while a write is under way, begin waits for it, and then begins its own: no checkpoint is skipped."),
+             "while a write is under way, begin waits for it, and then begins its own: no "
+             "checkpoint is skipped."),
         Hint("nothing left", s.kind("all lost"),
-             "write beside the old ones, under another name, and remove old ones only when the new one has its name."),
+             "write beside the old ones, under another name, and remove old ones only when the new "
+             "one has its name."),
         Hint("not renamed", s.kind("no rename"),
-             "a crash in the middle of a write leaves half a file. Only a rename is all or nothing: os.replace, "
-             "from a name that no step_*.pt has to self.path(step)."),
-        Hint("another open", s.kind("another open"), "whoever makes the object chooses what opens a file: self.open."),
+             "a crash in the middle of a write leaves half a file. Only a rename is all or "
+             "nothing: os.replace, from a name that no step_*.pt has to self.path(step)."),
+        Hint("another open", s.kind("another open"),
+            "whoever makes the object chooses what opens a file: self.open."),
         Hint("not brought to disk", s.kind("no fsync"),
-             "written is not yet on disk: file.flush(), os.fsync(file.fileno()), and then the rename."),
+             "written is not yet on disk: file.flush(), os.fsync(file.fileno()), and then the "
+             "rename."),
         Hint("renamed first", s.kind("late fsync"),
-             "if the power goes between the two, the name is there and its contents are not: fsync first."),
-        Hint("fsync too early", s.kind("early fsync"), "first write all, then flush(), then fsync, then rename."),
+             "if the power goes between the two, the name is there and its contents are not: fsync "
+             "first."),
+        Hint("fsync too early", s.kind("early fsync"),
+            "first write all, then flush(), then fsync, then rename."),
         Hint("the name is not on disk", s.kind("no folder"),
-             "a name belongs to the folder, and has a fsync of its own: checkpoint.sync_folder(self.folder)."),
+             "a name belongs to the folder, and has a fsync of its own: "
+             "checkpoint.sync_folder(self.folder)."),
         Hint("not the last two", s.kind("kept"),
-             "a disk is finite: keep the last two step_*.pt, no fewer and no more; other files are not yours."),
+             "a disk is finite: keep the last two step_*.pt, no fewer and no more; other files are "
+             "not yours."),
         Hint("silent", s.kind("silent"),
-             "an exception in a thread is printed, and lost. Keep it, whatever its type, self.error = error, and "
-             "let wait() raise it."),
+             "an exception in a thread is printed, and lost. Keep it, whatever its type, "
+             "self.error = error, and let wait() raise it."),
         Hint("raised again", s.kind("again"), "once it is told, forget it: self.error = None."),
-        Hint("no more", s.kind("no more"), "after an error the next begin starts a new thread, as always."),
+        Hint("no more", s.kind("no more"),
+            "after an error the next begin starts a new thread, as always."),
         pure.NOTHING, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -1,7 +1,10 @@
-"""A folder whose disk, and whose threads, stand still when told to; what is asked of the operating system is noted.
+"""A folder whose disk, and whose threads, stand still when told to; what is asked of the operating
+system is noted.
 
-    disk.gate.clear()      whoever opens a file or writes to it waits        disk.starts.clear()    new threads wait
-    disk.calls             [("open", "a.part"), ("fsync", "a.part"), ("rename", "a.part", "a.pt"), ...]
+    disk.gate.clear()    whoever opens a file or writes to it waits
+    disk.starts.clear()  new threads wait
+    disk.calls           [("open", "a.part"), ("fsync", "a.part"), ("rename", "a.part", "a.pt"),
+                         ...]
 
 What waits for what never comes goes on after PATIENCE.
 """
@@ -18,10 +21,17 @@ PATIENCE = 5.0  # seconds: what should not wait
 
 
 class Disk:
-    """A folder, what is asked of it, and a gate that every write waits at. calls: [(what, name or names)]."""
+    """A folder, what is asked of it, and a gate that every write waits at. calls: [(what,
+    name or names)]."""
 
     def __init__(self, folder):
-        self.folder, self.calls, self.gate, self.open_now, self.most = Path(folder), [], threading.Event(), 0, 0
+        self.folder, self.calls, self.gate, self.open_now, self.most = (
+            Path(folder),
+            [],
+            threading.Event(),
+            0,
+            0,
+        )
         self.second, self.names, self.look = threading.Event(), {}, lambda what: None
         self.full = None  # what every write raises
         self.lock = threading.Lock()
@@ -70,12 +80,18 @@ class Disk:
             def call(*args, **kwargs):
                 if name == "fsync":
                     at = os.fstat(args[0]).st_ino
-                    known = "the folder" if at == self.folder.stat().st_ino else self.names.get(at, "a file")
+                    known = (
+                        "the folder"
+                        if at == self.folder.stat().st_ino
+                        else self.names.get(at, "a file")
+                    )
                     told = (known,)
                 else:
                     told = tuple(Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path)))
                 found = before[name](*args, **kwargs)
-                self.note("rename" if name == "replace" else "remove" if name == "unlink" else name, *told)
+                self.note(
+                    "rename" if name == "replace" else "remove" if name == "unlink" else name, *told
+                )
                 return found
 
             return call

@@ -1,6 +1,7 @@
 """Lab 4, section 4: Unit, which gathers and frees parameters, and FSDP, which says when.
 
-Each is judged with lib's other half: a Unit by itself and under lib's FSDP (unit.py), an FSDP with watched units.
+Each is judged with lib's other half: a Unit by itself and under lib's FSDP (unit.py), an FSDP with
+watched units.
 """
 
 import torch.distributed as dist
@@ -31,11 +32,13 @@ FSDP = Exercise(
     name="FSDP", reference=zero.FSDP, measure=_measure, worlds=(4,),
     may_call=(*MAY_CALL, "fsdp_training.unshard", "fsdp_training.reduce_gradients", "unit.unshard",
               "unit.reduce_gradients"),
-    leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP; a Unit meets it"},
+    leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP; a Unit "
+                                           "meets it"},
     claims=(
         claim("trains as one process does", 5, f"{GROUPS_SAY}; tied, frozen, unused",
               found(CASES, "value"), fitting(CASES)),
-        claim("one unit whole at a time", 3, "and the root; none in the end", found(CASES, "memory")),
+        claim("one unit whole at a time", 3, "and the root; none in the end",
+            found(CASES, "memory")),
         claim("sends 3 (N-1)/N psi", 2, "each unit gathered twice, reduced once",
               only_calls(CASES, None, PHASES, section), found(CASES, "sent")),
     ),
@@ -44,31 +47,35 @@ FSDP = Exercise(
         Hint("not gathered for forward", s.kind("not whole", way="forward"),
              "before_forward(place) makes self.units[place] whole: unshard()."),
         Hint("not gathered for backward", s.kind("not whole"),
-             "after_forward has freed it, and its backward reads the weights again: before_backward(place) gathers it "
-             "anew."),
+             "after_forward has freed it, and its backward reads the weights again: "
+             "before_backward(place) gathers it anew."),
         Hint("old weights", s.kind("stale"),
-             "the optimizer has changed the shards since this unit was gathered. after_backward frees it, and the "
-             "next forward gathers it anew."),
+             "the optimizer has changed the shards since this unit was gathered. after_backward "
+             "frees it, and the next forward gathers it anew."),
         Hint("gradients are not reduced", s.kind("unreduced"),
-             "when backward is through with a unit its gradients are all there, and leave: after_backward(place) "
-             "calls reduce_gradients()."),
+             "when backward is through with a unit its gradients are all there, and leave: "
+             "after_backward(place) calls reduce_gradients()."),
         Hint("another result", s.kind("value", "root"),
              "the four methods are about self.units[place], and nothing else."),
         Hint("two at a time", s.kind("memory"),
-             "the next unit is gathered before the last one was freed. after_forward and after_backward reshard, and "
-             "only the unit that computes is gathered."),
+             "the next unit is gathered before the last one was freed. after_forward and "
+             "after_backward reshard, and only the unit that computes is gathered."),
         Hint("gradients wait", s.kind("alive", way="backward"),
-             "what the unit behind has used is still there: its whole gradients, or a copy. after_backward(place) "
-             "sends the gradients of its own unit and frees it, before the backward of the next one begins."),
+             "what the unit behind has used is still there: its whole gradients, or a copy. "
+             "after_backward(place) sends the gradients of its own unit and frees it, before the "
+             "backward of the next one begins."),
         Hint("a second copy", s.kind("alive"),
-             "something is kept beside what is whole now: a copy of gathered parameters, or of whole gradients."),
-        Hint("whole in the end", s.kind("left"), "reshard() it: after forward, and again after backward."),
+             "something is kept beside what is whole now: a copy of gathered parameters, or of "
+             "whole gradients."),
+        Hint("whole in the end", s.kind("left"),
+            "reshard() it: after forward, and again after backward."),
         Hint("gathered too often", s.kind("gathers", more=True),
              "once for forward, once for backward, and not while it is whole already."),
         Hint("kept from forward to backward", s.kind("gathers"),
-             "a unit that is kept needs no second gather, and its memory all the time. Each is freed after its "
-             "forward."),
-        Hint("reduced twice", s.kind("reduced"), "a unit's gradients are sent once, when its backward has ended."),
+             "a unit that is kept needs no second gather, and its memory all the time. Each is "
+             "freed after its forward."),
+        Hint("reduced twice", s.kind("reduced"),
+            "a unit's gradients are sent once, when its backward has ended."),
         NOT_GIVEN,
         *s.ANYWHERE,
     ),

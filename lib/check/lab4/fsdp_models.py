@@ -26,7 +26,8 @@ ADAMW, SGD, TWICE = "AdamW", "SGD, 2 micro-batches", "2 forwards, then backward"
 
 @dataclass(frozen=True)
 class Training(Case):
-    """what: how it is trained. A step has k micro-batches; each goes backward by itself, those of TWICE together."""
+    """what: how it is trained. A step has k micro-batches; each goes backward by itself, those of
+    TWICE together."""
 
     @property
     def name(self):
@@ -43,7 +44,9 @@ class Training(Case):
 
 
 _ON = {ADAMW: (0, 1, 2, 3), SGD: (0, 1, 2), TWICE: (1, 3)}
-CASES = tuple(Training(members, what=what) for what, members in _ON.items()) + (Training((2,), what=SGD),)
+CASES = tuple(Training(members, what=what) for what, members in _ON.items()) + (
+    Training((2,), what=SGD),
+)
 GROUPS_SAY = "4 ranks, groups of 3 and 2"
 
 
@@ -90,7 +93,9 @@ class Net(nn.Module):
         self.to(backend.device(), torch.float64)
         draw = torch.Generator("cpu").manual_seed(seed)
         for p in self.parameters():
-            p.data.copy_(torch.rand(p.shape, generator=draw, device="cpu", dtype=torch.float64) - 0.4)
+            p.data.copy_(
+                torch.rand(p.shape, generator=draw, device="cpu", dtype=torch.float64) - 0.4
+            )
 
     def forward(self, x, with_branch):
         h = torch.tanh(x @ self.tied.T)
@@ -102,7 +107,9 @@ class Net(nn.Module):
 def batch(rank, number):
     """This rank's micro-batch `number`: x (2, 3), y (2, 3), with_branch."""
     draw = torch.Generator("cpu").manual_seed(100 * rank + number)
-    x, y = torch.randn(2, 2, 3, generator=draw, device="cpu", dtype=torch.float64).to(backend.device())
+    x, y = torch.randn(2, 2, 3, generator=draw, device="cpu", dtype=torch.float64).to(
+        backend.device()
+    )
     return x, y, (rank + number) % 2 == 1
 
 
@@ -122,7 +129,10 @@ def one_process(case):
     net, seen = Net(seed=0), []
     optimizer = case.optimizer([p for p in net.parameters() if p.requires_grad])
     for step in range(STEPS):
-        (sum(loss_of_step(net, rank, step, case.k) for rank in range(case.world_size)) / case.world_size).backward()
+        (
+            sum(loss_of_step(net, rank, step, case.k) for rank in range(case.world_size))
+            / case.world_size
+        ).backward()
         optimizer.step()
         optimizer.zero_grad()
         seen.append({name: p.detach().clone() for name, p in net.named_parameters()})

@@ -1,10 +1,12 @@
 """A training by an FSDP on a group of ranks, watched, against one process.
 
-    events     gather 0 | forward 0 | free 0 | gather 1 | forward 1 | free 1 | ...
-    rules      a unit that computes is whole, and as new as its shards; beside it there are `most` - 1 others at most
+    events  gather 0 | forward 0 | free 0 | gather 1 | forward 1 | free 1 | ...
+    rules   a unit that computes is whole, and as new as its shards; beside it there are `most` - 1
+            others at most
 
-Where a unit that computes is not whole the training stops there: its parameters have no memory. In the first case the
-bytes that are alive in every layer are counted, and compared with those of lib's own.
+Where a unit that computes is not whole the training stops there: its parameters have no memory. In
+the first case the bytes that are alive in every layer are counted, and compared with those of lib's
+own.
 """
 
 import torch
@@ -21,7 +23,8 @@ from lib.check.overlap import Alive
 
 WRAPPED, EVALUATION = "the model is wrapped", "evaluation"
 PHASES = (*(f"backward {n + 1}" for n in range(2 * models.STEPS)), EVALUATION)
-# What the ledger may call what an answer calls. Other collectives too: that they are not the given ones is a claim.
+# What the ledger may call what an answer calls. Other collectives too: that they are not the given
+# ones is a claim.
 MAY_CALL = (
     *WIRE, "background.start", "zero1.gather_parameters", "zero1.reduce_gradients", "flat.__init__",
     "fsdp.flats_of", "fsdp.__init__", "prefetch.__init__", "prefetch.start_unshard",
@@ -59,10 +62,11 @@ class WatchedUnit(zero.Unit):
 
 
 class Watch:
-    """What one rank's FSDP does with its units. broken: {claim: the first rule of it that was not kept}.
+    """What one rank's FSDP does with its units. broken: {claim: the first rule of it that was not
+    kept}.
 
-    most: units that may be whole at a time, beside the root; None: the units are the answer's, and are not watched.
-    counted: bytes that are alive are counted, those that are made from here on.
+    most: units that may be whole at a time, beside the root; None: the units are the answer's, and
+    are not watched. counted: bytes that are alive are counted, those that are made from here on.
     """
 
     def __init__(self, where, most=None, counted=False):
@@ -88,7 +92,10 @@ class Watch:
     def allocated(self):
         held = [place for place, unit in enumerate(self.fsdp.units) if unit.holds]
         if len(held) > self.most:
-            text = f"units {', '.join(map(str, held))} have memory at a time, expected {self.most} at most"
+            text = (
+                f"units {', '.join(map(str, held))} have memory at a time, expected {self.most} at "
+                f"most"
+            )
             self.note("memory", "memory", f"{text}, and the root")
 
     def freed(self, unit):
@@ -102,13 +109,25 @@ class Watch:
             return
         unit, facts = self.fsdp.units[place], {"way": way, "place": place}
         if not (unit.is_unsharded and unit.holds):
-            self.note("value", "not whole", f"the {way} of unit {place} began while it was not whole", **facts)
+            self.note(
+                "value",
+                "not whole",
+                f"the {way} of unit {place} began while it was not whole",
+                **facts,
+            )
             raise Stop
         if not self.fsdp.root.holds:
-            self.note("value", "root", f"the {way} of unit {place} began when the root had been freed")
+            self.note(
+                "value", "root", f"the {way} of unit {place} began when the root had been freed"
+            )
             raise Stop
         if unit in self.stale:
-            self.note("value", "stale", f"the {way} of unit {place} ran with the weights before the last step", **facts)
+            self.note(
+                "value",
+                "stale",
+                f"the {way} of unit {place} ran with the weights before the last step",
+                **facts,
+            )
 
     def stepped(self):
         self.step += 1
@@ -122,10 +141,16 @@ class Watch:
             self.note("memory", "left", f"in the end unit {left[0]} is still whole")
 
     def sent(self, calls, forwards):
-        """A backward is over: was every unit gathered for it and for each forward, and everything reduced once?"""
-        times = lambda op, elements: sum(call.op == op and call.elements == elements for call in calls)
+        """A backward is over: was every unit gathered for it and for each forward, and
+        everything reduced once?"""
+        times = lambda op, elements: sum(
+            call.op == op and call.elements == elements for call in calls
+        )
         for place, unit in self.units.items():
-            name, N = "the root" if place == "root" else f"unit {place}", self.fsdp.flats[0].world_size
+            name, N = (
+                "the root" if place == "root" else f"unit {place}",
+                self.fsdp.flats[0].world_size,
+            )
             got = sum(times("all_gather", flat.padded // N) for flat in unit.flats)
             want = len(unit.flats) * forwards * (1 if place == "root" else 2)
             if got != want:
@@ -133,9 +158,15 @@ class Watch:
                 self.note("sent", "gathers", text, more=got > want)
         got = sum(call.elements for call in calls if call.op == "reduce_scatter")
         times_of = lambda place: 1 if place == "root" else forwards
-        want = sum(times_of(place) * flat.padded for place, unit in self.units.items() for flat in unit.trained)
+        want = sum(
+            times_of(place) * flat.padded
+            for place, unit in self.units.items()
+            for flat in unit.trained
+        )
         if got != want:
-            text = f"{got} elements were reduce-scattered, expected {want}: every padded gradient once"
+            text = (
+                f"{got} elements were reduce-scattered, expected {want}: every padded gradient once"
+            )
             self.note("sent", "reduced", text)
 
 
@@ -145,7 +176,8 @@ def section(case, phase):
 
 
 def part(case, phase, recorder, fn, *args):
-    """What fn(*args), the answer's, returns, in a section of its own; None where the ranks' calls did not fit."""
+    """What fn(*args), the answer's, returns, in a section of its own; None where the ranks'
+    calls did not fit."""
     ledger.mark(section(case, phase))
     try:
         return fn(*args)
@@ -161,15 +193,22 @@ def part(case, phase, recorder, fn, *args):
 
 
 def trained(case, kind, groups, most=None, watch_type=Watch):
-    """Up to the first step that is wrong on any rank: {"ok", "value", "memory", "sent", ...: None, or the Problem}."""
-    counted = watch_type is Watch and case == models.CASES[0]  # in the background memory comes and goes by itself
+    """Up to the first step that is wrong on any rank: {"ok", "value", "memory", "sent", ...: None,
+    or the Problem}."""
+    # in the background memory comes and goes by itself
+    counted = watch_type is Watch and case == models.CASES[0]
     record, looks = _trained(case, kind, groups, most, watch_type, counted)
     if record["ok"] and counted:
         _, libs = _trained(case, zero.FSDP, groups, None, Watch, counted)
-        more = next((pair for pair in zip(looks, libs, strict=True) if pair[0][2] > pair[1][2]), None)
+        more = next(
+            (pair for pair in zip(looks, libs, strict=True) if pair[0][2] > pair[1][2]), None
+        )
         if more and "sent" not in record:  # what is sent too often is there too
             (place, way, got), (*_, right) = more
-            text = f"{case.name}: in the {way} of unit {place} {got} bytes are alive, expected {right} at most"
+            text = (
+                f"{case.name}: in the {way} of unit {place} {got} bytes are alive, expected "
+                f"{right} at most"
+            )
             record.setdefault("memory", Problem("alive", text, {"way": way, "place": place}))
     return record
 
@@ -177,7 +216,10 @@ def trained(case, kind, groups, most=None, watch_type=Watch):
 def _trained(case, kind, groups, most, watch_type, counted):
     (group, control), models_after = groups, models.one_process(case)
     rank = dist.get_rank(control)
-    recorder, watch = Recorder(control, [case.members]), watch_type(f"{case.name}: {case.rank(rank)}", most, counted)
+    recorder, watch = (
+        Recorder(control, [case.members]),
+        watch_type(f"{case.name}: {case.rank(rank)}", most, counted),
+    )
     net = models.Net(seed=rank)  # the ranks' models differ: rank 0's counts
     given = (recorder.reduce_scatter, recorder.all_gather)
     fsdp, problem = part(case, WRAPPED, recorder, kind, net, net.layers, group, None, *given), None
@@ -191,7 +233,10 @@ def _trained(case, kind, groups, most, watch_type, counted):
         else:
             problem = _evaluated(case, net, recorder, watch)
     problem = problem or recorder.clash
-    return recorder.record() | watch.broken | {"ok": recorder.agreed(problem is None), "value": problem}, watch.looks
+    return recorder.record() | watch.broken | {
+        "ok": recorder.agreed(problem is None),
+        "value": problem,
+    }, watch.looks
 
 
 def _step(case, step, fsdp, optimizer, rank, recorder, watch, want):
@@ -210,7 +255,9 @@ def _step(case, step, fsdp, optimizer, rank, recorder, watch, want):
         problem = recorder.clash or watch.broken.get("value")
         left = next((name for name, p in net.named_parameters() if p.grad is not None), None)
         if left and not problem:
-            problem = Problem("unreduced", f"{where}: {left} still has its gradient after average_gradients()")
+            problem = Problem(
+                "unreduced", f"{where}: {left} still has its gradient after average_gradients()"
+            )
         if not recorder.agreed(problem is None):
             return problem
         watch.sent(recorder.calls[begun:], len(together))
@@ -218,7 +265,9 @@ def _step(case, step, fsdp, optimizer, rank, recorder, watch, want):
     optimizer.step()
     watch.stepped()
     problem = None
-    for name, got in whole_parameters(fsdp, recorder.control).items():  # on all ranks, whatever one has found
+    for name, got in whole_parameters(
+        fsdp, recorder.control
+    ).items():  # on all ranks, whatever one has found
         problem = problem or compared(f"{where}: {name}", got, want[name])
     return problem
 

@@ -1,10 +1,14 @@
-"""Mistakes that are made in Unit and FSDP: edits of lib's. Like every *_wrong.py, no release has this file."""
+"""Mistakes that are made in Unit and FSDP: edits of lib's. Like every *_wrong.py, no
+release has this file."""
 
 from lib.check.mistakes import Mistake, edit
 
 TAKE = "take_gradients()"
 PIECE = "self.reduce_scatter(flat.take_gradients(), flat.group)"
-FREE, EMPTY = "flat.whole.untyped_storage().resize_(0)", "parameter.data = flat.shard.detach()[:0]  # (0,)"
+FREE, EMPTY = (
+    "flat.whole.untyped_storage().resize_(0)",
+    "parameter.data = flat.shard.detach()[:0]  # (0,)",
+)
 UNSHARD = """self.allocate()
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
@@ -23,31 +27,42 @@ def _reduce(hint, new, text=""):
 
 UNIT = (
     _gather("the group is not passed on", "self.all_gather(flat.shard, out=flat.whole)"),
-    Mistake("elements for bytes", edit("resize_(flat.padded * flat.whole.element_size())", "resize_(flat.padded)")),
+    Mistake("elements for bytes", edit("resize_(flat.padded * flat.whole.element_size())",
+        "resize_(flat.padded)")),
     Mistake("no memory to gather into", edit("self.allocate()", "pass")),
     Mistake("no memory to gather into", edit(
-        UNSHARD, "[self.all_gather(flat.shard, flat.group) for flat in self.flats]\n        self.is_unsharded = True"
+        UNSHARD,
+        "[self.all_gather(flat.shard, flat.group) for flat in self.flats]\n        "
+        "self.is_unsharded = True"
     )),
-    _gather("another tensor for the whole", "flat.whole = self.all_gather(flat.shard.detach(), flat.group)"),
-    Mistake("another tensor for the whole", edit(FREE, f"{FREE}\n            flat.whole = flat.whole.new_empty(0)")),
+    _gather("another tensor for the whole",
+        "flat.whole = self.all_gather(flat.shard.detach(), flat.group)"),
+    Mistake("another tensor for the whole", edit(FREE,
+        f"{FREE}\n            flat.whole = flat.whole.new_empty(0)")),
     Mistake("not attached", edit("self.attach()", "self.is_unsharded = True")),
     Mistake("not attached",
-            edit("flat.attach()", "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()")),
+            edit("flat.attach()",
+                "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()")),
     _gather(
         "gathered once",
-        "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), flat.group)\n"
+        "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), "
+        "flat.group)\n"
         "            flat.whole.copy_(flat.first)",
         "the optimizer has changed the shards since the last unshard. Gather every time.",
     ),
-    _gather("another part gathered", "flat.whole.copy_(flat.shard.detach().repeat(flat.world_size))"),
-    _gather("rounded on the way", "flat.whole.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
+    _gather("another part gathered",
+        "flat.whole.copy_(flat.shard.detach().repeat(flat.world_size))"),
+    _gather("rounded on the way",
+        "flat.whole.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
     Mistake("the flag", edit("        self.is_unsharded = True\n", "")),
-    Mistake("the flag", edit("self.is_unsharded = False", "self.is_unsharded = getattr(self, 'is_unsharded', False)")),
+    Mistake("the flag", edit("self.is_unsharded = False",
+        "self.is_unsharded = getattr(self, 'is_unsharded', False)")),
     _reduce("overwritten", f"flat.shard.grad = {PIECE}",
             "a second micro-batch adds to the shards' .grad, as backward adds to a parameter's: "
             "flat.add_gradient(piece)."),
     _reduce("averaged twice", f"flat.add_gradient({PIECE} / flat.world_size)",
-            "flat.take_gradients() has divided by N already, so the sum of all ranks' lines is the mean."),
+            "flat.take_gradients() has divided by N already, so the sum of all ranks' lines is the "
+            "mean."),
     _reduce("a sum, no mean", f"flat.add_gradient({PIECE} * flat.world_size)"),
     _reduce("another rank's gradient", f"{PIECE.replace(TAKE, 'shard.new_zeros(flat.padded)')}\n"
             "            at = flat.padded // flat.world_size\n"
@@ -55,16 +70,19 @@ UNIT = (
     _reduce("rounded on the way", f"flat.add_gradient({PIECE.replace(TAKE, TAKE + '.float()')})"),
     _reduce("padding left out", f"flat.add_gradient({PIECE.replace(TAKE, TAKE + '[: flat.n]')})"),
     _reduce("nothing is reduced", PIECE),
-    _reduce("not on every rank", f"if any(p.grad is not None for p in flat.parameters): flat.add_gradient({PIECE})"),
+    _reduce("not on every rank",
+        f"if any(p.grad is not None for p in flat.parameters): flat.add_gradient({PIECE})"),
     _reduce("a second copy", "flat.line = flat.take_gradients()\n"
             "            flat.add_gradient(self.reduce_scatter(flat.line, flat.group))"),
-    _gather("a second copy", "flat.kept = self.all_gather(flat.shard, flat.group, out=flat.whole).clone()"),
+    _gather("a second copy",
+        "flat.kept = self.all_gather(flat.shard, flat.group, out=flat.whole).clone()"),
     Mistake("not freed", edit(FREE, "pass")),
     Mistake("parameters of memory that is gone", edit(EMPTY, "pass")),
     Mistake("the shard is lost", edit(
         FREE,
         "at = flat.padded // flat.world_size\n"
-        f"            flat.shard = flat.whole[:at].detach().requires_grad_(flat.trained)\n            {FREE}",
+        f"            flat.shard = flat.whole[:at].detach().requires_grad_(flat.trained)\n         "
+        f"   {FREE}",
     )),
     Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:")),
     Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:").then(
@@ -73,15 +91,21 @@ UNIT = (
     )),
     _reduce("frozen flats too", f"piece = {PIECE}\n            self.all_gather(piece, flat.group)\n"
             "            flat.add_gradient(piece)"),
-    _gather("not what it was given", "collectives.all_gather(flat.shard, flat.group, out=flat.whole)"),
+    _gather("not what it was given",
+        "collectives.all_gather(flat.shard, flat.group, out=flat.whole)"),
     _gather("not what it was given", "self.all_gather(flat.shard, flat.group)\n"
             "            collectives.all_gather(flat.shard, flat.group, out=flat.whole)"),
 )  # fmt: skip
 
 METHOD = "def {}(self, place):\n        self.units[place].{}()"
-BEFORE_FORWARD, AFTER_FORWARD = METHOD.format("before_forward", "unshard"), METHOD.format("after_forward", "reshard")
+BEFORE_FORWARD, AFTER_FORWARD = (
+    METHOD.format("before_forward", "unshard"),
+    METHOD.format("after_forward", "reshard"),
+)
 BEFORE_BACKWARD = METHOD.format("before_backward", "unshard")
-AFTER_BACKWARD = METHOD.format("after_backward", "reduce_gradients") + "\n        self.units[place].reshard()"
+AFTER_BACKWARD = (
+    METHOD.format("after_backward", "reduce_gradients") + "\n        self.units[place].reshard()"
+)
 
 
 def _instead(hint, *changes, text=""):
@@ -97,35 +121,45 @@ def _all(changes):
     return made
 
 
-GATHER, REDUCE, FREE_IT = (f"self.units[place].{name}()" for name in ("unshard", "reduce_gradients", "reshard"))
+GATHER, REDUCE, FREE_IT = (
+    f"self.units[place].{name}()" for name in ("unshard", "reduce_gradients", "reshard")
+)
 IF_NOT = f"if not self.units[place].is_unsharded: {GATHER}"
 FSDP = (
     _instead("not gathered for forward", (BEFORE_FORWARD, "pass")),
     _instead("not gathered for backward", (BEFORE_BACKWARD, "pass")),
     _instead("not gathered for backward", (BEFORE_BACKWARD, "self.units[place - 1].unshard()")),
-    _instead("old weights", (BEFORE_FORWARD, IF_NOT), (AFTER_FORWARD, "pass"), (BEFORE_BACKWARD, "pass"),
+    _instead("old weights", (BEFORE_FORWARD, IF_NOT), (AFTER_FORWARD, "pass"),
+        (BEFORE_BACKWARD, "pass"),
              (AFTER_BACKWARD, REDUCE)),
     _instead("gradients are not reduced", (AFTER_BACKWARD, FREE_IT)),
-    _instead("gradients are not reduced", (BEFORE_BACKWARD, GATHER, REDUCE), (AFTER_BACKWARD, FREE_IT)),
+    _instead("gradients are not reduced", (BEFORE_BACKWARD, GATHER, REDUCE),
+        (AFTER_BACKWARD, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, "self.average_gradients()", FREE_IT)),
     _instead("gradients wait", (AFTER_BACKWARD, FREE_IT,
-                                "for unit in self.units if place == 0 else (): unit.reduce_gradients()")),
+                                "for unit in self.units if place == 0 else (): "
+                                "unit.reduce_gradients()")),
     _instead("an error in one case", (AFTER_BACKWARD, "unit.reduce_gradients()", FREE_IT)),
     _instead("reduced twice", (AFTER_FORWARD, REDUCE, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, REDUCE,
-                                "for flat in self.units[place].trained: flat.shard.grad *= 2", FREE_IT)),
+                                "for flat in self.units[place].trained: flat.shard.grad *= 2",
+                                FREE_IT)),
     _instead("two at a time", (AFTER_FORWARD, "pass")),
     _instead("two at a time", (AFTER_BACKWARD, REDUCE)),
     _instead("two at a time", (AFTER_FORWARD, "if place > 0: self.units[place - 1].reshard()")),
-    _instead("two at a time", (BEFORE_FORWARD, "for unit in self.units if place == 0 else (): unit.unshard()")),
-    _instead("two at a time", (BEFORE_FORWARD, GATHER, "if place > 0: self.units[place - 1].reshard()"),
+    _instead("two at a time", (BEFORE_FORWARD,
+        "for unit in self.units if place == 0 else (): unit.unshard()")),
+    _instead("two at a time", (BEFORE_FORWARD, GATHER,
+        "if place > 0: self.units[place - 1].reshard()"),
              (AFTER_FORWARD, f"if place == len(self.units) - 1: {FREE_IT}")),
     _instead("a second copy", (AFTER_FORWARD,
-                               "self.kept = [flat.whole.clone() for flat in self.units[place].flats]", FREE_IT)),
+                               "self.kept = [flat.whole.clone() for flat in "
+                               "self.units[place].flats]", FREE_IT)),
     _instead("whole in the end", (AFTER_BACKWARD, REDUCE, f"if place > 0: {FREE_IT}")),
     _instead("gathered too often", (BEFORE_BACKWARD, GATHER, GATHER)),
     _instead("kept from forward to backward",
-             (AFTER_FORWARD, f"if place < len(self.units) - 1 or not torch.is_grad_enabled(): {FREE_IT}"),
+             (AFTER_FORWARD,
+             f"if place < len(self.units) - 1 or not torch.is_grad_enabled(): {FREE_IT}"),
              (BEFORE_BACKWARD, IF_NOT)),
     _instead("reduced twice", (AFTER_BACKWARD, REDUCE, REDUCE, FREE_IT)),
     _instead("not what it was given", (AFTER_BACKWARD, REDUCE, FREE_IT,

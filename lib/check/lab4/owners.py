@@ -1,7 +1,7 @@
 """Lab 4, section 11: owners(costs, N), the rank that owns each matrix.
 
-A pure function. The best loads are stored, found by a search over all placements; within 5 % of them is right, and any
-placement that is.
+A pure function. The best loads are stored, found by a search over all placements; within 5 % of
+them is right, and any placement that is.
 """
 
 from functools import partial
@@ -12,7 +12,8 @@ from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.zero import muon
 
-D = 6  # what a square matrix of a layer costs; one that is four times as long costs three times as much
+# what a square matrix of a layer costs; one that is four times as long costs three times as much
+D = 6
 
 
 def _gpt(layers, kv=D):
@@ -50,10 +51,14 @@ def _read(out, costs, N):
     if problem := pure.iterator(out, "matrix {} has"):
         return problem
     if not isinstance(out, (list, tuple)):
-        return Problem("nothing" if out is None else "form", f"got {out!r:.60}, expected a list of ranks")
+        return Problem(
+            "nothing" if out is None else "form", f"got {out!r:.60}, expected a list of ranks"
+        )
     odd = next((x for x in out if isinstance(x, bool) or not hasattr(x, "__index__")), None)
     if odd is not None:
-        return Problem("form", f"{odd!r:.60} in the list is no rank: expected a whole number for each matrix")
+        return Problem(
+            "form", f"{odd!r:.60} in the list is no rank: expected a whole number for each matrix"
+        )
     return [x.__index__() for x in out]
 
 
@@ -62,7 +67,11 @@ def _each_once(owner, costs, N):
         return Problem("number", f"{len(owner)} ranks for {len(costs)} matrices: {owner!r:.80}")
     beyond = next((rank for rank in owner if not 0 <= rank < N), None)
     if beyond is not None:
-        return Problem("beyond", f"rank {beyond} owns a matrix; there are ranks 0 to {N - 1}", {"of": beyond == N})
+        return Problem(
+            "beyond",
+            f"rank {beyond} owns a matrix; there are ranks 0 to {N - 1}",
+            {"of": beyond == N},
+        )
     return None
 
 
@@ -88,36 +97,45 @@ def _balanced(owner, costs, N):
 each = partial(pure.each, words=_words)
 
 OWNERS = Exercise(
-    name="owners", reference=muon.owners, measure=lambda fn: pure.asked(fn, muon.owners, CASES, _given, _read),
+    name="owners", reference=muon.owners, measure=lambda fn: pure.asked(fn, muon.owners, CASES,
+        _given, _read),
     worlds=(), bonus=True, leaves_out=pure.LEAVES_OUT,
     claims=(
         claim("one owner each", 1, "as many as matrices, ranks 0 to N-1", each(CASES, _each_once)),
-        claim("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks", each(CASES, _balanced)),
-        claim("the same on every rank", 1, "called again, the same; arguments left alone", pure.same_again(_words),
+        claim("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks",
+            each(CASES, _balanced)),
+        claim("the same on every rank", 1, "called again, the same; arguments left alone",
+            pure.same_again(_words),
               pure.left_alone(_words), pure.new_each_time(_words)),
     ),
     hints=(
         s.CALLED_LIB.saying("a loop over the costs and a list of loads are enough."),
         pure.NOTHING,
-        Hint("gone through once", s.kind("iterator"), "return a list: every rank goes through it in each step."),
-        Hint("not a list of ranks", s.kind("form"), "return [rank, rank, ...], a whole number for each matrix."),
+        Hint("gone through once", s.kind("iterator"),
+            "return a list: every rank goes through it in each step."),
+        Hint("not a list of ranks", s.kind("form"),
+            "return [rank, rank, ...], a whole number for each matrix."),
         pure.CHANGED,
-        Hint("not one for each", s.kind("number"), "owner[i] is the rank of the matrix with costs[i]."),
+        Hint("not one for each", s.kind("number"),
+            "owner[i] is the rank of the matrix with costs[i]."),
         Hint("ranks from 1", s.kind("beyond", of=True), "ranks count from 0 to N-1."),
-        Hint("no such rank", s.kind("beyond"), "ranks are 0 to N-1, also where there are fewer matrices than ranks."),
+        Hint("no such rank", s.kind("beyond"),
+            "ranks are 0 to N-1, also where there are fewer matrices than ranks."),
         Hint("nothing there", s.raised("IndexError", "ValueError", "ZeroDivisionError"),
              "there may be no matrices at all, or fewer than ranks."),
         Hint("all on one rank", s.kind("load", all=True),
              "add the cost to the owner's load, or every matrix goes to the same rank."),
         Hint("a rank is idle", s.kind("load", idle=True),
-             "a rank has nothing to do, while there are matrices enough: give each to the rank with the least load."),
+             "a rank has nothing to do, while there are matrices enough: give each to the rank "
+             "with the least load."),
         Hint("runs of neighbours", s.both(s.kind("load"), s.fact("in order")),
-             "neighbours need not stay together: nothing is sent from matrix to matrix. Any rank may own any of them."),
+             "neighbours need not stay together: nothing is sent from matrix to matrix. Any rank "
+             "may own any of them."),
         Hint("by number, not by cost", s.both(s.kind("load"), s.fact("by number")),
              "each rank has about as many matrices as the others, but they differ in cost."),
         Hint("not balanced", s.kind("load"),
-             "what comes last should be small, as it can still fill what is uneven: the most expensive first, each to "
-             "the rank that has least so far."),
+             "what comes last should be small, as it can still fill what is uneven: the most "
+             "expensive first, each to the rank that has least so far."),
         *pure.GENERAL,
     ),
 )  # fmt: skip

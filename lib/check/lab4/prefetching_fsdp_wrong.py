@@ -1,4 +1,5 @@
-"""Mistakes that are made in PrefetchingFSDP: edits of lib's. Like every *_wrong.py, no release has this file."""
+"""Mistakes that are made in PrefetchingFSDP: edits of lib's. Like every *_wrong.py, no
+release has this file."""
 
 from lib.check.mistakes import Mistake, edit
 
@@ -6,7 +7,10 @@ IS_ONE, COMING = "0 <= place < len(self.units)", " and place not in self.coming"
 BEGIN, WAIT = "self.coming[place] = start_unshard(self.units[place])", "self.coming.pop(place, [])"
 TAKE = f"        self.fetch(place)\n        for work in {WAIT}:\n            work.wait()\n"
 UP, DOWN = "self.fetch(place + 1)", "self.fetch(place - 1)"
-BESIDE = "collectives.start(collectives.all_gather, self.root.flats[0].shard.detach().clone(), self.group)"
+BESIDE = (
+    "collectives.start(collectives.all_gather, self.root.flats[0].shard.detach().clone(), "
+    "self.group)"
+)
 MISTAKES = tuple(
     Mistake(hint, edit(old, new))
     for hint, old, new in (
@@ -19,20 +23,48 @@ MISTAKES = tuple(
             "        self.fetch(place)\n",
             "        place in self.coming or self.units[place].unshard()\n",
         ),
-        ("the next one first", f"self.take(place)\n        {UP}", f"{UP}\n        self.take(place)"),
-        ("the next one first", f"self.take(place)\n        {DOWN}", f"{DOWN}\n        self.take(place)"),
+        (
+            "the next one first",
+            f"self.take(place)\n        {UP}",
+            f"{UP}\n        self.take(place)",
+        ),
+        (
+            "the next one first",
+            f"self.take(place)\n        {DOWN}",
+            f"{DOWN}\n        self.take(place)",
+        ),
         ("nothing is fetched", BEGIN, "pass"),
-        ("not in the background", BEGIN, f"{BEGIN}\n            for work in self.coming[place]: work.wait()"),
+        (
+            "not in the background",
+            BEGIN,
+            f"{BEGIN}\n            for work in self.coming[place]: work.wait()",
+        ),
         ("not in the background", BEGIN, "self.units[place].unshard()"),
         ("not in the background", UP, "if place + 1 < len(self.units): self.take(place + 1)"),
         ("fetched again", COMING, ""),
         ("fetched again", " and not self.units[place].is_unsharded", ""),
-        ("does not wait", TAKE, "        self.fetch(place)\n        self.coming.pop(place, None)\n"),
+        (
+            "does not wait",
+            TAKE,
+            "        self.fetch(place)\n        self.coming.pop(place, None)\n",
+        ),
         ("does not wait", WAIT, f"{WAIT}[:1]"),
-        ("does not wait", TAKE, TAKE.replace("        for", "        self.units[place].attach()\n        for")),
+        (
+            "does not wait",
+            TAKE,
+            TAKE.replace("        for", "        self.units[place].attach()\n        for"),
+        ),
         ("not attached", "        self.units[place].attach()\n", ""),
-        ("only what was coming", TAKE, TAKE.replace("        self.fetch(place)\n", "").replace(", []", "")),
-        ("only what was coming", TAKE, TAKE.replace("self.fetch(place)", "if place not in self.coming: return")),
+        (
+            "only what was coming",
+            TAKE,
+            TAKE.replace("        self.fetch(place)\n", "").replace(", []", ""),
+        ),
+        (
+            "only what was coming",
+            TAKE,
+            TAKE.replace("self.fetch(place)", "if place not in self.coming: return"),
+        ),
         ("coming is not emptied", WAIT, "self.coming.get(place, [])"),
         ("not taken", f"self.take(place)\n        {DOWN}", DOWN),
         ("backward goes down", DOWN, UP),

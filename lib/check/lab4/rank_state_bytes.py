@@ -1,4 +1,5 @@
-"""Lab 4, section 1: rank_state_bytes(parameters, stage, N, precision), what one of N ranks keeps at each stage."""
+"""Lab 4, section 1: rank_state_bytes(parameters, stage, N, precision), what one of N ranks
+keeps at each stage."""
 
 from dataclasses import replace
 
@@ -12,7 +13,11 @@ from lib.cost.state import RECIPES
 PAPERS = 7_500_000_000  # the model of ZeRO's first figure, on 64 ranks
 STAGES = (0, 1, 2, 3)
 FIGURE = [(PAPERS, stage, 64) for stage in STAGES]
-RANKS = [(n, stage, N) for n, N in ((PAPERS, 4), (1000, 1), (124_439_808, 7), (1.5e9, 2)) for stage in STAGES]
+RANKS = [
+    (n, stage, N)
+    for n, N in ((PAPERS, 4), (1000, 1), (124_439_808, 7), (1.5e9, 2))
+    for stage in STAGES
+]
 PRECISIONS = [(PAPERS, stage, 64, p) for p in RECIPES if p != "mixed" for stage in STAGES]
 REFUSED = [(PAPERS, 4, 64), (PAPERS, -1, 64), (PAPERS, 1, 0)]
 
@@ -47,9 +52,11 @@ def _rounded(p):
 
 
 EXERCISE = Exercise(
-    name="rank_state_bytes", reference=zero.rank_state_bytes, measure=_measure, worlds=(), leaves_out=NO_RANKS,
+    name="rank_state_bytes", reference=zero.rank_state_bytes, measure=_measure, worlds=(),
+    leaves_out=NO_RANKS,
     claims=(
-        claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB", _of(FIGURE)),
+        claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB",
+            _of(FIGURE)),
         claim("other models and ranks", 2, "4 ranks, 7, and 1", _of(RANKS)),
         claim("other precisions", 2, "fp32; fp32 gradients; bf16 alone", _of(PRECISIONS)),
         claim("no such stage", 2, "a ValueError for stage 4 and -1, and for 0 ranks",
@@ -58,13 +65,15 @@ EXERCISE = Exercise(
     hints=(
         s.NO_NUMBER,
         Hint("rounded", _rounded,
-            "this looks rounded. Padding is left out: divide with /, and return the number as it is."),
+            "this looks rounded. Padding is left out: divide with /, and return the number as it "
+            "is."),
         Hint("not refused", s.kind("accepted"),
-            "look at the arguments first: `raise ValueError(...)` unless the stage is 0, 1, 2 or 3, and N 1 or more. "
-            "Name the values in its message."),
+            "look at the arguments first: `raise ValueError(...)` unless the stage is 0, 1, 2 or "
+            "3, and N 1 or more. Name the values in its message."),
         Hint("a part is wrong", s.kind("value"),
-            "write down for this stage and precision how many bytes of weight, gradient, master, momentum and variance "
-            "a rank keeps for one parameter, which of them are divided by N, and add them up."),
+            "write down for this stage and precision how many bytes of weight, gradient, master, "
+            "momentum and variance a rank keeps for one parameter, which of them are divided by N, "
+            "and add them up."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -75,33 +84,41 @@ from lib.check.mistakes import Mistake, edit  # noqa: E402
 CUT, TOTAL = "part in SHARDED[stage]", "N, precision).total"
 MISTAKES = (
     Mistake("everything is cut", edit(f"(N if {CUT} else 1)", "N"),
-        "only stage 3 cuts everything. Stage 0 cuts nothing, stage 1 the optimizer's three parts, stage 2 the gradient "
-        "as well."),
+        "only stage 3 cuts everything. Stage 0 cuts nothing, stage 1 the optimizer's three parts, "
+        "stage 2 the gradient as well."),
     Mistake("everything is cut", edit(CUT, "stage")),
     Mistake("each stage by itself",
         edit('2: ("gradient", "master", "momentum", "variance")', '2: ("gradient",)').then(
             '3: ("weight", "gradient", "master", "momentum", "variance")', '3: ("weight",)'
-        ), "stages add up: stage 2 cuts the gradient *and* what stage 1 cuts, stage 3 the weight and all of that."),
+        ),
+        "stages add up: stage 2 cuts the gradient *and* what stage 1 cuts, stage 3 the weight and "
+        "all of that."),
     Mistake("the master copy is not cut", edit(CUT, f'{CUT} and part != "master"'),
-        "the master copy is the optimizer's, as momentum and variance are: from stage 1 on a rank keeps 1/N of all "
-        "three."),
-    Mistake("gradient before optimizer", edit('1: ("master", "momentum", "variance")', '1: ("gradient",)'),
-        "stage 1 cuts the optimizer's parts, which are the largest. The gradient follows at stage 2."),
+        "the master copy is the optimizer's, as momentum and variance are: from stage 1 on a rank "
+        "keeps 1/N of all three."),
+    Mistake("gradient before optimizer", edit('1: ("master", "momentum", "variance")',
+        '1: ("gradient",)'),
+        "stage 1 cuts the optimizer's parts, which are the largest. The gradient follows at stage "
+        "2."),
     Mistake("a stage too late", edit(CUT, "part in SHARDED[max(stage - 1, 0)]"),
-        "the optimizer is cut from stage 1 on, `stage >= 1`; the gradient from 2 on, the weight at 3."),
+        "the optimizer is cut from stage 1 on, `stage >= 1`; the gradient from 2 on, the weight at "
+        "3."),
     Mistake("a stage too early", edit(CUT, "part in SHARDED[min(stage + 1, 3)]"),
-        "stage 0 is plain data parallelism: everything is whole on every rank. The first part is cut at stage 1."),
+        "stage 0 is plain data parallelism: everything is whole on every rank. The first part is "
+        "cut at stage 1."),
     Mistake("4x, 8x, Nx",
         edit(
             f"rank_state(parameters, stage, {TOTAL}",
             "parameters * RECIPES[precision].total / {1: 4, 2: 8, 3: N}.get(stage, 1)",
         ),
-        "4 x and 8 x are limits, for many ranks: the parts that are not cut stay, and on 4 ranks they are most of it. "
-        "Add up the parts."),
-    Mistake("the precision is not used", edit("RECIPES[precision], strict", 'RECIPES["mixed"], strict'),
+        "4 x and 8 x are limits, for many ranks: the parts that are not cut stay, and on 4 ranks "
+        "they are most of it. Add up the parts."),
+    Mistake("the precision is not used", edit("RECIPES[precision], strict",
+        'RECIPES["mixed"], strict'),
         "take the bytes of each part from RECIPES[precision]."),
     Mistake("no master copy", edit(TOTAL, "N, precision)._replace(master=0).total"),
-        "in mixed precision the optimizer keeps three numbers of each parameter: master, momentum and variance."),
+        "in mixed precision the optimizer keeps three numbers of each parameter: master, momentum "
+        "and variance."),
     Mistake("one moment", edit(TOTAL, "N, precision)._replace(variance=0).total"),
         "Adam keeps two moments of each parameter: momentum and variance."),
     Mistake("gradients forgotten", edit(TOTAL, "N, precision)._replace(gradient=0).total"),
@@ -115,7 +132,8 @@ MISTAKES = (
         edit("parameters * each / (N if part in SHARDED[stage] else 1)",
              "parameters * (each // (N if part in SHARDED[stage] else 1))"),
         "2 // 64 is 0: multiply by the parameters first, and divide with /."),
-    Mistake("parameters rounded up", edit("parameters * each / (N", "(parameters + -parameters % N) * each / (N"),
+    Mistake("parameters rounded up", edit("parameters * each / (N",
+        "(parameters + -parameters % N) * each / (N"),
         "padding to a multiple of N is left out here: divide the parameters as they are."),
     Mistake("per parameter", edit("rank_state(parameters, ", "rank_state(1, "),
         "that is the number of bytes for one parameter; multiply by the number of parameters."),

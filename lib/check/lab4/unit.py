@@ -5,7 +5,8 @@
     flat 2    u (3)                    in turn 1 not used by rank 0
     turn 2    rank 0 uses nothing
 
-Nothing is read before it is known that there is memory for it: to read what has none would end the process.
+Nothing is read before it is known that there is memory for it: to read what has none would end the
+process.
 """
 
 import inspect
@@ -47,9 +48,13 @@ def _measure(fn):
         if case.what != ALONE:
             record = trained(case, type("FSDP", (zero.FSDP,), {"unit_type": fn}), groups)
             return record | {"reshard": record.get("memory")}
-        with noting_calls(inspect.unwrap(zero.Unit.reshard)) as libs:  # its decorator is that of attach, too
+        with noting_calls(
+            inspect.unwrap(zero.Unit.reshard)
+        ) as libs:  # its decorator is that of attach, too
             record = _ByItself(case, *groups).walk(fn)
-        return record | ({"unshard": Problem("built-in", "the answer calls lib's reshard")} if libs else {})
+        return record | (
+            {"unshard": Problem("built-in", "the answer calls lib's reshard")} if libs else {}
+        )
 
     return in_step(CASES, groups_and_control, one, wire=dist.new_group())
 
@@ -59,10 +64,16 @@ class _ByItself:
 
     def __init__(self, case, group, control):
         self.case, self.rank, self.N = case, dist.get_rank(control), case.world_size
-        self.where, self.names = f"{case.name}: {case.rank(self.rank)}", [list(shapes) for shapes in SHAPES]
+        self.where, self.names = (
+            f"{case.name}: {case.rank(self.rank)}",
+            [list(shapes) for shapes in SHAPES],
+        )
         self.recorder = Recorder(control, [case.members], before=self._memory_for_all)
         ones = lambda shape: torch.ones(shape, dtype=torch.float64, device=backend.device())
-        leaves = [[nn.Parameter(ones(s), requires_grad=i != 1) for s in of.values()] for i, of in enumerate(SHAPES)]
+        leaves = [
+            [nn.Parameter(ones(s), requires_grad=i != 1) for s in of.values()]
+            for i, of in enumerate(SHAPES)
+        ]
         self.flats = [zero.Flat(parameters, group) for parameters in leaves]
         self.wholes, self.record = [flat.whole for flat in self.flats], {}
 
@@ -78,7 +89,9 @@ class _ByItself:
             self._do("reduce_gradients", turn, "reduce", self._reduced, wants)
             before = [flat.shard.detach().clone() for flat in self.flats if _has_memory(flat.shard)]
             self._do("reshard", turn, "reshard", self._sharded, before)
-        ok = self.recorder.agreed(not any(problem for claim, problem in self.record.items() if claim != "called"))
+        ok = self.recorder.agreed(
+            not any(problem for claim, problem in self.record.items() if claim != "called")
+        )
         return self.record | self.recorder.record() | {"ok": ok}
 
     def _goes_on(self):
@@ -86,7 +99,8 @@ class _ByItself:
         return self.recorder.agreed(not bad)
 
     def _do(self, method, turn, claim, look, *args):
-        """The answer's method, if all was right so far on all ranks; then what it has done is looked at."""
+        """The answer's method, if all was right so far on all ranks; then what it
+        has done is looked at."""
         if not self._goes_on():
             return
         begun, what = len(self.recorder.calls), f"{method}(), call {turn}"
@@ -107,7 +121,9 @@ class _ByItself:
         got = sorted((call.op, call.elements) for call in calls)
         of_method = {
             "unshard": [("all_gather", flat.padded // self.N) for flat in self.flats],
-            "reduce_gradients": [("reduce_scatter", flat.padded) for flat in self.flats if flat.trained],
+            "reduce_gradients": [
+                ("reduce_scatter", flat.padded) for flat in self.flats if flat.trained
+            ],
         }
         want = sorted(of_method.get(method, []))
         if got != want:
@@ -119,11 +135,17 @@ class _ByItself:
         for whole in self.wholes:
             got = whole.untyped_storage().nbytes()
             if got and not _has_memory(whole):
-                raise MemoryError(f"whole has memory of {got} bytes; its {whole.numel()} elements need {whole.nbytes}")
+                raise MemoryError(
+                    f"whole has memory of {got} bytes; its {whole.numel()} elements need "
+                    f"{whole.nbytes}"
+                )
 
     def _line(self, i, turn):
         """What flat i's whole should be in this turn. (padded,)"""
-        line = torch.arange(1, self.flats[i].padded + 1, dtype=torch.float64, device=backend.device()) + 100 * turn
+        line = (
+            torch.arange(1, self.flats[i].padded + 1, dtype=torch.float64, device=backend.device())
+            + 100 * turn
+        )
         return line * FINE[torch.float64]
 
     def _step_shards(self, turn):
@@ -133,23 +155,40 @@ class _ByItself:
                 flat.shard.detach().copy_(self._line(i, turn).chunk(self.N)[self.rank])
 
     def _gradient(self, i, rank, turn):
-        """Rank's gradient of flat i in this turn. (padded,); zeros where it does not use the parameter."""
+        """Rank's gradient of flat i in this turn. (padded,); zeros where it does not use
+        the parameter."""
         flat = self.flats[i]
-        line = (torch.arange(flat.padded, dtype=torch.float64, device=backend.device()) + 1) * (rank + 2) * turn
+        line = (
+            (torch.arange(flat.padded, dtype=torch.float64, device=backend.device()) + 1)
+            * (rank + 2)
+            * turn
+        )
         line[flat.n :] = 0
         if rank == 0:
-            line[flat.n - 1 if i == 0 and turn == 1 else 0 :] = 0  # s of flat 0, u of flat 2; everything
+            line[flat.n - 1 if i == 0 and turn == 1 else 0 :] = (
+                0  # s of flat 0, u of flat 2; everything
+            )
         return line * FINE[torch.float64]
 
     def _backward(self, turn):
-        """[(flat, its name, the .grad that its shard should have then), ...]: gradients add up from turn to turn."""
+        """[(flat, its name, the .grad that its shard should have then), ...]: gradients add
+        up from turn to turn."""
         wants = []
         for i, flat in enumerate(self.flats):
             pieces = slots(self._gradient(i, self.rank, turn)[: flat.n], flat.slots)
-            used = [(p * g).sum() for p, g in zip(flat.parameters, pieces, strict=True) if flat.trained and g.any()]
+            used = [
+                (p * g).sum()
+                for p, g in zip(flat.parameters, pieces, strict=True)
+                if flat.trained and g.any()
+            ]
             if used:
                 sum(used).backward()
-            total = sum(self._gradient(i, rank, t) for rank in range(self.N) for t in range(1, turn + 1)) / self.N
+            total = (
+                sum(
+                    self._gradient(i, rank, t) for rank in range(self.N) for t in range(1, turn + 1)
+                )
+                / self.N
+            )
             wants += [(flat, f"flat {i}", total.chunk(self.N)[self.rank])] if flat.trained else []
         return wants
 
@@ -162,7 +201,10 @@ class _ByItself:
             pieces = slots(self._line(i, turn)[: flat.n], flat.slots)
             for name, p, want in zip(self.names[i], flat.parameters, pieces, strict=True):
                 if p.shape != want.shape:
-                    return Problem("not attached", f"{when}{name}: expected {form_of(want)}, got {form_of(p.detach())}")
+                    return Problem(
+                        "not attached",
+                        f"{when}{name}: expected {form_of(want)}, got {form_of(p.detach())}",
+                    )
                 if p.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
                     return Problem("not attached", f"{when}{name} is not a view of flat.whole")
                 if problem := compared(f"{when}{name}", p, want):
@@ -191,7 +233,10 @@ class _ByItself:
                 return Problem("not freed", f"{when}flat.whole still has {got} bytes", {"got": got})
             for name, p in zip(self.names[i], flat.parameters, strict=True):
                 if p.numel():
-                    return Problem("not empty", f"{when}{name} is still {tuple(p.shape)}, of memory that is gone")
+                    return Problem(
+                        "not empty",
+                        f"{when}{name} is still {tuple(p.shape)}, of memory that is gone",
+                    )
             if before and not torch.equal(before[i], flat.shard):
                 return Problem("shard changed", f"{when}the shard of flat {i} has changed")
         return self._flag(when, False)
@@ -203,23 +248,34 @@ class _ByItself:
 
 def _has_memory(tensor):
     """Is there memory for all of its elements?"""
-    needed = (tensor.storage_offset() + tensor.numel()) * tensor.element_size() if tensor.numel() else 0
+    needed = (
+        (tensor.storage_offset() + tensor.numel()) * tensor.element_size() if tensor.numel() else 0
+    )
     return tensor.untyped_storage().nbytes() >= needed
 
 
-CALLS_LIB = s.CALLED_LIB.saying("write the methods yourself; what the class inherits beside them is there to be used.")
-NOT_GIVEN = s.NOT_GIVEN.saying("whoever makes the units chooses what sends: self.all_gather and self.reduce_scatter.")
+CALLS_LIB = s.CALLED_LIB.saying(
+    "write the methods yourself; what the class inherits beside them is there to be used."
+)
+NOT_GIVEN = s.NOT_GIVEN.saying(
+    "whoever makes the units chooses what sends: self.all_gather and self.reduce_scatter."
+)
 LEAVES_OUT = {
     "generators": "no method is given an iterator; the constructor is lib's",
     "returned": "nothing is returned",
 }
 UNIT = Exercise(
-    name="Unit", reference=zero.Unit, measure=_measure, worlds=(4,), may_call=MAY_CALL, leaves_out=LEAVES_OUT,
+    name="Unit", reference=zero.Unit, measure=_measure, worlds=(4,), may_call=MAY_CALL,
+    leaves_out=LEAVES_OUT,
     claims=(
-        claim("unshard: the whole, in place", 3, "groups of 2 and 3", found(CASES, "unshard"), fitting(CASES)),
-        claim("reduce_gradients: the mean", 3, "added to the shards; unused, frozen", found(CASES, "reduce")),
-        claim("reshard: no memory but the shards", 3, "parameters are empty", found(CASES, "reshard")),
-        claim("trains as one process does", 2, f"4 ranks, under lib's FSDP, {ADAMW}", found(CASES, "value")),
+        claim("unshard: the whole, in place", 3, "groups of 2 and 3", found(CASES, "unshard"),
+            fitting(CASES)),
+        claim("reduce_gradients: the mean", 3, "added to the shards; unused, frozen",
+            found(CASES, "reduce")),
+        claim("reshard: no memory but the shards", 3, "parameters are empty",
+            found(CASES, "reshard")),
+        claim("trains as one process does", 2, f"4 ranks, under lib's FSDP, {ADAMW}",
+            found(CASES, "value")),
         claim("sends each flat once", 1, "by what it was given",
               only_calls(CASES, None, SECTIONS, section), found(CASES, "called")),
     ),
@@ -228,51 +284,60 @@ UNIT = Exercise(
         s.NO_GROUP.saying("each flat knows its group: flat.group."),
         s.NARROW,
         Hint("elements for bytes", s.raised("MemoryError"),
-             "a storage counts bytes: resize_(flat.padded * flat.whole.element_size()). And memory comes first, then "
-             "what is gathered into it."),
+             "a storage counts bytes: resize_(flat.padded * flat.whole.element_size()). And memory "
+             "comes first, then what is gathered into it."),
         Hint("no memory to gather into", s.kind("died", "no memory"),
              "reshard has freed flat.whole's memory. Before you copy into it: "
              "flat.whole.untyped_storage().resize_(flat.padded * flat.whole.element_size())."),
         Hint("another tensor for the whole", s.kind("another whole"),
-             "autograd's graph may hold views of flat.whole: fill that tensor, flat.whole.copy_(...), and let its "
-             "memory come and go by resize_. `flat.whole = ...` makes another."),
+             "autograd's graph may hold views of flat.whole: fill that tensor, "
+             "flat.whole.copy_(...), and let its memory come and go by resize_. `flat.whole = ...` "
+             "makes another."),
         Hint("not attached", s.kind("not attached"),
-             "after the gather the parameters must become views of whole again, in their shapes: flat.attach()."),
-        Hint("the flag", s.kind("flag"), "unshard sets self.is_unsharded to True, reshard to False: FSDP asks it."),
+             "after the gather the parameters must become views of whole again, in their shapes: "
+             "flat.attach()."),
+        Hint("the flag", s.kind("flag"),
+            "unshard sets self.is_unsharded to True, reshard to False: FSDP asks it."),
         Hint("a sum, no mean", s.both(s.fact("reduced"), lambda p: (p.fact("factor") or 0) > 1),
              "divide by the number of ranks, once: flat.take_gradients() does."),
         Hint("another rank's gradient", s.either(s.fact("reduced"), s.kind("form")),
-             "reduce_scatter(line, group) adds up the ranks' lines and gives rank r chunk r, (padded/N,)."),
+             "reduce_scatter(line, group) adds up the ranks' lines and gives rank r chunk r, "
+             "(padded/N,)."),
         Hint("another part gathered", s.fact("gathered"),
-             "each rank gives flat.shard; all_gather puts the ranks' shards in a line, which is the whole."),
+             "each rank gives flat.shard; all_gather puts the ranks' shards in a line, which is "
+             "the whole."),
         Hint("an unused parameter", s.refused("None"),
-             "a parameter that this rank did not use has .grad None, and counts as zeros: flat.take_gradients() does "
-             "that."),
+             "a parameter that this rank did not use has .grad None, and counts as zeros: "
+             "flat.take_gradients() does that."),
         Hint("padding left out", s.refused("shape"),
-             "N need not divide the flat's numbers: the line has flat.padded, and so every rank's piece has padded/N."),
+             "N need not divide the flat's numbers: the line has flat.padded, and so every rank's "
+             "piece has padded/N."),
         Hint("nothing is reduced", s.kind("no gradient"),
-             "every flat with flat.trained sends its line, whatever this rank used of it, and keeps its piece: "
-             "flat.add_gradient(piece)."),
+             "every flat with flat.trained sends its line, whatever this rank used of it, and "
+             "keeps its piece: flat.add_gradient(piece)."),
         Hint("whole gradients stay", s.kind("kept", "unreduced"),
              "they are as large as the whole parameters. flat.take_gradients() sets them to None."),
         Hint("a second copy", s.kind("alive"),
-             "something is kept beside the shards: what was gathered, or a line of gradients. Let go of it."),
+             "something is kept beside the shards: what was gathered, or a line of gradients. Let "
+             "go of it."),
         Hint("not freed", s.kind("not freed"),
-             "flat.whole.untyped_storage().resize_(0) gives the memory back. Parameters that are empty free nothing "
-             "by themselves: whole still holds it."),
+             "flat.whole.untyped_storage().resize_(0) gives the memory back. Parameters that are "
+             "empty free nothing by themselves: whole still holds it."),
         Hint("parameters of memory that is gone", s.kind("not empty"),
-             "give every parameter an empty tensor: parameter.data = flat.shard.detach()[:0]. Who touches it then "
-             "meets an error, not memory that is gone."),
+             "give every parameter an empty tensor: parameter.data = flat.shard.detach()[:0]. Who "
+             "touches it then meets an error, not memory that is gone."),
         Hint("the shard is lost", s.kind("shard gone", "shard changed"),
-             "the shard stays, all the time: it is what the optimizer steps on, and what is gathered next time."),
+             "the shard stays, all the time: it is what the optimizer steps on, and what is "
+             "gathered next time."),
         Hint("frozen flats too", s.kind("calls", more=True),
-             "each flat is gathered once; and of the flats only those with flat.trained have gradients to send."),
+             "each flat is gathered once; and of the flats only those with flat.trained have "
+             "gradients to send."),
         Hint("another number of calls", s.kind("calls"),
-             "self.all_gather(flat.shard, flat.group) for each flat; self.reduce_scatter(line, flat.group) for each "
-             "that is trained, with the whole line, (padded,)."),
+             "self.all_gather(flat.shard, flat.group) for each flat; self.reduce_scatter(line, "
+             "flat.group) for each that is trained, with the whole line, (padded,)."),
         s.NOT_ALL_RANKS.saying(
-            "all ranks must gather and reduce the same flats in the same order, whatever is in them: a flat whose "
-            "parameters this rank did not use too."),
+            "all ranks must gather and reduce the same flats in the same order, whatever is in "
+            "them: a flat whose parameters this rank did not use too."),
         NOT_GIVEN,
         *s.ANYWHERE,
     ),

@@ -1,4 +1,5 @@
-"""Lab 4, section 2: Zero1(parameters, make_optimizer, group, reduce_scatter, all_gather), a rank's shard of the update.
+"""Lab 4, section 2: Zero1(parameters, make_optimizer, group, reduce_scatter, all_gather), a rank's
+shard of the update.
 
 Parameters are those of one process on the whole batch; `zero_runs.py` has how a step is looked at.
 """
@@ -15,7 +16,17 @@ from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab4.zero_chain import EACH, SLACK
 from lib.check.lab4.zero_models import SEVERAL, STEPS, Setup
-from lib.check.lab4.zero_runs import MOMENTS, Run, built_in, by, first, in_case, is_libs, numbers, value
+from lib.check.lab4.zero_runs import (
+    MOMENTS,
+    Run,
+    built_in,
+    by,
+    first,
+    in_case,
+    is_libs,
+    numbers,
+    value,
+)
 from lib.check.overlap import Alive
 from lib.check.traffic import only_calls
 from lib.zero import zero1
@@ -27,7 +38,8 @@ SETUPS = {
     setup.case(members): setup
     for members, setup in (
         ((0, 1, 2), Setup("SGD", 72)), ((0, 1, 2), Setup("SGD")), ((0, 1, 2, 3), Setup("AdamW")),
-        ((1, 3), Setup("AdamW")), ((2,), Setup("AdamW")), ((0, 1, 2), Setup("SGD", idle=1)), ((0, 1, 2), TWO),
+        ((1, 3), Setup("AdamW")), ((2,), Setup("AdamW")), ((0, 1, 2), Setup("SGD", idle=1)),
+        ((0, 1, 2), TWO),
         ((0, 1, 2), Setup("AdamW", microbatches=2)),
     )
 }  # fmt: skip
@@ -72,7 +84,11 @@ def _one(fn, case, places):
             run.averaged(step)
         for run in runs:
             _update(run, step)
-    made, calls = runs[0].made, given.calls if case.world_size > 1 else []  # one rank alone may send to itself
+    # one rank alone may send to itself
+    made, calls = (
+        runs[0].made,
+        given.calls if case.world_size > 1 else [],
+    )
     return given.record() | {
         "ok": all(run.value is None for run in runs),
         "value": next((run.value for run in runs if run.value), None),
@@ -95,9 +111,15 @@ def _update(run, step):
         step,
         moved=not all(map(torch.equal, shards, after)),
         gathers=len(given.gathered),
-        gathers_new=any(torch.equal(gathered, shard) for gathered in given.gathered for shard in after),
-        gathers_gradient=any(torch.equal(gathered, grad) for gathered in given.gathered for grad in gradients),
-        gathers_other=any(gathered.numel() != sum(map(torch.numel, after)) for gathered in given.gathered),
+        gathers_new=any(
+            torch.equal(gathered, shard) for gathered in given.gathered for shard in after
+        ),
+        gathers_gradient=any(
+            torch.equal(gathered, grad) for gathered in given.gathered for grad in gradients
+        ),
+        gathers_other=any(
+            gathered.numel() != sum(map(torch.numel, after)) for gathered in given.gathered
+        ),
         reduces="reduce_scatter" in [call.op for call in given.calls],
         late="reduce_scatter" in [call.op for call in given.calls if call.phase.endswith(STEP)],
     )
@@ -114,17 +136,30 @@ def _state(runs):
             where, want = f"{case.name}: {case.rank(rank)}", padded // N
             facts |= {"whole": record["given"] >= case.n > want}
             if record["given"] != want:
-                text = f"{where}: make_optimizer was given {record['given']} elements, expected a shard: "
+                text = (
+                    f"{where}: make_optimizer was given {record['given']} elements, expected a "
+                    f"shard: "
+                )
                 return Problem("kept", f"{text}{padded}/{N} = {want}", facts)
             if record["state"] != MOMENTS[name] * want:
-                text = f"{where}: {name} keeps {record['state']} elements of state, expected {MOMENTS[name]} x {want}"
+                text = (
+                    f"{where}: {name} keeps {record['state']} elements of state, expected "
+                    f"{MOMENTS[name]} x {want}"
+                )
                 return Problem("kept", text, facts)
             if not record["optimizer"]:
-                text = f"{where}: self.optimizer is not what make_optimizer has returned; later cells ask for it"
+                text = (
+                    f"{where}: self.optimizer is not what make_optimizer has returned; later cells "
+                    f"ask for it"
+                )
                 return Problem("attribute", text, facts)
-            allowed = EACH * (MOMENTS[name] + 3) * want  # the shard, its gradient, what was sent last may be copies
+            # the shard, its gradient, what was sent last may be copies
+            allowed = EACH * (MOMENTS[name] + 3) * want
             if record["bytes"] > allowed + SLACK:
-                text = f"{where}: after the last step {record['bytes']} bytes are kept beside the parameters, "
+                text = (
+                    f"{where}: after the last step {record['bytes']} bytes are kept beside the "
+                    f"parameters, "
+                )
                 text += f"expected {allowed} at most"
                 return Problem("memory", text, facts)
     return None
@@ -154,36 +189,47 @@ EXERCISE = Exercise(
     worlds=(WORLD,),
     # A flat of lib's may be part of an answer.
     may_call=(
-        *MAY_CALL, "zero1.all_gather", "flat.__init__", "zero1.reduce_gradients", "zero1.gather_parameters",
+        *MAY_CALL, "zero1.all_gather", "flat.__init__", "zero1.reduce_gradients",
+        "zero1.gather_parameters",
     ),
     leaves_out={
-        "memory": "weights and gradients are whole on every rank; what stays after a step is counted",
+        "memory": "weights and gradients are whole on every rank; what stays after a step is "
+                  "counted",
         "returned": "nothing is returned: the model and the shard hold the result",
     },
     claims=(
-        claim("as one process, step by step", 7, "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
+        claim("as one process, step by step", 7,
+            "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
             first(CASES, "value", lambda case: not _several(case))),
         claim("micro-batches add up", 2, "two of them, then one step", first(CASES, "value")),
-        claim("1/N of the optimizer's state", 8, "padded/N elements, and AdamW's two moments of them", _state),
-        claim("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone", first(CASES, "mean")),
-        claim("one message each way", 4, "padded elements each, by those it was given", only_calls(CASES, _expected)),
+        claim("1/N of the optimizer's state", 8,
+            "padded/N elements, and AdamW's two moments of them", _state),
+        claim("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone",
+            first(CASES, "mean")),
+        claim("one message each way", 4, "padded elements each, by those it was given",
+            only_calls(CASES, _expected)),
     ),
     hints=(
         s.BUILT_IN.saying(
-            "build it yourself: a line of zeros, the parameters copied into it, and a shard of it for the optimizer."),
+            "build it yourself: a line of zeros, the parameters copied into it, and a shard of it "
+            "for the optimizer."),
         s.NO_GROUP.saying(
-            "hand `self.group` on: self.reduce_scatter(line, self.group), self.all_gather(shard, self.group)."),
+            "hand `self.group` on: self.reduce_scatter(line, self.group), self.all_gather(shard, "
+            "self.group)."),
         Hint("a parameter without gradient", s.refused("None"),
-            "a parameter that this rank did not use has .grad None. Its places in the line stay zero."),
-        Hint("not on every rank", lambda p: p.kind == "clash" and bool(p.fact("over") or len({*p.facts["ops"]}) > 1),
-            "every rank of the group calls reduce_scatter once in average_gradients(), and all_gather once in step(), "
-            "also one that has no gradients."),
+            "a parameter that this rank did not use has .grad None. Its places in the line stay "
+            "zero."),
+        Hint("not on every rank",
+            lambda p: p.kind == "clash" and bool(p.fact("over") or len({*p.facts["ops"]}) > 1),
+            "every rank of the group calls reduce_scatter once in average_gradients(), and "
+            "all_gather once in step(), also one that has no gradients."),
         s.NARROW,
         s.WRONG_DTYPE.also(s.refused("dtype")),
         Hint("ranks of the world, not of the group",
-             s.either(s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))), by(lambda N: N / WORLD)),
-             "ranks are counted within the group: dist.get_rank(group), dist.get_world_size(group), also where you "
-             "divide."),
+             s.either(s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))),
+                 by(lambda N: N / WORLD)),
+             "ranks are counted within the group: dist.get_rank(group), "
+             "dist.get_world_size(group), also where you divide."),
         Hint("the padding is missing",
             s.either(
                 s.fact("unpadded"),
@@ -193,77 +239,100 @@ EXERCISE = Exercise(
                     in_case(CASES, lambda case: case.n == 77 and SETUPS[case].models == 1),
                 ),
             ),
-            "with 72 parameters it was right: N divides them. Make the line as long as the next multiple of N, "
-            "-(-n // N) * N, with zeros at its end: then all shards are of one size."),
-        Hint("kept for all of the class", s.both(numbers, in_case(CASES, lambda case: SETUPS[case].models > 1)),
-            "two models are trained side by side, each by a Zero1 of its own, and one's state went to the other. Keep "
-            "everything on self: nothing on the class, in a global or in a default argument."),
+            "with 72 parameters it was right: N divides them. Make the line as long as the next "
+            "multiple of N, -(-n // N) * N, with zeros at its end: then all shards are of one "
+            "size."),
+        Hint("kept for all of the class", s.both(numbers, in_case(CASES,
+            lambda case: SETUPS[case].models > 1)),
+            "two models are trained side by side, each by a Zero1 of its own, and one's state went "
+            "to the other. Keep everything on self: nothing on the class, in a global or in a "
+            "default argument."),
         Hint("not the one it was given",
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
-            "whoever calls your class chooses what sends: call self.reduce_scatter and self.all_gather."),
-        Hint("more than one message", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-            "one line for all parameters: one reduce_scatter, one all_gather, however many parameters there are."),
+            "whoever calls your class chooses what sends: call self.reduce_scatter and "
+            "self.all_gather."),
+        Hint("more than one message", s.both(s.kind("calls"),
+            lambda p: len(p.facts["got"]) > len(p.facts["want"])),
+            "one line for all parameters: one reduce_scatter, one all_gather, however many "
+            "parameters there are."),
         Hint("other elements", s.either(s.kind("calls"), value(lambda f: f["gathers_other"])),
             "reduce_scatter takes the padded line, all_gather this rank's shard, padded/N."),
         Hint("gradients sent in step()", value(lambda f: f["late"]),
-            "average_gradients() sums them and drops them, once; clipping comes between. step() updates and gathers."),
+            "average_gradients() sums them and drops them, once; clipping comes between. step() "
+            "updates and gathers."),
         Hint("numbers lost", s.kind("lost"),
-            "the model is to compute what it did: copy every parameter into its place in the line, and only then make "
-            "it a view of that place."),
+            "the model is to compute what it did: copy every parameter into its place in the line, "
+            "and only then make it a view of that place."),
         Hint("a frozen parameter", value(lambda f: f["frozen"]),
-            "parameters without requires_grad are left alone. They are not in the line: weight decay would move them."),
+            "parameters without requires_grad are left alone. They are not in the line: weight "
+            "decay would move them."),
         Hint("no gradient in the shard", value(lambda f: f["still"] and not f["has_gradients"]),
-            "the optimizer steps on what it was given, the shard. Put the mean gradient in `self.shard.grad`."),
+            "the optimizer steps on what it was given, the shard. Put the mean gradient in "
+            "`self.shard.grad`."),
         Hint("gradients of zeros", value(lambda f: f["zeros"]),
-            "the mean in the shard is zeros: read the parameters' .grad into the line before they become None."),
+            "the mean in the shard is zeros: read the parameters' .grad into the line before they "
+            "become None."),
         Hint("the optimizer does not step", value(lambda f: not f["state"]),
             "step() calls self.optimizer.step() first, then gathers what it has changed."),
         Hint("the gradient gathered", value(lambda f: f["gathers_gradient"]),
-            "what the other ranks lack is this rank's new numbers: all_gather(self.shard, group), not its gradient."),
-        Hint("the model does not see it", value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
-            "the new numbers were gathered, but the model's parameters are elsewhere. Make every parameter a view of "
-            "the line, p.data = piece.view(p.shape), and copy what is gathered into that same line."),
+            "what the other ranks lack is this rank's new numbers: all_gather(self.shard, group), "
+            "not its gradient."),
+        Hint("the model does not see it",
+            value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
+            "the new numbers were gathered, but the model's parameters are elsewhere. Make every "
+            "parameter a view of the line, p.data = piece.view(p.shape), and copy what is gathered "
+            "into that same line."),
         Hint("the optimizer's shard is a copy",
-            value(lambda f: f["moved"] and f["gathers"] and (f["still"] or not (f["partly"] or f["gathers_new"]))),
-            "the optimizer has changed one tensor, and another one was gathered. The shard must share memory with the "
-            "line (chunk and detach do, clone does not), or be what you gather."),
-        Hint("gathered before the step", value(lambda f: f["step"] == 0 and f["partly"] and f["gathers"]),
-            "this rank's part is new, the others' are of before: first self.optimizer.step(), then all_gather."),
+            value(lambda f: f["moved"] and f["gathers"]
+                  and (f["still"] or not (f["partly"] or f["gathers_new"]))),
+            "the optimizer has changed one tensor, and another one was gathered. The shard must "
+            "share memory with the line (chunk and detach do, clone does not), or be what you "
+            "gather."),
+        Hint("gathered before the step",
+            value(lambda f: f["step"] == 0 and f["partly"] and f["gathers"]),
+            "this rank's part is new, the others' are of before: first self.optimizer.step(), then "
+            "all_gather."),
         Hint("not gathered", value(lambda f: f["step"] == 0 and not f["gathers"] and f["partly"]),
-            "each rank has updated its shard, and nobody else knows: step() ends with an all_gather of the shards."),
-        Hint("the ranks' gradients are not summed", value(lambda f: not f["reduces"] or f["one_rank"]),
-            "each rank has updated its shard by its own gradient. Reduce-scatter the line in average_gradients(), and "
-            "keep what that returns."),
+            "each rank has updated its shard, and nobody else knows: step() ends with an "
+            "all_gather of the shards."),
+        Hint("the ranks' gradients are not summed",
+            value(lambda f: not f["reduces"] or f["one_rank"]),
+            "each rank has updated its shard by its own gradient. Reduce-scatter the line in "
+            "average_gradients(), and keep what that returns."),
         Hint("averaged twice", by(lambda N: 1 / N),
             "the sum is divided by N once: in the line, or after reduce_scatter, not in both."),
         Hint("not averaged", value(lambda f: f["factor"] is not None),
             "reduce_scatter sums. Divide the line by the number of ranks."),
         Hint("a new optimizer in each step", value(lambda f: f["made"] > 1),
-            "an optimizer that is made anew has forgotten its moments. Call make_optimizer once, in __init__."),
+            "an optimizer that is made anew has forgotten its moments. Call make_optimizer once, "
+            "in __init__."),
         Hint("only the last micro-batch", s.both(numbers, in_case(CASES, _several)),
-            "gradients of several backwards add up in .grad. Read them in average_gradients(), when all are there, or "
-            "add."),
+            "gradients of several backwards add up in .grad. Read them in average_gradients(), "
+            "when all are there, or add."),
         Hint("left over from the step before", value(lambda f: f["step"] > 0),
             "right in the first step. The line of gradients begins with zeros in every step."),
         Hint("another place in the line", s.either(s.kind("value", "form"), s.refused("shape")),
-            "a parameter, its gradient and its piece of what is gathered have one place in the line, from `begin` to "
-            "`begin + p.numel()`. `begin` moves on by p.numel() for every parameter, also for one without gradient."),
+            "a parameter, its gradient and its piece of what is gathered have one place in the "
+            "line, from `begin` to `begin + p.numel()`. `begin` moves on by p.numel() for every "
+            "parameter, also for one without gradient."),
         Hint("the whole state", s.kind("kept", whole=True),
             "the optimizer keeps state for all that it is given. Give it this rank's shard alone: "
             "make_optimizer([self.shard])."),
         Hint("a shard of another size", s.kind("kept"),
-            "pad the whole line once, to the next multiple of N, and cut it into N equal parts, wherever parameters "
-            "begin and end."),
+            "pad the whole line once, to the next multiple of N, and cut it into N equal parts, "
+            "wherever parameters begin and end."),
         Hint("a whole line is kept", s.kind("memory"),
-            "as long as all parameters is one line, of which they are views. The line of gradients and what is "
-            "gathered are made anew in each step, and let go."),
+            "as long as all parameters is one line, of which they are views. The line of gradients "
+            "and what is gathered are made anew in each step, and let go."),
         Hint("another name for the optimizer", s.kind("attribute"),
-            "later cells call sharded.optimizer.zero_grad(): keep what make_optimizer returns as self.optimizer."),
+            "later cells call sharded.optimizer.zero_grad(): keep what make_optimizer returns as "
+            "self.optimizer."),
         Hint("gradients not dropped", s.kind("left"),
-            "the next backward would add to what is left. Set every parameter's .grad to None in average_gradients()."),
+            "the next backward would add to what is left. Set every parameter's .grad to None in "
+            "average_gradients()."),
         Hint("no mean in the shard", s.kind("no mean"),
-            "clipping and logging read it there: after average_gradients() the mean is in the shard's .grad, not the "
-            "sum."),
+            "clipping and logging read it there: after average_gradients() the mean is in the "
+            "shard's .grad, not the sum."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -271,15 +340,27 @@ EXERCISE = Exercise(
 ### BEGIN MISTAKES
 from lib.check.mistakes import Mistake, edit  # noqa: E402
 
-SENT, GATHERED = "reduce_scatter(line, flat.group))", "self.optimizer.step()\n        self.gather_parameters()"
+SENT, GATHERED = (
+    "reduce_scatter(line, flat.group))",
+    "self.optimizer.step()\n        self.gather_parameters()",
+)
 MISTAKES = (
     Mistake("the group is not passed on", edit(SENT, "reduce_scatter(line))")),
     Mistake("averaged twice", edit(SENT, "reduce_scatter(line, flat.group) / flat.world_size)")),
     Mistake("not averaged", edit(SENT, "reduce_scatter(line, flat.group) * flat.world_size)")),
     Mistake("rounded on the way", edit(SENT, "reduce_scatter(line.float(), flat.group).double())")),
-    Mistake("gathered before the step", edit(GATHERED, "self.gather_parameters()\n        self.optimizer.step()")),
+    Mistake(
+        "gathered before the step",
+        edit(GATHERED, "self.gather_parameters()\n        self.optimizer.step()"),
+    ),
     Mistake("not gathered", edit(GATHERED, "self.optimizer.step()")),
-    Mistake("not the one it was given", edit("reduce_gradients(flat, self.reduce_scatter)", "reduce_gradients(flat)")),
-    Mistake("not the one it was given", edit("gather_parameters(flat, self.all_gather)", "gather_parameters(flat)")),
+    Mistake(
+        "not the one it was given",
+        edit("reduce_gradients(flat, self.reduce_scatter)", "reduce_gradients(flat)"),
+    ),
+    Mistake(
+        "not the one it was given",
+        edit("gather_parameters(flat, self.all_gather)", "gather_parameters(flat)"),
+    ),
 )
 ### END MISTAKES

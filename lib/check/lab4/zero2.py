@@ -1,7 +1,7 @@
 """Lab 4, section 3: Zero2(zero.Zero1), whose gradients leave during backward.
 
-Two models: a small one, with tied, frozen and unused parameters; and a chain whose backward passes a gate behind each
-layer, where it is seen what has been sent, and what memory gradients hold.
+Two models: a small one, with tied, frozen and unused parameters; and a chain whose backward passes
+a gate behind each layer, where it is seen what has been sent, and what memory gradients hold.
 """
 
 from functools import partial
@@ -16,25 +16,40 @@ from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab4.zero_chain import GATES, LAYERS, ChainSetup, Held
 from lib.check.lab4.zero_models import SEVERAL, STEPS, Setup
-from lib.check.lab4.zero_runs import Run, built_in, by, drain, first, in_case, is_libs, numbers, value
+from lib.check.lab4.zero_runs import (
+    Run,
+    built_in,
+    by,
+    drain,
+    first,
+    in_case,
+    is_libs,
+    numbers,
+    value,
+)
 from lib.check.overlap import Gates
 from lib.check.traffic import only_calls
 from lib.zero import zero2
 from lib.zero.flat import padded_size
 
 NAME, WORLD = "Zero2", 4
-CHAIN, TWISTED = ChainSetup("a chain of layers"), ChainSetup("layers named in another order", (0, 1, 2, 4, 3))
+CHAIN, TWISTED = (
+    ChainSetup("a chain of layers"),
+    ChainSetup("layers named in another order", (0, 1, 2, 4, 3)),
+)
 SECOND = Setup("SGD", 72)  # of two models
 SETUPS = {
     setup.case(members): setup
     for members, setup in (
-        ((0, 1, 2, 3), CHAIN), ((0, 1, 2), TWISTED), ((0, 1, 2), Setup("SGD")), ((0, 1, 2, 3), Setup("AdamW")),
+        ((0, 1, 2, 3), CHAIN), ((0, 1, 2), TWISTED), ((0, 1, 2), Setup("SGD")),
+        ((0, 1, 2, 3), Setup("AdamW")),
         ((1, 3), Setup("AdamW")), ((2,), Setup("AdamW")), ((0, 1, 2), Setup("SGD", idle=1)),
         ((0, 1, 2), Setup("SGD", models=2)), ((0, 1, 2), Setup("AdamW", microbatches=2)),
     )
 }  # fmt: skip
 CASES = tuple(SETUPS)
-CAPACITY = 8 * 40  # of the small model: three flats, two of several parameters. Of a chain 1: each layer is a flat
+# of the small model: three flats, two of several parameters. Of a chain 1: each layer is a flat
+CAPACITY = 8 * 40
 
 
 def _capacity(setup):
@@ -45,7 +60,8 @@ def _padded(setup, N):
     """The elements of each flat, in the order in which they leave."""
     parameters = [p for p in setup.model().parameters() if p.requires_grad]
     return [
-        padded_size(sum(p.numel() for p in bucket), N) for bucket in plan_tapered_buckets(parameters, _capacity(setup))
+        padded_size(sum(p.numel() for p in bucket), N)
+        for bucket in plan_tapered_buckets(parameters, _capacity(setup))
     ]
 
 
@@ -88,7 +104,8 @@ def _one(fn, case, places):
 
 
 class _Run(Run):
-    """gates: (begun in time, stuck) of each backward with gates; in_backward: calls begun in each."""
+    """gates: (begun in time, stuck) of each backward with gates; in_backward: calls
+    begun in each."""
 
     def __init__(self, case, setup, fn, group, given):
         model, self.held = setup.model(), None
@@ -129,8 +146,15 @@ class _Run(Run):
 
 def _expected(case, rank):
     setup, N = SETUPS[case], case.world_size
-    sizes = [n for one in [setup, SECOND][: setup.models] for n in _padded(one, N) * setup.microbatches]
-    return [("reduce_scatter", f"step {step}, backward", n) for step in range(1, STEPS + 1) for n in sizes if N > 1]
+    sizes = [
+        n for one in [setup, SECOND][: setup.models] for n in _padded(one, N) * setup.microbatches
+    ]
+    return [
+        ("reduce_scatter", f"step {step}, backward", n)
+        for step in range(1, STEPS + 1)
+        for n in sizes
+        if N > 1
+    ]
 
 
 def _beside(case, rank, record):
@@ -138,15 +162,26 @@ def _beside(case, rank, record):
     where = f"{case.name}: {case.rank(rank)}"
     for in_time, stuck in record["gates"]:
         if not in_time:
-            text = f"{where} had sent nothing when only the first layer's gradient was still missing"
+            text = (
+                f"{where} had sent nothing when only the first layer's gradient was still missing"
+            )
             return Problem("late", text, {"in_backward": 0})
         if stuck:
             number, passed = stuck
-            text = f"{where}: backward stood still after {passed} of {LAYERS} layers, until reduce-scatter "
-            text += f"{number + 1} had ended; expected it to stand still only before a third leaves, for the oldest"
+            text = (
+                f"{where}: backward stood still after {passed} of {LAYERS} layers, until "
+                f"reduce-scatter "
+            )
+            text += (
+                f"{number + 1} had ended; expected it to stand still only before a third leaves, "
+                f"for the oldest"
+            )
             return Problem("stuck", text, {"number": number, "passed": passed})
     if SETUPS[case] is TWISTED and (n := min(record["in_backward"])) < LAYERS:
-        text = f"{where} had sent {n} of {LAYERS} flats when backward ended. All were complete, but flat 1 "
+        text = (
+            f"{where} had sent {n} of {LAYERS} flats when backward ended. All were complete, but "
+            f"flat 1 "
+        )
         return Problem("late", f"{text}before flat 0.", {"in_backward": n})
     return None
 
@@ -156,9 +191,11 @@ EXERCISE = Exercise(
     reference=zero2.Zero2,
     measure=_measure,
     worlds=(WORLD,),
-    # What is inherited from lib's Zero1, and its flats; the last is the name of what no line of the answer has called.
+    # What is inherited from lib's Zero1, and its flats; the last is the name of what no line of the
+    # answer has called.
     may_call=(
-        *MAY_CALL, "flat.__init__", "zero1.__init__", "zero1.reduce_gradients", "zero1.gather_parameters",
+        *MAY_CALL, "flat.__init__", "zero1.__init__", "zero1.reduce_gradients",
+        "zero1.gather_parameters",
         "zero1.step",
     ),
     leaves_out={
@@ -166,71 +203,88 @@ EXERCISE = Exercise(
         "attributes": "those that later cells read are inherited from lib's Zero1",
     },
     claims=(
-        claim("as one process, step by step", 4, "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
+        claim("as one process, step by step", 4,
+            "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
             first(CASES, "value", lambda case: not _several(case))),
         claim("micro-batches add up", 2, "average_gradients() after each", first(CASES, "value")),
-        claim("each flat once, in one order", 2, "padded elements, by the reduce_scatter it was given",
+        claim("each flat once, in one order", 2,
+            "padded elements, by the reduce_scatter it was given",
             only_calls(CASES, _expected)),
-        claim("sent while backward runs", 5, "two under way, and backward goes on", each(CASES, _beside)),
+        claim("sent while backward runs", 5, "two under way, and backward goes on",
+            each(CASES, _beside)),
         claim("two lines at most", 5, "bytes of gradients, after each layer of backward",
             first(CASES, "memory"), first(CASES, "mean")),
     ),
     hints=(
         s.BUILT_IN.saying("inherit from zero.Zero1, and write the three methods."),
-        s.NO_GROUP.saying("give the group on: collectives.start(self.reduce_scatter, line, flat.group)."),
+        s.NO_GROUP.saying("give the group on: collectives.start(self.reduce_scatter, line, "
+                          "flat.group)."),
         Hint("beyond the last flat", s.raised("IndexError"),
             "when all flats have left, self.left is their number, and there is no such flat: "
             "`while self.left < len(self.in_order) and ...`."),
         s.NARROW, s.WRONG_DTYPE,
-        Hint("kept for all of the class", s.both(numbers, in_case(CASES, lambda case: SETUPS[case].models > 1)),
-            "two models are trained side by side, each by a Zero2 of its own, and one's state went to the other. Keep "
-            "everything on self: nothing on the class, in a global or in a default argument."),
-        Hint("left over from the backward before", s.either(s.raised("KeyError"), lambda p: p.fact("step", 0) > 0),
-            "right in the first step. average_gradients() ends with self.begin_backward(), which counts anew."),
-        Hint("what is left is not sent", s.either(s.kind("clash", over=True), value(lambda f: f["sent"] < f["flats"])),
-             "a flat with a parameter that this rank did not use is never complete. average_gradients() sends what "
-             "is left, as every rank does, with zeros for what is missing."),
+        Hint("kept for all of the class", s.both(numbers, in_case(CASES,
+            lambda case: SETUPS[case].models > 1)),
+            "two models are trained side by side, each by a Zero2 of its own, and one's state went "
+            "to the other. Keep everything on self: nothing on the class, in a global or in a "
+            "default argument."),
+        Hint("left over from the backward before", s.either(s.raised("KeyError"),
+            lambda p: p.fact("step", 0) > 0),
+            "right in the first step. average_gradients() ends with self.begin_backward(), which "
+            "counts anew."),
+        Hint("what is left is not sent", s.either(s.kind("clash", over=True),
+            value(lambda f: f["sent"] < f["flats"])),
+             "a flat with a parameter that this rank did not use is never complete. "
+             "average_gradients() sends what is left, as every rank does, with zeros for what is "
+             "missing."),
         Hint("in the order of completion", s.kind("clash"),
-            "ranks that use different parameters complete their flats in different orders. Only the flat whose turn it "
-            "is, self.in_order[self.left], may leave."),
+            "ranks that use different parameters complete their flats in different orders. Only "
+            "the flat whose turn it is, self.in_order[self.left], may leave."),
         Hint("does not wait", s.either(s.kind("early"), value(lambda f: not f["has_gradients"])),
-            "before average_gradients() returns, wait for all that is under way, and keep what comes."),
+            "before average_gradients() returns, wait for all that is under way, and keep what "
+            "comes."),
         Hint("averaged twice", by(lambda N: 1 / N), "take_gradients() has divided by N already."),
         Hint("not averaged", by(lambda N: N),
             "reduce_scatter sums. flat.take_gradients() gives a line that is divided by N."),
         Hint("gradients not dropped",
-             s.either(s.kind("left"), s.both(s.fact("left"), s.either(s.kind("memory"), in_case(CASES, _several)))),
-             "a gradient that has been copied into its line is no longer needed. flat.take_gradients() drops it."),
+             s.either(s.kind("left"), s.both(s.fact("left"), s.either(s.kind("memory"),
+                 in_case(CASES, _several)))),
+             "a gradient that has been copied into its line is no longer needed. "
+             "flat.take_gradients() drops it."),
         Hint("overwritten by the next micro-batch", s.both(numbers, in_case(CASES, _several)),
             "each micro-batch's mean is added to what the shard has: flat.add_gradient(piece)."),
         Hint("a flat leaves too early", s.both(numbers, lambda p: p.kind != "raised"),
-            "a flat may leave when its set in self.missing is empty: with the *last* of its gradients, and once."),
+            "a flat may leave when its set in self.missing is empty: with the *last* of its "
+            "gradients, and once."),
         Hint("not the one it was given",
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
             "whoever calls your class chooses what sends: start self.reduce_scatter."),
         Hint("other messages", s.kind("calls"),
-            "every flat is sent once in each backward, as the line that flat.take_gradients() gives."),
+            "every flat is sent once in each backward, as the line that flat.take_gradients() "
+            "gives."),
         Hint("no mean in the shard", s.kind("no mean"),
             "after average_gradients() the shard's .grad is the ranks' mean."),
         Hint("everything at the end", s.kind("late", in_backward=0),
-            "nothing leaves before backward has ended. gradient_is_ready must send a flat with the last of its "
-            "gradients."),
+            "nothing leaves before backward has ended. gradient_is_ready must send a flat with the "
+            "last of its gradients."),
         Hint("one at a time", s.kind("late"),
-            "a flat that was complete too early waits for those before it; when their turn has come, several may leave "
-            "at once: `while`, not `if`."),
+            "a flat that was complete too early waits for those before it; when their turn has "
+            "come, several may leave at once: `while`, not `if`."),
         Hint("backward waits for the network", s.kind("stuck", passed=0),
-            "the hook sends by itself, or waits for what it has started, and autograd waits for the hook. "
-            "collectives.start hands it to the communication thread."),
+            "the hook sends by itself, or waits for what it has started, and autograd waits for "
+            "the hook. collectives.start hands it to the communication thread."),
         Hint("one under way", s.kind("stuck", number=0),
-            "two may be under way: one on the wire, the next behind it. Wait when a *third* is about to leave."),
+            "two may be under way: one on the wire, the next behind it. Wait when a *third* is "
+            "about to leave."),
         Hint("not for the oldest", s.kind("stuck"),
-            "before a third leaves, wait for the oldest of the two alone. The other one has only begun."),
+            "before a third leaves, wait for the oldest of the two alone. The other one has only "
+            "begun."),
         Hint("lines kept for all flats", s.kind("memory", before=True),
-            "between two steps nothing waits for gradients: a line is made when its flat leaves, and is gone when it "
-            "has been sent."),
+            "between two steps nothing waits for gradients: a line is made when its flat leaves, "
+            "and is gone when it has been sent."),
         Hint("three under way", s.kind("memory"),
-            "lines pile up if the network is slower than backward. When two are under way, keep the oldest before the "
-            "next line is made."),
+            "lines pile up if the network is slower than backward. When two are under way, keep "
+            "the oldest before the next line is made."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -248,7 +302,8 @@ MISTAKES = (
     Mistake("not averaged", edit(SENT, SENT.replace("()", "() * flat.world_size"))),
     Mistake("rounded on the way",
         edit(
-            SENT, SENT.replace("self.reduce_scatter", "lambda x, group: self.reduce_scatter(x.float(), group).double()")
+            SENT, SENT.replace("self.reduce_scatter",
+                "lambda x, group: self.reduce_scatter(x.float(), group).double()")
         )),
     Mistake("not the one it was given", edit(SENT, SENT.replace("self.", "collectives."))),
     Mistake("beyond the last flat", edit("while self.left < len(self.in_order) and ", "while ")),
@@ -257,10 +312,13 @@ MISTAKES = (
     Mistake("does not wait", edit(WAIT, "")),
     Mistake("does not wait", edit(WAIT, WAIT.replace("while", "if"))),
     Mistake(
-        "overwritten by the next micro-batch", edit("flat.add_gradient(work.wait())", "flat.shard.grad = work.wait()")),
-    Mistake("everything at the end", edit("            self._send_next()\n\n", "            break\n\n")),
+        "overwritten by the next micro-batch", edit("flat.add_gradient(work.wait())",
+            "flat.shard.grad = work.wait()")),
+    Mistake("everything at the end", edit("            self._send_next()\n\n",
+        "            break\n\n")),
     Mistake(
-        "one at a time", edit("while self.left < len(self.in_order) and ", "if self.left < len(self.in_order) and ")),
+        "one at a time", edit("while self.left < len(self.in_order) and ",
+            "if self.left < len(self.in_order) and ")),
     Mistake("backward waits for the network",
             edit("self.left += 1", "self.left += 1\n        self.under_way[-1][1].wait()")),
     Mistake("one under way", edit("== UNDER_WAY", "== 1")),
@@ -269,7 +327,8 @@ MISTAKES = (
     Mistake("three under way", edit("== UNDER_WAY", "== 9")),
     Mistake("three under way", edit("== UNDER_WAY", "> UNDER_WAY")),
     Mistake("three under way", edit("        if len(self.under_way)",
-            "        line = self.in_order[self.left].take_gradients()\n        if len(self.under_way)")
+            "        line = self.in_order[self.left].take_gradients()\n        if "
+            "len(self.under_way)")
             .then("flat.take_gradients()", "line")),
     Mistake("lines kept for all flats",
         edit(HOOKS, f"        self.lines = [f.whole.clone() for f in self.in_order]\n{HOOKS}")),

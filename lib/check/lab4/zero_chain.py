@@ -1,13 +1,15 @@
-"""A chain of layers whose backward passes a gate behind each, where it is seen what is sent and what memory is held.
+"""A chain of layers whose backward passes a gate behind each, where it is seen what is sent and
+what memory is held.
 
-    forward     layer 0 -> gate -> layer 1 -> gate -> ... -> layer 4
-    backward    layer 4 -> gate -> layer 3 -> gate -> ... -> layer 0         each layer a flat: 0, 1, ..., 4
+    forward    layer 0 -> gate -> layer 1 -> gate -> ... -> layer 4
+    backward   layer 4 -> gate -> layer 3 -> gate -> ... -> layer 0  each layer a flat: 0, 1, ..., 4
 
     behind flat j     lines j - 1 and j          under way: padded elements each
                       pieces 0 to j - 2          in the shards' .grad: padded/N elements each
                       nothing else               the parameters' .grad are gone
 
-Backward is past a gate when all gradients of the layer behind it are there and have been seen by their hooks.
+Backward is past a gate when all gradients of the layer behind it are there and have been seen by
+their hooks.
 """
 
 import weakref
@@ -30,7 +32,8 @@ SLACK = 64  # bytes of single numbers, such as the loss's own gradient; the shor
 
 
 class Chain(nn.Module):
-    """x (B, 3) -> (B, 8), float64, linear, without biases. registered: the order in which it names its layers."""
+    """x (B, 3) -> (B, 8), float64, linear, without biases. registered: the order in which
+    it names its layers."""
 
     def __init__(self, registered):
         super().__init__()
@@ -89,7 +92,8 @@ class ChainSetup:
 
 
 class Held(Alive):
-    """Memory beside the model's own. problem: the first that is wrong. padded: the elements of each flat."""
+    """Memory beside the model's own. problem: the first that is wrong. padded: the
+    elements of each flat."""
 
     def __init__(self, where, padded, N, model):
         super().__init__()
@@ -105,7 +109,13 @@ class Held(Alive):
         kept = self.look()
         allowed = sum(self.padded) * (step > 0) // self.N + max(self.padded)
         if kept > EACH * allowed + 4 * SLACK:
-            self._note("before backward", "the answer", kept, EACH * allowed, "no lines that wait for gradients")
+            self._note(
+                "before backward",
+                "the answer",
+                kept,
+                EACH * allowed,
+                "no lines that wait for gradients",
+            )
         self.begin()
 
     def at_gate(self, flat, gradient):
@@ -113,13 +123,15 @@ class Held(Alive):
         held = self.look(gradient)
         under_way = EACH * sum(self.padded[max(flat - 1, 0) : flat + 1])
         allowed = under_way + EACH * sum(self.padded[: max(flat - 1, 0)]) // self.N
-        last_sent = EACH * sum(self.padded[max(flat - 2, 0) : max(flat - 1, 0)]) // self.N  # the ledger keeps it alive
+        # the ledger keeps it alive
+        last_sent = EACH * sum(self.padded[max(flat - 2, 0) : max(flat - 1, 0)]) // self.N
         if held > allowed + last_sent + SLACK:
             when = f"after {flat + 1} of {len(self.padded)} flats"
             self._note(when, "gradients", held, allowed, "two lines, and the shards' pieces")
 
     def taken(self, take):
-        """The line that take() makes. Of those before it one may be there still: it is under way."""
+        """The line that take() makes. Of those before it one may be there
+        still: it is under way."""
         if sum(line() is not None for line in self.lines) > 1:
             text = f"{self.where}: a third line is made while two are there"
             self.problem = self.problem or Problem("memory", text, {"left": [], "before": False})

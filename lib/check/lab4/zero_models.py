@@ -1,8 +1,10 @@
-"""What Zero1 and Zero2 train in a check, what one process makes of it, and what a wrong parameter says.
+"""What Zero1 and Zero2 train in a check, what one process makes of it, and what a wrong parameter
+says.
 
-The model has tied, frozen and unused parameters, whole numbers times what float32 does not hold, and nothing nonlinear.
-A rank uses its branch in every other step. The first step of SGD is w - lr g: so a wrong parameter tells the gradient
-that it was changed by, (w - w') / lr, and that is read as a sum of the ranks' gradients.
+The model has tied, frozen and unused parameters, whole numbers times what float32 does not hold,
+and nothing nonlinear. A rank uses its branch in every other step. The first step of SGD is w - lr
+g: so a wrong parameter tells the gradient that it was changed by, (w - w') / lr, and that is read
+as a sum of the ranks' gradients.
 """
 
 from dataclasses import dataclass
@@ -22,7 +24,8 @@ ROWS = 2  # of a micro-batch
 
 
 class Small(nn.Module):
-    """x (B, 3) -> (B, 5), alike on all ranks: `again` is tied to `shared`, `scale` frozen, `never` used by no rank."""
+    """x (B, 3) -> (B, 5), alike on all ranks: `again` is tied to `shared`, `scale` frozen, `never`
+    used by no rank."""
 
     def __init__(self, with_bias=True):
         super().__init__()
@@ -44,9 +47,11 @@ class Small(nn.Module):
 
 @dataclass(frozen=True)
 class Setup:
-    """What is trained. parameters: 72, which 2, 3 and 4 divide, or 77. idle: a rank with no gradient in the first step.
+    """What is trained. parameters: 72, which 2, 3 and 4 divide, or 77. idle: a rank with no
+    gradient in the first step.
 
-    models: how many are trained side by side, each by an answer of its own; the second has 72 parameters.
+    models: how many are trained side by side, each by an answer of its own; the second has 72
+    parameters.
     """
 
     optimizer: str  # "SGD" or "AdamW"
@@ -71,7 +76,10 @@ class Setup:
         if rank == self.idle and step == 0:
             return [None] * self.microbatches
         seeds = [1000 + 100 * rank + 10 * step + i for i in range(self.microbatches)]
-        return [(draw(n, ROWS, 3), 12 * draw(50 + n, ROWS, 5), (rank + step + n) % 2 == 0) for n in seeds]
+        return [
+            (draw(n, ROWS, 3), 12 * draw(50 + n, ROWS, 5), (rank + step + n) % 2 == 0)
+            for n in seeds
+        ]
 
     def loss(self, model, batch):
         x, y, with_branch = batch
@@ -80,7 +88,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Step:
-    """Of one process on the whole batch. parts: [{name: gradient} of each rank's share]; after: {name: parameter}."""
+    """Of one process on the whole batch. parts: [{name: gradient} of each rank's share]; after:
+    {name: parameter}."""
 
     parts: list
     after: dict
@@ -94,7 +103,8 @@ def make_optimizer(name, parameters):
 
 
 def one_process(setup, N):
-    """[Step, ...]: a model trained by one process on the shares of N ranks; unused parameters have zeros."""
+    """[Step, ...]: a model trained by one process on the shares of N ranks; unused
+    parameters have zeros."""
     model, seen = setup.model(), []
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = make_optimizer(setup.optimizer, list(trained.values()))
@@ -110,9 +120,14 @@ def one_process(setup, N):
 def _gradients(setup, model, trained, batches):
     losses = [setup.loss(model, batch) for batch in batches if batch is not None]
     found = (
-        torch.autograd.grad(sum(losses), [*trained.values()], allow_unused=True) if losses else [None] * len(trained)
+        torch.autograd.grad(sum(losses), [*trained.values()], allow_unused=True)
+        if losses
+        else [None] * len(trained)
     )
-    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(trained.items(), found, strict=True)}
+    return {
+        n: torch.zeros_like(p) if g is None else g
+        for (n, p), g in zip(trained.items(), found, strict=True)
+    }
 
 
 def values(model):
@@ -129,9 +144,9 @@ def squares_of_mean(parts):
 def wrong_parameter(where, setup, step, before, after, expected):
     """A Problem unless `after`, {name: parameter} behind a step, is `expected.after`, to rounding.
 
-    facts: step, world_size; still (nothing has changed in this step), partly (every number is either right or has not
-    changed), narrowed (the right numbers, rounded), factor (the gradient is factor x the right one, or None), one_rank
-    (it is of one rank alone), frozen.
+    facts: step, world_size; still (nothing has changed in this step), partly (every number is
+    either right or has not changed), narrowed (the right numbers, rounded), factor (the gradient is
+    factor x the right one, or None), one_rank (it is of one rank alone), frozen.
     """
     names = [name for name in expected.after if not _same(after[name], expected.after[name])]
     if not names:
@@ -139,13 +154,20 @@ def wrong_parameter(where, setup, step, before, after, expected):
     name = names[0]
     out, want, old = after[name], expected.after[name], before[name]
     facts = {"step": step, "world_size": len(expected.parts), "factor": None, "narrowed": False}
-    facts |= {"still": False, "partly": False, "one_rank": False, "frozen": name not in expected.parts[0]}
+    facts |= {
+        "still": False,
+        "partly": False,
+        "one_rank": False,
+        "frozen": name not in expected.parts[0],
+    }
     if out.shape != want.shape or out.dtype != want.dtype:
         text = f"{where}: {name} is {form_of(out)}, expected {form_of(want)}"
         return Problem("form", text, facts | {"dtype": out.shape == want.shape})
     index = tuple((~_close(out, want)).nonzero()[0].tolist())
     x, y = two(want[index], out[index])
-    text = f"{where}: {name}, element {index[0] if len(index) == 1 else index}: expected {x}, got {y}"
+    text = (
+        f"{where}: {name}, element {index[0] if len(index) == 1 else index}: expected {x}, got {y}"
+    )
     facts["still"] = all(torch.equal(after[n], before[n]) for n in before)
     right_or_old = [_close(after[n], expected.after[n]) | (after[n] == before[n]) for n in before]
     facts["partly"] = not facts["still"] and all(bool(one.all()) for one in right_or_old)
@@ -154,7 +176,10 @@ def wrong_parameter(where, setup, step, before, after, expected):
     if facts["still"]:
         text += "\nNo parameter has changed in this step."
     elif facts["narrowed"]:
-        text += "\nThese are the right numbers, rounded: on the way they were in a narrower type than float64."
+        text += (
+            "\nThese are the right numbers, rounded: on the way they were in a narrower type than "
+            "float64."
+        )
     elif facts["partly"]:
         text += "\nWhat is wrong has not changed in this step; the rest is right."
     elif setup.optimizer == "SGD" and step == 0 and name in expected.parts[0]:
@@ -177,7 +202,8 @@ def _made_of(gradient, parts, facts):
         return "It is no sum of the ranks' gradients."
     facts["one_rank"] = len(found) == 1 < sum(bool(part.any()) for part in parts)
     return (
-        f"It is {', '.join(f'{fraction(c)} of rank {r}' for r, c in found.items())}'s; expected 1/{N} of each rank's."
+        f"It is {', '.join(f'{fraction(c)} of rank {r}' for r, c in found.items())}'s; expected "
+        f"1/{N} of each rank's."
     )
 
 

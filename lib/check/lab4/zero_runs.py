@@ -1,8 +1,9 @@
 """One answer to Zero1 or Zero2 on one rank, and the model that it trains beside one process.
 
-What make_optimizer is given is the rank's shard, whatever the answer calls it: its size, its gradient and the
-optimizer's state are looked at there. The parts of a step run on all ranks at once: what one rank sends in another part
-than the others, or not at all, is a clash, and holds nobody.
+What make_optimizer is given is the rank's shard, whatever the answer calls it: its size, its
+gradient and the optimizer's state are looked at there. The parts of a step run on all ranks at
+once: what one rank sends in another part than the others, or not at all, is a clash, and holds
+nobody.
 """
 
 from dataclasses import replace
@@ -16,7 +17,13 @@ from lib.check import symptoms as s
 from lib.check.cases import called, form_of
 from lib.check.claims import each
 from lib.check.exercise import Problem
-from lib.check.lab4.zero_models import make_optimizer, one_process, squares_of_mean, values, wrong_parameter
+from lib.check.lab4.zero_models import (
+    make_optimizer,
+    one_process,
+    squares_of_mean,
+    values,
+    wrong_parameter,
+)
 from lib.check.traffic import in_words
 from lib.zero import zero1, zero2
 
@@ -36,12 +43,21 @@ class Made:
 
     @property
     def shards(self):
-        return [p for group in self.optimizer.param_groups for p in group["params"]] if self.optimizer else []
+        return (
+            [p for group in self.optimizer.param_groups for p in group["params"]]
+            if self.optimizer
+            else []
+        )
 
     @property
     def state(self):
         """How many numbers it keeps; a count of steps is none of them."""
-        kept = [t for of in self.optimizer.state.values() for t in of.values() if torch.is_tensor(t) and t.dim()]
+        kept = [
+            t
+            for of in self.optimizer.state.values()
+            for t in of.values()
+            if torch.is_tensor(t) and t.dim()
+        ]
         return sum(tensor.numel() for tensor in kept)
 
     @property
@@ -50,7 +66,8 @@ class Made:
 
 
 class Run:
-    """value, mean: the first Problem of the parameters, and of the gradients in the shards; or None.
+    """value, mean: the first Problem of the parameters, and of the gradients in the shards; or
+    None.
 
     ready() is called just before the answer's class is.
     """
@@ -71,10 +88,13 @@ class Run:
                 text = f"{making.name}: {name} is {form_of(got)}, expected {form_of(given[name])}"
                 self.value = Problem("form", text, {"case": case, "dtype": True})
             elif not torch.equal(got, given[name]):
-                self.value = Problem("lost", f"{making.name}: {name} has other numbers than before", {"case": case})
+                self.value = Problem(
+                    "lost", f"{making.name}: {name} has other numbers than before", {"case": case}
+                )
 
     def part(self, step, name, call):
-        """Run a part of a step; then what the answer has left in the background, here and elsewhere."""
+        """Run a part of a step; then what the answer has left in the background,
+        here and elsewhere."""
         self.recorder.phase = f"step {step + 1}, {name}"
         called(self.case, call)
         drain()
@@ -86,7 +106,8 @@ class Run:
                 self.setup.loss(self.model, batch).backward()
 
     def averaged(self, step):
-        """After average_gradients(): are the parameters' gradients gone, and is the mean in the shards'?"""
+        """After average_gradients(): are the parameters' gradients gone, and is the
+        mean in the shards'?"""
         where, shards = f"{self.where(step)}, after average_gradients()", self.made.shards
         left = {name: p for name, p in self.model.named_parameters() if p.grad is not None}
         for parameter in left.values():
@@ -100,12 +121,16 @@ class Run:
         if self.mean:
             return
         if left:
-            self.mean = Problem("left", f"{where}: .grad is still there of {', '.join(left)}", self.facts)
+            self.mean = Problem(
+                "left", f"{where}: .grad is still there of {', '.join(left)}", self.facts
+            )
         elif not self.made.has_gradients:
             self.mean = Problem("no mean", f"{where}: the shard's .grad is None")
         elif not isclose(got, want, rel_tol=1e-9):
             norms = f"has the norm {got**0.5:.10g}, expected {want**0.5:.10g}"
-            self.mean = Problem("no mean", f"{where}: the shards' .grad, all ranks' together, {norms}")
+            self.mean = Problem(
+                "no mean", f"{where}: the shards' .grad, all ranks' together, {norms}"
+            )
 
     def updated(self, step, **facts):
         """After step(): are the parameters one process's?"""
@@ -114,8 +139,14 @@ class Run:
             where, self.setup, step, self.before, values(self.model), self.expected[step]
         )
         if self.value:
-            narrow = any(call.dtype.itemsize < self.case.dtype.itemsize for call in self.recorder.calls)
-            self.value.facts |= self.facts | facts | {"made": self.made.count, "step": step, "state": self.made.state}
+            narrow = any(
+                call.dtype.itemsize < self.case.dtype.itemsize for call in self.recorder.calls
+            )
+            self.value.facts |= (
+                self.facts
+                | facts
+                | {"made": self.made.count, "step": step, "state": self.made.state}
+            )
             self.value.facts["narrowed"] = narrow or self.value.fact("narrowed")
         self.made.optimizer.zero_grad()
         self.before = None
@@ -126,9 +157,14 @@ class Run:
     def _called_wrongly(self, where):
         if self.recorder.stray:
             name, ranks = self.recorder.stray
-            return Problem("group", f"{where} called {name} on ranks {[*ranks]}, expected those of its group")
+            return Problem(
+                "group", f"{where} called {name} on ranks {[*ranks]}, expected those of its group"
+            )
         if self.early:
-            return Problem("early", f"{where} came back from average_gradients() while a reduce_scatter was under way")
+            return Problem(
+                "early",
+                f"{where} came back from average_gradients() while a reduce_scatter was under way",
+            )
         clash = self.recorder.clash
         return clash and Problem("clash", in_words(where, clash), {**clash.facts}, clash.trace)
 
@@ -170,7 +206,11 @@ def value(fits=lambda facts: True):
 
 def by(factor):
     """Is the gradient right but for this factor, a function of N?"""
-    return value(lambda f: f["factor"] is not None and isclose(f["factor"], factor(f["world_size"]), rel_tol=1e-9))
+    return value(
+        lambda f: (
+            f["factor"] is not None and isclose(f["factor"], factor(f["world_size"]), rel_tol=1e-9)
+        )
+    )
 
 
 def numbers(p):

@@ -1,7 +1,8 @@
-"""Lab 5, section 4: auxiliary_loss(probabilities, first_choices), the price of an expert that everybody asks for.
+"""Lab 5, section 4: auxiliary_loss(probabilities, first_choices), the price of an expert that
+everybody asks for.
 
-Sets have 1, 2, 8 or 16 tokens: the parts f_e are then exact, also in the float32 in which torch divides whole
-numbers.
+Sets have 1, 2, 8 or 16 tokens: the parts f_e are then exact, also in the float32 in which torch
+divides whole numbers.
 """
 
 from numbers import Real
@@ -15,7 +16,9 @@ from lib.check.exercise import Exercise, Hint
 from lib.check.left_out import TENSORS
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 
-TENTHS = torch.tensor([[5, 3, 2], [6, 3, 1], [4, 4, 2], [7, 1, 2], [2, 6, 2], [5, 4, 1], [1, 2, 7], [8, 1, 1]])
+TENTHS = torch.tensor(
+    [[5, 3, 2], [6, 3, 1], [4, 4, 2], [7, 1, 2], [2, 6, 2], [5, 4, 1], [1, 2, 7], [8, 1, 1]]
+)
 
 
 def _case(p, first):
@@ -33,8 +36,12 @@ def _softmax(n, E):
 CASES = {
     "8 tokens, 3 experts, f = 5/8 2/8 1/8": _best(TENTHS.double() / 10),
     "16 tokens, 5 experts, the best is chosen": _best(_softmax(16, 5)),
-    "16 tokens, 4 experts, a bias chooses too": _case(_softmax(16, 4), [0, 1, 3, 1, 2, 3, 3, 0] * 2),
-    "16 tokens, 4 experts, chosen otherwise": _case(_softmax(16, 4).flip(0), [3, 3, 2, 3, 0, 1, 3, 2] * 2),
+    "16 tokens, 4 experts, a bias chooses too": _case(
+        _softmax(16, 4), [0, 1, 3, 1, 2, 3, 3, 0] * 2
+    ),
+    "16 tokens, 4 experts, chosen otherwise": _case(
+        _softmax(16, 4).flip(0), [3, 3, 2, 3, 0, 1, 3, 2] * 2
+    ),
     "1 token, 4 experts": _case(_softmax(1, 4), [2]),
     "2 tokens, 1 expert": _case(_softmax(2, 1), [0, 0]),
 }
@@ -55,33 +62,41 @@ def _is_0(got, want):
 CALLS = Calls(moe.auxiliary_loss, SOME | NO_TOKENS, ("probabilities",), "the loss", is_right=_is_0)
 
 EXERCISE = Exercise(
-    name="auxiliary_loss", reference=moe.auxiliary_loss, measure=CALLS, worlds=(), leaves_out=TENSORS,
+    name="auxiliary_loss", reference=moe.auxiliary_loss, measure=CALLS, worlds=(),
+    leaves_out=TENSORS,
     claims=(
-        claim("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that nobody chose", values(CALLS, SOME)),
-        claim("the gradient", 4, "E f_e / n of every token's p_e: through P alone", gradients(CALLS, SOME)),
+        claim("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that nobody chose",
+            values(CALLS, SOME)),
+        claim("the gradient", 4, "E f_e / n of every token's p_e: through P alone",
+            gradients(CALLS, SOME)),
         claim("no tokens", 1, "0", values(CALLS, NO_TOKENS)),
-        claim("arguments left alone", 1, "", left_alone(CALLS.cases), new(CALLS.cases), kept(CALLS.cases)),
+        claim("arguments left alone", 1, "", left_alone(CALLS.cases), new(CALLS.cases),
+            kept(CALLS.cases)),
     ),
     hints=(
         s.CALLED_LIB.saying("E * (f * P).sum(): count the first choices, and average p."),
         Hint("no tokens", lambda p: p.fact("case") in NO_TOKENS and p.kind in s.SHAPES,
-             "a rank may have no tokens, and the mean of nothing is nan: divide sums by max(n, 1), and the loss is 0."),
+             "a rank may have no tokens, and the mean of nothing is nan: divide sums by max(n, 1), "
+             "and the loss is 0."),
         Hint("no place for the unchosen",
-             s.either(s.refused("shape"), lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
-             "bincount ends with the last expert that somebody chose. bincount(first_choices, minlength=E) counts "
-             "all E."),
+             s.either(s.refused("shape"),
+                 lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
+             "bincount ends with the last expert that somebody chose. bincount(first_choices, "
+             "minlength=E) counts all E."),
         s.NARROW,
         Hint("not one number", s.either(s.kind("returned"), s.kind("form", shape=True)),
-             "the loss is one number, as a tensor that knows its graph: the sum over the experts, without .item()."),
+             "the loss is one number, as a tensor that knows its graph: the sum over the experts, "
+             "without .item()."),
         Hint("another dtype", s.kind("form", dtype=True),
-             "the loss has the dtype of the probabilities: no .float(), and f in P's dtype, f.to(probabilities)."),
+             "the loss has the dtype of the probabilities: no .float(), and f in P's dtype, "
+             "f.to(probabilities)."),
         Hint("no gradient", s.kind("no graph"),
              "the router learns through P: no detach, no item, no torch.no_grad around it."),
         Hint("another gradient", s.kind("value", gradient=True),
              "f is a count, without gradient; P = probabilities.mean(0), with all of it."),
         Hint("another loss", s.kind("value"),
-             "f_e: the part of the tokens whose first choice is e. P_e: the mean of p_e over all tokens. E * sum of "
-             "f_e P_e."),
+             "f_e: the part of the tokens whose first choice is e. P_e: the mean of p_e over all "
+             "tokens. E * sum of f_e P_e."),
         Hint("changed in place", s.either(s.kind("input"), s.refused("in place")),
              "in-place operations change the caller's tensors. Make new ones."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
@@ -109,35 +124,43 @@ def _of_the_chosen(p, first):
 def _all(hint, text, *changes):
     """change(f, P, n, E) in place of E * sum_e f_e P_e; one mistake for each."""
     return [
-        Mistake(hint, lambda p, first, change=change: change(*_parts(p, first), *p.shape), text) for change in changes
+        Mistake(hint, lambda p, first, change=change: change(*_parts(p, first), *p.shape), text)
+        for change in changes
     ]
 
 
 MISTAKES = (
     *_all("E forgotten",
-          "multiply by E: where all experts are asked equally often, E * E * (1/E * 1/E) = 1, however many there are.",
+          "multiply by E: where all experts are asked equally often, E * E * (1/E * 1/E) = 1, "
+          "however many there are.",
           lambda f, P, n, E: (f * P).sum()),
     *_all("divided by E", "E times the sum over the experts: neither its mean, nor E squared.",
           lambda f, P, n, E: (f * P).sum() / E, lambda f, P, n, E: E * E * (f * P).sum()),
     *_all("not parts of the tokens",
-          "f_e is a part of the tokens, P_e a mean over them: both are divided by n, and each adds up to 1.",
+          "f_e is a part of the tokens, P_e a mean over them: both are divided by n, and each adds "
+          "up to 1.",
           lambda f, P, n, E: n * (f * P).sum(), lambda f, P, n, E: E * (n * f * P).sum(),
           lambda f, P, n, E: E * (n * f * n * P).sum()),
-    *_all("counts for both", "counts have no gradient. One factor counts, f; the other is the mean probability, P.",
+    *_all("counts for both",
+    "counts have no gradient. One factor counts, f; the other is the mean probability, P.",
           lambda f, P, n, E: E * (f * f).sum()),
     *_all("probabilities for both",
           "f counts first choices, in whole tokens: bincount. P is what the router can change.",
           lambda f, P, n, E: E * (P * P).sum()),
     *_all("after capacity",
-          "f counts all who ask, before capacity: a token that is dropped still says where the crowd is.",
+          "f counts all who ask, before capacity: a token that is dropped still says where the "
+          "crowd is.",
           lambda f, P, n, E: E * (f.clamp(max=ceil(n / E) / max(n, 1)) * P).sum(),
           lambda f, P, n, E: E * (f.clamp(max=(n // E) / max(n, 1)) * P).sum()),
     *_all("another sign",
-          "it is E * sum of f P as it is: 1 where all is even, up to E where all tokens go to one expert.",
+          "it is E * sum of f P as it is: 1 where all is even, up to E where all tokens go to one "
+          "expert.",
           lambda f, P, n, E: -E * (f * P).sum(), lambda f, P, n, E: E * (f * P).sum() - 1),
     Mistake("the best instead of the chosen",
-            lambda p, first: p.shape[1] * (_parts(p, p.argmax(-1))[0] * p.sum(0) / max(len(p), 1)).sum(),
-            "count first_choices, as they are given: a bias or another gate may choose otherwise than the argmax."),
+            lambda p, first: p.shape[1] * (_parts(p, p.argmax(-1))[0] * p.sum(0) / max(len(p),
+                1)).sum(),
+            "count first_choices, as they are given: a bias or another gate may choose otherwise "
+            "than the argmax."),
     Mistake("the chosen ones' probability alone", _of_the_chosen,
             "P_e is the mean over all tokens, also over those that chose another expert."),
 )  # fmt: skip

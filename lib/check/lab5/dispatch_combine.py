@@ -1,7 +1,8 @@
-"""Lab 5, section 5: dispatch(x, routing), tokens to rows, and combine(rows, routing, n), rows to tokens.
+"""Lab 5, section 5: dispatch(x, routing), tokens to rows, and combine(rows, routing, n), rows to
+tokens.
 
-The routings have tokens with three pairs, two, one and none, the last token among them, and weights that do not add up
-to 1.
+The routings have tokens with three pairs, two, one and none, the last token among them, and weights
+that do not add up to 1.
 """
 
 import torch
@@ -23,9 +24,11 @@ def _routing(token, expert, slot):
 
 # name -> routing, n, D, dtype
 SOME = {
-    "tokens 0 1 | 0 3 2": (_routing([0, 1, 0, 3, 2], [0, 0, 2, 2, 2], [0, 1, 0, 1, 2]), 6, 3, torch.float64),
+    "tokens 0 1 | 0 3 2": (_routing([0, 1, 0, 3, 2], [0, 0, 2, 2, 2], [0, 1, 0, 1, 2]), 6, 3,
+    torch.float64),
     "tokens 2 5 1 | 4 | 1 0 2": (
-        _routing([2, 5, 1, 4, 1, 0, 2], [0, 0, 0, 1, 3, 3, 3], [0, 1, 2, 0, 0, 1, 2]), 8, 3, torch.float64,
+        _routing([2, 5, 1, 4, 1, 0, 2], [0, 0, 0, 1, 3, 3, 3], [0, 1, 2, 0, 0, 1, 2]), 8, 3,
+        torch.float64,
     ),
     "tokens 0 1 2, one expert": (_routing([0, 1, 2], [1, 1, 1], [0, 1, 2]), 3, 3, torch.float64),
     "tokens 3 1 | 0 3 | 3, float32": (
@@ -53,7 +56,9 @@ DISPATCH_CALLS = Calls(
 )
 COMBINE_CALLS = Calls(
     moe.combine,
-    _cases(lambda r, n, D, dtype: {"rows": draw(n, len(r.token), D).to(dtype), "routing": r, "n": n}),
+    _cases(
+        lambda r, n, D, dtype: {"rows": draw(n, len(r.token), D).to(dtype), "routing": r, "n": n}
+    ),
     ("rows", "routing.weight"),
     "y",
 )
@@ -61,32 +66,36 @@ ALL = (*SOME, *EMPTY)
 
 COMMON = (
     Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
-         "the result has the dtype and device of what is given: no .float(), and no torch.zeros(n, D), which is "
-         "float32. rows.new_zeros(n, D) takes both from the rows."),
+         "the result has the dtype and device of what is given: no .float(), and no torch.zeros(n, "
+         "D), which is float32. rows.new_zeros(n, D) takes both from the rows."),
     s.CALLED_LIB.saying("indexing and index_add are enough."),
     ONCE,
     s.NO_NUMBER,
     s.NARROW,
     Hint("nobody", lambda p: p.fact("case") in EMPTY and p.kind in (*s.SHAPES, "returned"),
-         "a set may have no pairs, or no tokens. Work on whole tensors: none of a list cannot be stacked, nor has it "
-         "a largest number."),
+         "a set may have no pairs, or no tokens. Work on whole tensors: none of a list cannot be "
+         "stacked, nor has it a largest number."),
     Hint("no gradient", s.kind("no graph"),
-         "the tokens, the rows and the weights all learn through this: no detach, no item, no torch.no_grad, no new "
-         "tensor made of numbers."),
+         "the tokens, the rows and the weights all learn through this: no detach, no item, no "
+         "torch.no_grad, no new tensor made of numbers."),
 )  # fmt: skip
 DISPATCH = Exercise(
     name="dispatch", reference=moe.dispatch, measure=DISPATCH_CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
-        claim("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none", values(DISPATCH_CALLS, SOME)),
+        claim("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none",
+            values(DISPATCH_CALLS, SOME)),
         claim("the gradient of x", 1, "a token's copies added up", gradients(DISPATCH_CALLS, SOME)),
-        claim("nobody; left alone", 1, "no pairs, no tokens", values(DISPATCH_CALLS, EMPTY), left_alone(ALL), new(ALL),
+        claim("nobody; left alone", 1, "no pairs, no tokens", values(DISPATCH_CALLS, EMPTY),
+            left_alone(ALL), new(ALL),
               kept(ALL)),
     ),
     hints=(
         *COMMON,
         Hint("another gradient", s.kind("value", gradient=True),
-             "a token's copies all count: the gradient of x adds them up, as indexing does by itself."),
-        Hint("other rows", s.kind("value", "form", "returned"), "rows[i] = x[routing.token[i]], (m, D)."),
+             "a token's copies all count: the gradient of x adds them up, as indexing does by "
+             "itself."),
+        Hint("other rows", s.kind("value", "form", "returned"),
+            "rows[i] = x[routing.token[i]], (m, D)."),
         Hint("changed in place", s.either(s.kind("input"), s.refused("in place")),
              "x and the routing are the caller's. Make new tensors."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
@@ -95,7 +104,8 @@ DISPATCH = Exercise(
 COMBINE = Exercise(
     name="combine", reference=moe.combine, measure=COMBINE_CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
-        claim("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none", values(COMBINE_CALLS, SOME)),
+        claim("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none",
+            values(COMBINE_CALLS, SOME)),
         claim("gradients", 2, "of rows and of weights", gradients(COMBINE_CALLS, SOME)),
         claim("nobody", 1, "no pairs: zeros; no tokens", values(COMBINE_CALLS, EMPTY)),
         claim("rows and routing left alone", 1, "", left_alone(ALL), new(ALL), kept(ALL)),
@@ -103,13 +113,15 @@ COMBINE = Exercise(
     hints=(
         *COMMON,
         Hint("shapes do not fit", s.refused("shape"),
-             "a weight for each row is (m, 1) beside (m, D): routing.weight.unsqueeze(1) * rows. And a token may have "
-             "any number of pairs, or none: rows cannot be reshaped into tokens."),
+             "a weight for each row is (m, 1) beside (m, D): routing.weight.unsqueeze(1) * rows. "
+             "And a token may have any number of pairs, or none: rows cannot be reshaped into "
+             "tokens."),
         Hint("another gradient", s.kind("value", gradient=True),
-             "the numbers were right. A row's gradient is its weight times its token's; a weight's is the product of "
-             "its row and its token's."),
+             "the numbers were right. A row's gradient is its weight times its token's; a weight's "
+             "is the product of its row and its token's."),
         Hint("tokens left out", s.kind("form", shape=True),
-             "the result is (n, D), a row for every token: its pairs added up, zeros for those without a pair."),
+             "the result is (n, D), a row for every token: its pairs added up, zeros for those "
+             "without a pair."),
         Hint("another sum", s.kind("value", "returned"),
              "y[t]: the sum over the pairs i of token t of routing.weight[i] * rows[i]."),
         Hint("changed in place", s.either(s.kind("input"), s.refused("in place")),

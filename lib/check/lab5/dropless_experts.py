@@ -1,8 +1,9 @@
-"""Lab 5, section 11, bonus: grouped_mm(rows, weights, counts), and dropless(x, choice, n_experts, experts, group,
-all_to_all), every token through all the experts that it asks for.
+"""Lab 5, section 11, bonus: grouped_mm(rows, weights, counts), and dropless(x, choice, n_experts,
+experts, group, all_to_all), every token through all the experts that it asks for.
 
-The two are judged apart: dropless is given experts that lib's grouped_mm computes. Its output and its gradients are
-compared with one process that takes token after token, and applies that token's experts to it alone.
+The two are judged apart: dropless is given experts that lib's grouped_mm computes. Its output and
+its gradients are compared with one process that takes token after token, and applies that token's
+experts to it alone.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from lib.check.tensors import left_alone as all_left_alone
 from lib.check.traffic import only_calls
 from lib.moe import Choice
 
-# --- grouped_mm -------------------------------------------------------------------------------------------------------
+# --- grouped_mm -----------------------------------------------------------------------------------
 
 GROUPS = {  # name -> rows of each group, D, F
     "3 groups of 2, 4, 1 rows": ((2, 4, 1), 3, 2),
@@ -39,16 +40,28 @@ COUNTED, LONGEST = "9 rows in 6 groups", ((7, 0, 1, 0, 1, 0), 4, 5)
 
 def _group(counts, D, F):
     m, E = sum(counts), len(counts)
-    return {"rows": draw(m + D, m, D), "weights": draw(100 + E, E, D, F), "counts": torch.tensor(counts)}
+    return {
+        "rows": draw(m + D, m, D),
+        "weights": draw(100 + E, E, D, F),
+        "counts": torch.tensor(counts),
+    }
 
 
-GROUPED = Calls(moe.grouped_mm, {name: _group(*of) for name, of in GROUPS.items()}, ("rows", "weights"), "the result")
+GROUPED = Calls(
+    moe.grouped_mm,
+    {name: _group(*of) for name, of in GROUPS.items()},
+    ("rows", "weights"),
+    "the result",
+)
 
 
 def _grouped(fn):
-    """The records of all cases; and of one more what it multiplies, and the largest tensor that it makes."""
+    """The records of all cases; and of one more what it multiplies, and the largest tensor
+    that it makes."""
     records = GROUPED(fn)
-    if any(record["problem"] or record["wrong"] or record["gradients"] for record in records.values()):
+    if any(
+        record["problem"] or record["wrong"] or record["gradients"] for record in records.values()
+    ):
         return records
     given = _group(*LONGEST)
     leaves = [given[name].requires_grad_() for name in GROUPED.learns]
@@ -64,11 +77,19 @@ def _unpadded(records):
     seen, (counts, D, F) = records[COUNTED], LONGEST
     m, E = sum(counts), len(counts)
     if seen["products"] > 3 * m * D * F:
-        text = f"{COUNTED}: {seen['products']} multiply-adds, forward and backward, expected 3 m D F = {3 * m * D * F}"
-        return Problem("work", text, {"times": seen["products"] / (3 * m * D * F)}, [COUNTED, seen["products"]])
+        text = (
+            f"{COUNTED}: {seen['products']} multiply-adds, forward and backward, expected 3 m D F "
+            f"= {3 * m * D * F}"
+        )
+        return Problem(
+            "work", text, {"times": seen["products"] / (3 * m * D * F)}, [COUNTED, seen["products"]]
+        )
     most = max(m * D, m * F, E * D * F)
     if seen["largest"] > most:
-        text = f"{COUNTED}: a tensor of {seen['largest']} numbers, more than rows, weights and the result have: {most}"
+        text = (
+            f"{COUNTED}: a tensor of {seen['largest']} numbers, more than rows, weights and the "
+            f"result have: {most}"
+        )
         return Problem("large", text, {}, [COUNTED, seen["largest"]])
     return None
 
@@ -77,47 +98,56 @@ GROUPED_MM = Exercise(
     name="grouped_mm", reference=moe.grouped_mm, measure=_grouped, worlds=(), bonus=True,
     leaves_out=but(TENSORS, "memory"),
     claims=(
-        claim("each group by its own matrix", 1, f"{len(GROUPS)} cases; groups without rows, no rows",
+        claim("each group by its own matrix", 1,
+            f"{len(GROUPS)} cases; groups without rows, no rows",
               values(GROUPED, GROUPS), all_left_alone(GROUPS), new(GROUPS), all_kept(GROUPS)),
         claim("gradients", 1, "of rows and of all matrices", gradients(GROUPED, GROUPS)),
-        claim("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups", _unpadded),
+        claim("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups",
+            _unpadded),
     ),
     hints=(
         s.CALLED_LIB.saying("rows.split and @ are enough."),
-        Hint("no rows at all", s.both(s.kind(*s.SHAPES, "returned", "no graph"), s.fact("case", [*GROUPS][4])),
+        Hint("no rows at all", s.both(s.kind(*s.SHAPES, "returned", "no graph"),
+            s.fact("case", [*GROUPS][4])),
              "the result is (0, F) then, as in every other case (m, F)."),
         s.NO_NUMBER,
         s.NARROW,
         Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
-             "torch.zeros makes float32: rows.new_zeros(m, F) takes dtype and device from the rows."),
+             "torch.zeros makes float32: rows.new_zeros(m, F) takes dtype and device from the "
+             "rows."),
         Hint("a group without rows",
-             s.both(s.kind(*s.SHAPES, "returned", "no graph", "backward"), lambda p: p.fact("case") in [*GROUPS][1:3]),
-             "an expert may get no row: (0, D) @ (D, F) is (0, F), and its matrix has a gradient, of zeros."),
+             s.both(s.kind(*s.SHAPES, "returned", "no graph", "backward"),
+                 lambda p: p.fact("case") in [*GROUPS][1:3]),
+             "an expert may get no row: (0, D) @ (D, F) is (0, F), and its matrix has a gradient, "
+             "of zeros."),
         Hint("no gradient", s.either(s.kind("no graph"), s.refused("no graph", "in place")),
              "rows and matrices learn through this: no detach, no item, no torch.no_grad."),
         Hint("another gradient", s.kind("value", gradient=True),
              "the numbers were right. Split, multiply and join, and autograd finds the gradients."),
         Hint("every row by every matrix", s.both(s.kind("work"), lambda p: p.fact("times") > 5.5),
-             "each row is multiplied by E matrices, and E - 1 of the results are thrown away. Take each group's own "
-             "rows: rows.split(counts.tolist())."),
+             "each row is multiplied by E matrices, and E - 1 of the results are thrown away. Take "
+             "each group's own rows: rows.split(counts.tolist())."),
         Hint("padded groups", s.kind("work"),
-             "groups of equal length are computed with zeros in them: that is what slots are. A group is as long as "
-             "it is."),
+             "groups of equal length are computed with zeros in them: that is what slots are. A "
+             "group is as long as it is."),
         Hint("a matrix for each row", s.kind("large"),
-             "weights[expert] copies a whole matrix for every row. One product takes all rows of a group."),
+             "weights[expert] copies a whole matrix for every row. One product takes all rows of a "
+             "group."),
         Hint("other rows", s.kind("value", "form", "returned", "raised"),
-             "rows are sorted: the first counts[0] are group 0's, the next counts[1] group 1's. (m, F) comes out, in "
-             "the same order."),
-        Hint("changed in place", s.kind("input"), "rows, weights and counts are the caller's. Make new tensors."),
+             "rows are sorted: the first counts[0] are group 0's, the next counts[1] group 1's. "
+             "(m, F) comes out, in the same order."),
+        Hint("changed in place", s.kind("input"),
+            "rows, weights and counts are the caller's. Make new tensors."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
     ),
 )  # fmt: skip
 
-# --- dropless ---------------------------------------------------------------------------------------------------------
+# --- dropless -------------------------------------------------------------------------------------
 
 D, WIDTH = 4, 3
 ANY, SOME_IDLE, NOBODY, ONE, NO_TOKENS = (
-    "every expert", "experts that get no token", "tokens that ask for nobody", "one expert gets all", "no tokens",
+    "every expert", "experts that get no token", "tokens that ask for nobody",
+    "one expert gets all", "no tokens",
 )  # fmt: skip
 
 
@@ -134,7 +164,8 @@ TWO, THREE, FOUR, SOME = fb.GROUPS
 PLAIN = (
     Crowd(TWO, what=ANY, each=1, k=1), Crowd(TWO, what=ANY), Crowd(FOUR, what=ANY, each=1),
     Crowd(TWO, what=SOME_IDLE, each=3), Crowd(FOUR, what=SOME_IDLE), Crowd(THREE, what=NOBODY),
-    Crowd(FOUR, what=ANY, each=2, k=3, tokens=(6, 0, 7, 4)), Crowd(FOUR, what=ONE, k=1), Crowd(SOME, what=ANY, each=3),
+    Crowd(FOUR, what=ANY, each=2, k=3, tokens=(6, 0, 7, 4)), Crowd(FOUR, what=ONE, k=1),
+    Crowd(SOME, what=ANY, each=3),
     Crowd(FOUR, what=NO_TOKENS, tokens=(0, 0, 0, 0)),
 )  # fmt: skip
 UNDER_WAY = Crowd(FOUR, what=ANY, pairs=((0, 2), (1, 3)))
@@ -149,7 +180,11 @@ def _chosen(case, N, rank, number):
     liking = draw(case.seed + 40 + 10 * number + rank, n, E)
     liking[:, 1::2] -= 100.0 * (case.what == SOME_IDLE)  # experts 1, 3, 5, ... get nobody
     chosen = liking.argsort(1, descending=True)[:, : case.k]
-    if case.what in (ANY, NOBODY):  # the last expert is asked, or bincount would be short: SOME_IDLE's point
+    # the last expert is asked, or bincount would be short: SOME_IDLE's point
+    if case.what in (
+        ANY,
+        NOBODY,
+    ):
         chosen[-1:] = torch.arange(E - 1, E - 1 - case.k, -1, device="cpu")
     if case.what == NOBODY:
         chosen[1:-1:2, 1:] = -1
@@ -159,7 +194,8 @@ def _chosen(case, N, rank, number):
 
 @cache
 def _one_process(case, N, number):
-    """[(inputs, out, dy, gradients) of each rank]: one process, token after token. To be read only."""
+    """[(inputs, out, dy, gradients) of each rank]: one process, token after token.
+    To be read only."""
     E, seed = N * case.each, case.seed + 1000 * number
     whole = {"w_in": 0.5 * draw(seed + 1, E, D, WIDTH), "w_out": 0.5 * draw(seed + 2, E, WIDTH, D)}
     w_in, w_out = (w.requires_grad_() for w in whole.values())
@@ -167,10 +203,19 @@ def _one_process(case, N, number):
     for rank in range(N):
         chosen = _chosen(case, N, rank, number)
         n, k = chosen.shape
-        x, weights = draw(seed + 10 + rank, n, D), draw(seed + 20 + rank, n, k).sigmoid() * (chosen >= 0)
+        x, weights = (
+            draw(seed + 10 + rank, n, D),
+            draw(seed + 20 + rank, n, k).sigmoid() * (chosen >= 0),
+        )
         x, weights, dy = x.requires_grad_(), weights.requires_grad_(), draw(seed + 30 + rank, n, D)
-        asked = [[(weights[t, j], e) for j, e in enumerate(row) if e >= 0] for t, row in enumerate(chosen.tolist())]
-        ys = [sum((w * ((x[t] @ w_in[e]).tanh() @ w_out[e]) for w, e in of), 0 * x[t]) for t, of in enumerate(asked)]
+        asked = [
+            [(weights[t, j], e) for j, e in enumerate(row) if e >= 0]
+            for t, row in enumerate(chosen.tolist())
+        ]
+        ys = [
+            sum((w * ((x[t] @ w_in[e]).tanh() @ w_out[e]) for w, e in of), 0 * x[t])
+            for t, of in enumerate(asked)
+        ]
         out = torch.stack(ys) if ys else torch.zeros_like(x)
         loss = loss + (out * dy).sum()
         ranks.append((x, chosen, weights, out.detach(), dy))
@@ -191,7 +236,14 @@ def _one_process(case, N, number):
 
 def _truth(case, N, rank, number):
     inputs, out, dy, gradients = _one_process(case, N, number)[rank]
-    return fb.Truth({name: one.clone() for name, one in inputs.items()}, out, dy, gradients, {}, (N * case.each,))
+    return fb.Truth(
+        {name: one.clone() for name, one in inputs.items()},
+        out,
+        dy,
+        gradients,
+        {},
+        (N * case.each,),
+    )
 
 
 def _as_given(fn, x, chosen, weights, w_in, w_out, n_experts, group, all_to_all):
@@ -211,11 +263,13 @@ CALLS = fb.ForwardBackward(CASES, _truth, lambda recorder: {"all_to_all": record
 
 
 def _elements(case, rank, way):
-    """Those that leave the rank: counts, and the rows of pairs whose expert is elsewhere, there and home."""
+    """Those that leave the rank: counts, and the rows of pairs whose expert is elsewhere,
+    there and home."""
     counts = rows = 0
     for number, (N, me) in enumerate(case.calls(rank)):
         chosen = [_chosen(case, N, r, number) for r in range(N)]
-        pairs = [torch.bincount(one[one >= 0] // case.each, minlength=N) for one in chosen]  # to each rank
+        # to each rank
+        pairs = [torch.bincount(one[one >= 0] // case.each, minlength=N) for one in chosen]
         rows += D * int(sum(pairs[me]) + sum(of[me] for of in pairs) - 2 * pairs[me][me])
         counts += (N - 1) * case.each
     return (counts if way == "forward" else 0), rows
@@ -240,7 +294,8 @@ def _gradients(name):
 
 
 DROPLESS = Exercise(
-    name="dropless", reference=moe.dropless, measure=lambda fn: CALLS(partial(_as_given, fn)), worlds=(4,), bonus=True,
+    name="dropless", reference=moe.dropless, measure=lambda fn: CALLS(partial(_as_given, fn)),
+    worlds=(4,), bonus=True,
     may_call=(*fb.MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows"),
     leaves_out={
         "generators": "no argument is an iterator",
@@ -248,7 +303,8 @@ DROPLESS = Exercise(
         "memory": "rows that travel are counted, and grouped_mm is the one that could pad",
     },
     claims=(
-        claim("every token, all its experts", 2, "1 to 4 ranks, 1 to 3 experts each; none, one for all",
+        claim("every token, all its experts", 2,
+            "1 to 4 ranks, 1 to 3 experts each; none, one for all",
               each(CASES, _unfinished), fb.values(CALLS)),
         claim("every gradient", 2, "of x, the weights and all experts",
               *map(_gradients, ("x", "weights", "w_in", "w_out"))),
@@ -257,40 +313,50 @@ DROPLESS = Exercise(
     ),
     hints=(
         s.CALLED_LIB.saying(
-            "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that you are given."),
+            "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that "
+            "you are given."),
         Hint("tokens that ask for nobody", s.in_case(CASES, lambda case: case.what == NOBODY),
-             "an expert of -1 is no expert. Such a pair has no row, and a token without pairs gets zeros."),
+             "an expert of -1 is no expert. Such a pair has no row, and a token without pairs gets "
+             "zeros."),
         Hint("counts of other rows", s.raised("LookupError"),
-             "experts(rows, counts): of the rows that have arrived here, from all ranks, those of each expert here: "
-             "received.sum(0)."),
+             "experts(rows, counts): of the rows that have arrived here, from all ranks, those of "
+             "each expert here: received.sum(0)."),
         Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
              "the result has the dtype of x: torch.zeros_like(x), and no .float()."),
         Hint("the weights' gradient", s.fact("argument", "weights"),
-             "the weight of pair i is applied at home, to row i that came back, so that its gradient is here."),
+             "the weight of pair i is applied at home, to row i that came back, so that its "
+             "gradient is here."),
         s.NO_GRAPH,
-        Hint("nothing returned", s.both(s.kind("returned", "form"), lambda p: p.fact("got") in (None, "None")),
+        Hint("nothing returned", s.both(s.kind("returned", "form"),
+            lambda p: p.fact("got") in (None, "None")),
              "the function must end with a `return` of (n, D)."),
         s.under_way(CASES, lambda case: bool(case.pairs)), s.NO_GROUP, s.NARROW,
         Hint("nothing travels", s.kind("alone"),
-             "the experts here are E/ep of E: rows for the others go there by exchange_rows, after exchange_counts."),
+             "the experts here are E/ep of E: rows for the others go there by exchange_rows, after "
+             "exchange_counts."),
         Hint("nobody here", s.both(s.either(s.hung, s.kind("clash", "raised", *s.SHAPES)),
-                                   s.in_case(CASES, lambda case: 0 in case.tokens[:case.world_size])),
-             "a rank without tokens calls all that the others call: its experts work for their tokens."),
+                                   s.in_case(CASES,
+                                       lambda case: 0 in case.tokens[:case.world_size])),
+             "a rank without tokens calls all that the others call: its experts work for their "
+             "tokens."),
         Hint("experts that get nobody", s.in_case(CASES, lambda case: case.what == SOME_IDLE),
-             "counts has a number for each of the E experts, 0 too: torch.bincount(..., minlength=n_experts)."),
+             "counts has a number for each of the E experts, 0 too: torch.bincount(..., "
+             "minlength=n_experts)."),
         Hint("the lists do not fit", lists_do_not_fit,
-             "to rank j go the pairs of its experts, counts.view(ep, -1).sum(1); from rank i come received[i].sum(). "
-             "On the way home the two lists change places."),
+             "to rank j go the pairs of its experts, counts.view(ep, -1).sum(1); from rank i come "
+             "received[i].sum(). On the way home the two lists change places."),
         Hint("another gradient", s.fact("gradient"),
-             "the numbers were right. Rows that are copied, reordered, exchanged and added up need nothing more."),
+             "the numbers were right. Rows that are copied, reordered, exchanged and added up need "
+             "nothing more."),
         Hint("another order", s.kind(*s.SHAPES),
-             "pairs by expert; there; blocks by expert; experts; blocks by sender; home: row i is pair i again, and "
-             "goes to its token, pair // k."),
+             "pairs by expert; there; blocks by expert; experts; blocks by sender; home: row i is "
+             "pair i again, and goes to its token, pair // k."),
         s.NOT_GIVEN,
         Hint("more than the pairs", s.kind("elements"),
-             "there travel, once: E/ep counts to each other rank, and the row of each pair whose expert is elsewhere, "
-             "there and home. No block is filled up to a common length."),
-        Hint("changed what it was given", s.kind("input"), "x and the choice are the caller's: make new tensors."),
+             "there travel, once: E/ep counts to each other rank, and the row of each pair whose "
+             "expert is elsewhere, there and home. No block is filled up to a common length."),
+        Hint("changed what it was given", s.kind("input"),
+            "x and the choice are the caller's: make new tensors."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

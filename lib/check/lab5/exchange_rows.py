@@ -1,10 +1,12 @@
-"""Lab 5, section 6: exchange_rows(rows, send_counts, receive_counts, group, all_to_all), rows and their gradients.
+"""Lab 5, section 6: exchange_rows(rows, send_counts, receive_counts, group, all_to_all), rows and
+their gradients.
 
     rank i's row k for rank j     100 i + 10 j + k, and 1000 more in each further column
     its gradient                  10000 more than the row, whoever has it
 
-So every number that is not in its place says from where it is, to where it should have gone, and which row it is of.
-Two exchanges may be under way when backward begins: the rows sent home again, or others in a smaller group.
+So every number that is not in its place says from where it is, to where it should have gone, and
+which row it is of. Two exchanges may be under way when backward begins: the rows sent home again,
+or others in a smaller group.
 """
 
 import torch
@@ -24,12 +26,22 @@ WORLD, D = 4, 3
 WAYS = ("forward", "backward")
 GROUPS = ((0, 1), (0, 1, 2), tuple(range(WORLD)), (1, 3), (2,))
 GROUPS_SAY = "1, 2, 3, 4 ranks, a subgroup"
-TO_ONE, HOME, BESIDE, NONE = "all to rank 0", "a second exchange, home", "a second exchange, in pairs", "no rows"
+TO_ONE, HOME, BESIDE, NONE = (
+    "all to rank 0",
+    "a second exchange, home",
+    "a second exchange, in pairs",
+    "no rows",
+)
 # rows from rank i to rank j, where the group has so many ranks
 UNEVEN = [[2, 3, 1, 2], [1, 4, 2, 0], [0, 0, 0, 0], [5, 1, 0, 3]]
 # rank 2 has nothing to do in TO_ONE
-COUNTS = {TO_ONE: [[3, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0], [4, 0, 0, 0]], NONE: [[0] * WORLD] * WORLD}
-CASES = tuple(Setting(m) for m in GROUPS) + tuple(Setting(GROUPS[2], what=w) for w in (TO_ONE, HOME, BESIDE, NONE))
+COUNTS = {
+    TO_ONE: [[3, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0], [4, 0, 0, 0]],
+    NONE: [[0] * WORLD] * WORLD,
+}
+CASES = tuple(Setting(m) for m in GROUPS) + tuple(
+    Setting(GROUPS[2], what=w) for w in (TO_ONE, HOME, BESIDE, NONE)
+)
 PAIRS = (Setting((0, 1), what="its pairs"), Setting((2, 3), what="its pairs"))
 
 
@@ -47,7 +59,9 @@ def counts_of(case, rank):
 def _rows(case, pairs, columns=D):
     """The rows of the (sender, receiver) pairs, end to end: (rows, columns)."""
     counts = COUNTS.get(case.what, UNEVEN)
-    firsts = torch.tensor([100.0 * i + 10 * j + k for i, j in pairs for k in range(counts[i][j])], dtype=torch.float64)
+    firsts = torch.tensor(
+        [100.0 * i + 10 * j + k for i, j in pairs for k in range(counts[i][j])], dtype=torch.float64
+    )
     rows = firsts[:, None] + 1000 * torch.arange(columns)
     return (rows * FINE[torch.float64]).to(backend.device())
 
@@ -67,7 +81,10 @@ class Exchange:
     def run(self, fn, all_to_all):
         self.y = fn(self.leaf, *self.lists, self.group, all_to_all)
         if self.case.what == HOME:
-            self.want, self.y = self.sent, fn(self.y, *map(list, self.given[::-1]), self.group, all_to_all)
+            self.want, self.y = (
+                self.sent,
+                fn(self.y, *map(list, self.given[::-1]), self.group, all_to_all),
+            )
         self.copy = self.y.detach().clone() if torch.is_tensor(self.y) else None
 
     def backward(self):
@@ -83,18 +100,25 @@ class Exchange:
     def wrong_gradient(self, where):
         want, got = self.sent + self.dy, self.leaf.grad
         if got is None:
-            return Problem("no graph", f"{where}: no gradient of rows: autograd knows no way back from what arrived")
+            return Problem(
+                "no graph",
+                f"{where}: no gradient of rows: autograd knows no way back from what arrived",
+            )
         problem = off(f"{where}: the gradient of rows", got, want)
         if problem:
             N = self.case.world_size
             problem.facts |= {"gradient": True, "zeros": not got.any()}
-            problem.facts |= {"scaled": any(off("", got, want * factor) is None for factor in (N, 1 / N))}
+            problem.facts |= {
+                "scaled": any(off("", got, want * factor) is None for factor in (N, 1 / N))
+            }
         return problem
 
     def touched(self, where):
         if tuple(self.lists) == self.given and torch.equal(self.leaf.detach(), self.sent):
             return None
-        return Problem("touched", f"{where}: rows or a list of counts has changed, which were given")
+        return Problem(
+            "touched", f"{where}: rows or a list of counts has changed, which were given"
+        )
 
 
 def _groups_of(cases):
@@ -112,7 +136,9 @@ def measured(answer_of):
     one = lambda case, groups: _one(answer_of(case), held, case, groups)
     records = in_step(CASES, _groups_of, one, wire=dist.new_group())
     for record, exchanges in held:
-        record["kept"] = not record["ok"] or all(torch.equal(one.y.detach(), one.copy) for one in exchanges)
+        record["kept"] = not record["ok"] or all(
+            torch.equal(one.y.detach(), one.copy) for one in exchanges
+        )
     return records
 
 
@@ -122,13 +148,17 @@ def _one(fn, held, case, groups):
     where, exchanges = f"{case.name}: {case.rank(rank)}", [Exchange(case, rank, group)]
     if case.what == BESIDE:
         exchanges.append(Exchange(PAIRS[rank // 2], rank % 2, pair, columns=2))
-    recorder = Recorder(control, allowed=[case.members] + [p.members for p in PAIRS] * (case.what == BESIDE))
+    recorder = Recorder(
+        control, allowed=[case.members] + [p.members for p in PAIRS] * (case.what == BESIDE)
+    )
     recorder.begin("forward")
     forward = lambda: [one.run(fn, recorder.all_to_all) for one in exchanges]
     _, problem = attempted(recorder, section(case, "forward"), f"{where}, forward", forward)
     problem = problem or next(filter(None, (one.wrong_rows(where) for one in exchanges)), None)
     value, gradient = problem, None
-    touched = None if problem else next(filter(None, (one.touched(where) for one in exchanges)), None)
+    touched = (
+        None if problem else next(filter(None, (one.touched(where) for one in exchanges)), None)
+    )
     if recorder.agreed(value is None):
         calls, lost = recorder.calls, not all(one.y.requires_grad for one in exchanges)
         text = f"{where}: what arrived has no gradient: autograd knows no way back"
@@ -136,12 +166,21 @@ def _one(fn, held, case, groups):
         if recorder.agreed(not lost):
             recorder.begin("backward")
             backward = lambda: [one.backward() for one in exchanges]
-            _, problem = attempted(recorder, section(case, "backward"), f"{where}, backward", backward)
-            gradient = problem or next(filter(None, (one.wrong_gradient(where) for one in exchanges)), None)
+            _, problem = attempted(
+                recorder, section(case, "backward"), f"{where}, backward", backward
+            )
+            gradient = problem or next(
+                filter(None, (one.wrong_gradient(where) for one in exchanges)), None
+            )
             if gradient:
                 gradient.facts |= {"way": "backward", "calls": len(recorder.calls)}
             recorder.calls = calls + recorder.calls
-    record = {"ok": not value and not gradient, "value": value, "gradient": gradient, "touched": touched}
+    record = {
+        "ok": not value and not gradient,
+        "value": value,
+        "gradient": gradient,
+        "touched": touched,
+    }
     record |= recorder.record()
     held.append((record, exchanges))
     return record
@@ -158,7 +197,8 @@ def _sent(record, rank, way):
 
 
 def as_many(cases, expected):
-    """A judge: each rank sent others so many elements. expected(case, rank, way) -> (counts, elements of rows)."""
+    """A judge: each rank sent others so many elements. expected(case, rank, way) -> (counts,
+    elements of rows)."""
 
     def judge(runs):
         for _, case, records in seen(runs, cases):
@@ -167,8 +207,13 @@ def as_many(cases, expected):
                     got = _sent(record, case.members[rank], way)
                     want = expected(case, rank, way)
                     if got != want:
-                        text = f"{case.name}, {way}: {case.rank(rank)} sent {_told(got)}, expected {_told(want)}"
-                        return Problem("elements", text, {"case": case, "way": way, "got": got, "want": want})
+                        text = (
+                            f"{case.name}, {way}: {case.rank(rank)} sent {_told(got)}, expected "
+                            f"{_told(want)}"
+                        )
+                        return Problem(
+                            "elements", text, {"case": case, "way": way, "got": got, "want": want}
+                        )
         return None
 
     return judge
@@ -203,14 +248,16 @@ def lists_do_not_fit(p):
 BACKWARD = s.fact("way", "backward")
 TWO = s.in_case(CASES, lambda case: case.what in (HOME, BESIDE))
 EXCHANGE_ROWS = Exercise(
-    name="exchange_rows", reference=libs.exchange_rows, measure=_measure, worlds=(WORLD,), may_call=MAY_CALL,
+    name="exchange_rows", reference=libs.exchange_rows, measure=_measure, worlds=(WORLD,),
+    may_call=MAY_CALL,
     leaves_out={
         "generators": "the counts are lists, as the notebook gives them",
         "memory": "it makes what it returns",
     },
     claims=(
         claim("rows to their ranks", 3, f"{GROUPS_SAY}; uneven, none", noted(CASES, "value")),
-        claim("gradients the same way back", 4, "also through two exchanges", noted(CASES, "gradient")),
+        claim("gradients the same way back", 4, "also through two exchanges",
+            noted(CASES, "gradient")),
         claim("each row once, each way", 2, "elements, by the all_to_all it was given",
               only_calls(CASES, None, WAYS, section), as_many(CASES, elements_of)),
         claim("rows and counts left alone", 1, "", noted(CASES, "touched"), kept(CASES)),
@@ -220,43 +267,49 @@ EXCHANGE_ROWS = Exercise(
         s.NO_GROUP,
         s.NARROW,
         Hint("counts of another exchange", s.both(BACKWARD, TWO),
-             "one exchange was right, of two the backward takes the other's counts. Each call keeps its own lists: in "
-             "ctx, or in a Function that is defined inside your function."),
+             "one exchange was right, of two the backward takes the other's counts. Each call "
+             "keeps its own lists: in ctx, or in a Function that is defined inside your function."),
         Hint("ranks of the world, not of the group", s.both(s.kind(*s.SHAPES), s.mixed_up_ranks),
-             "groups of ranks 0, 1, 2, ... were right. Ranks are counted within the group: dist.get_rank(group) and "
-             "dist.get_world_size(group)."),
+             "groups of ranks 0, 1, 2, ... were right. Ranks are counted within the group: "
+             "dist.get_rank(group) and dist.get_world_size(group)."),
         Hint("backward without the swap", s.both(BACKWARD, lists_do_not_fit),
-             "in backward dy has a row for each that was received, and goes back to whom it came from: the two lists "
-             "change places, all_to_all(dy, group, receive_counts, send_counts)."),
+             "in backward dy has a row for each that was received, and goes back to whom it came "
+             "from: the two lists change places, all_to_all(dy, group, receive_counts, "
+             "send_counts)."),
         Hint("the lists the wrong way round", lists_do_not_fit,
-             "all_to_all(tensor, group, send_counts, receive_counts): first what leaves, then what comes."),
+             "all_to_all(tensor, group, send_counts, receive_counts): first what leaves, then what "
+             "comes."),
         Hint("not every rank calls", s.either(s.hung, s.kind("mismatch", "died", "clash")),
-             "all ranks of the group call all_to_all, also those that have nothing to send or get nothing, in "
-             "backward too."),
+             "all ranks of the group call all_to_all, also those that have nothing to send or get "
+             "nothing, in backward too."),
         Hint("nothing returned", s.kind("form", got="None"),
              "the function must end with a `return` of the rows that arrived."),
         s.NO_GRAPH.saying(
-            "what all_to_all returns is unknown to autograd. Write a torch.autograd.Function: forward is the "
-            "exchange, and so is backward. Return MyFunction.apply(rows)."),
-        Hint("backward sends nothing", s.both(BACKWARD, s.either(s.fact("calls", 0), s.fact("zeros"))),
-             "the gradients of this rank's rows are on the ranks to which they went: backward has to fetch them, by "
-             "an all_to_all."),
+            "what all_to_all returns is unknown to autograd. Write a torch.autograd.Function: "
+            "forward is the exchange, and so is backward. Return MyFunction.apply(rows)."),
+        Hint("backward sends nothing", s.both(BACKWARD, s.either(s.fact("calls", 0),
+            s.fact("zeros"))),
+             "the gradients of this rank's rows are on the ranks to which they went: backward has "
+             "to fetch them, by an all_to_all."),
         Hint("gradient scaled", s.fact("scaled"),
-             "a row is on one rank at a time. Its gradient comes back as it is, nothing is summed and nothing "
-             "averaged."),
+             "a row is on one rank at a time. Its gradient comes back as it is, nothing is summed "
+             "and nothing averaged."),
         Hint("another gradient", s.fact("gradient"),
              "the gradient of row i of `rows` is dy of that same row, where it went."),
         Hint("nobody", s.in_case(CASES, lambda case: case != CASES[0], "raised"),
              "a rank may have no rows to send, or get none: (0, D) is a tensor like any other."),
         s.NOT_GIVEN,
         Hint("rows in another order", s.kind("value"),
-             "those from rank 0 come first, then those from rank 1: the order in which all_to_all returns them."),
+             "those from rank 0 come first, then those from rank 1: the order in which all_to_all "
+             "returns them."),
         Hint("more than the rows", s.kind("elements"),
-             "each row that is for another rank travels once in each direction, unpadded, and none twice."),
-        Hint("changed in place", s.kind("touched"), "leave `rows` and the lists as they are; return new rows."),
+             "each row that is for another rank travels once in each direction, unpadded, and none "
+             "twice."),
+        Hint("changed in place", s.kind("touched"),
+            "leave `rows` and the lists as they are; return new rows."),
         Hint("shapes do not fit", s.either(s.kind("form"), s.refused("shape")),
-             "(sum(send_counts), D) goes in, and (sum(receive_counts), D) comes out; in backward it is the other way "
-             "round."),
+             "(sum(send_counts), D) goes in, and (sum(receive_counts), D) comes out; in backward "
+             "it is the other way round."),
         s.NOT_KEPT,
         *s.ANYWHERE,
     ),

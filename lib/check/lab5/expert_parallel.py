@@ -1,7 +1,9 @@
-"""Lab 5, section 6: exchange_rows, rows to the ranks they are for, and the class ExpertParallelMoE, which uses it.
+"""Lab 5, section 6: exchange_rows, rows to the ranks they are for, and the class ExpertParallelMoE,
+which uses it.
 
-The two are judged apart: the class exchanges with lib's exchange_rows. Its output, its gradients and what it sends are
-compared with one process that takes the ranks' sets of tokens one by one, each with its own capacity.
+The two are judged apart: the class exchanges with lib's exchange_rows. Its output, its gradients
+and what it sends are compared with one process that takes the ranks' sets of tokens one by one,
+each with its own capacity.
 """
 
 from functools import cache, partial
@@ -18,7 +20,14 @@ from lib.check.cases import Setting, draw, groups_and_control, in_step
 from lib.check.claims import claim, noted, off
 from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab5.exchange_rows import EXCHANGE_ROWS, WAYS, WORLD, as_many, lists_do_not_fit, section
+from lib.check.lab5.exchange_rows import (
+    EXCHANGE_ROWS,
+    WAYS,
+    WORLD,
+    as_many,
+    lists_do_not_fit,
+    section,
+)
 from lib.check.traffic import only_calls
 from lib.moe import MoE, keep, switch_gate, top_k_gate
 from lib.moe import expert_parallel as libs
@@ -28,7 +37,8 @@ TOP_2 = partial(top_k_gate, k=2)
 
 
 class Setup(NamedTuple):
-    """A layer of `each` experts a rank, and the tokens of rank 0, 1, 2, 3 of the group, for each call."""
+    """A layer of `each` experts a rank, and the tokens of rank 0, 1, 2, 3 of the
+    group, for each call."""
 
     each: int
     gate: object
@@ -41,7 +51,9 @@ SETUPS = {
     "1 expert a rank": Setup(1, switch_gate, 1.0, ((5, 3, 4, 6),)),
     "2 experts a rank": Setup(2, TOP_2, 4.0, ((5, 3, 4, 6),)),
     "drops, a rank without tokens": Setup(2, TOP_2, 0.8, ((5, 8, 0, 11),)),
-    "6 experts a rank": Setup(6, TOP_2, 2.0, ((7, 4, 0, 0),)),  # expert 10 comes after 9, not after 1
+    "6 experts a rank": Setup(
+        6, TOP_2, 2.0, ((7, 4, 0, 0),)
+    ),  # expert 10 comes after 9, not after 1
     "all tokens to expert 0": Setup(2, switch_gate, 64.0, ((3, 5, 2, 4),), router=0.0),
     "no tokens": Setup(2, switch_gate, 1.0, ((0, 0, 0, 0),)),
     "two calls, then backward": Setup(2, TOP_2, 1.0, ((5, 3, 4, 6), (2, 7, 0, 3))),
@@ -51,7 +63,8 @@ ALL = tuple(range(WORLD))
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
-        ((0, 1), ONE), ((0, 1), TWO), ((0, 1, 2), TWO), (ALL, ONE), (ALL, DROPS), ((1, 3), SIX), ((2,), TWO),
+        ((0, 1), ONE), ((0, 1), TWO), ((0, 1, 2), TWO), (ALL, ONE), (ALL, DROPS), ((1, 3), SIX),
+        ((2,), TWO),
         (ALL, TO_ONE), (ALL, NOBODY), (ALL, TWICE),
     )
 )  # fmt: skip
@@ -60,7 +73,10 @@ CASES = tuple(
 def _layer(case):
     """The whole layer, alike on all ranks."""
     setup = SETUPS[case.what]
-    experts = [nn.Sequential(nn.Linear(D, 3), nn.Tanh(), nn.Linear(3, D)) for _ in range(setup.each * case.world_size)]
+    experts = [
+        nn.Sequential(nn.Linear(D, 3), nn.Tanh(), nn.Linear(3, D))
+        for _ in range(setup.each * case.world_size)
+    ]
     moe = MoE(D, experts, setup.gate, setup.factor, keep).to(backend.device(), torch.float64)
     for i, parameter in enumerate(moe.parameters()):
         parameter.data = 0.4 * draw(i, *parameter.shape)
@@ -71,7 +87,10 @@ def _layer(case):
 def _tokens(case, rank):
     """[(x, dy) of each call], (n, D) each: the loss of a rank is (y * dy).sum()."""
     sets = [numbers[rank] for numbers in SETUPS[case.what].calls]
-    return [(0.6 * draw(100 + 10 * i + rank, n, D), draw(200 + 10 * i + rank, n, D)) for i, n in enumerate(sets)]
+    return [
+        (0.6 * draw(100 + 10 * i + rank, n, D), draw(200 + 10 * i + rank, n, D))
+        for i, n in enumerate(sets)
+    ]
 
 
 class Set(NamedTuple):
@@ -108,7 +127,9 @@ def _one(fn, case, groups):
     where, recorder = f"{case.name}: {case.rank(rank)}", Recorder(control, allowed=[case.members])
     record = {"gradient": None} | recorder.record()
     if getattr(fn, "run", None) is libs.ExpertParallelMoE.run:
-        problem = Problem("built-in", f"the class has no `run` of its own: it is that of lib's {fn.__name__}")
+        problem = Problem(
+            "built-in", f"the class has no `run` of its own: it is that of lib's {fn.__name__}"
+        )
         return record | {"ok": False, "value": problem}
     calls, made, mine = _tokens(case, rank), [], _one_process(case)[rank]
 
@@ -127,14 +148,20 @@ def _one(fn, case, groups):
     forward_calls = recorder.calls
     if recorder.agreed(problem is None):
         recorder.begin("backward")
-        backward = lambda: [(y * dy).sum().backward() for y, (_, dy) in zip(ys, calls, strict=True) if y.requires_grad]
+        backward = lambda: [
+            (y * dy).sum().backward()
+            for y, (_, dy) in zip(ys, calls, strict=True)
+            if y.requires_grad
+        ]
         _, problem = attempted(recorder, section(case, "backward"), f"{where}, backward", backward)
         wrong = _wrong_gradients(case, where, rank, [x for x, _ in calls], made[0])
         record["gradient"] = problem = problem or next(wrong, None)
         if problem:
             problem.facts |= {"way": "backward"}
         recorder.calls = forward_calls + recorder.calls
-    return record | recorder.record() | {"ok": record["value"] is None and record["gradient"] is None}
+    return (
+        record | recorder.record() | {"ok": record["value"] is None and record["gradient"] is None}
+    )
 
 
 def _wrong_gradients(case, where, rank, xs, made):
@@ -143,7 +170,9 @@ def _wrong_gradients(case, where, rank, xs, made):
     leaves = [("x", x, one.gradients["x"]) for x, one in zip(xs, sets[rank], strict=True)]
     for name, parameter in made.named_parameters():
         those = sets if name.startswith("experts") else [sets[rank]]
-        leaves.append((name, parameter, sum(one.gradients[name] for calls in those for one in calls)))
+        leaves.append(
+            (name, parameter, sum(one.gradients[name] for calls in those for one in calls))
+        )
     for name, leaf, want in leaves:
         got = torch.zeros_like(want) if leaf.grad is None and not want.any() else leaf.grad
         if problem := off(f"{where}: the gradient of {name}", got, want):
@@ -157,7 +186,10 @@ def _elements(case, rank, way):
     """Those that leave the rank: counts, and rows there and home, forward and backward."""
     sets, each, rows = _one_process(case), SETUPS[case.what].each, 0
     for number in range(len(sets[0])):
-        leaves = torch.stack([calls[number].load for calls in sets]).view(len(sets), -1, each).sum(2)  # (from, to)
+        # (from, to)
+        leaves = (
+            torch.stack([calls[number].load for calls in sets]).view(len(sets), -1, each).sum(2)
+        )
         rows += D * int(leaves[rank].sum() + leaves[:, rank].sum() - 2 * leaves[rank, rank])
     return (len(sets[0]) * (case.world_size - 1) * each if way == "forward" else 0), rows
 
@@ -168,7 +200,8 @@ def _in_forward(p):
 
 EXPERT_PARALLEL_MOE = Exercise(
     name="ExpertParallelMoE", reference=libs.ExpertParallelMoE, measure=_measure, worlds=(WORLD,),
-    may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows", "expert_parallel.exchange"),
+    may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows",
+    "expert_parallel.exchange"),
     leaves_out={
         "generators": "no argument is an iterator",
         "returned": "what `run` returns goes to lib's combine, which makes a new tensor",
@@ -183,47 +216,54 @@ EXPERT_PARALLEL_MOE = Exercise(
               only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
     ),
     hints=(
-        s.CALLED_LIB.saying("write `run` of your class from what its docstring lists, without super().run."),
-        s.NO_GROUP.saying("without a group all_to_all takes every rank there is. Hand on self.group."),
+        s.CALLED_LIB.saying("write `run` of your class from what its docstring lists, without "
+                            "super().run."),
+        s.NO_GROUP.saying("without a group all_to_all takes every rank there is. Hand on "
+                          "self.group."),
         Hint("nothing returned", s.both(s.kind("unreadable"), s.refused("None")),
              "`run` must end with a `return` of the rows that came home."),
         s.NARROW,
-        Hint("counts not exchanged", lambda p: _in_forward(p) and p.facts["calls"] == p.facts["exchanges"] == 1,
-             "how many rows come from each rank is known to the others only: first moe.exchange_counts(load, "
-             "self.group, self.all_to_all)."),
+        Hint("counts not exchanged",
+            lambda p: _in_forward(p) and p.facts["calls"] == p.facts["exchanges"] == 1,
+             "how many rows come from each rank is known to the others only: first "
+             "moe.exchange_counts(load, self.group, self.all_to_all)."),
         Hint("home by the same lists", lambda p: _in_forward(p) and p.facts["exchanges"] == 2,
-             "on the way home the two lists change places: what was received is sent, self.exchange(rows, "
-             "receive_counts, send_counts)."),
+             "on the way home the two lists change places: what was received is sent, "
+             "self.exchange(rows, receive_counts, send_counts)."),
         Hint("another rank's counts", _in_forward,
-             "to rank j go the rows for its experts, j E/ep to (j+1) E/ep - 1: load.view_as(received).sum(1). From "
-             "rank i come received[i].sum()."),
+             "to rank j go the rows for its experts, j E/ep to (j+1) E/ep - 1: "
+             "load.view_as(received).sum(1). From rank i come received[i].sum()."),
         Hint("a rank without rows", s.either(s.hung, s.kind("clash")),
-             "every rank calls exchange_counts once and exchange twice, also one that has no rows or gets none: the "
-             "others wait for it, in backward too."),
-        Hint("not sent home", lambda p: p.fact("exchanges") == 1 and p.kind in ("value", "form", "unreadable"),
-             "what `run` returns goes to `combine`, which needs the m rows that left this rank: exchange them back."),
+             "every rank calls exchange_counts once and exchange twice, also one that has no rows "
+             "or gets none: the others wait for it, in backward too."),
+        Hint("not sent home", lambda p: p.fact("exchanges") == 1 and p.kind in ("value", "form",
+            "unreadable"),
+             "what `run` returns goes to `combine`, which needs the m rows that left this rank: "
+             "exchange them back."),
         Hint("rows of other experts", s.both(s.kind("raised"), s.refused("shape")),
-             "run_experts wants the rows that each expert here gets from all ranks, received.sum(0), (E/ep,): not "
-             "what this rank sends."),
-        Hint("a call under way", s.both(s.fact("way", "backward"), s.in_case(CASES, lambda case: case.what == TWICE)),
-             "one call was right; of two the backward takes the other's counts. Each call keeps its own, in ctx."),
+             "run_experts wants the rows that each expert here gets from all ranks, "
+             "received.sum(0), (E/ep,): not what this rank sends."),
+        Hint("a call under way", s.both(s.fact("way", "backward"),
+            s.in_case(CASES, lambda case: case.what == TWICE)),
+             "one call was right; of two the backward takes the other's counts. Each call keeps "
+             "its own, in ctx."),
         Hint("gradients stop", s.both(s.fact("gradient"), s.fact("none")),
-             "somewhere on the way the graph is cut: no detach(), no no_grad(). self.exchange has a backward, "
-             "all_to_all has none."),
+             "somewhere on the way the graph is cut: no detach(), no no_grad(). self.exchange has "
+             "a backward, all_to_all has none."),
         Hint("gradient scaled", s.fact("scaled"),
-             "backward of the exchange has brought each expert the gradients of all ranks' tokens, added up. Dividing "
-             "is the business of reduce_gradients."),
+             "backward of the exchange has brought each expert the gradients of all ranks' tokens, "
+             "added up. Dividing is the business of reduce_gradients."),
         Hint("another gradient", s.fact("gradient"),
              "rows that are copied, reordered and exchanged need nothing more."),
         s.NOT_GIVEN.saying(
-            "whoever builds the layer chooses what sends: self.all_to_all, which self.exchange takes by itself, and "
-            "exchange_counts if you hand it on."),
+            "whoever builds the layer chooses what sends: self.all_to_all, which self.exchange "
+            "takes by itself, and exchange_counts if you hand it on."),
         Hint("more than rows and counts", s.kind("elements"),
-             "there travel, once: E/ep counts to each other rank, and the row of each kept pair whose expert is "
-             "elsewhere, there and back, unpadded."),
+             "there travel, once: E/ep counts to each other rank, and the row of each kept pair "
+             "whose expert is elsewhere, there and back, unpadded."),
         Hint("another result", s.kind(*s.SHAPES),
-             "counts; rows there; expert by expert; experts; sender by sender; rows home. What `run` returns has the "
-             "order of the rows that it was given."),
+             "counts; rows there; expert by expert; experts; sender by sender; rows home. What "
+             "`run` returns has the order of the rows that it was given."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -1,10 +1,12 @@
-"""Known mistakes in exchange_rows and ExpertParallelMoE, edits of lib's; no release has this file."""
+"""Known mistakes in exchange_rows and ExpertParallelMoE, edits of lib's; no release
+has this file."""
 
 from lib.check.mistakes import Mistake, edit
 
 APPLY, CALL = "return _Exchange.apply(", "all_to_all(rows, group, send_counts, receive_counts)"
 SEND = f"return {CALL}"
-WHOLE = edit("class _Exchange(", "class _Exchange(")  # of the module: its backward is the mistaken one, too
+# of the module: its backward is the mistaken one, too
+WHOLE = edit("class _Exchange(", "class _Exchange(")
 BACK = "exchange_rows(dy, receive_counts, send_counts, *ctx.how)"
 
 LOAD = "load = self.last.load"
@@ -15,44 +17,55 @@ RUN, HOME = (
     "self.exchange(rows, receive_counts, send_counts)",
 )
 EACH_OTHERS = (
-    "what arrives is sorted by expert within each sender only. transpose_blocks(rows, received) puts each expert's "
-    "rows together, for run_experts."
+    "what arrives is sorted by expert within each sender only. transpose_blocks(rows, received) "
+    "puts each expert's rows together, for run_experts."
 )
 OTHER_SHAPE = (
-    "transpose_blocks takes the counts as the rows stand before it: (sender, expert), received, on the way to the "
-    "experts; (expert, sender), received.t(), on the way back."
+    "transpose_blocks takes the counts as the rows stand before it: (sender, expert), received, on "
+    "the way to the experts; (expert, sender), received.t(), on the way back."
 )
 
 MISTAKES = {
     "exchange_rows": (
         Mistake("the group is not passed on", edit(SEND, SEND.replace("group", "None"))),
-        Mistake("not what it was given", edit(SEND, SEND.replace("all_to_all", "collectives.all_to_all"))),
-        Mistake("rounded on the way", edit(SEND, SEND.replace("rows", "rows.float()") + ".double()")),
+        Mistake("not what it was given", edit(SEND, SEND.replace("all_to_all",
+            "collectives.all_to_all"))),
+        Mistake("rounded on the way", edit(SEND, SEND.replace("rows",
+            "rows.float()") + ".double()")),
         Mistake("the lists the wrong way round",
                 edit(SEND, "return all_to_all(rows, group, receive_counts, send_counts)")),
         Mistake("the counts are missing", edit(SEND, "return all_to_all(rows, group)"),
-                "without counts all_to_all sends every rank equally many rows. Hand on both lists."),
+                "without counts all_to_all sends every rank equally many rows. Hand on both "
+                "lists."),
         Mistake("nobody", WHOLE.then(APPLY + "rows", APPLY + "torch.stack(list(rows))")),
-        Mistake("not every rank calls", WHOLE.then(APPLY, "return rows * 1 if not len(rows) else _Exchange.apply(")),
+        Mistake("not every rank calls", WHOLE.then(APPLY,
+            "return rows * 1 if not len(rows) else _Exchange.apply(")),
         Mistake("nothing returned", WHOLE.then(APPLY, APPLY.removeprefix("return "))),
         Mistake("shapes do not fit", edit(SEND, f"{SEND}.flatten()")),
-        Mistake("no gradient", WHOLE.then(APPLY + "rows, send_counts, receive_counts, group, all_to_all)", SEND)),
+        Mistake("no gradient",
+            WHOLE.then(APPLY + "rows, send_counts, receive_counts, group, all_to_all)", SEND)),
         Mistake("rows in another order",
                 edit(SEND, f"y = {CALL}\n        return torch.cat(y.split(receive_counts)[::-1])")),
-        Mistake("changed in place", edit(SEND, f"y = {CALL}\n        rows.zero_()\n        return y")),
-        Mistake("backward without the swap", edit(BACK, "exchange_rows(dy, send_counts, receive_counts, *ctx.how)")),
-        Mistake("backward sends nothing", edit(BACK, "dy.new_zeros(sum(send_counts), dy.shape[1])")),
+        Mistake("changed in place", edit(SEND,
+            f"y = {CALL}\n        rows.zero_()\n        return y")),
+        Mistake("backward without the swap", edit(BACK,
+            "exchange_rows(dy, send_counts, receive_counts, *ctx.how)")),
+        Mistake("backward sends nothing", edit(BACK,
+            "dy.new_zeros(sum(send_counts), dy.shape[1])")),
         Mistake("gradient scaled", edit(BACK, f"{BACK} / len(send_counts)")),
         Mistake("another gradient", edit(BACK, f"{BACK}.flip(0)")),
         Mistake(
             "counts of another exchange",
-            edit("ctx.counts, ctx.how =", "_Exchange.counts, ctx.how =").then("= ctx.counts\n", "= _Exchange.counts\n"),
+            edit("ctx.counts, ctx.how =", "_Exchange.counts, ctx.how =").then("= ctx.counts\n",
+                "= _Exchange.counts\n"),
         ),
         Mistake("more than the rows", edit(SEND, f"{CALL}\n        {SEND}")),
     ),
     "ExpertParallelMoE": (
-        Mistake("counts not exchanged", edit(COUNTS, "load.view(dist.get_world_size(self.group), -1)")),
-        Mistake("the group is not passed on", edit(COUNTS, "exchange_counts(load, None, self.all_to_all)")),
+        Mistake("counts not exchanged", edit(COUNTS,
+            "load.view(dist.get_world_size(self.group), -1)")),
+        Mistake("the group is not passed on", edit(COUNTS,
+            "exchange_counts(load, None, self.all_to_all)")),
         Mistake("the group is not passed on", edit(COUNTS, "exchange_counts(load)")),
         Mistake("not what it was given", edit(COUNTS, "exchange_counts(load, self.group)")),
         Mistake("counts of an earlier call",
@@ -60,33 +73,45 @@ MISTAKES = {
                      f"        if received is None:\n            self.seen = received = {COUNTS}"),
                 "how many rows go where is another in every call: ask exchange_counts each time."),
         Mistake("experts in another order",
-                edit("self.experts.values()", "[self.experts[name] for name in sorted(self.experts)]"),
-                "names are texts: sorted, '10' comes before '9'. self.experts.values() has the right order."),
+                edit("self.experts.values()",
+                    "[self.experts[name] for name in sorted(self.experts)]"),
+                "names are texts: sorted, '10' comes before '9'. self.experts.values() has the "
+                "right order."),
         Mistake("more than rows and counts", edit(COUNTS, f"{COUNTS} + 0 * {COUNTS}")),
-        Mistake("another rank's counts", edit("load.view_as(received).sum(1)", "load.view(-1, len(received)).sum(0)")),
-        Mistake("home by the same lists", edit(HOME, "self.exchange(rows, send_counts, receive_counts)")),
-        Mistake("a rank without rows", edit(LOAD, f"if not len(rows):\n            return rows\n        {LOAD}")),
-        Mistake("rows of other experts", edit("received.sum(0)", "load.view_as(received)[dist.get_rank(self.group)]")),
+        Mistake("another rank's counts", edit("load.view_as(received).sum(1)",
+            "load.view(-1, len(received)).sum(0)")),
+        Mistake("home by the same lists", edit(HOME,
+            "self.exchange(rows, send_counts, receive_counts)")),
+        Mistake("a rank without rows", edit(LOAD,
+            f"if not len(rows):\n            return rows\n        {LOAD}")),
+        Mistake("rows of other experts", edit("received.sum(0)",
+            "load.view_as(received)[dist.get_rank(self.group)]")),
         Mistake("rows of each sender", edit("received.sum(0)", "received.sum(1)"),
-                "received is (sender, expert): run_experts wants the rows of each expert here, received.sum(0)."),
-        Mistake("experts get each other's rows", edit(THERE, "rows").then(HERE, "rows"), EACH_OTHERS),
+                "received is (sender, expert): run_experts wants the rows of each expert here, "
+                "received.sum(0)."),
+        Mistake("experts get each other's rows", edit(THERE, "rows").then(HERE, "rows"),
+            EACH_OTHERS),
         Mistake("experts get each other's rows", edit(THERE, "rows"), EACH_OTHERS),
         Mistake("sent home in the experts' order", edit(HERE, "rows"),
-                "run_experts leaves rows expert by expert. Each rank's own must stand together again before they go "
-                "home: transpose_blocks(rows, received.t())."),
+                "run_experts leaves rows expert by expert. Each rank's own must stand together "
+                "again before they go home: transpose_blocks(rows, received.t())."),
         Mistake("transposed the wrong way", edit(THERE, HERE), OTHER_SHAPE),
         Mistake("transposed the wrong way", edit(HERE, THERE), OTHER_SHAPE),
         Mistake("through no expert", edit(RUN, "rows"),
-                "the rows went there and back, and nothing was done to them: moe.run_experts(self.experts.values(), "
-                "...)."),
+                "the rows went there and back, and nothing was done to them: "
+                "moe.run_experts(self.experts.values(), ...)."),
         Mistake("not through all experts", edit(RUN, "next(iter(self.experts.values()))(rows)"),
-                "each expert here takes its own rows: run_experts splits them by received.sum(0), rows of each "
-                "expert."),
+                "each expert here takes its own rows: run_experts splits them by received.sum(0), "
+                "rows of each expert."),
         Mistake("another result", edit(RUN, f"{RUN}.flip(0)")),
-        Mistake("rounded on the way", edit(HOME, "self.exchange(rows.float(), receive_counts, send_counts).double()")),
+        Mistake("rounded on the way", edit(HOME,
+            "self.exchange(rows.float(), receive_counts, send_counts).double()")),
         Mistake("gradients stop", edit(THERE, "transpose_blocks(rows.detach(), received)")),
         Mistake("gradient scaled",
-                edit(RUN, f"{RUN}\n        rows = rows / (N := len(received)) + (1 - 1 / N) * rows.detach()")),
-        Mistake("another gradient", edit(RUN, f"{RUN}\n        rows = 0.3 * rows + 0.7 * rows.detach()")),
+                edit(RUN,
+                    f"{RUN}\n        rows = rows / (N := len(received)) + (1 - 1 / N) * "
+                    f"rows.detach()")),
+        Mistake("another gradient", edit(RUN,
+            f"{RUN}\n        rows = 0.3 * rows + 0.7 * rows.detach()")),
     ),
 }  # fmt: skip

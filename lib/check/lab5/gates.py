@@ -1,4 +1,5 @@
-"""Lab 5, section 2: three gates, switch_gate(logits), top_k_gate(logits, k) and gshard_gate(logits, uniform)."""
+"""Lab 5, section 2: three gates, switch_gate(logits), top_k_gate(logits, k) and
+gshard_gate(logits, uniform)."""
 
 import torch
 
@@ -11,16 +12,21 @@ from lib.check.pure import ONCE
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 
 FIELDS = ("experts", "weights", "probabilities")
-P = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.05, 0.6, 0.1]], dtype=torch.float64)
+P = torch.tensor(
+    [[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.05, 0.6, 0.1]], dtype=torch.float64
+)
 BY_HAND = "softmax .5 .3 .15 .05 | .1 .2 .3 .4 | .25 .05 .6 .1"
-LOGITS = P.log() + torch.tensor([[0.0], [5.0], [-7.0]])  # a shift of all logits of a token changes nothing
+# a shift of all logits of a token changes nothing
+LOGITS = P.log() + torch.tensor([[0.0], [5.0], [-7.0]])
 MANY, OTHERS = "24 tokens, 5 experts", "24 others, 5 experts"
 SINGLE = "6 tokens, 4 experts, float32"
 LARGE = "logits of 700 to 800"
 LARGE_LOGITS = 750 + 20 * draw(0, 4, 5)  # their exp is beyond float64
 EQUAL = {
     "8 equal logits": torch.zeros(3, 8, dtype=torch.float64),
-    "logits 0 1 1 1 0 1 and 2 2 2 2 2 0": torch.tensor([[0.0, 1, 1, 1, 0, 1], [2, 2, 2, 2, 2, 0]], dtype=torch.float64),
+    "logits 0 1 1 1 0 1 and 2 2 2 2 2 0": torch.tensor(
+        [[0.0, 1, 1, 1, 0, 1], [2, 2, 2, 2, 2, 0]], dtype=torch.float64
+    ),
 }
 
 
@@ -33,7 +39,12 @@ def _uniform(n):
     return (torch.arange(n, dtype=torch.float64) * 0.6180339887498949 + 0.05) % 1
 
 
-VALUE = {MANY: _logits(24, 5), OTHERS: _logits(24, 5, 7), LARGE: LARGE_LOGITS, SINGLE: _logits(6, 4).float()}
+VALUE = {
+    MANY: _logits(24, 5),
+    OTHERS: _logits(24, 5, 7),
+    LARGE: LARGE_LOGITS,
+    SINGLE: _logits(6, 4).float(),
+}
 SETS = {"no tokens": _logits(0, 4), "1 token": _logits(1, 3), "3 tokens, 1 expert": _logits(3, 1)}
 
 # name of the gate -> {claim: {case: arguments}}
@@ -53,7 +64,8 @@ CASES = {
             "6 tokens, 4 experts, k=4": {"logits": _logits(6, 4), "k": 4},
             f"{SINGLE}; k=3": {"logits": VALUE[SINGLE], "k": 3},
         },
-        "equal": {f"{name}; k={k}": {"logits": logits, "k": k} for name, logits in EQUAL.items() for k in (1, 2, 4)},
+        "equal": {f"{name}; k={k}": {"logits": logits, "k": k} for name,
+        logits in EQUAL.items() for k in (1, 2, 4)},
         "sets": {
             name: {"logits": logits, "k": min(2, logits.shape[1])} for name, logits in SETS.items()
         },
@@ -64,30 +76,40 @@ CASES = {
             f"{BY_HAND}; uniform .74 .86 .9": {
                 "logits": LOGITS, "uniform": torch.tensor([0.74, 0.86, 0.9], dtype=torch.float64),
             },
-            **{name: {"logits": logits, "uniform": _uniform(len(logits))} for name, logits in VALUE.items()},
+            **{name: {"logits": logits, "uniform": _uniform(len(logits))} for name,
+            logits in VALUE.items()},
             "a second of probability 0; uniform 0": {
-                "logits": torch.tensor([[0.0, -1000, -1000]], dtype=torch.float64), "uniform": torch.zeros(1).double(),
+                "logits": torch.tensor([[0.0, -1000, -1000]], dtype=torch.float64),
+                "uniform": torch.zeros(1).double(),
             },
         },
         "equal": {
-            name: {"logits": logits, "uniform": torch.full((len(logits),), 0.999, dtype=torch.float64)}
+            name: {"logits": logits, "uniform": torch.full((len(logits),), 0.999,
+                dtype=torch.float64)}
             for name, logits in EQUAL.items()
         },
         "sets": {
-            name: {"logits": _logits(n, 2), "uniform": _uniform(n)} for name, n in (("no tokens", 0), ("1 token", 1))
+            name: {"logits": _logits(n, 2), "uniform": _uniform(n)} for name,
+            n in (("no tokens", 0), ("1 token", 1))
         },
     },
 }  # fmt: skip
 CALLS = {
     name: Calls(
-        getattr(moe, name), {c: a for of in cases.values() for c, a in of.items()}, ("logits",), "Choice", FIELDS
+        getattr(moe, name),
+        {c: a for of in cases.values() for c, a in of.items()},
+        ("logits",),
+        "Choice",
+        FIELDS,
     )
     for name, cases in CASES.items()
 }
 
 
 def _measure_gshard(fn):
-    return CALLS["gshard_gate"](fn) | {"random": _draws_itself(fn, *CASES["gshard_gate"]["value"][MANY].values())}
+    return CALLS["gshard_gate"](fn) | {
+        "random": _draws_itself(fn, *CASES["gshard_gate"]["value"][MANY].values())
+    }
 
 
 def _draws_itself(fn, logits, uniform):
@@ -107,7 +129,11 @@ def _draws_itself(fn, logits, uniform):
 def _its_own_numbers(records):
     if not records["random"]:
         return None
-    return Problem("random", f"{MANY}: called twice with the same numbers, it takes other experts each time", {})
+    return Problem(
+        "random",
+        f"{MANY}: called twice with the same numbers, it takes other experts each time",
+        {},
+    )
 
 
 def _about(what):
@@ -120,27 +146,34 @@ COMMON = (
     Hint("no Choice", s.both(s.kind("returned"), lambda p: p.fact("what") not in FIELDS),
          "the function must end with return Choice(experts, weights, p)."),
     Hint("experts are no numbers", s.kind("form", what="experts", floats=True),
-         "experts are their numbers, int64; weights are what they count: Choice(experts, weights, probabilities)."),
-    Hint("another dtype", lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
-         "weights and probabilities have the dtype of the logits, which the experts' outputs have, too."),
+         "experts are their numbers, int64; weights are what they count: Choice(experts, weights, "
+         "probabilities)."),
+    Hint("another dtype",
+        lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
+         "weights and probabilities have the dtype of the logits, which the experts' outputs have, "
+         "too."),
     Hint("exp of large logits", s.kind("value", nan=True),
-         "exp(750) is infinite, and infinite / infinite is nan. softmax takes the largest logit away first: "
-         "logits.softmax(-1)."),
+         "exp(750) is infinite, and infinite / infinite is nan. softmax takes the largest logit "
+         "away first: logits.softmax(-1)."),
     Hint("a set of no tokens", lambda p: p.fact("case") == "no tokens" and p.kind in s.SHAPES,
-         "a rank may have no tokens. Work on whole tensors: a list of none cannot be stacked, and has no largest "
-         "number."),
-    Hint("equal logits", lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
-         "topk and an unstable sort promise no order among equals. best(logits, k) takes the smaller number first."),
+         "a rank may have no tokens. Work on whole tensors: a list of none cannot be stacked, and "
+         "has no largest number."),
+    Hint("equal logits",
+        lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
+         "topk and an unstable sort promise no order among equals. best(logits, k) takes the "
+         "smaller number first."),
     s.NARROW,
     Hint("no gradient", s.kind("no graph"),
-         "the router learns through weights and probabilities alone: no detach, no item, no torch.no_grad, no new "
-         "tensor made of their numbers."),
+         "the router learns through weights and probabilities alone: no detach, no item, no "
+         "torch.no_grad, no new tensor made of their numbers."),
     Hint("another gradient", s.kind("value", gradient=True),
-         "the numbers were right and what they teach is not. Is something detached, or added only to be taken away?"),
-    Hint("other probabilities", _about("probabilities"), "probabilities are logits.softmax(-1), (n, E), as they are."),
+         "the numbers were right and what they teach is not. Is something detached, or added only "
+         "to be taken away?"),
+    Hint("other probabilities", _about("probabilities"),
+        "probabilities are logits.softmax(-1), (n, E), as they are."),
     Hint("in place", s.either(s.kind("input"), s.refused("in place")),
-         "in-place operations (-=, x[...] = ...) change a tensor that the caller, or backward, still needs as it "
-         "was. Make new ones: where, masked_fill."),
+         "in-place operations (-=, x[...] = ...) change a tensor that the caller, or backward, "
+         "still needs as it was. Make new ones: where, masked_fill."),
     s.NOT_KEPT, s.SHARED,
 )  # fmt: skip
 SWITCH_HINTS = (
@@ -148,7 +181,8 @@ SWITCH_HINTS = (
          "one choice a token is (n, 1): best(logits, 1), or argmax with keepdim."),
     *COMMON,
     Hint("another choice", s.kind("value", "form"),
-         "p = logits.softmax(-1); the expert is the best, the weight is its p: p.gather(1, experts)."),
+         "p = logits.softmax(-1); the expert is the best, the weight is its p: p.gather(1, "
+         "experts)."),
 )  # fmt: skip
 TOP_K_HINTS = (
     *COMMON,
@@ -159,24 +193,30 @@ TOP_K_HINTS = (
 )  # fmt: skip
 GSHARD_HINTS = (
     Hint("numbers of its own", s.kind("random"),
-         "take the numbers in `uniform`: they go with the token, so that ranks and one process sample alike."),
+         "take the numbers in `uniform`: they go with the token, so that ranks and one process "
+         "sample alike."),
     *COMMON,
     Hint("another choice", s.kind("value", "form"),
-         "top_k_gate(logits, 2); then expert -1 and weight 0 in column 1 where uniform >= 2 * w_2. Column 0 stays."),
+         "top_k_gate(logits, 2); then expert -1 and weight 0 in column 1 where uniform >= 2 * w_2. "
+         "Column 0 stays."),
 )  # fmt: skip
 
 
 def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), measure=None):
     calls, cases = CALLS[name], CASES[name]
-    learning = [case for case in cases["value"] if "k=1" not in case]  # of one, 1 says nothing to the router
+    # of one, 1 says nothing to the router
+    learning = [case for case in cases["value"] if "k=1" not in case]
     everywhere = list(calls.cases)
     return Exercise(
-        name=name, reference=getattr(moe, name), measure=measure or calls, worlds=(), leaves_out=TENSORS,
+        name=name, reference=getattr(moe, name), measure=measure or calls, worlds=(),
+        leaves_out=TENSORS,
         claims=(
             claim(first, points, says, *judges, values(calls, cases["value"])),
-            claim("gradients to the logits", 1, "of weights and of probabilities", gradients(calls, learning)),
+            claim("gradients to the logits", 1, "of weights and of probabilities",
+                gradients(calls, learning)),
             claim("equal logits", 1, equal_says, values(calls, cases["equal"])),
-            claim("any set, left alone", 1, sets_says, values(calls, cases["sets"]), left_alone(everywhere),
+            claim("any set, left alone", 1, sets_says, values(calls, cases["sets"]),
+                left_alone(everywhere),
                   new(everywhere), kept(everywhere)),
         ),
         hints=(*hints, *s.ANYWHERE),
@@ -186,7 +226,8 @@ def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), me
 EXERCISE = Bundle(
     "gates",
     (
-        _part("switch_gate", "the best expert, its probability", 2, "3, 4 and 24 tokens; large logits",
+        _part("switch_gate", "the best expert, its probability", 2,
+            "3, 4 and 24 tokens; large logits",
               "the smaller number", "0 and 1 tokens, 1 expert", SWITCH_HINTS),
         _part("top_k_gate", "the k best, their parts", 3, "k 1, 2, 3 and all; large logits",
               "the smaller number first", "0 and 1 tokens, 1 expert", TOP_K_HINTS),

@@ -1,7 +1,9 @@
-"""Lab 5, section 10, bonus: start_exchange, and the class OverlappedMoE, an order of start, compute and wait.
+"""Lab 5, section 10, bonus: start_exchange, and the class OverlappedMoE, an order of start, compute
+and wait.
 
-The two are judged apart: the class starts with lib's start_exchange. Its output and its gradients are compared with one
-process that has all experts and the shared one; what would be hidden is read off a clock (later.py), not measured.
+The two are judged apart: the class starts with lib's start_exchange. Its output and its gradients
+are compared with one process that has all experts and the shared one; what would be hidden is read
+off a clock (later.py), not measured.
 """
 
 from functools import partial
@@ -28,25 +30,29 @@ ENOUGH = 0.8  # of the exchanges' time, hidden
 
 D = 4
 TWO_EACH, DROPS, NOBODY, ONE_TOKEN, TWICE, EVEN, NESTED = (
-    "2 experts a rank", "drops, a rank without tokens", "no tokens", "one token", "two calls, then backward",
+    "2 experts a rank", "drops, a rank without tokens", "no tokens", "one token",
+    "two calls, then backward",
     "as many rows for all", "x of (1, n, D)",
 )  # fmt: skip
 TOKENS = {  # of rank 0, 1, 2, 3 of the group, for each call
-    TWO_EACH: ((6, 3, 4, 7),), DROPS: ((5, 8, 0, 11),), NOBODY: ((0, 0, 0, 0),), ONE_TOKEN: ((1, 1, 1, 1),),
+    TWO_EACH: ((6, 3, 4, 7),), DROPS: ((5, 8, 0, 11),), NOBODY: ((0, 0, 0, 0),),
+    ONE_TOKEN: ((1, 1, 1, 1),),
     TWICE: ((5, 3, 4, 6), (2, 7, 0, 3)), EVEN: ((16, 16, 16, 16),), NESTED: ((6, 3, 4, 7),),
 }  # fmt: skip
 ALL = tuple(range(WORLD))
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
-        ((0, 1), TWO_EACH), (ALL, TWO_EACH), (ALL, DROPS), ((1, 3), TWO_EACH), ((2,), TWO_EACH), (ALL, ONE_TOKEN),
+        ((0, 1), TWO_EACH), (ALL, TWO_EACH), (ALL, DROPS), ((1, 3), TWO_EACH), ((2,), TWO_EACH),
+        (ALL, ONE_TOKEN),
         (ALL, NOBODY), (ALL, TWICE), ((0, 1), EVEN), (ALL, EVEN), ((0, 1), NESTED),
     )
 )  # fmt: skip
 
 
 def _even_gate(logits):
-    """Token t to expert t modulo E, with its probability: every expert gets as many rows of each half."""
+    """Token t to expert t modulo E, with its probability: every expert gets as many
+    rows of each half."""
     p = logits.softmax(-1)
     experts = (torch.arange(len(p), device=p.device) % p.shape[1]).unsqueeze(1)
     return Choice(experts, p.gather(1, experts), p)
@@ -76,7 +82,9 @@ def _parts(case, watch=None):
     E = 2 * case.world_size
     gate = _even_gate if case.what == EVEN else partial(top_k_gate, k=2)
     factor = 0.8 if case.what == DROPS else 4.0
-    whole = moe.MoE(D, [_Expert(10 + e, f"expert {e}", watch) for e in range(E)], gate, factor).to(torch.float64)
+    whole = moe.MoE(D, [_Expert(10 + e, f"expert {e}", watch) for e in range(E)], gate, factor).to(
+        torch.float64
+    )
     whole.router.weight.data = 0.4 * draw(1, E, D)
     return whole.to(backend.device()), _Expert(5, "shared", watch)
 
@@ -85,19 +93,28 @@ def _tokens(case, rank):
     """[(x, dy) of each call]: (n, D) or, NESTED, (1, n, D)"""
     sets = [numbers[rank] for numbers in TOKENS[case.what]]
     shapes = [(1, n, D) if case.what == NESTED else (n, D) for n in sets]
-    return [(0.6 * draw(100 + 10 * i + rank, *of), draw(200 + 10 * i + rank, *of)) for i, of in enumerate(shapes)]
+    return [
+        (0.6 * draw(100 + 10 * i + rank, *of), draw(200 + 10 * i + rank, *of))
+        for i, of in enumerate(shapes)
+    ]
 
 
 def _one_process(case):
-    """([[(y, gradient of x, rows for each expert) of each call] of rank 0, ...], {name: gradient of all}, by rank)"""
+    """([[(y, gradient of x, rows for each expert) of each call] of rank 0, ...], {name: gradient of
+    all}, by rank)"""
     (whole, shared), ranks, of_ranks = _parts(case), [], []
-    leaves = dict(whole.named_parameters()) | {f"shared.{name}": p for name, p in shared.named_parameters()}
+    leaves = dict(whole.named_parameters()) | {
+        f"shared.{name}": p for name, p in shared.named_parameters()
+    }
     for rank in range(case.world_size):
         found, before = [], {name: torch.zeros_like(p) for name, p in leaves.items()}
         for x, dy in _tokens(case, rank):
             y = whole(x.requires_grad_()) + shared(x)
             slopes = torch.autograd.grad((y * dy).sum(), [x, *leaves.values()], allow_unused=True)
-            before = {n: b + (0 if g is None else g) for (n, b), g in zip(before.items(), slopes[1:], strict=True)}
+            before = {
+                n: b + (0 if g is None else g)
+                for (n, b), g in zip(before.items(), slopes[1:], strict=True)
+            }
             found.append((y.detach(), slopes[0], whole.last.load))
         ranks.append(found)
         of_ranks.append(before)
@@ -114,8 +131,13 @@ def _one(fn, case, groups):
     where, recorder = f"{case.name}: {case.rank(rank)}", Recorder(control, allowed=[case.members])
     starter = Starter()
     record = {"gradient": None, "hidden": {}, "left": 0} | recorder.record()
-    if getattr(fn, "forward", None) in (overlapped.OverlappedMoE.forward, overlapped.SharedMoE.forward):
-        problem = Problem("built-in", f"the class has no `forward` of its own: it is that of lib's {fn.__name__}")
+    if getattr(fn, "forward", None) in (
+        overlapped.OverlappedMoE.forward,
+        overlapped.SharedMoE.forward,
+    ):
+        problem = Problem(
+            "built-in", f"the class has no `forward` of its own: it is that of lib's {fn.__name__}"
+        )
         return record | {"ok": False, "value": problem}
     calls, made, (sets, _) = _tokens(case, rank), [], _one_process(case)
     watch = SimpleNamespace(clock=starter.clock)
@@ -131,13 +153,24 @@ def _one(fn, case, groups):
         return attempted(recorder, section(case, way), f"{where}, {way}", fn)
 
     ys, problem = run("forward", forward)
-    wrong = (off(f"{where}: the output", y, one[0]) for y, one in zip(ys or [], sets[rank], strict=problem is None))
+    wrong = (
+        off(f"{where}: the output", y, one[0])
+        for y, one in zip(ys or [], sets[rank], strict=problem is None)
+    )
     record["value"] = problem = problem or next(filter(None, wrong), None)
     if problem:
-        problem.facts |= {"way": "forward", "calls": len(recorder.calls), "swapped": _swapped(ys, sets[rank])}
+        problem.facts |= {
+            "way": "forward",
+            "calls": len(recorder.calls),
+            "swapped": _swapped(ys, sets[rank]),
+        }
     record["left"], forward_calls = starter.under_way, recorder.calls
     if recorder.agreed(problem is None):
-        backward = lambda: [(y * dy).sum().backward() for y, (_, dy) in zip(ys, calls, strict=True) if y.requires_grad]
+        backward = lambda: [
+            (y * dy).sum().backward()
+            for y, (_, dy) in zip(ys, calls, strict=True)
+            if y.requires_grad
+        ]
         _, problem = run("backward", backward)
         wrong = _wrong_gradients(case, where, rank, [x for x, _ in calls], made[0])
         record["gradient"] = problem = problem or next(wrong, None)
@@ -145,16 +178,24 @@ def _one(fn, case, groups):
             problem.facts |= {"way": "backward"}
         recorder.calls = forward_calls + recorder.calls
         record["hidden"] = {way: starter.clock.hidden(way) for way in WAYS}
-        record["exchanges"] = {way: sum(its == way for its, *_ in starter.clock.messages) for way in WAYS}
-    return record | recorder.record() | {"ok": record["value"] is None and record["gradient"] is None}
+        record["exchanges"] = {
+            way: sum(its == way for its, *_ in starter.clock.messages) for way in WAYS
+        }
+    return (
+        record | recorder.record() | {"ok": record["value"] is None and record["gradient"] is None}
+    )
 
 
 def _swapped(ys, sets):
     """Are the halves right, in each other's place?"""
-    if not ys or not all(torch.is_tensor(y) and y.shape == one[0].shape for y, one in zip(ys, sets, strict=True)):
+    if not ys or not all(
+        torch.is_tensor(y) and y.shape == one[0].shape for y, one in zip(ys, sets, strict=True)
+    ):
         return False
     at = [(y.shape[-2] + 1) // 2 for y in ys]
-    turned = [torch.cat([y[..., i:, :], y[..., :i, :]], -2) for (y, *_), i in zip(sets, at, strict=True)]
+    turned = [
+        torch.cat([y[..., i:, :], y[..., :i, :]], -2) for (y, *_), i in zip(sets, at, strict=True)
+    ]
     pairs = zip(ys, turned, strict=True)
     return all(off("", y, want) is None for y, want in pairs)
 
@@ -175,10 +216,12 @@ def _wrong_gradients(case, where, rank, xs, made):
 
 
 def _elements(case, rank, way):
-    """Those that leave the rank: twice the counts, for each half has its own, and the rows of a SharedMoE."""
+    """Those that leave the rank: twice the counts, for each half has its own, and the rows
+    of a SharedMoE."""
     sets, rows = _one_process(case)[0], 0
     for number in range(len(sets[0])):
-        leaves = torch.stack([calls[number][2] for calls in sets]).view(len(sets), -1, 2).sum(2)  # (from, to)
+        # (from, to)
+        leaves = torch.stack([calls[number][2] for calls in sets]).view(len(sets), -1, 2).sum(2)
         rows += D * int(leaves[rank].sum() + leaves[:, rank].sum() - 2 * leaves[rank, rank])
     return (len(sets[0]) * (case.world_size - 1) * 4 if way == "forward" else 0), rows
 
@@ -187,13 +230,24 @@ def _hidden(case, rank, record, way):
     if case.what != EVEN:
         return None
     where = f"{case.name}: {case.rank(rank)}, {way}"
-    facts = {"case": case, "way": way, "exchanges": record["exchanges"][way], "share": record["hidden"][way]}
+    facts = {
+        "case": case,
+        "way": way,
+        "exchanges": record["exchanges"][way],
+        "share": record["hidden"][way],
+    }
     if record["exchanges"][way] < 2:
         return Problem(
-            "not hidden", f"{where}: {facts['exchanges']} exchanges were started", facts, [way, facts["exchanges"]]
+            "not hidden",
+            f"{where}: {facts['exchanges']} exchanges were started",
+            facts,
+            [way, facts["exchanges"]],
         )
     if record["hidden"][way] < ENOUGH - 1e-9:
-        text = f"{where}: {record['hidden'][way]:.0%} of the exchanges lies beside computation, expected {ENOUGH:.0%}"
+        text = (
+            f"{where}: {record['hidden'][way]:.0%} of the exchanges lies beside computation, "
+            f"expected {ENOUGH:.0%}"
+        )
         return Problem("not hidden", text, facts, [way, round(record["hidden"][way], 3)])
     return None
 
@@ -208,10 +262,13 @@ def _share(test, way=None):
 
 
 OVERLAPPED_MOE = Exercise(
-    name="OverlappedMoE", reference=moe.OverlappedMoE, measure=_measure, worlds=(WORLD,), bonus=True,
+    name="OverlappedMoE", reference=moe.OverlappedMoE, measure=_measure, worlds=(WORLD,),
+    bonus=True,
     may_call=(
-        *MAY_CALL, "overlapped.halves", "overlapped.start_dispatch", "overlapped.start_combine", "overlapped.experts",
-        "overlapped.start_exchange", "overlapped.<lambda>", "later.wait", "expert_parallel.run", "overlapped.forward",
+        *MAY_CALL, "overlapped.halves", "overlapped.start_dispatch", "overlapped.start_combine",
+        "overlapped.experts",
+        "overlapped.start_exchange", "overlapped.<lambda>", "later.wait", "expert_parallel.run",
+        "overlapped.forward",
         "exchange.exchange_counts", "exchange.exchange_rows", "expert_parallel.exchange",
     ),
     leaves_out={
@@ -228,40 +285,47 @@ OVERLAPPED_MOE = Exercise(
               each(CASES, partial(_hidden, way="forward"))),
         claim("hidden in backward", 1, "the same", each(CASES, partial(_hidden, way="backward"))),
         claim("the same rows", 1, "elements; counts of both halves",
-              noted(CASES, "value"), only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
+              noted(CASES, "value"), only_calls(CASES, None, WAYS, section),
+              as_many(CASES, _elements)),
     ),
     hints=(
         s.CALLED_LIB.saying(
-            "write `forward` of your class from halves, start_dispatch, experts, start_combine and shared."),
+            "write `forward` of your class from halves, start_dispatch, experts, start_combine and "
+            "shared."),
         Hint("nothing returned",
-             lambda p: p.kind in ("form", "unreadable") and p.fact("got") in (None, "None") and not p.fact("gradient"),
+             lambda p: p.kind in ("form", "unreadable") and p.fact("got") in (None,
+             "None") and not p.fact("gradient"),
              "`forward` must end with a `return` of (..., D)."),
         s.NARROW,
         Hint("halves in each other's place", s.fact("swapped"),
              "the first half's tokens come first: torch.cat([a's, b's])."),
-        Hint("never waited for", s.kind("left"), "every start_... returns a wait, which is to be called once."),
+        Hint("never waited for", s.kind("left"),
+            "every start_... returns a wait, which is to be called once."),
         Hint("the whole at once", _share(lambda f: f["exchanges"] < 4),
-             "less than the four exchanges of two halves were started: dispatch and combine of A and of B."),
+             "less than the four exchanges of two halves were started: dispatch and combine of A "
+             "and of B."),
         Hint("one after the other", _share(lambda f: f["share"] < 0.01),
-             "nothing is computed between a start and its wait. Begin both halves' way there before anything is "
-             "computed, and call a wait when its rows are needed, not sooner."),
+             "nothing is computed between a start and its wait. Begin both halves' way there "
+             "before anything is computed, and call a wait when its rows are needed, not sooner."),
         Hint("the shared expert after the wait", _share(lambda f: f["share"] < ENOUGH),
-             "beside each of the four exchanges there is something to compute: beside A's way there the shared expert "
-             "of A, beside B's way there A's experts, beside A's way home B's experts, beside B's way home the shared "
-             "expert of B."),
+             "beside each of the four exchanges there is something to compute: beside A's way "
+             "there the shared expert of A, beside B's way there A's experts, beside A's way home "
+             "B's experts, beside B's way home the shared expert of B."),
         Hint("a rank without rows", s.either(s.hung, s.kind("clash")),
-             "every rank starts and waits for the same four exchanges in the same order, one without tokens, too."),
+             "every rank starts and waits for the same four exchanges in the same order, one "
+             "without tokens, too."),
         Hint("gradients stop", s.both(s.fact("gradient"), s.fact("none")),
              "somewhere on the way the graph is cut: no detach(), no no_grad()."),
-        Hint("another gradient", s.fact("gradient"), "the output was right; it is made of all parts, each once."),
+        Hint("another gradient", s.fact("gradient"),
+            "the output was right; it is made of all parts, each once."),
         Hint("more than the rows", s.kind("elements"),
              "each half goes there and home once. halves sends the counts of both."),
         Hint("another shape", s.in_case(CASES, lambda case: case.what == NESTED, *s.SHAPES),
-             "x is (..., D), here (1, n, D), and so is the result: halves(x.flatten(0, -2)), and view_as(x) at the "
-             "end."),
+             "x is (..., D), here (1, n, D), and so is the result: halves(x.flatten(0, -2)), and "
+             "view_as(x) at the end."),
         Hint("another result", s.kind(*s.SHAPES),
-             "y = shared(x) + the mixture: of each half shared(half.tokens) and what its start_combine's wait returns, "
-             "joined, in the shape of x."),
+             "y = shared(x) + the mixture: of each half shared(half.tokens) and what its "
+             "start_combine's wait returns, joined, in the shape of x."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Lab 5, section 3: keep(choice, n_experts, C), who gets one of an expert's C slots, and who is dropped."""
+"""Lab 5, section 3: keep(choice, n_experts, C), who gets one of an expert's C slots, and
+who is dropped."""
 
 from typing import NamedTuple
 
@@ -18,16 +19,24 @@ FIELDS = ("token", "expert", "slot", "weight")
 
 
 def _drawn(seed, n, E, k, minus_one=0):
-    """Experts that are drawn, the low numbers more often; of every `minus_one` tokens one without its last choice."""
+    """Experts that are drawn, the low numbers more often; of every `minus_one` tokens one without
+    its last choice."""
     likes = draw(seed, n, E) - 0.5 * torch.arange(E)
     rows = likes.sort(dim=1, descending=True).indices[:, :k].tolist()
-    return [[*row[:-1], -1] if minus_one and token % minus_one == 1 else row for token, row in enumerate(rows)]
+    return [
+        [*row[:-1], -1] if minus_one and token % minus_one == 1 else row
+        for token, row in enumerate(rows)
+    ]
 
 
 BY_HAND = [[0, 1], [0, 2], [0, 1], [1, 2], [2, 0]]
 SOME = {
     "first choices 0 0 0 1 2, second 1 2 1 2 0; C=2": (BY_HAND, 3, 2),
-    "first choices 0 2 1 0 1, second -1 -1 0 2 2; C=3": ([[0, -1], [2, -1], [1, 0], [0, 2], [1, 2]], 3, 3),
+    "first choices 0 2 1 0 1, second -1 -1 0 2 2; C=3": (
+        [[0, -1], [2, -1], [1, 0], [0, 2], [1, 2]],
+        3,
+        3,
+    ),
     "12 tokens, k=2, E=4, C=4": (_drawn(1, 12, 4, 2), 4, 4),
     "10 tokens, k=3, E=5, C=3": (_drawn(2, 10, 5, 3), 5, 3),
     "9 tokens, k=1, E=3, C=2": (_drawn(3, 9, 3, 1), 3, 2),
@@ -48,12 +57,18 @@ NOBODY = {
 def _case(name, experts, E, C):
     """Weights of each token that add up to 1, and probabilities that are others."""
     experts = torch.as_tensor(experts)
-    weights = draw(7, *experts.shape).softmax(-1) if experts.shape[1] > 1 else draw(7, *experts.shape).sigmoid()
+    weights = (
+        draw(7, *experts.shape).softmax(-1)
+        if experts.shape[1] > 1
+        else draw(7, *experts.shape).sigmoid()
+    )
     if "a weight of 0" in name:
         weights[1, 1] = 0
     choice = Choice(experts, weights.where(experts >= 0, 0.0), draw(8, len(experts), E).softmax(-1))
     if "float32" in name:
-        choice = choice._replace(weights=choice.weights.float(), probabilities=choice.probabilities.float())
+        choice = choice._replace(
+            weights=choice.weights.float(), probabilities=choice.probabilities.float()
+        )
     return {"choice": choice, "n_experts": E, "C": C}
 
 
@@ -85,9 +100,14 @@ def _form(case, record):
     if record["problem"] or not all(hasattr(record["out"], field) for field in FIELDS):
         return record["problem"] or record["wrong"][0][1]
     routing, dtype = record["out"], CASES[case]["choice"].weights.dtype
-    shape = (len(routing.token),) if torch.is_tensor(routing.token) and routing.token.dim() else (0,)
+    shape = (
+        (len(routing.token),) if torch.is_tensor(routing.token) and routing.token.dim() else (0,)
+    )
     for field in FIELDS:
-        got, want = getattr(routing, field), torch.empty(shape, dtype=dtype if field == "weight" else torch.int64)
+        got, want = (
+            getattr(routing, field),
+            torch.empty(shape, dtype=dtype if field == "weight" else torch.int64),
+        )
         if not torch.is_tensor(got) or got.shape != want.shape or got.dtype != want.dtype:
             text = f"{case}: {field}: expected {form_of(want)}, got {form_of(got)}"
             return Problem("form", text, {"case": case, "what": field})
@@ -95,7 +115,8 @@ def _form(case, record):
 
 
 def _judge(cases, found):
-    """A judge: the first that found(case, routing) -> (Problem, sample) finds; the trace has all."""
+    """A judge: the first that found(case, routing) -> (Problem, sample) finds; the
+    trace has all."""
 
     @without_ranks
     def judge(records):
@@ -125,7 +146,10 @@ def _slots(case, routing):
     slot_of, got = {pair[:2]: pair.slot for pair in _right(case)}, routing.slot.tolist()
     for pair, slot in zip(_got(routing), got, strict=True):
         if slot != slot_of[pair]:
-            text = f"{case}: slot of token {pair[0]}'s pair with expert {pair[1]}: expected {slot_of[pair]}, got {slot}"
+            text = (
+                f"{case}: slot of token {pair[0]}'s pair with expert {pair[1]}: expected "
+                f"{slot_of[pair]}, got {slot}"
+            )
             return Problem("slot", text, {"case": case}), [_got(routing), got]
     return None
 
@@ -146,7 +170,10 @@ def _first_astray(got, kept, experts):
     twice = next((pair for pair in got if got.count(pair) > 1), None)
     missing = next((pair for pair in in_line if (pair.token, pair.expert) not in got), None)
     if twice:
-        return f"token {twice[0]} and expert {twice[1]} are kept {got.count(twice)} times, expected once at most"
+        return (
+            f"token {twice[0]} and expert {twice[1]} are kept {got.count(twice)} times, expected "
+            f"once at most"
+        )
     if missing:
         which = f"token {missing.token}'s choice {missing.place}, expert {missing.expert}"
         return f"{which}: expected to be kept, in slot {missing.slot}; got none"
@@ -169,24 +196,30 @@ HINTS = (
     ONCE,
     Hint("another k", s.raised("IndexError"),
          "a token has k choices, one, two or three: k = choice.experts.shape[1]."),
-    Hint("no Routing", s.kind("returned"), "the function must end with return Routing(token, expert, slot, weight)."),
+    Hint("no Routing", s.kind("returned"),
+        "the function must end with return Routing(token, expert, slot, weight)."),
     Hint("nobody to keep", lambda p: p.fact("case") in NOBODY and p.kind in s.SHAPES,
-         "m may be 0. torch.tensor([]) is float32 (0,): say dtype=torch.int64, and .view(-1, 4) for rows of 4."),
+         "m may be 0. torch.tensor([]) is float32 (0,): say dtype=torch.int64, and .view(-1, 4) "
+         "for rows of 4."),
     Hint("another form", s.kind("form"),
-         "token, expert and slot are int64 (m,); weight is (m,) like choice.weights: choice.weights[token, place]."),
+         "token, expert and slot are int64 (m,); weight is (m,) like choice.weights: "
+         "choice.weights[token, place]."),
     s.NARROW,
     Hint("other pairs", s.kind("pairs"),
-         "for each place, for each token: if the expert is not -1 and has taken fewer than C, the pair gets the next "
-         "slot."),
-    Hint("other slots", s.kind("slot"), "a pair's slot is how many the expert had taken before it."),
-    Hint("sorted by something else", s.kind("order"), "sort by expert, and within an expert by slot; nothing else."),
+         "for each place, for each token: if the expert is not -1 and has taken fewer than C, the "
+         "pair gets the next slot."),
+    Hint("other slots", s.kind("slot"),
+        "a pair's slot is how many the expert had taken before it."),
+    Hint("sorted by something else", s.kind("order"),
+        "sort by expert, and within an expert by slot; nothing else."),
     Hint("weights detached", s.kind("no graph"),
-         "the router learns through these weights. A number from .item() or .tolist() has no gradient: index "
-         "choice.weights with tensors."),
+         "the router learns through these weights. A number from .item() or .tolist() has no "
+         "gradient: index choice.weights with tensors."),
     Hint("not the choice's weights", s.kind("value"),
          "choice.weights[token, place], as they are: dropping changes none of the others."),
     Hint("the choice changed", s.either(s.kind("input"), s.refused("in place")),
-         "the choice is the caller's, who counts with it what was dropped. Write into tensors of your own."),
+         "the choice is the caller's, who counts with it what was dropped. Write into tensors of "
+         "your own."),
     s.NOT_KEPT,
     s.SHARED,
     *s.ANYWHERE,
@@ -197,8 +230,10 @@ EXERCISE = Exercise(
     claims=(
         claim("who is kept", 7, "k 1, 2, 3; -1; nobody dropped; all to one expert", _all(SOME)[0]),
         claim("slots and order", 4, "by expert, then slot; slots by priority", *_all(SOME)[1:]),
-        claim("the pairs' weights", 3, "and their gradient", values(CALLS, SOME), gradients(CALLS, SOME)),
-        claim("nobody to keep", 1, "no tokens; all choices -1", *_all(NOBODY), values(CALLS, NOBODY)),
+        claim("the pairs' weights", 3, "and their gradient", values(CALLS, SOME),
+            gradients(CALLS, SOME)),
+        claim("nobody to keep", 1, "no tokens; all choices -1", *_all(NOBODY),
+            values(CALLS, NOBODY)),
         claim("the choice left alone", 1, "", left_alone(CASES), new(CASES), kept(CASES)),
     ),
     hints=HINTS,

@@ -1,11 +1,15 @@
-"""Works that are started now and done late, on a clock of their own: what an answer is given in place of `start`.
+"""Works that are started now and done late, on a clock of their own: what an answer is given in
+place of `start`.
 
-    start(A)   start(B)   compute   A.wait()            the answer
-                                    A is done           as late as can be: who changes what A sends is found out
-    clock      [== A ==][== B ==]                       one wire, in the order of start; computing moves the clock, too
+    start(A)  start(B)   compute  A.wait()   the answer
+                                  A is done  as late as can be: who changes what A sends is found
+                                             out
+    clock     [== A ==][== B ==]             one wire, in the order of start; computing moves the
+                                             clock, too
 
-Nothing runs beside anything here, and no time is measured: `Clock` says when it would have been, with as many seconds
-as there are rows. So an order of start, compute and wait has one hidden share, on any machine.
+Nothing runs beside anything here, and no time is measured: `Clock` says when it would have been,
+with as many seconds as there are rows. So an order of start, compute and wait has one hidden share,
+on any machine.
 """
 
 import torch
@@ -14,7 +18,8 @@ from lib.cost.exposed import exposed_seconds
 
 
 class Clock:
-    """One rank's: it computes, or waits, while a wire works in the background. Intervals by phase."""
+    """One rank's: it computes, or waits, while a wire works in the background.
+    Intervals by phase."""
 
     def __init__(self):
         self.now = self.wire_free = 0.0
@@ -46,7 +51,9 @@ class Starter:
         self.clock, self.works, self.done = clock or Clock(), [], 0
 
     def start(self, fn, *args, **kwargs):
-        self.works.append(Late(self, len(self.works), lambda: fn(*args, **kwargs), self.clock.sends(_rows(args))))
+        self.works.append(
+            Late(self, len(self.works), lambda: fn(*args, **kwargs), self.clock.sends(_rows(args)))
+        )
         return self.works[-1]
 
     def do(self, number):
@@ -83,7 +90,8 @@ def _rows(args):
 
 
 class Takes(torch.autograd.Function):
-    """rows -> rows, and it takes the clock a second a row, in each direction; note(way) is called before."""
+    """rows -> rows, and it takes the clock a second a row, in each direction; note(way) is
+    called before."""
 
     @staticmethod
     def forward(ctx, rows, clock, note):

@@ -1,8 +1,10 @@
-"""The model whose gradients reduce_gradients reduces, on which groups, and its gradients where they are made by hand.
+"""The model whose gradients reduce_gradients reduces, on which groups, and its gradients where they
+are made by hand.
 
-first, again   tied: one gradient            frozen     not trained; nor are the last biases of mixture 1's experts
-branch         has none on odd ranks         idle       has none anywhere
-mixtures       two, of 4 experts; those of mixture 1 have none on ranks 2 and 3
+first, again  tied: one gradient            frozen     not trained; nor are the last biases of
+                                                       mixture 1's experts
+branch        has none on odd ranks         idle       has none anywhere
+mixtures      two, of 4 experts; those of mixture 1 have none on ranks 2 and 3
 """
 
 from functools import cache, partial
@@ -17,7 +19,11 @@ from lib.check.cases import Setting, draw
 from lib.moe import ExpertParallelMoE, MoE, top_k_gate
 
 WORLD, D, E = 4, 4, 4
-REAL, NO_EXPERTS, NOTHING = "dp 2, ep 2, a real backward", "dp 2, ep 2, no experts", "dp 2, ep 2, rank 1 has none"
+REAL, NO_EXPERTS, NOTHING = (
+    "dp 2, ep 2, a real backward",
+    "dp 2, ep 2, no experts",
+    "dp 2, ep 2, rank 1 has none",
+)
 # members, dp and ep, whatever else
 CASES = tuple(
     Setting(members, what=what)
@@ -58,7 +64,9 @@ def groups_of(cases):
         world, control = None if len(m) == WORLD else group(m), group(m, "control")
         blocks = {ranks: group(ranks) for ranks in (m[i : i + ep] for i in range(0, len(m), ep))}
         columns = {m[i::ep]: group(m[i::ep]) for i in range(ep)}
-        mine = lambda groups: next(((ranks, one) for ranks, one in groups.items() if rank in ranks), (None, None))
+        mine = lambda groups: next(
+            ((ranks, one) for ranks, one in groups.items() if rank in ranks), (None, None)
+        )
         groups[case] = Groups(world, control, mine(blocks)[1], *mine(columns))
     return groups
 
@@ -68,12 +76,18 @@ class Net(nn.Module):
 
     def __init__(self, with_experts=True):
         super().__init__()
-        self.first, self.again, self.frozen, self.branch = (nn.Linear(D, D, bias=i < 1) for i in range(4))
+        self.first, self.again, self.frozen, self.branch = (
+            nn.Linear(D, D, bias=i < 1) for i in range(4)
+        )
         self.again.weight = self.first.weight
         self.idle, self.shared_experts = nn.Linear(D, 1), nn.Linear(D, D)  # dense, by whatever name
-        experts = lambda: [nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D)) for _ in range(E)]
+        experts = lambda: [
+            nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D)) for _ in range(E)
+        ]
         gate = partial(top_k_gate, k=2)
-        self.mixtures = nn.ModuleList(MoE(D, experts(), gate, factor=0.8) for _ in range(2 * with_experts))
+        self.mixtures = nn.ModuleList(
+            MoE(D, experts(), gate, factor=0.8) for _ in range(2 * with_experts)
+        )
         self.to(backend.device(), torch.float64)
         for i, parameter in enumerate(self.parameters()):
             parameter.data = 0.3 * draw(i, *parameter.shape)
@@ -83,7 +97,9 @@ class Net(nn.Module):
 
     def over(self, group):
         """Its part on this rank of the ep group."""
-        self.mixtures = nn.ModuleList(ExpertParallelMoE(mixture, group) for mixture in self.mixtures)
+        self.mixtures = nn.ModuleList(
+            ExpertParallelMoE(mixture, group) for mixture in self.mixtures
+        )
         return self
 
     def loss(self, rank):
@@ -101,10 +117,15 @@ def _names():
 
 
 def mean_loss(case):
-    """{name: gradient} of the mean of all ranks' losses, in one process; zeros where it is not used."""
+    """{name: gradient} of the mean of all ranks' losses, in one process; zeros
+    where it is not used."""
     net = Net()
     (sum(net.loss(rank) for rank in range(case.world_size)) / case.world_size).backward()
-    return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in net.named_parameters() if p.requires_grad}
+    return {
+        n: torch.zeros_like(p) if p.grad is None else p.grad
+        for n, p in net.named_parameters()
+        if p.requires_grad
+    }
 
 
 def made_up(case, name, parameter, rank, step):
@@ -126,7 +147,10 @@ def parts(case, name, parameter, rank, step):
     Where the parameter is an expert's, another rank may have another expert's there.
     """
     _, ep = sizes(case)
-    holders, parts = range(rank % ep, case.world_size, ep) if ".experts." in name else range(case.world_size), []
+    holders, parts = (
+        range(rank % ep, case.world_size, ep) if ".experts." in name else range(case.world_size),
+        [],
+    )
     for r in range(case.world_size):
         words = name.split(".")
         if ".experts." in name:

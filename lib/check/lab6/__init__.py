@@ -1,15 +1,16 @@
 """Lab 6's graded exercises, a file each. In the order of the notebook, with the section:
 
-    mesh.py                1  coordinates, ranks, groups along axes
-    average_over_mesh.py   2  which ranks a gradient is averaged over
-    norm_over_mesh.py      2  one norm of what lies on many ranks
-    hybrid_by_hand.py      2  a whole step on a mesh, put together
-    findings.py            2  the hunt: what is wrong with which of ten jobs
-    plan_costs.py          5  bonus: a plan's memory, bubble and messages
-    choose_plan.py         6  bonus: the fastest plan that fits
-    shares.py              7  bonus: rows for ranks of unequal speed
-    goodput.py             8  bonus: what failures cost a job, and how often to save
-    capstone.py            9  memory, seconds, MFU and main costs estimated by hand; plans for four jobs
+    mesh.py               1  coordinates, ranks, groups along axes
+    average_over_mesh.py  2  which ranks a gradient is averaged over
+    norm_over_mesh.py     2  one norm of what lies on many ranks
+    hybrid_by_hand.py     2  a whole step on a mesh, put together
+    findings.py           2  the hunt: what is wrong with which of ten jobs
+    plan_costs.py         5  bonus: a plan's memory, bubble and messages
+    choose_plan.py        6  bonus: the fastest plan that fits
+    shares.py             7  bonus: rows for ranks of unequal speed
+    goodput.py            8  bonus: what failures cost a job, and how often to save
+    capstone.py           9  memory, seconds, MFU and main costs estimated by hand; plans for four
+                             jobs
 
 Beside them:
 

@@ -9,8 +9,13 @@ ALL = "[*sets.cut, *sets.whole, *sets.tied]"
 MISTAKES = (
     Mistake("no group", edit(TIED, "all_reduce(parameter.grad)")),
     Mistake("over pp", edit(TIED, 'all_reduce(parameter.grad, mesh.group("pp"))')),
-    Mistake("stages sum different things", edit(DP, 'all_reduce(parameter.grad, mesh.group("pp"))')),
-    Mistake("stages sum different things", edit(WHOLE, 'all_reduce(parameter.grad, ends or mesh.group("tp"))')),
+    Mistake(
+        "stages sum different things", edit(DP, 'all_reduce(parameter.grad, mesh.group("pp"))')
+    ),
+    Mistake(
+        "stages sum different things",
+        edit(WHOLE, 'all_reduce(parameter.grad, ends or mesh.group("tp"))'),
+    ),
     Mistake("cut summed over tp", edit("in sets.whole:", "in [*sets.cut, *sets.whole]:")),
     Mistake("cut summed over tp", edit("in sets.whole:", "in sets.cut:")),
     Mistake("tied summed over tp", edit(TIED, f"{TIED}\n        {WHOLE}")),
@@ -25,6 +30,11 @@ MISTAKES = (
     Mistake("tied averaged over the ends", edit(TIED, f"{TIED}.div_(2)")),
     Mistake("divided by all ranks", edit(MEAN, "parameter.grad /= 8")),
     Mistake("not on every rank", edit(WHOLE, f'if mesh.here["tp"] == 0:\n            {WHOLE}')),
-    Mistake("other elements", edit(DP, f"{DP}, all_reduce(parameter.grad.clone(), mesh.group('dp'))")),
-    Mistake("the parameter, not its gradient", edit(MEAN, f"{MEAN}\n        parameter.data -= parameter.grad")),
+    Mistake(
+        "other elements", edit(DP, f"{DP}, all_reduce(parameter.grad.clone(), mesh.group('dp'))")
+    ),
+    Mistake(
+        "the parameter, not its gradient",
+        edit(MEAN, f"{MEAN}\n        parameter.data -= parameter.grad"),
+    ),
 )

@@ -1,13 +1,18 @@
-"""Lab 6, section 9, the capstone: estimate and main_costs of (model, plan, gpu, reached); chosen_plans() for four jobs.
+"""Lab 6, section 9, the capstone: estimate and main_costs of (model, plan, gpu, reached);
+chosen_plans() for four jobs.
 
-    jobs       GPT-3 (dense) and Qwen3-235B (a mixture), on 256 H100, 8 in an NVLink domain, and on 256 GB200, 64 in one
-    estimate   memory, seconds and MFU of plans that the check brings, dense and mixtures, by the student's formulas:
-               within 15, 20 and 10 % of the cost model's. It may ask the model nothing: a planner is no answer here
-    costs      the two largest of five, for 16 of these plans, by the cost model's parts of a step; one that takes at
-               most 3 % of the step less than another may stand in its place
-    plans      one for each job: can be laid out, fits, and takes at most 1.1 times as long as the best with ZeRO-1
+    jobs      GPT-3 (dense) and Qwen3-235B (a mixture), on 256 H100, 8 in an NVLink domain, and on
+              256 GB200, 64 in one
+    estimate  memory, seconds and MFU of plans that the check brings, dense and mixtures, by the
+              student's formulas: within 15, 20 and 10 % of the cost model's. It may ask the model
+              nothing: a planner is no answer here
+    costs     the two largest of five, for 16 of these plans, by the cost model's parts of a step;
+              one that takes at most 3 % of the step less than another may stand in its place
+    plans     one for each job: can be laid out, fits, and takes at most 1.1 times as long as the
+              best with ZeRO-1
 
-Any plan will do that is as good. Memory and seconds are those of `lib.cost`, of its default software stack.
+Any plan will do that is as good. Memory and seconds are those of `lib.cost`, of its default
+software stack.
 """
 
 import functools
@@ -59,28 +64,45 @@ def _measure(of_libs, cases, read):
             return Problem("built-in", told) if calls else out
 
         given = lambda job, plan: (JOBS[job].model, plan, JOBS[job].gpu, JOBS[job].reached)
-        return asked(noted, of_libs, cases, given, lambda out, *case: out if isinstance(out, Problem) else read(out))
+        return asked(
+            noted,
+            of_libs,
+            cases,
+            given,
+            lambda out, *case: out if isinstance(out, Problem) else read(out),
+        )
 
     return measure
 
 
 def _read(got):
     if not isinstance(got, tuple | list) or len(got) != 3 or not all(map(is_number, got)):
-        what = f"{len(got)} things" if isinstance(got, tuple | list) and len(got) != 3 else f"{got!r:.60}"
+        what = (
+            f"{len(got)} things"
+            if isinstance(got, tuple | list) and len(got) != 3
+            else f"{got!r:.60}"
+        )
         kind = "nothing" if got is None else "form"
         return Problem(kind, f"expected (bytes, seconds, MFU), three numbers; got {what}")
     return tuple(map(float, got))
 
 
 def _near(what):
-    """A judge: this number is near the cost model's in each case. facts: what, ratios {case: got / want}."""
-    unit, said, number = {"memory": (GIB, "GiB", 0), "seconds": (1, "s", 1), "MFU": (1, "", 2)}[what]
+    """A judge: this number is near the cost model's in each case. facts: what, ratios
+    {case: got / want}."""
+    unit, said, number = {"memory": (GIB, "GiB", 0), "seconds": (1, "s", 1), "MFU": (1, "", 2)}[
+        what
+    ]
 
     def want(case, got):
         if what != "MFU":
             return truth(*case)[number]
         model, device, _ = JOBS[case[0]]
-        counts = 6 * model.active_parameters, model.flops_per_token()  # operations of a token; with attention's scores
+        # operations of a token; with attention's scores
+        counts = (
+            6 * model.active_parameters,
+            model.flops_per_token(),
+        )
         both = [each * BATCH * model.seq / (GPUS * device.bf16 * got[1]) for each in counts]
         return min(both, key=lambda one: abs(got[2] - one))
 
@@ -94,11 +116,14 @@ def _near(what):
         got, right = seen[case][number] / unit, want(case, seen[case]) / unit
         by = f"at {seen[case][1]:.3g} s a step it is" if what == "MFU" else "the cost model says"
         text = (
-            f"{words(*case)}: {what} {got:.3g} {said}; {by} {right:.3g} {said}, and {WITHIN[what]:.0%} is near enough"
+            f"{words(*case)}: {what} {got:.3g} {said}; {by} {right:.3g} {said}, and "
+            f"{WITHIN[what]:.0%} is near enough"
         )
         if len(wrong) > 1:
             text += f"\nIt is off in {len(wrong)} of {len(CASES)} plans"
-        return Problem("off", text.replace(" ;", ";").replace(" ,", ","), {"what": what, "ratios": ratios})
+        return Problem(
+            "off", text.replace(" ;", ";").replace(" ,", ","), {"what": what, "ratios": ratios}
+        )
 
     return judge
 
@@ -106,7 +131,11 @@ def _near(what):
 def _measure_plans(fn):
     _CALLED.clear()
     got = fn()
-    return Problem("built-in", "it calls lib's chosen_plans, which is what this exercise asks for") if _CALLED else got
+    return (
+        Problem("built-in", "it calls lib's chosen_plans, which is what this exercise asks for")
+        if _CALLED
+        else got
+    )
 
 
 def _judge(judged):
@@ -118,10 +147,13 @@ def _judge(judged):
             return seen
         if not isinstance(seen, dict):
             return Problem(
-                "nothing" if seen is None else "form", f"expected a dict of {len(JOBS)} plans, got {seen!r:.60}"
+                "nothing" if seen is None else "form",
+                f"expected a dict of {len(JOBS)} plans, got {seen!r:.60}",
             )
         if seen.keys() != JOBS.keys():
-            return Problem("form", f"expected the jobs {'; '.join(JOBS)}; got {'; '.join(map(str, seen))}")
+            return Problem(
+                "form", f"expected the jobs {'; '.join(JOBS)}; got {'; '.join(map(str, seen))}"
+            )
         return next(filter(None, (judged(job, seen[job]) for job in JOBS)), None)
 
     return judge
@@ -129,26 +161,42 @@ def _judge(judged):
 
 def _can_be_laid_out(job, plan):
     if not isinstance(plan, Plan):
-        return Problem("no plan", f"{job}: expected a Plan, got a {type(plan).__name__}: {plan!r:.60}")
+        return Problem(
+            "no plan", f"{job}: expected a Plan, got a {type(plan).__name__}: {plan!r:.60}"
+        )
     is_one = lambda n: isinstance(n, Integral) and not isinstance(n, bool) and n > 0
     if odd := next((name for name in DEGREES if not is_one(getattr(plan, name))), None):
-        return Problem("value", f"{job}: {odd} is {getattr(plan, odd)!r}: expected a whole number, 1 or more")
-    for name, right in (("zero", [1]), ("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("precision", ["bf16"])):
+        return Problem(
+            "value", f"{job}: {odd} is {getattr(plan, odd)!r}: expected a whole number, 1 or more"
+        )
+    for name, right in (
+        ("zero", [1]),
+        ("recompute", RECOMPUTE),
+        ("schedule", SCHEDULES),
+        ("precision", ["bf16"]),
+    ):
         if getattr(plan, name) not in tuple(right):
-            text = f"{job}: {name} is {getattr(plan, name)!r}: expected {', '.join(map(str, right))}"
+            text = (
+                f"{job}: {name} is {getattr(plan, name)!r}: expected {', '.join(map(str, right))}"
+            )
             return Problem("value", text)
     if plan.gpus != GPUS:
         text = (
-            f"{job}: tp {plan.tp} x pp {plan.pp} x dp {plan.dp} x cp {plan.cp} = {plan.gpus} GPUs; the job has {GPUS}"
+            f"{job}: tp {plan.tp} x pp {plan.pp} x dp {plan.dp} x cp {plan.cp} = {plan.gpus} GPUs; "
+            f"the job has {GPUS}"
         )
         return Problem("gpus", text)
     if plan.global_batch != BATCH:
-        return Problem("batch", f"{job}: {plan.global_batch} sequences in a step; the job has {BATCH}")
+        return Problem(
+            "batch", f"{job}: {plan.global_batch} sequences in a step; the job has {BATCH}"
+        )
     model = JOBS[job].model
     if slots(model.layers, plan.pp) % (plan.pp * plan.v):
         stages = f"pp {plan.pp} x v {plan.v} = {plan.pp * plan.v} stages"
         return Problem(
-            "stages", f"{job}: {slots(model.layers, plan.pp)} layers cannot be cut into {stages} of as many each"
+            "stages",
+            f"{job}: {slots(model.layers, plan.pp)} layers cannot be cut into {stages} of as many "
+            f"each",
         )
     problem = plan.problem(model)
     return Problem("layout", f"{job}: {problem}") if problem else None
@@ -183,20 +231,24 @@ def _is_fast(job, plan):
         return None
     (worst, lost), _ = explain.compare(of_step.step_seconds(model, fastest, device, STACK), seconds)
     text = (
-        f"{words(job, plan)}: a step takes {total:.2f} s, {total / least:.3f} times as long as with the best plan that "
+        f"{words(job, plan)}: a step takes {total:.2f} s, {total / least:.3f} times as long as "
+        f"with the best plan that "
     )
     text += (
-        f"fits; {LONGER} times is near enough\nIt loses most on {worst}: {lost:.2f} s more on {explain.WORDS[worst]}"
+        f"fits; {LONGER} times is near enough\nIt loses most on {worst}: {lost:.2f} s more on "
+        f"{explain.WORDS[worst]}"
     )
     return Problem("seconds", text, {"is": worst, "plan": plan})
 
 
 _NOTHING_LEFT = but(NO_RANKS, "returned", "again")
 ESTIMATE = Exercise(
-    name="estimate", reference=by_hand.estimate, measure=_measure(by_hand.estimate, CASES, _read), worlds=(),
+    name="estimate", reference=by_hand.estimate, measure=_measure(by_hand.estimate, CASES, _read),
+    worlds=(),
     leaves_out=_NOTHING_LEFT,
     claims=(
-        claim("memory", 2, "within 15 % of the cost model, 19 plans", each(CASES, lambda *_: None, words),
+        claim("memory", 2, "within 15 % of the cost model, 19 plans",
+            each(CASES, lambda *_: None, words),
               same_again(words), _near("memory")),
         claim("seconds", 3, "within 20 %, dense and mixture", _near("seconds")),
         claim("MFU", 1, "of its own seconds, within 10 %", _near("MFU")),
@@ -204,7 +256,8 @@ ESTIMATE = Exercise(
     hints=hints.ESTIMATE,
 )  # fmt: skip
 COSTS = Exercise(
-    name="main_costs", reference=by_hand.main_costs, measure=_measure(by_hand.main_costs, CLEAR, capstone_costs.read),
+    name="main_costs", reference=by_hand.main_costs,
+    measure=_measure(by_hand.main_costs, CLEAR, capstone_costs.read),
     worlds=(), leaves_out=_NOTHING_LEFT,
     claims=(
         claim("the two largest", 2, "of five, for 16 plans; within 3 % of a step is a tie",
@@ -216,7 +269,8 @@ PLANS = Exercise(
     name="chosen_plans", reference=chosen_plans, measure=_measure_plans, worlds=(),
     leaves_out=_NOTHING_LEFT | {"again": "it has no arguments"},
     claims=(
-        claim("plans that fit", 1, "256 GPUs, 512 sequences; into 83 %", _judge(_can_be_laid_out), _judge(_fits)),
+        claim("plans that fit", 1, "256 GPUs, 512 sequences; into 83 %", _judge(_can_be_laid_out),
+            _judge(_fits)),
         claim("and are fast", 1, "at most 1.1 times the best one's step", _judge(_is_fast)),
     ),
     hints=hints.PLANS,

@@ -1,4 +1,5 @@
-"""The capstone's main_costs: which two costs are the largest, by the cost model's parts of a step."""
+"""The capstone's main_costs: which two costs are the largest, by the cost model's
+parts of a step."""
 
 from lib.check import symptoms as s
 from lib.check.claims import without_ranks
@@ -10,7 +11,8 @@ from lib.cost.by_hand import COSTS
 
 TIE = 0.03  # of a step
 PART = {"tensor": "tensor messages", "expert": "expert messages", "sharding": "data messages"}
-PART |= dict.fromkeys(("bubble", "message"), "pipeline bubble")  # the cost model's other components are computing
+# the cost model's other components are computing
+PART |= dict.fromkeys(("bubble", "message"), "pipeline bubble")
 
 
 def costs(job, plan):
@@ -23,8 +25,15 @@ def costs(job, plan):
 
 
 def read(got):
-    if not isinstance(got, tuple | list | set | frozenset) or len(got) != 2 or len(set(map(str, got))) != 2:
-        return Problem("nothing" if got is None else "form", f"expected the names of two costs, got {got!r:.80}")
+    if (
+        not isinstance(got, tuple | list | set | frozenset)
+        or len(got) != 2
+        or len(set(map(str, got))) != 2
+    ):
+        return Problem(
+            "nothing" if got is None else "form",
+            f"expected the names of two costs, got {got!r:.80}",
+        )
     if odd := [name for name in got if name not in COSTS]:
         return Problem("unknown", f"got {odd[0]!r:.40}, expected two of {', '.join(COSTS)}")
     return sorted(got)
@@ -38,13 +47,21 @@ def two_largest(seen):
         shares = costs(*case)
         ranked = sorted(shares, key=shares.get, reverse=True)
         named = sorted(seen[case], key=shares.get, reverse=True)
-        if any(shares[a] < shares[b] - TIE or not shares[a] for a, b in zip(named, ranked, strict=False)):
-            wrong[case] = [cost for cost in ranked[:2] if cost not in named], [c for c in named if c not in ranked[:2]]
+        if any(
+            shares[a] < shares[b] - TIE or not shares[a]
+            for a, b in zip(named, ranked, strict=False)
+        ):
+            wrong[case] = (
+                [cost for cost in ranked[:2] if cost not in named],
+                [c for c in named if c not in ranked[:2]],
+            )
     if not wrong:
         return None
     case = next(iter(wrong))
     shares = {cost: share for cost, share in costs(*case).items() if share}
-    told = ", ".join(f"{cost} {shares[cost]:.1%}" for cost in sorted(shares, key=shares.get, reverse=True))
+    told = ", ".join(
+        f"{cost} {shares[cost]:.1%}" for cost in sorted(shares, key=shares.get, reverse=True)
+    )
     text = f"{words(*case)}: got {' and '.join(seen[case])}; by the cost model a step is {told}"
     if len(wrong) > 1:
         text += f"\nIt is wrong for {len(wrong)} of {len(CLEAR)} plans"
@@ -54,13 +71,16 @@ def two_largest(seen):
 
 def _lacks(cost):
     """Is it this cost that is missing, wherever one is?"""
-    return lambda p: p.kind == "costs" and all(cost in missing for missing, _ in p.facts["wrong"].values())
+    return lambda p: (
+        p.kind == "costs" and all(cost in missing for missing, _ in p.facts["wrong"].values())
+    )
 
 
 def _names(cost, among=lambda job, plan: True):
     """Is it this cost that is too many, in some plan of this sort?"""
     return lambda p: (
-        p.kind == "costs" and any(cost in more and among(*case) for case, (_, more) in p.facts["wrong"].items())
+        p.kind == "costs"
+        and any(cost in more and among(*case) for case, (_, more) in p.facts["wrong"].items())
     )
 
 
@@ -79,16 +99,19 @@ HINTS = (
         ),
         "a dense model sends no rows to experts, one stage has no bubble, one tensor rank no sums.",
     ),
-    Hint("no computing", _lacks("computing"), "computing is a cost as well, in most plans the largest."),
+    Hint("no computing", _lacks("computing"),
+        "computing is a cost as well, in most plans the largest."),
     Hint("messages that hide", _names("data messages"),
          "what ZeRO-1 sends along dp runs beside backward; little of it is left to wait for."),
     Hint("no bubble", _lacks("pipeline bubble"),
-         "a GPU waits bubble / (1 - bubble) of the seconds in which it computes and sends, and the bubble is (p-1) / "
-         "(v m + p-1)."),
-    Hint("no rows", _lacks("expert messages"), "a token's rows go to k experts and home, in each layer, both passes."),
-    Hint("no sums", _lacks("tensor messages"), "each layer has 4 all-reduces of its tokens along tp."),
+         "a GPU waits bubble / (1 - bubble) of the seconds in which it computes and sends, and the "
+         "bubble is (p-1) / (v m + p-1)."),
+    Hint("no rows", _lacks("expert messages"),
+        "a token's rows go to k experts and home, in each layer, both passes."),
+    Hint("no sums", _lacks("tensor messages"),
+        "each layer has 4 all-reduces of its tokens along tp."),
     Hint("not by the plan", s.kind("costs"),
-         "four numbers to compare: computing, rows / wire along ep, sums / gpu.link along tp, and the bubble's part "
-         "of all. Which is second is another one in another plan."),
+         "four numbers to compare: computing, rows / wire along ep, sums / gpu.link along tp, and "
+         "the bubble's part of all. Which is second is another one in another plan."),
     *s.ANYWHERE,
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""The capstone's hints: for an estimate, by which plans it is off and to which side; for plans, by what they lack."""
+"""The capstone's hints: for an estimate, by which plans it is off and to which side; for plans, by
+what they lack."""
 
 from lib.check import symptoms as s
 from lib.check.exercise import Hint
@@ -6,7 +7,8 @@ from lib.check.pure import NOTHING
 
 
 def _off(what, among=lambda job, plan: True, above=None):
-    """Is this number off, in plans of this sort alone, and always too large (above), or always too small?"""
+    """Is this number off, in plans of this sort alone, and always too large (above), or
+    always too small?"""
 
     def fits(p):
         if p.kind != "off" or p.fact("what") != what:
@@ -19,7 +21,9 @@ def _off(what, among=lambda job, plan: True, above=None):
 
 
 def _all(what, fits):
-    return lambda p: p.kind == "off" and p.fact("what") == what and all(map(fits, p.facts["ratios"].values()))
+    return lambda p: (
+        p.kind == "off" and p.fact("what") == what and all(map(fits, p.facts["ratios"].values()))
+    )
 
 
 def _some(what, fits, among):
@@ -65,61 +69,74 @@ def _across(job, plan):
 
 ESTIMATE = (
     s.CALLED_LIB.saying(
-        "the cost model comes afterwards. Work with formulas of your own: section 5's, and what the text above adds "
-        "to them."),
+        "the cost model comes afterwards. Work with formulas of your own: section 5's, and what "
+        "the text above adds to them."),
     NOTHING,
-    Hint("not three numbers", s.kind("form"), "end with return memory, seconds, mfu: bytes, seconds, and 0 to 1."),
-    Hint("no bytes", _all("memory", lambda ratio: ratio < 1e-5), "return plain bytes, and divide only to print."),
+    Hint("not three numbers", s.kind("form"),
+        "end with return memory, seconds, mfu: bytes, seconds, and 0 to 1."),
+    Hint("no bytes", _all("memory", lambda ratio: ratio < 1e-5),
+        "return plain bytes, and divide only to print."),
     Hint("every rank has all experts",
-         s.both(_off("memory", _mixture, True), _some("memory", lambda ratio: ratio > 1.3, _mixture)),
-         "a GPU has the experts of its stage and of its place in ep: all in experts / (ep pp). What is not in "
-         "experts is cut by tp and pp."),
-    Hint("inputs of all layers", _off("memory", _few, True), "in flight on the first stage: min(m, p) micro-batches."),
+         s.both(_off("memory", _mixture, True), _some("memory", lambda ratio: ratio > 1.3,
+             _mixture)),
+         "a GPU has the experts of its stage and of its place in ep: all in experts / (ep pp). "
+         "What is not in experts is cut by tp and pp."),
+    Hint("inputs of all layers", _off("memory", _few, True),
+        "in flight on the first stage: min(m, p) micro-batches."),
     Hint("recomputation keeps inputs", _off("memory", _full, True),
-         "with full recomputation a layer keeps its input, 2 h bytes a token, and beside them one layer at a time is "
-         "whole."),
+         "with full recomputation a layer keeps its input, 2 h bytes a token, and beside them one "
+         "layer at a time is whole."),
     Hint("what experts keep", _off("memory", _kept_in_mixture),
-         "a mixture's layer keeps other bytes of a token: 15 h, and for each of its k choices 4 h + 6 F."),
+         "a mixture's layer keeps other bytes of a token: 15 h, and for each of its k choices 4 h "
+         "+ 6 F."),
     Hint("interleaved stages keep more", _off("memory", _interleaved, False),
-         "where v > 1 there are 1 + (p-1) / (p v) times as many activations in flight. And gradients have 4 bytes "
-         "here."),
+         "where v > 1 there are 1 + (p-1) / (p v) times as many activations in flight. And "
+         "gradients have 4 bytes here."),
     Hint("too much memory", _off("memory", above=True),
-         "ZeRO-1 divides the optimizer's 12 bytes by all GPUs that hold the same parameters: per GPU that is 12 "
-         "parameters / 256, dense or not. A micro-batch has b s tokens, of which a tensor rank keeps 1 / tp; min(m, "
-         "p) are in flight."),
+         "ZeRO-1 divides the optimizer's 12 bytes by all GPUs that hold the same parameters: per "
+         "GPU that is 12 parameters / 256, dense or not. A micro-batch has b s tokens, of which a "
+         "tensor rank keeps 1 / tp; min(m, p) are in flight."),
     Hint("too little memory", _off("memory", above=False),
-         "weights take 2 bytes and gradients 4, both whole on every data rank; the optimizer's 12 are those of all "
-         "parameters, experts too, over 256 GPUs."),
+         "weights take 2 bytes and gradients 4, both whole on every data rank; the optimizer's 12 "
+         "are those of all parameters, experts too, over 256 GPUs."),
     Hint("all parameters compute",
-         s.both(_off("seconds", _mixture, True), _some("seconds", lambda ratio: ratio > 3, _mixture)),
+         s.both(_off("seconds", _mixture, True), _some("seconds", lambda ratio: ratio > 3,
+             _mixture)),
          "a token runs through model.active_parameters only."),
     Hint("forward runs twice", _off("seconds", _full, False),
-         "with full recomputation forward runs twice: 4/3 of the operations, and its exchanges once more."),
-    Hint("the exchange of experts", s.either(_off("seconds", _across), _off("seconds", _mixture, False)),
-         "each token's row goes to k experts and home, forward and backward: 4 times 2 h bytes each (6 with full "
-         "recomputation). With ep beyond the NVLink domain of gpu.per_node, what leaves it, 1 - per_node / ep of the "
-         "rows, goes through gpu.nic."),
+         "with full recomputation forward runs twice: 4/3 of the operations, and its exchanges "
+         "once more."),
+    Hint("the exchange of experts", s.either(_off("seconds", _across),
+        _off("seconds", _mixture, False)),
+         "each token's row goes to k experts and home, forward and backward: 4 times 2 h bytes "
+         "each (6 with full recomputation). With ep beyond the NVLink domain of gpu.per_node, what "
+         "leaves it, 1 - per_node / ep of the rows, goes through gpu.nic."),
     Hint("an NVLink domain is no node of 8",
-         s.both(_off("seconds", _inside, True), _some("seconds", lambda ratio: ratio > 1.3, _inside)),
-         "gpu.per_node says how many GPUs NVLink connects: on GB200 that is 64, and ep 64 stays inside, on gpu.link."),
+         s.both(_off("seconds", _inside, True), _some("seconds", lambda ratio: ratio > 1.3,
+             _inside)),
+         "gpu.per_node says how many GPUs NVLink connects: on GB200 that is 64, and ep 64 stays "
+         "inside, on gpu.link."),
     Hint("the bubble", _off("seconds", _piped, False),
-         "a GPU waits (p-1) / (v m + p-1) of the step: divide by one minus that. And recomputation takes a third "
-         "more."),
+         "a GPU waits (p-1) / (v m + p-1) of the step: divide by one minus that. And recomputation "
+         "takes a third more."),
     Hint("too long a step", _off("seconds", above=True),
-         "operations: 6 for each active parameter and token, shared by all GPUs, each of which reaches `reached` of "
-         "gpu.bf16. What a GPU sends: of its own tokens, its own layers, 1 / tp of them under sequence parallelism."),
+         "operations: 6 for each active parameter and token, shared by all GPUs, each of which "
+         "reaches `reached` of gpu.bf16. What a GPU sends: of its own tokens, its own layers, 1 / "
+         "tp of them under sequence parallelism."),
     Hint("too short a step", _off("seconds", above=False),
-         "a GPU reaches `reached` of its peak, not all of it; divide by one minus the bubble; then what is sent "
-         "along ep and tp comes on top."),
+         "a GPU reaches `reached` of its peak, not all of it; divide by one minus the bubble; then "
+         "what is sent along ep and tp comes on top."),
     Hint("another part in each plan", _off("seconds"),
-         "one term after the other: operations (4/3 of them if recomputed), over 256 GPUs, `reached` of the peak; "
-         "ep's rows; tp's sums; the bubble around all."),
-    Hint("percent", _all("MFU", lambda ratio: abs(ratio / 100 - 1) < 0.2), "0 to 1: a share, no per cent."),
+         "one term after the other: operations (4/3 of them if recomputed), over 256 GPUs, "
+         "`reached` of the peak; ep's rows; tp's sums; the bubble around all."),
+    Hint("percent", _all("MFU", lambda ratio: abs(ratio / 100 - 1) < 0.2),
+        "0 to 1: a share, no per cent."),
     Hint("operations twice", _off("MFU", _full, True),
-         "the M is for model: what is computed again counts nothing. Only the 6 for each active parameter and token."),
+         "the M is for model: what is computed again counts nothing. Only the 6 for each active "
+         "parameter and token."),
     Hint("another MFU", _off("MFU"),
-         "6 operations for each active parameter and token, over what 256 GPUs could have computed at their peak, "
-         "gpu.bf16, in the seconds that you return."),
+         "6 operations for each active parameter and token, over what 256 GPUs could have computed "
+         "at their peak, gpu.bf16, in the seconds that you return."),
     *s.ANYWHERE,
 )  # fmt: skip
 
@@ -137,40 +154,53 @@ def _large(*parts):
 PLANS = (
     s.CALLED_LIB.saying("the plans are yours to find."),
     NOTHING,
-    Hint("not four plans", s.kind("form"), 'return {"dense, H100": Plan(...), ...}, a plan for each name in JOBS.'),
-    Hint("no Plan", s.kind("no plan"), "Plan(512, micro_batch, tp=..., pp=..., dp=..., zero=1), of lib.cost.plan."),
-    Hint("a field of the Plan", s.kind("value"), "degrees are whole numbers; the jobs run in bf16, with ZeRO-1."),
+    Hint("not four plans", s.kind("form"),
+        'return {"dense, H100": Plan(...), ...}, a plan for each name in JOBS.'),
+    Hint("no Plan", s.kind("no plan"),
+        "Plan(512, micro_batch, tp=..., pp=..., dp=..., zero=1), of lib.cost.plan."),
+    Hint("a field of the Plan", s.kind("value"),
+        "degrees are whole numbers; the jobs run in bf16, with ZeRO-1."),
     Hint("other GPUs", s.kind("gpus"),
-         "tp x pp x dp is all the GPUs there are: choose tp and pp, and dp follows. ep is carved out of dp and tp."),
-    Hint("another batch", s.kind("batch"), "the job says how many sequences a step has. b is yours to choose."),
+         "tp x pp x dp is all the GPUs there are: choose tp and pp, and dp follows. ep is carved "
+         "out of dp and tp."),
+    Hint("another batch", s.kind("batch"),
+        "the job says how many sequences a step has. b is yours to choose."),
     Hint("unequal stages", s.kind("stages"),
-         "pp v stages of as many layers each. Qwen3 has 94: where pp does not divide them, embedding and head count "
-         "as a layer each, which makes 96; and pp divides the 256 GPUs."),
+         "pp v stages of as many layers each. Qwen3 has 94: where pp does not divide them, "
+         "embedding and head count as a layer each, which makes 96; and pp divides the 256 GPUs."),
     Hint("cannot be laid out", s.kind("layout"),
-         "m = batch / (dp b) is whole; where v is not 1, pp divides it; ep divides the experts, and dp tp."),
+         "m = batch / (dp b) is whole; where v is not 1, pp divides it; ep divides the experts, "
+         "and dp tp."),
     Hint("state too large", _large("state"),
-         "weights and gradients are cut by tp and pp, those of experts by ep and pp; the optimizer also by dp: more "
-         "of these."),
+         "weights and gradients are cut by tp and pp, those of experts by ep and pp; the optimizer "
+         "also by dp: more of these."),
     Hint("activations too large", _large("activations"),
-         "a layer keeps b / tp of them under sequence parallelism. More stages do not help while there are more "
-         "micro-batches than stages: each has fewer layers, and more in flight. Full recomputation keeps inputs "
-         "alone."),
+         "a layer keeps b / tp of them under sequence parallelism. More stages do not help while "
+         "there are more micro-batches than stages: each has fewer layers, and more in flight. "
+         "Full recomputation keeps inputs alone."),
     Hint("one micro-batch too large", _large("working", "logits"),
-         "a single layer, or the logits, of so many sequences at once fills the GPU: a smaller micro-batch."),
+         "a single layer, or the logits, of so many sequences at once fills the GPU: a smaller "
+         "micro-batch."),
     Hint("recomputed for nothing", _slow("matmul", lambda plan: plan.recompute == "full"),
-         "full recomputation runs forward twice, a third more work. Find a plan whose activations fit without it."),
+         "full recomputation runs forward twice, a third more work. Find a plan whose activations "
+         "fit without it."),
     Hint("a large bubble", _slow("bubble"),
-         "(p-1) / (v m + p-1): fewer stages, more micro-batches (a smaller b or dp), or more stages per rank."),
+         "(p-1) / (v m + p-1): fewer stages, more micro-batches (a smaller b or dp), or more "
+         "stages per rank."),
     Hint("experts too far apart", _slow("expert"),
-         "the exchange takes the time. ep as small as memory allows, inside the NVLink domain where it can be: 8 on "
-         "H100, 64 on GB200."),
+         "the exchange takes the time. ep as small as memory allows, inside the NVLink domain "
+         "where it can be: 8 on H100, 64 on GB200."),
     Hint("tensor parallelism too wide", _slow("tensor", lambda plan: plan.tp > 1),
-         "a layer's all-reduces go over NVLink only inside its domain, and experts are thin already: ep takes the "
-         "place of tp."),
-    Hint("norms on every tensor rank", _slow("elementwise", lambda plan: not plan.sequence_parallel),
-         "without sequence parallelism each tensor rank has all tokens between the products: sequence_parallel=True."),
+         "a layer's all-reduces go over NVLink only inside its domain, and experts are thin "
+         "already: ep takes the place of tp."),
+    Hint("norms on every tensor rank", _slow("elementwise",
+        lambda plan: not plan.sequence_parallel),
+         "without sequence parallelism each tensor rank has all tokens between the products: "
+         "sequence_parallel=True."),
     Hint("many small kernels", _slow("launch"),
-         "the host launches every layer's kernels for each micro-batch, however small: a larger b."),
-    Hint("small products", _slow("matmul"), "thin slices of matrices compute slowly: a smaller tp, or a larger b."),
+         "the host launches every layer's kernels for each micro-batch, however small: a larger "
+         "b."),
+    Hint("small products", _slow("matmul"),
+        "thin slices of matrices compute slowly: a smaller tp, or a larger b."),
     *s.ANYWHERE,
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Lab 6, section 6: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest plan that fits.
+"""Lab 6, section 6: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest plan that
+fits.
 
 Right is a plan that may be run, fits, and takes no longer than any other that does.
 """
@@ -31,18 +32,28 @@ def _measure(fn):
         return Problem("built-in", "it calls lib's choose_plan") if choose_plan in calls else out
 
     _UNASKED.clear()
-    return asked(noted, choose_plan, [(job,) for job in JOBS + TIES + REFUSED], lambda job: job.arguments, _read)
+    return asked(
+        noted,
+        choose_plan,
+        [(job,) for job in JOBS + TIES + REFUSED],
+        lambda job: job.arguments,
+        _read,
+    )
 
 
 def _read(out, *_):
     if not isinstance(out, Plan):
         return Problem(
-            "nothing" if out is None else "form", f"got {out!r:.60}, a {type(out).__name__}, expected a Plan"
+            "nothing" if out is None else "form",
+            f"got {out!r:.60}, a {type(out).__name__}, expected a Plan",
         )
     for name in DEGREES:
         number = getattr(out, name)
         if not isinstance(number, Integral) or number < 1:
-            return Problem("form", f"got a Plan whose {name} is {number!r:.30}, expected a whole number from 1 on")
+            return Problem(
+                "form",
+                f"got a Plan whose {name} is {number!r:.30}, expected a whole number from 1 on",
+            )
     return out
 
 
@@ -55,11 +66,23 @@ def _may_be_run(plan, job):
     tp, pp, dp, b = plan.tp, plan.pp, plan.dp, plan.micro_batch
     broken = [
         ("gpus", tp * pp * dp != job.gpus, f"uses {tp * pp * dp} GPUs, expected {job.gpus}"),
-        ("node", job.gpu.per_node % tp, f"groups of {tp} tensor ranks do not fit into nodes of {job.gpu.per_node}"),
+        (
+            "node",
+            job.gpu.per_node % tp,
+            f"groups of {tp} tensor ranks do not fit into nodes of {job.gpu.per_node}",
+        ),
         ("heads", job.model.heads % tp, f"tp {tp} does not divide {job.model.heads} heads"),
         ("layers", job.model.layers % pp, f"pp {pp} does not divide {job.model.layers} layers"),
-        ("batch", job.batch % (dp * b), f"dp b = {dp * b} does not divide the batch of {job.batch}"),
-        ("whole batch", plan.global_batch != job.batch, f"global_batch is {plan.global_batch}, expected {job.batch}"),
+        (
+            "batch",
+            job.batch % (dp * b),
+            f"dp b = {dp * b} does not divide the batch of {job.batch}",
+        ),
+        (
+            "whole batch",
+            plan.global_batch != job.batch,
+            f"global_batch is {plan.global_batch}, expected {job.batch}",
+        ),
         ("zero", plan.zero != 1, f"zero is {plan.zero}, expected 1"),
         (
             "sequence",
@@ -73,22 +96,31 @@ def _may_be_run(plan, job):
     for field in fields(Plan):
         value = getattr(plan, field.name)
         if field.name not in CHOSEN and value != field.default:
-            return Problem("more", f"got {_words(plan)}: {field.name} is {value}, expected {field.default}")
+            return Problem(
+                "more", f"got {_words(plan)}: {field.name} is {value}, expected {field.default}"
+            )
     return None
 
 
 def _fits(plan, job):
     if (needs := job.memory(plan)) <= job.gpu.memory:
         return None
-    text = f"got {_words(plan)}: memory(plan) is {needs:.6g}, and a GPU has {job.gpu.memory:.6g} bytes"
-    return Problem("room", f"{text}\nexpected {_words(best(job))}, which needs {job.memory(best(job)):.6g}")
+    text = (
+        f"got {_words(plan)}: memory(plan) is {needs:.6g}, and a GPU has {job.gpu.memory:.6g} bytes"
+    )
+    return Problem(
+        "room", f"{text}\nexpected {_words(best(job))}, which needs {job.memory(best(job)):.6g}"
+    )
 
 
 def _none_is_faster(plan, job):
     mine, least = job.seconds(plan), job.seconds(best(job))
     if isclose(mine, least, rel_tol=1e-12):
         return None
-    text = f"got {_words(plan)}: {mine:.6g} s\nexpected {_words(best(job))}: {least:.6g} s, and it fits"
+    text = (
+        f"got {_words(plan)}: {mine:.6g} s\nexpected {_words(best(job))}: {least:.6g} s, and it "
+        f"fits"
+    )
     return Problem("slower", text, {"unasked": job.seconds in _UNASKED})
 
 
@@ -98,7 +130,10 @@ def _least_memory(plan, job):
     needs, least = job.memory(plan), job.memory(best(job))
     if isclose(needs, least, rel_tol=1e-12):
         return None
-    text = f"got {_words(plan)}, which needs {needs:.6g} bytes\n{_words(best(job))} is as fast, and needs {least:.6g}"
+    text = (
+        f"got {_words(plan)}, which needs {needs:.6g} bytes\n{_words(best(job))} is as fast, and "
+        f"needs {least:.6g}"
+    )
     return Problem("tie", text)
 
 
@@ -109,8 +144,15 @@ def _judge(jobs, judge):
 def _of_an_earlier_call(p):
     """Is it a plan that was right for a job before this one?"""
     seen = p.fact("seen", {})
-    before = [best(*case) for case in [*seen][: [*seen].index(p.facts["case"])]] if p.fact("case") in seen else []
-    return p.kind in ("gpus", "whole batch", "node", "heads", "layers", "batch") and seen[p.facts["case"]] in before
+    before = (
+        [best(*case) for case in [*seen][: [*seen].index(p.facts["case"])]]
+        if p.fact("case") in seen
+        else []
+    )
+    return (
+        p.kind in ("gpus", "whole batch", "node", "heads", "layers", "batch")
+        and seen[p.facts["case"]] in before
+    )
 
 
 def _compares_plans(p):
@@ -124,8 +166,10 @@ EXERCISE = Exercise(
     claims=(
         claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", _judge(JOBS, _may_be_run)),
         claim("that fits", 2, "memory(plan) <= gpu.memory", _judge(JOBS, _fits)),
-        claim("and none is faster", 4, "compared with the fastest there is", _judge(JOBS, _none_is_faster)),
-        claim("of equally fast, least memory", 1, "where all plans are as fast", _judge(TIES, _least_memory)),
+        claim("and none is faster", 4, "compared with the fastest there is",
+            _judge(JOBS, _none_is_faster)),
+        claim("of equally fast, least memory", 1, "where all plans are as fast",
+            _judge(TIES, _least_memory)),
         claim("nothing fits", 2, "a ValueError",
               refused([(job,) for job in REFUSED], str, lambda job: "no plan fits", trace=_words)),
     ),
@@ -133,46 +177,60 @@ EXERCISE = Exercise(
     s.CALLED_LIB.saying("three loops, and a list of what fits."),
     NOTHING,
     Hint("not a plan", s.kind("form"),
-         "return the Plan alone, of min(found)'s (seconds, memory, plan) the last. Degrees are ints: //, not /."),
+         "return the Plan alone, of min(found)'s (seconds, memory, plan) the last. Degrees are "
+         "ints: //, not /."),
     Hint("dp is 0", s.raised("ZeroDivisionError"),
-         "where tp pp is more than the GPUs, gpus // (tp * pp) is 0. See first whether gpus % (tp * pp) is 0."),
+         "where tp pp is more than the GPUs, gpus // (tp * pp) is 0. See first whether gpus % (tp "
+         "* pp) is 0."),
     Hint("plans compared", _compares_plans,
-         "min compares the whole tuples, and where seconds and memory are equal, the plans: key=lambda each: "
-         "each[:2]."),
+         "min compares the whole tuples, and where seconds and memory are equal, the plans: "
+         "key=lambda each: each[:2]."),
     Hint("a plan not looked at", s.raised("ValueError"),
-         "there is a plan that fits, and it was not found: try all divisors of the heads, the layers and a rank's "
-         "rows, also on one GPU. One that does not fit is passed over, however fast; it does not end the search."),
+         "there is a plan that fits, and it was not found: try all divisors of the heads, the "
+         "layers and a rank's rows, also on one GPU. One that does not fit is passed over, however "
+         "fast; it does not end the search."),
     Hint("an earlier call's plan", _of_an_earlier_call,
-         "this plan is an earlier call's: what is found is kept from call to call. Begin each call with a new list."),
-    Hint("other GPUs", s.kind("gpus"), "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
+         "this plan is an earlier call's: what is found is kept from call to call. Begin each call "
+         "with a new list."),
+    Hint("other GPUs", s.kind("gpus"),
+        "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
     Hint("tensor ranks on two nodes", s.kind("node"),
-         "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast seconds(plan) is."),
-    Hint("heads are cut", s.kind("heads"), "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
-    Hint("stages unlike", s.kind("layers"), "all stages have as many layers: pp is one of divisors(model.layers)."),
+         "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast "
+         "seconds(plan) is."),
+    Hint("heads are cut", s.kind("heads"),
+        "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
+    Hint("stages unlike", s.kind("layers"),
+        "all stages have as many layers: pp is one of divisors(model.layers)."),
     Hint("rows left over", s.kind("batch"),
-         "the batch is dp times m times b. First dp divides it, then b divides the rows of one data rank, batch // "
-         "dp."),
+         "the batch is dp times m times b. First dp divides it, then b divides the rows of one "
+         "data rank, batch // dp."),
     Hint("other choices", s.kind("whole batch", "more"),
-         "Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1), and nothing else: the first is the whole "
-         "batch."),
-    Hint("without ZeRO", s.kind("zero"), "zero=1: optimizer state is divided over dp, or much less would fit."),
+         "Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1), and nothing else: the "
+         "first is the whole batch."),
+    Hint("without ZeRO", s.kind("zero"),
+        "zero=1: optimizer state is divided over dp, or much less would fit."),
     Hint("without sequence parallelism", s.kind("sequence"),
-         "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor rank there is "
-         "nothing to cut."),
-    Hint("does not fit", s.kind("room"), "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
+         "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor "
+         "rank there is nothing to cut."),
+    Hint("does not fit", s.kind("room"),
+        "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
     Hint("seconds not asked", s.kind("slower", unasked=True),
-         "how long a plan takes is for seconds(plan) to say, which you are given: no rule of your own."),
-    Hint("one row in a micro-batch", s.both(s.kind("slower"), all_seen(lambda plan, job: plan.micro_batch == 1)),
-         "you try b = 1 only. A larger b makes larger products, and fewer micro-batches: try all divisors(batch // "
-         "dp)."),
+         "how long a plan takes is for seconds(plan) to say, which you are given: no rule of your "
+         "own."),
+    Hint("one row in a micro-batch", s.both(s.kind("slower"),
+        all_seen(lambda plan, job: plan.micro_batch == 1)),
+         "you try b = 1 only. A larger b makes larger products, and fewer micro-batches: try all "
+         "divisors(batch // dp)."),
     Hint("not the fastest", s.kind("slower"),
-         "the best tp depends on pp and b, so they cannot be chosen one after another: try all of each with all "
-         "others."),
+         "the best tp depends on pp and b, so they cannot be chosen one after another: try all of "
+         "each with all others."),
     Hint("memory does not decide", s.kind("tie"),
          "of equally fast plans the one that needs least memory: compare (seconds, memory)."),
-    Hint("no error", s.kind("not refused"), "if no plan has been found: raise ValueError(...), with the numbers."),
+    Hint("no error", s.kind("not refused"),
+        "if no plan has been found: raise ValueError(...), with the numbers."),
     Hint("not a ValueError", s.kind("another error"),
-         "see whether the list is empty before you take from it; what is raised then is a ValueError."),
+         "see whether the list is empty before you take from it; what is raised then is a "
+         "ValueError."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

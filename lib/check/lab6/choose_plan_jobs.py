@@ -1,11 +1,15 @@
-"""The jobs for which choose_plan is asked: a cluster, a model's layers and heads, and what a plan needs and takes.
+"""The jobs for which choose_plan is asked: a cluster, a model's layers and heads, and what a plan
+needs and takes.
 
-    seconds    10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|           a plan tp' pp' b' that would be fastest
-    memory     state (4 + 12/d) / (16 tp pp) + kept b / t                     d = dp with ZeRO-1, else 1
-                                                                              t = tp with sequence parallelism, else 1
+    seconds  10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|  a plan tp' pp' b' that would be
+                                                                   fastest
+    memory   state (4 + 12/d) / (16 tp pp) + kept b / t            d = dp with ZeRO-1, else 1
+                                                                              t = tp with sequence
+                                                                              parallelism, else 1
 
-Most plans that would be fastest are not allowed, or do not fit: each is what somebody chooses who forgets a rule.
-The last job is a real one, of Llama 2 70B on 64 A100, its costs those of lib/cost/by_hand.py.
+Most plans that would be fastest are not allowed, or do not fit: each is what somebody chooses who
+forgets a rule. The last job is a real one, of Llama 2 70B on 64 A100, its costs those of
+lib/cost/by_hand.py.
 """
 
 from collections.abc import Callable
@@ -59,17 +63,21 @@ class Job:
 
 
 def _seconds(tp, pp, b):
-    """seconds(plan) by which this plan would be fastest. Above b is a little worse than below: no two plans tie."""
+    """seconds(plan) by which this plan would be fastest. Above b is a little worse than below: no
+    two plans tie."""
 
     def seconds(plan):
         more = log2(plan.micro_batch / b)
-        return 10 + 3 * abs(log2(plan.tp / tp)) + 2 * abs(log2(plan.pp / pp)) + max(-more, 1.1 * more)
+        return (
+            10 + 3 * abs(log2(plan.tp / tp)) + 2 * abs(log2(plan.pp / pp)) + max(-more, 1.1 * more)
+        )
 
     return seconds
 
 
 def _memory(state, kept):
-    """memory(plan): of the model's `state` bytes, and `kept` bytes for each row of a micro-batch."""
+    """memory(plan): of the model's `state` bytes, and `kept` bytes for each row of
+    a micro-batch."""
 
     def memory(plan):
         d, t = plan.dp if plan.zero == 1 else 1, plan.tp if plan.sequence_parallel else 1
@@ -78,7 +86,9 @@ def _memory(state, kept):
     return memory
 
 
-def _job(layers, heads, per_node, gpus, batch, fastest, state=1 * GB, kept=0.1 * GB, room=1000 * GB):
+def _job(
+    layers, heads, per_node, gpus, batch, fastest, state=1 * GB, kept=0.1 * GB, room=1000 * GB
+):
     costs = _memory(state, kept), _seconds(*fastest)
     return Job(Model(layers, heads), Device(room, per_node), gpus, batch, *costs)
 
@@ -87,7 +97,8 @@ def _real(name, device, gpus, batch):
     model, gpu_ = load(name), gpu(device)
 
     def seconds(plan):
-        compute = 6 * model.parameters * model.seq * batch / (gpus * gpu_.bf16 / 2)  # at half of the peak
+        # at half of the peak
+        compute = 6 * model.parameters * model.seq * batch / (gpus * gpu_.bf16 / 2)
         sent = by_hand.plan_messages(model, plan)
         messages = sent["tp"] / gpu_.link + (sent["pp"] + sent["dp"]) / gpu_.nic
         return (compute + messages) / (1 - by_hand.plan_bubble(plan))
@@ -118,12 +129,18 @@ def _equally_fast(layers, heads, gpus, batch, memory):
 
 
 TIES = [
-    _equally_fast(8, 8, 8, 16, lambda plan: GB * (1 + abs(log2(plan.tp / 2)) + abs(log2(plan.pp / 2)))),
-    _equally_fast(8, 8, 8, 16, _memory(100 * GB, 0)),  # tp pp = 8 is best, in four ways that need the same
+    _equally_fast(
+        8, 8, 8, 16, lambda plan: GB * (1 + abs(log2(plan.tp / 2)) + abs(log2(plan.pp / 2)))
+    ),
+    _equally_fast(
+        8, 8, 8, 16, _memory(100 * GB, 0)
+    ),  # tp pp = 8 is best, in four ways that need the same
 ]
 REFUSED = [
     _job(12, 12, 4, 24, 48, (2, 3, 2), room=0.01 * GB),
-    _job(12, 8, 8, 7, 12, (1, 1, 1)),  # 7 data ranks do not divide the batch, and nothing else divides 7
+    _job(
+        12, 8, 8, 7, 12, (1, 1, 1)
+    ),  # 7 data ranks do not divide the batch, and nothing else divides 7
 ]
 
 

@@ -1,8 +1,11 @@
-"""Lab 6, section 2, the hunt: findings(), what is wrong with which of ten jobs, drawn by the seed that it returns.
+"""Lab 6, section 2, the hunt: findings(), what is wrong with which of ten jobs, drawn by the seed
+that it returns.
 
-right      a Finding with mistake, axis, step and evidence as drawn, or HEALTHY; anything less counts nothing
-points     for mistakes that are found, four, six, all eight; last for the two healthy jobs, which anyone may guess
-wrong      the job is run again, and what it leaves behind is asked for what speaks against the finding
+right   a Finding with mistake, axis, step and evidence as drawn, or HEALTHY; anything less counts
+        nothing
+points  for mistakes that are found, four, six, all eight; last for the two healthy jobs, which
+        anyone may guess
+wrong   the job is run again, and what it leaves behind is asked for what speaks against the finding
 """
 
 from numbers import Integral
@@ -23,7 +26,11 @@ SHOWS_IN = {  # where a mistake may show first
     "local tokens": ("loss", "gradient"),
     "local norm": ("norm", "update"),
 }
-CHANGES = {"tied embedding summed once": "tied", "LayerNorm not summed": "whole", "experts averaged over dp": "experts"}
+CHANGES = {
+    "tied embedding summed once": "tied",
+    "LayerNorm not summed": "whole",
+    "experts averaged over dp": "experts",
+}
 CASES = 2  # of ten: with more that fit, the seed is the right one
 
 
@@ -35,7 +42,8 @@ def _measure(fn):
 
 
 def read(got):
-    """(seed, {number: Finding or HEALTHY}) of what an answer returned; the Problem if that has another form."""
+    """(seed, {number: Finding or HEALTHY}) of what an answer returned; the Problem if that
+    has another form."""
     if got is None:
         return Problem("nothing", "expected (seed, {number: Finding or HEALTHY}), got None")
     if not isinstance(got, tuple | list) or len(got) != 2 or not isinstance(got[1], dict):
@@ -45,7 +53,10 @@ def read(got):
         return Problem("form", f"the seed is {seed!r:.40}: expected a whole number")
     if set(said) != set(range(JOBS)):
         lacking = sorted(set(range(JOBS)) - set(said))
-        return Problem("jobs", f"expected jobs 0 to {JOBS - 1}; missing are {lacking or 'none'}, got {[*said]!s:.80}")
+        return Problem(
+            "jobs",
+            f"expected jobs 0 to {JOBS - 1}; missing are {lacking or 'none'}, got {[*said]!s:.80}",
+        )
     for number, finding in sorted(said.items()):
         if problem := _odd(number, finding):
             return problem
@@ -58,18 +69,28 @@ def _odd(number, finding):
     if isinstance(finding, str) and finding == HEALTHY:
         return None
     if not isinstance(finding, tuple | list) or len(finding) != 4:
-        return Problem("finding", f"job {number}: expected a Finding or HEALTHY, got {finding!r:.80}")
-    known = ((tuple(MISTAKES), "mistake"), (AXES, "axis"), (range(STEPS), "step"), (KINDS, "evidence"))
+        return Problem(
+            "finding", f"job {number}: expected a Finding or HEALTHY, got {finding!r:.80}"
+        )
+    known = (
+        (tuple(MISTAKES), "mistake"),
+        (AXES, "axis"),
+        (range(STEPS), "step"),
+        (KINDS, "evidence"),
+    )
     for got, (right, what) in zip(finding, known, strict=True):
         if got not in right:
             return Problem(
-                "finding", f"job {number}: {what} is {got!r:.60}, expected one of {', '.join(map(str, right))}"
+                "finding",
+                f"job {number}: {what} is {got!r:.60}, expected one of "
+                f"{', '.join(map(str, right))}",
             )
     return None
 
 
 def right_ones(seed, said):
-    """(the numbers of mistakes that are found, of healthy jobs that are called so), of {number: Finding or HEALTHY}."""
+    """(the numbers of mistakes that are found, of healthy jobs that are called so), of {number:
+    Finding or HEALTHY}."""
     truth = {number: each for number, (_, _, each) in enumerate(drawn(seed))}
     right = [number for number, each in truth.items() if said[number] == each]
     return [n for n in right if truth[n] != HEALTHY], [n for n in right if truth[n] == HEALTHY]
@@ -91,7 +112,9 @@ def _found(most):
         problem = against(said[number], hunt.job(seed, number))
         finding = HEALTHY if said[number] == HEALTHY else ", ".join(map(str, said[number]))
         text = f"job {number} of seed {seed}: {finding}\n{problem.text}"
-        return Problem(problem.kind, text, {"fit": len(mistakes) + len(healthy)}, [problem.kind, problem.text])
+        return Problem(
+            problem.kind, text, {"fit": len(mistakes) + len(healthy)}, [problem.kind, problem.text]
+        )
 
     return judge
 
@@ -99,23 +122,36 @@ def _found(most):
 def against(finding, e):
     """What speaks against a wrong finding in the Evidence of its job, as a Problem."""
     places = [(step, kind) for step in range(e.steps) for kind in KINDS]
-    off = {place: [what for kind, what in e.quantities if kind == place[1] and any(e.off(*place, what))]
+    off = {place: [what for kind, what in e.quantities if kind == place[1] and any(e.off(*place,
+        what))]
            for place in places}  # fmt: skip
     if not any(off.values()):
-        return Problem("healthy", "nothing is off: every rank holds what one process has, in every step")
+        return Problem(
+            "healthy", "nothing is off: every rank holds what one process has, in every step"
+        )
     if finding == HEALTHY:
-        return Problem("not healthy", "it is not: ranks hold numbers that one process does not have")
+        return Problem(
+            "not healthy", "it is not: ranks hold numbers that one process does not have"
+        )
     mistake, axis, step, kind = finding
     if axis not in e.sizes:
         return Problem("no axis", f"its mesh has no {axis}: {e.sizes}")
     if not off[step, kind]:
-        return Problem("no evidence", f"the {kind} of step {step} is as in one process, on every rank")
+        return Problem(
+            "no evidence", f"the {kind} of step {step} is as in one process, on every rank"
+        )
     if any(off[place] for place in places[: places.index((step, kind))]):
-        return Problem("earlier", f"the {kind} of step {step} is off, but not first: something before it is, too")
+        return Problem(
+            "earlier",
+            f"the {kind} of step {step} is off, but not first: something before it is, too",
+        )
     if kind not in (shows := SHOWS_IN.get(mistake, ("gradient",))):
         first = " or ".join(shows)
-        return Problem("another kind", f"this mistake would show in the {first} first; here it is the {kind}")
-    return _of_gradients(mistake, axis, step, off[step, kind], e) if kind == "gradient" else _of_axis(
+        return Problem(
+            "another kind", f"this mistake would show in the {first} first; here it is the {kind}"
+        )
+    return _of_gradients(mistake, axis, step, off[step, kind],
+        e) if kind == "gradient" else _of_axis(
         axis, step, kind, off[step, kind][0], e
     )  # fmt: skip
 
@@ -123,17 +159,27 @@ def against(finding, e):
 def _of_gradients(mistake, axis, step, off, e):
     sets, there = CHANGES.get(mistake), [what for kind, what in e.quantities if kind == "gradient"]
     if sets and off != [sets]:
-        return Problem("sets", f"this mistake changes the {sets} gradients alone; here {', '.join(off)} are off")
+        return Problem(
+            "sets",
+            f"this mistake changes the {sets} gradients alone; here {', '.join(off)} are off",
+        )
     if not sets and len(off) == 1 and len(there) > 1 and off[0] in CHANGES.values():
-        return Problem("sets", f"this mistake changes more than the {off[0]} gradients, and only they are off")
+        return Problem(
+            "sets", f"this mistake changes more than the {off[0]} gradients, and only they are off"
+        )
     data = [each for each in ("dp", "ep") if each in e.sizes]
     apart = [each for each in data if not alike(e.held(step, "gradient", off[0]), each, e.sizes)]
     if mistake == "local tokens" and apart:
         return Problem(
-            "apart", f"ranks along {apart[0]} hold different {off[0]} gradients: no weight of a loss does that"
+            "apart",
+            f"ranks along {apart[0]} hold different {off[0]} gradients: no weight of a loss does "
+            f"that",
         )
     if mistake == "mean over the wrong group" and axis not in apart:
-        return Problem("axis", f"ranks along {axis} hold the same {off[0]} gradients, or are to hold different ones")
+        return Problem(
+            "axis",
+            f"ranks along {axis} hold the same {off[0]} gradients, or are to hold different ones",
+        )
     return Problem("axis", f"along {axis} nothing is missing")
 
 
@@ -146,10 +192,23 @@ def _of_axis(axis, step, kind, what, e):
         return Problem("axis", f"{kind}, {what}: ranks along {axis} hold {words}{right}")
     if kind == "norm":
         return Problem("axis", f"ranks along {axis} hold the same norm: along it they have added")
-    return Problem("axis", f"{kind}, {what}: ranks along {axis} are off by the same factor: along it they have added")
+    return Problem(
+        "axis",
+        f"{kind}, {what}: ranks along {axis} are off by the same factor: along it they have added",
+    )
 
 
-PLACES = ("no evidence", "earlier", "another kind", "sets", "apart", "axis", "no axis", "not healthy", "healthy")
+PLACES = (
+    "no evidence",
+    "earlier",
+    "another kind",
+    "sets",
+    "apart",
+    "axis",
+    "no axis",
+    "not healthy",
+    "healthy",
+)
 EXERCISE = Exercise(
     name="findings", reference=hunt.findings, measure=_measure, worlds=(),
     leaves_out=but(NO_RANKS, "returned") | {"again": "it has no arguments"},
@@ -162,28 +221,36 @@ EXERCISE = Exercise(
     hints=(
         s.CALLED_LIB.saying("look at what hunt.job(seed, number) leaves behind."),
         NOTHING,
-        Hint("no seed and jobs", s.kind("form"), "return SEED, {0: Finding(...), 1: HEALTHY, ...}."),
-        Hint("not ten jobs", s.kind("jobs"), "a finding for each of the jobs 0 to 9, HEALTHY where nothing is wrong."),
+        Hint("no seed and jobs", s.kind("form"),
+            "return SEED, {0: Finding(...), 1: HEALTHY, ...}."),
+        Hint("not ten jobs", s.kind("jobs"),
+            "a finding for each of the jobs 0 to 9, HEALTHY where nothing is wrong."),
         Hint("no finding", s.kind("finding"),
-             "Finding(mistake, axis, step, evidence), of the words in MISTAKES and KINDS; or HEALTHY."),
+             "Finding(mistake, axis, step, evidence), of the words in MISTAKES and KINDS; or "
+             "HEALTHY."),
         Hint("another seed's", s.both(s.kind(*PLACES), lambda p: p.facts["fit"] < CASES),
-             "hardly any finding fits. Are they those of the seed that is returned? Another seed draws other jobs."),
+             "hardly any finding fits. Are they those of the seed that is returned? Another seed "
+             "draws other jobs."),
         Hint("called healthy", s.kind("not healthy"),
-             "draw plots.evidence(e.all_off()): a box that is red holds another number than one process."),
+             "draw plots.evidence(e.all_off()): a box that is red holds another number than one "
+             "process."),
         Hint("called ill", s.kind("healthy"),
-             "two of the ten jobs are healthy. If no box of plots.evidence(e.all_off()) is red, the job is HEALTHY."),
+             "two of the ten jobs are healthy. If no box of plots.evidence(e.all_off()) is red, "
+             "the job is HEALTHY."),
         Hint("not the first", s.kind("no evidence", "earlier"),
-             "steps from 0 on, and in a step input, activation, loss, gradient, norm, update: the first that is red, "
-             "on whatever rank. All that comes later may follow from it."),
+             "steps from 0 on, and in a step input, activation, loss, gradient, norm, update: the "
+             "first that is red, on whatever rank. All that comes later may follow from it."),
         Hint("no such axis", s.kind("no axis"), "e.sizes says which axes the job's mesh has."),
         Hint("it would show elsewhere", s.kind("another kind", "sets"),
-             "where does a mistake first change a number? A mask changes activations, a mean over ranks gradients "
-             "only; and of gradients which ones: print e.table(step)."),
+             "where does a mistake first change a number? A mask changes activations, a mean over "
+             "ranks gradients only; and of gradients which ones: print e.table(step)."),
         Hint("averaged, or not", s.kind("apart"),
-             "after a mean all ranks hold the same. If they do not, no mean was taken along that axis."),
+             "after a mean all ranks hold the same. If they do not, no mean was taken along that "
+             "axis."),
         Hint("another axis", s.kind("axis"),
-             "compare ranks that differ along one axis alone, with alike(numbers, axis, e.sizes): which are alike "
-             "and should differ, which differ and should be alike, or are off by different factors?"),
+             "compare ranks that differ along one axis alone, with alike(numbers, axis, e.sizes): "
+             "which are alike and should differ, which differ and should be alike, or are off by "
+             "different factors?"),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

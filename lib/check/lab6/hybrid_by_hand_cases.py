@@ -27,7 +27,8 @@ def cases(world_size):
 
 
 def clipped_to(case):
-    """By which part of its length the gradient of step 0 is bounded. Step 1 shows what became of the update."""
+    """By which part of its length the gradient of step 0 is bounded. Step 1 shows what
+    became of the update."""
     return SHORT if case.sizes["pp"] == 1 else CLIPPED
 
 
@@ -39,13 +40,16 @@ def rows_of_microbatch(case):
 def batch_of(step):
     """tokens, targets of the whole batch: (ROWS, T) int64."""
     numbers = torch.Generator("cpu").manual_seed(step)
-    both = torch.randint(SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=numbers, device="cpu")
+    both = torch.randint(
+        SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=numbers, device="cpu"
+    )
     return both.to(backend.device())
 
 
 @functools.cache
 def one_process(part):
-    """[(loss, norm, max_norm) of each step], of the whole batch in one process; max_norm: of step 0, `part` of |g|."""
+    """[(loss, norm, max_norm) of each step], of the whole batch in one process; max_norm: of step
+    0, `part` of |g|."""
     model, found = small_gpt(), []
     optimizer = PlainSGD(model.parameters(), RATE)
     for step in range(STEPS):
@@ -63,7 +67,11 @@ def one_process(part):
 def volume(case):
     """{axis: elements that all ranks send along it in a step}"""
     volume = step_volume(
-        SHAPE, ROWS, SHAPE.seq_len, **{axis: case.sizes[axis] for axis in ("pp", "dp", "tp")}, sequence_parallel=True
+        SHAPE,
+        ROWS,
+        SHAPE.seq_len,
+        **{axis: case.sizes[axis] for axis in ("pp", "dp", "tp")},
+        sequence_parallel=True,
     )
     return {"tp": volume.tp, "pp": volume.pp, "dp": volume.data}
 

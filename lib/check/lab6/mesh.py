@@ -1,4 +1,5 @@
-"""Lab 6, section 1: coordinates(rank, sizes), rank_at(where, sizes) and groups_along(axes, sizes), a mesh by hand."""
+"""Lab 6, section 1: coordinates(rank, sizes), rank_at(where, sizes) and groups_along(axes, sizes),
+a mesh by hand."""
 
 from numbers import Integral
 
@@ -7,7 +8,16 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab6 import mesh_cases as cases
-from lib.check.pure import CHANGED, GENERAL, LEAVES_OUT, NOTHING, asked, each, left_alone, new_each_time
+from lib.check.pure import (
+    CHANGED,
+    GENERAL,
+    LEAVES_OUT,
+    NOTHING,
+    asked,
+    each,
+    left_alone,
+    new_each_time,
+)
 
 
 def _is_whole(number):
@@ -16,7 +26,8 @@ def _is_whole(number):
 
 
 def _takes_apart(p):
-    """Did it take a fixed number of axes or of ranks, or an axis by a name that this mesh does not have?"""
+    """Did it take a fixed number of axes or of ranks, or an axis by a name that this mesh
+    does not have?"""
     unpacks = s.raised("ValueError")(p) and "unpack" in str(p.facts["error"])
     return unpacks or s.raised("KeyError", "StopIteration", "IndexError")(p)
 
@@ -24,8 +35,8 @@ def _takes_apart(p):
 FIXED = Hint(
     "a fixed number of axes",
     _takes_apart,
-    "a mesh has any number of axes under any names, and of ranks: loop over `sizes`, and write no name and no number "
-    "into the function.",
+    "a mesh has any number of axes under any names, and of ranks: loop over `sizes`, and write no "
+    "name and no number into the function.",
 )
 
 
@@ -47,20 +58,29 @@ def _right_place(got, rank, sizes):
     want = mesh.coordinates(rank, dict(sizes))
     if got == want:
         return None
-    return Problem("place", f"expected {cases.line(want)}, got {cases.line({axis: got[axis] for axis in want})}")
+    return Problem(
+        "place",
+        f"expected {cases.line(want)}, got {cases.line({axis: got[axis] for axis in want})}",
+    )
 
 
 def _in_order(got, rank, sizes):
     want = [axis for axis, _ in sizes]
-    return None if [*got] == want else Problem("order", f"expected the axes as {', '.join(want)}, got {', '.join(got)}")
+    return (
+        None
+        if [*got] == want
+        else Problem("order", f"expected the axes as {', '.join(want)}, got {', '.join(got)}")
+    )
 
 
 COORDINATES = Exercise(
     name="coordinates", reference=mesh.coordinates,
-    measure=lambda fn: asked(fn, mesh.coordinates, cases.RANKS, lambda rank, sizes: (rank, dict(sizes)), _read_place),
+    measure=lambda fn: asked(fn, mesh.coordinates, cases.RANKS, lambda rank,
+    sizes: (rank, dict(sizes)), _read_place),
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim("every rank's coordinates", 3, cases.SAYS, each(cases.RANKS, _right_place, cases.of_rank)),
+        claim("every rank's coordinates", 3, cases.SAYS,
+            each(cases.RANKS, _right_place, cases.of_rank)),
         claim("in the order of `sizes`", 1, "", each(cases.RANKS, _in_order, cases.of_rank)),
         claim("`sizes` left alone", 1, "", left_alone(cases.of_rank), new_each_time(cases.of_rank)),
     ),
@@ -68,11 +88,15 @@ COORDINATES = Exercise(
         s.CALLED_LIB.saying("a loop over the axes with divmod(rank, size) is enough."),
         NOTHING,
         FIXED,
-        Hint("not a dict", s.kind("no dict"), "return {axis: coordinate}: later cells ask for here['tp'], by name."),
-        Hint("other axes", s.kind("axes"), "one coordinate for each axis of `sizes`, under its name."),
-        Hint("not whole numbers", s.kind("form"), "a coordinate is a whole number: // and %, not /."),
+        Hint("not a dict", s.kind("no dict"),
+            "return {axis: coordinate}: later cells ask for here['tp'], by name."),
+        Hint("other axes", s.kind("axes"),
+            "one coordinate for each axis of `sizes`, under its name."),
+        Hint("not whole numbers", s.kind("form"),
+            "a coordinate is a whole number: // and %, not /."),
         Hint("other coordinates", s.kind("place"),
-             "write rank 5 of 2 x 2 x 2 as a number of three digits, 1 0 1, each in the base of its axis' size."),
+             "write rank 5 of 2 x 2 x 2 as a number of three digits, 1 0 1, each in the base of "
+             "its axis' size."),
         Hint("another order", s.kind("order"),
              "found backwards, returned forwards: {axis: found[axis] for axis in sizes}."),
         CHANGED,
@@ -88,7 +112,9 @@ def _read_rank(out, where, sizes):
     if _is_whole(out):
         return int(out)
     want = f"expected {mesh.rank_at(dict(where), dict(sizes))}"
-    return Problem("nothing" if out is None else "form", f"got {out!r:.60}, a {type(out).__name__}, {want}")
+    return Problem(
+        "nothing" if out is None else "form", f"got {out!r:.60}, a {type(out).__name__}, {want}"
+    )
 
 
 def _right_rank(kind):
@@ -110,8 +136,10 @@ RANK_AT = Exercise(
     ),
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim("the rank at all coordinates", 3, cases.SAYS, each(cases.WHERE, _right_rank("number"), cases.at)),
-        claim("by name, in any order", 1, "", each(cases.TURNED, _right_rank("by place"), cases.at)),
+        claim("the rank at all coordinates", 3, cases.SAYS,
+            each(cases.WHERE, _right_rank("number"), cases.at)),
+        claim("by name, in any order", 1, "", each(cases.TURNED, _right_rank("by place"),
+            cases.at)),
         claim("arguments left alone", 1, "", left_alone(cases.at)),
     ),
     hints=(
@@ -120,10 +148,11 @@ RANK_AT = Exercise(
         FIXED,
         Hint("not a whole number", s.kind("form"), "a rank is an int: a sum of products of ints."),
         Hint("another rank", s.kind("number"),
-             "as digits are read: 1 0 1 is ((1) * 2 + 0) * 2 + 1. It must undo what `coordinates` does."),
+             "as digits are read: 1 0 1 is ((1) * 2 + 0) * 2 + 1. It must undo what `coordinates` "
+             "does."),
         Hint("by place, not by name", s.kind("by place"),
-             "`where` may list the axes in any order. The mesh's is that of `sizes`: loop over these, look up "
-             "where[axis]."),
+             "`where` may list the axes in any order. The mesh's is that of `sizes`: loop over "
+             "these, look up where[axis]."),
         CHANGED,
         *s.ANYWHERE,
     ),
@@ -134,11 +163,15 @@ RANK_AT = Exercise(
 
 
 def _read_groups(out, axes, sizes):
-    lists = isinstance(out, (list, tuple)) and all(isinstance(group, (list, tuple, range)) for group in out)
+    lists = isinstance(out, (list, tuple)) and all(
+        isinstance(group, (list, tuple, range)) for group in out
+    )
     if lists and all(_is_whole(rank) for group in out for rank in group):
         return [[*map(int, group)] for group in out]
     got = f"got {out!r:.60}" if len(repr(out)) <= 60 else f"got {repr(out)[:57]}..."
-    return Problem("nothing" if out is None else "form", f"{got}, expected a list of lists of ranks")
+    return Problem(
+        "nothing" if out is None else "form", f"{got}, expected a list of lists of ranks"
+    )
 
 
 def _as_sets(groups):
@@ -160,8 +193,12 @@ def _who(got, axes, sizes):
             return Problem("groups", f"rank {rank} {mine}; expected {_few(of(rank, want))}", facts)
     twice = [rank for rank in cases.ranks(sizes) if inside.count(rank) > 1]
     if twice:
-        return Problem("groups", f"rank {twice[0]} is in {inside.count(twice[0])} groups; expected one", facts)
-    return Problem("groups", f"got {len(got)} groups, expected {len(want)}: {_few(got[-1])} is not one", facts)
+        return Problem(
+            "groups", f"rank {twice[0]} is in {inside.count(twice[0])} groups; expected one", facts
+        )
+    return Problem(
+        "groups", f"got {len(got)} groups, expected {len(want)}: {_few(got[-1])} is not one", facts
+    )
 
 
 def _few(ranks):
@@ -188,7 +225,8 @@ GROUPS_ALONG = Exercise(
     ),
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim("who is with whom", 4, cases.SAYS, each(cases.AXES, _who, cases.along, trace=_as_sets)),
+        claim("who is with whom", 4, cases.SAYS, each(cases.AXES, _who, cases.along,
+            trace=_as_sets)),
         claim("in ascending order", 1, "", each(cases.AXES, _ascending, cases.along)),
         claim("arguments left alone", 1, "", left_alone(cases.along), new_each_time(cases.along)),
     ),
@@ -196,19 +234,20 @@ GROUPS_ALONG = Exercise(
         s.CALLED_LIB.saying("collect the ranks in a dict by their other coordinates."),
         NOTHING,
         Hint("not lists of ranks", s.kind("form"),
-             "return [[0, 1], [2, 3], ...]. Of a dict that is list(groups.values()); a set has no order."),
+             "return [[0, 1], [2, 3], ...]. Of a dict that is list(groups.values()); a set has no "
+             "order."),
         FIXED,
         Hint("ranks without a group", lambda p: p.kind == "groups" and p.fact("missing"),
              "all groups are asked for, not only that of rank 0: every rank is in one."),
         Hint("ranks in two groups", lambda p: p.kind == "groups" and p.fact("twice"),
-             "along several axes together a rank is in one group, not in one for each axis; and a group is listed "
-             "once, not once for each of its ranks."),
+             "along several axes together a rank is in one group, not in one for each axis; and a "
+             "group is listed once, not once for each of its ranks."),
         Hint("other groups", s.kind("groups"),
-             "two ranks are together if all coordinates that are not in `axes` are equal. Print coordinates(r, "
-             "sizes) of both."),
+             "two ranks are together if all coordinates that are not in `axes` are equal. Print "
+             "coordinates(r, sizes) of both."),
         Hint("another order", s.kind("order"),
-             "ranks ascend in a group, groups ascend by their first ranks: go through the ranks from 0 on, and a "
-             "dict keeps that order."),
+             "ranks ascend in a group, groups ascend by their first ranks: go through the ranks "
+             "from 0 on, and a dict keeps that order."),
         CHANGED,
         *GENERAL,
     ),

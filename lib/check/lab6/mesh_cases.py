@@ -1,9 +1,11 @@
 """On which meshes coordinates, rank_at and groups_along are asked.
 
-    3 axes of 2, unequal sizes, a size of 1, one rank, names in names, 1 to 5 axes      every rank, all sets of axes
-    64 x 6 x 8 = 3,072 ranks                                                            Megatron's: some ranks, one axis
+    small  3 axes of 2, unequal sizes, a size of 1, one rank,    every rank, all sets of axes
+           names in names, 1 to 5 axes
+    large  64 x 6 x 8 = 3,072 ranks, Megatron's                  some ranks, one axis
 
-A case is (rank, mesh), (coordinates, mesh) or (axes, mesh), all as tuples; every call gets dicts and lists of its own.
+A case is (rank, mesh), (coordinates, mesh) or (axes, mesh), all as tuples; every call gets dicts
+and lists of its own.
 """
 
 from itertools import chain, combinations, product

@@ -1,12 +1,15 @@
 """Lab 6, section 2: norm_over_mesh(sets, mesh, all_reduce), on 8 ranks.
 
-First the gradients are made by hand, so that the square of a wrong norm tells whose squares are in it, and how often:
+First the gradients are made by hand, so that the square of a wrong norm tells whose squares are in
+it, and how often:
 
-    pp=2 tp=2     the set of           cut 0,0   cut 0,1   cut 1,0   cut 1,1   whole 0   whole 1   tied 0   tied 1
-                  its squares sum to   1         16        16^2      16^3      16^4      16^5      16^6     16^7
+    the set of          cut 0,0  cut 0,1  cut 1,0  cut 1,1  whole 0  whole 1  tied 0  tied 1
+    its squares sum to  1        16       16^2     16^3     16^4     16^5     16^6    16^7
 
-(Numbers are stage, tp.) Digit d of the square, in base 16, says how often set d was counted; right is 1 of each. Sums
-along dp have been made. Then gradients are those of a real step, a GPT's on pp=2 dp=2 tp=2, beside one process.
+The mesh is pp=2 tp=2, and numbers are stage, tp. Digit d of the square, in base 16, says how often
+set d was counted; right is 1 of each. Sums along dp have been made.
+
+Then gradients are those of a real step, a GPT's on pp=2 dp=2 tp=2, beside one process.
 """
 
 import math
@@ -34,19 +37,25 @@ TOLERANCE = 1e-12  # relative
 
 
 def _squares(case):
-    """{(set, stage, tp): the sum of its gradients' squares}: the whole model, each once. tp: None for whole ones."""
+    """{(set, stage, tp): the sum of its gradients' squares}: the whole model, each once. tp: None
+    for whole ones."""
     stages, tps = range(case.sizes["pp"]), range(case.sizes["tp"])
-    found = [("cut", stage, t) for stage in stages for t in tps] + [("whole", stage, None) for stage in stages]
+    found = [("cut", stage, t) for stage in stages for t in tps] + [
+        ("whole", stage, None) for stage in stages
+    ]
     found += [("tied", 0, t) for t in tps if len(stages) > 1]
     found = [key for key in found if given.shapes_of(key[1], len(stages))[key[0]]]
-    base = 16 if len(found) < 10 else 4  # with more sets, the smallest must still be seen beside the largest
+    # with more sets, the smallest must still be seen beside the largest
+    base = 16 if len(found) < 10 else 4
     return {key: base**digit for digit, key in enumerate(found)}
 
 
 def _made_up(case, here, name, number, shape):
     """The gradient of a parameter in the list `name`, of a rank at these coordinates."""
     key = (name, 0 if name == "tied" else here["pp"], None if name == "whole" else here["tp"])
-    elements = sum(torch.Size(one).numel() for one in given.shapes_of(here["pp"], case.sizes["pp"])[name])
+    elements = sum(
+        torch.Size(one).numel() for one in given.shapes_of(here["pp"], case.sizes["pp"])[name]
+    )
     element = math.sqrt(_squares(case)[key] / elements)
     return torch.full(shape, element, dtype=torch.float64, device=backend.device())
 
@@ -75,7 +84,10 @@ def _one(fn, held, case, place):
     touched = before.changed(where, gradients=True)
     problem = problem or _wrong(case, rank, where, got, want)
     if problem:
-        problem.facts |= {"touched": bool(touched), "all": any(len(call.ranks) == WORLD for call in recorder.calls)}
+        problem.facts |= {
+            "touched": bool(touched),
+            "all": any(len(call.ranks) == WORLD for call in recorder.calls),
+        }
     record = {"ok": problem is None, "value": problem, "touched": touched} | recorder.record()
     record["got"] = got.detach().cpu().clone() if torch.is_tensor(got) else None
     held.append((record, got))
@@ -83,7 +95,8 @@ def _one(fn, held, case, place):
 
 
 def _wrong(case, rank, where, got, want):
-    """facts: counts, {set: how often its members are counted}; out, the axes that are not summed over."""
+    """facts: counts, {set: how often its members are counted}; out, the axes that
+    are not summed over."""
     if not torch.is_tensor(got) or got.shape != () or got.dtype != torch.float64:
         facts = {"dtype": torch.is_tensor(got) and got.dtype != torch.float64}
         return Problem("form", f"{where}: |g|: expected float64 (), got {form_of(got)}", facts)
@@ -91,7 +104,9 @@ def _wrong(case, rank, where, got, want):
     if abs(got - want) <= TOLERANCE * want:
         return None
     x, y = two(want, got)
-    problem = Problem("value", f"{where}: |g|: expected {x}, got {y}", {}, [case.name, case.rank(rank), got])
+    problem = Problem(
+        "value", f"{where}: |g|: expected {x}, got {y}", {}, [case.name, case.rank(rank), got]
+    )
     counts = None if case.what == REAL else _counts(_squares(case), got)
     if counts is None:
         problem.facts["narrowed"] = abs(got - want) < 1e-6 * want
@@ -99,22 +114,39 @@ def _wrong(case, rank, where, got, want):
     here, sizes = coordinates(rank, case.sizes), case.sizes
     of = {name: {n for key, n in counts.items() if key[0] == name} or {1} for name in NAMES}
     left_out = {key for key, n in counts.items() if n == 0}
-    stages, parts = {k for k in counts if k[1] != here["pp"]}, {k for k in counts if k[2] not in (None, here["tp"])}
-    known = {("pp", "tp"): stages | parts if stages and parts else None, ("pp",): stages, ("tp",): parts}
+    stages, parts = (
+        {k for k in counts if k[1] != here["pp"]},
+        {k for k in counts if k[2] not in (None, here["tp"])},
+    )
+    known = {
+        ("pp", "tp"): stages | parts if stages and parts else None,
+        ("pp",): stages,
+        ("tp",): parts,
+    }
     out = next((axes for axes, keys in known.items() if left_out == keys), ())
-    problem.facts |= {"counts": of, "out": out if left_out else (), "dp": sizes["dp"], "tp": sizes["tp"]}
+    problem.facts |= {
+        "counts": of,
+        "out": out if left_out else (),
+        "dp": sizes["dp"],
+        "tp": sizes["tp"],
+    }
     known = left_out == set() or problem.facts["out"] or of["tied"] == {0}
     problem.facts["narrowed"] = not known and abs(got - want) < 1e-6 * want
     if not problem.facts["narrowed"]:
         off = [f"{_words(key)} {n} times" for key, n in counts.items() if n != 1]
         more = f" and {len(off) - 4} more" if len(off) > 4 else ""
-        problem.text += f"\nIt is the root of a sum that has {', '.join(off[:4])}{more}; expected each once."
+        problem.text += (
+            f"\nIt is the root of a sum that has {', '.join(off[:4])}{more}; expected each once."
+        )
     return problem
 
 
 def _words(key):
     name, stage, t = key
-    return f"{name} ({', '.join([f'stage {stage}'] * (name != 'tied') + [f'tp {t}'] * (t is not None))})"
+    return (
+        f"{name} ("
+        f"{', '.join([f'stage {stage}'] * (name != 'tied') + [f'tp {t}'] * (t is not None))})"
+    )
 
 
 def _counts(squares, got):
@@ -145,13 +177,16 @@ def _same_bits(runs):
         first, *others = (record["got"] for record in records)
         for rank, other in enumerate(others, 1):
             if not torch.equal(first, other):
-                text = f"{case.name}: {case.rank(rank)} has {other.item()!r}, rank 0 {first.item()!r}"
+                text = (
+                    f"{case.name}: {case.rank(rank)} has {other.item()!r}, rank 0 {first.item()!r}"
+                )
                 return Problem("bits", text)
     return None
 
 
 def _counted(**times):
-    """For hints: how often each set is counted, of those named; others once. A number, or a function of dp, tp."""
+    """For hints: how often each set is counted, of those named; others once. A number, or a
+    function of dp, tp."""
 
     def fits(p):
         of = p.fact("counts")
@@ -167,7 +202,8 @@ def _by_dp(dp, tp):
 
 
 EXERCISE = Exercise(
-    name="norm_over_mesh", reference=hybrid.norm_over_mesh, measure=_measure, worlds=(WORLD,), may_call=MAY_CALL,
+    name="norm_over_mesh", reference=hybrid.norm_over_mesh, measure=_measure, worlds=(WORLD,),
+    may_call=MAY_CALL,
     leaves_out=given.LEAVES_OUT | {
         "under way": "a call sums and ends: nothing of it is under way when it returns",
         "memory": "numbers alone travel, which is a claim",
@@ -175,58 +211,69 @@ EXERCISE = Exercise(
     claims=(
         claim("the norm of the whole model", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
               noted(CASES, "value", CASES[:-1])),
-        claim("as one process", 3, "a GPT's gradients on pp=2 dp=2 tp=2", noted(CASES, "value", CASES[-1:])),
+        claim("as one process", 3, "a GPT's gradients on pp=2 dp=2 tp=2",
+            noted(CASES, "value", CASES[-1:])),
         claim("numbers alone travel", 2, "one or a few, along tp and along pp",
               only_calls(CASES, None), _numbers_alone),
         claim("the same bits on every rank", 1, "or ranks clip apart", _same_bits),
-        claim("gradients left alone", 2, "and parameters, and the lists", noted(CASES, "touched"), kept(CASES)),
+        claim("gradients left alone", 2, "and parameters, and the lists", noted(CASES, "touched"),
+            kept(CASES)),
     ),
     hints=(
         s.CALLED_LIB,
         Hint("what it was given has changed", s.either(s.kind("touched"), s.fact("touched")),
-             "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, [*sets.cut, *tied], "
-             "not sets.cut += tied."),
+             "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, "
+             "[*sets.cut, *tied], not sets.cut += tied."),
         Hint("another form", s.kind("form", dtype=False),
-             "squares() gives (1,), for all_reduce wants a tensor. Its one number is total[0], (), and that has a "
-             ".sqrt()."),
+             "squares() gives (1,), for all_reduce wants a tensor. Its one number is total[0], (), "
+             "and that has a .sqrt()."),
         Hint("over all ranks", s.fact("all"),
-             "without a group all_reduce takes every rank there is, and adds what data ranks have alike. Hand on "
+             "without a group all_reduce takes every rank there is, and adds what data ranks have "
+             "alike. Hand on "
              'mesh.group("tp"), then mesh.group("pp").'),
         Hint("also summed over dp", _counted(cut=_by_dp, whole=_by_dp, tied=_by_dp),
-             "after average_over_mesh data ranks have the same gradients: there is nothing to sum over dp."),
+             "after average_over_mesh data ranks have the same gradients: there is nothing to sum "
+             "over dp."),
         Hint("tied left out", _counted(tied=0),
-             "the tied matrix is a parameter of the model: it counts once, on one of its two ends."),
+             "the tied matrix is a parameter of the model: it counts once, on one of its two "
+             "ends."),
         Hint("tied counted twice", _counted(tied=2),
-             'it is one parameter, and two stages have it. Count it where mesh.here["pp"] is 0, and nowhere else.'),
+             'it is one parameter, and two stages have it. Count it where mesh.here["pp"] is 0, '
+             'and nowhere else.'),
         Hint("whole counted tp times", _counted(whole=lambda dp, tp: tp),
              "all tp ranks have the same of what is whole. Add its squares after the sum over tp."),
         Hint("not summed over tp", s.fact("out", ("tp",)),
-             "a tp rank has a part of each weight that is cut: the squares of the other parts are on the other tp "
-             "ranks."),
+             "a tp rank has a part of each weight that is cut: the squares of the other parts are "
+             "on the other tp ranks."),
         Hint("not summed over pp", s.fact("out", ("pp",)),
              'a rank has one stage. The other stages\' squares are along mesh.group("pp").'),
         Hint("its own alone", s.fact("out", ("pp", "tp")),
-             "each rank has a norm of its own, and would clip by it: sum the squares over tp, and over pp."),
-        Hint("in float32", s.either(s.fact("narrowed"), s.kind("wire dtype", "form"), s.refused("dtype")),
-             "squares() is float64, and so must be all that comes after: no .float(), no torch.zeros(1), which is "
-             "float32."),
+             "each rank has a norm of its own, and would clip by it: sum the squares over tp, and "
+             "over pp."),
+        Hint("in float32", s.either(s.fact("narrowed"), s.kind("wire dtype", "form"),
+            s.refused("dtype")),
+             "squares() is float64, and so must be all that comes after: no .float(), no "
+             "torch.zeros(1), which is float32."),
         Hint("not on every rank", s.either(s.hung, s.kind("clash", "mismatch", "died")),
-             "all ranks of a group must call all_reduce, equally often and with equal sizes. A rank with nothing to "
-             "count adds 0."),
+             "all ranks of a group must call all_reduce, equally often and with equal sizes. A "
+             "rank with nothing to count adds 0."),
         Hint("once each", s.kind("value"),
-             "write down for 2 x 2 x 2 who has what: cut and tied ones are in tp parts, whole ones alike on tp ranks, "
-             "every stage has its own, and the tied ones are on two. Each square counts once."),
+             "write down for 2 x 2 x 2 who has what: cut and tied ones are in tp parts, whole ones "
+             "alike on tp ranks, every stage has its own, and the tied ones are on two. Each "
+             "square counts once."),
         Hint("a stage with nothing", s.in_case(CASES, lambda case: case.sizes["pp"] == 4, "raised"),
-             "a stage may have no parameters at all: its sum is 0, a tensor of (1,) in float64, and is added too."),
+             "a stage may have no parameters at all: its sum is 0, a tensor of (1,) in float64, "
+             "and is added too."),
         s.NOT_GIVEN,
         Hint("gradients sent", s.kind("calls", many=True),
-             "to send all gradients takes as long as to average them. A rank squares and adds what it has, and sends "
-             "the one number."),
+             "to send all gradients takes as long as to average them. A rank squares and adds what "
+             "it has, and sends the one number."),
         Hint("a needless sum", s.kind("calls"),
-             "data ranks have the same gradients: what is summed over dp, and divided again, need not travel."),
+             "data ranks have the same gradients: what is summed over dp, and divided again, need "
+             "not travel."),
         Hint("another rounding", s.kind("bits"),
-             "ranks that clip by norms that differ in the last bit part slowly. All must do the same arithmetic on "
-             "what all_reduce gave them."),
+             "ranks that clip by norms that differ in the last bit part slowly. All must do the "
+             "same arithmetic on what all_reduce gave them."),
         s.NOT_KEPT,
         *s.ANYWHERE,
     ),
@@ -240,25 +287,31 @@ _PP, _TP = 'all_reduce(total, mesh.group("pp"))', 'all_reduce(total, mesh.group(
 MISTAKES = (
     Mistake("tied left out", edit(_TIED, "[]")),
     Mistake("tied counted twice", edit(_TIED, "sets.tied")),
-    Mistake("whole counted tp times", edit("*tied]", "*sets.whole, *tied]").then("squares(sets.whole)", "0")),
+    Mistake("whole counted tp times", edit("*tied]",
+        "*sets.whole, *tied]").then("squares(sets.whole)", "0")),
     Mistake("not summed over tp", edit(_TP, "pass")),
     Mistake("not summed over pp", edit(_PP, "pass")),
     Mistake("its own alone", edit(_PP, "pass").then(_TP, "pass")),
     Mistake("over all ranks", edit(_TP, "all_reduce(total)").then(_PP, "pass")),
     Mistake("also summed over dp", edit(_PP, f'{_PP}, all_reduce(total, mesh.group("dp"))')),
     Mistake("divided by dp", edit(_ROOT, f'{_ROOT} / mesh.size("dp")'),
-            "after average_over_mesh data ranks have the same gradients: there is nothing to sum over dp, nor to "
-            "divide."),
-    Mistake("no root", edit(_ROOT, "return total[0]"), "|g| is the root of the sum of the squares: total[0].sqrt()."),
-    Mistake("norms added", edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT, "return total[0]"),
-            "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very end."),
+            "after average_over_mesh data ranks have the same gradients: there is nothing to sum "
+            "over dp, nor to divide."),
+    Mistake("no root", edit(_ROOT, "return total[0]"),
+        "|g| is the root of the sum of the squares: total[0].sqrt()."),
+    Mistake("norms added", edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT,
+        "return total[0]"),
+            "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very "
+            "end."),
     Mistake(
         "norms added",
-        edit("*tied])", "*sets.whole, *tied]).sqrt()").then("squares(sets.whole)", "0").then(_ROOT, "return total[0]"),
+        edit("*tied])", "*sets.whole, *tied]).sqrt()").then("squares(sets.whole)", "0").then(_ROOT,
+            "return total[0]"),
     ),
     Mistake(
         "the largest number",
-        edit("squares([*sets.cut, *tied])", "max(p.grad.max() for p in sets.cut + sets.whole + sets.tied).reshape(1)")
+        edit("squares([*sets.cut, *tied])",
+            "max(p.grad.max() for p in sets.cut + sets.whole + sets.tied).reshape(1)")
         .then(_TP, _TP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
         .then("squares(sets.whole)", "0")
         .then(_PP, _PP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
@@ -267,13 +320,18 @@ MISTAKES = (
     ),
     Mistake("another form", edit(_ROOT, "return total.sqrt()")),
     Mistake("a list left out", edit("squares(sets.whole)", "0"),
-            "the model has all three: cut and tied ones are summed over tp, whole ones are added, then all over pp."),
+            "the model has all three: cut and tied ones are summed over tp, whole ones are added, "
+            "then all over pp."),
     Mistake("a list left out", edit("[*sets.cut, *tied]", "tied")),
-    Mistake("whole of one stage", edit("squares(sets.whole)", 'squares(sets.whole if mesh.here["pp"] == 0 else [])'),
-            "each stage has whole ones of its own, its norms and biases: only tied ones are on two stages."),
-    Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT, "return total[0].double().sqrt()")),
+    Mistake("whole of one stage", edit("squares(sets.whole)",
+        'squares(sets.whole if mesh.here["pp"] == 0 else [])'),
+            "each stage has whole ones of its own, its norms and biases: only tied ones are on two "
+            "stages."),
+    Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT,
+        "return total[0].double().sqrt()")),
     Mistake("not on every rank", edit(_PP, f'if mesh.here["pp"] == 0:\n        {_PP}')),
     Mistake("what it was given has changed",
-            edit("[*sets.cut, *tied]", "sets.cut").then("total = squares(", "sets.cut.extend(tied); total = squares(")),
+            edit("[*sets.cut, *tied]", "sets.cut").then("total = squares(",
+                "sets.cut.extend(tied); total = squares(")),
 )  # fmt: skip
 ### END MISTAKES

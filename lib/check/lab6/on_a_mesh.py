@@ -1,12 +1,14 @@
-"""On which meshes of 8 ranks average_over_mesh and norm_over_mesh are checked, and the parameters that they are given.
+"""On which meshes of 8 ranks average_over_mesh and norm_over_mesh are checked, and the parameters
+that they are given.
 
-    pp dp tp                  whom it finds out
-    2  4  1                   most: 2 ends and 4 data ranks are told apart; who divides by 2
-    1  4  2                   who needs a pipeline: here nothing is tied, and ends is None
-    2  2  2                   all at once
-    4  1  2                   who has the stages between take part in what is the ends'; one of them has nothing at all
-    2  2  2, tp slowest       who counts ranks instead of asking the mesh
-    2  2  2, a real step      a GPT's gradients, beside one process
+    pp dp tp              whom it finds out
+    2  4  1               most: 2 ends and 4 data ranks are told apart; who divides by 2
+    1  4  2               who needs a pipeline: here nothing is tied, and ends is None
+    2  2  2               all at once
+    4  1  2               who has the stages between take part in what is the ends'; one of them has
+                          nothing at all
+    2  2  2, tp slowest   who counts ranks instead of asking the mesh
+    2  2  2, a real step  a GPT's gradients, beside one process
 
 No two stages have lists of equal sizes: to sum along pp by mistake cannot pass.
 """
@@ -33,7 +35,8 @@ LEAVES_OUT = {
     "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
     "generators": "the sets are lists",
 }
-# The shapes of each stage's parameters: ten elements or more each, or the shares of 8 ranks could not be told apart.
+# The shapes of each stage's parameters: ten elements or more each, or the shares of 8 ranks could
+# not be told apart.
 CUT = ([(3, 4), (10,)], [(11,), (2, 5), (13,)], [], [(3, 5), (14,)])
 WHOLE = ([(16,)], [(17,), (2, 9)], [], [(19,), (4, 5)])
 TIED = [(3, 7)]
@@ -58,20 +61,30 @@ class MeshCase(Case):
     def rank(self, number) -> str:
         """A rank and its place in words."""
         place = coordinates(number, self.sizes)
-        return f"rank {number} ({', '.join(f'{axis} {place[axis]}' for axis in ('pp', 'dp', 'tp'))})"
+        return (
+            f"rank {number} ({', '.join(f'{axis} {place[axis]}' for axis in ('pp', 'dp', 'tp'))})"
+        )
 
     def ends(self) -> list[tuple[int, ...]]:
-        """The ranks of the first and the last stage of each pipeline; none where that is one rank."""
-        return [(ranks[0], ranks[-1]) for ranks in groups_along(["pp"], self.sizes) if len(ranks) > 1]
+        """The ranks of the first and the last stage of each pipeline; none where
+        that is one rank."""
+        return [
+            (ranks[0], ranks[-1]) for ranks in groups_along(["pp"], self.sizes) if len(ranks) > 1
+        ]
 
     def told(self, ranks) -> str:
         """A group in words: its ranks, and the axes along which it lies."""
-        along = "pp, the ends" if tuple(ranks) in self.ends() else ", ".join(axes_of(ranks, self.sizes))
+        along = (
+            "pp, the ends" if tuple(ranks) in self.ends() else ", ".join(axes_of(ranks, self.sizes))
+        )
         return f"ranks {', '.join(map(str, ranks))} ({along if len(ranks) < WORLD else 'all'})"
 
     def listed(self, sums) -> str:
         """{ranks: elements} in words."""
-        said = (f"{n} element{'s' * (n != 1)} over {self.told(ranks)}" for ranks, n in sorted(sums.items()))
+        said = (
+            f"{n} element{'s' * (n != 1)} over {self.told(ranks)}"
+            for ranks, n in sorted(sums.items())
+        )
         return "; ".join(said) or "nothing"
 
 
@@ -80,9 +93,16 @@ def cases(*first):
 
     def case(*sizes, what=""):
         pp, dp, tp = sizes
-        return MeshCase(tuple(range(WORLD)), what=what, axes=(("pp", pp), ("dp", dp), ("ep", 1), ("cp", 1), ("tp", tp)))
+        return MeshCase(
+            tuple(range(WORLD)),
+            what=what,
+            axes=(("pp", pp), ("dp", dp), ("ep", 1), ("cp", 1), ("tp", tp)),
+        )
 
-    by_hand = [case(*sizes) for sizes in dict.fromkeys([*first, (2, 4, 1), (1, 4, 2), (2, 2, 2), (4, 1, 2)])]
+    by_hand = [
+        case(*sizes)
+        for sizes in dict.fromkeys([*first, (2, 4, 1), (1, 4, 2), (2, 2, 2), (4, 1, 2)])
+    ]
     turned = case(2, 2, 2, what="tp slowest")
     return (*by_hand, replace(turned, axes=turned.axes[::-1]), case(2, 2, 2, what=REAL))
 
@@ -96,7 +116,8 @@ class Place(NamedTuple):
 
 
 class _Mesh(Mesh):
-    """A Mesh that takes groups from those made before, {ranks: group}, and adds what it has to make."""
+    """A Mesh that takes groups from those made before, {ranks: group}, and adds
+    what it has to make."""
 
     def __init__(self, sizes, made):
         rank = dist.get_rank()
@@ -142,8 +163,11 @@ def sets_by_hand(mesh, gradient):
     lists = {name: [] for name in NAMES}
     for name, shapes in shapes_of(mesh.here["pp"], mesh.size("pp")).items():
         for i, shape in enumerate(shapes):
-            # Another value on every rank: or nobody would see that the parameters are summed instead.
-            value = torch.full(shape, 1000.0 + dist.get_rank(), dtype=torch.float64, device=backend.device())
+            # Another value on every rank: or nobody would see that the parameters are summed
+            # instead.
+            value = torch.full(
+                shape, 1000.0 + dist.get_rank(), dtype=torch.float64, device=backend.device()
+            )
             lists[name].append(nn.Parameter(value))
             lists[name][-1].grad = gradient(name, i, shape)
     return Sets(**lists, experts=[])
@@ -158,14 +182,24 @@ class Before:
 
     def all(self):
         """(set, number, parameter) of each, whatever became of the lists."""
-        return [(name, i, p) for name, parameters in self.lists.items() for i, p in enumerate(parameters)]
+        return [
+            (name, i, p)
+            for name, parameters in self.lists.items()
+            for i, p in enumerate(parameters)
+        ]
 
     def changed(self, where, gradients):
-        """A Problem if lists or parameters are others now, or the gradients, if these are to stay as they were."""
+        """A Problem if lists or parameters are others now, or the gradients, if these are
+        to stay as they were."""
         for name, parameters in self.lists.items():
             now = getattr(self.sets, name)
-            if len(now) != len(parameters) or any(a is not b for a, b in zip(now, parameters, strict=True)):
-                text = f"{where}: the list sets.{name} had {len(parameters)} parameters, now it has {len(now)}"
+            if len(now) != len(parameters) or any(
+                a is not b for a, b in zip(now, parameters, strict=True)
+            ):
+                text = (
+                    f"{where}: the list sets.{name} had {len(parameters)} parameters, now it has "
+                    f"{len(now)}"
+                )
                 return Problem("touched", text, {"what": "list"})
         for name, i, p in self.all():
             value, gradient = self.was[p]
@@ -173,7 +207,10 @@ class Before:
                 text = f"{where}: sets.{name}[{i}] itself has changed, not its gradient"
                 return Problem("touched", text, {"what": "parameter"})
             if gradients and not (torch.is_tensor(p.grad) and torch.equal(p.grad, gradient)):
-                text = f"{where}: sets.{name}[{i}].grad has changed, and the optimizer is still to step by it"
+                text = (
+                    f"{where}: sets.{name}[{i}].grad has changed, and the optimizer is still to "
+                    f"step by it"
+                )
                 return Problem("touched", text, {"what": "gradient"})
         return None
 
@@ -188,7 +225,8 @@ def sums(calls):
 
 
 class PlainSGD:
-    """w <- w - lr grad w, with the methods of torch's optimizers; one of theirs imports torch._dynamo on each rank."""
+    """w <- w - lr grad w, with the methods of torch's optimizers; one of theirs imports
+    torch._dynamo on each rank."""
 
     def __init__(self, parameters, lr):
         self.param_groups = [{"params": list(parameters), "lr": lr}]
@@ -203,13 +241,20 @@ class PlainSGD:
     def zero_grad(self, set_to_none=True):
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.grad = None if set_to_none or parameter.grad is None else torch.zeros_like(parameter.grad)
+                parameter.grad = (
+                    None
+                    if set_to_none or parameter.grad is None
+                    else torch.zeros_like(parameter.grad)
+                )
 
 
 def real_step(mesh, average):
-    """A Hybrid in sequence parallel after the backward of one step, gradients summed by average(sets, mesh, ends)."""
+    """A Hybrid in sequence parallel after the backward of one step, gradients summed by
+    average(sets, mesh, ends)."""
     tokens, targets = (own_rows(rows, mesh) for rows in _batch())
-    make_optimizer = lambda groups: PlainSGD((p for group in groups for p in group["params"]), lr=0.1)
+    make_optimizer = lambda groups: PlainSGD(
+        (p for group in groups for p in group["params"]), lr=0.1
+    )
     hybrid = Hybrid(small_gpt(), mesh, tokens, 1, make_optimizer, split=sequence_parallel_gpt)
     hybrid.pipeline.tied = []  # it would sum them
     hybrid.complete_gradients = lambda: average(hybrid.sets, mesh, hybrid.pipeline.links.ends)
@@ -218,7 +263,8 @@ def real_step(mesh, average):
 
 
 def one_process(hybrid):
-    """({parameter of this rank: (its name, its gradient in one process)}, |g| in one process, ())."""
+    """({parameter of this rank: (its name, its gradient in one process)}, |g| in
+    one process, ())."""
     model, mesh = small_gpt(), hybrid.mesh
     model.loss(*_batch()).backward()
     whole = {name: p.grad for name, p in model.named_parameters()}
@@ -239,6 +285,6 @@ def small_gpt():
 def _batch():
     """tokens, targets of the whole batch: (ROWS, T) int64."""
     generator = torch.Generator("cpu").manual_seed(0)
-    return torch.randint(SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=generator, device="cpu").to(
-        backend.device()
-    )
+    return torch.randint(
+        SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=generator, device="cpu"
+    ).to(backend.device())

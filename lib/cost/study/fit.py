@@ -1,12 +1,14 @@
 """Find the parameters that explain the published step times.
 
-    residual of row j    e_j = log R_j - log T_j(x, f_stack)
-    f_stack              step time relative to the model's, the vocabulary's product apart: makes the weighted mean of e
-                         nearly 0, drawn towards 1
-    weight               w_j = min(1, sqrt(25 / rows of its source))   720 rows of one source count as 25
+    residual of row j  e_j = log R_j - log T_j(x, f_stack)
+    f_stack            step time relative to the model's, the vocabulary's product apart: makes the
+                       weighted mean of e nearly 0, drawn towards 1
+    weight             w_j = min(1, sqrt(25 / rows of its source))   720 rows of one source count as
+                                                                     25
 
-Least squares with a soft edge (rho grows like |e| beyond 10 %), so that a few odd rows do not bend the rest. Of the 720
-single-node rows of vTrain every sixth is used. About a minute, most of it evaluating the model.
+Least squares with a soft edge (rho grows like |e| beyond 10 %), so that a few odd rows do not bend
+the rest. Of the 720 single-node rows of vTrain every sixth is used. About a minute, most of it
+evaluating the model.
 """
 
 import csv
@@ -34,7 +36,8 @@ class Case(NamedTuple):
 
 
 def cases(name="rows"):
-    """[Case] of data/`name`.csv: for each row of a source its first metric that is a step time in other words."""
+    """[Case] of data/`name`.csv: for each row of a source its first metric that is a step
+    time in other words."""
     found = {}
     for row in table_as_text(name):
         key = row["source"], row["row"]
@@ -44,7 +47,9 @@ def cases(name="rows"):
             task = job(row)
         except Unpredictable:
             continue
-        found[key] = Case(*key, task, to_seconds(row["metric"], row["source"], task, float(row["value"])))
+        found[key] = Case(
+            *key, task, to_seconds(row["metric"], row["source"], task, float(row["value"]))
+        )
     return list(found.values())
 
 
@@ -70,7 +75,8 @@ def weights(cases):
 
 
 def stack_factors(errors, cases, w):
-    """{stack: log factor}, from log errors of the model without factors; far-off rows count less, as in the fit.
+    """{stack: log factor}, from log errors of the model without factors; far-off rows count less,
+    as in the fit.
 
     f = sum of v e / (sum of v + drawn), v: w^2, less for a row that is far off.
     """
@@ -87,9 +93,11 @@ def stack_factors(errors, cases, w):
 
 
 def fit(cases, start=None, rounds=12):
-    """{parameter: value} of everything in data/parameters.csv, stack factors included, from these cases alone.
+    """{parameter: value} of everything in data/parameters.csv, stack factors included, from these
+    cases alone.
 
-    start: {parameter: value} to begin from; the table's starts if not given. rounds: most steps of the solver.
+    start: {parameter: value} to begin from; the table's starts if not given. rounds: most steps of
+    the solver.
     """
     from scipy.optimize import least_squares  # half a second to import: only who fits pays for it
 
@@ -111,12 +119,20 @@ def fit(cases, start=None, rounds=12):
 
     def residuals(x):
         e, factors = errors(x)
-        return np.concatenate([w * e, 0.15 * (x - origin) / spread, 0.1 * np.array(list(factors.values()))])
+        return np.concatenate(
+            [w * e, 0.15 * (x - origin) / spread, 0.1 * np.array(list(factors.values()))]
+        )
 
     x = origin if start is None else np.log([start[name] for name in names])
     x = np.clip(x, low + 1e-6, high - 1e-6)
     found = least_squares(
-        residuals, x, bounds=(low, high), loss="soft_l1", f_scale=SOFT, diff_step=1e-3, max_nfev=rounds
+        residuals,
+        x,
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=SOFT,
+        diff_step=1e-3,
+        max_nfev=rounds,
     ).x
     _, factors = errors(found, passes=5)
     values = dict(zip(names, np.exp(found).tolist(), strict=True))
@@ -125,12 +141,16 @@ def fit(cases, start=None, rounds=12):
 
 def now():
     """{parameter: value} of data/parameters.csv, stack factors apart."""
-    return {row["parameter"]: row["value"] for row in table("parameters") if row["start"] is not None}
+    return {
+        row["parameter"]: row["value"] for row in table("parameters") if row["start"] is not None
+    }
 
 
 def write(values):
     """Put fitted values into data/parameters.csv; what it says about each parameter stays."""
-    rows = [row for row in table_as_text("parameters") if not row["parameter"].startswith("factor ")]
+    rows = [
+        row for row in table_as_text("parameters") if not row["parameter"].startswith("factor ")
+    ]
     for row in rows:
         row["value"] = f"{values[row['parameter']]:.4g}"
     about = {row["stack"]: row["source"] for row in table_as_text("stacks")}

@@ -1,14 +1,18 @@
-"""How well the model predicts published runs, source by source, beside a model that knows almost nothing.
+"""How well the model predicts published runs, source by source, beside a model that knows almost
+nothing.
 
-    error of a row      | predicted / measured - 1 |
-    in sample           parameters fitted on all rows
-    cross-validated     fitted on four fifths of the configuration groups, tested on the rest, five times
-    extrapolated        fitted on runs of at most 512 GPUs, tested on those of 1,500 and more
-    null, step time     one efficiency per source: operations / (GPUs x peak x e), e the source's own median
-    null, memory        one share of the GPU's memory per source, its median
+    error of a row   | predicted / measured - 1 |
+    in sample        parameters fitted on all rows
+    cross-validated  fitted on four fifths of the configuration groups, tested on the rest, five
+                     times
+    extrapolated     fitted on runs of at most 512 GPUs, tested on those of 1,500 and more
+    null, step time  one efficiency per source: operations / (GPUs x peak x e), e the source's own
+                     median
+    null, memory     one share of the GPU's memory per source, its median
 
-A configuration group is a model on a GPU with its degrees: the same plan in six releases of a stack, or with other
-micro-batches, is on one side of the split. The null model sees the rows it is tested on; ours, cross-validated, not.
+A configuration group is a model on a GPU with its degrees: the same plan in six releases of a
+stack, or with other micro-batches, is on one side of the split. The null model sees the rows it is
+tested on; ours, cross-validated, not.
 """
 
 import zlib
@@ -47,13 +51,16 @@ def errors(predicted, measured):
 
 
 def lines(sources, ours, null):
-    """[Line] by source in order of appearance, then one of all rows. ours, null: errors, (rows,)."""
+    """[Line] by source in order of appearance, then one of all rows. ours, null:
+    errors, (rows,)."""
     sources = np.array(sources)
     found = []
     for source in [*dict.fromkeys(sources.tolist()), "all"]:
         mine = np.full(len(sources), True) if source == "all" else sources == source
         a, b = ours[mine], null[mine]
-        found.append(Line(source, len(a), a.mean(), np.percentile(a, 90), b.mean(), np.percentile(b, 90)))
+        found.append(
+            Line(source, len(a), a.mean(), np.percentile(a, 90), b.mean(), np.percentile(b, 90))
+        )
     return found
 
 
@@ -64,7 +71,8 @@ def by_source(sources, values):
 
 
 def null_seconds(cases):
-    """Step times of the null model, (cases,): each source's operations at its own median efficiency."""
+    """Step times of the null model, (cases,): each source's operations at its own
+    median efficiency."""
     ideal = []
     for case in cases:
         model, plan, gpu, _ = case.job
@@ -91,16 +99,21 @@ def memory_cases():
                 task = job(row)
             except Unpredictable:
                 continue
-            found.append(fit.Case(row["source"], row["row"], task, float(row["value"]) * UNITS[row["unit"]]))
+            found.append(
+                fit.Case(row["source"], row["row"], task, float(row["value"]) * UNITS[row["unit"]])
+            )
     return found
 
 
 def memory():
-    """[Line] of peak memory. Nothing of it is fitted but two bytes-per-logit counts and two allocators' reserves."""
+    """[Line] of peak memory. Nothing of it is fitted but two bytes-per-logit counts and two
+    allocators' reserves."""
     cases = memory_cases()
     sources = [case.source for case in cases]
     predicted = [peak_bytes(case.job.model, case.job.plan, case.job.stack) for case in cases]
-    measured, sizes = (np.array(values) for values in zip(*((c[3], c.job.gpu.memory) for c in cases), strict=True))
+    measured, sizes = (
+        np.array(values) for values in zip(*((c[3], c.job.gpu.memory) for c in cases), strict=True)
+    )
     null = sizes * by_source(sources, measured / sizes)
     return lines(sources, errors(predicted, measured), errors(null, measured))
 
@@ -112,7 +125,8 @@ def group(case):
 
 
 def cross_validated(cases=None, folds=FOLDS, rounds=3):
-    """(cases, predicted seconds): each case by parameters fitted without its configuration group."""
+    """(cases, predicted seconds): each case by parameters fitted without its
+    configuration group."""
     cases = cases or fit.cases()
     start = fit.now()
     fold = np.array([zlib.crc32(group(case).encode()) % folds for case in cases])
@@ -128,14 +142,17 @@ def cross_validated(cases=None, folds=FOLDS, rounds=3):
 def residuals(predicted=None):
     """[row of data/residuals.csv]: errors of step times, cross-validated, and of peak memory.
 
-    predicted: seconds of each of `fit.cases`, as `cross_validated` gives them; computed if not given.
+    predicted: seconds of each of `fit.cases`, as `cross_validated` gives them; computed if not
+    given.
     """
     cases = fit.cases()
     predicted = cross_validated(cases)[1] if predicted is None else predicted
     factors = parameters().factors
     of = lambda stack: factors.get(stack, 1.0) / factors[DEFAULT_STACK]
     found = [
-        ranges.residual("time", c.source, c.row, group(c), c.job, c.seconds / ours, of(c.job.stack.name))
+        ranges.residual(
+            "time", c.source, c.row, group(c), c.job, c.seconds / ours, of(c.job.stack.name)
+        )
         for c, ours in zip(cases, predicted, strict=True)
     ]
     for c in memory_cases():
@@ -150,7 +167,9 @@ def extrapolated(cases=None, most=512, least=1500, rounds=3):
     A stack that is only seen at scale has no factor then: it is predicted with 1.
     """
     cases = cases or fit.cases()
-    start = {row["parameter"]: row["start"] for row in table("parameters") if row["start"] is not None}
+    start = {
+        row["parameter"]: row["start"] for row in table("parameters") if row["start"] is not None
+    }
     small = [case for case in cases if case.job.plan.gpus <= most]
     large = [case for case in cases if case.job.plan.gpus >= least]
     k = from_values(fit.fit(fit.thinned(small), start, 2 * rounds))
@@ -188,10 +207,12 @@ def runs(k=None, cases=None):
 
 
 def left_out(cases=None):
-    """{kind of run: (left out, in sample)} of step times, for lib.plots.prediction_errors: by how much they are off.
+    """{kind of run: (left out, in sample)} of step times, for lib.plots.prediction_errors: by how
+    much they are off.
 
-    Off by e: the prediction is 1 + e times too long or too short. Left out: cross-validated, of data/residuals.csv; in
-    sample: by the parameters fitted on all rows. The last kind is of data/unseen.csv, which no fit has seen: (e, None).
+    Off by e: the prediction is 1 + e times too long or too short. Left out: cross-validated, of
+    data/residuals.csv; in sample: by the parameters fitted on all rows. The last kind is of
+    data/unseen.csv, which no fit has seen: (e, None).
     """
     cases = cases or fit.cases()
     times = [row for row in fit.table_as_text("residuals") if row["kind"] == "time"]
@@ -203,15 +224,22 @@ def left_out(cases=None):
         both[0].append(float(np.expm1(known[case.source, case.row])))
         both[1].append(float(np.expm1(now)))
     new = fit.cases("unseen")
-    errors_of_new = np.expm1(np.abs(np.log(fit.seconds(parameters(), new) / [case.seconds for case in new])))
-    return dict(sorted(found.items(), key=lambda kind: -len(kind[1][0]))) | {UNSEEN: (errors_of_new.tolist(), None)}
+    errors_of_new = np.expm1(
+        np.abs(np.log(fit.seconds(parameters(), new) / [case.seconds for case in new]))
+    )
+    return dict(sorted(found.items(), key=lambda kind: -len(kind[1][0]))) | {
+        UNSEEN: (errors_of_new.tolist(), None)
+    }
 
 
 def show(title, found):
     """Print lines as a table."""
     print(f"\n{title}\n{'source':52} rows   mean    p90   null mean    p90")
     for line in found:
-        ours, null = f"{line.mean:5.1f}% {line.p90:5.1f}%", f"{line.null_mean:5.1f}% {line.null_p90:5.1f}%"
+        ours, null = (
+            f"{line.mean:5.1f}% {line.p90:5.1f}%",
+            f"{line.null_mean:5.1f}% {line.null_p90:5.1f}%",
+        )
         print(f"{line.source:52} {line.rows:4} {ours}      {null}")
 
 
@@ -225,5 +253,8 @@ def main():
     sweeps.show(sweeps.sweeps())
     _, predicted = cross_validated(cases)
     null = errors(null_seconds(cases), measured)
-    show("Step time, cross-validated by configuration group", lines(sources, errors(predicted, measured), null))
+    show(
+        "Step time, cross-validated by configuration group",
+        lines(sources, errors(predicted, measured), null),
+    )
     show("Step time, fitted on at most 512 GPUs, tested on 1,500 and more", extrapolated(cases))

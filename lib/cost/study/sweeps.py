@@ -2,15 +2,19 @@
 
 A sweep is one model on one cluster with one batch and one stack, measured under several plans.
 
-    regret        measured time of the plan that the model predicts to be fastest / best measured time - 1
-    noise floor   regret that is no evidence against a choice: 2.3 s
+    regret       measured time of the plan that the model predicts to be fastest / best measured
+                 time - 1
+    noise floor  regret that is no evidence against a choice: 2.3 s
 
-    T = (m + (p-1)/v) (c + a b)      micro-batches of b sequences: a pipeline's step has so many slots, and a slot takes
-                                     longer in proportion to b, but for what it takes anyway
-    s                                scatter of T about these lines, one for each set of degrees; relative
+    T = (m + (p-1)/v) (c + a b)  micro-batches of b sequences: a pipeline's step has so many slots,
+                                 and a slot takes longer in proportion to b, but for what it takes
+                                 anyway
+    s                            scatter of T about these lines, one for each set of degrees;
+                                 relative
 
-Two runs that are equally fast differ by more than 1.64 sqrt(2) s = 2.3 s once in ten times. c and a are of each line,
-so s asks no cost model. Repeated runs count too. A sweep without a line of three micro-batches takes its source's s.
+Two runs that are equally fast differ by more than 1.64 sqrt(2) s = 2.3 s once in ten times. c and a
+are of each line, so s asks no cost model. Repeated runs count too. A sweep without a line of three
+micro-batches takes its source's s.
 
 The plans of data/sweeps.csv, half of vTrain's, are in no fit; all others of its sweeps are.
 """
@@ -39,7 +43,8 @@ class Sweep(NamedTuple):
 
 
 def sweeps(k=None, cases=None):
-    """[Sweep] of every model, cluster, batch and stack of SOURCES with LEAST plans or more. k: Parameters."""
+    """[Sweep] of every model, cluster, batch and stack of SOURCES with LEAST plans or more.
+    k: Parameters."""
     cases = cases or [*fit.cases(), *fit.cases("sweeps")]
     cases = [case for case in cases if case.source in SOURCES]
     groups, scatters = {}, {}
@@ -48,7 +53,9 @@ def sweeps(k=None, cases=None):
         cluster = f"{plan.gpus} GPUs, batch {plan.global_batch}, {stack.name}"
         name = f"{model.name}, {model.layers} layers, {model.heads} heads, {cluster}"
         groups.setdefault((case.source, name), []).append((plan, float(predicted), case.seconds))
-    groups = {key: runs for key, runs in groups.items() if len({plan for plan, *_ in runs}) >= LEAST}
+    groups = {
+        key: runs for key, runs in groups.items() if len({plan for plan, *_ in runs}) >= LEAST
+    }
     for (source, _), runs in groups.items():
         total, freedom = scatters.get(source, (0.0, 0))
         more, dof = scatter([(plan, measured) for plan, _, measured in runs])
@@ -63,12 +70,22 @@ def sweeps(k=None, cases=None):
         chosen, repeats = min(plans.values(), key=lambda each: each[0])
         times = [float(np.mean(each)) for _, each in plans.values()]
         best, floor = min(times), TWO_RUNS * (squares / dof) ** 0.5
-        found.append(Sweep(name, len(plans), np.mean(repeats) / best - 1, floor, chosen / best, max(times) / best))
+        found.append(
+            Sweep(
+                name,
+                len(plans),
+                np.mean(repeats) / best - 1,
+                floor,
+                chosen / best,
+                max(times) / best,
+            )
+        )
     return found
 
 
 def scatter(runs):
-    """(sum of squares, degrees of freedom) of relative deviations from straight lines. runs: [(Plan, seconds)]."""
+    """(sum of squares, degrees of freedom) of relative deviations from straight lines. runs:
+    [(Plan, seconds)]."""
     lines, squares, freedom = {}, 0.0, 0
     for plan, seconds in runs:
         key = plan.tp, plan.pp, plan.dp, plan.v, plan.zero, plan.recompute
@@ -89,5 +106,8 @@ def show(found):
     print("\nPublished sweeps: the plan that the model would choose")
     print(f"{'sweep':80} plans  regret  noise floor  predicted / best  slowest / best")
     for s in found:
-        print(f"{s.name:80} {s.plans:5} {s.regret:7.1%} {s.noise:12.1%} {s.predicted:17.3f} {s.spread:15.2f}")
+        print(
+            f"{s.name:80} {s.plans:5} {s.regret:7.1%} {s.noise:12.1%} {s.predicted:17.3f} "
+            f"{s.spread:15.2f}"
+        )
     print(f"mean regret {np.mean([s.regret for s in found]):.2%}")

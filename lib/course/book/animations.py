@@ -1,11 +1,14 @@
 """Four figures that move, drawn from recorded runs (runs.json), frame by frame, as SVG.
 
-    ring_all_reduce           chunks travel round a ring of four ranks; in each, how many ranks' values are summed
-    one_f_one_b_and_zb_h1     two schedules on one clock, as four ranks ran them
-    gather_and_free           which rank holds which part of which unit in a step of ZeRO-3, event by event
-    tokens_to_experts         rows on their way to the ranks that have their experts, and back
+    ring_all_reduce        chunks travel round a ring of four ranks; in each, how many ranks' values
+                           are summed
+    one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
+    gather_and_free        which rank holds which part of which unit in a step of ZeRO-3, event by
+                           event
+    tokens_to_experts      rows on their way to the ranks that have their experts, and back
 
-Each returns its frames, [(SVG, alt text), ...], the last of which says it all: it is what is seen without a script.
+Each returns its frames, [(SVG, alt text), ...], the last of which says it all: it is what is seen
+without a script.
 """
 
 import math
@@ -23,8 +26,15 @@ GLIDE = 8  # frames of a message on its way
 
 def rect(x, y, width, height, color, text="", edge=PAPER):
     """A box, and a text in its middle."""
-    shape = f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}" stroke="{edge}"/>'
-    return shape if text == "" else shape + say(x + width / 2, y + height / 2 + 5, text, on_color(color), "middle")
+    shape = (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}" '
+        f'stroke="{edge}"/>'
+    )
+    return (
+        shape
+        if text == ""
+        else shape + say(x + width / 2, y + height / 2 + 5, text, on_color(color), "middle")
+    )
 
 
 def say(x, y, text, color=INK, anchor="start", weight="normal", size=14):
@@ -35,39 +45,73 @@ def say(x, y, text, color=INK, anchor="start", weight="normal", size=14):
 
 def frame(height, title, caption, parts, alt):
     """(SVG, alt text): title above, caption below, as lib.plots has them."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 '
+        f'{WIDTH} {height}"'
+    )
     body = [rect(0, 0, WIDTH, height, PAPER), say(12, 26, title, weight="bold", size=17), *parts]
     body.append(say(12, height - 12, caption, FAINT, size=13))
-    return f'{head} font-family="DejaVu Sans, Verdana, sans-serif">{"".join(body)}</svg>', f"{title}. {alt}"
+    return (
+        f'{head} font-family="DejaVu Sans, Verdana, sans-serif">{"".join(body)}</svg>',
+        f"{title}. {alt}",
+    )
 
 
 def ring_all_reduce(data):
-    """data: "rounds", the (from, to) of each; "arrived", the (rank, chunk); "states", values summed, [rank][chunk]."""
+    """data: "rounds", the (from, to) of each; "arrived", the (rank, chunk); "states", values
+    summed, [rank][chunk]."""
     states, n = data["states"], len(data["states"][0])
     states = [[[1] * n for _ in range(n)], *states]
     place = lambda rank, chunk: (24 + 186 * rank + 38 * chunk, 130)
     color = lambda count: to_hex(chunks.DEPTH((count - 1) / (n - 1)))
-    title = f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and nobody sent to two"
+    title = (
+        f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and nobody sent to "
+        f"two"
+    )
     frames = []
     for number in range(len(data["rounds"]) + 1):
         last = number == len(data["rounds"])
         for step in range(1 if last else GLIDE):
             parts = []
             for rank in range(n):
-                parts.append(say(place(rank, 0)[0], 122, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
-                parts += [rect(*place(rank, c), 38, 38, color(states[number][rank][c]), states[number][rank][c])
+                parts.append(
+                    say(
+                        place(rank, 0)[0],
+                        122,
+                        f"rank {rank}",
+                        readable(rank_color(rank)),
+                        weight="bold",
+                    )
+                )
+                parts += [rect(*place(rank, c), 38, 38, color(states[number][rank][c]),
+                states[number][rank][c])
                           for c in range(n)]  # fmt: skip
             for sender, receiver in () if last else data["rounds"][number]:
                 (c,) = [chunk for rank, chunk in data["arrived"][number] if rank == receiver]
                 (x, y), (to, _), way = place(sender, c), place(receiver, c), step / GLIDE
                 lift = (60 if receiver > sender else -70) * math.sin(math.pi * way)
                 count = states[number][sender][c]
-                parts.append(rect(x + way * (to - x), y + lift, 38, 38, color(count), count, rank_color(sender)))
+                parts.append(
+                    rect(
+                        x + way * (to - x),
+                        y + lift,
+                        38,
+                        38,
+                        color(count),
+                        count,
+                        rank_color(sender),
+                    )
+                )
             half = "reduce-scatter" if number < n - 1 else "all-gather"
             where = "done" if last else f"round {number + 1} of {len(data['rounds'])}: {half}"
             parts.append(say(12, 56, where))
-            told = "; ".join(f"rank {r} holds {' '.join(map(str, of))}" for r, of in enumerate(states[number]))
-            caption = "A number: how many ranks' values are summed in the chunk. A chunk on its way: a message."
+            told = "; ".join(
+                f"rank {r} holds {' '.join(map(str, of))}" for r, of in enumerate(states[number])
+            )
+            caption = (
+                "A number: how many ranks' values are summed in the chunk. A chunk on its way: a "
+                "message."
+            )
             frames.append(frame(270, title, caption, parts, f"{where}. {told}."))
     return frames
 
@@ -76,30 +120,68 @@ def one_f_one_b_and_zb_h1(data, steps=72):
     """data: {schedule: [(rank, kind, micro-batch, start, end), ...]}, in seconds."""
     ends = {name: max(end for *_, end in some) for name, some in data.items()}
     longest, (first, second) = max(ends.values()), ends
-    title = f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills what was idle"
+    title = (
+        f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills what was idle"
+    )
     frames, n = [], 1 + max(rank for some in data.values() for rank, *_ in some)
     for step in range(steps + 1):
         now, parts = longest * step / steps, []
         for panel, (name, some) in enumerate(data.items()):
             top = 74 + panel * (30 * n + 44)
-            clock = f"{name}: {'done, ' if now >= ends[name] else ''}{1e3 * min(now, ends[name]):.0f} ms"
+            clock = (
+                f"{name}: {'done, ' if now >= ends[name] else ''}"
+                f"{1e3 * min(now, ends[name]):.0f} ms"
+            )
             parts.append(say(12, top - 12, clock, weight="bold"))
             for rank in range(n):
-                parts.append(say(12, top + 30 * rank + 19, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
-                parts.append(rect(76, top + 30 * rank, 680 * min(now, ends[name]) / longest, 26, OP_COLOR["idle"]))
+                parts.append(
+                    say(
+                        12,
+                        top + 30 * rank + 19,
+                        f"rank {rank}",
+                        readable(rank_color(rank)),
+                        weight="bold",
+                    )
+                )
+                parts.append(
+                    rect(
+                        76,
+                        top + 30 * rank,
+                        680 * min(now, ends[name]) / longest,
+                        26,
+                        OP_COLOR["idle"],
+                    )
+                )
             for rank, kind, batch, start, end in some:
                 if start < now:
                     x, wide = 76 + 680 * start / longest, 680 * (min(end, now) - start) / longest
-                    parts.append(rect(x, top + 30 * rank, wide, 26, BOX_COLOR[kind], batch if end <= now else ""))
+                    parts.append(
+                        rect(
+                            x,
+                            top + 30 * rank,
+                            wide,
+                            26,
+                            BOX_COLOR[kind],
+                            batch if end <= now else "",
+                        )
+                    )
         done = {name: sum(end <= now for *_, end in some) for name, some in data.items()}
-        told = "; ".join(f"{name} has done {done[name]} of {len(data[name])} actions" for name in data)
-        caption = "Four ranks, timed. Blue: forward; orange: backward; green: of the weights alone; grey: idle."
-        frames.append(frame(86 + 2 * (30 * n + 44), title, caption, parts, f"At {1e3 * now:.0f} ms {told}."))
+        told = "; ".join(
+            f"{name} has done {done[name]} of {len(data[name])} actions" for name in data
+        )
+        caption = (
+            "Four ranks, timed. Blue: forward; orange: backward; green: of the weights alone; "
+            "grey: idle."
+        )
+        frames.append(
+            frame(86 + 2 * (30 * n + 44), title, caption, parts, f"At {1e3 * now:.0f} ms {told}.")
+        )
     return frames
 
 
 def gather_and_free(data):
-    """data: "events", [(number, "unshard" or "reshard", unit or None)]; "units", how many; "ranks"."""
+    """data: "events", [(number, "unshard" or "reshard", unit or None)]; "units",
+    how many; "ranks"."""
     n, ranks = data["units"], data["ranks"]
     events = units.changes("ZeRO-3", data["events"], n)
     spans, phases = units.whole_spans(events), dict(units.phases(events))
@@ -112,7 +194,9 @@ def gather_and_free(data):
         whole = whole if event is None else whole ^ {event[2]}
         parts = [say(12, 56, f"{phase}: {what}")]
         for rank in range(ranks):
-            parts.append(say(110 + 330 * rank, 84, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
+            parts.append(
+                say(110 + 330 * rank, 84, f"rank {rank}", readable(rank_color(rank)), weight="bold")
+            )
         for row, unit in enumerate([None, *range(n)]):
             y = 96 + 34 * row
             parts.append(say(12, y + 20, _unit(unit), weight="bold" if unit in whole else "normal"))
@@ -121,8 +205,13 @@ def gather_and_free(data):
                     there = part == rank or unit in whole
                     color = rank_color(part) if there else OP_COLOR["idle"]
                     text = f"share {part}" if there else ""
-                    parts.append(rect(110 + 330 * rank + 290 / ranks * part, y, 290 / ranks, 28, color, text))
-        caption = "A row: a unit's parameters on each rank, in shares. unshard: all-gather; reshard: free the others'."
+                    parts.append(
+                        rect(110 + 330 * rank + 290 / ranks * part, y, 290 / ranks, 28, color, text)
+                    )
+        caption = (
+            "A row: a unit's parameters on each rank, in shares. unshard: all-gather; reshard: "
+            "free the others'."
+        )
         told = f"{phase}: {what}; whole: {', '.join(map(_unit, sorted(whole, key=str))) or 'none'}."
         frames.append(frame(130 + 34 * (n + 1), title, caption, parts, told))
     return frames
@@ -136,7 +225,9 @@ def tokens_to_experts(data):
     """data: "rows", how many each rank (row) has for the experts of each rank (column)."""
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
-    title = f"{sum(got)} rows go to their experts and come back; a rank gets {min(got)} to {max(got)}"
+    title = (
+        f"{sum(got)} rows go to their experts and come back; a rank gets {min(got)} to {max(got)}"
+    )
     home = [(sender, to) for sender in range(n) for to in range(n) for _ in range(rows[sender][to])]
     guest = sorted(home, key=lambda pair: (pair[1], pair[0]))
     spots = lambda order, key, left: [
@@ -155,13 +246,18 @@ def tokens_to_experts(data):
         for rank in range(n):
             y = 96 + 78 * rank
             parts.append(say(12, y, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
-            parts.append(say(756, y, f"experts of {rank}", readable(rank_color(rank)), "end", "bold"))
+            parts.append(
+                say(756, y, f"experts of {rank}", readable(rank_color(rank)), "end", "bold")
+            )
         for (_, to), (x, y), (u, v) in zip(home, begin, end, strict=True):
             at = f'cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6"'
             color = rank_color(to)
             parts.append(f'<circle {at} fill="{color}" stroke="{readable(color)}"/>')
         caption = "A dot: a row, in the colour of the rank that has its expert."
-        told = "; ".join(f"rank {r} has {' '.join(map(str, of))} for ranks 0 to {n - 1}" for r, of in enumerate(rows))
+        told = "; ".join(
+            f"rank {r} has {' '.join(map(str, of))} for ranks 0 to {n - 1}"
+            for r, of in enumerate(rows)
+        )
         frames.append(frame(130 + 78 * n, title, caption, parts, f"{what}. {told}."))
     return frames
 
@@ -174,4 +270,9 @@ def _places(home, guest):
     return [free[pair].pop(0) for pair in home]
 
 
-SECONDS = {"ring_all_reduce": 0.09, "one_f_one_b_and_zb_h1": 0.1, "gather_and_free": 0.7, "tokens_to_experts": 0.08}
+SECONDS = {
+    "ring_all_reduce": 0.09,
+    "one_f_one_b_and_zb_h1": 0.1,
+    "gather_and_free": 0.7,
+    "tokens_to_experts": 0.08,
+}

@@ -1,8 +1,10 @@
-r"""Formulas as MathML, written when the book is built: they need no script, no font of ours, and print and speak well.
+r"""Formulas as MathML, written when the book is built: they need no script, no font of ours, and
+print and speak well.
 
     $\alpha + n\beta$   --->   <math><mi>α</mi><mo>+</mo><mi>n</mi><mi>β</mi></math>
 
-All browsers have drawn MathML Core since 2023. math-core (MIT) stops at a command that it does not know.
+All browsers have drawn MathML Core since 2023. math-core (MIT) stops at a command that it does not
+know.
 """
 
 import re
@@ -19,7 +21,8 @@ def _converter():
 
 
 def mathml(tex: str, display: bool = False) -> str:
-    """The formula as an element <math>. Raises ValueError, naming the formula, for TeX that is not understood."""
+    """The formula as an element <math>. Raises ValueError, naming the formula, for TeX that
+    is not understood."""
     try:
         return _converter().convert_with_local_state(tex, displaystyle=display)
     except Exception as error:  # math-core's errors have no public base class
@@ -33,4 +36,6 @@ def block(tex: str) -> str:
 
 def in_html(html: str) -> str:
     """HTML with its $formulas$ written as MathML; Markdown leaves HTML as it is."""
-    return FORMULA.sub(lambda found: (block if found["dollars"] == "$$" else mathml)(found["tex"]), html)
+    return FORMULA.sub(
+        lambda found: (block if found["dollars"] == "$$" else mathml)(found["tex"]), html
+    )

@@ -1,8 +1,9 @@
 """A lab as the book shows it: the student's sources, with what the solution's run printed and drew.
 
-Left out are the outputs of checks and answers. A Predict cell, which takes a number, gets the tag `predict`; a cell
-whose output tells that number gets `waits-NAME` for each of its names, and book.js hides it until there is a guess.
-What stood there for the guess is left out, too: "you 0, formula 75" becomes "you ‹my_rows›, formula 75".
+Left out are the outputs of checks and answers. A Predict cell, which takes a number, gets the tag
+`predict`; a cell whose output tells that number gets `waits-NAME` for each of its names, and
+book.js hides it until there is a guess. What stood there for the guess is left out, too: "you 0,
+formula 75" becomes "you ‹my_rows›, formula 75".
 """
 
 import copy
@@ -19,28 +20,38 @@ from lib.course import build, notebook
 from .formulas import in_html
 
 GUESS = re.compile(r"^(?P<names>\w+(, \w+)*) = .*# Predict", re.MULTILINE)
-UNMADE = re.compile(r"(?<![\d.])(?:0|0\.0|1\.00)(?![.,]?\d)|\((?:0, )*0\)|\.{6}|tp0 pp0|-(?=,|$)")  # no guess yet
+# no guess yet
+UNMADE = re.compile(r"(?<![\d.])(?:0|0\.0|1\.00)(?![.,]?\d)|\((?:0, )*0\)|\.{6}|tp0 pp0|-(?=,|$)")
 ANSWER = "<details><summary>Answer"  # of a Predict: all of it, or "to (b)"
 EXPLORER = re.compile(r"^explore\.(\w+)\(\)$", re.MULTILINE)
 NOTE = """```{note}
-This page is for reading. Its cells have run, and what they printed stands below them; what an exercise prints is left
+This page is for reading. Its cells have run, and what they printed stands below them; what an \
+exercise prints is left
 out. To run them, and to have what you write checked, take the notebook: [how](index.md).
 ```"""
 CHINESE = re.compile(r"^(?P<English>\|[^|]*)\| *(?P<Hans>[^|]*?) *\| *(?P<Hant>[^|]*?) *\|")
 GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
-def page(solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = None) -> NotebookNode:
+def page(
+    solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = None
+) -> NotebookNode:
     """The notebook that becomes a page. Raises CourseError for what would stop the build of a lab.
 
     animated: {cell id: (name, alt text) of the figure that moves below it}.
     """
     lab = build.student_notebook(solution)
     awaited, cells = [], []
-    for cell, solved, following in zip(lab.cells, solution.cells, [*lab.cells[1:], None], strict=True):
+    for cell, solved, following in zip(
+        lab.cells, solution.cells, [*lab.cells[1:], None], strict=True
+    ):
         cells.append(cell)
         if cell.cell_type == "markdown":
-            shown = following is not None and following.cell_type == "code" and not notebook.role(following)
+            shown = (
+                following is not None
+                and following.cell_type == "code"
+                and not notebook.role(following)
+            )
             cell.source = _text(cell.source, shown and not GUESS.search(following.source))
             continue
         if cell.cell_type != "code":
@@ -65,30 +76,35 @@ def page(solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = N
 
 
 def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[NotebookNode]:
-    """The outputs with ‹name› where the run printed, after "you", what stood in the notebook for a guess."""
+    """The outputs with ‹name› where the run printed, after "you", what stood in the
+    notebook for a guess."""
     if not names:
         return outputs
     outputs, slots = copy.deepcopy(outputs), itertools.cycle(f"‹{name}›" for name in names)
     for output in outputs:
         if output.output_type == "stream":
             parts = re.split(r"(\byou\b.*)", output.text)
-            parts[1::2] = [UNMADE.sub(lambda _: next(slots), part, count=len(names)) for part in parts[1::2]]
+            parts[1::2] = [
+                UNMADE.sub(lambda _: next(slots), part, count=len(names)) for part in parts[1::2]
+            ]
             output.text = "".join(parts)
     return outputs
 
 
 def moving(name: str, alt: str = "") -> NotebookNode:
-    """The cell in which book.js makes a figure move, by figures/NAME.js: the one above, or with alt NAME.svg."""
+    """The cell in which book.js makes a figure move, by figures/NAME.js: the one above, or
+    with alt NAME.svg."""
     still = f'<img src="_static/figures/{name}.svg" alt="{escape(alt)}">' if alt else ""
     source = f'<div class="moving" data-figure="{name}">{still}</div>'
     return new_markdown_cell(source, id=f"moving-{name.replace('_', '-')}")
 
 
 def _text(source: str, shown: bool) -> str:
-    """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded parts are written.
+    """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded
+    parts are written.
 
-    shown: the cell below shows what is right. A Predict without an answer then has a mark of its own, and so has a text
-    that comes back to a prediction made further up.
+    shown: the cell below shows what is right. A Predict without an answer then has a mark of its
+    own, and so has a text that comes back to a prediction made further up.
     """
     if "**Predict" in source:
         if shown and ANSWER not in source:
@@ -102,13 +118,16 @@ def _text(source: str, shown: bool) -> str:
 def pictures(nb: NotebookNode) -> Iterator[NotebookNode]:
     """The figures among the outputs, in order."""
     for cell in nb.cells:
-        yield from (output for output in cell.get("outputs", []) if "image/png" in output.get("data", {}))
+        yield from (
+            output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+        )
 
 
 def glossary(nb: NotebookNode) -> list[str]:
     """The rows of the notebook's glossary, as Markdown, head and rule first; [] if it has none.
 
-    Each word in Chinese says that it is, for who hears it, and for the browser, which has a font for each script.
+    Each word in Chinese says that it is, for who hears it, and for the browser, which has a font
+    for each script.
     """
     for cell in nb.cells:
         if cell.cell_type == "markdown" and (found := GLOSSARY.search(cell.source + "\n")):
@@ -118,5 +137,7 @@ def glossary(nb: NotebookNode) -> list[str]:
 
 
 def _in_chinese(row: re.Match) -> str:
-    simplified, traditional = (f'<span lang="zh-{script}">{row[script]}</span>' for script in ("Hans", "Hant"))
+    simplified, traditional = (
+        f'<span lang="zh-{script}">{row[script]}</span>' for script in ("Hans", "Hant")
+    )
     return f"{row['English']}| {simplified} | {traditional} |"

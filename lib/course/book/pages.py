@@ -1,4 +1,5 @@
-"""What is done to the pages that Sphinx reads and writes: formulas become MathML, figures get their alt text."""
+"""What is done to the pages that Sphinx reads and writes: formulas become MathML, figures
+get their alt text."""
 
 from docutils import nodes
 
@@ -25,7 +26,8 @@ def _formula(written):
 
 
 def describe(app, doctree):
-    """Give each figure of a lab its alt text, which is the claim that the figure shows and what is drawn."""
+    """Give each figure of a lab its alt text, which is the claim that the figure shows and
+    what is drawn."""
     path = app.srcdir / f"{app.env.docname}.ipynb"
     if not path.exists():
         return

@@ -1,6 +1,7 @@
-"""What the animated figures show: real runs of the notebooks' own cells, recorded once in runs.json.
+"""What the animated figures show: real runs of the notebooks' own cells, recorded once in
+runs.json.
 
-    python -m lib.course record        # run these cells again, and store what they made; half a minute
+    python -m lib.course record     # run these cells again, and store what they made; half a minute
 
 The data are those that the figure beside the animation is drawn from.
 """
@@ -15,7 +16,8 @@ from lib.course.notebook import CourseError
 
 STORED = Path(__file__).with_name("runs.json")
 
-# name: (lab, the cell below whose output it stands, what makes its data after the cells that this needs have run)
+# name: (lab, the cell below whose output it stands, what makes its data after the cells that this
+# needs have run)
 RUNS = {
     "ring_all_reduce": ("lab0_concepts", "ring-figure", """
 from lib.collectives.contents import traced
@@ -35,10 +37,12 @@ for _ in range(6):
         if name not in shortest or length < shortest[name][0]:
             shortest[name] = length, bars[name]
 zero = {name: min(bar.start for bar in some) for name, (_, some) in shortest.items()}
-data = {name: [[bar.rank, bar.action.kind, bar.action.microbatch, bar.start - zero[name], bar.end - zero[name]]
+data = {name: [[bar.rank, bar.action.kind, bar.action.microbatch, bar.start - zero[name], \
+bar.end - zero[name]]
                for bar in some] for name, (_, some) in shortest.items()}"""),
     "gather_and_free": ("lab4_zero_fsdp", "fsdp-figure", """
-data = {"events": launch.run(events_of, use(FSDP), use(Unit), nproc=2)[0], "units": SHAPE.n_layers, "ranks": 2}"""),
+data = {"events": launch.run(events_of, use(FSDP), use(Unit), nproc=2)[0], \
+"units": SHAPE.n_layers, "ranks": 2}"""),
     "tokens_to_experts": ("lab5_moe", "parallel-figure", """
 data = {"rows": launch.run(rows_to_ranks, nproc=4, ledger=False)}"""),
 }  # fmt: skip
@@ -56,14 +60,18 @@ def record(root: Path, names: list[str]) -> None:
         lab, _, source = RUNS[name]
         solution = notebook.read(notebook.solution_path(root, lab))
         cells = reach.needed(solution, source)
-        dump = nbformat.v4.new_code_cell(f"{source}\nimport json\nprint('DATA' + json.dumps(data))", id="dump")
+        dump = nbformat.v4.new_code_cell(
+            f"{source}\nimport json\nprint('DATA' + json.dumps(data))", id="dump"
+        )
         run = nbformat.v4.new_notebook(cells=[*cells, dump], metadata=solution.metadata)
         execute.run(run, root / "solutions", cell_timeout=300)
         said = "".join(output.get("text", "") for output in dump.outputs)
         if "DATA" not in said:
             raise CourseError(f"{name}: the cells of {lab} printed no data")
         kept[name] = json.loads(said.split("DATA")[1].splitlines()[0])
-    lines = [f"{json.dumps(name)}: {json.dumps(_short(kept[name]))}" for name in RUNS if name in kept]
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(_short(kept[name]))}" for name in RUNS if name in kept
+    ]
     STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

@@ -1,8 +1,10 @@
-"""lib's own versions of what the labs ask you to write, compiled. Their source comes when the lab is over.
+"""lib's own versions of what the labs ask you to write, compiled. Their source comes when the lab
+is over.
 
-Later labs, later cells and lib itself need working collectives, schedules, optimizers before you have written yours.
-So where a marked definition stood, `reference` puts in its bytecode from `_reference.zip`. This is no secret: whoever
-wants to take bytecode apart can. Everything else in lib is plain source; read it, change it.
+Later labs, later cells and lib itself need working collectives, schedules, optimizers before you
+have written yours. So where a marked definition stood, `reference` puts in its bytecode from
+`_reference.zip`. This is no secret: whoever wants to take bytecode apart can. Everything else in
+lib is plain source; read it, change it.
 """
 
 import functools
@@ -16,7 +18,8 @@ ZIP = Path(__file__).with_name("_reference.zip")
 
 
 def reference(name, scope):
-    """The function or class that stood here, such as "lab0.ring_all_reduce"; scope: the module's globals()."""
+    """The function or class that stood here, such as "lab0.ring_all_reduce"; scope: the
+    module's globals()."""
     made = {}
     exec(_placed(_codes()[name]), scope, made)
     (thing,) = made.values()
@@ -25,19 +28,24 @@ def reference(name, scope):
 
 @functools.cache
 def _codes():
-    """{name: code object} for this version of Python. Raises RuntimeError where the zip has none for it."""
+    """{name: code object} for this version of Python. Raises RuntimeError where the
+    zip has none for it."""
     tag = sys.implementation.cache_tag
     with zipfile.ZipFile(ZIP) as archive:
         names = [name for name in archive.namelist() if name.startswith(f"{tag}/")]
         if not names:
             there = sorted({name.split("/")[0] for name in archive.namelist()})
             raise RuntimeError(
-                f"this course's lib was compiled for {', '.join(there)}, and this is {tag}: use that Python"
+                f"this course's lib was compiled for {', '.join(there)}, and this is {tag}: use "
+                f"that Python"
             )
         return {name.removeprefix(f"{tag}/"): marshal.loads(archive.read(name)) for name in names}
 
 
 def _placed(code):
-    """`code` and its inner functions with this machine's file names: by them the ledger tells lib's code from yours."""
-    inner = tuple(_placed(const) if isinstance(const, types.CodeType) else const for const in code.co_consts)
+    """`code` and its inner functions with this machine's file names: by them the ledger tells lib's
+    code from yours."""
+    inner = tuple(
+        _placed(const) if isinstance(const, types.CodeType) else const for const in code.co_consts
+    )
     return code.replace(co_consts=inner, co_filename=str(ZIP.parents[1] / code.co_filename))

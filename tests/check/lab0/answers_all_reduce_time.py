@@ -1,4 +1,5 @@
-"""Answers to Lab 0's all_reduce_time, function by function: wrong ones, each with its hint, and right ones.
+"""Answers to Lab 0's all_reduce_time, function by function: wrong ones, each with its hint, and
+right ones.
 
 Some mistakes can be made with every formula: `slips` makes them of a right one.
 """

@@ -1,4 +1,5 @@
-"""Answers to Lab 0's all_to_all: wrong ones, each with the hint that it must get, and right ones, unlike each other."""
+"""Answers to Lab 0's all_to_all: wrong ones, each with the hint that it must get, and right ones,
+unlike each other."""
 
 import torch
 import torch.distributed as dist
@@ -65,7 +66,8 @@ def forgets_to_return(tensor, group=None, send_counts=None, recv_counts=None):
 
 
 def everything_to_everyone(tensor, group=None, send_counts=None, recv_counts=None):
-    """All ranks' tensors go to all ranks, which pick their blocks. (Uneven ones are left to a right answer.)"""
+    """All ranks' tensors go to all ranks, which pick their blocks. (Uneven ones are left to
+    a right answer.)"""
     rank, world_size, blocks, out, places = _setting(tensor, group, send_counts, recv_counts)
     if send_counts is not None:
         return with_send_recv(tensor, group, send_counts, recv_counts)

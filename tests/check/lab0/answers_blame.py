@@ -1,23 +1,39 @@
-"""Answers to Lab 0's blame: wrong ones, each with the hint that it must get, and right ones, unlike each other."""
+"""Answers to Lab 0's blame: wrong ones, each with the hint that it must get, and right
+ones, unlike each other."""
 
 from collections import Counter
 
 
 def _look(dumps, members=None, waits=True, compare=True, by_reach=True, usual=None, pick=None):
-    """Answers that differ in a detail; `usual` and `pick` choose among kinds of call and among those to blame."""
+    """Answers that differ in a detail; `usual` and `pick` choose among kinds of call and among
+    those to blame."""
     found = {}
-    for group, nth in sorted({(r["group"], r["nth"]) for records in dumps.values() for r in records}):
-        there = {rank: r for rank in sorted(dumps) for r in dumps[rank] if (r["group"], r["nth"]) == (group, nth)}
+    for group, nth in sorted(
+        {(r["group"], r["nth"]) for records in dumps.values() for r in records}
+    ):
+        there = {
+            rank: r
+            for rank in sorted(dumps)
+            for r in dumps[rank]
+            if (r["group"], r["nth"]) == (group, nth)
+        }
         kinds = {rank: (r["op"], r["elements"]) for rank, r in there.items()}
         right = usual(kinds) if usual else Counter(kinds.values()).most_common(1)[0][0]
-        numbers = {rank: [r["nth"] for r in records if r["group"] == group] for rank, records in dumps.items()}
-        gone = lambda rank, n=numbers, nth=nth: max(n[rank], default=0) < nth if by_reach else nth not in n[rank]
+        numbers = {
+            rank: [r["nth"] for r in records if r["group"] == group]
+            for rank, records in dumps.items()
+        }
+        gone = lambda rank, n=numbers, nth=nth: (
+            max(n[rank], default=0) < nth if by_reach else nth not in n[rank]
+        )
         missing = [rank for rank in members or next(iter(there.values()))["members"] if gone(rank)]
         if waits and all(r["state"] == "completed" for r in there.values()):
             missing = []
         ranks = missing + [rank for rank, kind in kinds.items() if compare and kind != right]
         if ranks:
-            found.setdefault(group, []).append((nth, right[0], sorted(pick(ranks, there) if pick else ranks)))
+            found.setdefault(group, []).append(
+                (nth, right[0], sorted(pick(ranks, there) if pick else ranks))
+            )
     return found
 
 
@@ -46,7 +62,9 @@ def believes_the_lowest_rank(dumps):
 
 
 def believes_the_highest_of_two(dumps):
-    return _firsts(_look(dumps, usual=lambda kinds: Counter(reversed(kinds.values())).most_common(1)[0][0]))
+    return _firsts(
+        _look(dumps, usual=lambda kinds: Counter(reversed(kinds.values())).most_common(1)[0][0])
+    )
 
 
 def names_one_rank(dumps):
@@ -66,7 +84,9 @@ def stops_at_the_first_group(dumps):
 
 
 def counts_from_0(dumps):
-    return {group: (nth - 1, op, ranks) for group, (nth, op, ranks) in _firsts(_look(dumps)).items()}
+    return {
+        group: (nth - 1, op, ranks) for group, (nth, op, ranks) in _firsts(_look(dumps)).items()
+    }
 
 
 def names_every_group(dumps):
@@ -80,8 +100,16 @@ def forgets_sizes(dumps):
 
 
 def looks_only_where_somebody_waits(dumps):
-    waits = {(r["group"], r["nth"]) for records in dumps.values() for r in records if r["state"] != "completed"}
-    found = {group: [t for t in troubles if (group, t[0]) in waits] for group, troubles in _look(dumps).items()}
+    waits = {
+        (r["group"], r["nth"])
+        for records in dumps.values()
+        for r in records
+        if r["state"] != "completed"
+    }
+    found = {
+        group: [t for t in troubles if (group, t[0]) in waits]
+        for group, troubles in _look(dumps).items()
+    }
     return _firsts({group: troubles for group, troubles in found.items() if troubles})
 
 
@@ -157,7 +185,11 @@ def number_by_number(dumps):
             kinds = [(mine[m][nth]["op"], mine[m][nth]["elements"]) for m in there]
             waits = any(mine[m][nth]["state"] != "completed" for m in there)
             bad = [m for m in members if waits and all(n < nth for n in mine[m])]
-            bad += [m for m, kind in zip(there, kinds, strict=True) if kind != max(kinds, key=kinds.count)]
+            bad += [
+                m
+                for m, kind in zip(there, kinds, strict=True)
+                if kind != max(kinds, key=kinds.count)
+            ]
             if bad:
                 kind = max(kinds, key=kinds.count)
                 result[group] = (nth, kind[0], sorted(bad))
@@ -172,7 +204,8 @@ def everything_at_once(dumps):
     for group, nth, rank, _ in records:
         last[group, rank] = max(nth, last.get((group, rank), 0))
     troubles = {}
-    for group, nth, _, r in sorted(records, key=lambda item: -item[1]):  # so that the lowest number is written last
+    # so that the lowest number is written last
+    for group, nth, _, r in sorted(records, key=lambda item: -item[1]):
         alike = [(rank, other) for g, n, rank, other in records if (g, n) == (group, nth)]
         votes = {}
         for rank, other in alike:

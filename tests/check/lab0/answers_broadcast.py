@@ -1,4 +1,5 @@
-"""Answers to Lab 0's broadcast: wrong ones, each with the hint that it must get, and right ones, unlike each other."""
+"""Answers to Lab 0's broadcast: wrong ones, each with the hint that it must get, and right ones,
+unlike each other."""
 
 import torch.distributed as dist
 
@@ -45,7 +46,8 @@ def always_from_rank_0(tensor, src, group=None):
 
 
 def forgets_the_way_back(tensor, src, group=None):
-    """Numbers the ranks from 0, and translates as if from the root: the root receives from itself."""
+    """Numbers the ranks from 0, and translates as if from the root: the root
+    receives from itself."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     distance = 1
     while distance < world_size:
@@ -58,7 +60,8 @@ def forgets_the_way_back(tensor, src, group=None):
 
 
 def passes_on_too_early(tensor, src, group=None):
-    """Every rank hands its tensor to the right at once; only the root's neighbour gets the root's."""
+    """Every rank hands its tensor to the right at once; only the root's neighbour
+    gets the root's."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     received = p2p.send_recv(tensor, (rank + 1) % world_size, (rank - 1) % world_size, group)
     if rank != src:
@@ -122,7 +125,9 @@ def a_star(tensor, src, group=None):
 def a_star_all_at_once(tensor, src, group=None):
     others = [rank for rank in range(dist.get_world_size(group)) if rank != src]
     root = dist.get_rank(group) == src
-    p2p.exchange([(tensor, r) for r in others] if root else [], [] if root else [(tensor, src)], group)
+    p2p.exchange(
+        [(tensor, r) for r in others] if root else [], [] if root else [(tensor, src)], group
+    )
 
 
 def a_chain(tensor, src, group=None):
@@ -154,7 +159,12 @@ def doubling(tensor, src, group=None):
 def halving(tensor, src, group=None):
     """The far half first: who has it gives it to the middle of the ranks that it answers for."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    v, first, last = (rank - src) % world_size, 0, world_size  # first has it and answers for first .. last-1
+    # first has it and answers for first .. last-1
+    v, first, last = (
+        (rank - src) % world_size,
+        0,
+        world_size,
+    )
     while last - first > 1:
         middle = (first + last + 1) // 2
         if v == first:
@@ -167,7 +177,11 @@ def halving(tensor, src, group=None):
 def with_dist(tensor, src, group=None):
     """The parent is v without its highest bit; the children are v + 2^s for every higher bit."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    world = lambda v: (v + src) % world_size if group is None else dist.get_global_rank(group, (v + src) % world_size)
+    world = lambda v: (
+        (v + src) % world_size
+        if group is None
+        else dist.get_global_rank(group, (v + src) % world_size)
+    )
     v = (rank - src) % world_size
     if v:
         dist.recv(tensor, world(v - (1 << (v.bit_length() - 1))), group=group)

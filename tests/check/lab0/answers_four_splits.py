@@ -1,4 +1,5 @@
-"""Answers to Lab 0's four_splits, function by function: wrong ones, each with the hint that it must get, right ones."""
+"""Answers to Lab 0's four_splits, function by function: wrong ones, each with the hint that it must
+get, right ones."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,5 @@
-"""Answers to Lab 0's hierarchical_all_reduce: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 0's hierarchical_all_reduce: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -64,7 +65,9 @@ def whole_tensor_across(tensor, inside, across):
 def gathers_and_adds_across(tensor, inside, across):
     chunk = ring.ring_reduce_scatter(tensor, inside)
     whole = ring.ring_all_gather(chunk, across)
-    return ring.ring_all_gather(whole.view(dist.get_world_size(across), -1).sum(0), inside, out=tensor)
+    return ring.ring_all_gather(
+        whole.view(dist.get_world_size(across), -1).sum(0), inside, out=tensor
+    )
 
 
 def divides_by_the_world(tensor, inside, across):

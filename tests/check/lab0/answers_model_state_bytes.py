@@ -1,4 +1,5 @@
-"""Answers to Lab 0's model_state_bytes: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 0's model_state_bytes: wrong ones, each with the hint that it must get,
+and right ones."""
 
 RECIPES = {  # weight, gradient, master, momentum, variance
     "fp32": (4, 4, 0, 4, 4),
@@ -85,7 +86,9 @@ def not_written(parameters, precision):
 
 
 def variance_of_eight_bytes(parameters, precision):
-    return parameters * {"fp32": 20, "mixed": 20, "mixed, fp32 gradients": 22, "bf16": 14}[precision]
+    return (
+        parameters * {"fp32": 20, "mixed": 20, "mixed, fp32 gradients": 22, "bf16": 14}[precision]
+    )
 
 
 WRONG = {

@@ -1,4 +1,5 @@
-"""Answers to Lab 0's ring_all_gather: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 0's ring_all_gather: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,11 @@ def a_round_too_few(chunk, group=None, out=None):
     places[rank].copy_(chunk)
     for step in range(world_size - 2):
         p2p.send_recv(
-            places[(rank - step) % world_size], right, left, group, out=places[(rank - step - 1) % world_size]
+            places[(rank - step) % world_size],
+            right,
+            left,
+            group,
+            out=places[(rank - step - 1) % world_size],
         )
     return out
 
@@ -44,7 +49,11 @@ def sends_its_own_every_round(chunk, group=None, out=None):
     places[rank].copy_(chunk)
     for step in range(world_size - 1):
         coming = places[(rank - step - 1) % world_size]
-        coming.copy_(p2p.send_recv(chunk, right, left, group, out=torch.empty_like(places[left]))[: len(coming)])
+        coming.copy_(
+            p2p.send_recv(chunk, right, left, group, out=torch.empty_like(places[left]))[
+                : len(coming)
+            ]
+        )
     return out
 
 
@@ -76,14 +85,18 @@ def chunks_of_one_size(chunk, group=None, out=None):
     rank, world_size, right, left = _ring(group)
     chunks = {rank: chunk}
     for step in range(world_size - 1):
-        chunks[(rank - step - 1) % world_size] = p2p.send_recv(chunks[(rank - step) % world_size], right, left, group)
+        chunks[(rank - step - 1) % world_size] = p2p.send_recv(
+            chunks[(rank - step) % world_size], right, left, group
+        )
     whole = torch.cat([chunks[r] for r in range(world_size)])
     return whole if out is None else out.copy_(whole)
 
 
 def a_float32_whole(chunk, group=None, out=None):
     _, world_size, _, _ = _ring(group)
-    return with_send_recv(chunk, group, torch.empty(world_size * len(chunk)) if out is None else out)
+    return with_send_recv(
+        chunk, group, torch.empty(world_size * len(chunk)) if out is None else out
+    )
 
 
 def forgets_to_return(chunk, group=None, out=None):
@@ -113,8 +126,12 @@ def passes_on_all_it_has(chunk, group=None, out=None):
     for step in range(world_size - 1):
         have = torch.cat([places[(rank - s) % world_size] for s in range(step + 1)])
         coming = [places[(rank - 1 - s) % world_size] for s in range(step + 1)]
-        received = p2p.send_recv(have, right, left, group, out=have.new_empty(sum(map(len, coming))))
-        for place, piece in zip(coming, received.split([len(place) for place in coming]), strict=True):
+        received = p2p.send_recv(
+            have, right, left, group, out=have.new_empty(sum(map(len, coming)))
+        )
+        for place, piece in zip(
+            coming, received.split([len(place) for place in coming]), strict=True
+        ):
             place.copy_(piece)
     return out
 
@@ -153,7 +170,12 @@ def forgets_the_group(chunk, group=None, out=None):
     out, places = _places(chunk, out, world_size)
     places[rank].copy_(chunk)
     for step in range(world_size - 1):
-        p2p.send_recv(places[(rank - step) % world_size], right, left, out=places[(rank - step - 1) % world_size])
+        p2p.send_recv(
+            places[(rank - step) % world_size],
+            right,
+            left,
+            out=places[(rank - step - 1) % world_size],
+        )
     return out
 
 
@@ -205,12 +227,17 @@ def with_a_dict_and_dist(chunk, group=None, out=None):
     rank, world_size, right, left = _ring(group)
     to = right if group is None else dist.get_global_rank(group, right)
     frm = left if group is None else dist.get_global_rank(group, left)
-    sizes = [len(chunk)] * world_size if out is None else [len(c) for c in out.tensor_split(world_size)]
+    sizes = (
+        [len(chunk)] * world_size if out is None else [len(c) for c in out.tensor_split(world_size)]
+    )
     have, newest = {rank: chunk.clone()}, rank
     for _ in range(world_size - 1):
         coming = (newest - 1) % world_size
         have[coming] = chunk.new_zeros(sizes[coming])
-        works = [dist.irecv(have[coming], frm, group=group), dist.isend(have[newest], to, group=group)]
+        works = [
+            dist.irecv(have[coming], frm, group=group),
+            dist.isend(have[newest], to, group=group),
+        ]
         for work in works:
             work.wait()
         newest = coming

@@ -1,4 +1,5 @@
-"""Answers to Lab 0's ring_all_reduce: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 0's ring_all_reduce: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,9 @@ def _all_gather(chunk, group, out, adding=False):
     places[rank].copy_(chunk)
     for step in range(world_size - 1):
         coming = places[(rank - step - 1) % world_size]
-        received = p2p.send_recv(places[(rank - step) % world_size], right, left, group, out=torch.empty_like(coming))
+        received = p2p.send_recv(
+            places[(rank - step) % world_size], right, left, group, out=torch.empty_like(coming)
+        )
         coming.copy_(coming + received if adding else received)
 
 
@@ -91,7 +94,11 @@ def gathers_in_rotated_places(tensor, group=None):
     for step in range(world_size - 1):
         into = (rank - step - 1) % world_size
         chunks[into] += p2p.send_recv(
-            chunks[(rank - step) % world_size], right, left, group, out=torch.empty_like(chunks[into])
+            chunks[(rank - step) % world_size],
+            right,
+            left,
+            group,
+            out=torch.empty_like(chunks[into]),
         )
     _all_gather(chunks[right], group, tensor)
 
@@ -124,7 +131,9 @@ def float32_buffers(tensor, group=None):
     chunks = tensor.tensor_split(world_size)
     for step in range(world_size - 1):
         into = chunks[(rank - 2 - step) % world_size]
-        into += p2p.send_recv(chunks[(rank - 1 - step) % world_size], right, left, group, out=torch.empty(len(into)))
+        into += p2p.send_recv(
+            chunks[(rank - 1 - step) % world_size], right, left, group, out=torch.empty(len(into))
+        )
     _all_gather(chunks[rank].clone(), group, tensor)
 
 
@@ -176,7 +185,11 @@ def rank_0_leaves_early(tensor, group=None):
     places[rank].copy_(chunk)
     for step in range(world_size - 1 if rank else world_size - 2):
         p2p.send_recv(
-            places[(rank - step) % world_size], right, left, group, out=places[(rank - step - 1) % world_size]
+            places[(rank - step) % world_size],
+            right,
+            left,
+            group,
+            out=places[(rank - step - 1) % world_size],
         )
 
 
@@ -189,7 +202,9 @@ def forgets_the_group_of_the_messages(tensor, group=None):
     chunks = tensor.tensor_split(world_size)
     for step in range(world_size - 1):
         into = chunks[(rank - 2 - step) % world_size]
-        into += p2p.send_recv(chunks[(rank - 1 - step) % world_size], right, left, out=torch.empty_like(into))
+        into += p2p.send_recv(
+            chunks[(rank - 1 - step) % world_size], right, left, out=torch.empty_like(into)
+        )
     _all_gather(chunks[rank].clone(), group, tensor)
 
 
@@ -211,7 +226,8 @@ def on_top_of_libs_halves(tensor, group=None):
 
 
 def in_one_loop(tensor, group=None):
-    """The textbook's: rank r begins with chunk r, ends with r+1, and gathers from there, all in the tensor itself."""
+    """The textbook's: rank r begins with chunk r, ends with r+1, and gathers from there, all in the
+    tensor itself."""
     rank, world_size, right, left = _ring(group)
     chunks = tensor.tensor_split(world_size)
     for step in range(2 * (world_size - 1)):

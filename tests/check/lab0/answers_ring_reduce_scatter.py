@@ -1,4 +1,5 @@
-"""Answers to Lab 0's ring_reduce_scatter: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 0's ring_reduce_scatter: wrong ones, each with the hint that it must get,
+and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -37,7 +38,9 @@ def textbook_chunk(tensor, group=None):
     chunks = list(tensor.clone().tensor_split(world_size))
     for step in range(world_size - 1):
         out, into = (rank - step) % world_size, (rank - step - 1) % world_size
-        chunks[into] += p2p.send_recv(chunks[out], right, left, group, out=torch.empty_like(chunks[into]))
+        chunks[into] += p2p.send_recv(
+            chunks[out], right, left, group, out=torch.empty_like(chunks[into])
+        )
     return chunks[(rank + 1) % world_size]
 
 
@@ -46,7 +49,9 @@ def returns_the_chunk_it_never_finished(tensor, group=None):
     chunks = list(tensor.clone().tensor_split(world_size))
     for step in range(world_size - 1):
         out, into = (rank - step) % world_size, (rank - step - 1) % world_size
-        chunks[into] += p2p.send_recv(chunks[out], right, left, group, out=torch.empty_like(chunks[into]))
+        chunks[into] += p2p.send_recv(
+            chunks[out], right, left, group, out=torch.empty_like(chunks[into])
+        )
     return chunks[rank]
 
 
@@ -68,7 +73,9 @@ def counts_chunks_the_wrong_way(tensor, group=None):
     chunks = list(tensor.clone().tensor_split(world_size))
     for step in range(world_size - 1):
         out, into = (rank - 1 + step) % world_size, (rank + step) % world_size
-        chunks[into] += p2p.send_recv(chunks[out], right, left, group, out=torch.empty_like(chunks[into]))
+        chunks[into] += p2p.send_recv(
+            chunks[out], right, left, group, out=torch.empty_like(chunks[into])
+        )
     return chunks[rank]
 
 
@@ -81,7 +88,9 @@ def returns_its_own_chunk(tensor, group=None):
     chunks = tensor.tensor_split(world_size)
     for step in range(world_size - 1):
         mine = chunks[(rank - 2 - step) % world_size]
-        p2p.send_recv(chunks[(rank - 1 - step) % world_size], right, left, group, out=torch.empty_like(mine))
+        p2p.send_recv(
+            chunks[(rank - 1 - step) % world_size], right, left, group, out=torch.empty_like(mine)
+        )
     return chunks[rank].clone()
 
 
@@ -117,7 +126,10 @@ def buffers_of_one_size(tensor, group=None):
     partial = chunks[rank - 1]
     for step in range(world_size - 1):
         mine = chunks[(rank - 2 - step) % world_size]
-        partial = p2p.send_recv(partial, right, left, group, out=torch.empty_like(chunks[0]))[: len(mine)] + mine
+        partial = (
+            p2p.send_recv(partial, right, left, group, out=torch.empty_like(chunks[0]))[: len(mine)]
+            + mine
+        )
     return partial
 
 
@@ -245,7 +257,10 @@ def with_a_clone_and_isend(tensor, group=None):
     frm = left if group is None else dist.get_global_rank(group, left)
     chunks = tensor.clone().tensor_split(world_size)
     for step in range(world_size - 1):
-        leaving, growing = chunks[(rank - 1 - step) % world_size], chunks[(rank - 2 - step) % world_size]
+        leaving, growing = (
+            chunks[(rank - 1 - step) % world_size],
+            chunks[(rank - 2 - step) % world_size],
+        )
         received = torch.zeros_like(growing)
         sending = dist.isend(leaving, to, group=group)
         dist.recv(received, frm, group=group)

@@ -1,4 +1,5 @@
-"""Answers to Lab 0's seconds_lost: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 0's seconds_lost: wrong ones, each with the hint that it must get,
+and right ones."""
 
 INSIDE, BOTH = "tensor inside, data across", "tensor inside, pipeline across"
 WAYS = ("data", "sharded", "tensor", "pipeline", INSIDE, BOTH)
@@ -26,7 +27,11 @@ def told_one_by_one(model, cluster, batch):
         if N <= L:
             found["pipeline"] = (2 * batch * message if N > 1 else 0) + step * (N - 1) / batch
         if M <= L:
-            found[BOTH] = L / M * batch * in_node + (2 * batch * message if M > 1 else 0) + step * (M - 1) / batch
+            found[BOTH] = (
+                L / M * batch * in_node
+                + (2 * batch * message if M > 1 else 0)
+                + step * (M - 1) / batch
+            )
     if state <= R * cluster.memory and batch >= M:
         found[INSIDE] = L * batch / M * in_node + ring(2 * W / R, M, *link)
     return found
@@ -39,11 +44,17 @@ def sorted_by_seconds(model, cluster, batch):
 
 
 def all_by_a_loop(model, cluster, batch):
-    """Right: each strategy is t tensor ranks, p stages, d copies, and whether the state is sharded."""
+    """Right: each strategy is t tensor ranks, p stages, d copies, and whether the
+    state is sharded."""
     M, R = cluster.nodes, cluster.per_node
-    N, link, A = M * R, cluster.inside if M == 1 else cluster.across, 2 * model.sequence * model.hidden
+    N, link, A = (
+        M * R,
+        cluster.inside if M == 1 else cluster.across,
+        2 * model.sequence * model.hidden,
+    )
     table = {
-        "data": (1, 1, N, 0), "sharded": (1, 1, N, 1), "tensor": (N, 1, 1, 0), "pipeline": (1, N, 1, 0),
+        "data": (1, 1, N, 0), "sharded": (1, 1, N, 1), "tensor": (N, 1, 1, 0),
+        "pipeline": (1, N, 1, 0),
         INSIDE: (R, 1, M, 0), BOTH: (R, M, 1, 0),
     }  # fmt: skip
     found = {}
@@ -75,7 +86,10 @@ def returns_pairs(model, cluster, batch):
 
 
 def names_of_its_own(model, cluster, batch):
-    return {way.replace("sharded", "ZeRO"): t for way, t in told_one_by_one(model, cluster, batch).items()}
+    return {
+        way.replace("sharded", "ZeRO"): t
+        for way, t in told_one_by_one(model, cluster, batch).items()
+    }
 
 
 def infinite_where_it_does_not_fit(model, cluster, batch):
@@ -83,7 +97,9 @@ def infinite_where_it_does_not_fit(model, cluster, batch):
 
 
 def no_pipeline(model, cluster, batch):
-    return {way: t for way, t in told_one_by_one(model, cluster, batch).items() if way != "pipeline"}
+    return {
+        way: t for way, t in told_one_by_one(model, cluster, batch).items() if way != "pipeline"
+    }
 
 
 def data_for_few_sequences(model, cluster, batch):

@@ -1,4 +1,5 @@
-"""Answers to Lab 0's send_recv: wrong ones, each with the hint that it must get, and right ones, unlike each other."""
+"""Answers to Lab 0's send_recv: wrong ones, each with the hint that it must get, and right ones,
+unlike each other."""
 
 import torch
 import torch.distributed as dist
@@ -145,7 +146,9 @@ def sends_to_itself(tensor, to, frm):
 
 def batches_to_itself(tensor, to, frm):
     out = torch.empty_like(tensor)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, to), dist.P2POp(dist.irecv, out, frm)]):
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, tensor, to), dist.P2POp(dist.irecv, out, frm)]
+    ):
         work.wait()
     return out
 
@@ -192,7 +195,8 @@ def with_isend(tensor, to, frm):
 
 
 def with_an_order(tensor, to, frm):
-    """Along any closed chain of ranks somebody sends upward and somebody downward: those two break the cycle."""
+    """Along any closed chain of ranks somebody sends upward and somebody downward: those
+    two break the cycle."""
     rank, out = dist.get_rank(), torch.empty_like(tensor)
     if to == rank:
         return tensor.clone()
@@ -209,7 +213,9 @@ def with_a_batch(tensor, to, frm):
     if to == dist.get_rank():
         return tensor.clone()
     out = torch.empty_like(tensor)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, out, frm), dist.P2POp(dist.isend, tensor, to)]):
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.irecv, out, frm), dist.P2POp(dist.isend, tensor, to)]
+    ):
         work.wait()
     return out
 

@@ -1,4 +1,5 @@
-"""Answers to Lab 0's training_days: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 0's training_days: wrong ones, each with the hint that it must
+get, and right ones."""
 
 DAY = 24 * 60 * 60
 

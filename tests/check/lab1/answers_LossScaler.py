@@ -19,14 +19,24 @@ def flag(value):
 
 class ByMethods:
     def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, growth_interval=2000):
-        self.scale, self.growth, self.backoff, self.growth_interval = scale, growth, backoff, growth_interval
+        self.scale, self.growth, self.backoff, self.growth_interval = (
+            scale,
+            growth,
+            backoff,
+            growth_interval,
+        )
         self.good = 0
 
     def scale_loss(self, loss):
         return loss * self.scale
 
     def gradients(self, optimizer):
-        return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        return [
+            p.grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
 
     def overflowed(self, gradient):
         return not gradient.isfinite().all()
@@ -83,7 +93,10 @@ class StepsAndRestores(ByMethods):
             self.grow()
             return True
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        before, state = [p.detach().clone() for p in parameters], copy.deepcopy(optimizer.state_dict())
+        before, state = (
+            [p.detach().clone() for p in parameters],
+            copy.deepcopy(optimizer.state_dict()),
+        )
         optimizer.step()
         optimizer.load_state_dict(state)
         for p, value in zip(parameters, before, strict=True):
@@ -141,7 +154,9 @@ class LowersItsOwnScale(ByMethods):
 
 class OnePerGradient(ByMethods):
     def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
-        found = [self.anywhere(self.overflowed(g), group, all_reduce) for g in self.gradients(optimizer)]
+        found = [
+            self.anywhere(self.overflowed(g), group, all_reduce) for g in self.gradients(optimizer)
+        ]
         return super().step(optimizer, group, lambda tensor, _: tensor.fill_(any(found)))
 
 
@@ -160,10 +175,16 @@ class NotWritten(ByMethods):
 
 
 class InOnePiece:
-    """Counts finite ranks; unscales by a product with 1/S, into new gradients; counts down to growth."""
+    """Counts finite ranks; unscales by a product with 1/S, into new gradients;
+    counts down to growth."""
 
     def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, growth_interval=2000):
-        self.scale, self.factors, self.interval, self.left = scale, (growth, backoff), growth_interval, growth_interval
+        self.scale, self.factors, self.interval, self.left = (
+            scale,
+            (growth, backoff),
+            growth_interval,
+            growth_interval,
+        )
 
     def scale_loss(self, loss):
         return self.scale * loss

@@ -1,4 +1,5 @@
-"""Answers to Lab 1's OverlappedDataParallel: wrong ones, each with the hint that it must get, and right ones.
+"""Answers to Lab 1's OverlappedDataParallel: wrong ones, each with the hint that it must get, and
+right ones.
 
 The wrong ones differ from `Counting`, a right one, in one method.
 """
@@ -22,7 +23,12 @@ class Counting(nn.Module):
 
     def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=2**22):
         super().__init__()
-        self.module, self.group, self.all_reduce, self.capacity = module, group, all_reduce, capacity
+        self.module, self.group, self.all_reduce, self.capacity = (
+            module,
+            group,
+            all_reduce,
+            capacity,
+        )
         self.make_equal()
         self.buckets = self.plan([p for p in module.parameters() if p.requires_grad])
         self.syncs = True
@@ -254,7 +260,8 @@ class NotWritten(Counting):
 
 
 class WithSets(replicate.Replicated):
-    """On lib's `Replicated`; names what is missing, and runs bucket by bucket with the function of section 4."""
+    """On lib's `Replicated`; names what is missing, and runs bucket by bucket with the
+    function of section 4."""
 
     def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=2**22):
         super().__init__(module, group, all_reduce)
@@ -282,7 +289,9 @@ class WithSets(replicate.Replicated):
 
     def begin(self):
         bucket = self.buckets[len(self.works)]
-        self.works.append(collectives.start(bucketed.reduce_bucket, bucket, self.group, self.all_reduce))
+        self.works.append(
+            collectives.start(bucketed.reduce_bucket, bucket, self.group, self.all_reduce)
+        )
 
     def average_gradients(self):
         while len(self.works) < len(self.buckets):

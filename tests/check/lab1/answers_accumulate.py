@@ -1,4 +1,5 @@
-"""Answers to Lab 1's accumulate: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 1's accumulate: wrong ones, each with the hint that it must get,
+and right ones."""
 
 import contextlib
 

@@ -1,4 +1,5 @@
-"""Answers to Lab 1's buckets, function by function: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 1's buckets, function by function: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,11 @@ def kind(p):
 def closes_at_a_new_dtype(parameters, capacity):
     plan = []
     for p in reversed(list(parameters)):
-        fits = plan and kind(plan[-1][0]) == kind(p) and sum(map(nbytes, plan[-1])) + nbytes(p) <= capacity
+        fits = (
+            plan
+            and kind(plan[-1][0]) == kind(p)
+            and sum(map(nbytes, plan[-1])) + nbytes(p) <= capacity
+        )
         if fits:
             plan[-1].append(p)
         else:
@@ -98,7 +103,9 @@ def fills_up_earlier_ones(parameters, capacity):
     """Each goes into the first bucket that has room for it."""
     plan = []
     for p in reversed(list(parameters)):
-        fits = [b for b in plan if kind(b[0]) == kind(p) and sum(map(nbytes, b)) + nbytes(p) <= capacity]
+        fits = [
+            b for b in plan if kind(b[0]) == kind(p) and sum(map(nbytes, b)) + nbytes(p) <= capacity
+        ]
         if fits:
             fits[0].append(p)
         else:

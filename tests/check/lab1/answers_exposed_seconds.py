@@ -1,4 +1,5 @@
-"""Answers to Lab 1's exposed_seconds: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 1's exposed_seconds: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import numpy as np
 
@@ -30,7 +31,9 @@ def pieces(compute, messages):
     """Right: numpy, piece by piece between two ends; a numpy number."""
     ends = np.unique([end for interval in (*compute, *messages) for end in interval])
     middle = (ends[1:] + ends[:-1]) / 2
-    inside = lambda intervals: np.any([(a < middle) & (middle < b) for a, b in intervals] or [middle < middle], axis=0)
+    inside = lambda intervals: np.any(
+        [(a < middle) & (middle < b) for a, b in intervals] or [middle < middle], axis=0
+    )
     return np.sum((ends[1:] - ends[:-1])[inside(messages) & ~inside(compute)])
 
 
@@ -38,7 +41,12 @@ def cut_away(compute, messages):
     """Right: from the messages' union each compute is cut in turn."""
     left = union(messages)
     for start, end in compute:
-        left = [piece for a, b in left for piece in ((a, min(b, start)), (max(a, end), b)) if piece[0] < piece[1]]
+        left = [
+            piece
+            for a, b in left
+            for piece in ((a, min(b, start)), (max(a, end), b))
+            if piece[0] < piece[1]
+        ]
     return sum(end - start for start, end in left)
 
 

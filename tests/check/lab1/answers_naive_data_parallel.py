@@ -1,4 +1,5 @@
-"""Answers to Lab 1's naive_data_parallel, function by function: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 1's naive_data_parallel, function by function: wrong ones, each with its
+hint, and right ones."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,5 @@
-"""Answers to Lab 1's outer_step: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 1's outer_step: wrong ones, each with the hint that it must get,
+and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -82,7 +83,9 @@ def in_float32(parameters, start, velocity, lr, momentum, group, all_reduce):
 
 
 def of_the_world(parameters, start, velocity, lr, momentum, group, all_reduce):
-    by_data(parameters, start, velocity, lr, momentum, None, lambda tensor, group: all_reduce(tensor))
+    by_data(
+        parameters, start, velocity, lr, momentum, None, lambda tensor, group: all_reduce(tensor)
+    )
 
 
 def a_velocity_of_its_own(parameters, start, velocity, lr, momentum, group, all_reduce):

@@ -1,4 +1,5 @@
-"""Answers to Lab 1's parameter_server_step: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 1's parameter_server_step: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -54,13 +55,17 @@ def calls_lib(parameters, optimizer, backward, group=None):
 
 
 def by_all_reduce(parameters, optimizer, backward, group=None):
-    one_by_one(add=lambda p, group: dist.all_reduce(p.grad, group=group))(parameters, optimizer, backward, group)
+    one_by_one(add=lambda p, group: dist.all_reduce(p.grad, group=group))(
+        parameters, optimizer, backward, group
+    )
 
 
 def pulls_only_once(parameters, optimizer, backward, group=None):
     first = not hasattr(parameters[0], "pulled")
     parameters[0].pulled = True
-    one_by_one(move=pull if first else lambda p, group: None)(parameters, optimizer, backward, group)
+    one_by_one(move=pull if first else lambda p, group: None)(
+        parameters, optimizer, backward, group
+    )
 
 
 def sends_float32(parameters, optimizer, backward, group=None):
@@ -87,12 +92,16 @@ def pulls_float32(parameters, optimizer, backward, group=None):
 
 
 def by_the_number_that_has_one(parameters, optimizer, backward, group=None):
-    """Divides by how many ranks sent a gradient that is not zero: right where all have rows, and use all."""
+    """Divides by how many ranks sent a gradient that is not zero: right where all have
+    rows, and use all."""
 
     def add(p, group):
         if dist.get_rank(group) > 0:
             return p2p.send(p.grad, 0, group)
-        all_of_them = [p.grad, *(p2p.recv(torch.empty_like(p.grad), rank, group) for rank in others(group))]
+        all_of_them = [
+            p.grad,
+            *(p2p.recv(torch.empty_like(p.grad), rank, group) for rank in others(group)),
+        ]
         p.grad = sum(all_of_them) / max(1, sum(bool(g.any()) for g in all_of_them))
 
     one_by_one(add=add)(parameters, optimizer, backward, group)
@@ -131,7 +140,9 @@ def in_one_flat_message(parameters, optimizer, backward, group=None):
         p.data.copy_(piece.view_as(p))
         p.grad = None
     backward()
-    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
+    flat = torch.cat(
+        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
+    )
     if rank > 0:
         p2p.send(flat, 0, group)
         return

@@ -1,4 +1,5 @@
-"""Answers to Lab 1's sample_indices: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 1's sample_indices: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import random
 
@@ -21,7 +22,9 @@ def pythons_shuffle(n, epoch, rank, world_size, seed=0):
 
 def deals_then_shuffles(n, epoch, rank, world_size, seed=0):
     mine = torch.arange(world_size * -(-n // world_size))[rank::world_size] % n
-    return mine[torch.randperm(len(mine), generator=torch.Generator().manual_seed(1000 * seed + epoch))]
+    return mine[
+        torch.randperm(len(mine), generator=torch.Generator().manual_seed(1000 * seed + epoch))
+    ]
 
 
 BUFFERS = {}

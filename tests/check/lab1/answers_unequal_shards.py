@@ -1,4 +1,5 @@
-"""Answers to Lab 1's unequal_shards, function by function: wrong ones, each with the hint it must get, right ones."""
+"""Answers to Lab 1's unequal_shards, function by function: wrong ones, each with the hint it must
+get, right ones."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,5 @@
-"""Answers to Lab 2's WeightStash, beside its MISTAKES: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 2's WeightStash, beside its MISTAKES: wrong ones, each with its
+hint, and right ones."""
 
 from collections import deque
 
@@ -112,7 +113,8 @@ WRONG = {
 
 
 class FirstInFirstOut:
-    """1F1B takes mini-batches back in the order in which they went off: a queue needs no j. Copies while any is out."""
+    """1F1B takes mini-batches back in the order in which they went off: a queue needs no j. Copies
+    while any is out."""
 
     def __init__(self, weights):
         self.versions = deque()

@@ -1,4 +1,5 @@
-"""Answers to Lab 2's balance, beside its MISTAKES: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 2's balance, beside its MISTAKES: wrong ones, each with its hint,
+and right ones."""
 
 from functools import cache
 from itertools import combinations, pairwise
@@ -91,7 +92,9 @@ def halves_again_and_again(costs, p):
     refuse(costs, p)
     stages = [list(range(len(costs)))]
     while len(stages) < p:
-        slowest = max((s for s in stages if len(s) > 1), key=lambda stage: sum(costs[i] for i in stage))
+        slowest = max(
+            (s for s in stages if len(s) > 1), key=lambda stage: sum(costs[i] for i in stage)
+        )
         at = stages.index(slowest)
         parts = [(slowest[:i], slowest[i:]) for i in range(1, len(slowest))]
         stages[at : at + 1] = min(parts, key=lambda both: max(sums(costs, both)))
@@ -148,29 +151,37 @@ WRONG = {
     after("returns_nothing", lambda stages, *_: None): "nothing returned",
     after("sizes", lambda stages, *_: [len(stage) for stage in stages]): "sizes or ends",
     after("only_the_pace", lambda stages, costs, p: max(sums(costs, stages))): "sizes or ends",
-    after("firsts_and_ends", lambda stages, *_: [(stage.start, stage.stop) for stage in stages]): "bounds",
-    after("firsts_and_lasts", lambda stages, *_: [(stage[0], stage[-1]) for stage in stages]): "bounds",
-    after("the_costs_themselves", lambda stages, costs, p: [[costs[i] for i in stage] for stage in stages]):
+    after("firsts_and_ends", lambda stages, *_: [(stage.start,
+        stage.stop) for stage in stages]): "bounds",
+    after("firsts_and_lasts", lambda stages, *_: [(stage[0],
+        stage[-1]) for stage in stages]): "bounds",
+    after("the_costs_themselves", lambda stages, costs,
+        p: [[costs[i] for i in stage] for stage in stages]):
         "costs for layers",
     the_last_layer_lost: "layers lost",
     dearest_first_to_the_least_loaded: "out of order",
     dealt_in_turn: "out of order",
-    after("ends_overlap", lambda stages, costs, p: [[*stage, *range(stage[-1] + 1, len(costs))][: len(stage) + 1]
+    after("ends_overlap", lambda stages, costs, p: [[*stage, *range(stage[-1] + 1,
+        len(costs))][: len(stage) + 1]
                                                      for stage in stages]): "layers twice",
     p_cuts: "one cut too many",
     as_few_as_the_pace_needs: "not p stages",
     padded_with_empty_stages: "an empty stage",
     as_many_layers_each: "equal numbers of layers",
     halves_again_and_again: "not the best",
-    after("whole_costs", lambda stages, costs, p: balance([int(c) for c in costs], p)): "whole numbers only",
+    after("whole_costs", lambda stages, costs, p: balance([int(c) for c in costs],
+        p)): "whole numbers only",
     as_many_as_there_are: "no error",
     empty_ones_at_the_end: "no error",
     min_of_nothing: "not a ValueError",
     asserts: "not a ValueError",
     a_generator: "an iterator",
-    after("ranges_as_iterators", lambda stages, *_: [iter(stage) for stage in stages]): "an iterator",
-    after("tensors_of_layers", lambda stages, *_: [torch.tensor(stage) for stage in stages]): "no lists of layers",
-    after("uses_up_the_costs", lambda stages, costs, p: costs.clear() or stages): "the input overwritten",
+    after("ranges_as_iterators", lambda stages,
+        *_: [iter(stage) for stage in stages]): "an iterator",
+    after("tensors_of_layers", lambda stages,
+        *_: [torch.tensor(stage) for stage in stages]): "no lists of layers",
+    after("uses_up_the_costs", lambda stages, costs,
+        p: costs.clear() or stages): "the input overwritten",
     one_list_for_all_calls: "one buffer for all calls",
     right_once: "right only once",
     one_stage_for_none: "fewer than one stage",
@@ -186,11 +197,14 @@ def every_cut(costs, p):
 
 
 def by_trying_paces(costs, p):
-    """The least of all sums of neighbours for which p stages are enough; then cut until there are p. In tuples."""
+    """The least of all sums of neighbours for which p stages are enough; then cut until
+    there are p. In tuples."""
     refuse(costs, p)
     n = len(costs)
     paces = sorted(sum(costs[i:j]) for i in range(n) for j in range(i + 1, n + 1))
-    stages = next(s for s in (within(costs, pace) for pace in paces if pace >= max(costs)) if len(s) <= p)
+    stages = next(
+        s for s in (within(costs, pace) for pace in paces if pace >= max(costs)) if len(s) <= p
+    )
     while len(stages) < p:
         at = next(i for i, stage in enumerate(stages) if len(stage) > 1)
         stages[at : at + 1] = [stages[at][:1], stages[at][1:]]

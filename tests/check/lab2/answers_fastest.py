@@ -86,26 +86,41 @@ def ahead_with_w_at_once(level):
     schedule = []
     for i, cap in enumerate(level.cap):
         forwards = [Action(i, "F", j) for j in range(level.m)]
-        turns = [[Action(i, "I", j), Action(i, "W", j), *forwards[j + cap : j + cap + 1]] for j in range(level.m)]
+        turns = [
+            [Action(i, "I", j), Action(i, "W", j), *forwards[j + cap : j + cap + 1]]
+            for j in range(level.m)
+        ]
         schedule.append(forwards[:cap] + flat(turns))
     return schedule
 
 
 def by_rules(level):
-    """What is ready, I before F before W, F as far ahead as the cap goes: it does for level 1 alone."""
+    """What is ready, I before F before W, F as far ahead as the cap goes: it does
+    for level 1 alone."""
     schedule, end, free = [[] for _ in level.cap], {}, [0] * level.p
 
     def begins(action, now):
         i, kind, j = action
-        needs = [need._replace(kind=kind) if need.stage != i else need for need in pipeline.inputs(action, level.p)]
+        needs = [
+            need._replace(kind=kind) if need.stage != i else need
+            for need in pipeline.inputs(action, level.p)
+        ]
         needs += [Action(i, "W", j - level.cap[i])] * (kind == "F" and j >= level.cap[i])
-        return all(end.get(need, now + 1) + level.message * (need.stage != i) <= now for need in needs)
+        return all(
+            end.get(need, now + 1) + level.message * (need.stage != i) <= now for need in needs
+        )
 
     for now in range(level.of_1f1b):
         for i, actions in enumerate(schedule):
             if free[i] <= now:
-                following = [Action(i, kind, sum(a.kind == kind for a in actions)) for kind in "IFW"]
-                ready = [action for action in following if action.microbatch < level.m and begins(action, now)]
+                following = [
+                    Action(i, kind, sum(a.kind == kind for a in actions)) for kind in "IFW"
+                ]
+                ready = [
+                    action
+                    for action in following
+                    if action.microbatch < level.m and begins(action, now)
+                ]
                 for action in ready[:1]:
                     actions.append(action)
                     end[action] = free[i] = now + level.times[action.kind][i]
@@ -116,7 +131,10 @@ def rank_0_waits_for_w(level):
     """Rank 0 finishes a micro-batch before the next; rank 1 wants all of them first."""
     return [
         [Action(0, kind, j) for j in range(level.m) for kind in "FIW"],
-        *[[Action(i, kind, j) for kind in "FIW" for j in range(level.m)] for i in range(1, level.p)],
+        *[
+            [Action(i, kind, j) for kind in "FIW" for j in range(level.m)]
+            for i in range(1, level.p)
+        ],
     ]
 
 
@@ -148,7 +166,8 @@ def makes_it_easier(level):
 
 
 WRONG = {
-    **{of_a_puzzle(answer): hint for answer, hint in slips(written).items() if hint != "right for several ranks only"},
+    **{of_a_puzzle(answer): hint for answer,
+    hint in slips(written).items() if hint != "right for several ranks only"},
     calls_libs: "called lib's",
     makes_it_easier: "arguments changed",
     whole_backwards: "a whole backward",

@@ -14,7 +14,9 @@ def calls_libs(p, m):
 
 
 def one_rank_for_all(p, m):
-    return [[Action(stage, kind, j) for stage in range(p) for kind in "FB" for j in range(m)]] + [[]] * (p - 1)
+    return [[Action(stage, kind, j) for stage in range(p) for kind in "FB" for j in range(m)]] + [
+        []
+    ] * (p - 1)
 
 
 def drops_the_last(p, m):
@@ -54,7 +56,10 @@ def one_f_one_b(p, m):
 def two_at_a_time(p, m):
     """Two forwards, two backwards, the next two ..."""
     pairs = [range(first, min(first + 2, m)) for first in range(0, m, 2)]
-    return [[Action(rank, kind, j) for pair in pairs for kind in "FB" for j in pair] for rank in range(p)]
+    return [
+        [Action(rank, kind, j) for pair in pairs for kind in "FB" for j in pair]
+        for rank in range(p)
+    ]
 
 
 def backwards_turned_on_odd_ranks(p, m):
@@ -89,7 +94,8 @@ def last_microbatch_back_first(p, m):
     """As the paper draws it; in tuples."""
     backwards = range(m - 1, -1, -1)
     return tuple(
-        (*(Action(rank, "F", j) for j in range(m)), *(Action(rank, "B", j) for j in backwards)) for rank in range(p)
+        (*(Action(rank, "F", j) for j in range(m)), *(Action(rank, "B", j) for j in backwards))
+        for rank in range(p)
     )
 
 

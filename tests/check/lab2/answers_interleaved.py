@@ -1,4 +1,5 @@
-"""Answers to Lab 2's interleaved: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 2's interleaved: wrong ones, each with the hint that it must get,
+and right ones."""
 
 from as_an_answer import as_an_answer
 from lab2.slips import in_halves, slips
@@ -19,7 +20,9 @@ def rounds(p, m):
 
 
 def by_rounds(kind, p, m, stages):
-    return [Action(stage, kind, j) for together in rounds(p, m) for stage in stages for j in together]
+    return [
+        Action(stage, kind, j) for together in rounds(p, m) for stage in stages for j in together
+    ]
 
 
 def by_stages(kind, p, m, stages):
@@ -34,8 +37,11 @@ def megatron(p, m, v, i):
     return (v - 1) * p + 2 * (p - 1 - i)
 
 
-def made(name, order=by_rounds, warmup_of=megatron, back=True, refusing=refuse, backward_order=None):
-    """Right but for one of: the order of a rank's forwards and backwards, the warmup, the stages' order backward."""
+def made(
+    name, order=by_rounds, warmup_of=megatron, back=True, refusing=refuse, backward_order=None
+):
+    """Right but for one of: the order of a rank's forwards and backwards, the warmup, the stages'
+    order backward."""
 
     def answer(p, m, v):
         refusing(p, m, v)
@@ -61,7 +67,9 @@ def stages_side_by_side(p, m, v):
     """Rank i has stages iv ... iv+v-1."""
     home = {s: s // v + s % v * p for s in range(v * p)}
     stage_of = {b: a for a, b in home.items()}
-    return [[a._replace(stage=stage_of[a.stage]) for a in actions] for actions in interleaved(p, m, v)]
+    return [
+        [a._replace(stage=stage_of[a.stage]) for a in actions] for actions in interleaved(p, m, v)
+    ]
 
 
 def v_ignored(p, m, v):
@@ -81,7 +89,10 @@ def drops_the_last_stage(p, m, v):
 def one_f_one_b_per_chunk(p, m, v):
     refuse(p, m, v)
     chunks = [
-        [[a._replace(stage=a.stage + chunk * p) for a in actions] for actions in pipeline.one_f_one_b(p, m)]
+        [
+            [a._replace(stage=a.stage + chunk * p) for a in actions]
+            for actions in pipeline.one_f_one_b(p, m)
+        ]
         for chunk in range(v)
     ]
     return [[action for chunk in chunks for action in chunk[i]] for i in range(p)]
@@ -91,13 +102,19 @@ def relay_round_the_ranks(p, m, v):
     """One micro-batch through all stages and back, then the next."""
     refuse(p, m, v)
     return [
-        [Action(s, kind, j) for j in range(m) for kind in "FB" for s in range(i, v * p, p)[:: 1 if kind == "F" else -1]]
+        [
+            Action(s, kind, j)
+            for j in range(m)
+            for kind in "FB"
+            for s in range(i, v * p, p)[:: 1 if kind == "F" else -1]
+        ]
         for i in range(p)
     ]
 
 
 def rounds_turned_on_odd_ranks(p, m, v):
-    """In each round the micro-batches from last to first, on every second rank; 1F1B as it should be."""
+    """In each round the micro-batches from last to first, on every second rank;
+    1F1B as it should be."""
     turn = lambda j: j // p * p + p - 1 - j % p
     return [
         [a._replace(microbatch=turn(a.microbatch)) if i % 2 and v > 1 else a for a in actions]
@@ -143,17 +160,25 @@ WRONG = {
     drops_the_last_round: "some left out",
     made("all_m_through_a_stage", by_stages): "all micro-batches through one stage",
     made("warmup_of_1f1b", warmup_of=lambda p, m, v, i: p - 1 - i): "warmup too short",
-    made("warmup_of_v_times_1f1b", warmup_of=lambda p, m, v, i: v * (p - 1 - i)): "warmup too short",
-    made("warmup_one_too_few", warmup_of=lambda p, m, v, i: megatron(p, m, v, i) - 1): "warmup too short",
+    made(
+        "warmup_of_v_times_1f1b", warmup_of=lambda p, m, v, i: v * (p - 1 - i)
+    ): "warmup too short",
+    made(
+        "warmup_one_too_few", warmup_of=lambda p, m, v, i: megatron(p, m, v, i) - 1
+    ): "warmup too short",
     one_f_one_b_per_chunk: "one chunk after another",
     made("backward_from_the_first", back=False): "backward from the first",
     made("one_by_one", by_microbatches): "one micro-batch at a time",
-    made("warmup_grows", warmup_of=lambda p, m, v, i: (v - 1) * p + 2 * i): "the warmup grows down the pipeline",
+    made(
+        "warmup_grows", warmup_of=lambda p, m, v, i: (v - 1) * p + 2 * i
+    ): "the warmup grows down the pipeline",
     relay_round_the_ranks: "orders that do not fit",
     rounds_turned_on_odd_ranks: "orders that do not fit",
     made("all_forwards_first", warmup_of=lambda p, m, v, i: v * m): "all forwards first",
     made("all_forwards_first_by_stage", by_stages, lambda p, m, v, i: v * m): "all forwards first",
-    made("warmup_one_too_many", warmup_of=lambda p, m, v, i: megatron(p, m, v, i) + 1): "warmup too long",
+    made(
+        "warmup_one_too_many", warmup_of=lambda p, m, v, i: megatron(p, m, v, i) + 1
+    ): "warmup too long",
     made("warmup_alike", warmup_of=lambda p, m, v, i: megatron(p, m, v, 0)): "warmup too long",
     made("does_not_refuse", refusing=lambda p, m, v: None): "no error",
     rounds_up: "no error",
@@ -188,7 +213,8 @@ def refuses_without_numbers(p, m, v):
     return interleaved(p, m, v)
 
 
-# One forward ahead for each rank behind, as in 1F1B: the same bubble while messages take no time, and less is kept.
+# One forward ahead for each rank behind, as in 1F1B: the same bubble while messages take no time,
+# and less is kept.
 shorter_warmup = made("shorter_warmup", warmup_of=lambda p, m, v, i: (v - 1) * p + p - 1 - i)
 
 RIGHT = [interleaved, as_megatron_does, shorter_warmup, refuses_without_numbers]

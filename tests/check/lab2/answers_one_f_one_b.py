@@ -1,4 +1,5 @@
-"""Answers to Lab 2's one_f_one_b: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 2's one_f_one_b: wrong ones, each with the hint that it must get,
+and right ones."""
 
 from collections import deque
 
@@ -56,14 +57,18 @@ def pops_too_much(p, m):
 
 
 def cooldown_counted_by_p(p, m):
-    """The last p-1-i backwards, also where there are not so many forwards: some are done twice or out of order."""
+    """The last p-1-i backwards, also where there are not so many forwards: some are done
+    twice or out of order."""
     schedule = []
     for i in range(p):
         warmup = p - 1 - i
         actions = [Action(i, "F", j) for j in range(min(warmup, m))]
         for j in range(warmup, m):
             actions += [Action(i, "F", j), Action(i, "B", j - warmup)]
-        schedule.append(actions + [Action(i, "B", j) for j in range(m - warmup, m) if j >= 0][: min(warmup, m) - 1])
+        schedule.append(
+            actions
+            + [Action(i, "B", j) for j in range(m - warmup, m) if j >= 0][: min(warmup, m) - 1]
+        )
         if m >= p:
             schedule[-1] = actions + [Action(i, "B", j) for j in range(m - warmup, m)]
     return schedule
@@ -144,8 +149,12 @@ WRONG = {
     a_steady_step_too_few: "a micro-batch dropped",
     one_b_one_f: "backward first",
     newest_first: "newest first",
-    with_warmup("warmup_the_wrong_way_round", lambda p, m, i: i): "the warmup grows down the pipeline",
-    with_warmup("no_warmup_on_the_first_rank", lambda p, m, i: i and p - 1 - i): "the warmup grows down the pipeline",
+    with_warmup(
+        "warmup_the_wrong_way_round", lambda p, m, i: i
+    ): "the warmup grows down the pipeline",
+    with_warmup(
+        "no_warmup_on_the_first_rank", lambda p, m, i: i and p - 1 - i
+    ): "the warmup grows down the pipeline",
     gpipe: "that is GPipe",
     with_warmup("one_too_many", lambda p, m, i: p - i): "one too many",
     with_warmup("the_first_ranks_on_all", lambda p, m, i: p - 1): "alike on all ranks",
@@ -175,10 +184,17 @@ def by_counting(p, m):
 
 
 def by_key(p, m):
-    """B of micro-batch j stands right after F of micro-batch j + p-1-i; the last ones at the end, in their order."""
-    place = lambda action, ahead: (action.microbatch + ahead * (action.kind == "B"), action.kind == "B")
+    """B of micro-batch j stands right after F of micro-batch j + p-1-i; the last ones at the end,
+    in their order."""
+    place = lambda action, ahead: (
+        action.microbatch + ahead * (action.kind == "B"),
+        action.kind == "B",
+    )
     return tuple(
-        sorted((Action(i, kind, j) for kind in "FB" for j in range(m)), key=lambda action: place(action, p - 1 - i))
+        sorted(
+            (Action(i, kind, j) for kind in "FB" for j in range(m)),
+            key=lambda action: place(action, p - 1 - i),
+        )
         for i in range(p)
     )
 

@@ -1,4 +1,5 @@
-"""Answers to Lab 2's relay_step: wrong ones, most of them edits of lib's, each with its hint, and right ones."""
+"""Answers to Lab 2's relay_step: wrong ones, most of them edits of lib's, each with its
+hint, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,9 @@ def all_reduces_gradients(stage, x, target, loss_fn, group=None):
 
 def libs_pipeline(stage, x, target, loss_fn, group=None):
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    stages = [stage if i == dist.get_rank(group) else torch.nn.Identity() for i in range(len(ranks))]
+    stages = [
+        stage if i == dist.get_rank(group) else torch.nn.Identity() for i in range(len(ranks))
+    ]
     p = libs_stage.Pipeline(stages, links.connect([ranks]), [x])
     return p.run(pipeline.relay(len(ranks), 1), [x], [target], loss_fn)
 
@@ -101,11 +104,13 @@ EDITS = (
     ("no gradient received", edit(BACKWARD, "y.sum().backward()")),
     ("no gradient sent back", edit(LAST, LAST.replace("rank > 0", "0 < rank < last"))),
     ("waits too early",
-            edit(f"{SEND}\n        {BACKWARD}", f"grad = {GRAD_Y}\n        {SEND}; y.backward(grad)")),
+            edit(f"{SEND}\n        {BACKWARD}",
+                f"grad = {GRAD_Y}\n        {SEND}; y.backward(grad)")),
     ("the wrong neighbour", edit("if rank < last", "if True")
             .then(SEND, SEND.replace("rank + 1", "(rank + 1) % (last + 1)"))
             .then(BACKWARD, BACKWARD.replace("rank + 1", "(rank + 1) % (last + 1)"))),
-    ("the loss sent back", edit(GRAD_X, "p2p.send(loss if rank == last else x.grad, rank - 1, group)")),
+    ("the loss sent back", edit(GRAD_X,
+        "p2p.send(loss if rank == last else x.grad, rank - 1, group)")),
     ("the gradient of y sent back", edit("y = stage(x)\n", "y = stage(x)\n    y.retain_grad()\n")
             .then(GRAD_X, "p2p.send(y.grad, rank - 1, group)")),
     ("the input sent on", edit(SEND, "p2p.send(x, rank + 1, group)")),
@@ -122,7 +127,8 @@ EDITS = (
     ("scaled by p", edit(LOSS, LOSS + " * (last + 1)")),
     ("scaled by p", edit(LOSS, LOSS + " / (last + 1)")),
     ("added twice",
-            edit(BACKWARD, f"grad = {GRAD_Y}\n        y.backward(grad, retain_graph=True); y.backward(grad)")),
+            edit(BACKWARD,
+                f"grad = {GRAD_Y}\n        y.backward(grad, retain_graph=True); y.backward(grad)")),
     ("another gradient", edit(GRAD_X, "p2p.send(x, rank - 1, group)")),
     ("x keeps its gradient", edit("x = " + RECV, "p2p.recv(x.detach(), rank - 1, group)")),
     ("the loss is not returned", edit(RETURN, "return None")),
@@ -131,9 +137,11 @@ EDITS = (
     ("something returned elsewhere", edit(RETURN, RETURN.replace("None", "torch.zeros(())"))),
     ("the loss keeps its graph", edit(RETURN, RETURN.replace(".detach()", ""))),
     ("another loss function", edit(LOSS, "loss = torch.nn.functional.mse_loss(y, target)")),
-    ("more messages than two", edit(SEND, f"p2p.send(torch.tensor(y.shape), rank + 1, group)\n        {SEND}")
-            .then("x = " + RECV, "shape = p2p.recv(torch.empty(3, dtype=torch.int64), rank - 1, group).tolist()\n"
-                                 "        x = p2p.recv(torch.empty(shape, dtype=x.dtype), rank - 1, group)")),
+    ("more messages than two", edit(SEND,
+        f"p2p.send(torch.tensor(y.shape), rank + 1, group)\n        {SEND}")
+            .then("x = " + RECV,
+                "shape = p2p.recv(torch.empty(3, dtype=torch.int64), rank - 1, group).tolist()\n"
+                "        x = p2p.recv(torch.empty(shape, dtype=x.dtype), rank - 1, group)")),
 )  # fmt: skip
 
 WRONG = {
@@ -151,7 +159,8 @@ WRONG = {
 
 
 def by_torch(stage, x, target, loss_fn, group=None):
-    """torch's own send and recv, with ranks of the world; the gradient's room is made before the activation leaves."""
+    """torch's own send and recv, with ranks of the world; the gradient's room is made before the
+    activation leaves."""
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     world = dist.get_process_group_ranks(group or dist.group.WORLD)
     if rank > 0:
@@ -174,7 +183,8 @@ def by_torch(stage, x, target, loss_fn, group=None):
 
 
 def as_a_product(stage, x, target, loss_fn, group=None):
-    """The backward from a number: the sum of y * grad y has the same gradient. Into the x that it was given."""
+    """The backward from a number: the sum of y * grad y has the same gradient. Into the x
+    that it was given."""
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     leaf = p2p.recv(x, rank - 1, group).detach().requires_grad_() if rank else x
     y = stage.forward(leaf)

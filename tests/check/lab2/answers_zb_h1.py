@@ -77,7 +77,8 @@ WRONG = {
     made("delayed_by_one_less", lambda p, m, i: i - 1): "W in the way",
 }
 
-# The W before the next F in place of after the next I: less is kept for a while, and nobody waits longer.
+# The W before the next F in place of after the next I: less is kept for a while, and nobody waits
+# longer.
 with_another_step = made("with_another_step", warmup_of=lambda p, m, i: p - i, step="IWF")
 
 

@@ -11,15 +11,32 @@ from lib.pipeline import Action, schedules
 zb_v = as_an_answer(schedules.zb_v)
 
 
-def made(name, fill=lambda p, i: 2 * (p - i) - 1, steady="aF aI aW bF bI bW", drain=None, least=None, both="bF aF"):
-    """Right but for one of: the forwards of the fill, a steady step, the drain, the list for few micro-batches."""
+def made(
+    name,
+    fill=lambda p, i: 2 * (p - i) - 1,
+    steady="aF aI aW bF bI bW",
+    drain=None,
+    least=None,
+    both="bF aF",
+):
+    """Right but for one of: the forwards of the fill, a steady step, the drain, the list for few
+    micro-batches."""
 
     def answer(p, m):
         schedule, n = [], (least or (lambda p, m: max(m, 2 * p - 1)))(p, m)
         for i in range(p):
             k = max(1, fill(p, i))
-            words = ["aF"] * k + both.split() * i + ["bF", "bI", "bW"] * (p - i) + steady.split() * (n - p)
-            words += drain(p, i) if drain else ["aI", "bI"] * i + ["aI", "aW"] * (p - i) + ["bW"] * i + ["aW"] * i
+            words = (
+                ["aF"] * k
+                + both.split() * i
+                + ["bF", "bI", "bW"] * (p - i)
+                + steady.split() * (n - p)
+            )
+            words += (
+                drain(p, i)
+                if drain
+                else ["aI", "bI"] * i + ["aI", "aW"] * (p - i) + ["bW"] * i + ["aW"] * i
+            )
             schedule.append(as_actions(words, p, m, i))
         return schedule
 
@@ -28,7 +45,8 @@ def made(name, fill=lambda p, i: 2 * (p - i) - 1, steady="aF aI aW bF bI bW", dr
 
 
 def as_actions(words, p, m, i):
-    """Micro-batches from 0 on for each word; those from m on left out, and what is left over put at the end."""
+    """Micro-batches from 0 on for each word; those from m on left out, and what is left
+    over put at the end."""
     stage, done, actions = {"a": i, "b": 2 * p - 1 - i}, Counter(), []
     for word in words:
         actions.append(Action(stage[word[0]], word[1], done[word]))
@@ -81,8 +99,17 @@ def upside_down(p, m):
 
 def all_forwards(p, m):
     return [
-        [Action(stage, kind, j) for stage, kind in ((i, "F"), (2 * p - 1 - i, "F")) for j in range(m)]
-        + [Action(stage, kind, j) for stage in (2 * p - 1 - i, i) for j in range(m) for kind in "IW"]
+        [
+            Action(stage, kind, j)
+            for stage, kind in ((i, "F"), (2 * p - 1 - i, "F"))
+            for j in range(m)
+        ]
+        + [
+            Action(stage, kind, j)
+            for stage in (2 * p - 1 - i, i)
+            for j in range(m)
+            for kind in "IW"
+        ]
         for i in range(p)
     ]
 
@@ -118,7 +145,8 @@ def one_micro_batch_at_a_time(p, m):
     """The relay, in a V: nothing is wrong but the time."""
     return [
         [Action(stage, kind, j) for j in range(m)
-         for stage, kind in ((i, "F"), (2 * p - 1 - i, "F"), (2 * p - 1 - i, "I"), (i, "I"), (2 * p - 1 - i, "W"),
+         for stage, kind in ((i, "F"), (2 * p - 1 - i, "F"), (2 * p - 1 - i, "I"), (i, "I"),
+             (2 * p - 1 - i, "W"),
                              (i, "W"))]
         for i in range(p)
     ]  # fmt: skip
@@ -143,8 +171,12 @@ WRONG = {
     all_weights_at_the_end: "all W at the end",
     one_micro_batch_at_a_time: "the fill is too short",
     weights_at_once: "W at once",
-    made("upper_first", drain=lambda p, i: ["aI", "aW"] * p + ["bI", "bW"] * i): "the upper gradient first",
-    made("w_in_the_drain", drain=lambda p, i: ["aI", "bI", "bW"] * i + ["aI", "aW"] * (p - i)): "W in the way",
+    made(
+        "upper_first", drain=lambda p, i: ["aI", "aW"] * p + ["bI", "bW"] * i
+    ): "the upper gradient first",
+    made(
+        "w_in_the_drain", drain=lambda p, i: ["aI", "bI", "bW"] * i + ["aI", "aW"] * (p - i)
+    ): "W in the way",
 }
 
 
@@ -153,7 +185,11 @@ def from_a_queue(p, m):
     schedule = []
     for i, actions in enumerate(zb_v(p, m)):
         last = len(actions) - 2 * min(i, m)
-        rest = sorted(actions[last:], key=lambda a: (a.microbatch, -a.stage)) if m >= 2 * p - 1 else actions[last:]
+        rest = (
+            sorted(actions[last:], key=lambda a: (a.microbatch, -a.stage))
+            if m >= 2 * p - 1
+            else actions[last:]
+        )
         schedule.append((*actions[:last], *rest))
     return schedule
 

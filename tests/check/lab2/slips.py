@@ -1,4 +1,5 @@
-"""Mistakes that can be made with every schedule, made of a right one: {answer: name of its hint}."""
+"""Mistakes that can be made with every schedule, made of a right one:
+{answer: name of its hint}."""
 
 from itertools import chain
 
@@ -19,7 +20,9 @@ def each_action(change):
 
 
 def shifted(**by):
-    return each_action(lambda a: a._replace(**{name: getattr(a, name) + step for name, step in by.items()}))
+    return each_action(
+        lambda a: a._replace(**{name: getattr(a, name) + step for name, step in by.items()})
+    )
 
 
 LATEST = []
@@ -30,21 +33,30 @@ CHANGES = {
     "a_rank_too_few": (lambda schedule, p: schedule[:-1], "not a list per rank"),
     "in_writing": (each_action(str), "not actions"),
     "plain_tuples": (each_action(tuple), "not actions"),
-    "fields_in_another_order": (each_action(lambda a: type(a)(a.kind, a.stage, a.microbatch)), "not actions"),
+    "fields_in_another_order": (
+        each_action(lambda a: type(a)(a.kind, a.stage, a.microbatch)), "not actions"),
     "actions_of_its_own": (each_action(lambda a: type("Action", (), a._asdict())()), "not actions"),
     "everything_on_every_rank": (lambda schedule, p: [flat(schedule)] * p, "another rank's stage"),
     "microbatches_from_one": (shifted(microbatch=1), "counted from one"),
     "one_that_is_not_there": (
-        lambda schedule, p: [actions + [actions[-1]._replace(microbatch=99)] for actions in schedule], "past the last"),
-    "last_done_twice": (lambda schedule, p: [actions + actions[-1:] for actions in schedule], "twice"),
-    "without_backward": (lambda schedule, p: [[a for a in actions if a.kind == "F"] for actions in schedule],
-                         "no backward"),
-    "back_to_front": (lambda schedule, p: [actions[::-1] for actions in schedule], "backward first"),
-    "generators": (lambda schedule, p: [(a for a in actions) for actions in schedule], "an iterator"),
+        lambda schedule, p: [
+            actions + [actions[-1]._replace(microbatch=99)] for actions in schedule],
+        "past the last"),
+    "last_done_twice": (
+        lambda schedule, p: [actions + actions[-1:] for actions in schedule], "twice"),
+    "without_backward": (
+        lambda schedule, p: [[a for a in actions if a.kind == "F"] for actions in schedule],
+        "no backward"),
+    "back_to_front": (
+        lambda schedule, p: [actions[::-1] for actions in schedule], "backward first"),
+    "generators": (
+        lambda schedule, p: [(a for a in actions) for actions in schedule], "an iterator"),
     "a_generator_of_lists": (lambda schedule, p: (actions for actions in schedule), "an iterator"),
-    "one_list_for_all_calls": (lambda schedule, p: LATEST.__setitem__(slice(None), schedule) or LATEST,
-                               "one buffer for all calls"),
-    "nothing_to_schedule_alone": (lambda schedule, p: schedule if p > 1 else [[]], "right for several ranks only"),
+    "one_list_for_all_calls": (
+        lambda schedule, p: LATEST.__setitem__(slice(None), schedule) or LATEST,
+        "one buffer for all calls"),
+    "nothing_to_schedule_alone": (
+        lambda schedule, p: schedule if p > 1 else [[]], "right for several ranks only"),
 }  # fmt: skip
 
 
@@ -69,4 +81,6 @@ def slips(right):
 def in_halves(right):
     """Every B as I and W, one after the other: right numbers, in another schedule's words."""
     split = lambda a: [a._replace(kind=kind) for kind in ("IW" if a.kind == "B" else a.kind)]
-    return after("with_i_and_w", right, lambda lists, p: [flat(map(split, actions)) for actions in lists])
+    return after(
+        "with_i_and_w", right, lambda lists, p: [flat(map(split, actions)) for actions in lists]
+    )

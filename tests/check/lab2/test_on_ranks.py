@@ -1,4 +1,5 @@
-"""The executed claim can fail: it sees a gradient that is missing, no number or a bit wrong, and a run that fails."""
+"""The executed claim can fail: it sees a gradient that is missing, no number or a bit wrong, and a
+run that fails."""
 
 import pytest
 import torch

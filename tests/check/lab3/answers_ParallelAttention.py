@@ -1,7 +1,7 @@
 """Answers to Lab 3's ParallelAttention: wrong ones, each with its hint, and right ones.
 
-Most differ from `Heads`, a right one, in one of its parts. What differs from lib's by an edit is among MISTAKES in
-lib/check/lab3/parallel_attention_wrong.py.
+Most differ from `Heads`, a right one, in one of its parts. What differs from lib's by an edit is
+among MISTAKES in lib/check/lab3/parallel_attention_wrong.py.
 """
 
 import math
@@ -24,7 +24,10 @@ class Part(nn.Module):
 
     def __init__(self, weight, bias):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(weight.detach().clone()), nn.Parameter(bias.detach().clone())
+        self.weight, self.bias = (
+            nn.Parameter(weight.detach().clone()),
+            nn.Parameter(bias.detach().clone()),
+        )
 
 
 class Heads(nn.Module):
@@ -32,7 +35,12 @@ class Heads(nn.Module):
 
     def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
         super().__init__()
-        self.group, self.columns, self.rows, self.head_dim = group, columns, rows, attention.head_dim
+        self.group, self.columns, self.rows, self.head_dim = (
+            group,
+            columns,
+            rows,
+            attention.head_dim,
+        )
         self.rank, self.N = dist.get_rank(group), dist.get_world_size(group)
         self.divides(attention)
         self.q, self.k, self.v = self.inward(attention)
@@ -45,7 +53,10 @@ class Heads(nn.Module):
                 raise ValueError(f"{heads} heads over {self.N} ranks")
 
     def inward(self, attention):
-        return [Part(self.own(layer.weight), self.own(layer.bias)) for layer in (attention.q, attention.k, attention.v)]
+        return [
+            Part(self.own(layer.weight), self.own(layer.bias))
+            for layer in (attention.q, attention.k, attention.v)
+        ]
 
     def own(self, t):
         return t.chunk(self.N)[self.rank]
@@ -75,7 +86,9 @@ class Interleaved(Heads):
 
     def inward(self, attention):
         _, k, v = super().inward(attention)
-        heads = attention.q.weight.unflatten(0, (-1, self.head_dim))[self.rank :: self.N].flatten(0, 1)
+        heads = attention.q.weight.unflatten(0, (-1, self.head_dim))[self.rank :: self.N].flatten(
+            0, 1
+        )
         bias = attention.q.bias.unflatten(0, (-1, self.head_dim))[self.rank :: self.N].flatten()
         return Part(heads, bias), k, v
 
@@ -87,7 +100,10 @@ class InterleavedEverywhere(Interleaved):
         return t.unflatten(0, (-1, self.head_dim))[self.rank :: self.N].flatten(0, 1)
 
     def outward(self, out):
-        return Part(out.weight.unflatten(1, (-1, self.head_dim))[:, self.rank :: self.N].flatten(1, 2), out.bias)
+        return Part(
+            out.weight.unflatten(1, (-1, self.head_dim))[:, self.rank :: self.N].flatten(1, 2),
+            out.bias,
+        )
 
 
 class WholeKeys(Heads):
@@ -112,7 +128,9 @@ def heads(name, **methods):
 
 def on_dim_one(self, attention):
     layers = attention.q, attention.k, attention.v
-    return [Part(layer.weight.chunk(self.N, 1)[self.rank], self.own(layer.bias)) for layer in layers]
+    return [
+        Part(layer.weight.chunk(self.N, 1)[self.rank], self.own(layer.bias)) for layer in layers
+    ]
 
 
 def of_rank(number):
@@ -143,7 +161,10 @@ def views(self, attention):
 
 
 def views_of_whole_parameters(self, attention):
-    return [SimpleNamespace(weight=self.own(layer.weight), bias=self.own(layer.bias)) for layer in QKV(attention)]
+    return [
+        SimpleNamespace(weight=self.own(layer.weight), bias=self.own(layer.bias))
+        for layer in QKV(attention)
+    ]
 
 
 def shares_the_bias(self, out):
@@ -172,7 +193,9 @@ def bias_in_every_part(self, mixed):
 
 
 def in_float32(self, mixed):
-    return self.rows(mixed.float(), Part(self.out.weight.float(), self.out.bias.float()), self.group).double()
+    return self.rows(
+        mixed.float(), Part(self.out.weight.float(), self.out.bias.float()), self.group
+    ).double()
 
 
 def keeps(how):
@@ -201,7 +224,9 @@ class LibsLayers(nn.Module):
         super().__init__()
         self.head_dim, self.group, self.columns = attention.head_dim, group, columns
         Heads.divides(self, attention) if self.count() else None
-        self.q, self.k, self.v = (tp.ColumnParallelLinear(a, group) for a in (attention.q, attention.k, attention.v))
+        self.q, self.k, self.v = (
+            tp.ColumnParallelLinear(a, group) for a in (attention.q, attention.k, attention.v)
+        )
         self.out = tp.RowParallelLinear(attention.out, group)
 
     def count(self):
@@ -209,7 +234,10 @@ class LibsLayers(nn.Module):
         return self.N
 
     def forward(self, x):
-        q, k, v = (split_heads(y, self.head_dim) for y in self.columns(x, [self.q, self.k, self.v], self.group))
+        q, k, v = (
+            split_heads(y, self.head_dim)
+            for y in self.columns(x, [self.q, self.k, self.v], self.group)
+        )
         return self.out(merge_heads(causal_attention(q, k, v)))
 
 
@@ -244,7 +272,10 @@ class OfLibsLayers(LibsLayers):
         self.rows = rows
 
     def forward(self, x):
-        q, k, v = (split_heads(y, self.head_dim) for y in self.columns(x, [self.q, self.k, self.v], self.group))
+        q, k, v = (
+            split_heads(y, self.head_dim)
+            for y in self.columns(x, [self.q, self.k, self.v], self.group)
+        )
         return self.rows(merge_heads(causal_attention(q, k, v)), self.out, self.group)
 
 
@@ -254,7 +285,9 @@ class Fused(Heads):
     def inward(self, attention):
         parts = super().inward(attention)
         self.widths = [len(part.weight) for part in parts]
-        self.qkv = Part(*(torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias")))
+        self.qkv = Part(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
+        )
         return None, None, None
 
     def multiplied(self, x):
@@ -291,25 +324,32 @@ WRONG = {
     InterleavedEverywhere: "heads interleaved",
     WholeKeys: "a layer not cut",
     KeysCutOnlyWhereAsMany: "a layer not cut",
-    heads("OutOnDimZero", outward=lambda self, out: Part(self.own(out.weight), out.bias)): "cut on the wrong dim",
+    heads("OutOnDimZero", outward=lambda self, out: Part(self.own(out.weight),
+        out.bias)): "cut on the wrong dim",
     heads("ColumnsOnDimOne", inward=on_dim_one): "cut on the wrong dim",
     heads("OutOfTheNext", outward=of_rank(lambda self: self.rank + 1)): "another rank's heads",
-    heads("RanksOfTheWorld", own=lambda self, t: t.chunk(self.N)[dist.get_rank() % self.N]): "another rank's heads",
+    heads("RanksOfTheWorld", own=lambda self,
+        t: t.chunk(self.N)[dist.get_rank() % self.N]): "another rank's heads",
     heads("PartOfRankZero", own=lambda self, t: t.chunk(self.N)[0]): "another rank's heads",
-    heads("CutForTheWorld", inward=lambda self, attention: list(map(tp.ColumnParallelLinear, QKV(attention)))):
+    heads("CutForTheWorld", inward=lambda self, attention: list(map(tp.ColumnParallelLinear,
+        QKV(attention)))):
         "the group is not passed on",
     heads("MadeAnew", inward=made_anew): "a layer made anew",
     heads("DividesByTheWorld", divides=divides_by_the_world): "whole heads refused",
-    heads("FTwice", multiplied=lambda self, x: self.columns(tp.copy_to_group(x, self.group), QKV(self), self.group)):
+    heads("FTwice", multiplied=lambda self, x: self.columns(tp.copy_to_group(x, self.group),
+        QKV(self), self.group)):
         "another gradient",
     heads("NothingReturned", left=lambda self, mixed: None): "nothing returned",
-    heads("Unscaled", attend=lambda self, q, k, v: causal_attention(q * self.head_dim**0.5, k, v)): "another scale",
+    heads("Unscaled", attend=lambda self, q, k, v: causal_attention(q * self.head_dim**0.5, k,
+        v)): "another scale",
     heads("BiasInEveryPart", left=bias_in_every_part): "the bias N times",
-    heads("WithoutF", multiplied=lambda self, x: [F.linear(x, l.weight, l.bias) for l in QKV(self)]): "f is missing",
+    heads("WithoutF", multiplied=lambda self, x: [F.linear(x, l.weight,
+        l.bias) for l in QKV(self)]): "f is missing",
     heads("NoList", multiplied=lambda self, x: [self.columns(x, l, self.group) for l in QKV(self)]):
         "no list of layers",
     heads("NarrowHeads", forward=of_narrow_heads): "shapes do not fit",
-    heads("InTheWorld", left=lambda self, mixed: self.rows(mixed, self.out)): "the group is not passed on",
+    heads("InTheWorld", left=lambda self, mixed: self.rows(mixed,
+        self.out)): "the group is not passed on",
     GroupOnTheClass: "state shared by two calls",
     heads("InFloat32", left=in_float32): "rounded on the way",
     heads("NotParameters", inward=no_parameters): "no parameters",
@@ -319,7 +359,8 @@ WRONG = {
     heads("SharesTheBias", outward=shares_the_bias): "views of the whole",
     heads("Views", inward=views): "views of the whole",
     heads("CutsThePlainOne", outward=cuts_the_plain_one): "the plain attention changed",
-    heads("LibsColumns", multiplied=lambda self, x: tp.column_parallel(x, [*QKV(self)], self.group)):
+    heads("LibsColumns", multiplied=lambda self, x: tp.column_parallel(x, [*QKV(self)],
+        self.group)):
         "not the ones it was given",
     LibsLayers: "not the ones it was given",
     heads("NoError", divides=lambda self, attention: None): "no error",

@@ -104,7 +104,11 @@ def gathered_and_added(x, group, all_reduce):
 
 
 def row_by_row(x, group, all_reduce):
-    return torch.stack([summed(row, group, all_reduce) for row in x]) if len(x) else summed(x, group, all_reduce)
+    return (
+        torch.stack([summed(row, group, all_reduce) for row in x])
+        if len(x)
+        else summed(x, group, all_reduce)
+    )
 
 
 WAYS = {  # to sum: in f's backward, and in g's forward
@@ -208,9 +212,11 @@ def as_a_constant(x, group=None, all_reduce=collectives.all_reduce):
 
 
 WRONG = {
-    "copy_to_group": {mapping(f"copy_{way.__name__}", same, way): hint for way, hint in WAYS.items()}
+    "copy_to_group": {mapping(f"copy_{way.__name__}", same, way): hint for way,
+    hint in WAYS.items()}
     | {
-        mapping("copy_gives_none", same, lambda dy, group, all_reduce: all_reduce(dy.clone(), group)):
+        mapping("copy_gives_none", same, lambda dy, group,
+            all_reduce: all_reduce(dy.clone(), group)):
             "backward returns nothing",
         mapping("copy_in_place", same, in_place): "the gradient overwritten",
         mapping("copy_overwrites_x", overwrites_x, summed): "x overwritten",
@@ -218,7 +224,8 @@ WRONG = {
         libs_copy: "called lib's",
         not_written: "not written",
     },
-    "reduce_from_group": {mapping(f"reduce_{way.__name__}", way, itself): hint for way, hint in WAYS.items()}
+    "reduce_from_group": {mapping(f"reduce_{way.__name__}", way, itself): hint for way,
+    hint in WAYS.items()}
     | {
         mapping("reduce_gives_none", summed, lambda *_: None): "backward returns nothing",
         mapping("reduce_is_f", same, summed): "nothing summed",
@@ -233,8 +240,10 @@ WRONG = {
     },
 }  # fmt: skip
 RIGHT = {
-    "copy_to_group": [mapping("copy", same, summed), by_a_hook, with_ctx, as_an_answer(mappings.copy_to_group)],
+    "copy_to_group": [mapping("copy", same, summed), by_a_hook, with_ctx,
+    as_an_answer(mappings.copy_to_group)],
     "reduce_from_group": [
-        mapping("reduce", summed, itself), past_autograd, as_a_constant, as_an_answer(mappings.reduce_from_group),
+        mapping("reduce", summed, itself), past_autograd, as_a_constant,
+        as_an_answer(mappings.reduce_from_group),
     ],
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Answers to Lab 3's linear_layers, function by function: wrong ones, each with its hint, and right ones.
+"""Answers to Lab 3's linear_layers, function by function: wrong ones, each with its hint, and right
+ones.
 
 What differs from lib's by an edit is among MISTAKES in lib/check/lab3/linear_layers.py.
 """
@@ -65,7 +66,9 @@ def in_float32(x, group, mapping):
 
 
 def cuts_again(x, layer, group):
-    return F.linear(x, layer.weight.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)], layer.bias)
+    return F.linear(
+        x, layer.weight.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)], layer.bias
+    )
 
 
 def with_bias_changed(x, layer, group):
@@ -81,7 +84,9 @@ COLUMNS = {}
 def in_one_buffer(x, layer, group):
     """The numbers lie in a buffer that the next call of that shape writes again."""
     y = product(x, layer, group)
-    y.data = COLUMNS.setdefault((y.shape, layer.bias is None), torch.empty_like(y)).copy_(y.detach())
+    y.data = COLUMNS.setdefault((y.shape, layer.bias is None), torch.empty_like(y)).copy_(
+        y.detach()
+    )
     return y
 
 
@@ -105,7 +110,9 @@ def one_product(x, linears, group=None, enter=tp.copy_to_group):
 
 
 def an_nth_of_the_bias(x, layer, group):
-    return F.linear(x, layer.weight, None if layer.bias is None else layer.bias / dist.get_world_size(group))
+    return F.linear(
+        x, layer.weight, None if layer.bias is None else layer.bias / dist.get_world_size(group)
+    )
 
 
 def rank_0s_bias(x, layer, group):
@@ -128,7 +135,9 @@ def with_torchs(y, group, leave):
 
 
 def by_halves(y, group, leave):
-    return torch.cat([leave(half.contiguous(), group) for half in y.split([1, y.shape[1] - 1], 1)], 1)
+    return torch.cat(
+        [leave(half.contiguous(), group) for half in y.split([1, y.shape[1] - 1], 1)], 1
+    )
 
 
 def changes_x(x, layer, group):
@@ -148,8 +157,12 @@ def not_written(x, linear, group=None, mapping=None):
 WRONG = {
     "column_parallel": {
         column("forgets_what_f_returns", entered=forgets_what_f_returns): "f is missing",
-        column("gathers", lambda x, l, group: tp.gather_from_group(product(x, l, group), group)): "columns gathered",
-        column("adds_none", lambda x, layer, group: F.linear(x, layer.weight) + layer.bias): "a layer without bias",
+        column(
+            "gathers", lambda x, l, group: tp.gather_from_group(product(x, l, group), group)
+        ): "columns gathered",
+        column(
+            "adds_none", lambda x, layer, group: F.linear(x, layer.weight) + layer.bias
+        ): "a layer without bias",
         column("calls_the_layers", lambda x, layer, group: layer(x)): "a part is no module",
         column("not_transposed", lambda x, layer, group: x @ layer.weight): "shapes do not fit",
         column("cuts_again", cuts_again): "shapes do not fit",
@@ -157,8 +170,12 @@ WRONG = {
         column("all_in_one", give=lambda ys: torch.cat(ys, -1)): "one result per layer",
         column("in_the_world", entered=in_the_world): "the group is not passed on",
         column("by_rank_0", entered=by_rank_0): "not on every rank",
-        column("with_libs_f", entered=lambda x, group, enter: tp.copy_to_group(x, group)): "not what it was given",
-        column("detaches", lambda x, l, group: F.linear(x, l.weight.detach(), l.bias)): "no gradient",
+        column(
+            "with_libs_f", entered=lambda x, group, enter: tp.copy_to_group(x, group)
+        ): "not what it was given",
+        column(
+            "detaches", lambda x, l, group: F.linear(x, l.weight.detach(), l.bias)
+        ): "no gradient",
         column("enters_in_float32", entered=in_float32): "rounded on the way",
         column("in_one_buffer", in_one_buffer): "one buffer for all calls",
         column("changes_the_bias", with_bias_changed): "arguments overwritten",
@@ -171,12 +188,16 @@ WRONG = {
         row("adds_no_bias", biased=lambda y, layer, group: y + layer.bias): "a layer without bias",
         row("a_part_of_the_bias", biased=a_part_of_the_bias): "shapes do not fit",
         row("without_g", product, lambda y, group, leave: y, no_bias): "g is missing",
-        row("joins", left=lambda y, group, leave: tp.gather_from_group(y, group), biased=no_bias): "gathered",
+        row(
+            "joins", left=lambda y, group, leave: tp.gather_from_group(y, group), biased=no_bias
+        ): "gathered",
         row("calls_the_layer", lambda x, layer, group: layer(x)): "a part is no module",
         row("rows_not_transposed", lambda x, layer, group: x @ layer.weight): "shapes do not fit",
         row("rows_in_the_world", left=in_the_world): "the group is not passed on",
         row("rows_by_rank_0", left=by_rank_0): "not on every rank",
-        row("with_libs_g", left=lambda y, group, leave: tp.reduce_from_group(y, group)): "not what it was given",
+        row(
+            "with_libs_g", left=lambda y, group, leave: tp.reduce_from_group(y, group)
+        ): "not what it was given",
         row("with_torchs", left=with_torchs): "not what it was given",
         row("leaves_by_halves", left=by_halves): "sent more than once",
         row("leaves_in_float32", left=in_float32): "rounded on the way",
@@ -188,7 +209,8 @@ WRONG = {
 
 RIGHT = {
     "column_parallel": [
-        column("by_hand", lambda x, layer, group: biased(x @ layer.weight.T, layer, group)), one_product,
+        column("by_hand", lambda x, layer, group: biased(x @ layer.weight.T, layer, group)),
+        one_product,
         as_an_answer(libs.column_parallel),
     ],
     "row_parallel": [

@@ -1,4 +1,5 @@
-"""Answers to Lab 3's merge_attention: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 3's merge_attention: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import math
 
@@ -22,7 +23,9 @@ def by_a_sigmoid(one, other):
     """Right: a weight is the sigmoid of the difference."""
     nobody = torch.isinf(one.log_sum) & torch.isinf(other.log_sum)
     weight = torch.sigmoid(torch.where(nobody, 0.0, one.log_sum - other.log_sum))[..., None]
-    return Attended(weight * one.out + (1 - weight) * other.out, torch.logaddexp(one.log_sum, other.log_sum))
+    return Attended(
+        weight * one.out + (1 - weight) * other.out, torch.logaddexp(one.log_sum, other.log_sum)
+    )
 
 
 def by_softmax(one, other):
@@ -78,16 +81,23 @@ def exp_first(one, other):
 
 
 def one_largest_for_all_queries(one, other):
-    largest = torch.cat([one.log_sum.flatten(), other.log_sum.flatten(), torch.tensor([-1e30])]).max()
+    largest = torch.cat(
+        [one.log_sum.flatten(), other.log_sum.flatten(), torch.tensor([-1e30])]
+    ).max()
     a, b = (torch.exp(part.log_sum - largest) for part in (one, other))
     total = a + b
-    out = (one.out * a[..., None] + other.out * b[..., None]) / total.where(total > 0, 1.0)[..., None]
+    out = (one.out * a[..., None] + other.out * b[..., None]) / total.where(total > 0, 1.0)[
+        ..., None
+    ]
     return Attended(out, (largest + total.log()).to(one.log_sum.dtype))
 
 
 def weights_without_a_last_dim(one, other):
     log_sum = torch.logaddexp(one.log_sum, other.log_sum)
-    return Attended((one.log_sum - log_sum).exp() * one.out + (other.log_sum - log_sum).exp() * other.out, log_sum)
+    return Attended(
+        (one.log_sum - log_sum).exp() * one.out + (other.log_sum - log_sum).exp() * other.out,
+        log_sum,
+    )
 
 
 def a_constant_against_log_of_0(one, other):
@@ -116,7 +126,8 @@ def in_place(one, other):
 def weights_of_their_own(one, other):
     a, b = (part.log_sum.sigmoid()[..., None] for part in (one, other))
     return Attended(
-        (a * one.out + b * other.out) / (a + b).clamp(min=1e-9), torch.logaddexp(one.log_sum, other.log_sum)
+        (a * one.out + b * other.out) / (a + b).clamp(min=1e-9),
+        torch.logaddexp(one.log_sum, other.log_sum),
     )
 
 

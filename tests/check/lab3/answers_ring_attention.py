@@ -1,4 +1,5 @@
-"""Answers to Lab 3's ring_attention: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 3's ring_attention: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,9 @@ class Ring:
     def pass_on(self, block, owner):
         """The block of `owner` leaves to the right, that of owner - 1 comes."""
         right, left = (self.rank + 1) % self.cp, (self.rank - 1) % self.cp
-        return p2p.send_recv(block.contiguous(), right, left, self.group, out=self.room(block, owner))
+        return p2p.send_recv(
+            block.contiguous(), right, left, self.group, out=self.room(block, owner)
+        )
 
     def pack(self, k, v):
         return torch.stack([k, v])
@@ -97,7 +100,8 @@ class StepByStep(Ring):
         out = self.room(block, owner)
         for one, room in zip(block.unbind(0), out.unbind(0), strict=True):
             if self.cp > 1:
-                room.copy_(p2p.send_recv(one.contiguous(), (self.rank + 1) % self.cp, (self.rank - 1) % self.cp,
+                room.copy_(p2p.send_recv(one.contiguous(), (self.rank + 1) % self.cp,
+                    (self.rank - 1) % self.cp,
                                          self.group, out=torch.empty_like(room)))  # fmt: skip
         return out
 
@@ -106,7 +110,10 @@ class OverNoKey(Ring):
     """Right: begins with attention over no key, and skips what no query sees."""
 
     def forward(self, q, k, v):
-        block, so_far = torch.stack([k, v]), Attended(torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf))
+        block, so_far = (
+            torch.stack([k, v]),
+            Attended(torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf)),
+        )
         for step in range(self.cp):
             owner = self.owner(step)
             if not self.causal or self.layout[owner][0] <= self.layout[self.rank][-1]:
@@ -125,7 +132,9 @@ class ToTheLeft(Ring):
 
     def pass_on(self, block, owner):
         right, left = (self.rank + 1) % self.cp, (self.rank - 1) % self.cp
-        return p2p.send_recv(block.contiguous(), left, right, self.group, out=self.room(block, owner))
+        return p2p.send_recv(
+            block.contiguous(), left, right, self.group, out=self.room(block, owner)
+        )
 
 
 class TheOtherWayRound(Ring):
@@ -238,7 +247,9 @@ class WithoutModulo(Ring):
 class OwnPartForgotten(Ring):
     def backward(self, q, k, v, whole, d_out):
         d_q, *d_kv = super().backward(q, k, v, whole, d_out)
-        return d_q, *(torch.stack(d_kv) - self.part_of(q, torch.stack([k, v]), whole, d_out, self.rank)[1])
+        return d_q, *(
+            torch.stack(d_kv) - self.part_of(q, torch.stack([k, v]), whole, d_out, self.rank)[1]
+        )
 
 
 class PastHome(Ring):

@@ -1,4 +1,5 @@
-"""Answers to Lab 3's sequence written otherwise than lib's: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 3's sequence written otherwise than lib's: wrong ones, each with its hint,
+and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -38,7 +39,8 @@ def mine(x, group):
 
 
 def both(change):
-    """[a wrong gather_sequence, a wrong scatter_sequence]: change(x, join, cut, group), forward, backward as it is."""
+    """[a wrong gather_sequence, a wrong scatter_sequence]: change(x, join, cut, group), forward,
+    backward as it is."""
 
     def gather(x, group, all_gather, reduce_scatter):
         join, cut = ways(group, all_gather, reduce_scatter)
@@ -137,11 +139,15 @@ BOTH = {
 # gather_sequence
 
 
-def turned(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+def turned(
+    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+):
     return Pair.apply(x, *ways(group, all_gather, reduce_scatter))
 
 
-def chunks_on_the_batch(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+def chunks_on_the_batch(
+    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+):
     N = dist.get_world_size(group)
     return Pair.apply(
         x,
@@ -150,7 +156,9 @@ def chunks_on_the_batch(x, group=None, all_gather=collectives.all_gather, reduce
     )
 
 
-def nothing_to_send_alone(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+def nothing_to_send_alone(
+    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+):
     return x if dist.get_world_size(group) == 1 else turned(x, group, all_gather, reduce_scatter)
 
 
@@ -170,7 +178,9 @@ def calls_libs_gather(x, group, all_gather, reduce_scatter):
 # scatter_sequence
 
 
-def turned_back(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+def turned_back(
+    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
+):
     return Pair.apply(x, *ways(group, all_gather, reduce_scatter)[::-1])
 
 
@@ -306,7 +316,12 @@ WRONG = {
     },
 }
 RIGHT = {
-    "gather_sequence": [turned, chunks_on_the_batch, nothing_to_send_alone, as_an_answer(tp.gather_sequence)],
+    "gather_sequence": [
+        turned,
+        chunks_on_the_batch,
+        nothing_to_send_alone,
+        as_an_answer(tp.gather_sequence),
+    ],
     "scatter_sequence": [turned_back, chunks_one_after_another, as_an_answer(tp.scatter_sequence)],
     "sum_gradients": [one_bucket, new_gradients, as_an_answer(tp.sum_gradients)],
 }

@@ -1,4 +1,5 @@
-"""Answers to Lab 3's split_state_dict written otherwise than lib's: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 3's split_state_dict written otherwise than lib's: wrong ones, each with its hint,
+and right ones."""
 
 import re
 from collections import OrderedDict
@@ -35,11 +36,17 @@ def all_copied_first(state, rank, tp):
     cut = {name: dim_of(name) for name in state if dim_of(name) is not None}
     if odd := [name for name, dim in cut.items() if state[name].shape[dim] % tp]:
         raise ValueError(odd)
-    return state | {name: torch.tensor_split(state[name], tp, dim)[rank] for name, dim in cut.items()}
+    return state | {
+        name: torch.tensor_split(state[name], tp, dim)[rank] for name, dim in cut.items()
+    }
 
 
 def cut_ones_only(state, rank, tp):
-    return {name: part for name, part in by_regular_expression(state, rank, tp).items() if dim_of(name) is not None}
+    return {
+        name: part
+        for name, part in by_regular_expression(state, rank, tp).items()
+        if dim_of(name) is not None
+    }
 
 
 def anywhere_in_the_name(state, rank, tp):
@@ -48,7 +55,11 @@ def anywhere_in_the_name(state, rank, tp):
             return None
         if "out" in name or "down" in name:
             return 1
-        return 0 if any(layer in name for layer in (".q.", ".k.", ".v.", "up", "token", "head")) else None
+        return (
+            0
+            if any(layer in name for layer in (".q.", ".k.", ".v.", "up", "token", "head"))
+            else None
+        )
 
     parts = {}
     for name, tensor in state.items():
@@ -60,7 +71,9 @@ def anywhere_in_the_name(state, rank, tp):
 
 
 def by_layer_alone(state, rank, tp):
-    rows = {name: tensor for name, tensor in state.items() if name.split(".")[-2] in ("out", "down")}
+    rows = {
+        name: tensor for name, tensor in state.items() if name.split(".")[-2] in ("out", "down")
+    }
     return by_regular_expression(state, rank, tp) | {
         name: tensor.narrow(1, rank * (tensor.shape[1] // tp), tensor.shape[1] // tp).clone()
         for name, tensor in rows.items()
@@ -83,14 +96,20 @@ BUFFERS = {}
 
 def into_the_same_buffers(state, rank, tp):
     parts = by_regular_expression(state, rank, tp)
-    return {n: BUFFERS.setdefault((n, part.shape), torch.empty_like(part)).copy_(part) for n, part in parts.items()}
+    return {
+        n: BUFFERS.setdefault((n, part.shape), torch.empty_like(part)).copy_(part)
+        for n, part in parts.items()
+    }
 
 
 def looks_at_the_vocabulary_only(state, rank, tp):
     if any(tensor.shape[0] % tp for name, tensor in state.items() if name.endswith("token.weight")):
         raise ValueError("the vocabulary")
     dims = {name: dim_of(name) for name in state}
-    return {n: (t if dims[n] is None else t.tensor_split(tp, dims[n])[rank]).clone() for n, t in state.items()}
+    return {
+        n: (t if dims[n] is None else t.tensor_split(tp, dims[n])[rank]).clone()
+        for n, t in state.items()
+    }
 
 
 def calls_libs(state, rank, tp_):
@@ -119,7 +138,9 @@ def by_the_last_two_words(state, rank, tp):
     parts = {}
     for name, tensor in state.items():
         layer, kind = name.split(".")[-2:]
-        dim = {"out": 1, "down": 1}.get(layer, 0 if layer in ("token", "head", "q", "k", "v", "up") else None)
+        dim = {"out": 1, "down": 1}.get(
+            layer, 0 if layer in ("token", "head", "q", "k", "v", "up") else None
+        )
         whole = dim is None or (dim == 1 and kind == "bias")
         if not whole and tensor.shape[dim] % tp:
             raise ValueError(name)
@@ -127,4 +148,9 @@ def by_the_last_two_words(state, rank, tp):
     return parts
 
 
-RIGHT = [by_regular_expression, all_copied_first, by_the_last_two_words, as_an_answer(tp.split_state_dict)]
+RIGHT = [
+    by_regular_expression,
+    all_copied_first,
+    by_the_last_two_words,
+    as_an_answer(tp.split_state_dict),
+]

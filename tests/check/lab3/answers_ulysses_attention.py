@@ -1,4 +1,5 @@
-"""Answers to Lab 3's ulysses_attention: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 3's ulysses_attention: wrong ones, each with the hint that it must get,
+and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -58,7 +59,9 @@ class Ulysses:
 
 
 def answer(how):
-    def ulysses_attention(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
+    def ulysses_attention(
+        q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True
+    ):
         return how(layout, causal, group, all_to_all).attention(q, k, v)
 
     ulysses_attention.__name__ = how.__name__
@@ -84,7 +87,9 @@ class InOrder(Ulysses):
         k, v = self.for_all(k, q.shape[1]), self.for_all(v, q.shape[1])
         order = torch.tensor([position for positions in self.layout for position in positions])
         q, k, v = (self.to_heads(x)[:, :, order.argsort()] for x in (q, k, v))
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=True)
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=self.causal, enable_gqa=True
+        )
         return self.to_tokens(out[:, :, order])
 
 
@@ -98,7 +103,8 @@ class NotTransposed(Ulysses):
     def apart(self, x):
         B, h, t, d = x.shape
         n = h // self.N
-        rows = x.transpose(0, 1).reshape(h * t, B * d)  # sequences and tokens in each other's places
+        # sequences and tokens in each other's places
+        rows = x.transpose(0, 1).reshape(h * t, B * d)
         came = self.send(rows, [n * t] * self.N, [n * s for s in self.lengths])
         pieces = [one.reshape(n, -1, B, d) for one in came.split([n * s for s in self.lengths])]
         return torch.cat(pieces, 1).permute(2, 0, 1, 3)
@@ -108,7 +114,11 @@ class AsTheyCome(Ulysses):
     def apart(self, x):
         came = super().apart(x)
         B, n, T, d = came.shape
-        return came.reshape(B, n, self.N, T // self.N, d).transpose(1, 2).reshape(came.shape) if n > 1 else came.flip(2)
+        return (
+            came.reshape(B, n, self.N, T // self.N, d).transpose(1, 2).reshape(came.shape)
+            if n > 1
+            else came.flip(2)
+        )
 
 
 class NoWayBack(Ulysses):
@@ -142,7 +152,9 @@ class BackWithoutAnExchange(Ulysses):
 
 class TheFirstHeadForAll(Ulysses):
     def for_all(self, x, H):
-        return super().for_all(x, H) if x.shape[1] >= self.N else x[:, :1].expand(-1, self.N, -1, -1)
+        return (
+            super().for_all(x, H) if x.shape[1] >= self.N else x[:, :1].expand(-1, self.N, -1, -1)
+        )
 
 
 class OneCopyLearns(Ulysses):
@@ -283,7 +295,9 @@ class Gathered(Ulysses):
         return attend(q, k, v, *places).out
 
 
-def by_an_all_gather(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
+def by_an_all_gather(
+    q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True
+):
     return libs.gathered_attention(q, k, v, layout, group, causal=causal)
 
 

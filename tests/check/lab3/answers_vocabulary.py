@@ -1,4 +1,5 @@
-"""Answers to Lab 3's vocabulary written otherwise than lib's: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 3's vocabulary written otherwise than lib's: wrong ones, each with its
+hint, and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -75,7 +76,11 @@ def another_rank_adds_1(tokens, weight, group, leave):
 
 def none_of_its_rows(tokens, weight, group, leave):
     row, elsewhere = own(tokens, weight.shape[0], group)
-    return 0 * F.embedding(row, weight) if elsewhere.all() else leave(partial_vectors(tokens, weight, group), group)
+    return (
+        0 * F.embedding(row, weight)
+        if elsewhere.all()
+        else leave(partial_vectors(tokens, weight, group), group)
+    )
 
 
 def into_float32(tokens, weight, group, leave):
@@ -191,7 +196,9 @@ def without_the_max(logits, targets, group, all_reduce):
 
 
 def max_as_a_sum(logits, targets, group, all_reduce):
-    return shifted_loss(logits, targets, group, all_reduce, lambda z: all_reduce(z.amax(-1), group)).mean()
+    return shifted_loss(
+        logits, targets, group, all_reduce, lambda z: all_reduce(z.amax(-1), group)
+    ).mean()
 
 
 def max_as_a_sum_in_two_messages(logits, targets, group, all_reduce):
@@ -209,7 +216,9 @@ def max_at_least_0(logits, targets, group, all_reduce):
 
 
 def a_loss_per_token(logits, targets, group, all_reduce):
-    return shifted_loss(logits, targets, group, all_reduce, lambda z: all_reduce(z.amax(-1), group, op=MAX))
+    return shifted_loss(
+        logits, targets, group, all_reduce, lambda z: all_reduce(z.amax(-1), group, op=MAX)
+    )
 
 
 def a_python_number(logits, targets, group, all_reduce):
@@ -284,7 +293,9 @@ def keeps_ctx_in_a_global(logits, targets, group, all_reduce):
 
 def only_where_the_targets_are(logits, targets, group, all_reduce):
     _, elsewhere = own(targets, logits.shape[-1], group)
-    return 0 * logits.sum() if elsewhere.all() else three_messages(logits, targets, group, all_reduce)
+    return (
+        0 * logits.sum() if elsewhere.all() else three_messages(logits, targets, group, all_reduce)
+    )
 
 
 def in_float32(logits, targets, group, all_reduce):
@@ -313,7 +324,9 @@ def ranks_of_the_world(logits, targets, group, all_reduce):
 
 
 def group_forgotten(logits, targets, group, all_reduce):
-    return three_messages(logits, targets, group, lambda x, _, op=dist.ReduceOp.SUM: all_reduce(x, op=op))
+    return three_messages(
+        logits, targets, group, lambda x, _, op=dist.ReduceOp.SUM: all_reduce(x, op=op)
+    )
 
 
 def loss_for_two_ranks(logits, targets, group, all_reduce):

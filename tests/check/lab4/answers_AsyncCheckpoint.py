@@ -1,4 +1,5 @@
-"""Answers to Lab 4's AsyncCheckpoint: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 4's AsyncCheckpoint: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import contextlib
 import copy
@@ -33,7 +34,11 @@ class AsInTheNotebook:
 
     def begin(self, step, model, optimizer, position):
         self.wait()
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": position}
+        state = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "position": position,
+        }
         state = copy.deepcopy(state | {"random": checkpoint.random_state()})
         self.thread = threading.Thread(target=self.write, args=(step, state), name="checkpoint")
         self.thread.start()
@@ -103,7 +108,9 @@ class SecondThread(AsInTheNotebook):
         self.wait()
         parts = (model.state_dict(), optimizer.state_dict(), checkpoint.random_state(), position)
         state = dict(zip(("model", "optimizer", "random", "position"), parts, strict=True))
-        self.thread = threading.Thread(target=lambda: self.write(step, copy.deepcopy(state)), name="checkpoint")
+        self.thread = threading.Thread(
+            target=lambda: self.write(step, copy.deepcopy(state)), name="checkpoint"
+        )
         self.thread.start()
 
 
@@ -136,7 +143,11 @@ class RandomLater(AsInTheNotebook):
 class ByReference(AsInTheNotebook):
     def begin(self, step, model, optimizer, position):
         self.wait()
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": position}
+        state = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "position": position,
+        }
         state |= {"random": checkpoint.random_state()}
         self.thread = threading.Thread(target=self.write, args=(step, state), name="checkpoint")
         self.thread.start()
@@ -164,7 +175,9 @@ class PositionByReference(AsInTheNotebook):
 
 class InFloat16(AsInTheNotebook):
     def write(self, step, state):
-        super().write(step, state | {"model": {name: x.half() for name, x in state["model"].items()}})
+        super().write(
+            step, state | {"model": {name: x.half() for name, x in state["model"].items()}}
+        )
 
 
 class DoesNotWait(AsInTheNotebook):

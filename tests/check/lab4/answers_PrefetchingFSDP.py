@@ -1,4 +1,5 @@
-"""Answers to Lab 4's PrefetchingFSDP: wrong ones, each with the hint that it must get, and right ones.
+"""Answers to Lab 4's PrefetchingFSDP: wrong ones, each with the hint that it must get, and right
+ones.
 
 Those that differ from lib's by an edit are in lib/check/lab4/prefetching_fsdp_wrong.py.
 """
@@ -11,7 +12,11 @@ from lib.zero import prefetch
 
 class AsInTheNotebook(zero.PrefetchingFSDP):
     def fetch(self, place):
-        if 0 <= place < len(self.units) and place not in self.coming and not self.units[place].is_unsharded:
+        if (
+            0 <= place < len(self.units)
+            and place not in self.coming
+            and not self.units[place].is_unsharded
+        ):
             self.coming[place] = zero.start_unshard(self.units[place])
 
     def take(self, place):
@@ -42,7 +47,8 @@ class AsksLibs(AsInTheNotebook):
 
 
 class OnceABackward(AsInTheNotebook):
-    """Fetches a unit in forward once, until its backward has ended: a second forward before it finds none."""
+    """Fetches a unit in forward once, until its backward has ended: a second forward before
+    it finds none."""
 
     def before_forward(self, place):
         seen = self.__dict__.setdefault("seen", set())
@@ -66,7 +72,8 @@ class NotWritten(zero.PrefetchingFSDP):
 
 
 class NextFirst(AsInTheNotebook):
-    """The next is fetched before this one is taken, which is on its way already; ends looked after elsewhere."""
+    """The next is fetched before this one is taken, which is on its way already; ends
+    looked after elsewhere."""
 
     def before_forward(self, place):
         if place not in self.coming:

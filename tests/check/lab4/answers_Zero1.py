@@ -1,6 +1,7 @@
 """Answers to Lab 4's Zero1: wrong ones, each with the hint that it must get, and right ones.
 
-The wrong ones are `OneLine`, a right one, but for a method or two; edits of lib's are in the exercise's MISTAKES.
+The wrong ones are `OneLine`, a right one, but for a method or two; edits of lib's are in the
+exercise's MISTAKES.
 """
 
 import torch
@@ -20,7 +21,10 @@ class OneLine:
         reduce_scatter=collectives.reduce_scatter, all_gather=collectives.all_gather,
     ):  # fmt: skip
         self.group, self.reduce_scatter, self.all_gather = group, reduce_scatter, all_gather
-        self.parameters, self.make_optimizer = [p for p in parameters if p.requires_grad], make_optimizer
+        self.parameters, self.make_optimizer = (
+            [p for p in parameters if p.requires_grad],
+            make_optimizer,
+        )
         self.rank, self.N = dist.get_rank(group), dist.get_world_size(group)
         self.n = sum(p.numel() for p in self.parameters)
         self.whole = self.parameters[0].new_zeros(self.length())
@@ -89,7 +93,8 @@ def but(name, **methods):
 
 
 class CopiesBack:
-    """No line but that of the moment: the shard is a tensor of its own, and parameters are copied back."""
+    """No line but that of the moment: the shard is a tensor of its own, and
+    parameters are copied back."""
 
     def __init__(
         self, parameters, make_optimizer, group=None,
@@ -98,7 +103,9 @@ class CopiesBack:
         self.group, self.reduce_scatter, self.all_gather = group, reduce_scatter, all_gather
         self.trained = [p for p in parameters if p.requires_grad]
         mine = self.lined_up([p.detach() for p in self.trained])
-        self.shard = torch.nn.Parameter(mine.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone())
+        self.shard = torch.nn.Parameter(
+            mine.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
+        )
         self.optimizer = make_optimizer([{"params": [self.shard]}])
 
     def lined_up(self, tensors):
@@ -106,7 +113,9 @@ class CopiesBack:
         return torch.nn.functional.pad(line, (0, -len(line) % dist.get_world_size(self.group)))
 
     def average_gradients(self):
-        line = self.lined_up([torch.zeros_like(p) if p.grad is None else p.grad for p in self.trained])
+        line = self.lined_up(
+            [torch.zeros_like(p) if p.grad is None else p.grad for p in self.trained]
+        )
         for p in self.trained:
             p.grad = None
         mean = self.reduce_scatter(line, self.group) / dist.get_world_size(self.group)
@@ -122,7 +131,8 @@ class CopiesBack:
 
 
 class FromTheLastOn(OneLine):
-    """The last parameter stands first; what is gathered lands in the line at once; alone it sends nothing."""
+    """The last parameter stands first; what is gathered lands in the line at once; alone it
+    sends nothing."""
 
     def pieces(self, line):
         end = self.n
@@ -190,7 +200,8 @@ class OverwritesInAHook(OneLine):
 
 
 class KeepsItsLine(OneLine):
-    """The line of gradients is made once: what a rank did not use is still there from the step before."""
+    """The line of gradients is made once: what a rank did not use is still there
+    from the step before."""
 
     kept = None
 
@@ -255,7 +266,9 @@ class LeavesGradients(OneLine):
 class InTwoMessages(OneLine):
     def gathered(self):
         halves = self.shard.detach().tensor_split(2)
-        return torch.cat([self.all_gather(half, self.group).view(self.N, -1) for half in halves], 1).flatten()
+        return torch.cat(
+            [self.all_gather(half, self.group).view(self.N, -1) for half in halves], 1
+        ).flatten()
 
 
 class GathersTheWholeLine(OneLine):
@@ -285,13 +298,17 @@ WRONG = {
     NothingToSend: "not on every rank",
     NoneIsNoGradient: "a parameter without gradient",
     but(
-        "RankOfTheWorld", cut=lambda z: z.whole.chunk(z.N)[dist.get_rank() % z.N].detach().requires_grad_()
+        "RankOfTheWorld",
+        cut=lambda z: z.whole.chunk(z.N)[dist.get_rank() % z.N].detach().requires_grad_(),
     ): "ranks of the world, not of the group",
     but(
-        "DividesByTheWorld", mean=lambda z: z.reduce_scatter(z.line() / dist.get_world_size(), z.group)
+        "DividesByTheWorld",
+        mean=lambda z: z.reduce_scatter(z.line() / dist.get_world_size(), z.group),
     ): "ranks of the world, not of the group",
     but("NotPadded", length=lambda z: z.n): "the padding is missing",
-    but("MeanKeptElsewhere", keep=lambda z, mean: setattr(z, "gradient", mean)): "no gradient in the shard",
+    but(
+        "MeanKeptElsewhere", keep=lambda z, mean: setattr(z, "gradient", mean)
+    ): "no gradient in the shard",
     but("OnlyGathers", update=lambda z: None): "the optimizer does not step",
     but("NotViews", attach=lambda z, p, piece: None): "the model does not see it",
     but("ANewLine", fill=lambda z, line: setattr(z, "whole", line)): "the model does not see it",
@@ -300,7 +317,9 @@ WRONG = {
         cut=lambda z: OneLine.cut(z).detach().clone().requires_grad_(),
         gathered=lambda z: z.all_gather(z.whole.chunk(z.N)[z.rank], z.group),
     ): "the optimizer's shard is a copy",
-    but("OwnGradients", mean=lambda z: z.line().chunk(z.N)[z.rank].clone()): "the ranks' gradients are not summed",
+    but(
+        "OwnGradients", mean=lambda z: z.line().chunk(z.N)[z.rank].clone()
+    ): "the ranks' gradients are not summed",
     but("NewOptimizerEachStep", update=lambda z: z.make().step()): "a new optimizer in each step",
     OnTheClass: "kept for all of the class",
     OverwritesInAHook: "only the last micro-batch",
@@ -325,20 +344,37 @@ WRONG = {
         update=lambda z: (z.shard.grad.div_(z.N), z.optimizer.step()),
     ): "no mean in the shard",
     but(
-        "AllReduces", mean=lambda z: collectives.all_reduce(z.line() / z.N, z.group).chunk(z.N)[z.rank].clone()
+        "AllReduces",
+        mean=lambda z: collectives.all_reduce(z.line() / z.N, z.group).chunk(z.N)[z.rank].clone(),
     ): "not the one it was given",
     AGatherByTorch: "not the one it was given",
-    but("GathersInFloat32", gathered=lambda z: z.all_gather(z.shard.detach().float(), z.group)): "rounded on the way",
+    but(
+        "GathersInFloat32", gathered=lambda z: z.all_gather(z.shard.detach().float(), z.group)
+    ): "rounded on the way",
     InTwoMessages: "more than one message",
     GathersTheWholeLine: "other elements",
     but("LineOfFloat32", line=lambda z: OneLine.line(z).float()): "a buffer of another dtype",
-    but("ViewsOfFloat32", attach=lambda z, p, piece: setattr(p, "data", piece.float())): "a buffer of another dtype",
-    but("GathersItsLine", gathered=lambda z: z.all_gather(z.whole, z.group)[: len(z.whole)]): "other elements",
-    but("AveragesAgain", update=lambda z: (z.average_gradients(), z.optimizer.step())): "gradients sent in step()",
-    but("ViewsOfZeros", attach=lambda z, p, piece: setattr(p, "data", piece.zero_())): "numbers lost",
-    but("StepsByHand", update=lambda z: z.shard.data.sub_(z.shard.grad)): "the optimizer does not step",
-    but("GathersGradients", gathered=lambda z: z.all_gather(z.shard.grad, z.group)): "the gradient gathered",
-    but("MeanOfTheOthers", mean=lambda z: z.reduce_scatter(z.line() / max(1, z.N - 1), z.group)): "not averaged",
+    but(
+        "ViewsOfFloat32", attach=lambda z, p, piece: setattr(p, "data", piece.float())
+    ): "a buffer of another dtype",
+    but(
+        "GathersItsLine", gathered=lambda z: z.all_gather(z.whole, z.group)[: len(z.whole)]
+    ): "other elements",
+    but(
+        "AveragesAgain", update=lambda z: (z.average_gradients(), z.optimizer.step())
+    ): "gradients sent in step()",
+    but(
+        "ViewsOfZeros", attach=lambda z, p, piece: setattr(p, "data", piece.zero_())
+    ): "numbers lost",
+    but(
+        "StepsByHand", update=lambda z: z.shard.data.sub_(z.shard.grad)
+    ): "the optimizer does not step",
+    but(
+        "GathersGradients", gathered=lambda z: z.all_gather(z.shard.grad, z.group)
+    ): "the gradient gathered",
+    but(
+        "MeanOfTheOthers", mean=lambda z: z.reduce_scatter(z.line() / max(1, z.N - 1), z.group)
+    ): "not averaged",
     FrozenToo: "a frozen parameter",
     ReadsWhatItHasDropped: "gradients of zeros",
     KeepsItsOwnPart: "the ranks' gradients are not summed",

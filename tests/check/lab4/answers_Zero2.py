@@ -1,6 +1,7 @@
 """Answers to Lab 4's Zero2: wrong ones, each with the hint that it must get, and right ones.
 
-The wrong ones are `ByHand`, a right one, but for a method or two; edits of lib's are in the exercise's MISTAKES.
+The wrong ones are `ByHand`, a right one, but for a method or two; edits of lib's are in the
+exercise's MISTAKES.
 """
 
 from collections import deque
@@ -89,7 +90,9 @@ class Counting(zero.Zero1):
         if len(self.works) > 1:
             self.keep()
         flat = self.waiting.popleft()
-        self.works.append((flat, collectives.start(self.reduce_scatter, flat.take_gradients(), self.group)))
+        self.works.append(
+            (flat, collectives.start(self.reduce_scatter, flat.take_gradients(), self.group))
+        )
 
     def keep(self):
         flat, work = self.works.popleft()
@@ -135,7 +138,10 @@ class NothingToSend(ByHand):
     """A rank without gradients returns early."""
 
     def average_gradients(self):
-        if any(len(missing) < len(flat.parameters) for missing, flat in zip(self.missing, self.in_order, strict=True)):
+        if any(
+            len(missing) < len(flat.parameters)
+            for missing, flat in zip(self.missing, self.in_order, strict=True)
+        ):
             super().average_gradients()
 
 

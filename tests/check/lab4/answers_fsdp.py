@@ -1,6 +1,8 @@
-"""Answers to Lab 4's fsdp, class by class: wrong ones, each with the hint that it must get, and right ones.
+"""Answers to Lab 4's fsdp, class by class: wrong ones, each with the hint that it must get, and
+right ones.
 
-Those that differ from lib's by an edit are in lib/check/lab4/fsdp_wrong.py; those here are written otherwise.
+Those that differ from lib's by an edit are in lib/check/lab4/fsdp_wrong.py; those here are written
+otherwise.
 """
 
 import torch
@@ -85,7 +87,9 @@ class InOneLine(AsInTheNotebook):
             chunks = zip(*(flat.take_gradients().chunk(N) for flat in flats), strict=True)
             line = torch.cat([chunk for of_rank in chunks for chunk in of_rank])
             piece = self.reduce_scatter(line, flats[0].group)
-            for flat, part in zip(flats, piece.split([flat.padded // N for flat in flats]), strict=True):
+            for flat, part in zip(
+                flats, piece.split([flat.padded // N for flat in flats]), strict=True
+            ):
                 flat.add_gradient(part.clone())
 
 
@@ -163,7 +167,8 @@ class AsksLibsFSDP(When):
 
 
 class OncePerBackward(When):
-    """Gathers a unit for forward once, until its backward has ended: a second forward before it finds none."""
+    """Gathers a unit for forward once, until its backward has ended: a second forward
+    before it finds none."""
 
     def before_forward(self, place):
         seen = self.__dict__.setdefault("seen", set())

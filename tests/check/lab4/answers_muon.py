@@ -1,6 +1,8 @@
-"""Answers to Lab 4's muon, part by part: wrong ones, each with the hint that it must get, and right ones.
+"""Answers to Lab 4's muon, part by part: wrong ones, each with the hint that it must get, and right
+ones.
 
-Those that differ from lib's by an edit are in lib/check/lab4/muon_wrong.py; those here are written otherwise.
+Those that differ from lib's by an edit are in lib/check/lab4/muon_wrong.py; those here are written
+otherwise.
 """
 
 import heapq
@@ -23,7 +25,8 @@ def by_a_heap(costs, N):
 
 
 def with_exchanges(costs, N):
-    """Right: any placement, then a matrix moves or two change places, as long as the loads come nearer."""
+    """Right: any placement, then a matrix moves or two change places, as long as
+    the loads come nearer."""
     owner = [i % N for i in range(len(costs))]
     load = [sum(c for c, o in zip(costs, owner, strict=True) if o == rank) for rank in range(N)]
     better = True
@@ -38,7 +41,11 @@ def with_exchanges(costs, N):
         for i, c in enumerate(costs):
             for j, d in enumerate(costs):
                 a, b = owner[i], owner[j]
-                if a != b and c > d and max(load[a] - c + d, load[b] - d + c) < max(load[a], load[b]):
+                if (
+                    a != b
+                    and c > d
+                    and max(load[a] - c + d, load[b] - d + c) < max(load[a], load[b])
+                ):
                     load[a] += d - c
                     load[b] += c - d
                     owner[i], owner[j], better = b, a, True
@@ -137,14 +144,18 @@ class OwnerByOwner(zero.Muon):
             for i in order:
                 p = self.matrices[i]
                 sums[i] = self.reduce(
-                    torch.zeros_like(p) + (0 if p.grad is None else p.grad), self.owner[i], self.group
+                    torch.zeros_like(p) + (0 if p.grad is None else p.grad),
+                    self.owner[i],
+                    self.group,
                 )
                 p.grad = None
             for i in order:
                 if self.owner[i] == rank:
                     self.update(self.matrices[i], sums[i])
             for i in reversed(order):
-                self.matrices[i].copy_(self.broadcast(self.matrices[i].detach().clone(), self.owner[i], self.group))
+                self.matrices[i].copy_(
+                    self.broadcast(self.matrices[i].detach().clone(), self.owner[i], self.group)
+                )
 
 
 class Inherits(zero.Muon):

@@ -1,4 +1,5 @@
-"""Answers to Lab 4's rank_state_bytes: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 4's rank_state_bytes: wrong ones, each with the hint that it must
+get, and right ones."""
 
 from lib.cost.state import RECIPES
 

@@ -1,4 +1,5 @@
-"""Answers to Lab 5's auxiliary_loss: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 5's auxiliary_loss: wrong ones, each with the hint that it must
+get, and right ones."""
 
 import torch
 import torch.nn.functional as F
@@ -97,7 +98,11 @@ def means_of_nothing(probabilities, first_choices):
 
 def divides_by_n(probabilities, first_choices):
     n, E = probabilities.shape
-    return E / n * (torch.bincount(first_choices, minlength=E) * probabilities.sum(0) / max(n, 1)).sum()
+    return (
+        E
+        / n
+        * (torch.bincount(first_choices, minlength=E) * probabilities.sum(0) / max(n, 1)).sum()
+    )
 
 
 def not_summed(probabilities, first_choices):

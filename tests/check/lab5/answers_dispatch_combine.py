@@ -1,4 +1,5 @@
-"""Answers to Lab 5's dispatch and combine: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 5's dispatch and combine: wrong ones, each with the hint that it must get,
+and right ones."""
 
 import torch
 import torch.nn.functional as F
@@ -108,7 +109,9 @@ def combine_as_in_the_notebook(rows, routing, n):
 
 def by_scatter_add(rows, routing, n):
     index = routing.token[:, None].expand_as(rows)
-    return rows.new_zeros(n, rows.shape[1]).scatter_add(0, index, torch.einsum("m,md->md", routing.weight, rows))
+    return rows.new_zeros(n, rows.shape[1]).scatter_add(
+        0, index, torch.einsum("m,md->md", routing.weight, rows)
+    )
 
 
 def by_a_matrix(rows, routing, n):
@@ -132,7 +135,9 @@ def in_float64_always(rows, routing, n):
 
 
 def in_float32_between(rows, routing, n):
-    y = torch.zeros(n, rows.shape[1]).index_add(0, routing.token, (routing.weight[:, None] * rows).float())
+    y = torch.zeros(n, rows.shape[1]).index_add(
+        0, routing.token, (routing.weight[:, None] * rows).float()
+    )
     return y.to(rows.dtype)
 
 
@@ -151,7 +156,9 @@ def combine(rows, routing, n, weight=None, index=None, reduce="sum"):
     """The right answer, but for what is given."""
     weight = routing.weight if weight is None else weight
     index = (routing.token if index is None else index)[:, None].expand_as(rows)
-    return rows.new_zeros(n, rows.shape[1]).scatter_reduce(0, index, weight[:, None] * rows, reduce, include_self=False)
+    return rows.new_zeros(n, rows.shape[1]).scatter_reduce(
+        0, index, weight[:, None] * rows, reduce, include_self=False
+    )
 
 
 def float32(rows, routing, n):
@@ -271,6 +278,17 @@ WRONG = {
     },
 }
 RIGHT = {
-    "dispatch": [dispatch_as_in_the_notebook, by_gather, by_a_one_hot_product, as_an_answer(moe.dispatch)],
-    "combine": [combine_as_in_the_notebook, by_scatter_add, by_a_matrix, token_by_token, as_an_answer(moe.combine)],
+    "dispatch": [
+        dispatch_as_in_the_notebook,
+        by_gather,
+        by_a_one_hot_product,
+        as_an_answer(moe.dispatch),
+    ],
+    "combine": [
+        combine_as_in_the_notebook,
+        by_scatter_add,
+        by_a_matrix,
+        token_by_token,
+        as_an_answer(moe.combine),
+    ],
 }

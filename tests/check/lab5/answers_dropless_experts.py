@@ -12,7 +12,9 @@ from lib import collectives, moe
 
 def split_and_join(rows, weights, counts):
     """As in the notebook."""
-    return torch.cat([group @ w for group, w in zip(rows.split(counts.tolist()), weights, strict=True)])
+    return torch.cat(
+        [group @ w for group, w in zip(rows.split(counts.tolist()), weights, strict=True)]
+    )
 
 
 class ByHand(torch.autograd.Function):
@@ -132,7 +134,8 @@ def answer(how):
 
 
 class BySlots(Dropless):
-    """Right: one after the other the places of the choice, each token's first choice before any second one."""
+    """Right: one after the other the places of the choice, each token's first choice before
+    any second one."""
 
     def pairs(self, choice):
         routing = moe.keep(choice, self.E, max(1, choice.experts.numel()))
@@ -157,7 +160,9 @@ class StaysHere(Dropless):
         each, rank = self.E // self.ep, dist.get_rank(self.group)
         token, expert, weight = self.pairs(choice)
         mine = expert // each == rank
-        rows = self.experts(x[token[mine]], torch.bincount(expert[mine] - rank * each, minlength=each))
+        rows = self.experts(
+            x[token[mine]], torch.bincount(expert[mine] - rank * each, minlength=each)
+        )
         return self.together(x, rows, token[mine], weight[mine])
 
 
@@ -168,11 +173,20 @@ class Padded(Dropless):
         longest = 40
 
         def through(rows, leaving, coming):
-            blocks = [torch.cat([b, b.new_zeros(longest - len(b), b.shape[1])]) for b in rows.split(leaving)]
-            came = self.all_to_all(torch.cat(blocks), self.group, [longest] * self.ep, [longest] * self.ep)
-            return torch.cat([block[:n] for block, n in zip(came.split(longest), coming, strict=True)])
+            blocks = [
+                torch.cat([b, b.new_zeros(longest - len(b), b.shape[1])])
+                for b in rows.split(leaving)
+            ]
+            came = self.all_to_all(
+                torch.cat(blocks), self.group, [longest] * self.ep, [longest] * self.ep
+            )
+            return torch.cat(
+                [block[:n] for block, n in zip(came.split(longest), coming, strict=True)]
+            )
 
-        return Pair.apply(rows, lambda rows: through(rows, to, frm), lambda dy: through(dy, frm, to))
+        return Pair.apply(
+            rows, lambda rows: through(rows, to, frm), lambda dy: through(dy, frm, to)
+        )
 
 
 class NoWayBack(Dropless):
@@ -217,13 +231,17 @@ class Remembers(Dropless):
     def send(self, rows, to, frm, way="there"):
         LAST[way] = to, frm
         forth = lambda rows: self.all_to_all(rows, self.group, to, frm)
-        return Pair.apply(rows, forth, lambda dy: self.all_to_all(dy.contiguous(), self.group, *LAST[way][::-1]))
+        return Pair.apply(
+            rows, forth, lambda dy: self.all_to_all(dy.contiguous(), self.group, *LAST[way][::-1])
+        )
 
     def home(self, rows, to, frm):
         return self.send(rows, frm, to, "home")
 
 
-def calls_libs_dropless(x, choice, n_experts, experts, group=None, all_to_all=collectives.all_to_all):
+def calls_libs_dropless(
+    x, choice, n_experts, experts, group=None, all_to_all=collectives.all_to_all
+):
     return moe.dropless(x, choice, n_experts, experts, group, all_to_all)
 
 
@@ -253,9 +271,18 @@ WRONG = {
 }
 RIGHT = {
     "grouped_mm": [split_and_join, by_hand, as_an_answer(moe.grouped_mm)],
-    "dropless": [answer(Dropless), answer(BySlots), answer(InTwoMessages), as_an_answer(moe.dropless)],
+    "dropless": [
+        answer(Dropless),
+        answer(BySlots),
+        answer(InTwoMessages),
+        as_an_answer(moe.dropless),
+    ],
 }
 WRONG["dropless"] |= told(
     moe.dropless,
-    ("its_own_counts", "counts of other rows", ("received.sum(0)", "counts.view_as(received).sum(0)")),
+    (
+        "its_own_counts",
+        "counts of other rows",
+        ("received.sum(0)", "counts.view_as(received).sum(0)"),
+    ),
 )

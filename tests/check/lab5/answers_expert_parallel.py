@@ -1,4 +1,5 @@
-"""Answers to Lab 5's exchange_rows and ExpertParallelMoE: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 5's exchange_rows and ExpertParallelMoE: wrong ones, each with its hint,
+and right ones."""
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,9 @@ class InTwoHalves(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, send_counts, receive_counts, group, all_to_all):
         ctx.how = send_counts, receive_counts, group, all_to_all
-        return torch.cat([all_to_all(half, group, send_counts, receive_counts) for half in rows.split(2, 1)], 1)
+        return torch.cat(
+            [all_to_all(half, group, send_counts, receive_counts) for half in rows.split(2, 1)], 1
+        )
 
     @staticmethod
     def backward(ctx, dy):
@@ -48,7 +51,9 @@ def in_two_halves(rows, send_counts, receive_counts, group=None, all_to_all=coll
 
 
 def backward_at_home(rows, send_counts, receive_counts, group, all_to_all):
-    return Pair.apply(rows, lambda rows: all_to_all(rows, group, send_counts, receive_counts), lambda dy: dy)
+    return Pair.apply(
+        rows, lambda rows: all_to_all(rows, group, send_counts, receive_counts), lambda dy: dy
+    )
 
 
 def without_group_in_backward(rows, send_counts, receive_counts, group, all_to_all):
@@ -65,7 +70,9 @@ def padded(rows, send_counts, receive_counts, group, all_to_all):
     N, longest = len(send_counts), 5
 
     def through(rows, leaving, coming):
-        blocks = [torch.cat([b, b.new_zeros(longest - len(b), b.shape[1])]) for b in rows.split(leaving)]
+        blocks = [
+            torch.cat([b, b.new_zeros(longest - len(b), b.shape[1])]) for b in rows.split(leaving)
+        ]
         came = all_to_all(torch.cat(blocks), group, [longest] * N, [longest] * N)
         return torch.cat([block[:n] for block, n in zip(came.split(longest), coming, strict=True)])
 
@@ -95,7 +102,10 @@ def calls_libs_exchange(rows, send_counts, receive_counts, group, all_to_all):
 
 
 def own_rows_first(rows, send_counts, receive_counts, group, all_to_all):
-    y, rank = exchange_rows(rows, send_counts, receive_counts, group, all_to_all), dist.get_rank(group)
+    y, rank = (
+        exchange_rows(rows, send_counts, receive_counts, group, all_to_all),
+        dist.get_rank(group),
+    )
     blocks = list(y.split(receive_counts))
     return torch.cat([blocks.pop(rank), *blocks])
 
@@ -108,7 +118,9 @@ def own_block_by_the_world_s_rank(rows, send_counts, receive_counts, group, all_
     return torch.cat(blocks)
 
 
-def no_exchange_yet(rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all):
+def no_exchange_yet(
+    rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all
+):
     raise NotImplementedError
 
 
@@ -148,7 +160,9 @@ class BySorting(moe.ExpertParallelMoE):
     """Says of each row which expert it is for, and sorts; calls exchange_rows itself."""
 
     def run(self, rows):
-        received = self.all_to_all(self.last.load, self.group).reshape(dist.get_world_size(self.group), -1)
+        received = self.all_to_all(self.last.load, self.group).reshape(
+            dist.get_world_size(self.group), -1
+        )
         each = received.shape[1]
         send_counts = [int(part.sum()) for part in self.last.load.split(each)]
         receive_counts = [int(part.sum()) for part in received]
@@ -205,7 +219,9 @@ class ListsOfTheLastCall(InSteps):
 
             @staticmethod
             def backward(ctx, dy):
-                return layer.all_to_all(dy.contiguous(), layer.group, *layer.now[:: -1 if there else 1])
+                return layer.all_to_all(
+                    dy.contiguous(), layer.group, *layer.now[:: -1 if there else 1]
+                )
 
         return Exchange.apply(rows)
 

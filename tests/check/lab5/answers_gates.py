@@ -1,4 +1,5 @@
-"""Answers to Lab 5's gates, function by function: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 5's gates, function by function: wrong ones, each with the hint that it must get,
+and right ones."""
 
 import numpy as np
 import torch
@@ -72,7 +73,9 @@ def in_two_columns(logits, uniform):
     g1, g2 = (p.gather(1, e[:, None])[:, 0] for e in (first, second))
     taken = (2 * g2 / (g1 + g2) > uniform).to(p.dtype)
     second = second * taken.long() - (1 - taken.long())
-    return Choice(torch.stack((first, second), 1), torch.stack((g1, g2 * taken), 1) / (g1 + g2)[:, None], p)
+    return Choice(
+        torch.stack((first, second), 1), torch.stack((g1, g2 * taken), 1) / (g1 + g2)[:, None], p
+    )
 
 
 # wrong
@@ -81,8 +84,12 @@ def in_two_columns(logits, uniform):
 def from_a_list(logits):
     p = logits.softmax(-1).tolist()
     experts = [max(range(len(row)), key=row.__getitem__) for row in p]
-    weights = torch.tensor([[row[e]] for row, e in zip(p, experts, strict=True)], dtype=logits.dtype)
-    return Choice(torch.tensor(experts).view(-1, 1), weights.view(-1, 1), torch.tensor(p, dtype=logits.dtype))
+    weights = torch.tensor(
+        [[row[e]] for row, e in zip(p, experts, strict=True)], dtype=logits.dtype
+    )
+    return Choice(
+        torch.tensor(experts).view(-1, 1), weights.view(-1, 1), torch.tensor(p, dtype=logits.dtype)
+    )
 
 
 def token_by_token(logits):
@@ -119,7 +126,9 @@ def gshard_in_numpy(logits, uniform):
 
 
 def gshard_row_by_row(logits, uniform):
-    rows = [gshard_as_in_the_notebook(z[None], u[None]) for z, u in zip(logits, uniform, strict=True)]
+    rows = [
+        gshard_as_in_the_notebook(z[None], u[None]) for z, u in zip(logits, uniform, strict=True)
+    ]
     return Choice(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
 
@@ -136,14 +145,19 @@ SWITCH = told(
     ("from_a_list", "no gradient", from_a_list),
     ("token_by_token", "a set of no tokens", token_by_token),
     ("always_float64", "another dtype", (P, "p = logits.double().softmax(-1)")),
-    ("chosen_once_per_shape", "another choice", (BEST, f"CHOSEN.setdefault(tuple(logits.shape), {BEST})")),
-    ("flat", "no dimension of choices", (BEST, "logits.argmax(-1)"), (WEIGHT, "p.max(-1).values, p)")),
+    ("chosen_once_per_shape", "another choice", (BEST,
+        f"CHOSEN.setdefault(tuple(logits.shape), {BEST})")),
+    ("flat", "no dimension of choices", (BEST, "logits.argmax(-1)"),
+    (WEIGHT, "p.max(-1).values, p)")),
     ("forgets_to_return", "no Choice", ("return ", "")),
-    ("swapped", "experts are no numbers", (f"experts, {WEIGHT}", "p.gather(1, experts), experts, p)")),
+    ("swapped", "experts are no numbers", (f"experts, {WEIGHT}",
+        "p.gather(1, experts), experts, p)")),
     ("exp_of_the_logits", "exp of large logits", (P, "p = parts(logits.exp())")),
-    ("the_last_of_equals", "equal logits", (BEST, "logits.shape[1] - 1 - logits.flip(1).argmax(-1, keepdim=True)")),
+    ("the_last_of_equals", "equal logits", (BEST,
+        "logits.shape[1] - 1 - logits.flip(1).argmax(-1, keepdim=True)")),
     ("detached_weights", "no gradient", (WEIGHT, "p.gather(1, experts).detach(), p)")),
-    ("a_straight_1", "another gradient", (WEIGHT, "(w := p.gather(1, experts)).detach() + w / w.detach() - 1, p)")),
+    ("a_straight_1", "another gradient", (WEIGHT,
+        "(w := p.gather(1, experts)).detach() + w / w.detach() - 1, p)")),
     ("logits_for_probabilities", "other probabilities", (WEIGHT, "p.gather(1, experts), logits)")),
     ("in_place", "in place", (P, f"logits -= logits.amax(-1, keepdim=True)\n    {P}")),
     ("counted_from_1", "another choice", ("Choice(experts", "Choice(experts + 1")),
@@ -186,9 +200,12 @@ GSHARD = told(
     ("no_return", "no Choice", ("return ", "")),
     ("minus_one_as_float", "experts are no numbers", ("(taken, -1)", "(taken, -1.0)")),
     ("gshard_exp", "exp of large logits",
-     (TOP_2, "best(logits, 2), None, parts(logits.exp())\n    weights = parts(p.gather(1, experts))")),
+     (TOP_2,
+     "best(logits, 2), None, parts(logits.exp())\n    weights = parts(p.gather(1, experts))")),
     ("gshard_last_of_equals", "equal logits",
-     (TOP_2, "larger_numbers_first(logits, 2), None, logits.softmax(-1)\n    weights = parts(p.gather(1, experts))")),
+     (TOP_2,
+     "larger_numbers_first(logits, 2), None, logits.softmax(-1)\n    weights = parts(p.gather(1, "
+     "experts))")),
     ("through_the_mask", "another gradient",
      (WEIGHTS, f"weights * torch.stack([taken[:, 0], taken[:, 1] + {SOFT}], 1)")),
     ("gshard_logits", "other probabilities", (", p)", ", logits)")),
@@ -198,12 +215,14 @@ GSHARD = told(
 )  # fmt: skip
 WRONG = {"switch_gate": SWITCH, "top_k_gate": TOP_K, "gshard_gate": GSHARD}
 RIGHT = {
-    "switch_gate": [switch_as_in_the_notebook, switch_by_argmax, switch_by_hand, as_an_answer(moe.switch_gate)],
+    "switch_gate": [switch_as_in_the_notebook, switch_by_argmax, switch_by_hand,
+    as_an_answer(moe.switch_gate)],
     "top_k_gate": [
         top_k_as_in_the_notebook,
         softmax_over_the_chosen,
         the_others_at_minus_infinity,
         as_an_answer(moe.top_k_gate),
     ],
-    "gshard_gate": [gshard_as_in_the_notebook, on_libs_top_k, in_two_columns, as_an_answer(moe.gshard_gate)],
+    "gshard_gate": [gshard_as_in_the_notebook, on_libs_top_k, in_two_columns,
+    as_an_answer(moe.gshard_gate)],
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Answers to Lab 5's start_exchange and OverlappedMoE: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 5's start_exchange and OverlappedMoE: wrong ones, each with its
+hint, and right ones."""
 
 import torch
 from as_an_answer import as_an_answer
@@ -10,7 +11,12 @@ from lib import collectives, moe
 
 
 def start_exchange(
-    rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all, start=collectives.start
+    rows,
+    send_counts,
+    receive_counts,
+    group=None,
+    all_to_all=collectives.all_to_all,
+    start=collectives.start,
 ):
     """As in the notebook."""
     under_way = {}
@@ -18,7 +24,9 @@ def start_exchange(
     class Leave(torch.autograd.Function):
         @staticmethod
         def forward(ctx, rows):
-            under_way["there"] = start(all_to_all, rows.detach(), group, send_counts, receive_counts)
+            under_way["there"] = start(
+                all_to_all, rows.detach(), group, send_counts, receive_counts
+            )
             return rows.new_empty(0)
 
         @staticmethod
@@ -32,7 +40,9 @@ def start_exchange(
 
         @staticmethod
         def backward(ctx, dy):
-            under_way["home"] = start(all_to_all, dy.contiguous(), group, receive_counts, send_counts)
+            under_way["home"] = start(
+                all_to_all, dy.contiguous(), group, receive_counts, send_counts
+            )
             return dy.new_empty(0)
 
     token = Leave.apply(rows)
@@ -40,7 +50,8 @@ def start_exchange(
 
 
 class Started:
-    """The answer in steps, each of which a wrong answer may do otherwise: two Functions made of four methods."""
+    """The answer in steps, each of which a wrong answer may do otherwise: two Functions
+    made of four methods."""
 
     def __init__(self, send_counts, receive_counts, group, all_to_all, start):
         self.there, self.home = (send_counts, receive_counts), (receive_counts, send_counts)
@@ -70,7 +81,12 @@ class Started:
 
 def answer(how):
     def start_exchange(
-        rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all, start=collectives.start
+        rows,
+        send_counts,
+        receive_counts,
+        group=None,
+        all_to_all=collectives.all_to_all,
+        start=collectives.start,
     ):
         return how(send_counts, receive_counts, group, all_to_all, start).run(rows)
 

@@ -25,7 +25,9 @@ def kept(choice, n_experts, C, line=by_places, fits=None, nobody=lambda expert: 
     taken, pairs = [0] * (n_experts + 1), []
     for token, place in line(choice.experts):
         expert = choice.experts[token, place].item()
-        if not nobody(expert) and (taken[expert] < C if fits is None else fits(taken, expert, pairs, token, place)):
+        if not nobody(expert) and (
+            taken[expert] < C if fits is None else fits(taken, expert, pairs, token, place)
+        ):
             pairs.append((expert, taken[expert], token, place))
             taken[expert] += 1
     return pairs
@@ -62,20 +64,30 @@ def expert_by_expert(choice, n_experts, C):
     for e in range(n_experts):
         places, tokens = (choice.experts.t() == e).nonzero(as_tuple=True)
         places, tokens = places[:C], tokens[:C]
-        parts = tokens, torch.full_like(tokens, e), torch.arange(len(tokens)), choice.weights[tokens, places]
+        parts = (
+            tokens,
+            torch.full_like(tokens, e),
+            torch.arange(len(tokens)),
+            choice.weights[tokens, places],
+        )
         for column, part in zip(columns, parts, strict=True):
             column.append(part)
     return Routing(*map(torch.cat, columns))
 
 
 def sorted_by_one_key(choice, n_experts, C):
-    """Sorts all pairs by expert, a stable sort; the rank within an expert is the slot. In place, on copies."""
+    """Sorts all pairs by expert, a stable sort; the rank within an expert is the slot. In
+    place, on copies."""
     n = len(choice.experts)
     expert, order = choice.experts.T.flatten().sort(stable=True)
     begins = torch.searchsorted(expert, torch.arange(n_experts + 1))
     keep = torch.cat([torch.arange(a, min(a + C, b)) for a, b in pairwise(begins.tolist())])
     at = order[keep]
-    weight = torch.stack([choice.weights[i % n, i // n] for i in at]) if len(at) else choice.weights.flatten()[:0]
+    weight = (
+        torch.stack([choice.weights[i % n, i // n] for i in at])
+        if len(at)
+        else choice.weights.flatten()[:0]
+    )
     return Routing(at % n if n else at, expert[keep], keep - begins[expert[keep]], weight)
 
 
@@ -108,7 +120,9 @@ def half_for_later_choices(choice, n_experts, C):
 
 
 def slots_backwards(choice, n_experts, C):
-    return routing([(e, C - 1 - s, t, p) for e, s, t, p in sorted(kept(choice, n_experts, C))], choice)
+    return routing(
+        [(e, C - 1 - s, t, p) for e, s, t, p in sorted(kept(choice, n_experts, C))], choice
+    )
 
 
 def sorted_by_slot(choice, n_experts, C):
@@ -136,7 +150,9 @@ def probabilities(choice, n_experts, C):
 
 def renormalised(choice, n_experts, C):
     right = as_in_the_notebook(choice, n_experts, C)
-    total = torch.zeros(len(choice.experts), dtype=right.weight.dtype).index_add(0, right.token, right.weight)
+    total = torch.zeros(len(choice.experts), dtype=right.weight.dtype).index_add(
+        0, right.token, right.weight
+    )
     return right._replace(weight=right.weight / total[right.token])
 
 
@@ -146,7 +162,9 @@ def none_stacked(choice, n_experts, C):
 
 
 def floats_when_empty(choice, n_experts, C):
-    expert, slot, token, place = torch.tensor(sorted(kept(choice, n_experts, C))).view(-1, 4).unbind(1)
+    expert, slot, token, place = (
+        torch.tensor(sorted(kept(choice, n_experts, C))).view(-1, 4).unbind(1)
+    )
     return Routing(token, expert, slot, choice.weights[token.long(), place.long()])
 
 

@@ -23,18 +23,33 @@ def reduced(parameters, group, all_reduce, divisor):
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
     line = torch.cat([p.grad.flatten() for p in parameters])
     all_reduce(line, group)
-    for p, piece in zip(parameters, (line / divisor).split([p.numel() for p in parameters]), strict=True):
+    for p, piece in zip(
+        parameters, (line / divisor).split([p.numel() for p in parameters]), strict=True
+    ):
         p.grad.copy_(piece.view_as(p))
 
 
 def reduce_with(
-    model, expert_dp_group, world, all_reduce, dense_by=None, experts_by=None, dense_over=(), experts_over=()
+    model,
+    expert_dp_group,
+    world,
+    all_reduce,
+    dense_by=None,
+    experts_by=None,
+    dense_over=(),
+    experts_over=(),
 ):
-    """The right answer, but for what is given: () stands for the right group, None for the right divisor."""
+    """The right answer, but for what is given: () stands for the right group, None for the
+    right divisor."""
     dense, experts = split(model)
     W = dist.get_world_size(world)
     reduced(dense, world if dense_over == () else dense_over, all_reduce, dense_by or W)
-    reduced(experts, expert_dp_group if experts_over == () else experts_over, all_reduce, experts_by or W)
+    reduced(
+        experts,
+        expert_dp_group if experts_over == () else experts_over,
+        all_reduce,
+        experts_by or W,
+    )
 
 
 # right
@@ -44,12 +59,17 @@ def as_in_the_notebook(model, expert_dp_group, world=None, all_reduce=collective
     reduce_with(model, expert_dp_group, world, all_reduce)
 
 
-def experts_first_divided_before(model, expert_dp_group, world=None, all_reduce=collectives.all_reduce):
+def experts_first_divided_before(
+    model, expert_dp_group, world=None, all_reduce=collectives.all_reduce
+):
     """Divides before it sums; new gradients in place of the old ones."""
     W = dist.get_world_size(world)
     for parameters, group in zip(split(model)[::-1], (expert_dp_group, world), strict=True):
         zeros = [torch.zeros_like(p, requires_grad=False) for p in parameters]
-        pieces = [(z if p.grad is None else p.grad).reshape(-1) / W for p, z in zip(parameters, zeros, strict=True)]
+        pieces = [
+            (z if p.grad is None else p.grad).reshape(-1) / W
+            for p, z in zip(parameters, zeros, strict=True)
+        ]
         if pieces:
             line = all_reduce(torch.cat(pieces), group)
             begin = 0
@@ -133,10 +153,17 @@ def views_of_a_line_that_is_kept(model, expert_dp_group, world, all_reduce):
     for parameters, group in zip(split(model), (world, expert_dp_group), strict=True):
         if parameters:
             line = torch.cat(
-                [torch.zeros(p.numel()).double() if p.grad is None else p.grad.view(-1) for p in parameters]
+                [
+                    torch.zeros(p.numel()).double() if p.grad is None else p.grad.view(-1)
+                    for p in parameters
+                ]
             )
-            line = LINES.setdefault(line.numel(), line).copy_(all_reduce(line, group) / dist.get_world_size(world))
-            for p, piece in zip(parameters, line.split([p.numel() for p in parameters]), strict=True):
+            line = LINES.setdefault(line.numel(), line).copy_(
+                all_reduce(line, group) / dist.get_world_size(world)
+            )
+            for p, piece in zip(
+                parameters, line.split([p.numel() for p in parameters]), strict=True
+            ):
                 p.grad = piece.view_as(p)
 
 

@@ -45,7 +45,9 @@ class AsInTheNotebook:
 
     def backward(self, tokens, targets):
         x, y = tokens.split(self.b), targets.split(self.b)
-        losses = self.pipeline.execute(one_f_one_b(self.mesh.size("pp"), len(x)), x, y, self.loss_of(targets))
+        losses = self.pipeline.execute(
+            one_f_one_b(self.mesh.size("pp"), len(x)), x, y, self.loss_of(targets)
+        )
         self.average(self.sets, self.mesh, self.ends)
         return self.mean_loss(losses)
 
@@ -60,8 +62,9 @@ class AsInTheNotebook:
 
 
 class AnotherWay:
-    """Pipeline.run, which weighs the losses, without its own sums; all forwards first; plain numbers; one all-reduce
-    of the loss over the mesh's two axes in turn, by torch; clipping written out; gradients set to None before."""
+    """Pipeline.run, which weighs the losses, without its own sums; all forwards first; plain
+    numbers; one all-reduce of the loss over the mesh's two axes in turn, by torch; clipping written
+    out; gradients set to None before."""
 
     def __init__(self, model, mesh, tokens, b, make_optimizer, **functions):
         self.mesh, self.b, self.functions = mesh, b, functions
@@ -86,7 +89,11 @@ class AnotherWay:
         schedule = gpipe(mesh.size("pp"), len(tokens.split(self.b)))
         loss = self.pipe.run(schedule, tokens.split(self.b), targets.split(self.b), loss_fn)
         self.functions["average"](self.lists, mesh, self.links.ends)
-        told = torch.zeros(1, dtype=torch.float64) if loss is None else loss.reshape(1) / mesh.size("dp")
+        told = (
+            torch.zeros(1, dtype=torch.float64)
+            if loss is None
+            else loss.reshape(1) / mesh.size("dp")
+        )
         for axis in ("dp", "pp"):
             dist.all_reduce(told, group=mesh.group(axis))
         return told.item()
@@ -112,7 +119,11 @@ class Libs(hybrid.Hybrid):
 class AsksLibs:
     def __init__(self, *args, **functions):
         self.answer = hybrid.HybridByHand(*args, **functions)
-        self.backward, self.clip, self.step = self.answer.backward, self.answer.clip, self.answer.step
+        self.backward, self.clip, self.step = (
+            self.answer.backward,
+            self.answer.clip,
+            self.answer.step,
+        )
 
 
 class ClipsWhatIsCut(AsInTheNotebook):
@@ -128,7 +139,9 @@ class ParametersSent(AsInTheNotebook):
     def step(self):
         super().step()
         for parameter in self.parameters:
-            parameter.data = collectives.all_reduce(parameter.data, self.mesh.group("dp")) / self.mesh.size("dp")
+            parameter.data = collectives.all_reduce(
+                parameter.data, self.mesh.group("dp")
+            ) / self.mesh.size("dp")
 
 
 class AllOnEveryRank:

@@ -12,7 +12,8 @@ def all_of(sets):
 
 
 def average_with(sets, mesh, ends, all_reduce, tied=None, whole=None, mean=None, by=None):
-    """The right answer, but for what is given: what is done with each tied one, each whole one, each at all."""
+    """The right answer, but for what is given: what is done with each tied one, each whole
+    one, each at all."""
     for p in sets.tied:
         tied(p) if tied else all_reduce(p.grad, ends)
     for p in sets.whole:
@@ -39,13 +40,16 @@ def as_in_the_notebook(sets, mesh, ends, all_reduce):
 
 
 def in_lines(sets, mesh, ends, all_reduce):
-    """One message for each set and group; a mean first, new gradients, in another order on every stage."""
+    """One message for each set and group; a mean first, new gradients, in another
+    order on every stage."""
 
     def summed(parameters, group, by=1):
         if parameters and dist.get_world_size(group) > 1:
             line = torch.cat([p.grad.flatten() / by for p in parameters])
             all_reduce(line, group)
-            for p, piece in zip(parameters, line.split([p.numel() for p in parameters]), strict=True):
+            for p, piece in zip(
+                parameters, line.split([p.numel() for p in parameters]), strict=True
+            ):
                 p.grad = piece.view_as(p).clone()
 
     summed(all_of(sets)[:: -1 if mesh.here["pp"] else 1], mesh.group("dp"), mesh.size("dp"))

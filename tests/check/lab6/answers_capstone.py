@@ -1,4 +1,5 @@
-"""Answers to Lab 6's capstone, estimate and chosen_plans: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 6's capstone, estimate and chosen_plans: wrong ones, each with its hint,
+and right ones."""
 
 from functools import partial
 
@@ -30,7 +31,8 @@ BEST = {
 
 
 def term_by_term(model, plan, gpu, reached):
-    """Every term by itself, and the model's own count of operations, attention's scores among them."""
+    """Every term by itself, and the model's own count of operations, attention's
+    scores among them."""
     mixture = model.experts > 0
     stage = model.layers / plan.pp
     of_experts = stage * model.experts * model.expert_parameters if mixture else 0
@@ -51,7 +53,16 @@ def term_by_term(model, plan, gpu, reached):
     operations = model.flops_per_token() * 512 * model.seq
     seconds = operations / (256 * gpu.bf16 * reached) * (1 if plan.recompute == "none" else 4 / 3)
     if mixture:
-        out = tokens * plan.micro_batches / plan.tp * stage * model.topk * 2 * model.hidden * (1 - 1 / plan.ep)
+        out = (
+            tokens
+            * plan.micro_batches
+            / plan.tp
+            * stage
+            * model.topk
+            * 2
+            * model.hidden
+            * (1 - 1 / plan.ep)
+        )
         slow = max(0, 1 - gpu.per_node / plan.ep)
         ways = 4 if plan.recompute == "none" else 6
         seconds += ways * (out * slow / gpu.nic if slow else out / gpu.link)
@@ -68,7 +79,11 @@ def term_by_term(model, plan, gpu, reached):
 def asks_the_model(model, plan, gpu, reached):
     seconds = sum(step_seconds(model, plan, gpu, STACK).values())
     operations = model.flops_per_token() * 512 * model.seq
-    return sum(memory(model, plan, STACK).values()), seconds, operations / (256 * gpu.bf16 * seconds)
+    return (
+        sum(memory(model, plan, STACK).values()),
+        seconds,
+        operations / (256 * gpu.bf16 * seconds),
+    )
 
 
 def nothing_returned(model, plan, gpu, reached):
@@ -110,7 +125,11 @@ def by_the_cost_models_order(model, plan, gpu, reached):
     (case,) = [case for case in check.CLEAR if case[1] == plan and JOBS[case[0]].model == model]
     shares = TABLE[case]
     first, second = sorted(shares, key=shares.get)[:-3:-1]
-    tied = [cost for cost in shares if cost != first and shares[cost] > max(1e-9, shares[second] - 0.029)]
+    tied = [
+        cost
+        for cost in shares
+        if cost != first and shares[cost] > max(1e-9, shares[second] - 0.029)
+    ]
     return [tied[-1], first]
 
 
@@ -132,7 +151,9 @@ def bubble_wherever_there_is_one(model, plan, gpu, reached):
 
 def asks_the_model_for_parts(model, plan, gpu, reached):
     seconds = step_seconds(model, plan, gpu, STACK)
-    return "computing", "pipeline bubble" if seconds["bubble"] > seconds["tensor"] else "tensor messages"
+    return "computing", "pipeline bubble" if seconds["bubble"] > seconds[
+        "tensor"
+    ] else "tensor messages"
 
 
 # chosen_plans: right
@@ -176,7 +197,8 @@ WRONG = {
     "estimate": told(
         None,
         ("asks_the_model", "called lib's", asks_the_model),
-        ("calls_libs", "called lib's", lambda model, plan, gpu, reached: by_hand.estimate(model, plan, gpu, reached)),
+        ("calls_libs", "called lib's", lambda model, plan, gpu,
+        reached: by_hand.estimate(model, plan, gpu, reached)),
         ("nothing_returned", "nothing returned", nothing_returned),
         ("two_numbers", "not three numbers", lambda *args: (6e10, 8.8)),
         ("in_words", "not three numbers", lambda *args: ("60 GiB", "9 s", "50 %")),
@@ -186,13 +208,16 @@ WRONG = {
     ),
     "main_costs": told(
         None,
-        ("computing_and_tensor", "costs that the plan does not have", lambda *args: ("computing", "tensor messages")),
+        ("computing_and_tensor", "costs that the plan does not have",
+        lambda *args: ("computing", "tensor messages")),
         ("computing_and_data", "messages that hide", lambda *args: ("computing", "data messages")),
         ("bubble_and_messages", "no computing",
-         lambda model, *args: ("pipeline bubble", "expert messages" if model.experts else "tensor messages")),
+         lambda model, *args: ("pipeline bubble",
+             "expert messages" if model.experts else "tensor messages")),
         ("bubble_and_largest_message", "no computing", bubble_and_largest_message),
         ("messages_alone", "no bubble",
-         lambda model, plan, gpu, reached: ("computing", "expert messages" if model.experts else "tensor messages")),
+         lambda model, plan, gpu, reached: ("computing",
+             "expert messages" if model.experts else "tensor messages")),
         ("bubble_wherever_there_is_one", "not by the plan", bubble_wherever_there_is_one),
         ("one_name", "not two names", lambda *args: "pipeline bubble"),
         ("twice_the_same", "not two names", lambda *args: ("pipeline bubble", "pipeline bubble")),
@@ -206,45 +231,58 @@ WRONG = {
     "chosen_plans": told(
         None,
         ("a_plan_alone", "not four plans", lambda: BEST[DENSE]),
-        ("three_jobs", "not four plans", lambda: {job: plan for job, plan in BEST.items() if job != MIXTURE}),
+        ("three_jobs", "not four plans", lambda: {job: plan for job,
+            plan in BEST.items() if job != MIXTURE}),
         ("a_list", "not four plans", lambda: list(BEST.values())),
         ("nothing", "nothing returned", nothing),
         ("degrees_in_a_dict", "no Plan", lambda: of(DENSE, {"tp": 8, "pp": 4, "dp": 8})),
         ("half_degrees", "a field of the Plan", lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=256 / 32))),
         ("in_fp8", "a field of the Plan",
-         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, precision="fp8"))),
+         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True,
+             precision="fp8"))),
         ("recomputes_a_list", "a field of the Plan",
-         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, recompute=["full"]))),
-        ("with_zero_3", "a field of the Plan", lambda: of(MIXTURE, Plan(512, 2, dp=256, ep=4, zero=3))),
-        ("half_the_gpus", "other GPUs", lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=4, v=12, sequence_parallel=True))),
+         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True,
+             recompute=["full"]))),
+        ("with_zero_3", "a field of the Plan", lambda: of(MIXTURE,
+            Plan(512, 2, dp=256, ep=4, zero=3))),
+        ("half_the_gpus", "other GPUs", lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=4, v=12,
+            sequence_parallel=True))),
         ("ep_counted_as_gpus", "other GPUs",
          lambda: of(MIXTURE, JOB(8, tp=4, pp=1, dp=1, ep=64, sequence_parallel=True))),
         ("batch_500", "another batch",
          lambda: of(DENSE, Plan(500, 1, tp=8, pp=4, dp=8, zero=1, sequence_parallel=True))),
-        ("sixty_four_stages", "unequal stages", lambda: of(DENSE, JOB(1, tp=4, pp=64, dp=1, sequence_parallel=True))),
+        ("sixty_four_stages", "unequal stages", lambda: of(DENSE,
+            JOB(1, tp=4, pp=64, dp=1, sequence_parallel=True))),
         ("thinner_than_a_layer", "unequal stages",
          lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=48, sequence_parallel=True))),
         ("too_few_rows", "cannot be laid out", lambda: of(DENSE, JOB(3, tp=8, pp=4, dp=8))),
-        ("sixty_four_tensor_ranks", "cannot be laid out", lambda: of(DENSE, JOB(1, tp=64, pp=4, dp=1))),
-        ("experts_on_parts_of_ranks", "cannot be laid out", lambda: of(MIXTURE, JOB(2, tp=1, pp=8, dp=32, ep=64))),
+        ("sixty_four_tensor_ranks", "cannot be laid out",
+        lambda: of(DENSE, JOB(1, tp=64, pp=4, dp=1))),
+        ("experts_on_parts_of_ranks", "cannot be laid out",
+        lambda: of(MIXTURE, JOB(2, tp=1, pp=8, dp=32, ep=64))),
         ("data_parallel", "state too large", lambda: of(DENSE, JOB(1, dp=256))),
-        ("no_tensor_parallelism", "activations too large", lambda: of(DENSE, JOB(1, tp=1, pp=32, dp=8))),
+        ("no_tensor_parallelism", "activations too large",
+        lambda: of(DENSE, JOB(1, tp=1, pp=32, dp=8))),
         ("large_micro_batches", "activations too large",
          lambda: of(DENSE, JOB(8, tp=8, pp=8, dp=4, sequence_parallel=True))),
         ("one_huge_micro_batch", "one micro-batch too large",
          lambda: of(DENSE, JOB(512, tp=8, pp=32, dp=1, recompute="full", sequence_parallel=True))),
         ("all_recomputed", "recomputed for nothing",
-         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, recompute="full", sequence_parallel=True))),
+         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, recompute="full",
+             sequence_parallel=True))),
         ("deep_with_few_micro_batches", "a large bubble",
          lambda: of(DENSE, JOB(4, tp=8, pp=16, dp=2, sequence_parallel=True))),
         ("tensor_ranks_on_two_nodes", "tensor parallelism too wide",
          lambda: of(DENSE, JOB(1, tp=16, pp=2, dp=8, sequence_parallel=True))),
-        ("no_sequence_parallelism", "norms on every tensor rank", lambda: of(DENSE, JOB(1, tp=8, pp=8, dp=4, v=12))),
+        ("no_sequence_parallelism", "norms on every tensor rank",
+        lambda: of(DENSE, JOB(1, tp=8, pp=8, dp=4, v=12))),
         ("experts_over_eight_nodes", "experts too far apart",
          lambda: of("mixture, H100", JOB(2, tp=1, pp=4, dp=64, ep=64, v=12, recompute="full"))),
         ("dense_advice_for_a_mixture", "many small kernels",
-         lambda: of("mixture, H100", JOB(2, tp=8, pp=4, dp=8, ep=16, v=12, recompute="full", sequence_parallel=True))),
-        ("thin_slices", "small products", lambda: of("dense, GB200", JOB(1, tp=8, pp=4, dp=8, sequence_parallel=True))),
+         lambda: of("mixture, H100", JOB(2, tp=8, pp=4, dp=8, ep=16, v=12, recompute="full",
+             sequence_parallel=True))),
+        ("thin_slices", "small products", lambda: of("dense, GB200",
+            JOB(1, tp=8, pp=4, dp=8, sequence_parallel=True))),
         ("calls_libs_plans", "called lib's", lambda: check.chosen_plans()),
         ("exits", "exits", exits),
         ("not_written", "not written", not_written),
@@ -253,5 +291,10 @@ WRONG = {
 RIGHT = {
     "estimate": [term_by_term, as_an_answer(by_hand.estimate)],
     "main_costs": [term_by_term_again, by_the_cost_models_order, as_an_answer(by_hand.main_costs)],
-    "chosen_plans": [as_in_the_notebook, the_first_of_a_search, numpys_degrees, as_an_answer(check.chosen_plans)],
+    "chosen_plans": [
+        as_in_the_notebook,
+        the_first_of_a_search,
+        numpys_degrees,
+        as_an_answer(check.chosen_plans),
+    ],
 }

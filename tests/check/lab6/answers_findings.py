@@ -1,6 +1,7 @@
 """Answers to Lab 6's findings, the hunt: wrong ones, each with its hint, and right ones.
 
-What is wrong with a finding is made from what is drawn, so that another draw needs no other answers.
+What is wrong with a finding is made from what is drawn, so that another draw needs no other
+answers.
 """
 
 from as_an_answer import as_an_answer
@@ -33,7 +34,10 @@ def as_in_the_notebook():
 
 
 def plain_tuples_in_another_order():
-    return [SEED, {n: tuple(TRUTH[n]) if TRUTH[n] != HEALTHY else "healthy" for n in reversed(range(10))}]
+    return [
+        SEED,
+        {n: tuple(TRUTH[n]) if TRUTH[n] != HEALTHY else "healthy" for n in reversed(range(10))},
+    ]
 
 
 def of_another_seed():
@@ -58,14 +62,19 @@ def by_a_program():
         apart = {axis for axis in e.sizes if not alike(numbers, axis, e.sizes)}
         data = {"dp", "ep"} & set(e.sizes)
         if kind == "gradient" and len(sets) == 1 and sets & {"tied", "whole", "experts"}:
-            mistake, axis = {"tied": ("tied embedding summed once", "pp"), "whole": ("LayerNorm not summed", "tp"),
-                             "experts": ("experts averaged over dp", "ep")}[sets.pop()]  # fmt: skip
+            mistake, axis = {
+                "tied": ("tied embedding summed once", "pp"),
+                "whole": ("LayerNorm not summed", "tp"),
+                "experts": ("experts averaged over dp", "ep"),
+            }[sets.pop()]
         elif kind == "gradient":
             mistake = "mean over the wrong group" if apart & data else "local tokens"
             axis = min(apart & data or data)
         elif kind in ("input", "activation"):
             mistake = "the same data" if kind == "input" else "one dropout seed"
-            axis = next(a for a in e.sizes if alike(numbers, a, e.sizes) and not alike(alone, a, e.sizes))
+            axis = next(
+                a for a in e.sizes if alike(numbers, a, e.sizes) and not alike(alone, a, e.sizes)
+            )
         else:
             mistake = "local tokens" if kind == "loss" else "local norm"
             ratios = [None if n is None else n / a for n, a in zip(numbers, alone, strict=True)]
@@ -219,8 +228,15 @@ WRONG = {
     not_written_yet: "not written",
     exits: "exits",
 }
-RIGHT = [as_in_the_notebook, plain_tuples_in_another_order, of_another_seed, by_a_program, as_an_answer(hunt.findings)]
+RIGHT = [
+    as_in_the_notebook,
+    plain_tuples_in_another_order,
+    of_another_seed,
+    by_a_program,
+    as_an_answer(hunt.findings),
+]
 SLOW = [  # each runs one more job, or all ten
-    RIGHT[-1], by_a_program, calls_libs, another_seed_s, all_healthy, a_healthy_one_accused, an_axis_that_is_not_there,
+    RIGHT[-1], by_a_program, calls_libs, another_seed_s, all_healthy, a_healthy_one_accused,
+    an_axis_that_is_not_there,
     input_for_activation, local_tokens_for_no_mean, the_axis_that_was_averaged,
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Answers to Lab 6's job_mtbf, lost_share and best_interval: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 6's job_mtbf, lost_share and best_interval: wrong ones, each with its
+hint, and right ones."""
 
 from math import exp, sqrt
 
@@ -94,7 +95,9 @@ def calls_libs_share(interval, save, restart, mtbf):
 
 
 def searches_with_libs(save, mtbf):
-    return min((mtbf * k / 500 for k in range(1, 501)), key=lambda T: goodput.lost_share(T, save, 0, mtbf))
+    return min(
+        (mtbf * k / 500 for k in range(1, 501)), key=lambda T: goodput.lost_share(T, save, 0, mtbf)
+    )
 
 
 def calls_libs_interval(save, mtbf):

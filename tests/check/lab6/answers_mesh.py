@@ -208,9 +208,14 @@ def groups_along(axes, sizes):
 def from_corners(axes, sizes):
     """For each rank whose coordinates along the axes are 0, all steps from there. In tuples."""
     groups = []
-    for corner in itertools.product(*(range(1) if axis in axes else range(n) for axis, n in sizes.items())):
+    for corner in itertools.product(
+        *(range(1) if axis in axes else range(n) for axis, n in sizes.items())
+    ):
         steps = itertools.product(
-            *(range(n) if axis in axes else [i] for (axis, n), i in zip(sizes.items(), corner, strict=True))
+            *(
+                range(n) if axis in axes else [i]
+                for (axis, n), i in zip(sizes.items(), corner, strict=True)
+            )
         )
         groups.append(tuple(rank_at(dict(zip(sizes, step, strict=True)), sizes) for step in steps))
     return tuple(groups)
@@ -265,7 +270,9 @@ def only_these_names(axes, sizes):
     groups = {}
     for rank in range(math.prod(sizes.values())):
         here = coordinates(rank, sizes)
-        groups.setdefault(tuple(here[a] for a in ("pp", "dp", "tp") if a not in axes), []).append(rank)
+        groups.setdefault(tuple(here[a] for a in ("pp", "dp", "tp") if a not in axes), []).append(
+            rank
+        )
     return list(groups.values())
 
 
@@ -279,12 +286,17 @@ def one_group_per_axis(axes, sizes):
 
 def once_for_each_rank(axes, sizes):
     groups = groups_along(axes, sizes)
-    return [next(group for group in groups if rank in group) for rank in range(math.prod(sizes.values()))]
+    return [
+        next(group for group in groups if rank in group)
+        for rank in range(math.prod(sizes.values()))
+    ]
 
 
 def next_to_each_other(axes, sizes):
     """Only the neighbours along the axes, in pairs."""
-    return [group[i : i + 2] for group in groups_along(axes, sizes) for i in range(0, len(group), 2)]
+    return [
+        group[i : i + 2] for group in groups_along(axes, sizes) for i in range(0, len(group), 2)
+    ]
 
 
 def all_ranks_together(axes, sizes):
@@ -398,7 +410,13 @@ WRONG = {
     },
 }
 RIGHT = {
-    "coordinates": [as_an_answer(mesh.coordinates), coordinates, from_the_front, listed, numpys_numbers],
+    "coordinates": [
+        as_an_answer(mesh.coordinates),
+        coordinates,
+        from_the_front,
+        listed,
+        numpys_numbers,
+    ],
     "rank_at": [as_an_answer(mesh.rank_at), rank_at, by_strides, by_search],
     "groups_along": [as_an_answer(mesh.groups_along), groups_along, from_corners, whoever_agrees],
 }

@@ -16,7 +16,8 @@ def all_of(sets):
 
 
 def norm_with(sets, mesh, all_reduce, tied=None, along=("tp", "pp")):
-    """The right answer, but for what is given: the tied ones that count here, and the axes to sum over."""
+    """The right answer, but for what is given: the tied ones that count here, and
+    the axes to sum over."""
     total = squares([*sets.cut, *(counted_tied(sets, mesh) if tied is None else tied)])
     if "tp" in along:
         all_reduce(total, mesh.group("tp"))
@@ -45,7 +46,9 @@ def on_the_last_stage(sets, mesh, all_reduce):
         counted += sets.tied
     if mesh.here["tp"] == 0:
         counted += sets.whole
-    total = sum((p.grad.square().sum() for p in counted), torch.zeros((), dtype=torch.float64)).reshape(1)
+    total = sum(
+        (p.grad.square().sum() for p in counted), torch.zeros((), dtype=torch.float64)
+    ).reshape(1)
     all_reduce(total, mesh.group("pp"))
     all_reduce(total, mesh.group("tp"))
     return total.sqrt().squeeze()
@@ -53,7 +56,9 @@ def on_the_last_stage(sets, mesh, all_reduce):
 
 def set_by_set(sets, mesh, all_reduce):
     """A number for each set; each end counts half of the tied ones; alone nothing is sent."""
-    total = torch.cat([squares(sets.cut), squares(sets.whole) / mesh.size("tp"), squares(sets.tied) / 2])
+    total = torch.cat(
+        [squares(sets.cut), squares(sets.whole) / mesh.size("tp"), squares(sets.tied) / 2]
+    )
     for axis in ("tp", "pp"):
         if mesh.size(axis) > 1:
             all_reduce(total, mesh.group(axis))
@@ -68,7 +73,9 @@ def calls_libs(sets, mesh, all_reduce):
 
 
 def squared_in_place(sets, mesh, all_reduce):
-    one = lambda parameters: sum((p.grad.square_().sum() for p in parameters), torch.zeros(1, dtype=torch.float64))
+    one = lambda parameters: sum(
+        (p.grad.square_().sum() for p in parameters), torch.zeros(1, dtype=torch.float64)
+    )
     total = one([*sets.cut, *counted_tied(sets, mesh)])
     all_reduce(total, mesh.group("tp"))
     total += one(sets.whole)
@@ -109,7 +116,9 @@ def gradients_gathered(sets, mesh, all_reduce):
     """All stages' gradients in one long line: a place for each rank, zeros from the others."""
 
     def joined(parameters, axis):
-        line = torch.cat([*(p.grad.flatten() for p in parameters), torch.zeros(64, dtype=torch.float64)])[:64]
+        line = torch.cat(
+            [*(p.grad.flatten() for p in parameters), torch.zeros(64, dtype=torch.float64)]
+        )[:64]
         lines = torch.zeros(mesh.size(axis), 64, dtype=torch.float64)
         lines[mesh.here[axis]] = line
         return all_reduce(lines, mesh.group(axis)).square().sum()
@@ -140,7 +149,11 @@ def a_stage_with_nothing_goes_home(sets, mesh, all_reduce):
 
 def starts_from_the_first(sets, mesh, all_reduce):
     """Fails where a stage has no parameter."""
-    total = torch.stack([p.grad.square().sum() for p in [*sets.cut, *counted_tied(sets, mesh)]]).sum().reshape(1)
+    total = (
+        torch.stack([p.grad.square().sum() for p in [*sets.cut, *counted_tied(sets, mesh)]])
+        .sum()
+        .reshape(1)
+    )
     all_reduce(total, mesh.group("tp"))
     total += squares(sets.whole)
     all_reduce(total, mesh.group("pp"))

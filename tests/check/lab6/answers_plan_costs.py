@@ -1,4 +1,5 @@
-"""Answers to Lab 6's plan_costs, function by function: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 6's plan_costs, function by function: wrong ones, each with its
+hint, and right ones."""
 
 from fractions import Fraction
 
@@ -58,7 +59,11 @@ def messages_by_rounds(model, plan):
     whole = 2 * model.seq * rows * model.hidden
     P = (12 * model.hidden**2 * (model.layers // plan.pp) + model.vocab * model.hidden) / plan.tp
     pp = 2 * plan.v * whole / plan.tp if plan.pp > 1 else 0
-    return {"dp": around(2 * P, plan.dp), "pp": pp, "tp": 4 * (model.layers // plan.pp) * around(whole, plan.tp)}
+    return {
+        "dp": around(2 * P, plan.dp),
+        "pp": pp,
+        "tp": 4 * (model.layers // plan.pp) * around(whole, plan.tp),
+    }
 
 
 # wrong: plan_memory
@@ -148,10 +153,19 @@ NAMED_MESSAGES = {
     "two_a_layer": (messages(tp=half), "two all-reduces"),
     "forward_only": (messages(pp=half), "one way"),
     "half_the_gradients": (messages(dp=half), "half of dp"),
-    "in_megabytes": (lambda m, p: {axis: sent / 1e6 for axis, sent in plan_messages(m, p).items()}, "another unit"),
+    "in_megabytes": (
+        lambda m, p: {axis: sent / 1e6 for axis, sent in plan_messages(m, p).items()},
+        "another unit",
+    ),
     "three_numbers": (lambda m, p: tuple(plan_messages(m, p).values()), "no dict"),
-    "other_keys": (lambda m, p: {axis.upper(): sent for axis, sent in plan_messages(m, p).items()}, "no dict"),
-    "text_for_numbers": (lambda m, p: {axis: f"{sent}" for axis, sent in plan_messages(m, p).items()}, "no dict"),
+    "other_keys": (
+        lambda m, p: {axis.upper(): sent for axis, sent in plan_messages(m, p).items()},
+        "no dict",
+    ),
+    "text_for_numbers": (
+        lambda m, p: {axis: f"{sent}" for axis, sent in plan_messages(m, p).items()},
+        "no dict",
+    ),
 }
 
 
@@ -164,7 +178,9 @@ def one_dict_for_all_calls(model, plan):
 
 
 def in_float32(model, plan):
-    return {axis: torch.tensor(sent).float().item() for axis, sent in plan_messages(model, plan).items()}
+    return {
+        axis: torch.tensor(sent).float().item() for axis, sent in plan_messages(model, plan).items()
+    }
 
 
 def messages_not_returned(model, plan):
@@ -215,6 +231,11 @@ WRONG = {
 }
 RIGHT = {
     "plan_memory": [plan_memory, memory_by_addition, as_an_answer(by_hand.plan_memory)],
-    "plan_bubble": [plan_bubble, bubble_as_a_fraction, bubble_from_what_is_busy, as_an_answer(by_hand.plan_bubble)],
+    "plan_bubble": [
+        plan_bubble,
+        bubble_as_a_fraction,
+        bubble_from_what_is_busy,
+        as_an_answer(by_hand.plan_bubble),
+    ],
     "plan_messages": [plan_messages, messages_by_rounds, as_an_answer(by_hand.plan_messages)],
 }

@@ -17,12 +17,24 @@ def room(B, speeds, most):
     return most
 
 
-def dealt(B, speeds, most=None, cost=lambda b, v: (b + 1) / v, start=0, fits=lambda b, most: b < most, last=False):
+def dealt(
+    B,
+    speeds,
+    most=None,
+    cost=lambda b, v: (b + 1) / v,
+    start=0,
+    fits=lambda b, most: b < most,
+    last=False,
+):
     """The right shares, but for what is given."""
     most = room(B, speeds, most)
     b = [start] * len(speeds)
     for _ in range(B - sum(b)):
-        _, _, r = min((cost(b[r], v), -r if last else r, r) for r, v in enumerate(speeds) if fits(b[r], most[r]))
+        _, _, r = min(
+            (cost(b[r], v), -r if last else r, r)
+            for r, v in enumerate(speeds)
+            if fits(b[r], most[r])
+        )
         b[r] += 1
     return b
 
@@ -275,7 +287,15 @@ WRONG |= told(
     libs_shares,
     ("refused_where_they_just_fit", "refused too soon", ("sum(most) < B", "sum(most) <= B")),
     ("whole_speeds", "whole speeds", ("(b[r] + 1) / speeds[r]", "(b[r] + 1) / int(speeds[r])")),
-    ("most_is_needed", "any number of rows", ("[B] * len(speeds) if most is None else most", "most")),
-    ("none_is_any_number", "room for no row", ("    b = [0]", "    most = [m or B for m in most]\n    b = [0]")),
+    (
+        "most_is_needed",
+        "any number of rows",
+        ("[B] * len(speeds) if most is None else most", "most"),
+    ),
+    (
+        "none_is_any_number",
+        "room for no row",
+        ("    b = [0]", "    most = [m or B for m in most]\n    b = [0]"),
+    ),
 )
 SLOW = [waits_for_room]
