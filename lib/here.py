@@ -48,7 +48,7 @@ def ready() -> None:
             )
         _install(place, wrong)
     _show_ranks_the_way()
-    from lib import gpus  # needs torch, and so does what launches
+    from lib.backend import gpus  # needs torch, and so does what launches
     from lib.launch import warm
 
     found = gpus.working()
@@ -75,7 +75,7 @@ def missing() -> dict[str, str]:
 
 
 def said(found) -> list[str]:
-    """What `found`, a lib.gpus.Gpus, means for a lab; nothing for a machine without GPUs."""
+    """What `found`, a lib.backend.gpus.Gpus, means for a lab; [] for a machine without GPUs."""
     lines, n = [], len(found.names)
     if n:
         lines.append(

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from lib import checkpoint
+from lib.training import checkpoint
 
 
 def names(folder):

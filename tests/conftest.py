@@ -154,8 +154,8 @@ def ranks_start_light():
         "lib.launch.worker",
         "lib.check.framework",
         "lib.collectives",
-        "lib.model",
-        "lib.text",
+        "lib.training.model",
+        "lib.training.text",
         "lib.hybrid",
     ]
     lib += [f"lib.check.{name}" for name in ("calls", "footprint", "symptoms", "traffic")]

@@ -2,8 +2,8 @@
 
 import torch
 
-from lib import text
-from lib.model import Shape, cross_entropy
+from lib.training import text
+from lib.training.model import Shape, cross_entropy
 
 TEXT = text.load()
 SHAPE = Shape(vocab_size=len(TEXT.vocabulary), seq_len=8, n_layers=1, hidden=16, n_heads=2)

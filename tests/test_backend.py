@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lib import backend, gpus
-from lib.backend import choose, meet
+from lib import backend
+from lib.backend import choose, gpus, meet
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from lib.collectives import cost  # noqa: E402
-from lib.measure import Interval, interleave, interval  # noqa: E402
+from lib.measuring.rounds import Interval, interleave, interval  # noqa: E402
 from tests.benchmarks import __main__ as runner  # noqa: E402
 from tests.benchmarks import alpha_beta, bench_collectives, bench_launch, report, thresholds  # noqa: E402
 from tests.benchmarks.measure import Bar, Comparison, compare  # noqa: E402

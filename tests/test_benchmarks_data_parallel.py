@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # `tests` is no package that is installed: pytest alone would not find it
 sys.path.insert(0, str(ROOT))
 
-from lib.model import GPT, Shape  # noqa: E402
+from lib.training.model import GPT, Shape  # noqa: E402
 from tests import two_nodes  # noqa: E402
 from tests.benchmarks import bench_data_parallel, bench_overlap, report  # noqa: E402
 

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from lib.cost.data_parallel import ring_time  # noqa: E402
-from lib.model import GPT, Shape  # noqa: E402
+from lib.training.model import GPT, Shape  # noqa: E402
 from tests.benchmarks import bench_own_runs, report  # noqa: E402
 from tests.benchmarks.bench_own_runs import PLANS, ROWS, SHAPE, predicted  # noqa: E402
 

@@ -12,8 +12,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 # `tests` is no package that is installed: pytest alone would not find it
 sys.path.insert(0, str(ROOT))
 
-from lib.model import Shape  # noqa: E402
 from lib.pipeline import one_f_one_b, parse, simulate, zb_h1  # noqa: E402
+from lib.training.model import Shape  # noqa: E402
 from tests.benchmarks import bench_paced_pipeline, bench_pipeline, report  # noqa: E402
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=4, hidden=16, n_heads=2)

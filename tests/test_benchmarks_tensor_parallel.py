@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from lib import launch, ledger  # noqa: E402
-from lib.model import Shape  # noqa: E402
+from lib.training.model import Shape  # noqa: E402
 from tests.benchmarks import bench_paced_tensor_parallel, bench_tensor_parallel, report  # noqa: E402
 from tests.benchmarks.bench_paced_tensor_parallel import ACROSS, INSIDE, predicted  # noqa: E402
 from tests.benchmarks.bench_tensor_parallel import Part, block_parts, check_equal, gpt_parts  # noqa: E402

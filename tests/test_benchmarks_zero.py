@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from lib import launch  # noqa: E402
-from lib.model import Shape  # noqa: E402
+from lib.training.model import Shape  # noqa: E402
 from tests.benchmarks import bench_zero  # noqa: E402
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=1, hidden=16, n_heads=2)

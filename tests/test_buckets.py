@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from lib.buckets import CAPACITY, SMALLEST, flatten, plan_buckets, plan_tapered_buckets, unflatten
+from lib.training.buckets import (
+    CAPACITY,
+    SMALLEST,
+    flatten,
+    plan_buckets,
+    plan_tapered_buckets,
+    unflatten,
+)
 
 
 def parameters(*sizes, dtype=torch.float32):

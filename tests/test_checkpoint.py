@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from checkpoints import is_whole, names, said, save_at
 
-from lib import checkpoint, launch
+from lib import launch
+from lib.training import checkpoint
 
 
 def on_three_ranks(folder):

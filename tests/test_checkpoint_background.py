@@ -14,9 +14,10 @@ import torch.distributed as dist
 from checkpoints import in_a_child
 from torch import nn
 
-from lib import checkpoint, launch, zero
-from lib.checkpoint import AsyncCheckpoint, BackgroundSave, resume, slow_disk
-from lib.model import GPT, Shape
+from lib import launch, zero
+from lib.training import checkpoint
+from lib.training.checkpoint import AsyncCheckpoint, BackgroundSave, resume, slow_disk
+from lib.training.model import GPT, Shape
 
 STEPS, EVERY = 12, 2
 ROWS = 64  # of data

@@ -9,7 +9,8 @@ import torch
 from checkpoints import said, save_at
 from torch import nn
 
-from lib import checkpoint, launch
+from lib import launch
+from lib.training import checkpoint
 
 DTYPES = (
     torch.float16,

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from checkpoints import in_a_child, is_whole, names, save_at
 
-from lib import checkpoint, launch
+from lib import launch
+from lib.training import checkpoint
 
 # of os: whatever changes a folder or brings it to disk
 CALLS = [

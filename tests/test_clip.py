@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch, ledger
-from lib.clip import clip_gradients, scale_gradients, squared_norm
+from lib.training.clip import clip_gradients, scale_gradients, squared_norm
 
 SIZES = [(7, 3), (5,), (11,)]  # not multiples of 4
 

@@ -9,8 +9,9 @@ import sys
 import pytest
 import torch
 
-from lib import demo, launch, text
-from lib.model import GPT
+from lib import demo, launch
+from lib.training import text
+from lib.training.model import GPT
 
 
 def run_demo(*arguments, timeout=600):

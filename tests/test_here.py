@@ -10,10 +10,11 @@ import types
 
 import pytest
 
-from lib import backend, gpus, here
+from lib import backend, here
+from lib.backend import gpus
+from lib.backend.gpus import Gpus
 from lib.course import build, notebook
 from lib.course.notebook import ROOT
-from lib.gpus import Gpus
 from lib.launch import warm
 
 

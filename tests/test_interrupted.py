@@ -4,9 +4,11 @@ what the formula says."""
 import numpy as np
 import pytest
 
-from lib import checkpoint, interrupted, launch
+from lib import launch
 from lib.cost.goodput import best_interval, kept_work, lost_share, simulated
-from lib.interrupted import NO_PACE, PACE, Pace, kept_steps, pace_here, train
+from lib.measuring import interrupted
+from lib.measuring.interrupted import NO_PACE, PACE, Pace, kept_steps, pace_here, train
+from lib.training import checkpoint
 
 FAILURES, TRIES = 12, 3
 BUSY = 5  # times the pace of a machine that has nothing else to do

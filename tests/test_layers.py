@@ -8,54 +8,25 @@ from lib.course.rooms import imports_of
 LIB = pathlib.Path(__file__).parents[1] / "lib"
 LEDGER = {"backend", "ledger"}
 COLLECTIVES = LEDGER | {"collectives"}
-SHARED = {
-    "model",
-    "text",
-    "buckets",
-    "precision",
-    "recompute",
-    "clip",
-    "checkpoint",
-    "paced",
-    "seeds",
-}
+BELOW_PARALLEL = COLLECTIVES | {"training", "measuring"}
 PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
-BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {
     "linux": set(),
-    "gpus": set(),
-    "here": {"gpus", "launch", "linux"},
-    "peers": set(),
-    "cycle": set(),
-    "backend": {"gpus", "peers"},
-    "generators": {"backend"},
-    "ledger": {"backend", "cycle"},
-    "launch": {"backend", "generators", "ledger", "linux", "peers"},
+    "here": {"backend", "launch", "linux"},
+    "backend": set(),
+    "ledger": {"backend"},
+    "launch": {"backend", "ledger", "linux"},
     "collectives": LEDGER,
-    "measure": {"launch", "linux"},
-    "mfu": {"backend"},
-    "interrupted": {"launch"} | COLLECTIVES | {"checkpoint", "model", "text"},
-    "model": set(),
-    "text": set(),
-    "splits": COLLECTIVES,
-    **dict.fromkeys(SHARED - {"model", "text"}, COLLECTIVES | SHARED),
+    "training": COLLECTIVES,
+    "measuring": COLLECTIVES | {"launch", "linux", "training"},
     **dict.fromkeys(PARALLEL, BELOW_PARALLEL),
-    "unequal": BELOW_PARALLEL,
-    "automatic": BELOW_PARALLEL,
-    "mesh": set(),
-    "hybrid": BELOW_PARALLEL | PARALLEL | {"mesh"},
-    "hunt": BELOW_PARALLEL | PARALLEL | {"mesh", "hybrid", "launch"},
+    "hybrid": BELOW_PARALLEL | PARALLEL | {"launch"},
     "cost": {"collectives", "pipeline"},
-    "plots": {"cost", "cycle", "pipeline"},
+    "plots": {"cost", "ledger", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},
-    "course": {
-        "check",
-        "linux",
-        "plots",
-        "explore",
-    },  # fingerprints are compared; rooms are drawn; the book moves
-    "beside": BELOW_PARALLEL | PARALLEL | {"launch", "cost"},
-    "demo": BELOW_PARALLEL | PARALLEL | {"launch", "plots"},
+    # fingerprints are compared, packages are drawn, and the figures of the web book move
+    "course": {"check", "linux", "plots", "explore"},
+    "demo": BELOW_PARALLEL | PARALLEL | {"launch", "cost", "plots"},
     "check": None,  # everything
 }
 

@@ -5,9 +5,9 @@ import torch
 from precisions import ALONE, SHAPE, adam, alike, loss_of, sgd
 from torch import nn
 
-from lib.model import GPT
-from lib.precision import LossScaler, MasterWeights
-from lib.precision.master_weights import grads_to_master, make_masters, master_to_params
+from lib.training.model import GPT
+from lib.training.precision import LossScaler, MasterWeights
+from lib.training.precision.master_weights import grads_to_master, make_masters, master_to_params
 
 
 def repeat(dtype, masters, update, steps):

@@ -14,9 +14,10 @@ import numpy as np
 import psutil
 import pytest
 
-from lib import launch, linux, measure
+from lib import launch, linux
 from lib.launch import alone
-from lib.measure import Claim, Refuted
+from lib.measuring import rounds as measure
+from lib.measuring.rounds import Claim, Refuted
 
 ROOT = Path(__file__).parents[1]
 FASTER = Claim(

@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib import launch
-from lib.mfu import Meter, operations_per_token
-from lib.model import GPT, Shape
+from lib.measuring.mfu import Meter, operations_per_token
+from lib.training.model import GPT, Shape
 
 
 @pytest.mark.parametrize("more", [{}, {"n_kv_heads": 2}, {"mlp_hidden": 48}])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lib.model import GPT, Shape, causal_attention, cross_entropy, merge_heads, split_heads
+from lib.training.model import GPT, Shape, causal_attention, cross_entropy, merge_heads, split_heads
 
 SHAPE = Shape(vocab_size=11, seq_len=8, n_layers=2, hidden=12, n_heads=4)
 GROUPED = Shape(

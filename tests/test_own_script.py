@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives, launch
-from lib.clip import clip_gradients
 from lib.collectives import p2p
 from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
 from lib.moe import ExpertParallelMoE, MoE
-from lib.recompute import recompute
 from lib.tensor_parallel import ColumnParallelLinear
+from lib.training.clip import clip_gradients
+from lib.training.recompute import recompute
 from lib.zero import FSDP, FSDPModule, PrefetchingFSDP, Zero1, Zero2
 
 WRAPPERS = (NaiveDataParallel, BucketedDataParallel, OverlappedDataParallel)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from lib import launch
 from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel
-from lib.paced import PacedLayer, PacedStage, Spans
+from lib.measuring.paced import PacedLayer, PacedStage, Spans
 from lib.pipeline.stage import Stage
 
 
@@ -38,7 +38,7 @@ def test_the_equation():
 
 
 def test_gradcheck():
-    from lib.paced import Paced
+    from lib.measuring.paced import Paced
 
     x, w = (
         torch.randn(3, 2, dtype=torch.float64, requires_grad=True),

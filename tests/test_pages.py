@@ -152,7 +152,7 @@ def test_every_name_in_the_guide_to_lib_is_in_a_file_that_stands_beside_it():
 
 def test_a_name_that_is_gone_would_be_found():
     text = (
-        "`clip.py`: `clip_gradients`, `clip_more`\n\n`clip_gradients`\n1. `zero/unit.py`: "
+        "`training/clip.py`: `clip_gradients`, `clip_more`\n\n`clip_gradients`\n1. `zero/unit.py`: "
         "`Unit.unshard`, `Unit.gon`"
     )
     assert list(unknown_names(text, ROOT / "lib")) == ["clip_more", "clip_gradients", "Unit.gon"]

@@ -10,12 +10,12 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from lib import plots
-from lib.automatic import Cluster, choose, cut_into_stages, named, trace
-from lib.automatic.layouts import both_ways
 from lib.cost.hardware import GIB
-from lib.mesh import groups_along
-from lib.model import Block, Shape
-from lib.unequal import stages_by_speed
+from lib.hybrid.automatic import Cluster, choose, cut_into_stages, named, trace
+from lib.hybrid.automatic.layouts import both_ways
+from lib.hybrid.mesh import groups_along
+from lib.hybrid.unequal import stages_by_speed
+from lib.training.model import Block, Shape
 
 SIZES = {"pp": 2, "dp": 2, "tp": 2}
 TAKES = {"matmul": 6.0, "attention": 1.0, "elementwise": 0.5, "tensor": 2.0, "context": 0.0,

@@ -10,8 +10,8 @@ from torch import nn
 
 from lib import collectives, launch, ledger
 from lib.data_parallel.replicate import average_gradients
-from lib.model import GPT
-from lib.precision import LossScaler, MasterWeights
+from lib.training.model import GPT
+from lib.training.precision import LossScaler, MasterWeights
 
 
 def one_overflow(bad, all_reduce, members):

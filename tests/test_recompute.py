@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from lib import launch
-from lib.model import GPT, Shape, cross_entropy
 from lib.pipeline import gpipe, interleaved, kept, one_f_one_b, relay, simulate, zb_h1
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_gpt
 from lib.pipeline.stage import Pipeline, Stage
-from lib.recompute import Recomputed, SavedBytes, recompute
+from lib.training.model import GPT, Shape, cross_entropy
+from lib.training.recompute import Recomputed, SavedBytes, recompute
 
 
 def gpt(dropout=0.0, n_layers=4):

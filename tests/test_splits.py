@@ -5,7 +5,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lib import launch, ledger, splits
+from lib import launch, ledger
+from lib.tensor_parallel import splits
 
 SIZES = [(4, 5, 8), (8, 7, 16), (8, 1, 8)]
 

@@ -6,7 +6,7 @@ from pydoc_data import topics
 import pytest
 import torch
 
-from lib import text
+from lib.training import text
 
 
 def test_the_help_pages_are_real_text_with_plausible_entropy():

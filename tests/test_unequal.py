@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib import launch, ledger
-from lib.pipeline import balance
-from lib.unequal import (
+from lib.hybrid.unequal import (
     average_by_share,
     paced_steps,
     seconds_of_step,
@@ -20,6 +19,7 @@ from lib.unequal import (
     stages_by_speed,
     stages_in_any_order,
 )
+from lib.pipeline import balance
 
 DRAW = random.Random(0)
 

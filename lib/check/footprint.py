@@ -13,10 +13,10 @@ in `kept`.
 """
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from lib.backend.torch_private import TorchDispatchMode
 from lib.check.overlap import Alive
-from lib.recompute import SavedBytes
+from lib.training.recompute import SavedBytes
 
 
 class Footprint(TorchDispatchMode):

@@ -16,6 +16,8 @@ between the student's line and the op, and the ledger would name ours.
 
 import torch
 
+from lib.backend import torch_private
+
 PRODUCTS = (
     "mm",
     "addmm",
@@ -29,7 +31,6 @@ PRODUCTS = (
     "mm.out",
     "bmm.out",
 )
-BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
 class count_products:
@@ -60,7 +61,7 @@ def _noting(op, factors):
     def note(keyset, *args, **kwargs):
         # addmm's first is added
         a, b = ([args[0]] + [arg for arg in args if isinstance(arg, torch.Tensor)])[-2:]
-        out = op.redispatch(keyset & BELOW, *args, **kwargs)
+        out = op.redispatch(keyset & torch_private.below_backend_select, *args, **kwargs)
         if op is not torch.ops.aten.mul.Tensor:
             factors.append((tuple(a.shape), tuple(b.shape)))
         elif out.numel() > max(a.numel(), b.numel()):

@@ -14,9 +14,9 @@ left, divided by k, is i. For 4 ranks, 0x20101 is element 1 with the values of r
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib import backend
+from lib.backend.torch_private import TorchDispatchMode
 
 
 def traced(all_reduce):

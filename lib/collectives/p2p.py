@@ -24,6 +24,7 @@ import contextlib
 import torch
 import torch.distributed as dist
 
+from lib.backend import torch_private
 from lib.collectives import background
 from lib.collectives.uncompiled import uncompiled
 
@@ -191,9 +192,9 @@ def _ready_to_receive(out, batches):
 
 def _backend(group, device):
     try:
-        return group._get_backend(device)
+        return torch_private.backend_of(group, device)
     except RuntimeError:
-        reached = ", ".join(d.type for d in group._device_types)
+        reached = ", ".join(torch_private.device_types(group))
         instead = "move it there"
         if device.type == "meta":
             instead = (

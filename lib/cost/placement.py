@@ -55,8 +55,9 @@ class Link(NamedTuple):
 def links_of(sizes, ranks_per_node, inside, across):
     """{axis: Link}: what a group along each axis sends over.
 
-    sizes: {axis: size}, the slowest first, as `lib.mesh.Mesh`. ranks_per_node: consecutive ranks
-    that share a node. inside: (alpha, beta) of a rank within its node; across: of a node's card.
+    sizes: {axis: size}, the slowest first, as `lib.hybrid.mesh.Mesh`. ranks_per_node: consecutive
+    ranks that share a node. inside: (alpha, beta) of a rank within its node; across: of a node's
+    card.
     """
     links, stride = {}, 1
     for axis, n in reversed(sizes.items()):  # a group's ranks are `stride` apart
@@ -83,9 +84,9 @@ def compute_of(step, layers, sizes, m):
 def placed_step(shape, sizes, m, b, compute, links):
     """{"pipeline", "tensor", "tied", "gradients"}: seconds of a step; their sum is the step.
 
-    shape: as `lib.model.Shape`, of a GPT whose sequences are seq_len long. sizes: of pp, dp and tp,
-    other axes 1. m, b: micro-batches of each pipeline, rows of one. compute: (forward, backward),
-    seconds of one layer for one micro-batch on one rank alone. links: of `links_of`.
+    shape: as `lib.training.model.Shape`, of a GPT whose sequences are seq_len long. sizes: of pp,
+    dp and tp, other axes 1. m, b: micro-batches of each pipeline, rows of one. compute: (forward,
+    backward), seconds of one layer for one micro-batch on one rank alone. links: of `links_of`.
     "tensor" is within max(clock, card): what it would save if the all-reduces over tp cost nothing.
     """
     p, tp, dp = sizes["pp"], sizes["tp"], sizes["dp"]

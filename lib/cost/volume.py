@@ -40,7 +40,9 @@ class Volume(NamedTuple):
 
 
 def cut_parameters(shape):
-    """Numbers that tp divides, the tied embedding counted once. shape: as `lib.model.Shape`."""
+    """Numbers that tp divides, the tied embedding counted once. shape: as
+    `lib.training.model.Shape`.
+    """
     return shape.vocab_size * shape.hidden + shape.n_layers * cut_of_layer(shape)
 
 

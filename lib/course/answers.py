@@ -2,10 +2,15 @@
 edition (carry.py).
 
 An answer is found by grade_id, else by cell id, else by the function or class it defines. Copying a
-cell in JupyterLab copies its grade_id: of several, the last that is not the stub counts.
+cell in JupyterLab copies its grade_id: of several, the last that is not the stub counts. Where an
+exercise was renamed since the edition that the student began with, the answer's identifiers are
+renamed with it, by the table lib/check/renamed.json.
 """
 
 import ast
+import io
+import json
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,16 +20,20 @@ from nbformat import NotebookNode
 from . import edition, notebook
 
 MAX_BYTES = 20_000_000
+RENAMED = json.loads(
+    (Path(__file__).parents[1] / "check" / "renamed.json").read_text(encoding="utf-8")
+)["exercises"]  # {exercise: {old identifier: new identifier}}
 
 
 @dataclass(frozen=True)
 class Found:
     """source: the answer, or the stub if there is none. written: whether the student has written
-    it. missing: whether no cell for it was found, not even the stub. notes: what the student should
-    know."""
+    it, and theirs: as it is in the student's file. missing: whether no cell for it was found, not
+    even the stub. notes: what the student should know."""
 
     source: str
     written: bool
+    theirs: str
     missing: bool
     notes: list[str]
 
@@ -81,8 +90,12 @@ def find(
     student began with; a cell that still has one of them has nothing of the student's in it.
     """
     name = notebook.grade_id(cell)
+    renamed = {todays_names(c.source, name): c.source for c in cells if _is_code(c)}
+    cells = [_renamed(c, name) if _is_code(c) else c for c in cells]
     tiers = _candidates(cell, canonical, cells)
-    old = lambda source: _same_code(source, stub) or edition.fingerprint(source) in older
+    old = lambda source: (
+        _same_code(source, stub) or edition.fingerprint(renamed.get(source, source)) in older
+    )
     written = [[source for source in tier if not old(source)] for tier in tiers]
     best = next((tier for tier in written if tier), [])
     notes = []
@@ -96,7 +109,36 @@ def find(
     elif best and not written[0]:
         notes.append(f"{name}: the answer was found in a cell without its grade_id")
     source = best[-1].encode("utf-8", "replace").decode() if best else stub
-    return Found(source, bool(best), not any(tiers), notes)
+    theirs = renamed.get(best[-1], best[-1]) if best else ""
+    return Found(source, bool(best), theirs, not any(tiers), notes)
+
+
+def todays_names(source: str, exercise: str) -> str:
+    """`source` with the identifiers that this exercise has today, if it defines what the exercise
+    was called once, or is called now; else as it is."""
+    names = RENAMED.get(exercise, {})
+    if not names or not _defines(source) & {exercise, *names}:
+        return source
+    lines = source.split("\n")
+    for token in reversed([*tokenize.generate_tokens(io.StringIO(source).readline)]):
+        if token.type == tokenize.NAME and token.string in names:
+            (row, begin), (_, end) = token.start, token.end
+            line = lines[row - 1]
+            lines[row - 1] = line[:begin] + names[token.string] + line[end:]
+    return "\n".join(lines)
+
+
+def _renamed(cell: NotebookNode, exercise: str) -> NotebookNode:
+    """A copy of `cell` in today's names; its grade_id too, if that was the exercise's old name."""
+    cell = nbformat.from_dict({**cell, "source": todays_names(cell.source, exercise)})
+    given = notebook.nbgrader(cell)
+    if RENAMED.get(exercise, {}).get(str(given.get("grade_id"))) == exercise:
+        cell.metadata.nbgrader = {**given, "grade_id": exercise}
+    return cell
+
+
+def _is_code(cell: NotebookNode) -> bool:
+    return cell.get("cell_type") == "code" and bool(cell.source.strip())
 
 
 def _candidates(
@@ -107,7 +149,7 @@ def _candidates(
     others = [other for other in canonical.cells if other.id != cell.id]
     taken = {notebook.nbgrader(other).get("grade_id") for other in others} - {None}
     given = {other.source.strip() for other in others}  # our worked examples are nobody's answer
-    free = [c for c in cells if c.get("cell_type") == "code" and c.source.strip()]
+    free = [c for c in cells if _is_code(c)]
     free = [c for c in free if not _claims(c, taken) and c.source.strip() not in given]
     names = _defines(cell.source)
     by_grade_id = [c for c in free if _claims(c, {notebook.grade_id(cell)})]

@@ -50,11 +50,13 @@ def carry_over(new: NotebookNode, old: NotebookNode) -> Carried:
     """The new edition `new` of a lab, with what the student wrote in `old`. Pure:
     neither is changed."""
     before, result = edition.cells(old), Carried(copy.deepcopy(new))
-    theirs, missing = {cell.get("id"): cell for cell in old.cells}, []
+    theirs, missing, taken = {cell.get("id"): cell for cell in old.cells}, [], set()
     for cell in result.notebook.cells:
         mine, role = theirs.get(cell.id, {}), notebook.role(cell)
         if role == "answer":
-            missing.append(_answer(cell, new, old, before, result))
+            found = _answer(cell, new, old, before, result)
+            missing.append(found.missing)
+            taken |= {found.theirs, cell.source}
         elif mine.get("cell_type") == cell.cell_type:
             _other(cell, mine, before.get(cell.id), result)
         if (
@@ -67,9 +69,8 @@ def carry_over(new: NotebookNode, old: NotebookNode) -> Carried:
                 mine.get("execution_count"),
             )
     result.found = not missing or not all(missing)
-    _own_cells(
-        old, before, {cell.id: edition.fingerprint(cell.source) for cell in new.cells}, result
-    )
+    stubs = {cell.id: edition.fingerprint(cell.source) for cell in new.cells}
+    _own_cells(old, before, stubs, taken, result)
     return result
 
 
@@ -79,9 +80,8 @@ def _answer(
     old: NotebookNode,
     before: dict[str, str],
     result: Carried,
-) -> bool:
-    """Put the student's answer into `cell`; returns whether there was no cell for it, as
-    for a new exercise."""
+) -> answers.Found:
+    """Put the student's answer into `cell`; returns how it was found."""
     stub, name = edition.fingerprint(cell.source), notebook.grade_id(cell)
     found = answers.find(cell, new, old.cells, cell.source, frozenset(before.values()))
     if found.written:
@@ -90,7 +90,7 @@ def _answer(
         result.notes += found.notes
         if before.get(cell.id, stub) != stub:
             result.outdated.append(name)
-    return found.missing
+    return found
 
 
 def _other(cell: NotebookNode, mine: NotebookNode, before: str | None, result: Carried) -> None:
@@ -109,13 +109,19 @@ def _other(cell: NotebookNode, mine: NotebookNode, before: str | None, result: C
 
 
 def _own_cells(
-    old: NotebookNode, before: dict[str, str], stubs: dict[str, str], result: Carried
+    old: NotebookNode,
+    before: dict[str, str],
+    stubs: dict[str, str],
+    taken: set[str],
+    result: Carried,
 ) -> None:
-    """Put the student's own cells into result.notebook, each after the cell that it followed."""
+    """Put the student's own cells into result.notebook, each after the cell that it followed.
+
+    taken: the sources that were taken as answers.
+    """
     ours = {cell.id: cell for cell in result.notebook.cells}
     texts = {edition.fingerprint(cell.source): cell.id for cell in ours.values()}
     ids_kept = any(cell.get("id") in ours for cell in old.cells)
-    answered = {cell.source for cell in ours.values() if notebook.role(cell) == "answer"}
     after, place = {None: []}, None  # {id of the cell that they follow, None at the top: cells}
     for cell in old.cells:
         name, text = cell.get("id"), edition.fingerprint(cell.source)
@@ -124,8 +130,7 @@ def _own_cells(
                 before.get(name),
                 stubs.get(name),
             )
-            # another cell of theirs was taken as the answer
-            own = draft and cell.source != ours[name].source
+            own = draft  # unless it was taken as the answer, see below
         elif name in before:
             own = text != before[name]
         elif before and ids_kept:
@@ -136,7 +141,7 @@ def _own_cells(
                 and text not in before.values()
                 and (not ids_kept or notebook.is_invented(str(name)))
             )
-        if own and cell.source.strip() and cell.source not in answered:
+        if own and cell.source.strip() and cell.source not in taken:
             after.setdefault(place, []).append(_freed(cell))
             result.own += 1
         place = name if name in ours else place if ids_kept else texts.get(text, place)

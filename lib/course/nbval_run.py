@@ -89,7 +89,7 @@ def run(
     cell_timeout, total_timeout: seconds. limits: shut in, working on a copy of `path` in a folder
     of its own, with the folders `hidden` empty where that can be had; without limits, the notebook
     is trusted. held: how it is shut in, by default in the strongest way. claims: "hold" where what
-    it measures has to show what its sentences say, else "once" (lib/measure.py).
+    it measures has to show what its sentences say, else "once" (lib/measuring/rounds.py).
     Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex

@@ -31,7 +31,8 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import (
+from lib.data_parallel.replicate import Replicated
+from lib.training.buckets import (
     CAPACITY,
     dense_gradient,
     flatten,
@@ -43,7 +44,6 @@ from lib.buckets import (
     unflatten,
     when_gradient_is_ready,
 )
-from lib.data_parallel.replicate import Replicated
 
 
 # exercise: lab1.reduce_bucket

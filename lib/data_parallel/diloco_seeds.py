@@ -8,7 +8,7 @@ how they are made.
 Of both, a step is AdamW's, on 3 of a batch's 12 sequences a rank: equal steps are equal tokens. One
 process computes what ranks compute, but for the order of sums: the mean gradient of equal shares is
 that of the whole batch, and an outer step with eta 1 and mu 0 is a mean of weights. How seeds are
-stored and compared: lib/seeds.py.
+stored and compared: lib/measuring/seeds.py.
 
 `python -m lib.data_parallel` trains all anew, one core and about three minutes, and writes
 seeds.json.
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from lib import seeds
-from lib import text as texts
-from lib.model import GPT, Shape, cross_entropy
+from lib.measuring import seeds
+from lib.training import text as texts
+from lib.training.model import GPT, Shape, cross_entropy
 
 RUNS = {"data parallel": 1, "DiLoCo": 20}  # steps from one agreement to the next
 N, BATCH, SEQ_LEN, RATE = 4, 12, 32, 3e-3

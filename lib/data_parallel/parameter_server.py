@@ -35,8 +35,8 @@ is the step of one process on the whole batch.
 import torch
 import torch.distributed as dist
 
-from lib.buckets import gradient
 from lib.collectives import p2p
+from lib.training.buckets import gradient
 
 
 # exercise: lab1.parameter_server_step

@@ -42,7 +42,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
-from lib.buckets import check_replicated, gradient
+from lib.training.buckets import check_replicated, gradient
 
 
 # exercise: lab1.broadcast_parameters

@@ -17,7 +17,7 @@ from lib.demo.on_ranks import (
     shape_for,
     update,
 )
-from lib.model import GPT
+from lib.training.model import GPT
 
 
 def one_process(text, ranks, rates):

@@ -9,10 +9,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lib import launch
-from lib import text as texts
 from lib.demo.claims import report
 from lib.demo.on_ranks import PER_RANK, SEQ_LEN, shape_for, train
-from lib.model import GPT
+from lib.training import text as texts
+from lib.training.model import GPT
 
 
 def show_progress(path, finished):

@@ -7,9 +7,9 @@ import time
 import torch
 import torch.distributed as dist
 
-from lib import text as texts
 from lib.collectives import ring_all_reduce
-from lib.model import GPT, Shape
+from lib.training import text as texts
+from lib.training.model import GPT, Shape
 
 SEQ_LEN = 64  # T
 PER_RANK = 8  # sequences of each rank in each step

@@ -11,6 +11,10 @@ experts.py    mixtures over ep, beside attention over tp and stages over pp
 state.py      checkpoints: saved on one mesh, loaded on another
 paced.py      the same GPT on ranks that wait: what a placement costs
 own_runs.py   a step's parts and whole steps, measured on this machine
+mesh.py       ranks with coordinates, and the groups along each dimension (torch's DeviceMesh)
+unequal       devices that are not equally fast: shares of the batch and of the layers in proportion
+automatic     the layouts of each operator and weight, found by a search
+hunt          a job with a planted fault, to be found from its logs
 """
 
 from lib.hybrid.by_hand import HybridByHand, average_over_mesh, norm_over_mesh

@@ -24,15 +24,15 @@ parallelism leaves to sum.
 import torch
 
 from lib import backend, collectives
-from lib.clip import scale_gradients
+from lib.hybrid.mesh import groups_along
 from lib.hybrid.sets import sets_of
 from lib.hybrid.train import let_go_of_other_stages
-from lib.mesh import groups_along
 from lib.pipeline import balance, one_f_one_b
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_gpt
 from lib.pipeline.stage import Pipeline
 from lib.tensor_parallel import sequence_parallel_gpt, vocab_parallel_cross_entropy
+from lib.training.clip import scale_gradients
 
 
 # exercise: lab6.average_over_mesh
@@ -100,8 +100,8 @@ class HybridByHand:
         average=average_over_mesh,
         norm_of=norm_over_mesh,
     ):
-        """model: the whole `lib.model.GPT`, alike on all ranks; it stays as it is. mesh: a Mesh
-        with pp, dp and tp.
+        """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is. mesh: a
+        Mesh with pp, dp and tp.
 
         tokens: (rows, T) int64, `own_rows` of a batch, as `backward` will get them. b: rows of a
         micro-batch; the last one may have fewer. make_optimizer(parameters): a torch optimizer.

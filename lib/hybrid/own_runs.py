@@ -29,8 +29,8 @@ from lib import backend, collectives
 from lib.data_parallel import reduce_bucket
 from lib.hybrid.paced import slowest
 from lib.hybrid.train import Hybrid, mesh_of, own_rows
-from lib.model import GPT
 from lib.tensor_parallel import parallel_gpt, vocab_parallel_cross_entropy
+from lib.training.model import GPT
 
 LARGE = 1 << 20  # numbers of the all-reduce that beta comes from: 4 MB
 

@@ -6,8 +6,9 @@
 Its values are those of `parallel_gpt`. Time between f and g is at least what was told, arithmetic
 included; f, g, messages, norms, the optimizer take what they take. So a `Hybrid` of it shows on two
 cores what a placement costs on devices that compute as fast as you say, with the network of
-`collectives.slow_link` (lib/paced.py says why). For f, g and gradients recursive doubling is named,
-which between 2 ranks is one exchange; what the front door would choose for long messages is best
+`collectives.slow_link` (lib/measuring/paced.py says why). For f, g and gradients recursive doubling
+is named, which between 2 ranks is one exchange; what the front door would choose for long messages
+is best
 over loopback.
 """
 
@@ -21,10 +22,9 @@ from lib import backend
 from lib.collectives import recursive_doubling_all_reduce
 from lib.collectives.slow_link import slow_link
 from lib.data_parallel import reduce_bucket
+from lib.hybrid.mesh import Mesh
 from lib.hybrid.train import SETS, Hybrid, own_rows
 from lib.hybrid.update import WholeUpdate
-from lib.mesh import Mesh
-from lib.model import GPT
 from lib.tensor_parallel import (
     column_parallel,
     copy_to_group,
@@ -32,6 +32,7 @@ from lib.tensor_parallel import (
     reduce_from_group,
     row_parallel,
 )
+from lib.training.model import GPT
 
 
 def paced_gpt(model, group=None, forward=0.0, backward=0.0):

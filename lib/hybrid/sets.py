@@ -29,8 +29,8 @@ also over them.
 
 from typing import NamedTuple
 
-from lib.clip import squared_norm
 from lib.tensor_parallel import split_dim
+from lib.training.clip import squared_norm
 
 
 class Sets(NamedTuple):

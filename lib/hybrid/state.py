@@ -22,10 +22,10 @@ import math
 
 import torch
 
-from lib.checkpoint import load, save
+from lib.hybrid.mesh import groups_along, rank_at
 from lib.hybrid.train import DATA, EXPERT_DATA
-from lib.mesh import groups_along, rank_at
 from lib.tensor_parallel import split_dim
+from lib.training.checkpoint import load, save
 
 
 def save_hybrid(folder, step, hybrid, shared=None, own=None):

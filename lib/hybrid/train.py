@@ -24,11 +24,10 @@ import torch
 from torch import nn
 
 from lib import collectives
-from lib.clip import scale_gradients
 from lib.hybrid.context import split_over_context
+from lib.hybrid.mesh import Mesh, groups_along
 from lib.hybrid.sets import global_norm, norm_sets, sets_of
 from lib.hybrid.update import WholeUpdate
-from lib.mesh import Mesh, groups_along
 from lib.pipeline import balance, one_f_one_b
 from lib.pipeline.actions import count_stages
 from lib.pipeline.links import connect
@@ -37,6 +36,7 @@ from lib.pipeline.stage import Pipeline
 from lib.tensor_parallel import parallel_gpt, vocab_parallel_cross_entropy
 from lib.tensor_parallel.context_parallel import shard
 from lib.tensor_parallel.layouts import zigzag
+from lib.training.clip import scale_gradients
 
 # who has other rows or tokens, and so another gradient of the same parameter
 DATA = ("dp", "ep", "cp")
@@ -89,7 +89,7 @@ class Hybrid:
         self, model, mesh, tokens, b, make_optimizer,
         schedule=one_f_one_b, split=parallel_gpt, update=WholeUpdate, layout=zigzag,
     ):  # fmt: skip
-        """model: the whole `lib.model.GPT`, alike on all ranks; it stays as it is.
+        """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is.
 
         mesh: of the axes pp, dp, ep, cp and tp, with SETS. tokens: (rows, T) int64, shaped as
         `backward` will get them. b: rows of a micro-batch; the last one may have fewer.

@@ -13,8 +13,8 @@ parameters.
 import torch
 import torch.distributed as dist
 
-from lib.buckets import plan_buckets
 from lib.data_parallel import reduce_bucket
+from lib.training.buckets import plan_buckets
 from lib.zero import Zero1
 
 

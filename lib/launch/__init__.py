@@ -22,6 +22,7 @@ agent.py      torch's elastic agent, which starts the processes
 server.py     what they are forked from
 script.py     the same function as a file for torchrun
 slurm.py      and that file as a Slurm job
+generators.py random numbers of a rank, from run to run
 """
 
 from lib.launch.errors import RankError

@@ -13,8 +13,8 @@ import contextlib
 import sys
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
+from lib.backend import torch_private
 from lib.launch.stacks import LIB
 
 world: dist.ProcessGroup | None = None
@@ -33,15 +33,15 @@ def begin(run: int, timed: bool) -> None:
         kept.clear()
         destroy_others()
     _asked.clear()
-    name, store = c10d._world.pg_map[world]
+    name, store = torch_private.registry().pg_map[world]
     base = store.underlying_store if run > 0 else store
-    c10d._world.pg_map[world] = (name, dist.PrefixStore(f"run{run}", base))
+    torch_private.registry().pg_map[world] = (name, dist.PrefixStore(f"run{run}", base))
 
 
 def made() -> int:
     """How many groups this rank has made. torch names a group by it: ranks that differ can make
     none together."""
-    return c10d._world.group_count
+    return torch_private.registry().group_count
 
 
 def destroy_others() -> None:
@@ -50,7 +50,7 @@ def destroy_others() -> None:
     for key in kept.keys() - _asked:
         del kept[key]
     stay = {world, *kept.values()}
-    for group in [group for group in c10d._world.pg_map if group not in stay]:
+    for group in [group for group in torch_private.registry().pg_map if group not in stay]:
         dist.destroy_process_group(group)
 
 

@@ -16,7 +16,6 @@ Not found: what is changed inside an object that is none of these, such as an en
 torch's, and what C++ keeps to itself, such as a warning that torch gives once in a process.
 """
 
-import contextlib
 import faulthandler
 import gc
 import importlib.machinery
@@ -33,9 +32,9 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
-from torch.distributed import distributed_c10d as c10d
 
-from lib import backend, linux, peers
+from lib import backend, linux
+from lib.backend import peers, torch_private
 from lib.launch import groups
 from lib.launch.server import LATER
 from lib.launch.stacks import LIB
@@ -60,7 +59,7 @@ HOOKS = [
 ]
 # ends what is left of a run that imported what a server can have
 SLOW_IMPORT = "was imported, which takes seconds"
-BOOK_KEEPING = ("lib.launch", "lib.peers")  # what these hold is about the runs
+BOOK_KEEPING = ("lib.launch", "lib.backend.peers")  # what these hold is about the runs
 # names that may hold something else after a run: it is the same for every run, or is put back
 MAY_CHANGE = {
     ("torch.distributed.distributed_c10d", "_group_count"),
@@ -82,7 +81,7 @@ SETTINGS = [  # (how it is read, how it is set)
         (partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d))
         for d in ("cpu", "cuda")
     ),
-    (lambda: vars(torch._tensor_str.PRINT_OPTS).copy(), vars(torch._tensor_str.PRINT_OPTS).update),
+    (lambda: torch_private.print_options().copy(), torch_private.print_options().update),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
@@ -128,12 +127,12 @@ class Before:
             threading.excepthook,
         )
         self.files = [os.fstat(number).st_ino for number in (1, 2)]
-        self.group_count = c10d._world.group_count
+        self.group_count = torch_private.registry().group_count
         self.settings = [read() for read, _ in SETTINGS]
         self.device = backend.device()
         self.on_gpu = self.device.type == "cuda"
         self.gpu_bytes = self._allocated() if self.on_gpu else 0
-        self.modes = torch._C._len_torch_dispatch_stack()
+        self.modes = torch_private.dispatch_modes()
         self.meshes = _count_meshes()
         gc.collect()
         gc.freeze()  # what is here now is not looked through again
@@ -147,7 +146,7 @@ class Before:
             if not left:
                 groups.destroy_others()
                 if not groups.kept:
-                    c10d._world.group_count = self.group_count
+                    torch_private.registry().group_count = self.group_count
             return left
         except BaseException as error:
             return f"{type(error).__name__}: {error}"
@@ -162,7 +161,7 @@ class Before:
             return f"the thread {new[0]}"
         if peers.messages_left():
             return "a message that nobody waited for"
-        if torch._C._distributed_c10d._get_work_registry_size():
+        if torch_private.unawaited_collectives():
             return "a collective that nobody waited for"
         if not dist.is_initialized() or dist.group.WORLD is not groups.world:
             return "another default group"
@@ -170,10 +169,7 @@ class Before:
             return "a DeviceMesh"
         if any(HOOKS):
             return "a hook on all modules"
-        if (
-            torch._C._len_torch_dispatch_stack() > self.modes
-            or torch._C._autograd._top_saved_tensors_default_hooks(True)
-        ):
+        if torch_private.dispatch_modes() > self.modes or torch_private.saved_tensors_hooks():
             return "a mode of torch"
         if linux.has_children():
             return "a process that it has started"
@@ -219,9 +215,7 @@ class Before:
         """Bytes of tensors on its GPU, without the workspace that cuBLAS keeps from its first
         matrix product on."""
         torch.cuda.synchronize(self.device)
-        # a name of torch's own that another version may lack
-        with contextlib.suppress(AttributeError):
-            torch._C._cuda_clearCublasWorkspaces()
+        torch_private.free_cublas_workspaces()
         return torch.cuda.memory_allocated(self.device)
 
     def _note(self, module):

@@ -18,7 +18,8 @@ import types
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from lib import backend, generators, ledger
+from lib import backend, ledger
+from lib.launch import generators
 
 TEMPLATE = '''"""{name}, as a script: {command}"""
 

@@ -29,18 +29,16 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from lib import backend, generators, ledger, linux, peers
-from lib.launch import copies, groups, packing, ways_out
+from lib import backend, ledger, linux
+from lib.backend import peers, torch_private
+from lib.launch import copies, generators, groups, packing, ways_out
 from lib.launch.leftovers import Before, listen
 from lib.launch.parameters import with_names
 from lib.launch.stacks import LIB
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
 
 rank_of_this_process: int | None = None
-# An autograd.Function with @once_differentiable refers to this module of C++, which is not among
-# the modules. Else cloudpickle takes it, here and in the notebook, for one made up in the notebook,
-# and sends its classes by value.
-sys.modules.setdefault("torch._C._functions", torch._C._functions)
+torch_private.name_the_functions_module()
 
 STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 STARTING, RESTED, BUSY, USED = b".r-x"  # what a rank says of itself, in the file `state`

@@ -17,6 +17,7 @@ in the parent Books, Ledger
 judging       audit, verdict
     match.py      pairs what the books say, and finds what does not agree
     verdict.py    who waits for whom, and when that is a deadlock for certain
+    cycle.py      a circle in such a graph
 on a cluster  record_to_dir(), `python -m lib.ledger DIR`
     record_to_dir.py  a book under plain torchrun
     flight.py     PyTorch's Flight Recorder, where there is no ledger

@@ -24,6 +24,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from lib.backend import torch_private
+
 
 def dump_after(seconds: float, folder: str) -> None:
     """On a rank: write its dump to `folder` once it has called no collective for so many seconds,
@@ -143,9 +145,7 @@ def _recorder():
             "torch's Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out of the "
             "environment"
         )
-    # two recorders in one process
-    name = "_dump_nccl_trace" if dist.get_backend() == "nccl" else "_dump_fr_trace"
-    function = getattr(torch._C._distributed_c10d, name, None)
+    function, name = torch_private.flight_recorder(dist.get_backend())
     if function is None:
         raise RuntimeError(
             f"torch {torch.__version__} has no {name}: its Flight Recorder cannot be read from "
@@ -157,7 +157,7 @@ def _recorder():
 def _groups():
     """The process groups of this rank, in the form in which torch's dumps under NCCL
     describe them."""
-    world = dist.distributed_c10d._world
+    world = torch_private.registry()
     ranks = {
         name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()
     }

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from lib import backend
+from lib.backend import torch_private
 from lib.ledger.book import BookReader, signature_of
 from lib.ledger.caller import is_programs, locate
 from lib.ledger.follow import Blocking, Queued
@@ -164,7 +165,7 @@ class Recorder:
         self.blocking, self.queued = Blocking(writer), Queued(writer)
         self.splits, self.inside = SplitsWriter(writer), Inside()
         self.library = torch.library.Library("c10d", "IMPL")
-        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        below = torch_private.below_backend_select
         for schema_name, name in OPS.items():
             op = getattr(torch.ops.c10d, schema_name, None)
             if op is not None:
@@ -238,7 +239,7 @@ class Recorder:
             # only the members call it, and no number is given
             if kwargs.get("use_local_synchronization"):
                 return plain(ranks, *args, **kwargs)
-            number, site = c10d._world.group_count, call_site()[0]
+            number, site = torch_private.registry().group_count, call_site()[0]
             members = range(self.book.world_size) if ranks is None else ranks
             members = tuple(members if kwargs.get("sort_ranks") is False else sorted(members))
             self.made.begins(number, members, site)
@@ -347,7 +348,7 @@ class Recorder:
     def _group(self, pg):
         known = self.groups.get(pg.group_name)
         if known is None:
-            ranks = c10d._world.pg_group_ranks.get(pg)
+            ranks = torch_private.registry().pg_group_ranks.get(pg)
             # a group made without torch's book-keeping: its ranks are its own numbers
             if ranks is None:
                 ranks = {i: i for i in range(pg.size())}

@@ -15,8 +15,8 @@ out. Nothing here looks at a clock: a program that is only slow is never in that
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lib.cycle import find_cycle
 from lib.ledger.book import EXITED, KILLED, RAISED, RETURNED, RUNNING, Entry, Head
+from lib.ledger.cycle import find_cycle
 from lib.ledger.match import audit, called, groups_not_made, never_waited_for, ranks_text, say
 from lib.ledger.read import Ledger
 

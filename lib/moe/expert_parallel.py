@@ -26,9 +26,9 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
-from lib.buckets import mark_sharded
 from lib.moe.exchange import exchange_counts, exchange_rows
 from lib.moe.layer import MoE, run_experts
+from lib.training.buckets import mark_sharded
 
 
 # exercise: lab5.ExpertParallelMoE

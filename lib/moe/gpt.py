@@ -26,15 +26,15 @@ import torch
 from torch import nn
 
 from lib import collectives
-from lib.model import GPT, MLP, cross_entropy
 from lib.moe.capacity import keep
 from lib.moe.expert_parallel import ExpertParallelMoE
 from lib.moe.gates import switch_gate, uniforms
 from lib.moe.layer import MoE
+from lib.training.model import GPT, MLP, cross_entropy
 
 
 class MoEBlock(nn.Module):
-    """A `lib.model.Block` with a mixture in place of its MLP. `uniform` (B*T,) is for a
+    """A `lib.training.model.Block` with a mixture in place of its MLP. `uniform` (B*T,) is for a
     gate that samples."""
 
     def __init__(self, block, moe):
@@ -52,8 +52,8 @@ class MoEBlock(nn.Module):
 
 
 class MoEGPT(GPT):
-    """A `lib.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP. `seed` alone
-    decides all weights.
+    """A `lib.training.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP.
+    `seed` alone decides all weights.
 
     gate, factor, assign_slots: see `lib.moe.layer.MoE`; a gate that is a module is copied for every
     layer. expert_hidden: the width of an expert's MLP; left out: the shape's.

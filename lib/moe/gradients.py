@@ -34,8 +34,8 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import flatten, gradient, unflatten
 from lib.moe.expert_parallel import ExpertParallelMoE
+from lib.training.buckets import flatten, gradient, unflatten
 
 
 def expert_parameters(model):

@@ -10,7 +10,7 @@ are made.
 
 AdamW at one rate after a warm-up. One process computes what ranks compute, but for the order of
 sums, and for slots: it has one set of 32 sequences where each rank has its own. How seeds are
-stored and compared: lib/seeds.py.
+stored and compared: lib/measuring/seeds.py.
 
 `python -m lib.moe` trains all anew, one core and about ten minutes, and writes seeds.json, which
 `stored` reads.
@@ -21,12 +21,12 @@ from pathlib import Path
 
 import torch
 
-from lib import seeds
-from lib import text as texts
-from lib.model import GPT, Shape
+from lib.measuring import seeds
+from lib.measuring.seeds import validation_loss
 from lib.moe.gates import top_k_gate
 from lib.moe.gpt import MoEGPT
-from lib.seeds import validation_loss
+from lib.training import text as texts
+from lib.training.model import GPT, Shape
 
 SHAPE = Shape(vocab_size=104, seq_len=32, n_layers=2, hidden=64, n_heads=4)
 RUNS = {  # experts in block 1, the auxiliary loss's factor, the width of an expert or of every MLP

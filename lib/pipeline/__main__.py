@@ -4,9 +4,9 @@ puzzle, and store it."""
 import json
 from itertools import count
 
+from lib.measuring.seeds import stamp
 from lib.pipeline.puzzle import FILE, LEVELS
 from lib.pipeline.shortest import _by, most_work
-from lib.seeds import stamp
 
 
 def store():

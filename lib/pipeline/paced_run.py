@@ -5,8 +5,9 @@
                                                       is there
 
 Ranks that compute share the machine's cores, and a bubble on one is another's gain. Ranks that
-sleep do not (lib/paced.py): so a bubble is a bubble here, with as many ranks as you like. Messages
-are real; over loopback they are short. Inside `collectives.slow_link` they take as long as that
+sleep do not (lib/measuring/paced.py): so a bubble is a bubble here, with as many ranks as you like.
+Messages are real; over loopback they are short. Inside `collectives.slow_link` they take as long as
+that
 link says.
 """
 
@@ -15,7 +16,7 @@ from numbers import Real
 import torch
 
 from lib.collectives import barrier
-from lib.paced import PacedStage
+from lib.measuring.paced import PacedStage
 from lib.pipeline.actions import Wiring
 from lib.pipeline.stage import Pipeline
 

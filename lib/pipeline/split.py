@@ -38,8 +38,8 @@ def split_layers(layers, ranges):
 
 
 def split_gpt(model, ranges):
-    """A `lib.model.GPT` into stages: the embedding goes with the first, the norm and the head with
-    the last.
+    """A `lib.training.model.GPT` into stages: the embedding goes with the first, the norm and the
+    head with the last.
 
     ranges: of blocks, one per stage, as in `split_layers`; a range may be empty. Stage 0 takes
     tokens (b, T) int64 and the others (b, T, D); the last gives logits (b, T, V). The head's weight

@@ -77,7 +77,8 @@ class Stage:
     def input_gradient(self, j, grad):
         """I: as B, but weights wait for W."""
         self.waiting[j] = self.kept[j][-1]
-        with LinearsLater(self.waiting[j]):  # forward may run again in here (lib/recompute.py)
+        # forward may run again in here (lib/training/recompute.py)
+        with LinearsLater(self.waiting[j]):
             return self.backward(j, grad)
 
     def weight_gradients(self, j):

@@ -27,8 +27,9 @@ def shardings(operators, plans, both_ways):
     backward.
 
     operators: of a Traced, at most 18 rows deep. plans: {"Megatron's": Plan, "the search's": Plan},
-    1 or 2. both_ways: that of lib.automatic.layouts: (old layout, new one) -> the collectives'
-    names (forward, backward). Raises ValueError for another number of plans, more rows, or a plan
+    1 or 2. both_ways: that of lib.hybrid.automatic.layouts: (old layout, new one) -> the
+    collectives' names (forward, backward). Raises ValueError for another number of plans, more
+    rows, or a plan
     of other operators.
     """
     rows = _rows(operators)

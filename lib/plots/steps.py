@@ -4,7 +4,7 @@ hidden.
     rank 0   compute   [ forward ][ backward          ][/ wait /]
              network                   [= 0 =][= 1 =][= 2 =]
 
-A span is (rank, lane, label, begin, end), in seconds, as `lib.paced.Spans` records it and
+A span is (rank, lane, label, begin, end), in seconds, as `lib.measuring.paced.Spans` records it and
 `lib.cost` predicts it. lane: "compute" or "network"; each holds one thing at a time. The label
 "wait" in the lane "compute" is no work.
 """

@@ -13,6 +13,7 @@ sequence.py       f and g in halves: each rank its own tokens  1 per gather, 1 p
                   ... keeping only those tokens for backward   backward 1 more per column layer
 dropout.py        the same mask on all ranks, or a mask each   nothing
 gpt.py            the whole model, there and back              see there
+splits.py         one matmul, sharded in four ways (Lab 0)     see there
 shards.py         part of a tensor or checkpoint; whole again  -
 
 B sequences of T tokens, D hidden, F MLP width, V vocabulary, H heads, K key/value heads, L layers,

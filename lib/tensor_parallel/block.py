@@ -32,7 +32,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from lib.model import causal_attention, merge_heads, split_heads
 from lib.tensor_parallel.dropout import own_random_numbers
 from lib.tensor_parallel.linear import (
     ColumnParallelLinear,
@@ -41,12 +40,13 @@ from lib.tensor_parallel.linear import (
     row_parallel,
 )
 from lib.tensor_parallel.shards import divide
+from lib.training.model import causal_attention, merge_heads, split_heads
 
 
 # exercise: lab3.ParallelAttention
 class ParallelAttention(nn.Module):
-    """A rank's heads of a `lib.model.Attention`: (B, T, D) -> (B, T, D); in sequence parallel both
-    (B, T/tp, D).
+    """A rank's heads of a `lib.training.model.Attention`: (B, T, D) -> (B, T, D); in sequence
+    parallel both (B, T/tp, D).
 
     attention: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in
     linear.py. Raises ValueError where tp does not divide n_heads or n_kv_heads.
@@ -76,8 +76,8 @@ class ParallelAttention(nn.Module):
 
 
 class ParallelMLP(nn.Module):
-    """A rank's hidden units of a `lib.model.MLP`: (B, T, D) -> (B, T, D); in sequence parallel both
-    (B, T/tp, D).
+    """A rank's hidden units of a `lib.training.model.MLP`: (B, T, D) -> (B, T, D); in sequence
+    parallel both (B, T/tp, D).
 
     mlp: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in
     linear.py. Raises ValueError where tp does not divide mlp_hidden.
@@ -95,7 +95,7 @@ class ParallelMLP(nn.Module):
 
 
 class ParallelBlock(nn.Module):
-    """A `lib.model.Block`, its two halves cut; the norms are whole on every rank."""
+    """A `lib.training.model.Block`, its two halves cut; the norms are whole on every rank."""
 
     def __init__(self, block, group, columns, rows):
         super().__init__()

@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lib.model import cross_entropy, merge_heads, split_heads
 from lib.tensor_parallel.ring_attention import ring_attention
 from lib.tensor_parallel.sequence import sum_gradients
+from lib.training.model import cross_entropy, merge_heads, split_heads
 
 
 def shard(x, layout, group=None):
@@ -33,8 +33,8 @@ def shard(x, layout, group=None):
 
 
 def context_parallel_gpt(model, layout, group=None, mix=ring_attention):
-    """`model`, a `lib.model.GPT` that is alike on all ranks, for this rank's tokens; `model` itself
-    stays as it is.
+    """`model`, a `lib.training.model.GPT` that is alike on all ranks, for this rank's tokens;
+    `model` itself stays as it is.
 
     layout: [positions of rank 0, of rank 1, ...], from `layouts`; 0..T-1 with T up to the model's
     seq_len. mix: mix(q, k, v, layout, group=group), attention over all tokens; `ulysses` has others

@@ -27,7 +27,6 @@ import torch
 from torch import nn
 
 from lib import collectives
-from lib.model import GPT
 from lib.tensor_parallel.block import ParallelBlock
 from lib.tensor_parallel.dropout import ShardedDropout
 from lib.tensor_parallel.linear import ColumnParallelLinear, column_parallel, row_parallel
@@ -39,11 +38,12 @@ from lib.tensor_parallel.vocabulary import (
     VocabParallelEmbedding,
     vocab_parallel_cross_entropy,
 )
+from lib.training.model import GPT
 
 
 def parallel_gpt(model, group=None, all_reduce=collectives.all_reduce):
-    """This rank's part of `model`, a `lib.model.GPT` that is alike on all ranks; `model` itself
-    stays as it is.
+    """This rank's part of `model`, a `lib.training.model.GPT` that is alike on all ranks; `model`
+    itself stays as it is.
 
     all_reduce: all_reduce(tensor, group) sums in place; it drives f and g. Sends nothing.
     Raises ValueError for a size that tp does not divide.

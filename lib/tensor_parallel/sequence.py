@@ -47,9 +47,9 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from lib import collectives
-from lib.buckets import flatten, gradient, unflatten
 from lib.tensor_parallel.linear import column_parallel, row_parallel
 from lib.tensor_parallel.shards import divide, whole
+from lib.training.buckets import flatten, gradient, unflatten
 
 
 # exercise: lab3.gather_sequence

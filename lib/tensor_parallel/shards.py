@@ -17,9 +17,9 @@ parameter's name.
     whole["blocks.0.mlp.down.weight"]   (D, F)    ->  rank r  (D, F/tp)     cut on dim 1
     whole["blocks.0.norm1.weight"]      (D,)      ->  rank r  (D,)          the same on every rank
 
-Names are those of `lib.model.GPT`, on one process and on ranks: the parallel modules keep them.
-What has a parameter's shape is cut like it: weights, gradients, Adam's averages. From tp=2 to tp=4:
-merge, then split.
+Names are those of `lib.training.model.GPT`, on one process and on ranks: the parallel modules keep
+them. What has a parameter's shape is cut like it: weights, gradients, Adam's averages. From tp=2 to
+tp=4: merge, then split.
 """
 
 import torch
@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
-from lib.buckets import mark_sharded
+from lib.training.buckets import mark_sharded
 
 
 def divide(n, tp, what):

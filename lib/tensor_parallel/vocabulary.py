@@ -86,8 +86,8 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class SequenceEmbedding(nn.Module):
-    """A `lib.model.Embedding` in sequence parallel: all tokens (B, T) -> those of this rank, (B,
-    T/tp, D).
+    """A `lib.training.model.Embedding` in sequence parallel: all tokens (B, T) -> those of this
+    rank, (B, T/tp, D).
 
     token: gives (B, T/tp, D). The positions' table is whole on every rank, which reads its own
     tokens' rows. Raises ValueError where tp does not divide T, or where T is longer than the table.

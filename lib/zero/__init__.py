@@ -23,7 +23,8 @@ guards.py       what would go wrong in silence in a script of one's own, refused
 live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
 
 Gradients are averaged, as in data parallelism: ranks hold equal shares of the batch, and after
-`average_gradients()` every shard's `.grad` is the mean. `lib.clip` clips them by their global norm.
+`average_gradients()` every shard's `.grad` is the mean. `lib.training.clip` clips them by their
+global norm.
 
 In a script of your own, put the model on its device, load its weights, and wrap it then. You can
 also load pretrained weights into a model that is wrapped already, on every rank alike:

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import check_replicated, dense_gradient, slots
+from lib.training.buckets import check_replicated, dense_gradient, slots
 from lib.zero.guards import guard
 
 

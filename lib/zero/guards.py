@@ -22,9 +22,12 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from lib.backend import torch_private
+
 CLIPPERS = {  # they read `.grad`; by the beginning of their module's name: what to do instead
-    "torch.nn.utils.clip_grad": "call lib.clip.clip_gradients(x.shards, max_norm, [group])",
-    "lib.clip": "give clip_gradients the shards of x, and [group]",
+    "torch.nn.utils.clip_grad": "call lib.training.clip.clip_gradients(x.shards, max_norm, "
+    "[group])",
+    "lib.training.clip": "give clip_gradients the shards of x, and [group]",
 }
 
 
@@ -38,11 +41,11 @@ class GuardedParameter(nn.Parameter):
         for clipper, instead in CLIPPERS.items():
             if reader.startswith(clipper):
                 self.refuse(f"nothing would be clipped: {instead}")
-        return torch._C.TensorBase.grad.__get__(self)
+        return torch_private.get_gradient(self)
 
     @grad.setter
     def grad(self, gradient):
-        torch._C.TensorBase.grad.__set__(self, gradient)
+        torch_private.set_gradient(self, gradient)
 
     def refuse(self, instead):
         """Raise RuntimeError while there is a wrapper that takes the gradient away."""

@@ -25,8 +25,8 @@ ranks bring N processors and N buses, each for its own shard.
 
 import torch
 
-from lib.precision import MasterWeights
-from lib.precision.master_weights import make_masters
+from lib.training.precision import MasterWeights
+from lib.training.precision.master_weights import make_masters
 from lib.zero.flat import params_of, with_params
 
 

@@ -20,10 +20,10 @@ import functools
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
-from lib import clip
-from lib.buckets import slots
+from lib.backend.torch_private import tree_map
+from lib.training import clip
+from lib.training.buckets import slots
 from lib.zero.flat import Flat
 from lib.zero.prefetch import PrefetchingFSDP
 from lib.zero.unit import Unit

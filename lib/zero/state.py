@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from lib.checkpoint import load_sharded, save, save_sharded
+from lib.training.checkpoint import load_sharded, save, save_sharded
 
 
 def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=None, save=save):

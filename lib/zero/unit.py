@@ -24,9 +24,9 @@ when the gradients of all of a module's inputs are there, those of its parameter
 """
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lib import collectives
+from lib.backend.torch_private import tree_flatten, tree_unflatten
 from lib.collectives.uncompiled import uncompiled
 from lib.zero.guards import refuse_second_derivative
 from lib.zero.zero1 import gather_parameters, reduce_gradients

@@ -17,7 +17,7 @@ Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 import torch
 
 from lib import collectives
-from lib.buckets import CAPACITY, plan_tapered_buckets
+from lib.training.buckets import CAPACITY, plan_tapered_buckets
 from lib.zero.flat import Flat, as_groups, parameter_groups, params_of
 from lib.zero.guards import check_still_frozen
 

@@ -19,7 +19,7 @@ Source: ZeRO (Rajbhandari et al. 2020, section 5.2).
 from collections import deque
 
 from lib import collectives
-from lib.buckets import gradient_came_twice, when_gradient_is_ready
+from lib.training.buckets import gradient_came_twice, when_gradient_is_ready
 from lib.zero.guards import check_still_frozen
 from lib.zero.zero1 import Zero1
 

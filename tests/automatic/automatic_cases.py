@@ -4,8 +4,8 @@ plans are cheapest."""
 import torch
 from torch import nn
 
-from lib.automatic import Cluster
-from lib.model import MLP, Block, Shape
+from lib.hybrid.automatic import Cluster
+from lib.training.model import MLP, Block, Shape
 
 SHAPE = Shape(vocab_size=12, seq_len=8, n_layers=1, hidden=8, n_heads=4)
 GROUPED = Shape(

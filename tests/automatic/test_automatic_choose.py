@@ -10,9 +10,19 @@ from automatic_cases import CLUSTERS, MODULES, WIDTH, B, T, cluster
 from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import nn
 
-from lib.automatic import COPY, PARTIAL, REPLICATE, Cluster, choose, named, price, strategies, trace
-from lib.automatic.choose import smallest, tables
-from lib.model import MLP, Block, Shape
+from lib.hybrid.automatic import (
+    COPY,
+    PARTIAL,
+    REPLICATE,
+    Cluster,
+    choose,
+    named,
+    price,
+    strategies,
+    trace,
+)
+from lib.hybrid.automatic.choose import smallest, tables
+from lib.training.model import MLP, Block, Shape
 
 
 def ways_of(operators, N, given=REPLICATE, wanted=REPLICATE):

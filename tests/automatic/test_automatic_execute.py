@@ -13,7 +13,8 @@ from automatic_cases import CLUSTERS, MODULES, SHAPE, WIDTH, B, T, cluster, doub
 from sweeps import WHOLE
 
 from lib import launch, ledger
-from lib.automatic import (
+from lib.collectives import ring_all_reduce
+from lib.hybrid.automatic import (
     COPY,
     PARTIAL,
     REPLICATE,
@@ -25,10 +26,8 @@ from lib.automatic import (
     strategies,
     trace,
 )
-from lib.automatic.layouts import both_ways, move
-from lib.automatic.price import move_elements
-from lib.collectives import ring_all_reduce
-from lib.model import MLP
+from lib.hybrid.automatic.layouts import both_ways, move
+from lib.hybrid.automatic.price import move_elements
 from lib.tensor_parallel import (
     ParallelMLP,
     column_parallel,
@@ -36,6 +35,7 @@ from lib.tensor_parallel import (
     reduce_from_group,
     row_parallel,
 )
+from lib.training.model import MLP
 
 LAYOUTS = [(REPLICATE, REPLICATE), (0, 0), (1, REPLICATE)]
 RANDOM = 3 if WHOLE else 1  # plans drawn at random, of every module and group

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from lib.automatic import Cluster, choose, cut_into_stages, trace
-from lib.model import Block, Shape
+from lib.hybrid.automatic import Cluster, choose, cut_into_stages, trace
 from lib.pipeline import balance, gpipe, one_f_one_b, simulate
+from lib.training.model import Block, Shape
 
 
 def brute_force(costs, n_devices, m):

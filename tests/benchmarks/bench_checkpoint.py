@@ -19,8 +19,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from lib import plots
-from lib.checkpoint import AsyncCheckpoint, resume, slow_disk
-from lib.model import GPT, Shape
+from lib.training.checkpoint import AsyncCheckpoint, resume, slow_disk
+from lib.training.model import GPT, Shape
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.ratios import ratios

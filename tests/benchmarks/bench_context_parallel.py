@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, launch, plots
-from lib.model import causal_attention
 from lib.tensor_parallel.layouts import zigzag
 from lib.tensor_parallel.ring_attention import ring_attention
 from lib.tensor_parallel.ulysses import gathered_attention, ulysses_attention
+from lib.training.model import causal_attention
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, compare
 from tests.benchmarks.ratios import ratios

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lib import backend, launch, plots
 from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
-from lib.model import GPT, Shape, cross_entropy
+from lib.training.model import GPT, Shape, cross_entropy
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.rounds import Side, timed, where

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from matplotlib.figure import Figure
 
 from lib import launch, plots
-from lib.measure import interleave
+from lib.measuring.rounds import interleave
 from tests.benchmarks import report
 from tests.benchmarks.measure import Bar, compare
 

@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from lib import backend, launch, ledger, plots
 from lib.collectives import p2p
 from lib.ledger.book import BookWriter
-from lib.measure import interval
-from lib.model import GPT, Shape
+from lib.measuring.rounds import interval
+from lib.training.model import GPT, Shape
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.rounds import Side, timed, where

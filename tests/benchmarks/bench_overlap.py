@@ -8,9 +8,10 @@ backward.
 
     hidden = 1 - exposed / communication,  exposed = step - compute
 
-Twice: a GPT that computes, and a paced one, that waits as long instead (lib/paced.py). On two cores
-a rank's core is busy with backward, and whatever sends bytes wants a core too: what the GPT's step
-shows beyond its compute is mostly that. A paced rank leaves the cores to the messages, as a GPU
+Twice: a GPT that computes, and a paced one, that waits as long instead (lib/measuring/paced.py). On
+two cores a rank's core is busy with backward, and whatever sends bytes wants a core too: what the
+GPT's step shows beyond its compute is mostly that. A paced rank leaves the cores to the messages,
+as a GPU
 does: what its step shows is the order of things.
 
 Two nodes with one rank each (tests/two_nodes.py), so that the cable is the only way, and each rank
@@ -38,12 +39,12 @@ from matplotlib.figure import Figure
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import backend, collectives, plots
-from lib.buckets import plan_buckets
 from lib.collectives import recursive_doubling_all_reduce
 from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel
-from lib.measure import interval
-from lib.model import GPT, cross_entropy
-from lib.paced import PacedLayer
+from lib.measuring.paced import PacedLayer
+from lib.measuring.rounds import interval
+from lib.training.buckets import plan_buckets
+from lib.training.model import GPT, cross_entropy
 from tests import two_nodes
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import SHAPE, batch, check_equal, gradients, size_of, step

@@ -18,7 +18,7 @@ from lib.cost.measured import Compute, measured_step
 from lib.cost.plan import Plan
 from lib.cost.shapes import shape
 from lib.hybrid.own_runs import own_runs
-from lib.model import Shape
+from lib.training.model import Shape
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.rounds import where

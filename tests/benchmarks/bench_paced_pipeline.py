@@ -5,8 +5,9 @@ slow link.
                computing
     simulated  the same list, from the same run's mean F, B, I, W and message times
 
-A paced rank (lib/paced.py) leaves the cores to the others, so a bubble lasts as long as it would on
-a device of its own. Each round runs every case once; its own times foretell it, so nothing is
+A paced rank (lib/measuring/paced.py) leaves the cores to the others, so a bubble lasts as long as
+it would on a device of its own. Each round runs every case once; its own times foretell it, so
+nothing is
 fitted over rounds. The control is another round's simulation against this one's: how much the times
 themselves change from run to run.
 

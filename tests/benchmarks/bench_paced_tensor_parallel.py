@@ -5,8 +5,9 @@
 
     seconds of a layer = compute / tp + 4 all-reduces of (B, T, D)            tp 1, 2, 4
 
-On paced ranks (lib/paced.py): the products wait, each for its time over tp; f and g, the messages
-and the additions are lib's own. Inside a node is this machine as it is. Across nodes every rank is
+On paced ranks (lib/measuring/paced.py): the products wait, each for its time over tp; f and g, the
+messages and the additions are lib's own. Inside a node is this machine as it is. Across nodes every
+rank is
 a node, and its link is slow (lib/collectives/slow_link.py). The ring is named, not left to the
 front door, whose thresholds hold for loopback.
 
@@ -28,7 +29,7 @@ from lib import backend, launch, plots
 from lib.collectives import ring_all_reduce
 from lib.collectives.cost import COST
 from lib.collectives.slow_link import slow_link
-from lib.paced import PacedLayer
+from lib.measuring.paced import PacedLayer
 from lib.tensor_parallel import copy_to_group, reduce_from_group
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare

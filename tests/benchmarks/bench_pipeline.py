@@ -37,7 +37,6 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from lib import backend, launch, plots
-from lib.model import GPT, Shape, cross_entropy
 from lib.pipeline import (
     balance,
     dualpipe_v,
@@ -52,6 +51,7 @@ from lib.pipeline import (
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_gpt
 from lib.pipeline.stage import Pipeline
+from lib.training.model import GPT, Shape, cross_entropy
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import size_of
 from tests.benchmarks.measure import ROUNDS, Bar, compare

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from lib import launch, plots
 from lib.cost.placement import compute_of, links_of, placed_step
 from lib.hybrid.paced import placed_steps
-from lib.model import Shape
+from lib.training.model import Shape
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.rounds import where

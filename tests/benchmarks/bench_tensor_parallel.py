@@ -29,9 +29,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from lib import backend, launch, plots
-from lib.model import GPT, Shape
 from lib.tensor_parallel import parallel_gpt, sequence_parallel_gpt, split_dim, sum_gradients
 from lib.tensor_parallel.shards import whole
+from lib.training.model import GPT, Shape
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import size_of
 from tests.benchmarks.dtensor_gpt import (

@@ -5,8 +5,9 @@ ideal.
     pipeline  layers over stages    ideal: (m+p-1) costs / sum of speeds, as if layers could be cut
                                     anywhere
 
-Paced ranks (lib/paced.py) wait as long as their rows or layers take at their speed; gradients and
-messages are real. Each round runs every split once. Ours: the measured time. Theirs: the ideal,
+Paced ranks (lib/measuring/paced.py) wait as long as their rows or layers take at their speed;
+gradients and messages are real. Each round runs every split once. Ours: the measured time. Theirs:
+the ideal,
 which is computed, so its control is 1.
 """
 
@@ -14,10 +15,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lib import launch, plots
+from lib.hybrid.unequal import paced_steps, shares, stages_by_speed
 from lib.pipeline import one_f_one_b, simulate
 from lib.pipeline.links import connect
 from lib.pipeline.paced_run import run_paced
-from lib.unequal import paced_steps, shares, stages_by_speed
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.rounds import where

@@ -31,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lib import backend, launch, plots
 from lib.collectives.slow_link import slow_link
-from lib.model import GPT, Shape, cross_entropy
-from lib.paced import PacedLayer
+from lib.measuring.paced import PacedLayer
+from lib.training.model import GPT, Shape, cross_entropy
 from lib.zero import FSDP, Muon, PrefetchingFSDP, Zero1, Zero2
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import batch, size_of

@@ -28,12 +28,12 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from lib.model import cross_entropy
+from lib.training.model import cross_entropy
 
 
 def dtensor_gpt(model, mesh, sequence):
-    """`model`, a `lib.model.GPT` with a tied head, cut in place over `mesh` of one dim; sequence:
-    as the right column.
+    """`model`, a `lib.training.model.GPT` with a tied head, cut in place over `mesh` of one dim;
+    sequence: as the right column.
 
     The weights that count are rank 0's. The logits are a DTensor, for `backward_of_loss`.
     """
@@ -57,7 +57,7 @@ def dtensor_gpt(model, mesh, sequence):
 
 
 def dtensor_block(block, mesh, sequence):
-    """A `lib.model.Block`, cut in place: (B, T, D) -> (B, T, D), in sequence
+    """A `lib.training.model.Block`, cut in place: (B, T, D) -> (B, T, D), in sequence
     parallel both (B, T/tp, D)."""
     own_tokens = Shard(1) if sequence else Replicate()
     plan = {

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.measure import Interval, interval
+from lib.measuring.rounds import Interval, interval
 
 ROUNDS = 31  # at least; fewer only for what takes seconds, and then the table says how many
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from lib import backend
 from lib.collectives.slow_link import slow_link
+from lib.measuring.paced import PacedLayer
 from lib.moe import (
     Choice,
     ExpertParallelMoE,
@@ -21,7 +22,6 @@ from lib.moe import (
     capacity,
     top_k_gate,
 )
-from lib.paced import PacedLayer
 from tests.benchmarks.rounds import Side, timed, where
 from tests.benchmarks.torch_moe import TorchMoE
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend
-from lib.measure import interleave
+from lib.measuring.rounds import interleave
 
 SHORTEST = 20e-3  # seconds between two looks at the clock, at least
 

@@ -18,7 +18,7 @@ import pathlib
 import numpy as np
 
 from lib.collectives import auto
-from lib.measure import interval
+from lib.measuring.rounds import interval
 
 CLEARLY = 0.97  # under 3 % the next run may say the opposite
 FILE = pathlib.Path(auto.__file__).with_name("thresholds.json")

@@ -22,8 +22,8 @@ from lib.cost.search import DEFAULT_STACK
 from lib.cost.shapes import known, load, shape
 from lib.cost.stacks import Stack, stacks
 from lib.cost.volume import step_volume, whole_parameters
-from lib.model import Shape
 from lib.pipeline import gpipe, interleaved, one_f_one_b, simulate
+from lib.training.model import Shape
 
 TINY = shape("tiny", layers=4, hidden=2, heads=2, vocab=10, seq=3)
 GPT3 = load("gpt-3-175b")

@@ -15,8 +15,8 @@ from lib.cost.shapes import Model, load
 from lib.cost.stacks import Stack
 from lib.cost.step import split
 from lib.hybrid import Hybrid, ShardedUpdate, WholeUpdate, expert_gpt, mesh_of, own_rows
-from lib.model import Shape
 from lib.moe.gpt import MoEGPT
+from lib.training.model import Shape
 
 # 3 layers of width 8 on 2 heads of 4; the first has an MLP of width 32, the others 4 experts of
 # width 16, GeLU

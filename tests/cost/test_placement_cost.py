@@ -12,7 +12,7 @@ from lib.cost.placement import (
     placed_step,
 )
 from lib.cost.volume import cut_parameters, held_parameters, whole_parameters
-from lib.model import Shape
+from lib.training.model import Shape
 
 SHAPE = Shape(vocab_size=32, seq_len=16, n_layers=4, hidden=64, n_heads=4)
 M, ROWS = 4, 2

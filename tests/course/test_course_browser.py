@@ -23,7 +23,8 @@ import nbformat
 import psutil
 import pytest
 
-from lib import gpus, here, linux
+from lib import here, linux
+from lib.backend import gpus
 from lib.course import edition, nbval_run, notebook
 from lib.course.notebook import ROOT
 

@@ -266,6 +266,47 @@ def test_answers_and_own_cells_are_in_the_new_edition_and_the_same_is_graded(wor
     assert again.endswith("already has the edition of labs/, so there is nothing to merge.")
 
 
+def rename_an_exercise(root, monkeypatch):
+    """In the next edition the exercise `double` is called `twice`, and its argument is `value`."""
+    nb = toy_notebook()
+    for cell in nb.cells:
+        cell.source = cell.source.replace("double", "twice").replace("(x)", "(value)")
+        cell.source = cell.source.replace("2 * x", "2 * value")
+        cell.id = cell.id.replace("double", "twice")
+        if given := cell.metadata.get("nbgrader"):
+            given["grade_id"] = given["grade_id"].replace("double", "twice")
+    notebook.write(nb, notebook.solution_path(root, LAB))
+    build.build(root, LAB)
+    monkeypatch.setitem(answers.RENAMED, "twice", {"double": "twice", "x": "value"})
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_an_answer_to_an_exercise_that_was_renamed_is_carried_over_and_graded(
+    worked, monkeypatch, with_ids
+):
+    path = notebook.own_path(worked, LAB)
+    if not with_ids:
+        nb = notebook.read(path)
+        for number, cell in enumerate(nb.cells):
+            cell.id, cell.metadata = f"other-{number}", nbformat.from_dict({})
+        notebook.write(nb, path)
+    rename_an_exercise(worked, monkeypatch)
+    renamed = 'def twice(value):\n    """Twice x."""\n    return value + value'
+    assert graded(worked, path)["twice"] == renamed
+    mine.merge_edition(worked, LAB)
+    nb = notebook.read(path)
+    assert by_id(nb, "twice").source == renamed and edition.answered(nb) == ["twice", "total"]
+    assert sum("def double" in cell.source for cell in nb.cells) == 0
+
+
+def test_a_stub_of_an_exercise_that_was_renamed_is_no_answer(worked, monkeypatch):
+    stub = by_id(build.student_notebook(toy_notebook()), "double").source
+    change(notebook.own_path(worked, LAB), double=stub)
+    rename_an_exercise(worked, monkeypatch)
+    mine.merge_edition(worked, LAB)
+    assert edition.answered(notebook.read(notebook.own_path(worked, LAB))) == ["total"]
+
+
 @pytest.mark.slow
 def test_the_points_are_the_same_before_and_after_a_merge(worked):
     path = notebook.own_path(worked, LAB)

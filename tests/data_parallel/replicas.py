@@ -13,9 +13,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from lib import backend, collectives, model
+from lib import backend, collectives
 from lib.collectives import p2p
 from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
+from lib.training import model
 
 STEPS, ROWS = 5, 12  # 12 rows: equal shards on 1, 2, 3 and 4 ranks
 GROUPS = [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 3)]  # the last one's ranks are not the world's

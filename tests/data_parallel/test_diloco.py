@@ -8,8 +8,8 @@ import torch.distributed as dist
 from lib import launch, ledger
 from lib.data_parallel.diloco import outer_step
 from lib.data_parallel.replicate import average_gradients
-from lib.model import GPT, Shape
-from lib.text import batch, load
+from lib.training.model import GPT, Shape
+from lib.training.text import batch, load
 
 SHAPE = Shape(104, seq_len=16, n_layers=1, hidden=16, n_heads=2)
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lib import launch, seeds
-from lib import text as texts
+from lib import launch
 from lib.data_parallel import diloco_seeds
 from lib.data_parallel.diloco import outer_step
-from lib.model import GPT, cross_entropy
+from lib.measuring import seeds
+from lib.training import text as texts
+from lib.training.model import GPT, cross_entropy
 
 
 def test_what_is_stored_is_what_the_command_would_write():

@@ -16,7 +16,7 @@ from lib.data_parallel.threaded import (
     replicate,
     scatter,
 )
-from lib.model import GPT, Shape
+from lib.training.model import GPT, Shape
 
 STEPS = 5
 GPUS = torch.cuda.device_count()

@@ -9,10 +9,10 @@ from sweeps import meeting, sweep
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import launch, ledger
-from lib.buckets import CAPACITY, plan_buckets
 from lib.collectives.auto import choose
 from lib.collectives.cost import COST, chunk_sizes
 from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel, weighted_loss
+from lib.training.buckets import CAPACITY, plan_buckets
 
 NAMES = ["gpt float64", "paths float64 and float32"]
 WORLD = (0, 1, 2, 3)

@@ -97,7 +97,7 @@ def left_for_w(wrap):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.utils.backend_registration._setup_privateuseone_for_python_backend("npu")
-    from lib.recompute import Recomputed
+    from lib.training.recompute import Recomputed
     from tests.emulation import strict_backward
 
     facts = {

@@ -73,7 +73,7 @@ MISTAKES = [
         "first contact: send to rank",
     ),
     Mistake(
-        "a paced rank sleeps before its input has come", "lib.paced",
+        "a paced rank sleeps before its input has come", "lib.measuring.paced",
         "    backend.synchronize_stream()\n    began =",
         "    began =", "paced_after_a_message", "the host slept while the message was under way",
     ),

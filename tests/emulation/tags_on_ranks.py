@@ -12,7 +12,8 @@ import sys
 
 import torch
 
-from lib import backend, mfu
+from lib import backend
+from lib.measuring import mfu
 
 
 def as_torchs(name):

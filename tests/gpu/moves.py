@@ -42,9 +42,9 @@ NOT_FATAL = {  # said; and the steps on two ranks are left out where two ranks d
         Give the container more (docker run --shm-size=1g, or --ipc=host), or go without:
         NCCL_SHM_DISABLE=1 make test-gpu""",
     "one GPU for two": """
-        lib/backend.py sets NCCL_HOSTID and NCCL_MULTI_RANK_GPU_ENABLE, which earlier versions
-        wanted. Look into this version's release notes for what else it wants, or use a machine
-        with two GPUs.""",
+        lib/backend/choice.py sets NCCL_HOSTID and NCCL_MULTI_RANK_GPU_ENABLE, which earlier
+        versions wanted. Look into this version's release notes for what else it wants, or use a
+        machine with two GPUs.""",
     "init hangs": """
         Can the ranks reach each other? Try
         NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 make test-gpu""",

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from lib import backend, launch
 from lib.collectives import background
 from lib.data_parallel import OverlappedDataParallel
-from lib.model import GPT, Shape, cross_entropy
 from lib.moe import MoEGPT, expert_parallel_gpt, top_k_gate
+from lib.training.model import GPT, Shape, cross_entropy
 from lib.zero import PrefetchingFSDP, Zero2
 
 SHAPE = Shape(vocab_size=32, seq_len=16, n_layers=4, hidden=64, n_heads=4)

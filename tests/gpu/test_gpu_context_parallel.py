@@ -7,11 +7,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from lib import backend, launch, ledger
-from lib.model import GPT, Shape, causal_attention
 from lib.tensor_parallel.asynchronous import gather_linear, linear_scatter
 from lib.tensor_parallel.context_parallel import context_parallel_gpt, shard
 from lib.tensor_parallel.layouts import contiguous, zigzag
 from lib.tensor_parallel.ring_attention import ring_attention
+from lib.training.model import GPT, Shape, causal_attention
 
 pytestmark = [
     pytest.mark.gpu,

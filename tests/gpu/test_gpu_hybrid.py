@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, launch
-from lib.automatic import Cluster, Sharded, choose, trace
 from lib.hybrid import Hybrid, HybridByHand, ShardedUpdate, mesh_of, own_rows
-from lib.model import GPT, MLP, Shape
-from lib.unequal import average_by_share, shares
+from lib.hybrid.automatic import Cluster, Sharded, choose, trace
+from lib.hybrid.unequal import average_by_share, shares
+from lib.training.model import GPT, MLP, Shape
 
 pytestmark = [
     pytest.mark.gpu,

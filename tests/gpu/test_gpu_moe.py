@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, collectives, launch, ledger
-from lib.model import Shape
 from lib.moe import (
     ExpertParallelMoE,
     MoEGPT,
@@ -19,6 +18,7 @@ from lib.moe import (
     switch_gate,
     top_k_gate,
 )
+from lib.training.model import Shape
 
 pytestmark = [
     pytest.mark.gpu,

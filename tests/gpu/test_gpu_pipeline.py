@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from lib import launch, ledger
-from lib.model import GPT, Shape, cross_entropy
 from lib.pipeline import gpipe, interleaved, messages, one_f_one_b, zb_h1
 from lib.pipeline.asynchronous import PipeDream
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_gpt, split_layers
 from lib.pipeline.stage import Pipeline
-from lib.recompute import Recomputed
+from lib.training.model import GPT, Shape, cross_entropy
+from lib.training.recompute import Recomputed
 
 pytestmark = [
     pytest.mark.gpu,

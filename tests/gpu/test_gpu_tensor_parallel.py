@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lib import launch, ledger
-from lib.model import GPT, Shape
 from lib.tensor_parallel import (
     merge_state_dicts,
     own_random_numbers,
@@ -16,6 +15,7 @@ from lib.tensor_parallel import (
     regathered_columns,
     sequence_parallel_gpt,
 )
+from lib.training.model import GPT, Shape
 
 pytestmark = [
     pytest.mark.gpu,

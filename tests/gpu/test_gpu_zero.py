@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, launch
-from lib.clip import clip_gradients
 from lib.cost.zero import rank_state_bytes
-from lib.model import GPT, Shape, cross_entropy
+from lib.training.clip import clip_gradients
+from lib.training.model import GPT, Shape, cross_entropy
 from lib.zero import (
     FSDP,
     MasterShards,

@@ -7,11 +7,12 @@ from collections import Counter
 import pytest
 from sweeps import sweep
 
-from lib import hunt, launch
+from lib import launch
 from lib.check.lab6.findings import EXERCISE, against, right_ones
-from lib.hunt import HEALTHY, KINDS, MISTAKES, Finding, alike, detective, draw
-from lib.hunt.evidence import evidence, trained
-from lib.hunt.rules import JOBS, STEPS, Setup, right
+from lib.hybrid import hunt
+from lib.hybrid.hunt import HEALTHY, KINDS, MISTAKES, Finding, alike, detective, draw
+from lib.hybrid.hunt.evidence import evidence, trained
+from lib.hybrid.hunt.rules import JOBS, STEPS, Setup, right
 
 CASES = {  # (mesh, with experts): [(mistake, axis, evidence, what it changes in the rules)]
     (tuple(sizes.items()), mixture): [

@@ -12,14 +12,14 @@ import pytest
 from lib.course.__main__ import main
 from lib.course.notebook import ROOT
 from lib.course.strip_solutions import marked
-from lib.hunt import detective, draw
+from lib.hybrid.hunt import detective, draw
 
 IN_THE_BUNDLE = """
 import lib
-from lib import hunt
+from lib.hybrid import hunt
 from lib.check.framework import evaluate
 from lib.check.lab6.findings import EXERCISE
-from lib.hunt.draw import drawn
+from lib.hybrid.hunt.draw import drawn
 
 if __name__ == "__main__":
     truth = [each for _, _, each in drawn(11)]
@@ -78,7 +78,7 @@ def test_what_is_wrong_stands_in_no_file(bundle):
                 ]
             ]
             assert [line for line in lines if len(line) > 50 and line in shipped] == [], name
-    assert "jobs of a seed" in (bundle / "lib/hunt/draw.py").read_text(encoding="utf-8")
-    assert (ROOT / "lib/hunt/draw.py").read_text(encoding="utf-8") != (
-        bundle / "lib/hunt/draw.py"
+    assert "jobs of a seed" in (bundle / "lib/hybrid/hunt/draw.py").read_text(encoding="utf-8")
+    assert (ROOT / "lib/hybrid/hunt/draw.py").read_text(encoding="utf-8") != (
+        bundle / "lib/hybrid/hunt/draw.py"
     ).read_text()

@@ -13,12 +13,12 @@ import torch.distributed as dist
 from parallels import differences, gpt
 
 from lib import backend, collectives
-from lib.buckets import slots
 from lib.hybrid import DATA, SETS, Hybrid, WholeUpdate, own_rows
-from lib.mesh import Mesh, groups_along
-from lib.model import Shape
+from lib.hybrid.mesh import Mesh, groups_along
 from lib.pipeline import one_f_one_b
 from lib.tensor_parallel import merge_state_dicts, parallel_gpt
+from lib.training.buckets import slots
+from lib.training.model import Shape
 
 SHAPES = {
     L: Shape(vocab_size=16, seq_len=10, n_layers=L, hidden=16, n_heads=8, mlp_hidden=16)

@@ -26,7 +26,7 @@ from torch import nn
 from lib import collectives, launch
 from lib.hybrid import SETS, HybridByHand, average_over_mesh, norm_over_mesh, own_rows
 from lib.hybrid.by_hand import squares
-from lib.mesh import Mesh, groups_along
+from lib.hybrid.mesh import Mesh, groups_along
 
 RUNS = {
     "pp=2 dp=2 tp=2": Run(sizes(2, 2, 1, 2)),

@@ -30,10 +30,10 @@ from sweeps import quick
 
 from lib import launch
 from lib.hybrid import SETS, Hybrid, ShardedUpdate, expert_gpt, load_hybrid, own_rows, save_hybrid
-from lib.mesh import Mesh, groups_along
-from lib.model import cross_entropy
+from lib.hybrid.mesh import Mesh, groups_along
 from lib.moe.gpt import MoEGPT
 from lib.tensor_parallel import merge_state_dicts
+from lib.training.model import cross_entropy
 
 RUNS = {
     "pp=2 ep=2 tp=2": Run(sizes(2, 1, 1, 2, ep=2)),

@@ -7,9 +7,9 @@ import pytest
 from hybrid_cases import Run, compare, single_process, train_each
 
 from lib import launch, ledger
+from lib.hybrid.mesh import axes_of
 from lib.hybrid.paced import DoublingUpdate, paced_gpt, placed_steps
-from lib.mesh import axes_of
-from lib.model import Shape
+from lib.training.model import Shape
 
 WAITS = {"forward": 2e-3, "backward": 4e-3}
 PACED = {

@@ -6,8 +6,8 @@ from hybrid_cases import OPTIMIZERS, Run, build, sizes
 
 from lib import launch
 from lib.hybrid import Hybrid, load_hybrid, mesh_of, own_rows, save_hybrid
-from lib.mesh import Mesh
-from lib.model import GPT, Shape
+from lib.hybrid.mesh import Mesh
+from lib.training.model import GPT, Shape
 
 
 def small(**changes):

@@ -22,7 +22,7 @@ from sweeps import quick
 
 from lib import launch
 from lib.hybrid import SETS, ShardedUpdate, load_hybrid, save_hybrid
-from lib.mesh import Mesh
+from lib.hybrid.mesh import Mesh
 from lib.tensor_parallel import sequence_parallel_gpt
 
 CUT_AT = 1  # steps before the checkpoint

@@ -19,12 +19,13 @@ from hybrid_cases import (
 )
 from sweeps import quick
 
-from lib import launch, ledger, model
+from lib import launch, ledger
 from lib.cost.volume import cut_parameters, held_parameters, step_volume, whole_parameters
 from lib.hybrid import DATA, SETS, ShardedUpdate, own_rows
-from lib.mesh import Mesh, axes_of, groups_along, sent_along
+from lib.hybrid.mesh import Mesh, axes_of, groups_along, sent_along
 from lib.pipeline import interleaved
 from lib.tensor_parallel import sequence_parallel_gpt
+from lib.training import model
 
 ROWS_OF_DP = {1: 13, 2: 7, 4: 4, 8: 2}  # of a micro-batch: two, the second smaller
 FACTORS = {

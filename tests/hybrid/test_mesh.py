@@ -9,7 +9,15 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives, launch, ledger
-from lib.mesh import Mesh, axes_of, check_sizes, coordinates, groups_along, rank_at, sent_along
+from lib.hybrid.mesh import (
+    Mesh,
+    axes_of,
+    check_sizes,
+    coordinates,
+    groups_along,
+    rank_at,
+    sent_along,
+)
 
 CUBE = {"pp": 2, "dp": 2, "tp": 2}
 MESHES = [

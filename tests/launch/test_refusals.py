@@ -88,7 +88,7 @@ def test_a_rank_that_cannot_take_its_device_says_why(monkeypatch):
     with pytest.raises(launch.RankError) as caught:
         launch.capture(world_sum, nproc=torch.cuda.device_count() + 1)
     message = str(caught.value)
-    assert caught.value.kind == "raised" and "lib, backend.py:" in message, message
+    assert caught.value.kind == "raised" and "lib, choice.py:" in message, message
     assert "cuda" in message.lower() and "exit code" not in message and no_rank_is_left()
 
 

@@ -194,7 +194,7 @@ def test_a_script_without_a_main_guard_launches_once_and_an_edit_to_lib_is_seen_
         print(launch.run(lambda: dist.get_rank(), nproc=2))
         launch.capture(lambda: sorted(m for m in sys.modules if m.startswith("lib")), nproc=2)
         print(launch.capture(lambda: "lib.collectives" in sys.modules or \
-"lib.model" in sys.modules, nproc=2))
+"lib.training.model" in sys.modules, nproc=2))
     """)
     code, out, err = finish(process)
     assert code == 0, err

@@ -209,9 +209,9 @@ EDITED = """
     from pathlib import Path
     from lib import launch
     def words():
-        from lib import clip
+        from lib.training import clip
         return clip.__doc__
-    file = Path("lib/clip.py")
+    file = Path("lib/training/clip.py")
     before, text = launch.capture(words, nproc=2), file.read_text()
     file.write_text("'edited'")
     assert launch.capture(words, nproc=2) == ["edited"] * 2 != before

@@ -224,7 +224,7 @@ def test_without_frames_of_the_user_the_main_threads_line_counts():
     """A thread that C begins has no frames below what it calls, as autograd's on a GPU."""
     seen, done = [], threading.Lock()
     done.acquire()
-    line = sys._getframe().f_lineno + 2
+    line = sys._getframe().f_lineno
     _thread.start_new_thread(
         seen.extend, (map(operator.call, [lambda: locate(None), done.release]),)
     )
@@ -235,4 +235,4 @@ def test_without_frames_of_the_user_the_main_threads_line_counts():
         "test_without_frames_of_the_user_the_main_threads_line_counts",
         "",
     )
-    assert at in (line, line - 1)
+    assert line < at <= line + 4  # where the thread begins, or where the main thread waits

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from lib import launch, ledger
 from lib.ledger import trace
 from lib.ledger.read import Ledger
-from lib.paced import Spans
+from lib.measuring.paced import Spans
 
 REQUIRED = {  # "Trace Event Format": what each phase needs besides name, pid
     "X": {"ts", "dur", "tid", "cat", "args"}, "M": {"args"}, "i": {"ts", "tid", "s"},

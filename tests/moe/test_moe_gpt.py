@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from moe_cases import differences
 
-from lib import collectives, launch, text
-from lib.model import GPT, Shape, cross_entropy
+from lib import collectives, launch
 from lib.moe import (
     MoEGPT,
     expert_parallel_gpt,
@@ -21,6 +20,8 @@ from lib.moe import (
     switch_gate,
     top_k_gate,
 )
+from lib.training import text
+from lib.training.model import GPT, Shape, cross_entropy
 
 W, STEPS = 4, 2
 DEGREES = (1, 2, 4)  # ep; dp = W / ep

@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from lib import text as texts
 from lib.moe import seeds
+from lib.training import text as texts
 
 
 def test_what_is_stored_is_what_the_command_would_write():

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib import launch
-from lib.recompute import Recomputed
+from lib.training.recompute import Recomputed
 
 STEPS = 3
 # a small eps would show rounding as steps

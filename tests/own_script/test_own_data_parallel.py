@@ -28,10 +28,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lib import data_parallel
-from lib.clip import clip_gradients
 from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
-from lib.precision import MasterWeights
-from lib.recompute import recompute
+from lib.training.clip import clip_gradients
+from lib.training.precision import MasterWeights
+from lib.training.recompute import recompute
 from lib.zero import Muon, Zero1, Zero2
 
 through_torch = lambda layer, x, positions: checkpoint(

@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from lib import collectives
-from lib.clip import clip_gradients
+from lib.training.clip import clip_gradients
 from lib.zero import FSDP, FSDPModule, MasterShards, PrefetchingFSDP
 
 KINDS = {"FSDP": FSDP, "PrefetchingFSDP": PrefetchingFSDP}

@@ -31,7 +31,7 @@ from lib.pipeline import Action, balance, gpipe, interleaved, one_f_one_b, v_sha
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_layers
 from lib.pipeline.stage import Pipeline
-from lib.recompute import Recomputed
+from lib.training.recompute import Recomputed
 
 loss_of = lambda y, targets: F.cross_entropy(y.float().flatten(0, 1), targets.flatten())
 four = functools.partial(Llama, n_layers=4)

@@ -35,7 +35,7 @@ from torch.utils.checkpoint import checkpoint
 from lib import collectives, moe
 from lib import tensor_parallel as tp
 from lib.data_parallel import OverlappedDataParallel
-from lib.recompute import Recomputed
+from lib.training.recompute import Recomputed
 from lib.zero import PrefetchingFSDP
 
 compiled = lambda module: torch.compile(module, backend="aot_eager")

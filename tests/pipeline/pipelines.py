@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lib import model
 from lib.pipeline import Action, balance, inputs, loop
 from lib.pipeline.split import split_gpt, split_layers
+from lib.training import model
 
 TOLERANCE = 1e-12  # float64
 VOCABULARY, HIDDEN = 11, 8

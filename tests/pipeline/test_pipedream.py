@@ -14,7 +14,7 @@ from lib.pipeline import Action, pipedream, versions
 from lib.pipeline.asynchronous import PipeDream
 from lib.pipeline.links import connect
 from lib.pipeline.stash import NewestOnly, WeightStash
-from lib.recompute import Recomputed
+from lib.training.recompute import Recomputed
 
 RANKS = {1: [2], 2: [1, 3], 3: [2, 0, 3], 4: [0, 1, 2, 3]}
 MODELS = ("gpt", "layers")

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import backend
-from lib.model import GPT, Shape
 from lib.tensor_parallel import parallel_gpt, regathered_columns, sequence_parallel_gpt
 from lib.tensor_parallel.layouts import rectangle
+from lib.training.model import GPT, Shape
 
 GROUPS = [(0,), (0, 1), (0, 1, 2, 3), (1, 3)]  # the last one's ranks are not the world's
 STEPS, ROWS = 2, 3

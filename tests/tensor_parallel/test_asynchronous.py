@@ -10,7 +10,6 @@ from watching import beside_a_product, matmuls_marked, numbers, off
 
 from lib import launch, ledger
 from lib.collectives import ring_all_gather, ring_reduce_scatter
-from lib.model import GPT, Shape
 from lib.tensor_parallel.asynchronous import (
     asynchronous_columns,
     asynchronous_rows,
@@ -19,6 +18,7 @@ from lib.tensor_parallel.asynchronous import (
 )
 from lib.tensor_parallel.gpt import sequence_parallel_gpt
 from lib.tensor_parallel.sequence import regathered_columns
+from lib.training.model import GPT, Shape
 
 GROUPS = [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 3)]
 B, T, D, WIDE = 2, 12, 5, 24  # D is not a multiple of any group's size, and need not be

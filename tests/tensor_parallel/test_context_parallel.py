@@ -8,9 +8,9 @@ from watching import off
 
 from lib import launch, ledger
 from lib.collectives import all_reduce
-from lib.model import GPT, Shape
 from lib.tensor_parallel.context_parallel import context_parallel_gpt, shard
 from lib.tensor_parallel.layouts import contiguous, zigzag
+from lib.training.model import GPT, Shape
 
 LAYERS, K, d = 2, 2, 4
 SHAPE = Shape(vocab_size=11, seq_len=17, n_layers=LAYERS, hidden=4 * d, n_heads=4, n_kv_heads=K)

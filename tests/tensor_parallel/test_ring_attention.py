@@ -10,9 +10,9 @@ from parallels import pairs_computed
 from watching import Watch, beside_a_product, matmuls_marked, numbers, off
 
 from lib import launch, ledger
-from lib.model import causal_attention
 from lib.tensor_parallel.layouts import contiguous, zigzag
 from lib.tensor_parallel.ring_attention import ring_attention
+from lib.training.model import causal_attention
 
 GROUPS = [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 3)]  # the last one's ranks are not the world's
 LAYOUTS = {"contiguous": contiguous, "zigzag": zigzag}

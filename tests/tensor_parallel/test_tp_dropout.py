@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from parallels import MODES, batch, differences, gpt, my_groups, snapshot
 
 from lib import launch
-from lib.model import Shape
-from lib.recompute import Recomputed
 from lib.tensor_parallel import ShardedDropout, merge_state_dicts, own_random_numbers
+from lib.training.model import Shape
+from lib.training.recompute import Recomputed
 
 SHAPE = Shape(vocab_size=12, seq_len=8, n_layers=2, hidden=8, n_heads=4, dropout=0.3)
 SIZES = [(0, 1), (0, 1, 2, 3)]

@@ -10,8 +10,8 @@ from parallels import GROUPS, MODES, SHAPES, batch, differences, gpt, my_groups,
 from sweeps import sweep
 
 from lib import collectives, launch
-from lib.recompute import Recomputed
 from lib.tensor_parallel import merge_state_dicts, parallel_gpt, plain_gpt
+from lib.training.recompute import Recomputed
 
 FROZEN = ("norm1.weight", "attention.q.weight", "attention.q.bias", "mlp.down.bias")
 TRANSPORTS = {

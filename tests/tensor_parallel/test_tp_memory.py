@@ -22,9 +22,9 @@ import torch.distributed as dist
 from parallels import MODES, SHAPES, gpt, my_groups
 
 from lib import launch
-from lib.model import Shape
-from lib.recompute import SavedBytes
 from lib.tensor_parallel import vocab_parallel_cross_entropy
+from lib.training.model import Shape
+from lib.training.recompute import SavedBytes
 
 B, ELEMENT = 2, 8  # bytes
 SIZES = {(0,): 1, (0, 1): 2, (0, 1, 2, 3): 4}

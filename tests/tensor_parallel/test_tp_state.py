@@ -7,7 +7,6 @@ import torch.distributed as dist
 from parallels import MODES, SHAPES, batch, differences, gpt, groups
 
 from lib import launch
-from lib.model import GPT, Shape
 from lib.pipeline.split import split_gpt
 from lib.tensor_parallel import (
     merge_state_dicts,
@@ -18,6 +17,7 @@ from lib.tensor_parallel import (
     split_state_dict,
 )
 from lib.tensor_parallel.shards import divide
+from lib.training.model import GPT, Shape
 
 SHAPE = SHAPES["grouped-query"]
 WRONG = {

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from parallels import MODES, ROWS, batch, gpt, my_groups
 
 from lib import launch, ledger
-from lib.model import Shape
 from lib.tensor_parallel import parallel_gpt
+from lib.training.model import Shape
 
 SHAPES = [
     Shape(vocab_size=12, seq_len=8, n_layers=L, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12)

@@ -9,11 +9,11 @@ import torch.distributed as dist
 from watching import numbers, off
 
 from lib import launch, ledger
-from lib.model import GPT, Shape, causal_attention
 from lib.tensor_parallel.context_parallel import context_parallel_gpt, shard
 from lib.tensor_parallel.layouts import contiguous, zigzag
 from lib.tensor_parallel.ring_attention import ring_attention
 from lib.tensor_parallel.ulysses import gathered_attention, numbers_sent, ulysses_attention
+from lib.training.model import GPT, Shape, causal_attention
 
 WAYS = {"ring": ring_attention, "gathered": gathered_attention, "Ulysses": ulysses_attention}
 B, d = 2, 3

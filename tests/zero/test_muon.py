@@ -11,8 +11,9 @@ import torch.distributed as dist
 from replicas import gpt_batch, gpt_loss, share
 from zero_cases import GROUPS, SHAPE, adamw
 
-from lib import launch, ledger, model
+from lib import launch, ledger
 from lib.check.lab4 import owners as check_owners
+from lib.training import model
 from lib.zero import Muon, Zero1, muon, newton_schulz, owners
 
 STEPS = 10

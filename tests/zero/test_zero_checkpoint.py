@@ -11,8 +11,9 @@ from replicas import differences, same_bits, share
 from sweeps import sweep
 from zero_cases import MODELS, ZeroRun, case_of, single_process
 
-from lib import checkpoint, launch
-from lib.checkpoint.sharded import recut, shard_size
+from lib import launch
+from lib.training import checkpoint
+from lib.training.checkpoint.sharded import recut, shard_size
 from lib.zero import FSDP, OffloadedOptimizer, Zero2, load_shards, save_shards
 from lib.zero.state import torch_optimizer
 

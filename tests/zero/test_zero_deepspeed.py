@@ -9,14 +9,14 @@ import re
 
 import pytest
 
-from lib import beside
-from lib.beside import rows as beside_rows
-from lib.beside.deepspeed_zero import keeps
-from lib.beside.job import SHAPE, STEPS
-from lib.beside.rows import MICROBATCHES, OURS, REDUCE, THEIRS, WORLDS
-from lib.beside.table import root_elements
 from lib.cost.zero import rank_state, sent_elements
-from lib.model import GPT
+from lib.demo import beside
+from lib.demo.beside import rows as beside_rows
+from lib.demo.beside.deepspeed_zero import keeps
+from lib.demo.beside.job import SHAPE, STEPS
+from lib.demo.beside.rows import MICROBATCHES, OURS, REDUCE, THEIRS, WORLDS
+from lib.demo.beside.table import root_elements
+from lib.training.model import GPT
 
 CLOSE = 1e-6
 PSI = GPT(SHAPE).num_parameters()

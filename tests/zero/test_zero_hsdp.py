@@ -6,9 +6,9 @@ from replicas import differences, share, snapshot
 from zero_cases import MAX_NORM, STEPS, adamw, case_of, decay_groups, single_process, units_of
 
 from lib import collectives, launch, ledger
-from lib.buckets import slots
-from lib.clip import clip_gradients
 from lib.cost.zero import sent_elements
+from lib.training.buckets import slots
+from lib.training.clip import clip_gradients
 from lib.zero import HSDP
 
 NAMES = ["gpt float64", "paths float64"]

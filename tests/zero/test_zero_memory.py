@@ -16,8 +16,8 @@ from zero_cases import STAGES
 
 from lib import collectives, launch
 from lib.cost.zero import rank_state, rank_state_bytes
-from lib.model import GPT, Shape
-from lib.paced import PacedLayer
+from lib.measuring.paced import PacedLayer
+from lib.training.model import GPT, Shape
 from lib.zero import (
     MasterShards,
     OffloadedOptimizer,

@@ -8,9 +8,10 @@ from replicas import share
 from torch import nn
 from zero_cases import SHAPE, STAGES, adamw, case_of
 
-from lib import collectives, launch, ledger, model
-from lib.precision import LossScaler
-from lib.recompute import Recomputed
+from lib import collectives, launch, ledger
+from lib.training import model
+from lib.training.precision import LossScaler
+from lib.training.recompute import Recomputed
 from lib.zero import FSDP, Flat, MasterShards, Unit, Zero1, Zero2
 
 NAME = "gpt float64"

@@ -8,8 +8,9 @@ from replicas import share
 from sweeps import sweep
 from zero_cases import GROUPS, SHAPE, STAGES, ZeroRun, case_of
 
-from lib import launch, ledger, model
+from lib import launch, ledger
 from lib.cost.zero import sent_elements
+from lib.training import model
 from lib.zero import PrefetchingFSDP, padded_size
 
 STAGE = {"zero1": 1, "zero2": 2, "fsdp": 3, "prefetching": 3}

@@ -12,11 +12,12 @@ import torch.distributed as dist
 from replicas import MODELS as PLAIN_MODELS
 from replicas import Model, gpt_batch, gpt_loss, share, snapshot
 
-from lib import collectives, model
-from lib.buckets import slots
-from lib.clip import clip_gradients
+from lib import collectives
 from lib.data_parallel import OverlappedDataParallel
-from lib.precision import MasterWeights
+from lib.training import model
+from lib.training.buckets import slots
+from lib.training.clip import clip_gradients
+from lib.training.precision import MasterWeights
 from lib.zero import FSDP, MasterShards, PrefetchingFSDP, Zero1, Zero2
 
 STEPS = 3

@@ -9,7 +9,6 @@ from functools import cache, partial, reduce
 
 import torch
 
-from lib import splits
 from lib.check import symptoms as s
 from lib.check.calls import Calls
 from lib.check.cases import FINE, Case, seen
@@ -18,6 +17,7 @@ from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.left_out import BUILT
 from lib.check.products import count_products, multiply_adds
 from lib.ledger.record import OPS
+from lib.tensor_parallel import splits
 
 LAYERS = 4
 # x's elements -> B, K, M: 2 and 4 divide B and M, not K

@@ -28,7 +28,7 @@ from lib.check.lab1.loss_scaler_runs import (
 )  # fmt: skip
 from lib.check.lab1.means import GROUPS_SAY, WORLD
 from lib.check.traffic import only_calls
-from lib.precision import loss_scaler
+from lib.training.precision import loss_scaler
 
 
 def _measure(fn):
@@ -69,7 +69,8 @@ def _is_libs(kind):
     """Is it lib's or torch's scaler, or a child of one?"""
     classes = getattr(kind, "__mro__", ())
     return any(
-        c.__module__.startswith(("lib.precision", "torch.amp", "torch.cuda")) for c in classes
+        c.__module__.startswith(("lib.training.precision", "torch.amp", "torch.cuda"))
+        for c in classes
     )
 
 

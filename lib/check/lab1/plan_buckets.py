@@ -10,12 +10,12 @@ from itertools import groupby
 import torch
 from torch import nn
 
-from lib import buckets
 from lib.check import symptoms as s
 from lib.check.cases import name_of
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.pure import noting_calls
+from lib.training import buckets
 
 F32, F64, B16 = torch.float32, torch.float64, torch.bfloat16
 
@@ -60,7 +60,8 @@ def _plans(fn):
             )
         if calls:
             seen[what] = Problem(
-                "built-in", "it calls lib.buckets.plan_buckets, which is what this exercise builds"
+                "built-in",
+                "it calls lib.training.buckets.plan_buckets, which is what this exercise builds",
             )
     for what, plan, parameters in held:
         if isinstance(seen[what], list) and _places(what, plan, parameters, ()) != seen[what]:

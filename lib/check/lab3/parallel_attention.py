@@ -23,8 +23,8 @@ from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.forward_backward import MAPPINGS
 from lib.check.lab3 import both_ways as ways
 from lib.check.traffic import fitting, only_calls
-from lib.model import Attention, Shape
 from lib.tensor_parallel import block, linear, mappings
+from lib.training.model import Attention, Shape
 
 HEAD_DIM, B, T = 2, 2, 3
 FULL, GROUPED = "as many k/v heads", "grouped-query"

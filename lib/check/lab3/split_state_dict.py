@@ -17,8 +17,8 @@ from lib.check.claims import claim, refuses, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.guard import raised
 from lib.check.pure import noting_calls
-from lib.model import GPT, Shape
 from lib.tensor_parallel import shards
+from lib.training.model import GPT, Shape
 
 SHAPE = Shape(
     vocab_size=12, seq_len=5, n_layers=2, hidden=24, n_heads=12, n_kv_heads=6, mlp_hidden=36

@@ -27,8 +27,8 @@ from lib.check import symptoms as s
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab4.disk import PATIENCE, Disk, same
-from lib.checkpoint import background
-from lib.checkpoint.random_state import random_state, set_random_state
+from lib.training.checkpoint import background
+from lib.training.checkpoint.random_state import random_state, set_random_state
 
 PARTS = ("model", "optimizer", "random", "position")
 MOMENT = 0.15  # seconds: a wait that should be seen

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 
 from lib import ledger, zero
-from lib.buckets import slots
 from lib.check.claims import compared, each
 from lib.check.comm import MAY_CALL as WIRE
 from lib.check.comm import Recorder
 from lib.check.exercise import Problem
 from lib.check.lab4 import fsdp_models as models
 from lib.check.overlap import Alive
+from lib.training.buckets import slots
 
 WRAPPED, EVALUATION = "the model is wrapped", "evaluation"
 PHASES = (*(f"backward {n + 1}" for n in range(2 * models.STEPS)), EVALUATION)

@@ -11,12 +11,12 @@ import torch.utils.checkpoint as torchs
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from lib import recompute as libs
 from lib.check import symptoms as s
 from lib.check.claims import claim, compared, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.failure import of_error
 from lib.check.pure import noting_calls
+from lib.training import recompute as libs
 
 CASES = {  # what x is, and through what it goes
     "layers": "a leaf, through two layers",

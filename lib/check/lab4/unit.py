@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import backend, zero
-from lib.buckets import slots
 from lib.check import symptoms as s
 from lib.check.cases import FINE, form_of, groups_and_control, in_step
 from lib.check.claims import claim, compared
@@ -26,6 +25,7 @@ from lib.check.lab4.fsdp_models import ADAMW, Training
 from lib.check.lab4.fsdp_training import MAY_CALL, PHASES, found, part, section, trained
 from lib.check.pure import noting_calls
 from lib.check.traffic import fitting, only_calls
+from lib.training.buckets import slots
 
 SHAPES = [{"w": (2, 3), "b": (3,), "s": ()}, {"f": (5,)}, {"u": (3,)}]
 ALONE, TURNS, METHODS = "by itself", (1, 2), ("unshard", "reshard", "reduce_gradients")

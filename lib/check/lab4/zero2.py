@@ -8,7 +8,6 @@ from functools import partial
 
 import torch.distributed as dist
 
-from lib.buckets import plan_tapered_buckets
 from lib.check import symptoms as s
 from lib.check.cases import groups_and_control, in_step
 from lib.check.claims import claim, each
@@ -29,6 +28,7 @@ from lib.check.lab4.zero_runs import (
 )
 from lib.check.overlap import Gates
 from lib.check.traffic import only_calls
+from lib.training.buckets import plan_tapered_buckets
 from lib.zero import zero2
 from lib.zero.flat import padded_size
 

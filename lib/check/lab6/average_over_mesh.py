@@ -25,7 +25,7 @@ from lib.check.explain import fraction, shares, who
 from lib.check.lab6 import on_a_mesh as given
 from lib.check.lab6.on_a_mesh import NAMES, REAL, WORLD, Before
 from lib.check.traffic import only_calls
-from lib.mesh import axes_of, coordinates
+from lib.hybrid.mesh import axes_of, coordinates
 
 CASES = given.cases()
 AXES = {"cut": {"dp"}, "whole": {"dp", "tp"}, "tied": {"pp", "dp"}}  # tied: of pp the two ends

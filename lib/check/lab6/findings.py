@@ -10,14 +10,14 @@ wrong   the job is run again, and what it leaves behind is asked for what speaks
 
 from numbers import Integral
 
-from lib import hunt
 from lib.check import symptoms as s
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.left_out import NO_RANKS, but
 from lib.check.pure import NOTHING, noting_calls
-from lib.hunt import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding, alike
-from lib.hunt.draw import drawn
+from lib.hybrid import hunt
+from lib.hybrid.hunt import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding, alike
+from lib.hybrid.hunt.draw import drawn
 
 AXES = ("pp", "dp", "ep", "tp")
 SHOWS_IN = {  # where a mistake may show first

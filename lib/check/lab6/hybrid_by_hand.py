@@ -40,7 +40,7 @@ from lib.check.lab6.hybrid_by_hand_cases import (
 from lib.check.lab6.hybrid_by_hand_cases import rows_of_microbatch as rows_of
 from lib.check.lab6.on_a_mesh import SHAPE, PlainSGD, new_mesh, small_gpt
 from lib.hybrid import own_rows
-from lib.mesh import axes_of, sent_along
+from lib.hybrid.mesh import axes_of, sent_along
 
 NAME = "HybridByHand"
 TOLERANCE = 1e-12

@@ -3,7 +3,6 @@ a mesh by hand."""
 
 from numbers import Integral
 
-from lib import mesh
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
@@ -18,6 +17,7 @@ from lib.check.pure import (
     left_alone,
     new_each_time,
 )
+from lib.hybrid import mesh
 
 
 def _is_whole(number):

@@ -29,7 +29,7 @@ from lib.check.explain import two
 from lib.check.lab6 import on_a_mesh as given
 from lib.check.lab6.on_a_mesh import NAMES, REAL, WORLD, Before
 from lib.check.traffic import only_calls
-from lib.mesh import axes_of, coordinates
+from lib.hybrid.mesh import axes_of, coordinates
 
 CASES = given.cases((2, 2, 2))  # first, where a rank alone lacks parts of both kinds
 MOST = 3  # numbers over a group: one of each set

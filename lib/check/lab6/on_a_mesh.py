@@ -24,9 +24,9 @@ from lib import backend
 from lib.check.cases import Case, draw
 from lib.check.exercise import Problem
 from lib.hybrid import SETS, Hybrid, Sets, own_rows
-from lib.mesh import Mesh, axes_of, coordinates, groups_along
-from lib.model import GPT, Shape
+from lib.hybrid.mesh import Mesh, axes_of, coordinates, groups_along
 from lib.tensor_parallel import sequence_parallel_gpt, split_state_dict
+from lib.training.model import GPT, Shape
 
 WORLD = 8
 REAL = "a real step"

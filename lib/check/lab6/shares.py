@@ -22,7 +22,7 @@ from lib.check.pure import (
     new_each_time,
     refused,
 )
-from lib.unequal.shares import seconds_of_step, shares
+from lib.hybrid.unequal.shares import seconds_of_step, shares
 
 FREE = [  # B, speeds, most
     (10, (3, 2, 1), None),

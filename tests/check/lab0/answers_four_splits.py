@@ -105,7 +105,7 @@ def gathers_into_float32(x, w):
 
 
 def columns_from_lib(x, w):
-    from lib import splits
+    from lib.tensor_parallel import splits
 
     return splits.split_columns(x, w)
 
@@ -170,7 +170,7 @@ def by_chunk(x, w):
 
 
 def inner_from_lib(x, w):
-    from lib import splits
+    from lib.tensor_parallel import splits
 
     return splits.split_inner(x, w)
 
@@ -297,7 +297,7 @@ def whole_work_then_relay(x, layers):
 
 
 def pipeline_from_lib(x, layers):
-    from lib import splits
+    from lib.tensor_parallel import splits
 
     return splits.pipeline(x, layers)
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from as_an_answer import as_an_answer
 
 from lib import backend, collectives
-from lib.precision import loss_scaler
+from lib.training.precision import loss_scaler
 
 
 def flag(value):

@@ -14,8 +14,8 @@ from as_an_answer import as_an_answer
 from torch import nn
 
 from lib import collectives
-from lib.buckets import flatten, plan_buckets, unflatten
 from lib.data_parallel import bucketed, replicate
+from lib.training.buckets import flatten, plan_buckets, unflatten
 
 
 class Counting(nn.Module):

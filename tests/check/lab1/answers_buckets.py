@@ -4,9 +4,10 @@ get, and right ones."""
 import torch
 import torch.distributed as dist
 
-from lib import buckets, collectives
-from lib.buckets import flatten, unflatten
+from lib import collectives
 from lib.data_parallel import bucketed
+from lib.training import buckets
+from lib.training.buckets import flatten, unflatten
 
 
 def nbytes(p):

@@ -15,8 +15,8 @@ from as_an_answer import as_an_answer
 from torch import nn
 
 from lib import tensor_parallel as tp
-from lib.model import causal_attention, merge_heads, split_heads
 from lib.tensor_parallel import block as libs
+from lib.training.model import causal_attention, merge_heads, split_heads
 
 
 class Part(nn.Module):

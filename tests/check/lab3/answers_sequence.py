@@ -8,7 +8,7 @@ from forth_and_back import Pair
 
 from lib import collectives
 from lib import tensor_parallel as tp
-from lib.buckets import flatten, unflatten
+from lib.training.buckets import flatten, unflatten
 
 
 def turn(x):

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from as_an_answer import as_an_answer
 
-from lib import checkpoint
-from lib.checkpoint import background
+from lib.training import checkpoint
+from lib.training.checkpoint import background
 
 
 def to_disk(saver, path, state):

@@ -7,7 +7,7 @@ import torch
 import torch.utils.checkpoint
 from as_an_answer import as_an_answer
 
-from lib import recompute as libs
+from lib.training import recompute as libs
 
 
 def anchor():

@@ -5,14 +5,14 @@ import torch.distributed as dist
 from as_an_answer import as_an_answer, told
 
 from lib import collectives, hybrid
-from lib.clip import scale_gradients
 from lib.hybrid import let_go_of_other_stages, sets_of
-from lib.mesh import groups_along
+from lib.hybrid.mesh import groups_along
 from lib.pipeline import balance, gpipe, one_f_one_b
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_gpt
 from lib.pipeline.stage import Pipeline
 from lib.tensor_parallel import sequence_parallel_gpt, vocab_parallel_cross_entropy
+from lib.training.clip import scale_gradients
 
 # right
 

@@ -6,9 +6,9 @@ answers.
 
 from as_an_answer import as_an_answer
 
-from lib import hunt
-from lib.hunt import HEALTHY, MISTAKES, Finding, alike
-from lib.hunt.draw import drawn
+from lib.hybrid import hunt
+from lib.hybrid.hunt import HEALTHY, MISTAKES, Finding, alike
+from lib.hybrid.hunt.draw import drawn
 
 SEED = 2026
 TRUTH, OF_7 = (dict(enumerate(each for _, _, each in drawn(seed))) for seed in (SEED, 7))

@@ -6,7 +6,7 @@ import math
 import numpy
 from as_an_answer import as_an_answer
 
-from lib import mesh
+from lib.hybrid import mesh
 
 
 def not_written(*_):

@@ -5,8 +5,8 @@ from math import ceil, floor
 
 from as_an_answer import as_an_answer, told
 
-from lib import unequal
-from lib.unequal import shares as libs_shares
+from lib.hybrid import unequal
+from lib.hybrid.unequal import shares as libs_shares
 
 
 def room(B, speeds, most):

@@ -1,0 +1,257 @@
+"""Which backend and which device a rank gets: NCCL on GPUs, gloo on the CPU, one rule for both.
+
+    asked          GPUs >= ranks      1 or more GPUs      no GPU       (those that work: `gpus.py`)
+    "auto"         nccl, a GPU each   gloo on the CPU     gloo on the CPU
+    "gloo"         gloo on the CPU    gloo on the CPU     gloo on the CPU
+    "nccl"         nccl, a GPU each   error               error
+    "nccl-shared"  nccl, 2 ranks on a GPU (slow: for correctness only)    error
+
+`choose` decides, in the parent; `join` acts, on a rank. The same `join` serves a notebook's ranks
+and torchrun's, whose ranks find each other with `meet`, also after a restart.
+"""
+
+import os
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from lib.backend import gpus as machine
+from lib.backend import peers, torch_private
+
+NAMES = ("auto", "gloo", "nccl", "nccl-shared")
+RANKS_PER_SHARED_GPU = 2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `choose` decided: the backend's name, how many ranks share a GPU (0: none has one), and
+    why, in a line."""
+
+    name: str  # "gloo" or "nccl"
+    ranks_per_gpu: int  # 0 on the CPU
+    why: str
+
+
+def choose(backend: str, nproc: int, gpus: int | None = None) -> Choice:
+    """The backend for `nproc` ranks on this machine. `gpus`: how many GPUs work (None: try them,
+    once).
+
+    Raises ValueError for an unknown name, RuntimeError for more ranks than the GPUs can carry.
+    """
+    if backend not in NAMES:
+        raise ValueError(f"backend={backend!r} is not one of {', '.join(map(repr, NAMES))}")
+    who = "1 rank" if nproc == 1 else f"{nproc} ranks"
+    if backend == "gloo":
+        return Choice("gloo", 0, f"{who}: gloo, on the CPU")
+    found = machine.working() if gpus is None else machine.Gpus(("GPU",) * gpus)
+    gpus, has = len(found.names), f"this machine has {_count(found)}"
+    if backend == "nccl" and gpus < nproc:
+        raise RuntimeError(
+            f'backend="nccl" needs one GPU per rank: {nproc} ranks, but {has}. Use backend="auto"'
+            + (f" or nproc={gpus}." if gpus else ", which runs gloo on the CPU.")
+        )
+    if backend == "nccl-shared" and gpus * RANKS_PER_SHARED_GPU < nproc:
+        raise RuntimeError(
+            f'backend="nccl-shared" puts at most {RANKS_PER_SHARED_GPU} ranks on a GPU: {nproc} '
+            f"ranks, but {has}. "
+            + (
+                f"Use nproc={gpus * RANKS_PER_SHARED_GPU} or fewer."
+                if gpus
+                else 'Use backend="gloo".'
+            )
+        )
+    if backend == "nccl-shared":
+        return Choice(
+            "nccl", RANKS_PER_SHARED_GPU, f"{who}: nccl, 2 to a GPU (slow, for correctness only)"
+        )
+    if gpus >= nproc:
+        return Choice("nccl", 1, f"{who}: nccl, one GPU each ({found})")
+    why = f"{_count(found)} for {who}" if gpus else found.why or "no GPU here"
+    return Choice("gloo", 0, f"{who}: gloo, on the CPU ({why})")
+
+
+def _count(found):
+    count = len(found.names)
+    words = "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"
+    return f"{words} that works; {found.why}" if found.why else words
+
+
+def join(
+    choice: Choice | None = None, store: dist.Store | None = None, timeout: float = 600.0
+) -> None:
+    """On a rank: take this rank's device and join the default process group.
+
+    RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun
+    call `join()` bare: it picks NCCL when the node has a GPU for each of its ranks, else gloo, and
+    meets at MASTER_ADDR. There a GPU is believed in untried: a job that asked for GPUs should fail
+    rather than run on the CPU. New tensors then lie on `device()` by default, so that the same cell
+    runs on a CPU and on a GPU. timeout: seconds after which a collective that nobody answers fails,
+    or a meeting to which a rank does not come.
+    """
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if choice is None:
+        counted = torch.cuda.device_count() if dist.is_nccl_available() else 0
+        choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]), counted)
+    if store is None:
+        at_master, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        store = meet(at_master, rank, world_size, timeout)
+    kwargs = {}
+    if choice.ranks_per_gpu:
+        unless_set(ON_A_GPU)  # CUDA reads its own as it begins
+        torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
+        torch.cuda.init()
+        torch.set_default_device(device())
+        # NCCL connects now: a first batch among some ranks only would hang
+        kwargs["device_id"] = device()
+        if torch.cuda.get_device_capability() in WITHOUT_NVLINK:
+            unless_set(OVER_PCIE)
+    if choice.ranks_per_gpu > 1:
+        unless_set(_shared_gpu_settings(rank))
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # its older name
+        # as torch 2.15 does by itself: 2.10 would record nothing
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    kwargs |= {"store": store, "rank": rank, "world_size": world_size}
+    dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
+    peers.refuse_strangers()
+
+
+def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.Store:
+    """A part of `store` that only the ranks of this attempt have, though ranks that are dead have
+    left keys in it.
+
+        rank r  here/r = r's own name, new in every process       waits until somebody answers that
+                                                                  name
+        rank 0  answer/(name of r) = name of rank 0, for every r  until all have come: came/(name of
+                                                                  rank 0)/r
+
+    torchrun keeps one store over all its restarts, and init_process_group puts the ranks' addresses
+    under the same keys each time: a rank of the second attempt reads the address of a dead rank of
+    the first, and waits for it. Nothing in the environment tells attempts apart:
+    TORCHELASTIC_RESTART_COUNT counts each node's own failures. So rank 0's name does. An answer to
+    a new name can only come from a rank 0 that lives.
+
+    Raises RuntimeError on rank 0, naming who has not come after `timeout` seconds, and torch's
+    error on the others.
+    """
+    name = uuid.uuid4().hex
+    store.set(f"here/{rank}", name)
+    if rank > 0:
+        store.wait([f"answer/{name}"], timedelta(seconds=timeout))
+        first = store.get(f"answer/{name}").decode()
+        store.set(f"came/{first}/{rank}", "")
+        return dist.PrefixStore(first, store)
+    missing, deadline = range(1, world_size), time.monotonic() + timeout
+    while missing:
+        for r in missing:
+            # perhaps a dead rank's name, until the living one has put its own there
+            if store.check([f"here/{r}"]):
+                store.set("answer/" + store.get(f"here/{r}").decode(), name)
+        missing = [r for r in missing if not store.check([f"came/{name}/{r}"])]
+        if missing and time.monotonic() > deadline:
+            who = ", ".join(map(str, missing))
+            raise RuntimeError(
+                f"after {timeout:g} s rank {who} of {world_size} has not come: does torchrun run "
+                f"there?"
+            )
+        time.sleep(0.01)
+    return dist.PrefixStore(name, store)
+
+
+def device() -> torch.device:
+    """This rank's device: its GPU under NCCL, else the CPU."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def synchronize() -> None:
+    """Wait until this rank's device has done all that it was given, so that a clock read now is
+    right.
+
+    A GPU works through a queue, and calls return when they have been queued. On the CPU there is
+    nothing to wait for.
+    """
+    if device().type == "cuda":
+        torch.cuda.synchronize()
+
+
+def synchronize_stream() -> None:
+    """Wait until the GPU has done what was queued on the current stream, and what that waits for.
+    As `synchronize`.
+
+    Before a host sleeps in the place of its GPU, say: on NCCL `wait()` lets the stream wait, and
+    not the host. A receive that nobody waits for yet is not waited for here: it may depend on what
+    this rank does next.
+    """
+    if device().type == "cuda":
+        torch.cuda.current_stream().synchronize()
+
+
+def stream_ordered(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Does `group` queue its ops on `device`, as NCCL does, so that `wait` orders streams and does
+    not block the host?
+
+    Then several messages at once must be one batch: apart, each waits for those queued before it,
+    on both sides.
+    """
+    return torch_private.backend_of(group, device).supports_coalescing
+
+
+def loopback() -> str:
+    """The name of the interface that never leaves this machine (gloo asks for it by name)."""
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+ON_A_GPU = {
+    # Queues from a rank to its GPU. By default there are 8, and a rank of Lab 6 has more streams
+    # (the default one, the communication thread's, and NCCL's for the world, tp, dp, pp and each
+    # link): two of them would share a queue, so a receive that waits in one would hold up the
+    # kernel that its sender waits for in the other. 32 is the most. Megatron-LM requires 1 before
+    # Blackwell for TP or CP, so that a collective is launched ahead of the GEMM that it overlaps
+    # with, and its FSDP refuses 1. lib orders by events, and does not need 1.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    # Each rank would print that a send or receive outside of a batch waits for those before it: Lab
+    # 0 teaches it.
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
+}
+# compute capabilities of T4; A10, A40; L4, L40S: mostly connected by PCIe
+WITHOUT_NVLINK = {(7, 5), (8, 6), (8, 9)}
+OVER_PCIE = {
+    # NCCL 2.29 has been seen to hang as it makes some 50 communicators in a row (NVIDIA/nccl 2379),
+    # and Lab 6 makes 20 or more. What this memory is for, NVLS and NVLink between nodes, these GPUs
+    # do not have.
+    "NCCL_CUMEM_ENABLE": "0",
+}
+
+
+def unless_set(settings: dict[str, str]) -> None:
+    """Put `settings` into the environment of this rank; what stands there already,
+    from its user, stays."""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def _shared_gpu_settings(rank):
+    """NCCL refuses two ranks on one GPU of one host; a name for each makes them two hosts
+    that talk over sockets."""
+    return {
+        "NCCL_HOSTID": f"rank{rank}",
+        # NCCL 2.30 and above refuse it without; older ones do not know the name
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_NET": "Socket",
+        "NCCL_NET_PLUGIN": "none",
+        "NCCL_SOCKET_IFNAME": "=lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_RAS_ENABLE": "0",
+        "NCCL_MAX_CTAS": "2",
+    }

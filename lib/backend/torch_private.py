@@ -1,0 +1,120 @@
+"""Everything that lib uses of torch's private interface, so that a new release is one file's work.
+
+    name here                    what it is in torch
+    below_backend_select         _C._dispatch_keyset_full_after(BackendSelect)
+    registry()                   distributed.distributed_c10d._world
+    backend_of, device_types     ProcessGroup._get_backend, ._device_types
+    unawaited_collectives        _C._distributed_c10d._get_work_registry_size
+    collectives_so_far           ProcessGroup._get_sequence_number_for_group
+    flight_recorder              _C._distributed_c10d._dump_fr_trace, _dump_nccl_trace
+    get_gradient, set_gradient   _C.TensorBase.grad, the slot behind Tensor.grad
+    dispatch_modes               _C._len_torch_dispatch_stack
+    saved_tensors_hooks          _C._autograd._top_saved_tensors_default_hooks
+    free_cublas_workspaces       _C._cuda_clearCublasWorkspaces
+    print_options                _tensor_str.PRINT_OPTS
+    TorchDispatchMode            utils._python_dispatch
+    tree_map, tree_flatten, ...  utils._pytree, nested containers of tensors
+    name_the_functions_module    _C._functions, which is in no list of modules
+
+All of them are in torch 2.10 to 2.14, where they were used. Two depend on the build:
+`_dump_nccl_trace` is in builds with NCCL alone, and `_cuda_clearCublasWorkspaces` in builds with
+CUDA alone. `tests/test_torch_private.py` looks for each of them in the torch that is installed, and
+for uses of such names elsewhere in lib.
+"""
+
+import contextlib
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+__all__ = [
+    "TorchDispatchMode", "backend_of", "below_backend_select", "collectives_so_far",
+    "device_types", "dispatch_modes", "flight_recorder", "free_cublas_workspaces",
+    "get_gradient", "name_the_functions_module", "print_options", "registry",
+    "saved_tensors_hooks", "set_gradient", "tree_flatten", "tree_map", "tree_unflatten",
+    "unawaited_collectives",
+]  # fmt: skip
+
+# A key set with which an operator that was intercepted at BackendSelect goes on to the backends.
+below_backend_select = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+
+def registry():
+    """What torch keeps of this rank's process groups.
+
+    `.group_count` is the number of groups made, after which torch names the next one; `.pg_map` is
+    {group: (backend, store)}, `.pg_names` {group: name}, and `.pg_group_ranks` {group: {global
+    rank: rank in the group}}.
+    """
+    return distributed_c10d._world
+
+
+def backend_of(group: dist.ProcessGroup, device: torch.device):
+    """The backend of `group` for `device`. Raises RuntimeError where it has none for it."""
+    return group._get_backend(device)
+
+
+def device_types(group: dist.ProcessGroup) -> list[str]:
+    """The kinds of devices whose tensors `group` can send, such as ["cpu"]."""
+    return [device.type for device in group._device_types]
+
+
+def collectives_so_far(group: dist.ProcessGroup) -> int:
+    """The number with which the backend of `group` counts its operations."""
+    return group._get_sequence_number_for_group()
+
+
+def unawaited_collectives() -> int:
+    """How many functional collectives of this rank nobody has waited for."""
+    return torch._C._distributed_c10d._get_work_registry_size()
+
+
+def flight_recorder(backend: str):
+    """The function that returns the Flight Recorder's dump, or (None, its name) where this torch
+    has none: (function, name). With NCCL there are two recorders in one process."""
+    name = "_dump_nccl_trace" if backend == "nccl" else "_dump_fr_trace"
+    return getattr(torch._C._distributed_c10d, name, None), name
+
+
+def get_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    """`tensor.grad`, where the class of `tensor` has a property of that name."""
+    return torch._C.TensorBase.grad.__get__(tensor)
+
+
+def set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    """Set `tensor.grad`, where the class of `tensor` has a property of that name."""
+    torch._C.TensorBase.grad.__set__(tensor, gradient)
+
+
+def dispatch_modes() -> int:
+    """How many TorchDispatchModes are active."""
+    return torch._C._len_torch_dispatch_stack()
+
+
+def saved_tensors_hooks() -> bool:
+    """Whether hooks on saved tensors are active."""
+    return bool(torch._C._autograd._top_saved_tensors_default_hooks(True))
+
+
+def free_cublas_workspaces() -> None:
+    """Free what cuBLAS keeps from its first matmul on; nothing where this build has no CUDA."""
+    with contextlib.suppress(AttributeError):
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+def print_options() -> dict:
+    """What torch.set_printoptions sets, by name: to be read, and updated in place."""
+    return vars(torch._tensor_str.PRINT_OPTS)
+
+
+def name_the_functions_module() -> None:
+    """List torch._C._functions among the modules.
+
+    An autograd.Function with @once_differentiable refers to it. Otherwise cloudpickle takes it for
+    a module that was made up in the notebook, and sends its classes by value.
+    """
+    sys.modules.setdefault("torch._C._functions", torch._C._functions)

@@ -1,0 +1,103 @@
+"""A module run as its plan says: every operator on its parts, and between them what brings the
+parts into place.
+
+    plan       x      up       gelu     down      output
+    reads      -      COPY     2        2         REPLICATE
+    gives      REPL.  2        2        PARTIAL   -
+    this rank  x --f--> F.linear --> gelu --> F.linear --g--> y  with its rows of up.weight, columns
+                                                                 of down's
+
+An operator is called as in the traced module: it does not know that it has only a part. What is
+sent is `reshard`, of results and of weights. Both have their backward there, so after
+`loss.backward()` every gradient is finished.
+"""
+
+import copy
+
+import torch.distributed as dist
+from torch import fx, nn
+from torch.func import functional_call
+
+from lib.hybrid.automatic.layouts import REPLICATE, move, reshard
+from lib.hybrid.automatic.strategies import home
+
+
+class Sharded(nn.Module):
+    """This rank's part of a traced module: the same names, weights cut as the plan says.
+
+    traced: a Traced, its weights alike on all ranks; it stays as it is. plan: a Plan for as many
+    ranks as `group` has. Sends nothing now. A gradient is that of the whole module, or this rank's
+    part of it.
+    """
+
+    def __init__(self, traced, plan, group=None):
+        super().__init__()
+        self.group, self.strategies = group, plan.strategies
+        self.traced = copy.deepcopy(traced.module)
+        for node in self.traced.graph.nodes:
+            if node.op == "call_module":
+                layer = self.traced.get_submodule(node.target)
+                for name, layout in self.strategies[node.name].weights.items():
+                    weight = getattr(layer, name)
+                    setattr(
+                        layer, name, nn.Parameter(self.own_part(weight.detach(), layout).clone())
+                    )
+
+    def own_part(self, weight, layout):
+        """What this rank keeps of a whole weight that is used in `layout`. Sends nothing."""
+        return move(weight, REPLICATE, home(layout), self.group)
+
+    def forward(self, x):
+        """x in the layout that the plan was given -> the output in the layout that was wanted.
+
+        Sends: forward and backward together `plan.sent` elements over all ranks, if x wants a
+        gradient.
+        """
+        found, brought = {}, {}
+
+        def bring(node, layout):
+            """The result of `node` in this layout; brought there once, for all its readers."""
+            if (node, layout) not in brought:
+                brought[node, layout] = reshard(
+                    found[node], self.strategies[node.name].gives, layout, self.group
+                )
+            return brought[node, layout]
+
+        for node in self.traced.graph.nodes:
+            reads = self.strategies[node.name].reads
+            args, kwargs = fx.map_arg(
+                (node.args, node.kwargs), lambda each, reads=reads: bring(each, reads)
+            )
+            match node.op:
+                case "placeholder":
+                    found[node] = x
+                case "output":
+                    return args[0]
+                case "call_module":
+                    found[node] = self.call(node, *args)
+                case "call_function":
+                    found[node] = node.target(*args, **kwargs)
+                case "call_method":
+                    found[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
+
+    def call(self, node, *args):
+        """A layer on parts, with its weights in the layouts in which its strategy uses them."""
+        layer, weights = self.traced.get_submodule(node.target), self.strategies[node.name].weights
+        used = {
+            name: reshard(getattr(layer, name), home(layout), layout, self.group)
+            for name, layout in weights.items()
+        }
+        return functional_call(layer, used, args)
+
+    def gather_gradients(self):
+        """{name: gradient} of the whole module, on every rank. Sends: an all-gather for
+        each weight that is cut."""
+        whole = {}
+        for node in self.traced.graph.nodes:
+            for name, layout in self.strategies[node.name].weights.items():
+                gradient = getattr(self.traced.get_submodule(node.target), name).grad
+                whole[f"{node.target}.{name}"] = move(gradient, home(layout), REPLICATE, self.group)
+        return whole
+
+    def extra_repr(self):
+        return f"{dist.get_world_size(self.group)} ranks"

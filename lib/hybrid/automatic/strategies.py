@@ -1,0 +1,113 @@
+"""The ways in which one operator can be split over the ranks.
+
+    operator     strategy     reads        gives        weight     bias
+    linear       replicate    REPLICATE    REPLICATE    REPLICATE  REPLICATE
+    (.., I)->O   dim d        d            d            COPY       COPY       rows: data, sequence
+                 column       COPY         its columns  0          0
+                 row          its columns  PARTIAL      1          PARTIAL
+    elementwise  replicate, or any dim d: gives what it reads
+    norm         replicate, or a dim but the last       COPY       COPY
+    attention    replicate, sequences (dim 0) or heads (dim 1)
+    split_heads  replicate; sequences; tokens 1 -> 2; columns 2 -> heads 1    merge_heads: back
+    sum          replicate; a dim that stays; a dim that is summed over -> PARTIAL
+
+In all of these a rank does to its parts what one process does to the whole: the same function,
+other sizes. All that is sent lies between: where a result's layout is not what its reader wants
+(layouts.py). That holds for weights too. They live REPLICATE, or as parts; a COPY of one is a
+weight whose gradient is summed over the ranks: data parallelism.
+
+    Megatron's MLP  REPLICATE --f--> COPY  column  dim 2  gelu  dim 2  row  PARTIAL --g--> REPLICATE
+"""
+
+import math
+from typing import NamedTuple
+
+from lib.hybrid.automatic.layouts import COPY, PARTIAL, REPLICATE
+
+
+class Strategy(NamedTuple):
+    """One way to split an operator. Layouts as in layouts.py."""
+
+    name: str
+    reads: object  # the layout that every input must have; None: reads nothing
+    gives: object  # the layout of the result; None: gives nothing
+    weights: dict  # {"weight": layout, ...} in which it uses its weights
+    share: float  # of the compute that one rank does
+
+
+def home(layout):
+    """Where a weight lives that is used in this layout: as parts, or REPLICATE."""
+    return layout if isinstance(layout, int) else REPLICATE
+
+
+def strategies(op, shapes, N, given=REPLICATE, wanted=REPLICATE):
+    """[Strategy, ...] of an Operator on N ranks, "replicate" first; those whose parts would be
+    unequal are left out.
+
+    shapes: {name: shape} of all operators. given, wanted: the layouts of the graph's input and
+    output. Raises ValueError where N does not divide the input or the output as it is given or
+    wanted.
+    """
+    part = 1 / N
+    n_dims = len(shapes[op.inputs[0]]) if op.inputs else len(op.shape)
+    last = n_dims - 1
+    split = lambda d, to, **weights: Strategy(f"dim {d}", d, to, weights, part)
+    whole = Strategy("replicate", REPLICATE, REPLICATE, dict.fromkeys(op.weights, REPLICATE), 1.0)
+    match op.kind:
+        case "input":
+            found = [Strategy("given", None, given, {}, 0.0)]
+        case "output":
+            found = [Strategy("wanted", wanted, None, {}, 0.0)]
+        case "linear":
+            column = Strategy("column", COPY, last, {"weight": 0, "bias": 0}, part)
+            row = Strategy("row", last, PARTIAL, {"weight": 1, "bias": PARTIAL}, part)
+            found = [
+                whole,
+                *(split(d, d, weight=COPY, bias=COPY) for d in range(last)),
+                column,
+                row,
+            ]
+        case "norm":
+            found = [whole, *(split(d, d, weight=COPY, bias=COPY) for d in range(last))]
+        case "elementwise":
+            found = [whole, *(split(d, d) for d in range(n_dims))]
+        case "attention":
+            found = [whole, split(0, 0), split(1, 1)]
+        case "split_heads":
+            found = [whole, split(0, 0), split(1, 2), split(2, 1)]  # (B, T, D) -> (B, H, T, d)
+        case "merge_heads":
+            found = [whole, split(0, 0), split(2, 1), split(1, 2)]
+        case "sum":
+            stays = lambda d: d - sum(gone < d for gone in op.dims)
+            found = [
+                whole,
+                *(split(d, PARTIAL if d in op.dims else stays(d)) for d in range(n_dims)),
+            ]
+        case _:
+            raise ValueError(f"{op.name}: no strategies for an operator of kind {op.kind}")
+    fitting = [_with(op, each) for each in found if _fits(op, each, shapes, N)]
+    if not fitting:
+        layout = given if op.kind == "input" else wanted
+        raise ValueError(
+            f"{op.name} {op.shape} on dim {layout}: {N} ranks do not divide it, use {REPLICATE}"
+        )
+    return fitting
+
+
+def _with(op, strategy):
+    """Only the weights that the operator has: a linear layer may have no bias."""
+    return strategy._replace(
+        weights={name: layout for name, layout in strategy.weights.items() if name in op.weights}
+    )
+
+
+def _fits(op, strategy, shapes, N):
+    """Whether N divides every dim that is split."""
+    split = [(shapes[name], strategy.reads) for name in op.inputs] + [(op.shape, strategy.gives)]
+    split += [(shape, strategy.weights[name]) for name, shape in op.weights.items()]
+    return all(shape[layout] % N == 0 for shape, layout in split if isinstance(layout, int))
+
+
+def elements(shape):
+    """How many numbers a tensor of this shape has."""
+    return math.prod(shape)

@@ -1,0 +1,57 @@
+"""Findings from the evidence alone: what is off first, and along which axis ranks
+agree, or do not."""
+
+from lib.hybrid.hunt.evidence import alike, job
+from lib.hybrid.hunt.rules import DATA, HEALTHY, JOBS, KINDS, Finding
+
+SEED = 2026
+
+
+# exercise: lab6.findings
+def findings(seed=SEED):
+    """(seed, {number: Finding or HEALTHY}) of the ten jobs of a seed, from what
+    they leave behind."""
+    return seed, {number: _detect(job(seed, number)) for number in range(JOBS)}
+
+
+def _detect(e):
+    """What is wrong with the job of this Evidence: a Finding or HEALTHY."""
+    found = next(
+        ((step, kind) for step in range(e.steps) for kind in KINDS if _off(e, step, kind)), None
+    )
+    if found is None:
+        return HEALTHY
+    step, kind = found
+    return Finding(*_named(e, step, kind, _off(e, step, kind)), step, kind)
+
+
+def _off(e, step, kind):
+    """What of this kind is not as in one process."""
+    return [what for k, what in e.quantities if k == kind and any(e.off(step, kind, what))]
+
+
+def _named(e, step, kind, off):
+    """(mistake, axis) of what is off first."""
+    axes, data = list(e.sizes), [axis for axis in DATA if axis in e.sizes]
+    held, alone = (e.held(step, kind, off[0]), e.alone(step, kind, off[0]))
+    agree = lambda numbers: [axis for axis in axes if alike(numbers, axis, e.sizes)]
+    differ = lambda numbers: next(axis for axis in axes if axis not in agree(numbers))
+    ratio = [a and b and a / b for a, b in zip(held, alone, strict=True)]
+    if kind in ("input", "activation"):  # alike where they should not be
+        axis = next(axis for axis in agree(held) if axis not in agree(alone))
+        return "the same data" if kind == "input" else "one dropout seed", axis
+    if kind == "loss":
+        return "local tokens", differ(ratio)
+    if kind == "norm":
+        return "local norm", differ(held)
+    if kind == "update":
+        return "local norm", differ(ratio)
+    sets = {
+        ("tied",): ("tied embedding summed once", "pp"),
+        ("whole",): ("LayerNorm not summed", "tp"),
+        ("experts",): ("experts averaged over dp", "ep"),
+    }
+    if tuple(off) in sets:
+        return sets[tuple(off)]
+    apart = [axis for axis in data if axis not in agree(held)]
+    return ("mean over the wrong group", apart[0]) if apart else ("local tokens", data[0])

@@ -1,0 +1,176 @@
+"""What a job leaves behind, as plain data: what every rank held at each step, what one process has
+there, messages.
+
+e = job(seed, 3)
+e.sizes, e.model                     {"dp": 2, "tp": 2}, "dense"
+plots.evidence(e.all_off())          a picture: what is off, and where
+print(e.table(2))                    step 2: a line for each quantity, a column for each rank
+e.held(2, "gradient", "cut")         [number of rank 0, ...]; None where a rank has no such thing
+e.alone(2, "gradient", "cut")        the same of one process: of the part that the rank has
+e.off(2, "gradient", "cut")          [is rank 0's another, ...]
+e.sent(2)                            {("dp",): numbers that went along dp in step 2, ...}
+alike(numbers, "tp", e.sizes)        are ranks alike that differ along tp alone?
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+
+from lib import launch
+from lib.hybrid import mesh_of
+from lib.hybrid.hunt.alone import Alone
+from lib.hybrid.hunt.draw import drawn
+from lib.hybrid.hunt.rules import JOBS, STEPS, Setup, right
+from lib.hybrid.hunt.training import Job
+from lib.hybrid.mesh import coordinates, groups_along, sent_along
+from lib.launch import Results
+
+CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of one job. sizes: {axis: ranks}. model: "dense", in sequence parallel, or "mixture". ledger:
+    of the run.
+
+    quantities: [(kind, what), ...], kind of KINDS, in the order in which a step makes them.
+    """
+
+    sizes: dict
+    model: str
+    quantities: tuple
+    results: Results
+
+    @property
+    def ledger(self):
+        """Who sent what to whom, with a section "step 0", ... for each step."""
+        return self.results.ledger
+
+    @property
+    def steps(self):
+        """How many there are."""
+        return len(self.results[0][1])
+
+    def held(self, step, kind, what):
+        """[the number of rank 0, ...]; None where a rank has no such thing."""
+        return [seen[step][kind, what] for _, seen, _ in self.results]
+
+    def alone(self, step, kind, what):
+        """The same of one process: of the part that each rank has."""
+        return [alone[step][kind, what] for _, _, alone in self.results]
+
+    def off(self, step, kind, what):
+        """[has rank 0 another number than one process, ...]"""
+        pairs = zip(self.held(step, kind, what), self.alone(step, kind, what), strict=True)
+        return [not close(held, alone) for held, alone in pairs]
+
+    def all_off(self):
+        """{(kind, what): [off of step 0, ...]}, with None where a rank has no such thing, for
+        `plots.evidence`."""
+        mark = lambda step, *of: [
+            None if held is None else off
+            for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
+        ]
+        some = [
+            of for of in self.quantities if any(number is not None for number in self.held(0, *of))
+        ]
+        return {of: [mark(step, *of) for step in range(self.steps)] for of in some}
+
+    def sent(self, step):
+        """{axes: numbers}: what all ranks sent in a step, by the axes of the group
+        they sent it in."""
+        return sent_along(self.ledger.section(f"step {step}").entries, self.sizes)
+
+    def table(self, step):
+        """A step in words: a line for each quantity; where a rank is off, one more with
+        what one process has."""
+        ranks = range(math.prod(self.sizes.values()))
+        where = [
+            " ".join(f"{axis} {i}" for axis, i in coordinates(rank, self.sizes).items())
+            for rank in ranks
+        ]
+        lines = [f"step {step:<19}" + "".join(f"{f'rank {rank}':>14}" for rank in ranks)]
+        lines.append(" " * 24 + "".join(f"{one:>14}" for one in where))
+        for kind, what in self.quantities:
+            held, off = self.held(step, kind, what), self.off(step, kind, what)
+            if any(number is not None for number in held):
+                lines.append(
+                    f"{f'{kind}: {what}':<24}" + "".join(f"{shown(number):>14}" for number in held)
+                )
+            if any(off):
+                alone = [
+                    shown(number) if o else ""
+                    for number, o in zip(self.alone(step, kind, what), off, strict=True)
+                ]
+                lines.append(
+                    f"{'    one process':<24}" + "".join(f"{number:>14}" for number in alone)
+                )
+        return "\n".join(lines)
+
+
+def close(a, b):
+    """Are two numbers the same but for the order of sums?"""
+    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-12)
+
+
+def shown(number):
+    """As the table prints it."""
+    return "-" if number is None else f"{number:.8g}" if isinstance(number, float) else str(number)
+
+
+def alike(numbers, axis, sizes):
+    """Are numbers the same on ranks that differ along `axis` alone? numbers: of rank 0,
+    ...; None: not there."""
+    groups = (
+        [numbers[rank] for rank in ranks if numbers[rank] is not None]
+        for ranks in groups_along([axis], sizes)
+    )
+    return all(close(group[0], one) for group in groups for one in group)
+
+
+def job(seed, number):
+    """The Evidence of one of the ten jobs of a seed: 4 ranks train it now, and one process beside
+    them.
+
+    seed: a whole number. number: 0 to 9. Raises ValueError for others.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ValueError(f"seed is {seed!r}: use a whole number, such as 17")
+    if number not in range(JOBS):
+        raise ValueError(f"job {number!r}: they are 0 to {JOBS - 1}")
+    return _job(seed, number)
+
+
+@functools.lru_cache(maxsize=4 * JOBS)
+def _job(seed, number):
+    return evidence(launch.capture(of_draw, seed, number, nproc=4, backend="gloo"))
+
+
+def example():
+    """The Evidence of a job that no seed draws: from step 2 on gradients are averaged along tp
+    instead of dp."""
+    setup = Setup({"dp": 2, "tp": 2}, mixture=False, seed=0)
+    wrong = right(setup)._replace(mean=("tp",))
+    rules = [right(setup) if step < 2 else wrong for step in range(STEPS)]
+    return evidence(launch.capture(trained, setup, rules, nproc=4, backend="gloo"))
+
+
+def evidence(results):
+    """The Evidence of what `trained` returned on the ranks."""
+    setup, seen, _ = results[0]
+    return Evidence(setup.sizes, "mixture" if setup.mixture else "dense", tuple(seen[0]), results)
+
+
+def of_draw(seed, number):
+    """On a rank: train a job of a seed."""
+    setup, rules, _ = drawn(seed)[number]
+    return trained(setup, rules)
+
+
+def trained(setup, rules):
+    """On a rank: (setup, what it held, what one process has of that); both [{(kind, what): number}
+    of each step]."""
+    job = Job(setup, mesh_of(**setup.sizes))
+    alone = Alone(job)
+    seen = [job.step(step, each) for step, each in enumerate(rules)]
+    return setup, seen, [alone.step(step) for step in range(len(rules))]

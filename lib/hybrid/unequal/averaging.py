@@ -1,0 +1,42 @@
+"""Gradients of unequal shares: each rank's mean counts as much as it has rows.
+
+    rank r has b_r of the batch's B rows, and g_r, the gradient of the mean loss over them:
+
+    g = 1/B sum over all rows = sum_r (b_r / B) g_r  plain averaging, 1/N sum_r g_r, is another
+                                                     gradient
+
+    rank 0  8 rows, g_0 = 1  --+-- 8/12 * 1 + 4/12 * 4 = 2    right
+    rank 1  4 rows, g_1 = 4  --+-- (1 + 4) / 2         = 2.5  a row of rank 1 counts twice one of
+                                                              rank 0
+
+The shares are known beforehand, so no number is sent but the gradients.
+(`data_parallel.weighted_loss` is the same weighting where the counts are not known: it all-reduces
+them.) A rank without a row has nothing to add, and takes part.
+"""
+
+import torch
+
+from lib import collectives
+from lib.training.buckets import flatten, gradient, plan_buckets, unflatten
+
+
+@torch.no_grad()
+def average_by_share(parameters, share, group=None, all_reduce=collectives.all_reduce):
+    """Replace the gradient of each parameter by sum_r share_r g_r over the ranks of `group`.
+
+    parameters: the same on every rank, in the same order. Frozen ones are left alone; one without a
+    gradient counts as zeros. share: this rank's b_r / B; over all ranks they add up to 1.
+    Sends: one all-reduce per bucket, as data parallelism with equal shares does.
+    Raises ValueError for a share below 0 or above 1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(
+            f"share is {share}: rows of this rank over rows of the batch, a number from 0 to 1"
+        )
+    for bucket in plan_buckets(p for p in parameters if p.requires_grad):
+        gradients = [gradient(p) for p in bucket]
+        flat = flatten(gradients)  # (n,)
+        # The mean over no rows is nan, and 0 * nan too.
+        flat = share * flat if share > 0 else torch.zeros_like(flat)
+        all_reduce(flat, group)  # g = sum_r share_r g_r
+        unflatten(flat, gradients)

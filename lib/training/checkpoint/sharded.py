@@ -1,0 +1,85 @@
+"""Sharded checkpoints: every rank writes its shards, and any number of ranks reads them back.
+
+    a line of n = 10 numbers    0 1 2 3 4 5 6 7 8 9
+    saved on 4 ranks          | 0 1 2 | 3 4 5 | 6 7 8 | 9 . . |      padded to 12
+    loaded on 3               | 0 1 2   3 | 4 5   6 7 | 8   9 . . |  rank 1 reads the files of ranks
+                                                                     1 and 2
+
+Nobody gathers anything: N ranks write at once, each 1/N, and a rank that loads opens only the files
+that hold numbers of its own. The padding depends on the number of ranks, so n is saved and the
+padding is made anew.
+
+Whole or not there, like every checkpoint of this room: a save that was killed leaves the one before
+it.
+"""
+
+import functools
+
+import torch
+import torch.distributed as dist
+
+from lib.training.checkpoint.ranks import load, save
+
+
+def save_sharded(folder, step, pieces, sizes, shared=None, own=None, group=None, save=save):
+    """Write the checkpoint of `step`: this rank's `pieces`, and what `save` takes.
+
+    pieces: {name: (m,)}, this rank's of each line, where m = ceil(n/N) on every rank and the last
+    numbers are padding. sizes: {name: n}. Names and sizes are the same on every rank. save:
+    `checkpoint.save`, or a BackgroundSave's. Sends and raises: as `save`. Raises ValueError for a
+    piece that is not of the size that n gives.
+    """
+    world_size = dist.get_world_size(group)
+    for name, piece in pieces.items():
+        if piece.shape != (shard_size(sizes[name], world_size),):
+            raise ValueError(
+                f"{name} has {sizes[name]} numbers over {world_size} ranks, a shard of "
+                f"({shard_size(sizes[name], world_size)},), but this one is {tuple(piece.shape)}"
+            )
+    save(
+        folder,
+        step,
+        {"shared": shared, "sizes": dict(sizes)},
+        {"own": own, "pieces": dict(pieces)},
+        group,
+    )
+
+
+def load_sharded(folder, step=None, group=None):
+    """Read a whole checkpoint of `save_sharded`, on any number of ranks: (pieces, shared, own,
+    facts).
+
+    pieces: {name: (ceil(n/N),)} for this rank of these N. own: None if it was saved on another
+    number of ranks. Sends and raises: as `load`.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    saved, own, facts = load(folder, step, group)
+    read = functools.cache(lambda r: facts.own_of(r)["pieces"])
+    pieces = {
+        name: recut(n, lambda r, name=name: read(r)[name], facts.world_size, rank, world_size)
+        for name, n in saved["sizes"].items()
+    }
+    return pieces, saved["shared"], own and own["own"], facts
+
+
+def shard_size(n, world_size):
+    """ceil(n/N): numbers in a shard, padding and all."""
+    return -(-n // world_size)
+
+
+def recut(n, piece_of, saved_on, rank, world_size):
+    """The shard of `rank` of N, (ceil(n/N),), of a line of n numbers that lies in the shards of M =
+    saved_on ranks.
+
+    piece_of(r) -> (ceil(n/M),), the shard of rank r of M; called only for those that are needed.
+    """
+    m, size = shard_size(n, saved_on), shard_size(n, world_size)
+    begin, end = min(rank * size, n), min((rank + 1) * size, n)  # of this rank, in the line
+    parts = [
+        piece_of(r)[max(begin - r * m, 0) : end - r * m]
+        for r in range(begin // m, shard_size(end, m))
+    ]
+    shard = piece_of(0).new_zeros(size) if not parts else parts[0].new_zeros(size)
+    if begin < end:
+        shard[: end - begin] = torch.cat(parts)
+    return shard

@@ -1,0 +1,194 @@
+"""Recomputation: keep the input of some layers, not what they compute; run them again in backward
+(Chen et al. 2016).
+
+    forward     x --> f --> y             kept: x, instead of all that f's backward reads
+    backward    x --> f --> y             again, now with a graph ...
+                grad x <-- f <-- grad y   ... and back through it
+
+Memory: the input for as long as a micro-batch is under way, and one f's graph while its backward
+runs. Time: a forward more; with backward twice as long as forward, a third more in all.
+
+f must compute the same again. Dropout does if it draws the same numbers, so the random state of the
+first forward is put back for the second, and afterwards what it was. Under autocast the second
+forward runs in the dtypes of the first, although backward is usually called outside of the `with`
+block. A batch norm's running averages would be updated twice.
+
+Sources: Chen et al. 2016 ("Training deep nets with sublinear memory cost"); torch.utils.checkpoint,
+reentrant.
+"""
+
+import contextlib
+import weakref
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from lib.backend.torch_private import tree_flatten, tree_unflatten
+
+
+# exercise: lab4.recompute
+def recompute(f, *inputs):
+    """f(*inputs), of which only the inputs are kept; f, called without a graph now, is called again
+    in backward.
+
+    f: a module, or a function that returns a tensor or a tuple of tensors. inputs: tensors of any
+    dtype, and whatever else f takes. Gradients flow to the tensors and to every parameter that f
+    uses, as without recomputation. torch.autograd.grad cannot ask for a parameter's gradient: use
+    backward.
+    """
+    # With no input that needs a gradient (tokens), autograd would leave f out, and with it f's
+    # parameters.
+    anchor = torch.empty(0, requires_grad=True)
+    return Recompute.apply(f, anchor, *inputs)
+
+
+class Recompute(torch.autograd.Function):
+    """y = f(*inputs), and in backward once more."""
+
+    @staticmethod
+    def forward(ctx, f, anchor, *inputs):
+        ctx.f, ctx.inputs = f, [None if torch.is_tensor(x) else x for x in inputs]
+        # of the tensors, which autograd keeps
+        ctx.indices = [i for i, x in enumerate(inputs) if torch.is_tensor(x)]
+        tensors = [inputs[i] for i in ctx.indices]
+        ctx.save_for_backward(*tensors)
+        ctx.random_state, ctx.autocast = random_state(tensors), autocast_state(tensors)
+        return f(*inputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a recomputed function cannot be differentiated twice (create_graph=True): "
+                "backward makes its graph anew and frees it at once. Call the function itself "
+                "where you need a second derivative"
+            )
+        inputs = list(ctx.inputs)
+        for i, kept in zip(ctx.indices, ctx.saved_tensors, strict=True):
+            inputs[i] = kept.detach().requires_grad_(ctx.needs_input_grad[2 + i])
+        with torch.enable_grad(), as_then(ctx.random_state), with_autocast(ctx.autocast):
+            y = ctx.f(*inputs)
+        outputs = y if isinstance(y, tuple) else (y,)
+        # An output has no graph if it is of integers, or if all of f is frozen and no input needs a
+        # gradient.
+        ends = [
+            (y, g)
+            for y, g in zip(outputs, grads, strict=True)
+            if torch.is_tensor(y) and y.requires_grad
+        ]
+        if ends:
+            torch.autograd.backward(*zip(*ends, strict=True))  # adds to the parameters' .grad
+        return None, None, *(x.grad if torch.is_tensor(x) else None for x in inputs)
+
+
+class Recomputed(nn.Module):
+    """`module`, recomputed: a block of a model, or a stage of a pipeline. It takes what `module`
+    takes, by name too."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs, **named):
+        # The weights of this forward, also if `functional_call` has put others in their place until
+        # it returns.
+        weights = dict(self.module.named_parameters())
+        leaves, nest = tree_flatten((inputs, named))  # tensors may be inside of tuples and dicts
+        again = lambda *leaves: functional_call(self.module, weights, *tree_unflatten(leaves, nest))
+        return recompute(again, *leaves)
+
+
+def _devices(tensors):
+    return dict.fromkeys(x.device for x in tensors)
+
+
+def random_state(tensors):
+    """The state of the generators that f may draw from: torch's on the CPU, and those of the
+    tensors' GPUs."""
+    on_gpus = {
+        device.index: torch.cuda.get_rng_state(device)
+        for device in _devices(tensors)
+        if device.type == "cuda"
+    }
+    return torch.get_rng_state(), on_gpus
+
+
+@contextlib.contextmanager
+def as_then(state):
+    """The block with the generators where they stood at `state`; afterwards they stand where they
+    stood before it."""
+    on_cpu, on_gpus = state
+    with torch.random.fork_rng(devices=list(on_gpus)):
+        torch.set_rng_state(on_cpu)
+        for device, numbers in on_gpus.items():
+            torch.cuda.set_rng_state(numbers, device)
+        yield
+
+
+def autocast_state(tensors):
+    """torch.autocast's arguments, as they are now, for the CPU and for the devices
+    of the tensors."""
+    kinds = dict.fromkeys(["cpu", *(device.type for device in _devices(tensors))])
+    kinds = [kind for kind in kinds if torch.amp.is_autocast_available(kind)]
+    cached = torch.is_autocast_cache_enabled()
+    return [
+        (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), cached)
+        for kind in kinds
+    ]
+
+
+@contextlib.contextmanager
+def with_autocast(state):
+    """The block under autocast as it was at `state`, on or off."""
+    with contextlib.ExitStack() as stack:
+        for arguments in state:
+            stack.enter_context(torch.autocast(*arguments))
+        yield
+
+
+class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
+    """Inside, notes every tensor that a graph saves for its backward; `nbytes()` is what is still
+    kept of them.
+
+        with SavedBytes(besides=model.parameters()) as saved:
+            loss = model.loss(tokens, targets)
+            print(saved.nbytes())
+            loss.backward()
+            print(saved.nbytes())         # 0
+
+    besides: tensors that exist anyway (parameters, the batch): what shares their memory is not
+    counted.
+    """
+
+    def __init__(self, besides=()):
+        super().__init__(self._note, lambda note: note.tensor)
+        # the graph alone holds a note: it goes when the graph lets go of the tensor
+        self.notes = weakref.WeakSet()
+        self.besides = list(besides)
+
+    def __enter__(self):
+        super().__enter__()
+        return self
+
+    def _note(self, tensor):
+        # not the tensor: that knows its graph, and the two would keep each other alive
+        note = _Note(tensor.detach())
+        self.notes.add(note)
+        return note
+
+    def nbytes(self, also=()):
+        """Bytes that live graphs have saved. Tensors that share memory count once. also: tensors to
+        count with them."""
+        anyway = {tensor.untyped_storage().data_ptr() for tensor in self.besides}
+        storages = [
+            tensor.untyped_storage() for tensor in [*(note.tensor for note in self.notes), *also]
+        ]
+        return sum(
+            {s.data_ptr(): s.nbytes() for s in storages if s.data_ptr() not in anyway}.values()
+        )
+
+
+class _Note:
+    def __init__(self, tensor):
+        self.tensor = tensor
