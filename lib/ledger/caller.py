@@ -11,8 +11,10 @@ import torch
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Around a call, and not what was called.
 OURS = (
-    *(os.path.join(LIB, package, "") for package in ("ledger", "launch")),
-    *(os.path.join(LIB, *path) for path in (["backend", "peers.py"], ["collectives", "uncompiled.py"])),
+    os.path.join(LIB, "ledger", ""),
+    os.path.join(LIB, "launch", ""),
+    os.path.join(LIB, "backend", "peers.py"),
+    os.path.join(LIB, "collectives", "uncompiled.py"),
 )
 FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
