@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from lib import launch, ledger  # noqa: E402
-from lib.moe import capacity, keep, top_k_gate  # noqa: E402
+from lib.moe import assign_slots, capacity, top_k_gate  # noqa: E402
 from tests.benchmarks import bench_moe, report  # noqa: E402
 from tests.benchmarks.bench_moe import sorting_and_einsum  # noqa: E402
 from tests.benchmarks.moe_layers import Pair, Size, both_layers, check_equal  # noqa: E402
@@ -96,7 +96,7 @@ def test_sorting_and_einsum_agree_drops_included(E):
     sorting, einsum = sorting_and_einsum(TINY, E)
     check_equal("sorting", sorting, einsum)
     choice = top_k_gate(bench_moe.numbers(2, TINY.n, E), bench_moe.K)  # as both were given
-    kept = keep(choice, E, capacity(TINY.n, E, bench_moe.K, bench_moe.FACTOR)).token
+    kept = assign_slots(choice, E, capacity(TINY.n, E, bench_moe.K, bench_moe.FACTOR)).token
     assert len(kept) < TINY.n * bench_moe.K, "nothing dropped: not much of a test"
 
 

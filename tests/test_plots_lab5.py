@@ -51,7 +51,7 @@ FIGURES = {
     "routing": lambda: plots.routing(
         ASKED, KEPT, 3, 2, ["the", "cat", "sat", "on"], note="GShard."
     ),
-    "routing sent on": lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 1, 0)], 2, 1),
+    "routing rerouted": lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 1, 0)], 2, 1),
     "sparse": lambda: plots.sparse_layer(POINTS, note="One layer."),
     "exchange": lambda: plots.exchange_matrix(ROWS),
     "capacity": lambda: plots.capacity_trade(CURVES, at=1.5, note="8 experts."),
@@ -99,7 +99,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
           "Expert 0 gets the, cat.",
           "GShard."]),
         ("routing", ["Expert 2 gets on, cat.", "Without a slot: sat at expert 0."]),
-        ("routing sent on", ["1 of 2 tokens find no slot, 0 of 2", "Expert 1 gets 1."]),
+        ("routing rerouted", ["1 of 2 tokens find no slot, 0 of 2", "Expert 1 gets 1."]),
         ("sparse",
          ["64 experts: 64 times the parameters that a token uses",
           "D 512: 4 million operations, 2 million"]),

@@ -31,7 +31,7 @@ FILES = {
     "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute", "muon",
     "async_checkpoint"),
     "lab5": (
-        "gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel",
+        "gates", "assign_slots", "auxiliary_loss", "dispatch_combine", "expert_parallel",
         "reduce_gradients",
         "hide_exchange", "dropless_experts",
     ),

@@ -1,31 +1,37 @@
 """Mixture of experts: many MLPs in place of one, of which each token uses k (Shazeer et al. 2017).
 
-    x --router--> logits --gate--> choice --capacity--> routing  who goes where, of a rank's tokens
-    x --dispatch--> rows --exchange--> experts --exchange--> rows --combine--> y  there and back
+    x --router--> logits --gate--> choice --capacity--> routing      which token to which expert
+    x --dispatch--> routed tokens --exchange--> experts --exchange--> routed tokens --combine--> y
 
 file                what it is                                     sent
 ------------------  ---------------------------------------------  ---------------------------------
-choice.py           what each token asks for                       nothing
+choice.py           which experts each token chooses               nothing
 gates.py            top-1 (Switch), top-k, top-2 sampled (GShard)  nothing
 expert_choice.py    experts choose tokens                          nothing
 correlated.py       experts that are chosen together               nothing
-capacity.py         C slots per expert: keep, drop, or send on     nothing
-balance.py          auxiliary loss, z-loss, a bias without a loss  nothing
+capacity.py         C slots per expert: assign, drop, or reroute   nothing
+balance.py          auxiliary loss, z-loss, expert bias            nothing
 dispatch.py         tokens to slots and back: einsum, sorting      nothing
 layer.py            all of it, in one process                      nothing
-exchange.py         uneven all-to-all of rows, with its backward   each row for another rank, once
+exchange.py         uneven all-to-all of routed tokens, with its   each token for another rank, once
+                    backward
 expert_parallel.py  E/ep experts on each rank                      4 exchanges a step and the counts
-dropless.py         no capacity: ragged row groups (MegaBlocks)    the same, and nothing dropped
-overlapped.py       rows in flight while other work is computed    4 exchanges, the counts twice
-limited.py          at most M ranks for a token (DeepSeek-V2)      each row once per rank needing it
-gradients.py        experts beside data parallelism                experts' gradients over their
-                                                                   copies, others over all ranks
+dropless.py         no capacity: grouped GEMM (MegaBlocks)         the same, and nothing dropped
+overlapped.py       tokens in flight while others are computed     4 exchanges, the counts twice
+device_limited.py   at most M ranks for a token (DeepSeek-V2)      each token once per rank that
+                                                                   needs it
+gradients.py        experts together with data parallelism         experts' gradients over their
+                                                                   replicas, others over all ranks
 gpt.py              a GPT whose every other MLP is a mixture       as its layers
 seeds.py            mixture against dense, three seeds, stored:    nothing
                     seeds.json, made by `python -m lib.moe`
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept
-pairs, ep ranks.
+pairs, ep ranks. The routed tokens are the rows of an (m, D) tensor: a token is in it once for each
+of its kept pairs (token, expert).
+
+What Megatron Core calls these: router (gates.py, balance.py), token dispatcher with permute and
+unpermute (dispatch.py, exchange.py, expert_parallel.py), grouped MLP (dropless.py).
 
 A set is what is routed together: the tokens of one call, of one rank (GShard calls it a group). So
 what the ranks compute is what one process computes that calls the layer once per rank's tokens,
@@ -35,18 +41,18 @@ Experts in 16 bits can have a router in float32 (`layer.bfloat16(); layer.router
 are widened for the router alone, and the weighted sum has the dtype of the experts.
 """
 
-from lib.moe.balance import Bias, SigmoidBias, auxiliary_loss, z_loss
-from lib.moe.capacity import Routing, capacity, dropped, keep, send_on
-from lib.moe.choice import Choice, best, load
-from lib.moe.correlated import CorrelatedGate, together
+from lib.moe.balance import ExpertBiasGate, SigmoidExpertBiasGate, auxiliary_loss, z_loss
+from lib.moe.capacity import Routing, assign_slots, capacity, dropped, reroute
+from lib.moe.choice import Choice, load, top_k_indices
+from lib.moe.correlated import CorrelatedGate, co_activation_counts
+from lib.moe.device_limited import DeduplicatedMoE, device_limited_gate
 from lib.moe.dispatch import combine, combine_einsum, dispatch, dispatch_einsum
-from lib.moe.dropless import GroupedExperts, dropless, grouped_mm, slotted
-from lib.moe.exchange import exchange_counts, exchange_rows
-from lib.moe.expert_choice import expert_choice, experts_take
+from lib.moe.dropless import GroupedExperts, dropless, grouped_mm, padded_to_capacity
+from lib.moe.exchange import exchange_counts, exchange_tokens
+from lib.moe.expert_choice import assign_by_expert_choice, expert_choice
 from lib.moe.expert_parallel import ExpertParallelMoE, transpose_blocks
-from lib.moe.gates import gshard_gate, switch_gate, top_k_gate, uniforms
+from lib.moe.gates import gshard_gate, switch_gate, top_k_gate, uniform_per_token
 from lib.moe.gpt import MoEGPT, expert_parallel_gpt
 from lib.moe.gradients import expert_parameters, reduce_gradients
 from lib.moe.layer import MoE, Statistics, run_experts
-from lib.moe.limited import OncePerRankMoE, limited_gate
 from lib.moe.overlapped import OverlappedMoE, SharedMoE, start_exchange

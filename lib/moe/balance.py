@@ -8,27 +8,30 @@ alone, most experts die, and capacity drops the rest of the tokens.
                                             = 1, the least where f follows P; all on one expert: E
     z_loss          mean_t (log sum_e exp(z_te))^2     keeps logits small, where softmax and 16 bits
                                                        are exact
-    Bias            b_e up where e has less than its share, down where it has more; b picks, and
-                    weighs nothing
-    SigmoidBias     the same with sigmoid(z_e) for p_e: no expert's score depends on the other
+    ExpertBiasGate  b_e up where e has less than its share, down where it has more; b decides which
+                    experts are chosen, and is no part of their weights
+    SigmoidExpertBiasGate
+                    the same with sigmoid(z_e) for p_e: no expert's score depends on the other
                     experts' logits
 
 f counts, and a count has no gradient: the gradient goes through P, with f_e as its price. An expert
 asked for twice as often pushes its probabilities down twice as hard. A loss pulls at the router for
-a reason that is not the text's; a bias does not, it only decides who is picked.
+a reason that is not the text's; a bias does not, it only decides which experts are chosen.
 
-n tokens of one set, E experts, k choices a token, z logits, b (E,) biases, u the step of a bias.
+n tokens of one set, E experts, k choices a token, z logits, b (E,) the expert biases, u their
+update rate. Megatron Core: `--moe-router-load-balancing-type aux_loss`, `--moe-z-loss-coeff`,
+`--moe-router-enable-expert-bias` and `--moe-router-bias-update-rate`.
 
 Sources: Switch (Fedus et al. 2021, equations 4 to 6; GShard's is 1/E^2 of it, and counts first
 choices, too; Megatron Core, Mixtral and DeepSeek count all k); z-loss: ST-MoE (Zoph et al. 2022);
-Bias: Wang et al. 2024 (Algorithm 1); SigmoidBias: DeepSeek-V3 (DeepSeek-AI 2024, equations 12 to
-16), which multiplies the weights by 2.5 besides.
+expert bias: Wang et al. 2024 (Algorithm 1); with sigmoids: DeepSeek-V3 (DeepSeek-AI 2024, equations
+12 to 16), which also multiplies the weights by 2.5.
 """
 
 import torch
 from torch import nn
 
-from lib.moe.choice import Choice, best, load
+from lib.moe.choice import Choice, load, top_k_indices
 
 
 # exercise: lab5.auxiliary_loss
@@ -51,24 +54,24 @@ def z_loss(logits):
     return logits.logsumexp(-1).square().sum() / max(len(logits), 1)
 
 
-class Bias(nn.Module):
+class ExpertBiasGate(nn.Module):
     """A gate that is balanced without a loss: the k best by p + b are chosen; the weights are p,
     without b.
 
-    n_experts: E. k: choices a token. u: how far a bias moves in one update, 0.001 in the paper.
-    logits (n, E) -> Choice. After each step call `update` with what was asked for, summed over all
-    ranks.
+    n_experts: E. k: choices a token. update_rate: how far a bias moves in one update, 0.001 in the
+    paper. `expert_bias`: b, (E,). logits (n, E) -> Choice. After each step call `update` with what
+    was asked for, summed over all ranks.
     """
 
-    def __init__(self, n_experts, k, u=0.001):
+    def __init__(self, n_experts, k, update_rate=0.001):
         super().__init__()
-        self.k, self.u = k, u
+        self.k, self.update_rate = k, update_rate
         # (E,)  in checkpoints, but no optimizer's
-        self.register_buffer("b", torch.zeros(n_experts))
+        self.register_buffer("expert_bias", torch.zeros(n_experts))
 
     def forward(self, logits):
         p = logits.softmax(-1)  # (n, E)
-        experts = best(p + self.b, self.k)  # (n, k)
+        experts = top_k_indices(p + self.expert_bias, self.k)  # (n, k)
         return Choice(experts, p.gather(1, experts), p)
 
     @torch.no_grad()
@@ -81,20 +84,20 @@ class Bias(nn.Module):
         """
         requested = requested.double()
         # b_e <- b_e + u sign(mean - requested_e)
-        self.b += self.u * (requested.mean() - requested).sign()
+        self.expert_bias += self.update_rate * (requested.mean() - requested).sign()
 
 
-class SigmoidBias(Bias):
+class SigmoidExpertBiasGate(ExpertBiasGate):
     """DeepSeek-V3's gate: the k best by s + b are chosen, s = sigmoid(logits); the weights are
     their s, renormalised.
 
-    Arguments and `update` are those of Bias. `probabilities` are s as parts of each token's sum of
-    s.
+    Arguments and `update` are those of ExpertBiasGate. `probabilities` are s as parts of each
+    token's sum of s.
     """
 
     def forward(self, logits):
         s = logits.sigmoid()  # (n, E)
-        experts = best(s + self.b, self.k)  # (n, k)
+        experts = top_k_indices(s + self.expert_bias, self.k)  # (n, k)
         g = s.gather(1, experts)  # (n, k)
         # w_i = s_i / (s_1 + ... + s_k)
         return Choice(experts, g / g.sum(-1, keepdim=True), s / s.sum(-1, keepdim=True))

@@ -1,8 +1,8 @@
-"""Capacity: an expert has C slots for a set of tokens; what does not fit is dropped, or sent on to
+"""Capacity: an expert has C slots for a set of tokens; what does not fit is dropped, or rerouted to
 another expert.
 
-    C = ceil(factor * k * n / E)  factor 1: room for exactly everyone, if all experts were asked
-                                  equally often
+    C = ceil(factor * k * n / E)  factor, the capacity factor, 1: just enough slots for all pairs,
+                                  if all experts were chosen equally often
 
     E = 3, C = 2         first choices, in token order     then the second choices
     token   0 1 2 3 4    0 -> e0 slot 0                    0 -> e1 slot 1
@@ -18,8 +18,9 @@ the residual stream carries it past.
 n tokens of one set, E experts, k choices a token, C slots per expert and set, m pairs (token,
 expert) that are kept.
 
-Sources: GShard (Lepikhin et al. 2020, section 2.2 and Algorithm 1); sending on: "no token left
-behind" in the Switch Transformer (Fedus et al. 2021, appendix B).
+Sources: GShard (Lepikhin et al. 2020, section 2.2 and Algorithm 1); rerouting: "no token left
+behind" in the Switch Transformer (Fedus et al. 2021, appendix B). Megatron Core:
+`--moe-expert-capacity-factor`, and `--moe-token-drop-policy position` for the order of tokens.
 """
 
 import math
@@ -32,12 +33,12 @@ from lib.moe.choice import load
 
 
 class Routing(NamedTuple):
-    """The m pairs that are kept, sorted by expert, then by slot: the order in which rows
-    travel to the experts."""
+    """The m pairs that are kept, sorted by expert, then by slot: the order of the routed
+    tokens."""
 
     token: torch.Tensor  # (m,)  int64, 0 to n-1
     expert: torch.Tensor  # (m,)  int64, 0 to E-1, never falling
-    # (m,)  int64, 0 to C-1: the place in the expert's row of slots; no two pairs share one
+    # (m,)  int64, 0 to C-1: which of the expert's slots; no two pairs share one
     slot: torch.Tensor
     weight: torch.Tensor  # (m,)  with the gradient to the router
 
@@ -57,31 +58,32 @@ def capacity(n, n_experts, k, factor):
     return math.ceil(Fraction(str(factor)) * k * n / n_experts)
 
 
-# exercise: lab5.keep
-def keep(choice, n_experts, C):
-    """Give out the slots: all first choices in token order, then all second choices; who comes too
-    late is dropped.
+# exercise: lab5.assign_slots
+def assign_slots(choice, n_experts, C):
+    """Which pairs (token, expert) get one of the expert's C slots: all first choices in token
+    order, then all second choices; pairs for which no slot is left are dropped.
 
     choice: of n tokens, k each. Returns the Routing of the m <= E*C kept pairs. Sends nothing.
     """
     n, k = choice.experts.shape
-    # A line in the order of priority: pair i of it is the (i // n)-th choice of token i % n.
+    # Pairs in the order of priority: pair i is the (i // n)-th choice of token i % n.
     expert = choice.experts.t().flatten()  # (k*n,)
     weight = choice.weights.t().flatten()  # (k*n,)
     token = torch.arange(n, device=expert.device).repeat(k)  # (k*n,)
     asked = (expert >= 0).nonzero().flatten()
     expert, weight, token = expert[asked], weight[asked], token[asked]
 
-    expert, slot, order = line_up(expert, n_experts)
+    expert, slot, order = sort_by_expert(expert, n_experts)
     fits = (slot < C).nonzero().flatten()  # (m,)
     return Routing(token[order[fits]], expert[fits], slot[fits], weight[order[fits]])
 
 
-def line_up(expert, n_experts):
+def sort_by_expert(expert, n_experts):
     """Sort pairs by expert, and number those of each expert 0, 1, 2, ... in the order in which they
     came.
 
-    expert: (p,) int64. Returns expert, sorted; slot (p,); order (p,): where each stood before.
+    expert: (p,) int64. Returns expert, sorted; slot (p,); order (p,): the index that each had
+    before.
     """
     expert, order = expert.sort(stable=True)  # stable: within an expert the order stays
     of_each = load(expert, n_experts)  # (E,)
@@ -90,20 +92,21 @@ def line_up(expert, n_experts):
     return expert, slot, order
 
 
-def send_on(choice, n_experts, C):
-    """No token left behind: a token whose expert is full goes to its next best expert with a free
-    slot.
+def reroute(choice, n_experts, C):
+    """No token left behind: a token whose expert is full is rerouted to its next best expert with a
+    free slot.
 
     choice: of n tokens, one each. In round 0 all ask for their choice, in token order; in round j
-    those still without a slot ask for their next best expert. So nobody's first choice is taken by
-    a token that comes from elsewhere. The weight is the probability of the expert that the token
-    gets. Dropped are only the tokens beyond E*C. Returns the Routing of min(n, E*C) pairs. Sends
+    those still without a slot ask for their next best expert. So no token loses its first choice to
+    a rerouted one. The weight is the probability of the expert that the token gets. Only the tokens
+    beyond E*C are dropped. Returns the Routing of min(n, E*C) pairs. Sends
     nothing. Raises ValueError for more than one choice a token.
     """
     n, k = choice.experts.shape
     if k != 1:
         raise ValueError(
-            f"{k} choices a token: send_on finds one expert for each, use switch_gate, or `keep`"
+            f"{k} choices a token: reroute finds one expert for each, use switch_gate, or "
+            f"assign_slots"
         )
     # Each token's experts from best to worst; its choice leads, whatever its probability.
     likes = choice.probabilities.detach().scatter(1, choice.experts, torch.inf)  # (n, E)
@@ -113,7 +116,7 @@ def send_on(choice, n_experts, C):
     filled = torch.zeros(n_experts, dtype=torch.int64, device=ranking.device)  # (E,)
     rounds = []
     for turn in range(n_experts):
-        expert, slot, order = line_up(ranking[waiting, turn], n_experts)
+        expert, slot, order = sort_by_expert(ranking[waiting, turn], n_experts)
         token, slot = waiting[order], slot + filled[expert]  # behind those of earlier rounds
         fits = slot < C
         rounds.append((token[fits], expert[fits], slot[fits]))

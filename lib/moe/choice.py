@@ -26,10 +26,10 @@ class Choice(NamedTuple):
     probabilities: torch.Tensor  # (n, E)  of all experts, chosen or not: balance.py weighs them
 
 
-def best(scores, k):
-    """The numbers of the k highest scores of each row, best first. scores (n, E) -> (n, k) int64.
+def top_k_indices(scores, k):
+    """The indices of the k highest scores of each row, best first. scores (n, E) -> (n, k) int64.
 
-    Of equal scores the smaller expert number comes first, on every device: `topk` promises no
+    Of equal scores the smaller index comes first, on every device: `torch.topk` promises no
     order. Raises ValueError for a k that is not 1 to E.
     """
     n_experts = scores.shape[-1]

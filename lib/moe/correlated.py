@@ -23,13 +23,13 @@ neighbouring layers.
 import torch
 from torch import nn
 
-from lib.moe.choice import best
+from lib.moe.choice import top_k_indices
 from lib.moe.gates import top_k_gate
 
 
-def together(experts, n_experts):
-    """How many tokens chose both: (E, E) int64, symmetric, zeros on the diagonal. experts
-    (n, k), -1 is nobody."""
+def co_activation_counts(experts, n_experts):
+    """How many tokens chose both experts: (E, E) int64, symmetric, zeros on the diagonal.
+    experts (n, k), -1 is no expert."""
     chosen = torch.zeros(len(experts), n_experts + 1, dtype=torch.float64, device=experts.device)
     # -1 lands in the last column, which is cut off
     chosen.scatter_(1, experts % (n_experts + 1), 1.0)
@@ -42,7 +42,8 @@ class CorrelatedGate(nn.Module):
     """logits (n, E) -> Choice by top_k_gate(logits + strength * C[first choice], k).
 
     n_experts: E. k: 2 or more. strength: lambda. beta: how much of C stays in an update.
-    After each step call `update` with `together(last.experts, E)`, summed over all ranks.
+    After each step call `update` with `co_activation_counts(last.experts, E)`, summed over all
+    ranks.
     """
 
     def __init__(self, n_experts, k=2, strength=1.0, beta=0.99):
@@ -52,16 +53,16 @@ class CorrelatedGate(nn.Module):
         self.register_buffer("C", torch.zeros(n_experts, n_experts))
 
     def forward(self, logits):
-        first = best(logits, 1).squeeze(1)  # (n,)
+        first = top_k_indices(logits, 1).squeeze(1)  # (n,)
         return top_k_gate(logits + self.strength * self.C[first], self.k)
 
     @torch.no_grad()
     def update(self, counts):
-        """Move C towards what was chosen together. counts: (E, E), from `together`.
+        """Move C towards what was chosen together. counts: (E, E), from `co_activation_counts`.
 
-        Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; a row of an expert
-        that nobody chose stays. On several ranks pass the sum over all of them, or their gates
-        part.
+        Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; the row of an expert
+        that no token chose stays. On several ranks pass the sum over all of them, or their gates
+        drift apart.
         """
         total = counts.sum(1, keepdim=True)  # (E, 1)
         seen = (counts / total.clamp(min=1)).to(self.C)

@@ -1,6 +1,6 @@
 """Dispatch and combine: tokens to the experts' slots, and the experts' outputs back to the tokens.
 
-    x (n, D)          rows, sorted by expert               y (n, D)
+    x (n, D)          routed tokens, sorted by expert      y (n, D)
     token 0 -----+    +-> [ token 0 | token 2 ] e0 --+     w0 e0(x0) + w0' e1(x0)
     token 1 --+  +----+-> [ token 0 ]           e1 --+-->  w1 e2(x1)
     token 2 --+---------> [ token 1 ]           e2 --+     w2 e0(x2)
@@ -11,7 +11,7 @@
 
 E*C is about factor * k * n, so the einsum's cost grows with n squared: nearly all of it multiplies
 zeros. GShard and Switch did it all the same: on TPUs a matrix product is cheap, and every shape is
-known before the program starts.
+known before the program starts. Megatron Core calls the two by index `permute` and `unpermute`.
 
 n tokens of one set, D hidden, E experts, C slots per expert, m kept pairs. The pairs are a
 `Routing` (capacity.py).
@@ -25,8 +25,8 @@ import torch
 
 # exercise: lab5.dispatch
 def dispatch(x, routing):
-    """Copy each token to its experts: x (n, D) -> rows (m, D), in the order of the routing. Sends
-    nothing.
+    """Copy each token once per expert: x (n, D) -> the routed tokens (m, D), in the order of the
+    routing. Sends nothing.
 
     Backward adds up the gradients of a token's copies.
     """
@@ -36,8 +36,8 @@ def dispatch(x, routing):
 
 # exercise: lab5.combine
 def combine(rows, routing, n):
-    """Add each token's outputs, weighted: rows (m, D), in the order of the routing, -> (n, D).
-    Sends nothing.
+    """Add each token's outputs, weighted: rows (m, D), what the experts made of the routed tokens,
+    in the order of the routing, -> (n, D). Sends nothing.
 
     A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's.
     The sums are of the rows' dtype, also where a router in float32 gave the weights.
@@ -65,6 +65,6 @@ def combine_einsum(slots, routing, n):
 
 
 def masked(values, routing, n, n_experts, C):
-    """values (m,) at the places of their pairs, zeros elsewhere: (n, E, C)."""
+    """values (m,) at [token, expert, slot] of their pairs, zeros elsewhere: (n, E, C)."""
     zeros = values.new_zeros(n, n_experts, C)
     return zeros.index_put((routing.token, routing.expert, routing.slot), values)

@@ -1,25 +1,26 @@
-"""Dropless experts: no capacity and no slots, each expert takes the rows that it gets (MegaBlocks,
-Gale et al. 2022).
+"""Dropless experts: no capacity and no slots, each expert computes all tokens that it gets
+(MegaBlocks, Gale et al. 2022).
 
     asked for     slots, factor 1: C = 2  dropless: m = 6 rows
     e0: a c d f   [a c]    d, f dropped   [a c d f | b | e]     times w[0], w[1], w[2], a group each
     e1: b         [b .]    an empty slot
     e2: e         [e .]    an empty slot
 
-Slots make all experts alike: (E, C, D) times (E, D, F) is one batched product, of which empty slots
-are a part. Rows as they come are ragged, and need a grouped product: group e of the rows times the
-e-th matrix. MegaBlocks wrote it as a block-sparse product; today's name is grouped GEMM.
+Slots make all experts alike: (E, C, D) times (E, D, F) is one batched matmul, and the empty slots
+are computed too. Without slots the groups have unequal lengths, and need a grouped GEMM: group e of
+the rows times the e-th matrix. MegaBlocks wrote it as a block-sparse matmul; in Megatron Core it is
+`--moe-grouped-gemm`.
 
-    multiply-adds of a product, D to F  slots     E C D F, about factor m D F, and what does not fit
+    multiply-adds of a matmul, D to F   slots     E C D F, about factor m D F, and what does not fit
                                                   is dropped
                                         dropless  m D F, always
 
-Nothing is lost, so everything is waited for: a rank computes all rows that its experts are asked
-for, and the others wait for the rank with the hottest expert. Capacity bounds that time and that
-memory, dropless bounds neither.
+Tokens that are not dropped have to be waited for: a rank computes all rows that its experts are
+asked for, and the others wait for the rank with the hottest expert. Capacity bounds that time and
+that memory, dropless bounds neither.
 
 Sent over all ranks: (ep-1) E counts of 8 bytes; for dispatch, for combine and for the backward of
-each, D numbers for every pair (token, expert) whose expert is on another rank.
+each, D elements for every pair (token, expert) whose expert is on another rank.
 
 n tokens of this rank, D hidden, F an expert's width, E experts over ep ranks, k choices a token, m
 pairs.
@@ -30,10 +31,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib import collectives
-from lib.moe.capacity import capacity, keep
+from lib.moe.capacity import assign_slots, capacity
 from lib.moe.choice import load
 from lib.moe.dispatch import combine, dispatch
-from lib.moe.exchange import exchange_counts, exchange_rows
+from lib.moe.exchange import exchange_counts, exchange_tokens
 from lib.moe.expert_parallel import own_experts, transpose_blocks
 
 
@@ -41,9 +42,9 @@ from lib.moe.expert_parallel import own_experts, transpose_blocks
 def grouped_mm(rows, weights, counts):
     """Each group of rows times its own matrix: rows (m, D), weights (E, D, F) -> (m, F).
 
-    counts: (E,) int64, rows of each group, which lie one behind the other; a group may have none.
-    No row is padded. One kernel where torch has one for these tensors (`is_one_kernel`), else a
-    product for each group.
+    counts: (E,) int64, how many rows each group has; the groups follow one another in `rows`, and
+    one may be empty. No row is padded. One kernel where torch has one for these tensors
+    (`is_one_kernel`), else a matmul for each group.
     """
     if is_one_kernel(rows, weights):
         return F.grouped_mm(rows, weights, offs=counts.cumsum(0).to(torch.int32))
@@ -54,41 +55,41 @@ def grouped_mm(rows, weights, counts):
 
 
 def is_one_kernel(rows, weights):
-    """Has torch a grouped product for these? It is documented for bfloat16 on GPUs of compute
+    """Has torch a grouped GEMM for these? It is documented for bfloat16 on GPUs of compute
     capability 8.0 or more.
 
-    It wants lines of a multiple of 16 bytes.
+    It needs rows of a multiple of 16 bytes.
     """
     fits = (
         rows.is_cuda and rows.dtype == weights.dtype == torch.bfloat16 and hasattr(F, "grouped_mm")
     )
-    whole = all(n * rows.element_size() % 16 == 0 for n in weights.shape[1:])
-    return fits and whole and torch.cuda.get_device_capability(rows.device) >= (8, 0)
+    aligned = all(n * rows.element_size() % 16 == 0 for n in weights.shape[1:])
+    return fits and aligned and torch.cuda.get_device_capability(rows.device) >= (8, 0)
 
 
 # exercise: lab5.dropless
 def dropless(x, choice, n_experts, experts, group=None, all_to_all=collectives.all_to_all_at_once):
-    """Every token through all the experts that it asks for, wherever they are: x (n, D) -> (n, D).
-    Nothing is dropped.
+    """Every token through all the experts that it chose, on whichever rank they are: x (n, D) ->
+    (n, D). Nothing is dropped.
 
-    choice: of these n tokens. n_experts: E; rank r has E/ep of them, from r*E/ep on.
+    choice: of these n tokens. n_experts: E; rank r has E/ep of them, the first of them r*E/ep.
     experts: experts(rows (M, D), sorted by expert, counts (E/ep,)) -> (M, D): this rank's, such as
-    `GroupedExperts`. Every rank of the group has to call it, in forward and in backward, if with no
-    tokens at all. Raises ValueError where ep does not divide E.
+    `GroupedExperts`. Every rank of the group has to call it, in forward and in backward, even with
+    no tokens at all. Raises ValueError where ep does not divide E.
     """
     own_experts(n_experts, group)  # or it raises
     asked, k = choice.experts.flatten(), choice.experts.shape[1]  # (n*k,)
-    pairs = asked.argsort(stable=True)  # sorted by expert, nobody (-1) first
+    pairs = asked.argsort(stable=True)  # sorted by expert, no expert (-1) first
     pairs = pairs[asked[pairs] >= 0]  # (m,)
     token, counts = pairs // k, load(asked, n_experts)  # (m,), (E,)
 
     received = exchange_counts(counts, group, all_to_all)  # (ep, E/ep)  by sender and expert
     send_counts, receive_counts = counts.view_as(received).sum(1).tolist(), received.sum(1).tolist()
     # (M, D)  sender by sender
-    rows = exchange_rows(x[token], send_counts, receive_counts, group, all_to_all)
+    rows = exchange_tokens(x[token], send_counts, receive_counts, group, all_to_all)
     rows = experts(transpose_blocks(rows, received), received.sum(0))  # (M, D)  expert by expert
     rows = transpose_blocks(rows, received.t())  # (M, D)  sender by sender
-    rows = exchange_rows(rows, receive_counts, send_counts, group, all_to_all)  # (m, D)
+    rows = exchange_tokens(rows, receive_counts, send_counts, group, all_to_all)  # (m, D)
 
     # y[t] = sum over pairs i of token t: weight_i * rows[i]
     weighted = choice.weights.flatten()[pairs].unsqueeze(1) * rows  # (m, D)
@@ -115,20 +116,20 @@ class GroupedExperts(nn.Module):
 
     def in_slots(self, slots):
         """The same experts on slots, full or empty: (each, C, D) -> (each, C, D), one batched
-        product a layer."""
+        matmul a layer."""
         return F.gelu(slots @ self.w_in) @ self.w_out
 
 
-def slotted(x, choice, experts, factor):
+def padded_to_capacity(x, choice, experts, factor):
     """What `dropless` does without, in one process: x (n, D) -> (n, D) through E C slots, full or
-    empty.
+    empty. Megatron Core: `--moe-pad-expert-input-to-capacity`.
 
-    experts: a GroupedExperts of all E. factor: of the capacity C; what does not fit is dropped.
+    experts: a GroupedExperts of all E. factor: the capacity factor; what does not fit is dropped.
     Sends nothing.
     """
     n_experts, (n, k) = len(experts.w_in), choice.experts.shape
     C = capacity(n, n_experts, k, factor)
-    routing = keep(choice, n_experts, C)
+    routing = assign_slots(choice, n_experts, C)
     slots = x.new_zeros(n_experts, C, x.shape[1])  # (E, C, D)
     slots = slots.index_put((routing.expert, routing.slot), dispatch(x, routing))
     return combine(experts.in_slots(slots)[routing.expert, routing.slot], routing, n)

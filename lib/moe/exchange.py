@@ -1,21 +1,26 @@
-"""The exchange: an uneven all-to-all of rows that gradients flow through (GShard, Lepikhin et al.
-2020, section 3.2).
+"""The exchange: an uneven all-to-all of routed tokens that gradients flow through (GShard, Lepikhin
+et al. 2020, section 3.2).
 
-            rows, by where they go             rows, by where they came from
+            sorted by destination              sorted by source
     rank 0  [ 2 to 0 | 3 to 1 ]     -->        [ 2 from 0 | 1 from 1 ]
     rank 1  [ 1 to 0 | 4 to 1 ]     -->        [ 3 from 0 | 4 from 1 ]
 
-How many rows a rank gets is the routers' doing, so it is asked first: `exchange_counts`, E/ep
-numbers to each rank.
+How many tokens a rank receives depends on what the routers of all ranks chose, so the ranks first
+tell each other: `exchange_counts` sends E/ep numbers to each rank.
 
-Seen over all ranks together, the exchange only reorders rows, and a permutation's transpose is its
-inverse:
+Over all ranks together, the exchange only reorders tokens, and the transpose of a permutation is
+its inverse:
 
-    forward   y  = P x     row i of rank r goes where it is wanted
-    backward  dx = P^T dy  its gradient goes back: the same exchange, the two lists of counts
+    forward   y  = P x     token i of rank r is sent to the rank that has its expert
+    backward  dx = P^T dy  its gradient is sent back: the same exchange with the two lists of counts
                            swapped
 
-m rows on a rank, of D numbers; E experts over ep ranks, E/ep consecutive ones on each.
+In Megatron Core this is `all_to_all` of tensor_parallel/mappings.py, which its
+MoEAlltoAllTokenDispatcher calls with `input_splits` and `output_splits`: our send_counts and
+receive_counts.
+
+m routed tokens on a rank, of D elements each: a token is in it once per kept pair (token, expert).
+E experts over ep ranks, E/ep consecutive ones on each.
 """
 
 import torch
@@ -25,41 +30,46 @@ from lib import collectives
 
 
 def exchange_counts(counts, group=None, all_to_all=collectives.all_to_all_at_once):
-    """How many rows each rank is about to send to each of this rank's experts: (E,) int64 -> (ep,
+    """How many tokens each rank is about to send to each of this rank's experts: (E,) int64 -> (ep,
     E/ep) int64.
 
-    counts: this rank's rows for each of the E experts, wherever they are. Returned [i, e]: rank i's
-    rows for the e-th expert here. Sends: E/ep numbers of 8 bytes to every other rank; ep has to
+    counts: how many tokens this rank has for each of the E experts. Returned [i, e]: how many rank
+    i has for the e-th expert here. Sends: E/ep numbers of 8 bytes to every other rank; ep has to
     divide E.
     """
     return all_to_all(counts, group).view(dist.get_world_size(group), -1)  # (ep, E/ep)
 
 
-# exercise: lab5.exchange_rows
-def exchange_rows(
-    rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all_at_once
+# exercise: lab5.exchange_tokens
+def exchange_tokens(
+    routed_tokens,
+    send_counts,
+    receive_counts,
+    group=None,
+    all_to_all=collectives.all_to_all_at_once,
 ):
-    """Rows to the ranks they are for: (sum(send_counts), D) -> (sum(receive_counts), D), by sender,
-    each's in order.
+    """Send routed tokens to the ranks that have their experts: (sum(send_counts), D) ->
+    (sum(receive_counts), D), those from rank 0 first, each rank's in the order it had there.
 
-    send_counts, receive_counts: rows to and from each of the ep ranks; rank i's send_counts[j] is
-    j's receive_counts[i]. Sends: every row that is not for this rank once, D numbers; as much in
-    backward, the other way. Backward is an exchange too: all ranks of the group have to call it, in
-    the same order, if one does. all_to_all: all_to_all(tensor, group, send_counts, recv_counts) ->
-    what was received.
+    routed_tokens: sorted by destination rank. send_counts, receive_counts: how many go to and come
+    from each of the ep ranks; rank i's send_counts[j] is j's receive_counts[i]. Sends: every token
+    for another rank once, D elements; as much in backward, the other way. Backward is an exchange
+    too: all ranks of the group have to call it, in the same order, if one does. all_to_all:
+    all_to_all(tensor, group, send_counts, recv_counts) -> what was received.
     """
-    return _Exchange.apply(rows, send_counts, receive_counts, group, all_to_all)
+    return _Exchange.apply(routed_tokens, send_counts, receive_counts, group, all_to_all)
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows, send_counts, receive_counts, *how):
+    def forward(ctx, routed_tokens, send_counts, receive_counts, *how):
         ctx.counts, ctx.how = (send_counts, receive_counts), how
         group, all_to_all = how
-        return all_to_all(rows, group, send_counts, receive_counts)  # (sum(receive_counts), D)
+        # (sum(receive_counts), D)
+        return all_to_all(routed_tokens, group, send_counts, receive_counts)
 
     @staticmethod
     def backward(ctx, dy):
         # dx = P^T dy
         send_counts, receive_counts = ctx.counts
-        return exchange_rows(dy, receive_counts, send_counts, *ctx.how), None, None, None, None
+        return exchange_tokens(dy, receive_counts, send_counts, *ctx.how), None, None, None, None

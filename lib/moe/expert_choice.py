@@ -32,9 +32,9 @@ def expert_choice(logits, C):
     return take(logits.softmax(-1), C)
 
 
-def experts_take(choice, n_experts, C):
-    """Expert choice in the place of `keep`: MoE(hidden, experts, switch_gate, factor=2,
-    assign_slots=experts_take).
+def assign_by_expert_choice(choice, n_experts, C):
+    """Expert choice instead of `assign_slots`: MoE(hidden, experts, switch_gate, factor=2,
+    assign_slots=assign_by_expert_choice).
 
     With a gate of one choice a token, C = ceil(factor * n / E). What the tokens would have chosen
     is not looked at, so of the layer's statistics `dropped` and `auxiliary` say nothing here;

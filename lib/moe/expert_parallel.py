@@ -1,20 +1,36 @@
-"""Expert parallelism: every rank holds E/ep of the experts, and rows travel to them (GShard,
+"""Expert parallelism: every rank holds E/ep of the experts, and tokens are sent to them (GShard,
 Lepikhin et al. 2020).
 
     E = 4, ep = 2      rank 0, its tokens                    rank 1, its tokens
     gate, dispatch     [e0 e0 e1 | e2 e3]                    [e0 | e2 e2 e3]       each by itself
-    exchange           [e0 e0 e1 | e0]       <-- rows -->    [e2 e3 | e2 e2 e3]    | between senders
+    exchange           [e0 e0 e1 | e0]      <-- tokens -->   [e2 e3 | e2 e2 e3]    | between senders
     transpose          [e0 e0 e0 | e1]                       [e2 e2 e2 | e3 e3]    | between experts
     experts            y = expert_e(x)                       y = expert_e(x)
-    transpose, exchange, combine: the same way back; weights are applied, and sums taken, at home
+    transpose, exchange, combine: the same way back; weights are applied on the token's own rank
+
+The whole forward, with the file of each step. `MoE.forward` (layer.py) has the first two and the
+last; `run` below is what lies between them, and the only part that communicates:
+
+    routing = route(tokens)                                         gates.py, capacity.py
+    routed_tokens = dispatch(tokens, routing)                       dispatch.py      (m, D)
+    received = exchange_counts(load)                                exchange.py      (ep, E/ep)
+    routed_tokens = exchange_tokens(routed_tokens, to, from)        exchange.py      by sender
+    routed_tokens = transpose_blocks(routed_tokens, received)       here             by expert
+    routed_tokens = run_experts(experts, routed_tokens, ...)        layer.py
+    routed_tokens = transpose_blocks(routed_tokens, received.t())   here             by sender
+    routed_tokens = exchange_tokens(routed_tokens, from, to)        exchange.py      (m, D)
+    y = combine(routed_tokens, routing, n)                          dispatch.py      (n, D)
+
+Megatron Core calls it a token dispatcher, `MoEAlltoAllTokenDispatcher`: its `permute` and
+`unpermute` are our dispatch and combine, its `sort_chunks_by_idxs` is our transpose_blocks.
 
 GShard's groups are the ranks' sets of tokens: each rank routes its own, with its own capacity, and
-knows nothing of the others'. So only rows and their counts travel, and the ranks compute what one
-process does that takes the sets one by one. The loss is then the mean of the ranks' losses,
-auxiliary losses included.
+does not need to know the others'. So only tokens and their counts are sent, and the ranks compute
+what one process does that takes the sets one by one. The loss is then the mean of the ranks'
+losses, auxiliary losses included.
 
 Sent over all ranks: (ep-1) E counts of 8 bytes; then, for dispatch, for combine and for the
-backward of each, D numbers for every kept pair (token, expert) whose expert is on another rank.
+backward of each, D elements for every kept pair (token, expert) whose expert is on another rank.
 
 n tokens of this rank, D hidden, E experts over ep ranks, m kept pairs of this rank.
 """
@@ -26,7 +42,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
-from lib.moe.exchange import exchange_counts, exchange_rows
+from lib.moe.exchange import exchange_counts, exchange_tokens
 from lib.moe.layer import MoE, run_experts
 from lib.training.buckets import mark_sharded
 
@@ -36,12 +52,12 @@ class ExpertParallelMoE(MoE):
     """This rank's part of `moe`, a `lib.moe.layer.MoE` that is alike on all ranks: x (..., D) ->
     (..., D).
 
-    It is that layer but for one step: `run` sends the rows to their experts and back. The router is
-    whole on every rank; of the experts, rank r has E/ep, from r*E/ep on, under the names that they
-    have in `moe`: all ranks' state dicts together are `moe`'s. `moe` itself stays as it is. `last`:
-    the Statistics of this rank's tokens. Every rank of the group has to call it, in forward and in
-    backward, if with no tokens at all. all_to_all: drives the exchange, see `exchange_rows`. Raises
-    ValueError where ep does not divide E.
+    It differs from that layer in one step: `run` sends the routed tokens to their experts and back.
+    The router is replicated; of the experts, rank r has E/ep, the first of them r*E/ep, under the
+    names that they have in `moe`: all ranks' state dicts together are `moe`'s. `moe` itself stays
+    as it is. `last`: the Statistics of this rank's tokens. Every rank of the group has to call it,
+    in forward and in backward, even with no tokens at all. all_to_all: drives the exchange, see
+    `exchange_tokens`. Raises ValueError where ep does not divide E.
     """
 
     def __init__(self, moe, group=None, all_to_all=collectives.all_to_all_at_once):
@@ -56,8 +72,8 @@ class ExpertParallelMoE(MoE):
         self.experts = nn.ModuleDict({str(e): copy.deepcopy(moe.experts[e]) for e in here})
         mark_sharded(self.experts.parameters(), group)
 
-    def run(self, rows):
-        """The rows through their experts, wherever these are: (m, D), sorted by
+    def run(self, routed_tokens):
+        """The routed tokens through their experts, on whichever rank these are: (m, D), sorted by
         expert, -> (m, D)."""
         load = self.last.load  # (E,)
         # (ep, E/ep)  by sender and expert
@@ -67,16 +83,18 @@ class ExpertParallelMoE(MoE):
             received.sum(1).tolist(),
         )
 
-        # (sum(receive_counts), D)  sender by sender
-        rows = self.exchange(rows, send_counts, receive_counts)
-        rows = transpose_blocks(rows, received)  #                 the same, expert by expert
-        rows = run_experts(self.experts.values(), rows, received.sum(0))
-        rows = transpose_blocks(rows, received.t())  #             sender by sender
-        return self.exchange(rows, receive_counts, send_counts)  # (m, D)
+        # (sum(receive_counts), D)  sorted by sender
+        routed_tokens = self.exchange(routed_tokens, send_counts, receive_counts)
+        routed_tokens = transpose_blocks(routed_tokens, received)  # sorted by expert
+        routed_tokens = run_experts(self.experts.values(), routed_tokens, received.sum(0))
+        routed_tokens = transpose_blocks(routed_tokens, received.t())  # sorted by sender
+        return self.exchange(routed_tokens, receive_counts, send_counts)  # (m, D)
 
-    def exchange(self, rows, send_counts, receive_counts):
-        """`exchange_rows` over this layer's group."""
-        return exchange_rows(rows, send_counts, receive_counts, self.group, self.all_to_all)
+    def exchange(self, routed_tokens, send_counts, receive_counts):
+        """`exchange_tokens` over this layer's group."""
+        return exchange_tokens(
+            routed_tokens, send_counts, receive_counts, self.group, self.all_to_all
+        )
 
 
 def own_experts(n_experts, group=None):
@@ -97,7 +115,8 @@ def transpose_blocks(rows, counts):
     """Reorder blocks of rows, of counts[i, j] rows each: they come with i in the outer loop, and
     leave with j in it.
 
-    rows: (sum(counts), D). counts: (a, b) int64. Its inverse is itself with counts.t().
+    rows: (sum(counts), D), such as routed tokens. counts: (a, b) int64. Its inverse is itself with
+    counts.t(). Megatron Core: `sort_chunks_by_idxs`.
     """
     a, b = counts.shape
     blocks = rows.split(counts.flatten().tolist())

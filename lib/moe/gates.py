@@ -19,7 +19,7 @@ Sources: top-k: Shazeer et al. 2017; Switch: Fedus et al. 2021, section 2.1; GSh
 
 import torch
 
-from lib.moe.choice import Choice, best
+from lib.moe.choice import Choice, top_k_indices
 
 
 # exercise: lab5.switch_gate
@@ -27,7 +27,7 @@ def switch_gate(logits):
     """Each token to its best expert, weighted by the probability. logits (n, E) ->
     Choice with k = 1."""
     p = logits.softmax(-1)  # (n, E)
-    experts = best(logits, 1)  # (n, 1)
+    experts = top_k_indices(logits, 1)  # (n, 1)
     return Choice(experts, p.gather(1, experts), p)
 
 
@@ -39,7 +39,7 @@ def top_k_gate(logits, k):
     Raises ValueError for a k that is not 1 to E.
     """
     p = logits.softmax(-1)  # (n, E)
-    experts = best(logits, k)  # (n, k)
+    experts = top_k_indices(logits, k)  # (n, k)
     g = p.gather(1, experts)  # (n, k)
     # w_i = g_i / (g_1 + ... + g_k)
     return Choice(experts, g / g.sum(-1, keepdim=True), p)
@@ -50,10 +50,10 @@ def gshard_gate(logits, uniform):
     """The two best experts; the second is taken with probability min(1, 2 w_2), w_2 its
     renormalised weight.
 
-    logits: (n, E), E >= 2. uniform: (n,), a number in [0, 1) for each token, from `uniforms`.
-    Returns a Choice with k = 2. Where the second is not taken its expert is -1 and its weight 0;
-    the first keeps w_1 = g_1 / (g_1 + g_2), as in the paper. Raises ValueError for a uniform that
-    is not (n,).
+    logits: (n, E), E >= 2. uniform: (n,), a number in [0, 1) for each token, from
+    `uniform_per_token`. Returns a Choice with k = 2. Where the second is not taken its expert is -1
+    and its weight 0; the first keeps w_1 = g_1 / (g_1 + g_2), as in the paper. Raises ValueError
+    for a uniform that is not (n,).
     """
     if uniform.shape != logits.shape[:1]:
         raise ValueError(
@@ -66,13 +66,13 @@ def gshard_gate(logits, uniform):
     return Choice(experts.where(taken, -1), weights.where(taken, 0.0), p)
 
 
-def uniforms(index, seed):
+def uniform_per_token(index, seed):
     """A random number in [0, 1) for each token, fixed by its index and the seed: (n,) int64 -> (n,)
     float64.
 
-    index: the tokens' numbers in the whole run, over all ranks and steps. A token draws the same
-    number whoever holds it and whatever comes before it: so one process and many ranks sample
-    alike. seed: another one for each layer.
+    index: the tokens' indices in the whole run, over all ranks and steps. A token draws the same
+    number on whichever rank it is and whatever comes before it, so one process and many ranks
+    sample alike. seed: another one for each layer.
     """
     # A counter goes in, hashed bits come out (the idea of Salmon et al. 2011): no generator whose
     # state would count what was drawn before. The index in two halves of 32 bits.

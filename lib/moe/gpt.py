@@ -2,8 +2,8 @@
 
     tokens -> embedding -> block 0 -> block 1 -> block 2 -> block 3 -> ... -> norm -> head -> logits
                            MLP        E MLPs     MLP        E MLPs
-    one process            whole      all E      whole      all E
-    on each of ep ranks    whole      E/ep       whole      E/ep            its own sequences
+    one process            full       all E      full       all E
+    on each of ep ranks    replicated E/ep       replicated E/ep            its own sequences
 
     L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e) + z * sum over layers of
     (mean (log sum exp)^2)
@@ -26,9 +26,9 @@ import torch
 from torch import nn
 
 from lib import collectives
-from lib.moe.capacity import keep
+from lib.moe.capacity import assign_slots
 from lib.moe.expert_parallel import ExpertParallelMoE
-from lib.moe.gates import switch_gate, uniforms
+from lib.moe.gates import switch_gate, uniform_per_token
 from lib.moe.layer import MoE
 from lib.training.model import GPT, MLP, cross_entropy
 
@@ -62,9 +62,8 @@ class MoEGPT(GPT):
     """
 
     def __init__(
-        self, shape, n_experts, gate=switch_gate, factor=1.25, assign_slots=keep, auxiliary=0.01,
-        z=0.001, seed=0,
-        expert_hidden=None,
+        self, shape, n_experts, gate=switch_gate, factor=1.25, assign_slots=assign_slots,
+        auxiliary=0.01, z=0.001, seed=0, expert_hidden=None,
     ):  # fmt: skip
         if shape.n_layers < 2:
             raise ValueError(
@@ -83,7 +82,7 @@ class MoEGPT(GPT):
         self.to(torch.get_default_device())
 
     @property
-    def mixtures(self):
+    def moe_layers(self):
         """The layers with experts, first to last; each one's `last` holds its Statistics."""
         return [block.mlp for block in self.blocks if isinstance(block, MoEBlock)]
 
@@ -98,7 +97,7 @@ class MoEGPT(GPT):
         for i, block in enumerate(self.blocks):
             if first is not None and isinstance(block, MoEBlock):
                 numbers = first + torch.arange(tokens.numel(), device=tokens.device)  # (B*T,)
-                x = block(x, uniforms(numbers, seed=i))
+                x = block(x, uniform_per_token(numbers, seed=i))
             else:
                 x = block(x)
         return self.head(self.norm(x))  # (B, T, V)
@@ -106,7 +105,7 @@ class MoEGPT(GPT):
     def loss(self, tokens, targets, first=None):
         """Cross-entropy, the mean over these tokens, and the layers' auxiliary losses: ()."""
         prediction = cross_entropy(self(tokens, first), targets)
-        seen = [layer.last for layer in self.mixtures]
+        seen = [layer.last for layer in self.moe_layers]
         return (
             prediction
             + self.auxiliary * sum(s.auxiliary for s in seen)
@@ -118,8 +117,8 @@ def expert_parallel_gpt(model, group=None, all_to_all=collectives.all_to_all_at_
     """This rank's part of `model`, a MoEGPT that is alike on all ranks; `model` itself stays as it
     is.
 
-    Everything but the experts is whole on every rank; the names of parameters stay. Give every rank
-    its own sequences. Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep
+    Everything but the experts is replicated; the names of parameters stay. Give every rank its own
+    sequences. Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep
     does not divide E.
     """
     part = copy.deepcopy(model)

@@ -64,6 +64,6 @@ def reduce_gradients(model, expert_dp_group, world=None, all_reduce=collectives.
     for parameters, holders in ((dense, world), (experts, expert_dp_group)):
         gradients = [gradient(p) for p in parameters if p.requires_grad]
         if gradients:
-            line = flatten(gradients)  # (n,)  partial
-            all_reduce(line, holders)
-            unflatten(line / W, gradients)
+            flat = flatten(gradients)  # (n,)  partial
+            all_reduce(flat, holders)
+            unflatten(flat / W, gradients)

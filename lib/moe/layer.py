@@ -1,7 +1,7 @@
 """The sparse layer: many experts, of which each token runs through k (Shazeer et al. 2017).
 
-    x (n, D) --router--> logits (n, E) --gate--> choice --capacity--> routing   who goes where
-    x --dispatch--> rows (m, D) --experts--> rows (m, D) --combine--> y (n, D)  going there and back
+    x (n, D) --router--> logits (n, E) --gate--> choice --capacity--> routing
+    x --dispatch--> routed tokens (m, D) --experts--> the same (m, D) --combine--> y (n, D)
 
     y_t = sum over the experts e that token t was given:  w_te * expert_e(x_t)
 
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from lib.moe.balance import auxiliary_loss, z_loss
-from lib.moe.capacity import capacity, dropped, keep
+from lib.moe.capacity import assign_slots, capacity, dropped
 from lib.moe.choice import load
 from lib.moe.dispatch import combine, dispatch
 from lib.moe.gates import switch_gate
@@ -46,9 +46,9 @@ class MoE(nn.Module):
 
     hidden: D. experts: E modules, each (rows, D) -> (rows, D), and able to take 0 rows.
     gate: logits (n, E) -> Choice; one that samples takes `uniform` (n,) too, and forward hands it
-    on. factor: of the capacity. assign_slots: (choice, E, C) -> Routing: `keep`, `send_on`,
-    `experts_take`. dispatch, combine: as in dispatch.py. The router is made here, on torch's
-    default device.
+    on. factor: the capacity factor. assign_slots: (choice, E, C) -> Routing: `assign_slots`,
+    `reroute`, `assign_by_expert_choice`. dispatch, combine: as in dispatch.py. The router is made
+    here, on torch's default device.
     After forward, `last` holds its Statistics. Sends nothing.
     """
 
@@ -58,7 +58,7 @@ class MoE(nn.Module):
         experts,
         gate=switch_gate,
         factor=1.25,
-        assign_slots=keep,
+        assign_slots=assign_slots,
         dispatch=dispatch,
         combine=combine,
     ):
@@ -73,9 +73,9 @@ class MoE(nn.Module):
         tokens = x.flatten(0, -2)  # (n, D)
         # the m pairs (token, expert) that have a slot, sorted by expert
         routing = self.route(tokens, uniform)
-        rows = self.dispatch(tokens, routing)  # (m, D)
-        rows = self.run(rows)  # (m, D)
-        return self.combine(rows, routing, len(tokens)).view_as(x)  # (..., D)
+        routed_tokens = self.dispatch(tokens, routing)  # (m, D)
+        routed_tokens = self.run(routed_tokens)  # (m, D)
+        return self.combine(routed_tokens, routing, len(tokens)).view_as(x)  # (..., D)
 
     def route(self, tokens, uniform=None):
         """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may
@@ -89,12 +89,12 @@ class MoE(nn.Module):
         self.last = statistics(logits, choice, routing)
         return routing
 
-    def run(self, rows):
-        """The rows through their experts: (m, D), in the order of the routing, -> (m, D).
+    def run(self, routed_tokens):
+        """The routed tokens through their experts: (m, D), sorted by expert, -> (m, D).
 
-        The one step that is another where the experts are on other ranks (expert_parallel.py).
+        The one step that differs where the experts are on other ranks (expert_parallel.py).
         """
-        return run_experts(self.experts, rows, self.last.load)
+        return run_experts(self.experts, routed_tokens, self.last.load)
 
     def __getstate__(self):
         """A copy starts without `last`: tensors with a graph can be neither copied
@@ -117,12 +117,12 @@ def statistics(logits, choice, routing):
     )
 
 
-def run_experts(experts, rows, load):
-    """Each expert on its own rows: rows (m, D), sorted by expert, -> (m, D). load: (E,), rows of
-    each expert.
+def run_experts(experts, routed_tokens, load):
+    """Each expert on its own tokens: (m, D), sorted by expert, -> (m, D). load: (E,), how many
+    tokens each expert has.
 
-    An expert without rows runs on none: its gradient is then zeros, not missing, and every rank
+    An expert without tokens runs on none: its gradient is then zeros, not missing, and every rank
     reduces the same list.
     """
-    parts = rows.split(load.tolist())
-    return torch.cat([expert(part) for expert, part in zip(experts, parts, strict=True)])  # (m, D)
+    of_each = routed_tokens.split(load.tolist())
+    return torch.cat([expert(its) for expert, its in zip(experts, of_each, strict=True)])  # (m, D)

@@ -1,22 +1,23 @@
-"""The exchange behind computation: rows travel in the background, a half batch at a time, and a
-shared expert helps.
+"""The exchange hidden behind computation: tokens are sent in the background, half a batch at a
+time, while a shared expert and the other half are computed.
 
     plain       compute  [ shared ]           [ experts ]
                 wire               [ dispatch ]          [ combine ]
 
     in halves   compute  [shared A][experts A][experts B][shared B]
-                wire     [  A  there ][ B there ][ A home ][ B home ]
+                wire     [dispatch A][dispatch B][combine A][combine B]
 
-A half's rows depend on nothing of the other's. Whoever routes both first, and starts before it
-computes, has something to compute whenever rows are under way (Tutel, Hwang et al. 2022; DualPipe,
-DeepSeek-V3 2024: two micro-batches).
+The tokens of one half do not depend on the other's. A layer that routes both halves first, and
+starts their exchanges before it computes, has something to compute whenever tokens are in flight
+(Tutel, Hwang et al. 2022; DualPipe, DeepSeek-V3 2024: two micro-batches; Megatron Core:
+`--overlap-moe-expert-parallel-comm` and `--moe-shared-expert-overlap`).
 
-Backward is the same in a mirror, and nobody has to write it. Autograd runs what was made last
-first, and the exchange is two functions, of which each is the other's backward:
+Backward is the mirror image, and needs no code of its own. Autograd runs the backward passes in the
+opposite order, and the exchange is two functions, each of which is the other's backward:
 
     forward   start A      shared A     wait A      experts A
-    backward  wait A   <-  shared A  <- start A  <- experts A  the gradients' way home begins where
-                                                               wait stood
+    backward  wait A   <-  shared A  <- start A  <- experts A  the gradients' exchange is started by
+                                                               the backward of wait
 
 Sent over all ranks: as `ExpertParallelMoE`, and (ep-1) E counts of 8 bytes more: every half has its
 own.
@@ -38,40 +39,42 @@ from lib.moe.layer import run_experts
 
 # exercise: lab5.start_exchange
 def start_exchange(
-    rows,
+    routed_tokens,
     send_counts,
     receive_counts,
     group=None,
     all_to_all=collectives.all_to_all_at_once,
     start=collectives.start,
 ):
-    """Begin `exchange_rows` in the background; returns wait() -> (sum(receive_counts), D), to be
+    """Begin `exchange_tokens` in the background; returns wait() -> (sum(receive_counts), D), to be
     called once.
 
-    Backward: where wait() stood the gradients begin their way back in the background; where
-    start_exchange stood they are waited for. start: start(all_to_all, tensor, group, counts,
-    counts) -> work, as `collectives.start`. Until wait() `rows` may not be changed, and the group
-    belongs to what is under way. Sends: as `exchange_rows`.
+    Backward: the backward of wait() starts the exchange of the gradients in the background; the
+    backward of start_exchange waits for it. start: start(all_to_all, tensor, group, counts, counts)
+    -> work, as `collectives.start`. Until wait() `routed_tokens` may not be changed, and the group
+    is reserved for the exchange in flight. Sends: as `exchange_tokens`.
     """
     way = _Way(send_counts, receive_counts, group, all_to_all, start)
-    token = _Leave.apply(rows, way)
-    return lambda: _Arrive.apply(token, way)
+    tie = _Leave.apply(routed_tokens, way)
+    return lambda: _Arrive.apply(tie, way)
 
 
 class _Way:
-    """One exchange, and later that of its gradients: what is under way."""
+    """One exchange, and later that of its gradients: the work in flight."""
 
     def __init__(self, send_counts, receive_counts, group, all_to_all, start):
-        self.there = lambda rows: start(all_to_all, rows, group, send_counts, receive_counts)
-        self.home = lambda dy: start(all_to_all, dy, group, receive_counts, send_counts)
+        self.forward = lambda routed_tokens: start(
+            all_to_all, routed_tokens, group, send_counts, receive_counts
+        )
+        self.backward = lambda dy: start(all_to_all, dy, group, receive_counts, send_counts)
         self.work = None
 
 
 class _Leave(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows, way):
-        ctx.way, way.work = way, way.there(rows.detach())
-        return rows.new_empty(0)  # what ties the two functions together
+    def forward(ctx, routed_tokens, way):
+        ctx.way, way.work = way, way.forward(routed_tokens.detach())
+        return routed_tokens.new_empty(0)  # what ties the two functions together
 
     @staticmethod
     def backward(ctx, _):
@@ -80,13 +83,13 @@ class _Leave(torch.autograd.Function):
 
 class _Arrive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, token, way):
+    def forward(ctx, tie, way):
         ctx.way = way
         return way.work.wait()  # y = P x
 
     @staticmethod
     def backward(ctx, dy):
-        ctx.way.work = ctx.way.home(dy.contiguous())
+        ctx.way.work = ctx.way.backward(dy.contiguous())
         return dy.new_empty(0), None
 
 
@@ -138,16 +141,15 @@ class SharedMoE(ExpertParallelMoE):
         )
         return tuple(Half(self, *part) for part in parts)
 
-    def start_exchange(self, rows, send_counts, receive_counts):
+    def start_exchange(self, routed_tokens, send_counts, receive_counts):
         """`start_exchange` over this layer's group."""
         return start_exchange(
-            rows, send_counts, receive_counts, self.group, self.all_to_all, self.start
+            routed_tokens, send_counts, receive_counts, self.group, self.all_to_all, self.start
         )
 
 
 class Half:
-    """Some tokens of a set, (h, D), on their way through a layer: start_dispatch, experts,
-    start_combine."""
+    """Half of the tokens of a set, (h, D), in a layer: start_dispatch, experts, start_combine."""
 
     def __init__(self, layer, tokens, routing, counts, received):
         self.layer, self.tokens, self.routing, self.received = layer, tokens, routing, received
@@ -158,36 +160,36 @@ class Half:
         )
 
     def start_dispatch(self):
-        """Begin the rows' way to their experts; returns wait() -> (M, D), the rows that are
-        here, by expert."""
-        rows = self.layer.dispatch(self.tokens, self.routing)  # (m, D)
-        wait = self.layer.start_exchange(rows, self.send_counts, self.receive_counts)
+        """Start sending the half's tokens to their experts; returns wait() -> (M, D), the routed
+        tokens that this rank received, sorted by expert."""
+        routed_tokens = self.layer.dispatch(self.tokens, self.routing)  # (m, D)
+        wait = self.layer.start_exchange(routed_tokens, self.send_counts, self.receive_counts)
         return lambda: transpose_blocks(wait(), self.received)
 
-    def experts(self, rows):
-        """This rank's experts on their rows: (M, D), by expert, -> (M, D)."""
-        return run_experts(self.layer.experts.values(), rows, self.received.sum(0))
+    def experts(self, routed_tokens):
+        """This rank's experts on their tokens: (M, D), sorted by expert, -> (M, D)."""
+        return run_experts(self.layer.experts.values(), routed_tokens, self.received.sum(0))
 
-    def start_combine(self, rows):
-        """Begin the way home of rows (M, D), by expert; returns wait() -> (h, D), the tokens'
-        weighted sums."""
-        rows = transpose_blocks(rows, self.received.t())
-        wait = self.layer.start_exchange(rows, self.receive_counts, self.send_counts)
+    def start_combine(self, routed_tokens):
+        """Start sending the outputs (M, D), sorted by expert, back to the tokens' ranks; returns
+        wait() -> (h, D), the tokens' weighted sums."""
+        by_sender = transpose_blocks(routed_tokens, self.received.t())
+        wait = self.layer.start_exchange(by_sender, self.receive_counts, self.send_counts)
         return lambda: self.layer.combine(wait(), self.routing, len(self.tokens))
 
 
 # exercise: lab5.OverlappedMoE
 class OverlappedMoE(SharedMoE):
-    """A SharedMoE whose rows travel beside what does not depend on them: x (..., D) ->
-    (..., D), the same."""
+    """A SharedMoE whose tokens are sent while it computes what does not depend on them: x (..., D)
+    -> (..., D), the same."""
 
     def forward(self, x, uniform=None):
         a, b = self.halves(x.flatten(0, -2), uniform)
-        there_a, there_b = a.start_dispatch(), b.start_dispatch()
-        shared_a = self.shared(a.tokens)  # beside A's way there
-        rows = a.experts(there_a())  # beside B's way there
-        home_a = a.start_combine(rows)
-        rows = b.experts(there_b())  # beside A's way home
-        home_b = b.start_combine(rows)
-        shared_b = self.shared(b.tokens)  # beside B's way home
-        return torch.cat([shared_a + home_a(), shared_b + home_b()]).view_as(x)
+        dispatched_a, dispatched_b = a.start_dispatch(), b.start_dispatch()
+        shared_a = self.shared(a.tokens)  # during dispatch A
+        outputs = a.experts(dispatched_a())  # during dispatch B
+        combined_a = a.start_combine(outputs)
+        outputs = b.experts(dispatched_b())  # during combine A
+        combined_b = b.start_combine(outputs)
+        shared_b = self.shared(b.tokens)  # during combine B
+        return torch.cat([shared_a + combined_a(), shared_b + combined_b()]).view_as(x)

@@ -1,4 +1,4 @@
-"""Tokens to experts' slots: who goes where, and who finds no room.
+"""Tokens to experts' slots: which pairs (token, expert) get a slot, and which are dropped.
 
 the  ----------------.      expert 0  [the][ ]
 cat  ------------------.
@@ -24,9 +24,9 @@ def routing(asked, kept, experts, slots, names=None):
 
     asked: (n, k) experts that each token asks for, first choice first; -1: none. kept: [(token,
     expert, slot), ...]. experts: E, how many there are. slots: C, of each. names: of the n tokens;
-    left out: their numbers. With lib.moe: routing(choice.experts.tolist(), zip(*(part.tolist() for
+    left out: their indices. With lib.moe: routing(choice.experts.tolist(), zip(*(part.tolist() for
     part in routing[:3])), E, C). Raises ValueError for more than 24 tokens, 8 experts or 8 slots, a
-    place that there is not, or one taken twice.
+    slot that does not exist, or one that is assigned twice.
     """
     asked, kept = (
         [[e for e in of_token if e >= 0] for of_token in asked],
@@ -59,7 +59,7 @@ def routing(asked, kept, experts, slots, names=None):
             size=min(10, 140 / n),
                   color=ALARM if t in left_out else INK,
                   weight="bold" if t in left_out else "normal")  # fmt: skip
-    _slots(axes, experts, slots, {place: names[t] for place, t in holds.items()})
+    _slots(axes, experts, slots, {slot: names[t] for slot, t in holds.items()})
     for t, e, _ in kept:
         points = _bend((LEFT, heights[t]), (RIGHT + 0.08, (e + 0.5) / experts))
         axes.add_patch(PathPatch(Path(points, [1, 4, 4, 4]), fc="none", ec=rank_color(e), lw=1.8,
@@ -142,7 +142,7 @@ def _bend(start, end):
 
 def _dashes(asked, e):
     """Solid for a first choice; dashed for a later one, and for an expert to which
-    a token was sent on."""
+    a token was rerouted."""
     return "-" if asked and asked[0] == e else (0, (4, 1.5))
 
 

@@ -1,8 +1,8 @@
 """Mixture of experts: dispatch and combine by sorting against the einsum, and an expert-parallel
 layer against torch.
 
-    sorting     keep, dispatch, combine: the m pairs that are kept, by index        one process
-    einsum      keep, dispatch_einsum, combine_einsum: one-hot masks (n, E, C)      the same routing
+    sorting     assign_slots, dispatch, combine: the m kept pairs, by index         one process
+    einsum      dispatch_einsum, combine_einsum: one-hot masks (n, E, C)            the same routing
 
     dropless    GroupedExperts on groups as long as they are             one process, an even router
     slots       the same experts on E slots of twice the mean            half of them empty
@@ -35,14 +35,14 @@ from lib import launch, plots
 from lib.moe import (
     Choice,
     GroupedExperts,
+    assign_slots,
     capacity,
     combine,
     combine_einsum,
     dispatch,
     dispatch_einsum,
     grouped_mm,
-    keep,
-    slotted,
+    padded_to_capacity,
     top_k_gate,
 )
 from tests.benchmarks import report
@@ -165,12 +165,12 @@ def sorting_and_einsum(size, E):
     C, factors = capacity(size.n, E, K, FACTOR), 1.0 + torch.arange(E)
 
     def sorting(x, choice):
-        routing = keep(choice, E, C)
+        routing = assign_slots(choice, E, C)
         rows = dispatch(x, routing) * factors[routing.expert].unsqueeze(1)  # (m, D)
         return combine(rows, routing, size.n)
 
     def einsum(x, choice):
-        routing = keep(choice, E, C)
+        routing = assign_slots(choice, E, C)
         slots = dispatch_einsum(x, routing, E, C) * factors.view(E, 1, 1)  # (E, C, D)
         return combine_einsum(slots, routing, size.n)
 
@@ -230,12 +230,12 @@ def dropless_and_slots(size):
     )
 
     def in_groups(x):
-        routing = keep(choice, size.E, rows)
+        routing = assign_slots(choice, size.E, rows)
         counts = torch.bincount(routing.expert, minlength=size.E)
         return combine(experts(dispatch(x, routing), counts), routing, size.n)
 
     return pair_of(in_groups, experts, x, dy), pair_of(
-        lambda x: slotted(x, choice, experts, SLOTS), experts, x, dy
+        lambda x: padded_to_capacity(x, choice, experts, SLOTS), experts, x, dy
     )
 
 

@@ -14,7 +14,7 @@ from lib.moe import (
     expert_parallel_gpt,
     gshard_gate,
     reduce_gradients,
-    send_on,
+    reroute,
     switch_gate,
     top_k_gate,
 )
@@ -30,7 +30,7 @@ SHAPE = Shape(vocab_size=20, seq_len=8, n_layers=2, hidden=16, n_heads=4, mlp_hi
 ROWS = 3  # sequences of a rank
 WAYS = {
     "Switch": {"gate": switch_gate, "factor": 0.7},
-    "sent on": {"gate": switch_gate, "factor": 0.7, "assign_slots": send_on},
+    "rerouted": {"gate": switch_gate, "factor": 0.7, "assign_slots": reroute},
     "top 2": {"gate": functools.partial(top_k_gate, k=2), "factor": 1.0},
     "GShard": {"gate": gshard_gate, "factor": 1.0},
 }
@@ -55,7 +55,7 @@ def model(way):
     """Routers with an opinion: GPT-2's small numbers would make all experts nearly equal."""
     made = MoEGPT(SHAPE, 8, **WAYS[way]).double()
     with torch.no_grad():
-        for layer in made.mixtures:
+        for layer in made.moe_layers:
             layer.router.weight *= 50
     return made
 
@@ -80,7 +80,7 @@ def run_each():
         for r in range(W):
             losses.append(loss_of(one, way, r))
             (losses[-1] / W).backward()
-            drops.append([layer.last.dropped.item() for layer in one.mixtures])
+            drops.append([layer.last.dropped.item() for layer in one.moe_layers])
         right = {name: p.grad for name, p in one.named_parameters()}
         off = {"loss": ((loss - losses[rank]) / losses[rank]).abs().item()}
         for name, p in ours.named_parameters():
@@ -91,13 +91,13 @@ def run_each():
                 if scale > 0
                 else p.grad.abs().max().item()
             )
-        mine = [layer.last.dropped.item() for layer in ours.mixtures]
+        mine = [layer.last.dropped.item() for layer in ours.moe_layers]
         seen[way] = (
             off,
             mine == drops[rank],
             all(p.grad.device == backend.device() for p in ours.parameters()),
         )
-    seen["pairs"] = layer_alone(model("top 2").mixtures[0])
+    seen["pairs"] = layer_alone(model("top 2").moe_layers[0])
     return seen
 
 

@@ -58,7 +58,7 @@ def moe_gpt():
             parameter += (0.1 * torch.randn(parameter.shape, generator=draw, device="cpu")).to(
                 parameter
             )
-        for layer in model.mixtures:
+        for layer in model.moe_layers:
             layer.router.weight *= 3  # tokens that differ little still go to different experts
     return model
 
@@ -120,7 +120,7 @@ def single_process(name):
             for x, y in zip(tokens.split(run.b), targets.split(run.b), strict=True):
                 share_of_all = len(x) / ROWS
                 (model.loss(x, y) * share_of_all).backward()
-                lost += sum(layer.last.dropped.item() for layer in model.mixtures)
+                lost += sum(layer.last.dropped.item() for layer in model.moe_layers)
                 with torch.no_grad():
                     loss += cross_entropy(model(x), y).item() * share_of_all
         grads = {n: p.grad.clone() for n, p in model.named_parameters()}

@@ -11,7 +11,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lib.moe import MoE, experts_take, gshard_gate, keep, send_on, switch_gate, top_k_gate, uniforms
+from lib.moe import (
+    MoE,
+    assign_by_expert_choice,
+    assign_slots,
+    gshard_gate,
+    reroute,
+    switch_gate,
+    top_k_gate,
+    uniform_per_token,
+)
 
 D = 6
 TOLERANCE = 1e-12
@@ -41,14 +50,16 @@ class Case(NamedTuple):
 
 UNEQUAL = (5, 8, 0, 11)  # one rank has no tokens
 CASES = {
-    "switch": Case(switch_gate, keep, 1.0, UNEQUAL),
-    "switch, few slots": Case(switch_gate, keep, 0.3, (16, 7, 12, 9)),
-    "top 2": Case(partial(top_k_gate, k=2), keep, 0.8, (6, 6, 6, 6)),
-    "GShard": Case(gshard_gate, keep, 1.0, UNEQUAL),
-    "sent on": Case(switch_gate, send_on, 0.7, (9, 4, 8, 1)),
-    "experts choose": Case(switch_gate, experts_take, 1.0, UNEQUAL),
-    "all to one": Case(switch_gate, keep, 64.0, (3, 5, 2, 4), router=0.0),
-    "all to one, most dropped": Case(partial(top_k_gate, k=2), keep, 0.5, (6, 9, 4, 5), router=0.0),
+    "switch": Case(switch_gate, assign_slots, 1.0, UNEQUAL),
+    "switch, few slots": Case(switch_gate, assign_slots, 0.3, (16, 7, 12, 9)),
+    "top 2": Case(partial(top_k_gate, k=2), assign_slots, 0.8, (6, 6, 6, 6)),
+    "GShard": Case(gshard_gate, assign_slots, 1.0, UNEQUAL),
+    "rerouted": Case(switch_gate, reroute, 0.7, (9, 4, 8, 1)),
+    "experts choose": Case(switch_gate, assign_by_expert_choice, 1.0, UNEQUAL),
+    "all to one": Case(switch_gate, assign_slots, 64.0, (3, 5, 2, 4), router=0.0),
+    "all to one, most dropped": Case(
+        partial(top_k_gate, k=2), assign_slots, 0.5, (6, 9, 4, 5), router=0.0
+    ),
 }
 
 
@@ -89,7 +100,9 @@ def tokens_of(case, members):
     sets, first = [], 0
     for r in range(len(members)):
         n = case.sets[r]
-        uniform = uniforms(first + torch.arange(n), seed=3) if case.gate is gshard_gate else None
+        uniform = (
+            uniform_per_token(first + torch.arange(n), seed=3) if case.gate is gshard_gate else None
+        )
         sets.append((draw(10 + r, n, D).requires_grad_(), draw(20 + r, n, D), uniform))
         first += n
     return sets

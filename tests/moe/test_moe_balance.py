@@ -6,7 +6,15 @@ import math
 import pytest
 import torch
 
-from lib.moe import Bias, SigmoidBias, auxiliary_loss, best, load, switch_gate, z_loss
+from lib.moe import (
+    ExpertBiasGate,
+    SigmoidExpertBiasGate,
+    auxiliary_loss,
+    load,
+    switch_gate,
+    top_k_indices,
+    z_loss,
+)
 
 
 def draw(seed, *shape, dtype=torch.float64):
@@ -43,7 +51,7 @@ def test_f_is_a_price_and_has_no_gradient():
     want = (5 * f / 30).expand(30, 5)
     assert torch.allclose(p.grad, want, rtol=0, atol=1e-16)
     assert torch.autograd.gradcheck(
-        lambda z: auxiliary_loss(z.softmax(-1), best(z, 1)[:, 0]), logits
+        lambda z: auxiliary_loss(z.softmax(-1), top_k_indices(z, 1)[:, 0]), logits
     )
 
 
@@ -102,24 +110,26 @@ def test_the_z_loss_shrinks_the_logits():
 def test_the_bias_picks_and_weighs_nothing(dtype):
     p = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]], dtype=dtype)
     logits = p.log().requires_grad_()
-    gate = Bias(4, k=2)
+    gate = ExpertBiasGate(4, k=2)
     assert gate(logits).experts.tolist() == [[0, 1], [3, 2]]
-    gate.b += torch.tensor([-0.4, 0.0, 0.1, 0.0])  # p + b: .10 .30 .25 .05 and -.3 .2 .4 .4
+    gate.expert_bias += torch.tensor(
+        [-0.4, 0.0, 0.1, 0.0]
+    )  # p + b: .10 .30 .25 .05 and -.3 .2 .4 .4
     choice = gate(logits)
     assert choice.experts.tolist()[0] == [1, 2] and set(choice.experts.tolist()[1]) == {2, 3}
     assert torch.equal(choice.weights, choice.probabilities.gather(1, choice.experts))
     assert torch.allclose(choice.weights[0], p[0, [1, 2]]) and choice.weights.dtype == dtype
     choice.weights.sum().backward()
-    assert logits.grad.abs().max() > 0 and not gate.b.requires_grad
-    assert list(gate.parameters()) == [] and list(gate.state_dict()) == ["b"]
+    assert logits.grad.abs().max() > 0 and not gate.expert_bias.requires_grad
+    assert list(gate.parameters()) == [] and list(gate.state_dict()) == ["expert_bias"]
 
 
 def test_an_update_by_hand():
-    gate = Bias(4, k=1, u=0.5)
+    gate = ExpertBiasGate(4, k=1, update_rate=0.5)
     gate.update(torch.tensor([10, 0, 3, 3]))  # the mean is 4
-    assert gate.b.tolist() == [-0.5, 0.5, 0.5, 0.5]
+    assert gate.expert_bias.tolist() == [-0.5, 0.5, 0.5, 0.5]
     gate.update(torch.tensor([4, 4, 8, 0]))  # who has exactly the share stays
-    assert gate.b.tolist() == [-0.5, 0.5, 0.0, 1.0]
+    assert gate.expert_bias.tolist() == [-0.5, 0.5, 0.0, 1.0]
 
 
 def test_the_bias_balances_without_touching_the_router():
@@ -127,7 +137,7 @@ def test_the_bias_balances_without_touching_the_router():
     logits = draw(5, n, n_experts) + torch.linspace(
         2, -2, n_experts, dtype=torch.float64, device="cpu"
     )
-    gate = Bias(n_experts, k=2, u=0.003)
+    gate = ExpertBiasGate(n_experts, k=2, update_rate=0.003)
     # 1 is even
     share = lambda: load(gate(logits).experts, n_experts).double() / (2 * n / n_experts)
     assert share().max() > 2 and share().min() < 0.25
@@ -138,18 +148,18 @@ def test_the_bias_balances_without_touching_the_router():
 
 def test_sigmoid_gates_by_hand():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]], dtype=torch.float64, requires_grad=True)
-    gate = SigmoidBias(4, k=2)
+    gate = SigmoidExpertBiasGate(4, k=2)
     s = logits.detach().sigmoid()[0]  # .88 .73 .50 .27
     choice = gate(logits)
     assert choice.experts.tolist() == [[0, 1]]
     assert torch.allclose(choice.weights[0], s[:2] / (s[0] + s[1]))
     assert torch.allclose(choice.probabilities[0], s / s.sum())
     # s + b: .48 .73 .60 .27: the bias picks, and weighs nothing
-    gate.b += torch.tensor([-0.4, 0.0, 0.1, 0.0])
+    gate.expert_bias += torch.tensor([-0.4, 0.0, 0.1, 0.0])
     choice = gate(logits)
     assert choice.experts.tolist() == [[1, 2]]
     assert torch.allclose(choice.weights[0], s[1:3] / (s[1] + s[2]))
     choice.weights[0, 0].backward()
     assert logits.grad[0, 1] > 0 > logits.grad[0, 2] and logits.grad[0, 0] == logits.grad[0, 3] == 0
     gate.update(torch.tensor([0, 4, 4, 0]))
-    assert torch.allclose(gate.b, torch.tensor([-0.399, -0.001, 0.099, 0.001]))
+    assert torch.allclose(gate.expert_bias, torch.tensor([-0.399, -0.001, 0.099, 0.001]))

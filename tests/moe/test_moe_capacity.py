@@ -6,15 +6,15 @@ import torch
 
 from lib.moe import (
     Choice,
+    assign_slots,
     capacity,
     dropped,
     gshard_gate,
-    keep,
     load,
-    send_on,
+    reroute,
     switch_gate,
     top_k_gate,
-    uniforms,
+    uniform_per_token,
 )
 
 
@@ -56,7 +56,7 @@ def test_capacity_by_hand():
 
 def test_keep_by_hand():
     choice = wish([[0, 1], [0, 2], [0, 1], [1, 2], [2, 0]], 3)
-    routing = keep(choice, 3, 2)
+    routing = assign_slots(choice, 3, 2)
     assert pairs(routing) == [(0, 0, 0), (1, 0, 1), (3, 1, 0), (0, 1, 1), (4, 2, 0), (1, 2, 1)]
     # the weights of the pairs (0, 0) (1, 0) (3, 0) (0, 1) (4, 0) (1, 1) of the wish
     assert routing.weight.tolist() == [0.0, 0.2, 0.6, 0.1, 0.8, 0.3]
@@ -65,18 +65,18 @@ def test_keep_by_hand():
 
 def test_a_first_choice_goes_before_every_second_one():
     # token 2's only wish is expert 1, which tokens 0 and 1 have as their second
-    routing = keep(wish([[0, 1], [0, 1], [1, 0]], 2), 2, 1)
+    routing = assign_slots(wish([[0, 1], [0, 1], [1, 0]], 2), 2, 1)
     assert pairs(routing) == [(0, 0, 0), (2, 1, 0)]
 
 
 def test_a_second_choice_that_was_not_taken_fills_no_slot():
     choice = wish([[0, -1], [1, -1], [1, 0]], 2)
-    routing = keep(choice, 2, 2)
+    routing = assign_slots(choice, 2, 2)
     assert pairs(routing) == [(0, 0, 0), (2, 0, 1), (1, 1, 0), (2, 1, 1)]
     assert dropped(choice, routing) == 0
 
 
-def keep_by_loop(choice, n_experts, C):
+def assign_by_loop(choice, n_experts, C):
     """GShard's Algorithm 1, one token after the other: {(token, expert, slot): weight}."""
     filled, kept = [0] * n_experts, {}
     experts, weights = choice.experts.tolist(), choice.weights.tolist()
@@ -89,7 +89,7 @@ def keep_by_loop(choice, n_experts, C):
     return kept
 
 
-def send_on_by_loop(choice, n_experts, C):
+def reroute_by_loop(choice, n_experts, C):
     """Round after round: who has no slot asks for the next best expert."""
     p, filled, kept = choice.probabilities.tolist(), [0] * n_experts, {}
     likes = []
@@ -129,7 +129,7 @@ def choices(dtype):
                 if k <= n_experts:
                     yield n_experts, top_k_gate(logits, k)
             if n_experts > 1:
-                yield n_experts, gshard_gate(logits, uniforms(torch.arange(n), seed=1))
+                yield n_experts, gshard_gate(logits, uniform_per_token(torch.arange(n), seed=1))
 
 
 def in_order(routing, n_experts):
@@ -146,7 +146,7 @@ def test_keep_is_the_loop(dtype):
     for n_experts, choice in choices(dtype):
         n, k = choice.experts.shape
         for C in {0, 1, 3, capacity(n, n_experts, k, 1.25), n}:
-            routing, want = keep(choice, n_experts, C), keep_by_loop(choice, n_experts, C)
+            routing, want = assign_slots(choice, n_experts, C), assign_by_loop(choice, n_experts, C)
             assert dict(zip(pairs(routing), routing.weight.tolist(), strict=True)) == want
             in_order(routing, n_experts)
             assert dropped(choice, routing) == (choice.experts >= 0).sum() - len(want)
@@ -161,7 +161,7 @@ def test_send_on_is_the_loop(dtype):
         n, k = choice.experts.shape
         if k == 1:
             for C in {0, 1, 3, capacity(n, n_experts, k, 1.0), n}:
-                routing, want = send_on(choice, n_experts, C), send_on_by_loop(choice, n_experts, C)
+                routing, want = reroute(choice, n_experts, C), reroute_by_loop(choice, n_experts, C)
                 assert dict(zip(pairs(routing), routing.weight.tolist(), strict=True)) == want
                 in_order(routing, n_experts)
                 # nobody is left behind while a slot is free
@@ -172,7 +172,7 @@ def test_send_on_by_hand():
     p = torch.tensor(
         [[0.6, 0.3, 0.1], [0.5, 0.2, 0.3], [0.7, 0.2, 0.1], [0.2, 0.7, 0.1]], dtype=torch.float64
     )
-    routing = send_on(switch_gate(p.log()), 3, 1)
+    routing = reroute(switch_gate(p.log()), 3, 1)
     # Round 0: token 0 gets e0, 3 gets e1. Round 1: token 1 asks e2 and gets it, 2 asks e1: full.
     # Round 2: e2: full.
     assert pairs(routing) == [(0, 0, 0), (3, 1, 0), (1, 2, 0)]
@@ -184,26 +184,26 @@ def test_send_on_starts_with_the_choice_whatever_its_probability():
     choice = Choice(
         torch.tensor([[1], [1]]), torch.tensor([[0.2], [0.2]]), torch.tensor([[0.7, 0.2, 0.1]] * 2)
     )
-    assert pairs(send_on(choice, 3, 1)) == [(1, 0, 0), (0, 1, 0)]
+    assert pairs(reroute(choice, 3, 1)) == [(1, 0, 0), (0, 1, 0)]
 
 
 def test_send_on_wants_one_choice():
     with pytest.raises(ValueError, match=r"2 choices a token.*switch_gate"):
-        send_on(wish([[0, 1]], 2), 2, 1)
+        reroute(wish([[0, 1]], 2), 2, 1)
 
 
 def test_the_gradient_reaches_the_kept_pairs_alone():
     logits = draw(7, 12, 4).requires_grad_()
     for place, gate in (
-        (keep, switch_gate),
-        (keep, lambda z: top_k_gate(z, 2)),
-        (send_on, switch_gate),
+        (assign_slots, switch_gate),
+        (assign_slots, lambda z: top_k_gate(z, 2)),
+        (reroute, switch_gate),
     ):
         assert torch.autograd.gradcheck(
             lambda z, place=place, gate=gate: place(gate(z), 4, 2).weight, logits
         )
     choice = switch_gate(logits)
-    routing = keep(choice, 4, 2)
+    routing = assign_slots(choice, 4, 2)
     (grad,) = torch.autograd.grad(routing.weight.sum(), logits)
     without = sorted(set(range(12)) - set(routing.token.tolist()))
     assert len(without) >= 4 and grad[without].abs().max() == 0

@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.moe import (
     Routing,
+    assign_slots,
     capacity,
     combine,
     combine_einsum,
@@ -14,11 +15,10 @@ from lib.moe import (
     dispatch_einsum,
     expert_choice,
     gshard_gate,
-    keep,
-    send_on,
+    reroute,
     switch_gate,
     top_k_gate,
-    uniforms,
+    uniform_per_token,
 )
 
 D = 5
@@ -43,14 +43,16 @@ def routings(dtype):
                 add = lambda name, r, at=(n, n_experts, C, skew): cases.__setitem__(
                     (name, *at), (*at[:3], r)
                 )
-                add("switch", keep(switch_gate(logits), n_experts, C))
-                add("sent on", send_on(switch_gate(logits), n_experts, C))
+                add("switch", assign_slots(switch_gate(logits), n_experts, C))
+                add("rerouted", reroute(switch_gate(logits), n_experts, C))
                 add("experts", expert_choice(logits, min(C, n)))
                 if n_experts > 1:
-                    add("top 2", keep(top_k_gate(logits, 2), n_experts, C))
+                    add("top 2", assign_slots(top_k_gate(logits, 2), n_experts, C))
                     add(
                         "gshard",
-                        keep(gshard_gate(logits, uniforms(torch.arange(n), 2)), n_experts, C),
+                        assign_slots(
+                            gshard_gate(logits, uniform_per_token(torch.arange(n), 2)), n_experts, C
+                        ),
                     )
     return cases
 
@@ -119,11 +121,11 @@ def test_identity_experts_give_the_input_back(dtype):
     x, logits = draw(1, 19, D, dtype=dtype), draw(2, 19, 6, dtype=dtype)
     for k in (1, 2, 3):
         choice = top_k_gate(logits, k)
-        routing = keep(choice, 6, 19)
+        routing = assign_slots(choice, 6, 19)
         assert torch.allclose(
             combine(dispatch(x, routing), routing, 19), x, rtol=0, atol=TOLERANCE[dtype]
         )
-        routing = keep(choice, 6, 2)
+        routing = assign_slots(choice, 6, 2)
         left = torch.zeros(19, dtype=dtype)
         for t, w in zip(routing.token.tolist(), routing.weight.tolist(), strict=True):
             left[t] += w
@@ -136,7 +138,7 @@ def test_gradients():
     logits, x = draw(3, 6, 4).requires_grad_(), draw(4, 6, 3).requires_grad_()
 
     def layer(x, logits):
-        routing = keep(top_k_gate(logits, 2), 4, 2)
+        routing = assign_slots(top_k_gate(logits, 2), 4, 2)
         return combine(dispatch(x, routing).sin(), routing, 6)
 
     assert torch.autograd.gradcheck(layer, (x, logits))
@@ -161,10 +163,10 @@ def test_by_index_nothing_grows_with_n_times_slots():
     x, logits = draw(5, n, hidden).requires_grad_(), draw(6, n, n_experts).requires_grad_()
     C = capacity(n, n_experts, 1, 1.25)
     with Largest() as by_index:
-        routing = keep(switch_gate(logits), n_experts, C)
+        routing = assign_slots(switch_gate(logits), n_experts, C)
         combine(dispatch(x, routing), routing, n).sum().backward()
     with Largest() as by_einsum:
-        routing = keep(switch_gate(logits), n_experts, C)
+        routing = assign_slots(switch_gate(logits), n_experts, C)
         combine_einsum(dispatch_einsum(x, routing, n_experts, C), routing, n).sum().backward()
     assert by_index.numel == max(n * hidden, n * n_experts)
     assert by_einsum.numel == n * n_experts * C

@@ -11,7 +11,16 @@ from moe_cases import GROUPS, D, differences, draw, my_groups
 from torch.nn import functional as F
 
 from lib import launch, ledger
-from lib.moe import Choice, GroupedExperts, capacity, dropless, grouped_mm, keep, load, slotted
+from lib.moe import (
+    Choice,
+    GroupedExperts,
+    assign_slots,
+    capacity,
+    dropless,
+    grouped_mm,
+    load,
+    padded_to_capacity,
+)
 from lib.moe.dropless import is_one_kernel
 
 EACH, WIDTH, SETS = 2, 5, (7, 0, 12, 9)  # experts a rank; tokens of rank 0, 1, 2, 3 of the group
@@ -174,15 +183,15 @@ def test_slots_for_all_are_dropless_and_fewer_drop():
     E, n, experts = 4, 12, whole_experts(4)
     x, choice = draw(10, n, D), choice_of("any two", 2, E)
     assert choice.experts.shape == (n, 2)
-    wide = slotted(x, choice, experts, E / 2)
+    wide = padded_to_capacity(x, choice, experts, E / 2)
     assert (wide - token_by_token(x, choice, experts)).abs().max() < 1e-12
-    routing = keep(choice, E, capacity(n, E, 2, 0.5))
+    routing = assign_slots(choice, E, capacity(n, E, 2, 0.5))
     kept = torch.zeros(n, 2, dtype=torch.bool)
     for t, e in zip(routing.token.tolist(), routing.expert.tolist(), strict=True):
         kept[t] |= choice.experts[t] == e
     fewer = choice._replace(experts=choice.experts.where(kept, -1))
     assert (
-        slotted(x, choice, experts, 0.5) - token_by_token(x, fewer, experts)
+        padded_to_capacity(x, choice, experts, 0.5) - token_by_token(x, fewer, experts)
     ).abs().max() < 1e-12
     assert not kept.all()
 

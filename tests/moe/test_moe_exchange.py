@@ -6,7 +6,7 @@ import torch.distributed as dist
 from moe_cases import GROUPS, D, my_groups
 
 from lib import launch, ledger
-from lib.moe import exchange_counts, exchange_rows
+from lib.moe import exchange_counts, exchange_tokens
 
 # rows from rank i to rank j, where the group has so many ranks
 COUNTS = {
@@ -37,7 +37,7 @@ def forth_and_back(name, members, group, **how):
     receive = [COUNTS[name][i][rank] for i in range(ep)]
     x = torch.cat([label(name, rank, j) for j in range(ep)]).requires_grad_()
     ledger.mark(f"{name} {members} forward")
-    y = exchange_rows(x, send, receive, group, **how)
+    y = exchange_tokens(x, send, receive, group, **how)
     ledger.mark(f"{name} {members} backward")
     # so it can be differentiated once more
     (dx,) = torch.autograd.grad(y, x, 2 * y + 1, create_graph=True)

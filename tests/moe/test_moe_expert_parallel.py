@@ -131,7 +131,7 @@ def test_the_cases_hold_what_they_are_named_after():
     drops = {name: [s["dropped"].item() for s in sets] for name, sets in statistics.items()}
     assert all(drops["switch, few slots"]) and any(drops["top 2"]) and not any(drops["all to one"])
     assert any(drops["GShard"]) and all(drops["all to one, most dropped"])
-    assert drops["sent on"] == [n - min(n, 8 * -(-7 * n // 80)) for n in CASES["sent on"].sets]
+    assert drops["rerouted"] == [n - min(n, 8 * -(-7 * n // 80)) for n in CASES["rerouted"].sets]
     for n, s in zip(CASES["all to one"].sets, statistics["all to one"], strict=True):
         assert s["load"].tolist() == [n] + [0] * 7
     right = one_process(CASES["all to one"], 8, four)[1]

@@ -5,15 +5,15 @@ import torch
 
 from lib.moe import (
     CorrelatedGate,
-    best,
+    assign_by_expert_choice,
+    co_activation_counts,
     expert_choice,
-    experts_take,
     gshard_gate,
     load,
     switch_gate,
-    together,
     top_k_gate,
-    uniforms,
+    top_k_indices,
+    uniform_per_token,
 )
 
 P = torch.tensor(
@@ -70,14 +70,17 @@ def test_by_hand(dtype):
 def test_the_second_expert_is_taken_as_often_as_its_weight_says():
     n = 20_000
     taken = (
-        gshard_gate(LOGITS[:1].expand(n, -1), uniforms(torch.arange(n), seed=3)).experts[:, 1] == 1
+        gshard_gate(LOGITS[:1].expand(n, -1), uniform_per_token(torch.arange(n), seed=3)).experts[
+            :, 1
+        ]
+        == 1
     )
     assert abs(taken.double().mean() - 0.75) < 0.01  # the standard deviation is 0.003
 
 
 def test_gradients_go_back_through_the_weights():
     logits = draw(1, 6, 5).requires_grad_()
-    drawn = uniforms(torch.arange(6), seed=0)
+    drawn = uniform_per_token(torch.arange(6), seed=0)
     gates = {
         "switch": switch_gate,
         "top 3": lambda z: top_k_gate(z, 3),
@@ -100,7 +103,7 @@ def test_gradients_go_back_through_the_weights():
 
 def test_ties_go_to_the_smaller_number():
     scores = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
-    assert best(scores, 4).tolist() == [[1, 2, 4, 3], [0, 1, 2, 3]]
+    assert top_k_indices(scores, 4).tolist() == [[1, 2, 4, 3], [0, 1, 2, 3]]
 
 
 def test_load_counts_who_is_asked():
@@ -121,7 +124,7 @@ def test_errors_name_the_numbers():
 
 
 def one_uniform(index, seed):
-    """`uniforms` for one token, in Python's own integers."""
+    """`uniform_per_token` for one token, in Python's own integers."""
     bits = 0
     for word in (seed & 0xFFFFFFFF, index >> 32, index & 0xFFFFFFFF):
         x = ((bits ^ word) + 0x9E3779B9) % 2**32
@@ -134,19 +137,21 @@ def one_uniform(index, seed):
 def test_uniforms_depend_on_the_index_and_the_seed_alone():
     index = torch.tensor([0, 1, 2, 999, 2**32 - 1, 2**32, 2**45 + 7])
     for seed in (0, 1, 2**31, -1):
-        assert uniforms(index, seed).tolist() == [one_uniform(i, seed) for i in index.tolist()]
+        assert uniform_per_token(index, seed).tolist() == [
+            one_uniform(i, seed) for i in index.tolist()
+        ]
     everyone, order = (
-        uniforms(torch.arange(100), 5),
+        uniform_per_token(torch.arange(100), 5),
         torch.randperm(100, generator=torch.Generator().manual_seed(0)),
     )
     # whoever holds a token, it draws the same
-    assert torch.equal(uniforms(order, 5), everyone[order])
-    assert len(set(torch.cat([uniforms(index, seed) for seed in range(4)]).tolist())) == 28
+    assert torch.equal(uniform_per_token(order, 5), everyone[order])
+    assert len(set(torch.cat([uniform_per_token(index, seed) for seed in range(4)]).tolist())) == 28
 
 
 def test_uniforms_look_random():
     n = 40_000
-    u, other = uniforms(torch.arange(n), 0), uniforms(torch.arange(n), 1)
+    u, other = uniform_per_token(torch.arange(n), 0), uniform_per_token(torch.arange(n), 1)
     assert u.dtype == torch.float64 and u.min() >= 0 and u.max() < 1
     counts = torch.histc(u, 20, 0, 1)
     assert (
@@ -184,7 +189,9 @@ def test_expert_choice_takes_each_experts_best(n, n_experts, C):
     assert routing.slot.tolist() == list(range(C)) * n_experts
     assert torch.equal(routing.weight, p[routing.token, routing.expert])
     assert torch.autograd.gradcheck(lambda z: expert_choice(z, C).weight, logits)
-    for got, same in zip(experts_take(switch_gate(logits), n_experts, C), routing, strict=True):
+    for got, same in zip(
+        assign_by_expert_choice(switch_gate(logits), n_experts, C), routing, strict=True
+    ):
         assert torch.equal(got, same)
 
 
@@ -196,11 +203,11 @@ def test_an_expert_takes_a_token_once():
 # ---- experts that are chosen together
 
 
-def test_together_counts_pairs():
+def test_co_activation_counts_count_pairs():
     experts = torch.tensor([[0, 1, 3], [1, 0, -1], [3, 1, -1], [2, -1, -1]])
     want = [[0, 2, 0, 1], [2, 0, 0, 2], [0, 0, 0, 0], [1, 2, 0, 0]]
-    assert together(experts, 4).tolist() == want
-    assert together(experts[:0], 4).tolist() == torch.zeros(4, 4).tolist()
+    assert co_activation_counts(experts, 4).tolist() == want
+    assert co_activation_counts(experts[:0], 4).tolist() == torch.zeros(4, 4).tolist()
 
 
 def test_the_correlated_gate_follows_the_pairs():
@@ -232,8 +239,10 @@ def test_the_moving_average_by_hand():
 def test_what_is_chosen_together_is_chosen_together_more():
     logits = draw(4, 200, 6)
     gate = CorrelatedGate(6, k=2, strength=8.0, beta=0.5)
-    shares = lambda: together(gate(logits).experts, 6) / 400  # of all pairs, counted both ways
+    shares = lambda: (
+        co_activation_counts(gate(logits).experts, 6) / 400
+    )  # of all pairs, counted both ways
     before = shares().square().sum()  # 1/30 = .033 if all pairs are equally frequent
     for _ in range(8):
-        gate.update(together(gate(logits).experts, 6))
+        gate.update(co_activation_counts(gate(logits).experts, 6))
     assert shares().square().sum() > 1.2 * before

@@ -12,11 +12,11 @@ from moe_cases import differences
 from lib import collectives, launch
 from lib.moe import (
     MoEGPT,
+    assign_slots,
     expert_parallel_gpt,
     gshard_gate,
-    keep,
     reduce_gradients,
-    send_on,
+    reroute,
     switch_gate,
     top_k_gate,
 )
@@ -28,10 +28,10 @@ DEGREES = (1, 2, 4)  # ep; dp = W / ep
 SHAPE = Shape(vocab_size=128, seq_len=6, n_layers=4, hidden=8, n_heads=2, mlp_hidden=12)
 SEQUENCES = 6  # on 4 ranks: 2, 2, 1, 1
 WAYS = {
-    "Switch": (switch_gate, 1.0, keep),
-    "Switch, sent on": (switch_gate, 0.5, send_on),
-    "GShard": (gshard_gate, 0.75, keep),
-    "top 2": (functools.partial(top_k_gate, k=2), 0.5, keep),
+    "Switch": (switch_gate, 1.0, assign_slots),
+    "Switch, rerouted": (switch_gate, 0.5, reroute),
+    "GShard": (gshard_gate, 0.75, assign_slots),
+    "top 2": (functools.partial(top_k_gate, k=2), 0.5, assign_slots),
 }
 
 
@@ -47,7 +47,7 @@ def model(way, n_experts=4, **how):
                 p.shape, generator=torch.Generator("cpu").manual_seed(i), device="cpu"
             )
             p += 0.2 * noise.to(p)
-        for layer in made.mixtures:
+        for layer in made.moe_layers:
             layer.router.weight *= 5
     return made
 
@@ -79,7 +79,7 @@ def train(net, way, data, ranks, reduce):
             loss = weighted_loss(net, way, data, step, rank)
             (loss / len(ranks)).backward()
             losses.append(loss.detach())
-            drops.append([layer.last.dropped.item() for layer in net.mixtures])
+            drops.append([layer.last.dropped.item() for layer in net.moe_layers])
         reduce(net)
         found = {name: p.grad.clone() for name, p in net.named_parameters()}
         optimizer.step()
@@ -161,7 +161,7 @@ def test_every_other_mlp_becomes_e_of_them_and_all_else_stays():
     assert all(torch.equal(names[name], of_plain[name]) for name in of_plain.keys() - replaced)
     mlp, router = sum(of_plain[n].numel() for n in replaced) // 2, 5 * SHAPE.hidden
     assert sparse.num_parameters() == plain.num_parameters() + 2 * (4 * mlp + router)
-    assert [len(layer.experts) for layer in sparse.mixtures] == [5, 5]
+    assert [len(layer.experts) for layer in sparse.moe_layers] == [5, 5]
     assert sparse.head.weight is sparse.embedding.token.weight
 
 
@@ -179,11 +179,11 @@ def test_the_seed_alone_decides_all_weights_and_the_random_state_does_not_notice
     ups = [
         expert.up.weight
         for made in (first, other)
-        for layer in made.mixtures
+        for layer in made.moe_layers
         for expert in layer.experts
     ]
     assert len({tuple(up.flatten().tolist()) for up in ups}) == 16, "no two experts begin alike"
-    for layer in MoEGPT(Shape(10, 6, 8, 128, 2), 4).mixtures:
+    for layer in MoEGPT(Shape(10, 6, 8, 128, 2), 4).moe_layers:
         assert layer.router.weight.std().item() == pytest.approx(0.02, rel=0.1)
         for expert in layer.experts:
             assert expert.up.weight.std().item() == pytest.approx(0.02, rel=0.02)
@@ -194,7 +194,7 @@ def test_the_seed_alone_decides_all_weights_and_the_random_state_does_not_notice
 def test_the_loss_is_cross_entropy_and_the_auxiliary_losses_of_all_layers_scaled():
     net, (tokens, targets, _) = model("Switch"), share(text.load().train, 0, 0)
     loss = net.loss(tokens, targets)
-    last = [layer.last for layer in net.mixtures]
+    last = [layer.last for layer in net.moe_layers]
     right = cross_entropy(net(tokens), targets) + sum(0.1 * s.auxiliary + 0.01 * s.z for s in last)
     assert loss.item() == pytest.approx(right.item(), rel=1e-14)
     assert all(s.auxiliary.item() > 0.5 and s.z.item() > 0 for s in last)
@@ -210,7 +210,7 @@ def test_the_auxiliary_losses_reach_the_routers():
     def routers():
         net.zero_grad()
         net.loss(tokens, targets).backward()
-        return torch.stack([layer.router.weight.grad.clone() for layer in net.mixtures])
+        return torch.stack([layer.router.weight.grad.clone() for layer in net.moe_layers])
 
     with_both = routers()
     net.auxiliary = 0.0
@@ -224,7 +224,7 @@ def test_the_auxiliary_losses_reach_the_routers():
 def test_a_sampling_gate_draws_by_the_number_of_the_token_and_by_the_layer():
     net, (tokens, _, _) = model("GShard"), share(text.load().train, 0, 0)
     asked = lambda first: (
-        [layer.last.experts for layer in net.mixtures] if net(tokens, first) is not None else None
+        [layer.last.experts for layer in net.moe_layers] if net(tokens, first) is not None else None
     )
     at_0, again, at_7 = asked(0), asked(0), asked(7)
     assert all(map(torch.equal, at_0, again)) and not all(map(torch.equal, at_0, at_7))

@@ -19,30 +19,30 @@ UNEQUAL = (7, 1, 4, 6)
 
 
 class Net(nn.Module):
-    """Dense layers around two mixtures; `frozen` is not trained, `idle` is not used, one
+    """Dense layers around two moe_layers; `frozen` is not trained, `idle` is not used, one
     expert is frozen."""
 
     def __init__(self):
         super().__init__()
         gate = functools.partial(top_k_gate, k=2)
         self.first, self.frozen, self.idle, self.last = (nn.Linear(D, D) for _ in range(4))
-        self.mixtures = nn.ModuleList(
+        self.moe_layers = nn.ModuleList(
             MoE(D, [expert() for _ in range(4)], gate, factor=0.7) for _ in range(2)
         )
         fill(self.double(), 5)
-        for part in (self.frozen, self.mixtures[0].experts[2]):
+        for part in (self.frozen, self.moe_layers[0].experts[2]):
             part.requires_grad_(False)
 
     def forward(self, x):
         x = self.frozen(self.first(x).tanh())
-        for mixture in self.mixtures:
+        for mixture in self.moe_layers:
             x = x + mixture(x)
         return self.last(x)
 
     def over(self, group):
         """Its part on this rank of the ep group."""
-        self.mixtures = nn.ModuleList(
-            ExpertParallelMoE(mixture, group) for mixture in self.mixtures
+        self.moe_layers = nn.ModuleList(
+            ExpertParallelMoE(mixture, group) for mixture in self.moe_layers
         )
         return self
 
@@ -50,7 +50,7 @@ class Net(nn.Module):
 def loss_of(net, r, step, rows):
     """Rank r's loss: the mean over its own tokens, and its own auxiliary losses."""
     loss = net(draw(100 * step + r, rows[r], D)).square().sum(-1).mean()
-    return loss + 0.1 * sum(mixture.last.auxiliary for mixture in net.mixtures)
+    return loss + 0.1 * sum(mixture.last.auxiliary for mixture in net.moe_layers)
 
 
 def weighted(net, r, step, rows):
@@ -166,7 +166,7 @@ def test_ranks_with_unequally_many_tokens_weigh_their_losses(results, ep):
 def test_frozen_parameters_get_no_gradient_unused_ones_get_zeros(results):
     for seen in results:
         found = seen["equal", 1][0][0]
-        assert not [name for name in found if "frozen" in name or "mixtures.0.experts.2" in name]
+        assert not [name for name in found if "frozen" in name or "moe_layers.0.experts.2" in name]
         assert "idle.weight" in found
 
 

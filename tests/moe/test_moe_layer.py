@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from lib.moe import (
-    Bias,
     CorrelatedGate,
+    ExpertBiasGate,
     MoE,
+    assign_by_expert_choice,
+    assign_slots,
     auxiliary_loss,
     capacity,
     dispatch,
-    experts_take,
     gshard_gate,
-    keep,
     load,
-    send_on,
+    reroute,
     switch_gate,
     top_k_gate,
-    uniforms,
+    uniform_per_token,
     z_loss,
 )
 
@@ -32,14 +32,14 @@ D, E = 6, 4
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 top_2 = functools.partial(top_k_gate, k=2)
 GATES = {
-    "switch": (switch_gate, keep),
-    "switch, sent on": (switch_gate, send_on),
-    "top 2": (top_2, keep),
-    "top 3": (functools.partial(top_k_gate, k=3), keep),
-    "gshard": (gshard_gate, keep),
-    "experts choose": (switch_gate, experts_take),
-    "bias": (Bias(E, 2), keep),
-    "correlated": (CorrelatedGate(E), keep),
+    "switch": (switch_gate, assign_slots),
+    "switch, rerouted": (switch_gate, reroute),
+    "top 2": (top_2, assign_slots),
+    "top 3": (functools.partial(top_k_gate, k=3), assign_slots),
+    "gshard": (gshard_gate, assign_slots),
+    "experts choose": (switch_gate, assign_by_expert_choice),
+    "bias": (ExpertBiasGate(E, 2), assign_slots),
+    "correlated": (CorrelatedGate(E), assign_slots),
 }
 
 
@@ -48,7 +48,9 @@ def draw(seed, *shape, dtype=torch.float64):
     return torch.randn(*shape, generator=generator, device="cpu", dtype=dtype)
 
 
-def build(gate=switch_gate, place=keep, factor=1.0, n_experts=E, dtype=torch.float64, seed=0):
+def build(
+    gate=switch_gate, place=assign_slots, factor=1.0, n_experts=E, dtype=torch.float64, seed=0
+):
     """A layer whose experts are MLPs, all different; weights from the seed."""
     experts = [nn.Sequential(nn.Linear(D, 7), nn.GELU(), nn.Linear(7, D)) for _ in range(n_experts)]
     moe = MoE(D, experts, gate, factor, place).to("cpu", dtype)
@@ -59,7 +61,9 @@ def build(gate=switch_gate, place=keep, factor=1.0, n_experts=E, dtype=torch.flo
 
 
 def drawn(gate, n):
-    return (uniforms(torch.arange(n, device="cpu"), seed=0),) if gate is gshard_gate else ()
+    return (
+        (uniform_per_token(torch.arange(n, device="cpu"), seed=0),) if gate is gshard_gate else ()
+    )
 
 
 def by_tokens(moe, x, uniform=()):
@@ -127,7 +131,7 @@ def test_statistics_by_hand():
     P = (5 * high + 1 - high) / 6
     assert abs(seen.auxiliary.item() - 2 * (5 / 6 * P + 1 / 6 * (1 - P))) < 1e-14
     assert abs(seen.z.item() - math.log(1 + math.e) ** 2) < 1e-14
-    moe.assign_slots = send_on
+    moe.assign_slots = reroute
     moe(x)
     assert moe.last.load.tolist() == [3, 3] and moe.last.dropped.item() == 0
 
@@ -184,14 +188,14 @@ def test_a_sampled_token_does_not_notice_its_set():
         draw(7, 20, D),
         torch.arange(20, device="cpu") + 1000,
     )
-    whole = moe(x, uniforms(index, seed=1))
+    whole = moe(x, uniform_per_token(index, seed=1))
     assert (moe.last.experts == -1).any()
     parts = [
-        moe(a, uniforms(i, seed=1))
+        moe(a, uniform_per_token(i, seed=1))
         for a, i in zip(x.split([3, 8, 9]), index.split([3, 8, 9]), strict=True)
     ]
     assert torch.allclose(torch.cat(parts), whole, rtol=0, atol=1e-14)
-    assert not torch.allclose(moe(x, uniforms(index, seed=2)), whole)
+    assert not torch.allclose(moe(x, uniform_per_token(index, seed=2)), whole)
 
 
 def test_no_tokens():
@@ -225,7 +229,7 @@ def test_a_students_functions_drive_it():
 
 
 def test_a_bias_balances_while_the_layer_trains():
-    moe, x = build(Bias(E, 1, u=0.02), factor=E), draw(9, 200, D)
+    moe, x = build(ExpertBiasGate(E, 1, update_rate=0.02), factor=E), draw(9, 200, D)
     with torch.no_grad():
         moe.router.weight[1] += 0.5 * x.mean(0) / x.mean(0).norm() + 0.2
     shares = []

@@ -17,7 +17,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim, each, kept, left_alone, without_ranks
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.footprint import Footprint
-from lib.check.lab5.exchange_rows import as_many, lists_do_not_fit
+from lib.check.lab5.exchange_tokens import as_many, lists_do_not_fit
 from lib.check.left_out import TENSORS, but
 from lib.check.products import count_products, multiply_adds
 from lib.check.tensors import Calls, draw, gradients, new, values
@@ -296,7 +296,7 @@ def _gradients(name):
 DROPLESS = Exercise(
     name="dropless", reference=moe.dropless, measure=lambda fn: CALLS(partial(_as_given, fn)),
     worlds=(4,), bonus=True,
-    may_call=(*fb.MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows"),
+    may_call=(*fb.MAY_CALL, "exchange.exchange_counts", "exchange.exchange_tokens"),
     leaves_out={
         "generators": "no argument is an iterator",
         "returned": "the docstring promises a tensor, which only the caller has",
@@ -313,7 +313,7 @@ DROPLESS = Exercise(
     ),
     hints=(
         s.CALLED_LIB.saying(
-            "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that "
+            "build it from exchange_counts, exchange_tokens, transpose_blocks and the experts that "
             "you are given."),
         Hint("tokens that ask for nobody", s.in_case(CASES, lambda case: case.what == NOBODY),
              "an expert of -1 is no expert. Such a pair has no row, and a token without pairs gets "
@@ -332,8 +332,8 @@ DROPLESS = Exercise(
              "the function must end with a `return` of (n, D)."),
         s.under_way(CASES, lambda case: bool(case.pairs)), s.NO_GROUP, s.NARROW,
         Hint("nothing travels", s.kind("alone"),
-             "the experts here are E/ep of E: rows for the others go there by exchange_rows, after "
-             "exchange_counts."),
+             "the experts here are E/ep of E: tokens for the others are sent by exchange_tokens, "
+             "after exchange_counts."),
         Hint("nobody here", s.both(s.either(s.hung, s.kind("clash", "raised", *s.SHAPES)),
                                    s.in_case(CASES,
                                        lambda case: 0 in case.tokens[:case.world_size])),

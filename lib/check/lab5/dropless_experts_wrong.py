@@ -34,7 +34,7 @@ THERE, HOME = (
 )
 LISTS = "counts.view_as(received).sum(1).tolist(), received.sum(1).tolist()"
 SENT = "x[token], send_counts, receive_counts, group, all_to_all"
-BACK = "exchange_rows(rows, receive_counts, send_counts, group, all_to_all)"
+BACK = "exchange_tokens(rows, receive_counts, send_counts, group, all_to_all)"
 WEIGHTED = "weighted = choice.weights.flatten()[pairs].unsqueeze(1) * rows"
 RETURN = "return torch.zeros_like(x).index_add(0, token, weighted)"
 
@@ -101,7 +101,8 @@ MISTAKES = {
         Mistake("experts that get nobody", edit("load(asked, n_experts)",
             "torch.bincount(asked[asked >= 0])")),
         Mistake("the lists do not fit",
-                edit(BACK, "exchange_rows(rows, send_counts, receive_counts, group, all_to_all)")),
+                edit(BACK, BACK.replace("receive_counts, send_counts",
+                    "send_counts, receive_counts"))),
         Mistake("nobody here",
                 edit("received = exchange_counts",
                     "if not len(x):\n        return x\n    received = exchange_counts")),

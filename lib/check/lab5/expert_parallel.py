@@ -1,7 +1,7 @@
-"""Lab 5, section 6: exchange_rows, rows to the ranks they are for, and the class ExpertParallelMoE,
-which uses it.
+"""Lab 5, section 6: exchange_tokens, routed tokens to the ranks of their experts, and the class
+ExpertParallelMoE, which uses it.
 
-The two are judged apart: the class exchanges with lib's exchange_rows. Its output, its gradients
+The two are judged apart: the class exchanges with lib's exchange_tokens. Its output, its gradients
 and what it sends are compared with one process that takes the ranks' sets of tokens one by one,
 each with its own capacity.
 """
@@ -20,8 +20,8 @@ from lib.check.cases import Setting, draw, groups_and_control, in_step
 from lib.check.claims import claim, noted, off
 from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab5.exchange_rows import (
-    EXCHANGE_ROWS,
+from lib.check.lab5.exchange_tokens import (
+    EXCHANGE_TOKENS,
     WAYS,
     WORLD,
     as_many,
@@ -29,7 +29,7 @@ from lib.check.lab5.exchange_rows import (
     section,
 )
 from lib.check.traffic import only_calls
-from lib.moe import MoE, keep, switch_gate, top_k_gate
+from lib.moe import MoE, switch_gate, top_k_gate
 from lib.moe import expert_parallel as libs
 
 D = 4
@@ -77,7 +77,7 @@ def _layer(case):
         nn.Sequential(nn.Linear(D, 3), nn.Tanh(), nn.Linear(3, D))
         for _ in range(setup.each * case.world_size)
     ]
-    moe = MoE(D, experts, setup.gate, setup.factor, keep).to(backend.device(), torch.float64)
+    moe = MoE(D, experts, setup.gate, setup.factor).to(backend.device(), torch.float64)
     for i, parameter in enumerate(moe.parameters()):
         parameter.data = 0.4 * draw(i, *parameter.shape)
     moe.router.weight.data *= setup.router
@@ -200,7 +200,7 @@ def _in_forward(p):
 
 EXPERT_PARALLEL_MOE = Exercise(
     name="ExpertParallelMoE", reference=libs.ExpertParallelMoE, measure=_measure, worlds=(WORLD,),
-    may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows",
+    may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_tokens",
     "expert_parallel.exchange"),
     leaves_out={
         "generators": "no argument is an iterator",
@@ -267,4 +267,4 @@ EXPERT_PARALLEL_MOE = Exercise(
         *s.ANYWHERE,
     ),
 )  # fmt: skip
-EXERCISE = Bundle("expert_parallel", (EXCHANGE_ROWS, EXPERT_PARALLEL_MOE))
+EXERCISE = Bundle("expert_parallel", (EXCHANGE_TOKENS, EXPERT_PARALLEL_MOE))

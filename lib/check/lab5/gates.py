@@ -160,8 +160,8 @@ COMMON = (
          "has no largest number."),
     Hint("equal logits",
         lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
-         "topk and an unstable sort promise no order among equals. best(logits, k) takes the "
-         "smaller number first."),
+         "topk and an unstable sort promise no order among equals. top_k_indices(logits, k) takes "
+         "the smaller index first."),
     s.NARROW,
     Hint("no gradient", s.kind("no graph"),
          "the router learns through weights and probabilities alone: no detach, no item, no "
@@ -178,7 +178,7 @@ COMMON = (
 )  # fmt: skip
 SWITCH_HINTS = (
     Hint("no dimension of choices", s.kind("form", shape=True, dims=1),
-         "one choice a token is (n, 1): best(logits, 1), or argmax with keepdim."),
+         "one choice a token is (n, 1): top_k_indices(logits, 1), or argmax with keepdim."),
     *COMMON,
     Hint("another choice", s.kind("value", "form"),
          "p = logits.softmax(-1); the expert is the best, the weight is its p: p.gather(1, "
@@ -187,7 +187,7 @@ SWITCH_HINTS = (
 TOP_K_HINTS = (
     *COMMON,
     Hint("not k of them", s.kind("form", what="experts"),
-         "experts and weights are (n, k), for any k: best(logits, k)."),
+         "experts and weights are (n, k), for any k: top_k_indices(logits, k)."),
     Hint("another choice", s.kind("value", "form"),
          "p = logits.softmax(-1); the k best; w_i = g_i / (g_1 + ... + g_k), g their p."),
 )  # fmt: skip

@@ -12,7 +12,7 @@ A_SIGMOID = (
     "them."
 )
 OVER_TOKENS = "the softmax is over the experts, dim -1 of (n, E)."
-WORST = "the highest logit is the best expert; best(logits, k) finds it."
+WORST = "the highest logit is the best expert; top_k_indices(logits, k) finds it."
 SUM = "by what you divide depends on the logits as well: no detach there."
 
 
@@ -23,8 +23,8 @@ def of_probabilities(end, k):
         "needs them so."
     )
     be = lambda p: edit(f"{end}, p)", f"{end}, {p})")
-    g = f"p.gather(1, best(logits, {k}))"
-    only = lambda g: be(f"torch.zeros_like(p).scatter(1, best(logits, {k}), {g})")
+    g = f"p.gather(1, top_k_indices(logits, {k}))"
+    only = lambda g: be(f"torch.zeros_like(p).scatter(1, top_k_indices(logits, {k}), {g})")
     share = f"{g} / {g}.sum(-1, keepdim=True)"
     chosen = [g, share] + ([f"{g} * taken", f"{share} * taken"] if "taken" in end else [])
     return [
@@ -34,7 +34,7 @@ def of_probabilities(end, k):
     ]
 
 
-TAKES, WEIGHT = "best(logits, 1)", "p.gather(1, experts), p)"
+TAKES, WEIGHT = "top_k_indices(logits, 1)", "p.gather(1, experts), p)"
 SWITCH = (
     Mistake("renormalised", edit(WEIGHT, f"p.gather(1, experts) / {WEIGHT}"),
             "p / p is 1, whatever p is: then the router gets no gradient. Switch takes the "
@@ -45,15 +45,20 @@ SWITCH = (
     Mistake("a sigmoid", edit(SOFTMAX, "logits.sigmoid()"), A_SIGMOID),
     Mistake("a sigmoid", edit(WEIGHT, "logits.sigmoid().gather(1, experts), p)"), A_SIGMOID),
     Mistake("over the tokens", edit(SOFTMAX, "logits.softmax(0)"), OVER_TOKENS),
-    Mistake("over the tokens", edit(SOFTMAX, "logits.softmax(0)").then(TAKES, "best(p, 1)")),
+    Mistake("over the tokens",
+            edit(SOFTMAX, "logits.softmax(0)").then(TAKES, "top_k_indices(p, 1)")),
     Mistake("the worst", edit(TAKES, "logits.argmin(-1, keepdim=True)"), WORST),
-    Mistake("the second best", edit(TAKES, "best(logits, min(2, logits.shape[1]))[:, -1:]"),
-            "Switch takes one expert, the best: place 0."),
+    Mistake("the second best",
+            edit(TAKES, "top_k_indices(logits, min(2, logits.shape[1]))[:, -1:]"),
+            "Switch takes one expert, the best: column 0."),
     Mistake("a sum that is detached", edit(SOFTMAX, DETACHED), SUM),
     *of_probabilities("p.gather(1, experts)", "1"),
 )  # fmt: skip
 
-TAKES, LOGITS = "best(logits, k)", edit("p.gather(1, experts)", "logits.gather(1, experts)")
+TAKES, LOGITS = (
+    "top_k_indices(logits, k)",
+    edit("p.gather(1, experts)", "logits.gather(1, experts)"),
+)
 TOP_K = (
     Mistake("not renormalised", edit(PARTS, "g"),
             "the k probabilities add up to less than 1: divide each by their sum."),
@@ -69,15 +74,17 @@ TOP_K = (
         "a logit may be negative, and is no part of anything: softmax first."),
     Mistake("a sigmoid", edit(SOFTMAX, "logits.sigmoid()"), A_SIGMOID),
     Mistake("over the tokens", edit(SOFTMAX, "logits.softmax(0)"), OVER_TOKENS),
-    Mistake("over the tokens", edit(SOFTMAX, "logits.softmax(0)").then(TAKES, "best(p, k)")),
+    Mistake("over the tokens",
+            edit(SOFTMAX, "logits.softmax(0)").then(TAKES, "top_k_indices(p, k)")),
     Mistake("not the best first", edit(TAKES, f"{TAKES}.flip(1)"),
-            "column 0 is each token's first choice: best(logits, k) gives them in that order."),
+            "column 0 is each token's first choice: top_k_indices(logits, k) gives them in that "
+            "order."),
     Mistake("not the best first", edit(TAKES, f"{TAKES}.sort(-1).values")),
     Mistake("weights of other experts", edit(PARTS, f"({PARTS}).flip(1)"),
             "weight i belongs to expert i of the same token: p.gather(1, experts) keeps them in "
             "step."),
     Mistake("weights of other experts", edit(PARTS, f"({PARTS}).sort(-1).values")),
-    Mistake("the worst", edit(TAKES, "best(-logits, k)"), WORST),
+    Mistake("the worst", edit(TAKES, "top_k_indices(-logits, k)"), WORST),
     Mistake("a sum that is detached", edit(PARTS, f"{PARTS}.detach()"), SUM),
     *of_probabilities(PARTS, "k"),
 )  # fmt: skip
@@ -85,7 +92,9 @@ TOP_K = (
 
 def two(p=SOFTMAX, weights=PARTS):
     """The best two by hand, not by top_k_gate."""
-    by_hand = f"experts, p = best(logits, 2), {p}; g = p.gather(1, experts); weights = {weights}"
+    by_hand = (
+        f"experts, p = top_k_indices(logits, 2), {p}; g = p.gather(1, experts); weights = {weights}"
+    )
     return edit("experts, weights, p = top_k_gate(logits, 2)", by_hand)
 
 

@@ -20,7 +20,7 @@ from lib.check.cases import Setting, draw, groups_and_control, in_step
 from lib.check.claims import claim, each, noted, off
 from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab5.exchange_rows import WAYS, WORLD, as_many, section
+from lib.check.lab5.exchange_tokens import WAYS, WORLD, as_many, section
 from lib.check.lab5.later import Starter, Takes
 from lib.check.lab5.start_exchange import START_EXCHANGE
 from lib.check.traffic import only_calls
@@ -269,7 +269,7 @@ OVERLAPPED_MOE = Exercise(
         "overlapped.experts",
         "overlapped.start_exchange", "overlapped.<lambda>", "later.wait", "expert_parallel.run",
         "overlapped.forward",
-        "exchange.exchange_counts", "exchange.exchange_rows", "expert_parallel.exchange",
+        "exchange.exchange_counts", "exchange.exchange_tokens", "expert_parallel.exchange",
     ),
     leaves_out={
         "generators": "no argument is an iterator",

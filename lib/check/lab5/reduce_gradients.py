@@ -190,7 +190,7 @@ EXERCISE = Exercise(
         "under way": "a call sums, divides and ends: nothing of it is under way when it returns",
         "generators": "no argument is an iterator; the model's own are asked for anew",
         "returned": "it returns nothing",
-        "memory": "one line of each kind is what it is asked to make",
+        "memory": "one flat buffer of each kind is what it is asked to make",
     },
     claims=(
         claim("the mean over all ranks", 8, "dp, ep of 1 to 4; tied, unused, frozen ones",
@@ -213,8 +213,8 @@ EXERCISE = Exercise(
         s.NARROW,
         Hint("no experts here", s.in_case(m.CASES, lambda case: case.what == m.NO_EXPERTS,
             "raised"),
-             "a model without experts has no second line, and torch.cat takes no empty list: go on "
-             "where there is nothing to reduce."),
+             "a model without experts has no second flat buffer, and torch.cat takes no empty "
+             "list: go on where there is nothing to reduce."),
         Hint("a rank without gradients", s.in_case(m.CASES, lambda case: case.what == m.NOTHING,
             *s.SHAPES, "clash"),
              "a rank may have no gradient at all: it counts as zeros, takes part in both sums, and "
@@ -235,8 +235,8 @@ EXERCISE = Exercise(
              "was one all_reduce."),
         Hint("nothing written back", _shares(lambda found,
             facts: [*found] == [facts["rank"]] != facts["holders"]),
-             "the gradient has nothing of the other ranks in it. The line that was reduced is a "
-             "copy: its pieces must go back, p.grad.copy_(piece.view_as(p))."),
+             "the gradient has nothing of the other ranks in it. The flat buffer that was reduced "
+             "is a copy: copy its slices back, p.grad.copy_(piece.view_as(p))."),
         Hint("experts mixed", _shares(lambda found, facts: not {*found} <= {*facts["holders"]},
             expert=True),
              "other ranks of the expert-parallel group hold other experts. An expert's gradient is "

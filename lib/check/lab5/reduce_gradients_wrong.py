@@ -2,22 +2,22 @@
 
 from lib.check.mistakes import Mistake, edit
 
-_W, _ALL = "unflatten(line / W, gradients)", "((dense, world), (experts, expert_dp_group))"
-_LINE = "line = flatten(gradients)"
+_W, _ALL = "unflatten(flat / W, gradients)", "((dense, world), (experts, expert_dp_group))"
+_FLAT = "flat = flatten(gradients)"
 MISTAKES = (
     Mistake("experts divided by dp", edit(_W,
-        "unflatten(line / dist.get_world_size(holders), gradients)")),
+        "unflatten(flat / dist.get_world_size(holders), gradients)")),
     Mistake("another group's size", edit("W = dist.get_world_size(world)",
         "W = dist.get_world_size()")),
     Mistake("another group's size", edit(_W,
-        "unflatten(line / dist.get_world_size(expert_dp_group), gradients)")),
-    Mistake("not divided", edit(_W, "unflatten(line, gradients)")),
+        "unflatten(flat / dist.get_world_size(expert_dp_group), gradients)")),
+    Mistake("not divided", edit(_W, "unflatten(flat, gradients)")),
     Mistake("not divided", edit(_W,
-        "unflatten(line / (1 if parameters is dense else W), gradients)")),
-    Mistake("divided twice", edit(_W, "unflatten(line / W**2, gradients)")),
+        "unflatten(flat / (1 if parameters is dense else W), gradients)")),
+    Mistake("divided twice", edit(_W, "unflatten(flat / W**2, gradients)")),
     Mistake("the group is not passed on",
-            edit("all_reduce(line, holders)",
-                "all_reduce(line, None if holders is world else holders)")),
+            edit("all_reduce(flat, holders)",
+                "all_reduce(flat, None if holders is world else holders)")),
     Mistake("experts mixed", edit(_ALL, "((dense, world), (experts, world))")),
     Mistake("experts mixed", edit(_ALL, "((dense + experts, world),)")),
     Mistake("the rest over the experts' group", edit(_ALL,
@@ -30,24 +30,24 @@ MISTAKES = (
     Mistake("no experts here", edit("if gradients:", "if True:")),
     Mistake("sizes that differ between ranks",
             edit("if p.requires_grad]", "if p.requires_grad and p.grad is not None]")),
-    Mistake("pieces in the wrong places", edit(_W, "unflatten(line / W, gradients[::-1])")),
-    Mistake("the parameters' line", edit(_LINE,
-        "line = flatten([p for p in parameters if p.requires_grad])"),
-            "the line has the parameters themselves. Put p.grad end to end."),
+    Mistake("pieces in the wrong places", edit(_W, "unflatten(flat / W, gradients[::-1])")),
+    Mistake("the parameters' flat buffer", edit(_FLAT,
+        "flat = flatten([p for p in parameters if p.requires_grad])"),
+            "the flat buffer has the parameters themselves. Put p.grad end to end."),
     Mistake("one kind alone", edit(_ALL, "((dense, world),)")),
     Mistake("one kind alone", edit(_ALL, "((experts, expert_dp_group),)")),
     Mistake("the rest over the experts' group",
             edit("experts = expert_parameters(model)",
                  "experts = [p for name, p in model.named_parameters() if 'experts' in name]")),
     Mistake("looked for by ==", edit("if id(p) not in ids", "if p not in experts")),
-    Mistake("rounded on the way", edit(_LINE, "line = flatten(gradients).float()")),
+    Mistake("rounded on the way", edit(_FLAT, "flat = flatten(gradients).float()")),
     Mistake(
         "one message per parameter",
-        edit(_W, "line")
-        .then(_LINE, "line = [all_reduce(g, holders).div_(W) for g in gradients]")
-        .then("all_reduce(line, holders)\n", "pass\n"),
+        edit(_W, "flat")
+        .then(_FLAT, "flat = [all_reduce(g, holders).div_(W) for g in gradients]")
+        .then("all_reduce(flat, holders)\n", "pass\n"),
     ),
     Mistake("other elements",
-            edit("all_reduce(line, holders)",
-                "all_reduce(line.clone(), holders), all_reduce(line, holders)")),
+            edit("all_reduce(flat, holders)",
+                "all_reduce(flat.clone(), holders), all_reduce(flat, holders)")),
 )  # fmt: skip

@@ -2,9 +2,9 @@
 are made by hand.
 
 first, again  tied: one gradient            frozen     not trained; nor are the last biases of
-                                                       mixture 1's experts
+                                                       MoE layer 1's experts
 branch        has none on odd ranks         idle       has none anywhere
-mixtures      two, of 4 experts; those of mixture 1 have none on ranks 2 and 3
+moe_layers    two, of 4 experts; those of layer 1 have none on ranks 2 and 3
 """
 
 from functools import cache, partial
@@ -85,20 +85,20 @@ class Net(nn.Module):
             nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D)) for _ in range(E)
         ]
         gate = partial(top_k_gate, k=2)
-        self.mixtures = nn.ModuleList(
+        self.moe_layers = nn.ModuleList(
             MoE(D, experts(), gate, factor=0.8) for _ in range(2 * with_experts)
         )
         self.to(backend.device(), torch.float64)
         for i, parameter in enumerate(self.parameters()):
             parameter.data = 0.3 * draw(i, *parameter.shape)
         self.frozen.requires_grad_(False)
-        for expert in self.mixtures[1].experts if with_experts else ():
+        for expert in self.moe_layers[1].experts if with_experts else ():
             expert[2].bias.requires_grad_(False)
 
     def over(self, group):
         """Its part on this rank of the ep group."""
-        self.mixtures = nn.ModuleList(
-            ExpertParallelMoE(mixture, group) for mixture in self.mixtures
+        self.moe_layers = nn.ModuleList(
+            ExpertParallelMoE(mixture, group) for mixture in self.moe_layers
         )
         return self
 
@@ -106,7 +106,7 @@ class Net(nn.Module):
         """Rank `rank`'s, the mean over tokens of its own: (). Ranks have unequally many."""
         x = self.frozen(self.again(self.first(draw(100 + rank, 4 + 3 * rank, D)).tanh()))
         x = x if rank % 2 else x + self.branch(x)
-        for mixture in self.mixtures:
+        for mixture in self.moe_layers:
             x = x + mixture(x)
         return self.shared_experts(x).square().sum(-1).mean()
 
@@ -130,7 +130,7 @@ def mean_loss(case):
 
 def made_up(case, name, parameter, rank, step):
     """The gradient that is made by hand, None where a rank has none."""
-    of_half = name.startswith("mixtures.1.experts")
+    of_half = name.startswith("moe_layers.1.experts")
     if not parameter.requires_grad:
         is_old = name == "frozen.weight" and not (case.what == NOTHING and rank == 1)
         return torch.full_like(parameter, 1.0 + rank) if is_old else None

@@ -1,8 +1,9 @@
-"""Lab 5, section 10: start_exchange(rows, send_counts, receive_counts, group, all_to_all, start) ->
-wait, an exchange in two halves, each of which is the other's backward.
+"""Lab 5, section 10: start_exchange(routed_tokens, send_counts, receive_counts, group, all_to_all,
+start) -> wait, an exchange in two halves, each of which is the other's backward.
 
-It is judged as exchange_rows is, with works that are done as late as can be (later.py): who changes
-a buffer that is under way is found out. Two are under way at once where TWO_AT_ONCE says so.
+It is judged as exchange_tokens is, with works that are done as late as can be (later.py), so that
+a buffer that is changed while it is in flight is found out. Two are in flight at once where
+TWO_AT_ONCE says so.
 """
 
 from functools import partial
@@ -14,8 +15,8 @@ from lib.check import symptoms as s
 from lib.check.claims import claim, each, noted
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab5 import exchange_rows as plain
-from lib.check.lab5.exchange_rows import WAYS, WORLD, as_many, lists_do_not_fit, section
+from lib.check.lab5 import exchange_tokens as plain
+from lib.check.lab5.exchange_tokens import WAYS, WORLD, as_many, lists_do_not_fit, section
 from lib.check.lab5.later import Starter
 from lib.check.pure import noting_calls
 from lib.check.traffic import only_calls
@@ -24,7 +25,7 @@ TWO_AT_ONCE = lambda case: case.what in (plain.HOME, plain.BESIDE)
 
 
 def _measure_start(fn):
-    """exchange_rows' records of start_exchange and wait; and `between`, what was under way
+    """exchange_tokens' records of start_exchange and wait; and `between`, what was under way
     between the two."""
     between = {}
 
@@ -121,7 +122,7 @@ START_EXCHANGE = Exercise(
     name="start_exchange", reference=moe.start_exchange, measure=_measure_start, worlds=(WORLD,),
     bonus=True,
     may_call=(*MAY_CALL, "later.wait", "later.start"),
-    leaves_out=plain.EXCHANGE_ROWS.leaves_out | {"returned": "a function that returns what "
+    leaves_out=plain.EXCHANGE_TOKENS.leaves_out | {"returned": "a function that returns what "
                                                              "arrived"},
     claims=(
         claim("rows to their ranks", 1, f"{plain.GROUPS_SAY}; sent when they are waited for",
@@ -149,8 +150,8 @@ START_EXCHANGE = Exercise(
         Hint("begins in wait()", lambda p: _way("forward")(p) and p.facts["begun"] < p.facts["of"],
              "start_exchange begins the exchange; the function that it returns only waits for it."),
         Hint("waits at once", _way("forward"),
-             "start(all_to_all, rows, group, send_counts, receive_counts) returns a work. Its "
-             "wait() belongs in the function that you return: whoever calls that has computed "
+             "start(all_to_all, routed_tokens, group, send_counts, receive_counts) returns a work. "
+             "Its wait() belongs in the function that you return, because the caller computes "
              "something in the meantime."),
         Hint("backward waits at once",
             lambda p: _way("backward")(p) and p.facts["started"] == p.facts["of"],
@@ -167,17 +168,18 @@ START_EXCHANGE = Exercise(
              "lists of its own: in the call's own object or closure, not on a class, in a global, "
              "or in a buffer of all calls."),
         s.NO_GRAPH.saying(
-            "two autograd functions, tied by a tensor: the first takes rows and returns a token, "
-            "such as rows.new_empty(0); the second takes the token and returns what arrived."),
+            "two autograd functions, tied by a tensor: the first takes routed_tokens and returns "
+            "an empty tensor, such as routed_tokens.new_empty(0); the second takes that and "
+            "returns what arrived."),
         Hint("backward without the swap", s.both(s.fact("way", "backward"), lists_do_not_fit),
              "in backward dy has a row for each that was received, and goes back to whom it came "
              "from: the two lists change places."),
         Hint("the lists the wrong way round", lists_do_not_fit,
-             "start(all_to_all, rows, group, send_counts, receive_counts): first what leaves, then "
-             "what comes."),
+             "start(all_to_all, routed_tokens, group, send_counts, receive_counts): first what is "
+             "sent, then what is received."),
         Hint("another gradient", s.fact("gradient"),
              "the first function's backward returns what the gradients' exchange brought: the "
-             "gradient of its rows."),
+             "gradient of routed_tokens."),
         Hint("not every rank calls", s.either(s.hung, s.kind("mismatch", "died", "clash")),
              "all ranks of the group begin and wait for it, also those that have nothing to send "
              "or get nothing, in backward too."),

@@ -95,7 +95,7 @@ class Dropless:
         return token[order], asked[order], weight[order]
 
     def send(self, rows, to, frm):
-        return moe.exchange_rows(rows, to, frm, self.group, self.all_to_all)
+        return moe.exchange_tokens(rows, to, frm, self.group, self.all_to_all)
 
     def counts(self, expert):
         return torch.bincount(expert, minlength=self.E)
@@ -138,7 +138,7 @@ class BySlots(Dropless):
     any second one."""
 
     def pairs(self, choice):
-        routing = moe.keep(choice, self.E, max(1, choice.experts.numel()))
+        routing = moe.assign_slots(choice, self.E, max(1, choice.experts.numel()))
         return routing.token, routing.expert, routing.weight
 
 

@@ -1,4 +1,4 @@
-"""Answers to Lab 5's exchange_rows and ExpertParallelMoE: wrong ones, each with its hint,
+"""Answers to Lab 5's exchange_tokens and ExpertParallelMoE: wrong ones, each with its hint,
 and right ones."""
 
 import torch
@@ -8,10 +8,12 @@ from forth_and_back import Pair
 
 from lib import collectives, moe
 
-# exchange_rows: right
+# exchange_tokens: right
 
 
-def exchange_rows(rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all):
+def exchange_tokens(
+    rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all
+):
     """As in the notebook."""
 
     class Exchange(torch.autograd.Function):
@@ -47,7 +49,7 @@ def in_two_halves(rows, send_counts, receive_counts, group=None, all_to_all=coll
     return InTwoHalves.apply(rows, send_counts, receive_counts, group, all_to_all)
 
 
-# exchange_rows: wrong
+# exchange_tokens: wrong
 
 
 def backward_at_home(rows, send_counts, receive_counts, group, all_to_all):
@@ -62,7 +64,7 @@ def without_group_in_backward(rows, send_counts, receive_counts, group, all_to_a
 
 
 def the_same_list_twice(rows, send_counts, receive_counts, group, all_to_all):
-    return exchange_rows(rows, send_counts, send_counts, group, all_to_all)
+    return exchange_tokens(rows, send_counts, send_counts, group, all_to_all)
 
 
 def padded(rows, send_counts, receive_counts, group, all_to_all):
@@ -98,12 +100,12 @@ def counts_of_the_last(rows, send_counts, receive_counts, group, all_to_all):
 
 
 def calls_libs_exchange(rows, send_counts, receive_counts, group, all_to_all):
-    return moe.exchange_rows(rows, send_counts, receive_counts, group, all_to_all)
+    return moe.exchange_tokens(rows, send_counts, receive_counts, group, all_to_all)
 
 
 def own_rows_first(rows, send_counts, receive_counts, group, all_to_all):
     y, rank = (
-        exchange_rows(rows, send_counts, receive_counts, group, all_to_all),
+        exchange_tokens(rows, send_counts, receive_counts, group, all_to_all),
         dist.get_rank(group),
     )
     blocks = list(y.split(receive_counts))
@@ -112,7 +114,7 @@ def own_rows_first(rows, send_counts, receive_counts, group, all_to_all):
 
 def own_block_by_the_world_s_rank(rows, send_counts, receive_counts, group, all_to_all):
     """Would be right with dist.get_rank(group)."""
-    y, rank = exchange_rows(rows, send_counts, receive_counts, group, all_to_all), dist.get_rank()
+    y, rank = exchange_tokens(rows, send_counts, receive_counts, group, all_to_all), dist.get_rank()
     blocks = list(y.split(receive_counts))
     blocks[rank] = rows.split(send_counts)[rank]
     return torch.cat(blocks)
@@ -157,7 +159,7 @@ class InSteps(moe.ExpertParallelMoE):
 
 
 class BySorting(moe.ExpertParallelMoE):
-    """Says of each row which expert it is for, and sorts; calls exchange_rows itself."""
+    """Says of each row which expert it is for, and sorts; calls exchange_tokens itself."""
 
     def run(self, rows):
         received = self.all_to_all(self.last.load, self.group).reshape(
@@ -166,13 +168,13 @@ class BySorting(moe.ExpertParallelMoE):
         each = received.shape[1]
         send_counts = [int(part.sum()) for part in self.last.load.split(each)]
         receive_counts = [int(part.sum()) for part in received]
-        rows = moe.exchange_rows(rows, send_counts, receive_counts, self.group, self.all_to_all)
+        rows = moe.exchange_tokens(rows, send_counts, receive_counts, self.group, self.all_to_all)
         expert = torch.arange(each).repeat(len(received)).repeat_interleave(received.flatten())
         out = torch.zeros_like(rows)
         for e, module in enumerate(self.experts.values()):
             here = (expert == e).nonzero().flatten()
             out = out.index_copy(0, here, module(rows[here]))
-        return moe.exchange_rows(out, receive_counts, send_counts, self.group, self.all_to_all)
+        return moe.exchange_tokens(out, receive_counts, send_counts, self.group, self.all_to_all)
 
 
 # ExpertParallelMoE: wrong
@@ -241,7 +243,7 @@ class NotWritten(moe.ExpertParallelMoE):
 
 
 WRONG = {
-    "exchange_rows": {
+    "exchange_tokens": {
         calls_libs_exchange: "called lib's",
         own_block_by_the_world_s_rank: "ranks of the world, not of the group",
         counts_of_the_last: "counts of another exchange",
@@ -264,6 +266,6 @@ WRONG = {
     },
 }
 RIGHT = {
-    "exchange_rows": [exchange_rows, in_two_halves, as_an_answer(moe.exchange_rows)],
+    "exchange_tokens": [exchange_tokens, in_two_halves, as_an_answer(moe.exchange_tokens)],
     "ExpertParallelMoE": [InSteps, BySorting, as_an_answer(moe.ExpertParallelMoE)],
 }

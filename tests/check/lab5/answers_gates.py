@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from as_an_answer import as_an_answer, told
 
 from lib import moe
-from lib.moe import Choice, best
+from lib.moe import Choice, top_k_indices
 
 
 def parts(g):
@@ -19,7 +19,7 @@ def parts(g):
 
 def switch_as_in_the_notebook(logits):
     p = logits.softmax(-1)
-    experts = best(logits, 1)
+    experts = top_k_indices(logits, 1)
     return Choice(experts, p.gather(1, experts), p)
 
 
@@ -39,12 +39,12 @@ def switch_by_hand(logits):
 
 def top_k_as_in_the_notebook(logits, k):
     p = logits.softmax(-1)
-    experts = best(logits, k)
+    experts = top_k_indices(logits, k)
     return Choice(experts, parts(p.gather(1, experts)), p)
 
 
 def softmax_over_the_chosen(logits, k):
-    experts = best(logits, k)
+    experts = top_k_indices(logits, k)
     return Choice(experts, logits.gather(1, experts).softmax(-1), logits.softmax(-1))
 
 
@@ -69,7 +69,7 @@ def on_libs_top_k(logits, uniform):
 
 def in_two_columns(logits, uniform):
     p = logits.softmax(-1)
-    first, second = best(logits, 2).unbind(1)
+    first, second = top_k_indices(logits, 2).unbind(1)
     g1, g2 = (p.gather(1, e[:, None])[:, 0] for e in (first, second))
     taken = (2 * g2 / (g1 + g2) > uniform).to(p.dtype)
     second = second * taken.long() - (1 - taken.long())
@@ -99,7 +99,7 @@ def token_by_token(logits):
 
 def larger_numbers_first(logits, k):
     """What topk may do: of equal ones the last comes first."""
-    return logits.shape[1] - 1 - best(logits.flip(1), k)
+    return logits.shape[1] - 1 - top_k_indices(logits.flip(1), k)
 
 
 def one_by_one(logits, k):
@@ -137,7 +137,7 @@ def no_gate_yet(*args):
 
 
 CHOSEN = {}
-P, WEIGHT, BEST = "p = logits.softmax(-1)", "p.gather(1, experts), p)", "best(logits, 1)"
+P, WEIGHT, BEST = "p = logits.softmax(-1)", "p.gather(1, experts), p)", "top_k_indices(logits, 1)"
 SWITCH = told(
     switch_as_in_the_notebook,
     ("no_gate_yet", "not written", no_gate_yet),
@@ -162,7 +162,7 @@ SWITCH = told(
     ("in_place", "in place", (P, f"logits -= logits.amax(-1, keepdim=True)\n    {P}")),
     ("counted_from_1", "another choice", ("Choice(experts", "Choice(experts + 1")),
 )  # fmt: skip
-BEST, PARTS = "best(logits, k)", "parts(p.gather(1, experts))"
+BEST, PARTS = "top_k_indices(logits, k)", "parts(p.gather(1, experts))"
 TOP_K = told(
     top_k_as_in_the_notebook,
     ("no_gate_yet", "not written", no_gate_yet),
@@ -170,8 +170,8 @@ TOP_K = told(
     ("one_by_one", "a set of no tokens", one_by_one),
     ("crosses_out_what_it_took", "in place", crosses_out_what_it_took),
     ("top_k_in_float64", "another dtype", (P, "p = logits.double().softmax(-1)")),
-    ("at_most_two", "not k of them", (BEST, "best(logits, min(k, 2))")),
-    ("always_two", "not k of them", (BEST, "best(logits, min(2, logits.shape[1]))")),
+    ("at_most_two", "not k of them", (BEST, "top_k_indices(logits, min(k, 2))")),
+    ("always_two", "not k of them", (BEST, "top_k_indices(logits, min(2, logits.shape[1]))")),
     ("returns_a_tuple", "no Choice", ("return Choice(", "return tuple(("), (", p)", ", p))")),
     ("numbers_as_floats", "experts are no numbers", ("Choice(experts", "Choice(experts.double()")),
     ("top_k_of_exp", "exp of large logits", (P, "p = parts(logits.exp())")),
@@ -201,7 +201,8 @@ GSHARD = told(
     ("minus_one_as_float", "experts are no numbers", ("(taken, -1)", "(taken, -1.0)")),
     ("gshard_exp", "exp of large logits",
      (TOP_2,
-     "best(logits, 2), None, parts(logits.exp())\n    weights = parts(p.gather(1, experts))")),
+     "top_k_indices(logits, 2), None, parts(logits.exp())\n"
+     "    weights = parts(p.gather(1, experts))")),
     ("gshard_last_of_equals", "equal logits",
      (TOP_2,
      "larger_numbers_first(logits, 2), None, logits.softmax(-1)\n    weights = parts(p.gather(1, "

@@ -1,4 +1,5 @@
-"""Answers to Lab 5's keep: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 5's assign_slots: wrong ones, each with the hint that it must get, and right
+ones."""
 
 from itertools import pairwise
 
@@ -184,7 +185,7 @@ def crosses_out_the_dropped(choice, n_experts, C):
 
 
 def calls_libs(choice, n_experts, C):
-    return moe.keep(choice, n_experts, C)
+    return moe.assign_slots(choice, n_experts, C)
 
 
 def not_yet(choice, n_experts, C):
@@ -212,4 +213,10 @@ WRONG = {
     one_slot_at_least: "other pairs",
     not_yet: "not written",
 }
-RIGHT = [as_in_the_notebook, by_cumsum, expert_by_expert, sorted_by_one_key, as_an_answer(moe.keep)]
+RIGHT = [
+    as_in_the_notebook,
+    by_cumsum,
+    expert_by_expert,
+    sorted_by_one_key,
+    as_an_answer(moe.assign_slots),
+]

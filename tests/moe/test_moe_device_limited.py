@@ -20,24 +20,24 @@ from moe_cases import (
 )
 
 from lib import launch, ledger
-from lib.moe import ExpertParallelMoE, gshard_gate, keep, top_k_gate
-from lib.moe.limited import OncePerRankMoE, limited_gate
+from lib.moe import ExpertParallelMoE, assign_slots, gshard_gate, top_k_gate
+from lib.moe.device_limited import DeduplicatedMoE, device_limited_gate
 
 RANKS, E, K, M = (0, 1, 2, 3), 16, 3, 2
 SETS = (9, 0, 16, 5)
 CASES = {
-    "limited": Case(partial(limited_gate, k=K, ep=4, M=M), keep, 8.0, SETS),
-    "limited, drops": Case(partial(limited_gate, k=K, ep=4, M=M), keep, 0.7, SETS),
-    "top k": Case(partial(top_k_gate, k=K), keep, 8.0, SETS),
-    "GShard": Case(gshard_gate, keep, 1.0, SETS),
-    "all to one": Case(partial(top_k_gate, k=K), keep, 8.0, SETS, router=0.0),
+    "limited": Case(partial(device_limited_gate, k=K, ep=4, M=M), assign_slots, 8.0, SETS),
+    "limited, drops": Case(partial(device_limited_gate, k=K, ep=4, M=M), assign_slots, 0.7, SETS),
+    "top k": Case(partial(top_k_gate, k=K), assign_slots, 8.0, SETS),
+    "GShard": Case(gshard_gate, assign_slots, 1.0, SETS),
+    "all to one": Case(partial(top_k_gate, k=K), assign_slots, 8.0, SETS, router=0.0),
 }
 
 
 def everything():
     results = {}
     for name, case in CASES.items():
-        for kind in (ExpertParallelMoE, OncePerRankMoE):
+        for kind in (ExpertParallelMoE, DeduplicatedMoE):
             moe = kind(layer(case, E))
             x, dy, uniform = tokens_of(case, RANKS)[dist.get_rank()]
             ledger.mark(f"{name} {kind.__name__} forward")
@@ -59,7 +59,7 @@ def test_a_row_sent_once_gives_the_outputs_losses_and_gradients_of_one_process(r
     of_sets, right, _ = one_process(CASES[name], E, RANKS)
     joined = {"router.weight": 0}
     for rank, want in enumerate(of_sets):
-        found, grads = results[rank][name, "OncePerRankMoE"]
+        found, grads = results[rank][name, "DeduplicatedMoE"]
         assert not differences(found, want), rank
         joined["router.weight"] = joined["router.weight"] + grads.pop("router.weight")
         joined |= grads
@@ -83,8 +83,8 @@ def test_what_is_sent_is_the_formula_s(results, name):
     pairs, rows = volumes(name)
     sent = lambda kind, way: results.ledger.section(f"{name} {kind} {way}").sent("bytes")
     assert sent("ExpertParallelMoE", "backward") == 2 * pairs * D * 8
-    assert sent("OncePerRankMoE", "forward") == 3 * (E + 4) * 8 + 2 * rows * D * 8 + 2 * pairs * 8
-    assert sent("OncePerRankMoE", "backward") == 2 * rows * D * 8 + pairs * 8
+    assert sent("DeduplicatedMoE", "forward") == 3 * (E + 4) * 8 + 2 * rows * D * 8 + 2 * pairs * 8
+    assert sent("DeduplicatedMoE", "backward") == 2 * rows * D * 8 + pairs * 8
 
 
 def test_limited_and_sent_once_fewer_rows_travel():
@@ -98,24 +98,26 @@ def test_limited_and_sent_once_fewer_rows_travel():
 
 def test_the_gate_by_hand():
     p = torch.tensor([[0.30, 0.14, 0.20, 0.01, 0.05, 0.12, 0.17, 0.01]], dtype=torch.float64)
-    choice = limited_gate(p.log(), 3, 4, 2)
+    choice = device_limited_gate(p.log(), 3, 4, 2)
     assert choice.experts.tolist() == [[0, 2, 1]]
     assert torch.allclose(
         choice.weights, torch.tensor([[0.30, 0.20, 0.14]], dtype=torch.float64) / 0.64, rtol=1e-12
     )
     assert torch.allclose(choice.probabilities, p, rtol=1e-12)
-    assert limited_gate(p.log(), 3, 4, 3).experts.tolist() == [[0, 2, 6]]
+    assert device_limited_gate(p.log(), 3, 4, 3).experts.tolist() == [[0, 2, 6]]
 
 
 def test_a_token_s_experts_lie_on_at_most_m_ranks_and_without_a_limit_it_is_top_k():
     logits = draw(0, 50, E)
     for most in (1, 2, 3, 4):
-        experts = limited_gate(logits, K, 4, most).experts
+        experts = device_limited_gate(logits, K, 4, most).experts
         used = [len(set(row)) for row in (experts // 4).tolist()]
         assert max(used) <= most and all(len(set(row)) == K for row in experts.tolist())
         best_rank = logits.argmax(1) // 4
         assert torch.equal(experts[:, 0] // 4, best_rank)
-    for ours, right in zip(limited_gate(logits, K, 4, 4), top_k_gate(logits, K), strict=True):
+    for ours, right in zip(
+        device_limited_gate(logits, K, 4, 4), top_k_gate(logits, K), strict=True
+    ):
         assert torch.equal(ours, right)
 
 
@@ -124,4 +126,4 @@ def test_a_limit_that_cannot_be_kept_is_refused(k, ep, most):
     with pytest.raises(
         ValueError, match=f"k={k} of 16 experts, on at most M={most} of ep={ep} ranks"
     ):
-        limited_gate(draw(0, 3, 16), k, ep, most)
+        device_limited_gate(draw(0, 3, 16), k, ep, most)

@@ -1,26 +1,28 @@
-"""Device-limited routing: a token's experts lie on at most M ranks, and its row travels to each of
-them once.
+"""Device-limited routing: a token's experts are on at most M ranks, and the token is sent to each
+of them once.
 
     E = 8, ep = 4      rank 0    rank 1    rank 2    rank 3
     experts            e0   e1   e2   e3   e4   e5   e6   e7
     p of a token       .30  .14  .20  .01  .05  .12  .17  .01
-    top 3              .30       .20                 .17       three ranks: its row travels three
-                                                               times
+    top 3              .30       .20                 .17       three ranks: it is sent three times
     best of each rank  .30       .20       .12       .17       M = 2: ranks 0 and 1
     top 3 of those     .30  .14  .20                           two ranks: twice
 
-                              rows that a token sends at most, for k experts
-    ExpertParallelMoE  k          one for each pair (token, expert)
-    OncePerRankMoE     min(k, M)  one for each pair (token, rank): all its experts there read the
-                                  same row, and
-                                         their weighted sum comes back
+                       how often a token with k experts is sent at most
+    ExpertParallelMoE  k          once for each pair (token, expert)
+    DeduplicatedMoE    min(k, M)  once for each pair (token, rank): all its experts there read the
+                                  same row, and their weighted sum comes back
 
 The gate alone saves nothing where every pair is sent by itself. Sending once per rank alone saves
-little where ranks are many: k experts then lie on nearly k of them. Together they bound the
-traffic, however large k and ep are.
+little where there are many ranks: k experts are then on nearly k of them. The two together bound
+the traffic, however large k and ep are.
 
-Beside its row, each pair then has to say where the row is and what it weighs: two numbers instead
-of D.
+Each pair then also has to say in which row its token is and what it weighs: two numbers instead of
+D.
+
+With nodes in place of ranks it is node-limited routing (DeepSeek-V3); DeepEP sends a token once to
+each node, and forwards it there over NVLink. Megatron Core: `--moe-router-num-groups` and
+`--moe-router-group-topk`.
 
 n tokens of this rank, D hidden, E experts over ep ranks, k choices a token, m kept pairs, u rows:
 pairs (token, rank).
@@ -33,14 +35,14 @@ import math
 
 import torch
 
-from lib.moe.choice import Choice, best
+from lib.moe.choice import Choice, top_k_indices
 from lib.moe.exchange import exchange_counts
 from lib.moe.expert_parallel import ExpertParallelMoE, transpose_blocks
 from lib.moe.gates import top_k_gate
 from lib.moe.layer import run_experts
 
 
-def limited_gate(logits, k, ep, M):
+def device_limited_gate(logits, k, ep, M):
     """The k best experts on the M ranks with the best experts, weights renormalised. logits (n, E)
     -> Choice.
 
@@ -54,7 +56,7 @@ def limited_gate(logits, k, ep, M):
             f"the experts, and M ranks need k of them"
         )
     by_rank = logits.view(n, ep, n_experts // ep)  # (n, ep, E/ep)
-    chosen = best(by_rank.amax(-1), M)  # (n, M)  ranks
+    chosen = top_k_indices(by_rank.amax(-1), M)  # (n, M)  ranks
     elsewhere = torch.ones(n, ep, dtype=torch.bool, device=logits.device).scatter(1, chosen, False)
     limited = by_rank.masked_fill(elsewhere.unsqueeze(-1), -math.inf).view(n, n_experts)
     experts, weights, _ = top_k_gate(limited, k)
@@ -62,13 +64,13 @@ def limited_gate(logits, k, ep, M):
     return Choice(experts, weights, logits.softmax(-1))
 
 
-class OncePerRankMoE(ExpertParallelMoE):
-    """An ExpertParallelMoE that sends a token's row once to every rank with experts of it: (..., D)
+class DeduplicatedMoE(ExpertParallelMoE):
+    """An ExpertParallelMoE that sends a token once to every rank that has experts of it: (..., D)
     -> (..., D).
 
-    Sends over all ranks, in forward: (ep-1) (E + ep) counts of 8 bytes; 2 D numbers for every
-    (token, rank) with kept pairs on another rank; a number and a place of 8 bytes for each of these
-    pairs. In backward the same less counts and places.
+    Sends over all ranks, in forward: (ep-1) (E + ep) counts of 8 bytes; 2 D elements for every
+    (token, rank) with kept pairs on another rank; a weight, and an index of 8 bytes, for each of
+    these pairs. In backward the same without counts and indices.
     """
 
     def forward(self, x, uniform=None):
@@ -88,7 +90,7 @@ class OncePerRankMoE(ExpertParallelMoE):
         )
         receive = exchange_counts(send, self.group, self.all_to_all).squeeze(1)  # (ep,)
 
-        # (m,)  the row's place among those for that rank
+        # (m,)  the row's index among those for that rank
         there = of_pair - (send.cumsum(0) - send)[rank]
         there = self.exchange(there, send_pairs.tolist(), receive_pairs.tolist())
         weight = self.exchange(routing.weight, send_pairs.tolist(), receive_pairs.tolist())

@@ -1,5 +1,5 @@
-"""Known mistakes of keep: who gets a slot, and what is made of it. Like every *_wrong.py, no
-release has this file.
+"""Known mistakes of assign_slots: who gets a slot, and what is made of it. Like every *_wrong.py,
+no release has this file.
 
 Pairs are made of the choices as lists, experts[token][place], the weights, E and C, in the order of
 the routing.
@@ -7,7 +7,7 @@ the routing.
 
 import torch
 
-from lib.check.lab5.keep import Pair
+from lib.check.lab5.assign_slots import Pair
 from lib.check.mistakes import Mistake
 from lib.moe import Routing
 
@@ -214,12 +214,13 @@ def _by_token(pair):
 MISTAKES = (
     *_pairs("token by token",
             "no second choice is looked at before all first choices have their slots: the loop "
-            "over the places is the outer one.", lambda e, w, E, C: give_out(e, w, E, C, by_token)),
+            "over the k choices is the outer one.",
+            lambda e, w, E, C: give_out(e, w, E, C, by_token)),
     *_pairs("another priority",
-    "who comes first is kept: in token order, whatever the weights are.", heaviest_first,
-            last_come, last_tokens, heaviest_of_each_place),
+    "the tokens that come first are kept: in token order, whatever the weights are.",
+            heaviest_first, last_come, last_tokens, heaviest_of_each_place),
     *_pairs("the last choices first",
-    "all first choices come before all second ones: for place in range(k).",
+    "all first choices come before all second ones: for j in range(k).",
             lambda e, w, E, C: give_out(e, w, E, C, lambda e: sorted(by_priority(e),
                 key=lambda at: -at[1]))),
     *_pairs("counted anew for each place",
@@ -233,7 +234,7 @@ MISTAKES = (
             with_room(lambda t, e, place, C: t.get(None, 0) < C)),
     *_pairs("nobody dropped", "a pair that finds its expert full, C slots taken, is dropped.",
             with_room(lambda t, e, place, C: True)),
-    *_pairs("first choices alone", "the other k - 1 places come next, one by one.",
+    *_pairs("first choices alone", "the other k - 1 choices come next, one by one.",
             skipping(lambda row, place, kept: place > 0),
             skipping(lambda row, place, kept: place > 1)),
     *_pairs("one choice hangs on another",
@@ -243,14 +244,14 @@ MISTAKES = (
             skipping(lambda row, place, kept: len(kept) < place),
             skipping(lambda row, place, kept: place > 0 and not kept)),
     *_pairs("by weight",
-            "nobody is an expert of -1. A pair whose weight is 0 asks for its expert all the same, "
+            "only -1 means no expert. A pair whose weight is 0 asks for its expert all the same, "
             "and takes a slot.",
             lambda e, w, E, C: give_out(
                 [[x if v > 0 else -1 for x, v in zip(*of, strict=True)] for of in zip(e, w,
                     strict=True)], w, E, C)),
     *_pairs("-1 is an expert",
-            "-1 is nobody: it takes no slot. As an index, -1 is the last expert, and clamp makes "
-            "it expert 0.",
+            "-1 is no expert: it takes no slot. As an index, -1 is the last expert, and clamp "
+            "makes it expert 0.",
             lambda e, w, E, C: give_out(e, w, E, C, nobody=E - 1), minus_one_takes_slots,
             lambda e, w, E, C: give_out(e, w, E, C, nobody=0), lambda e, w, E,
             C: minus_one_takes_slots(e, w, E, C, 0),
@@ -274,11 +275,11 @@ MISTAKES = (
             _each_place),
     *_orders("not sorted",
              "sort by expert, so that each expert's rows lie together: sorted((expert, slot, "
-             "token, place), ...).",
+             "token, j), ...), j the choice of the token that the pair is.",
              lambda kept: sorted(kept, key=_arrived), lambda kept: sorted(kept, key=_by_token)),
     *_weights("weights of other pairs",
-              "a weight goes with its pair through the sort: choice.weights[token, place], the "
-              "place remembered.",
+              "a weight goes with its pair through the sort: choice.weights[token, j], where j "
+              "says which choice of the token the pair is.",
               lambda choice, kept: _of(choice, kept, _arrived), lambda choice,
               kept: _of(choice, kept, _by_token),
               lambda choice, kept: choice.weights.flatten()[: len(kept)],

@@ -1,5 +1,5 @@
-"""Lab 5, section 3: keep(choice, n_experts, C), who gets one of an expert's C slots, and
-who is dropped."""
+"""Lab 5, section 3: assign_slots(choice, n_experts, C), which (token, expert) pairs get one of the
+expert's C slots, and which are dropped."""
 
 from typing import NamedTuple
 
@@ -73,7 +73,7 @@ def _case(name, experts, E, C):
 
 
 CASES = {name: _case(name, *args) for name, args in (SOME | NOBODY).items()}
-CALLS = Calls(moe.keep, CASES, ("choice.weights",), "Routing", FIELDS)
+CALLS = Calls(moe.assign_slots, CASES, ("choice.weights",), "Routing", FIELDS)
 
 
 class Pair(NamedTuple):
@@ -86,7 +86,7 @@ class Pair(NamedTuple):
 def _right(case):
     """[Pair, ...] in the order of the routing."""
     experts = CASES[case]["choice"].experts.tolist()
-    routing = moe.keep(*CASES[case].values())
+    routing = moe.assign_slots(*CASES[case].values())
     columns = zip(*(getattr(routing, field).tolist() for field in FIELDS[:3]), strict=True)
     return [Pair(*pair, experts[pair[0]].index(pair[1])) for pair in columns]
 
@@ -182,7 +182,7 @@ def _first_astray(got, kept, experts):
     if not 0 <= token < len(experts) or expert not in experts[token]:
         return f"{where}. That token has not chosen that expert"
     if expert < 0:
-        return f"{where}. -1 is nobody"
+        return f"{where}. -1 is no expert"
     before = ", ".join(str(pair.token) for pair in kept if pair.expert == expert)
     return f"{where}. All C are given to tokens {before}"
 
@@ -192,7 +192,7 @@ def _all(cases):
 
 
 HINTS = (
-    s.CALLED_LIB.saying("two loops are enough: over the k places, and in each over the tokens."),
+    s.CALLED_LIB.saying("two loops are enough: over the k choices, and in each over the tokens."),
     ONCE,
     Hint("another k", s.raised("IndexError"),
          "a token has k choices, one, two or three: k = choice.experts.shape[1]."),
@@ -203,20 +203,20 @@ HINTS = (
          "for rows of 4."),
     Hint("another form", s.kind("form"),
          "token, expert and slot are int64 (m,); weight is (m,) like choice.weights: "
-         "choice.weights[token, place]."),
+         "choice.weights[token, j], j the token's first or second or ... choice."),
     s.NARROW,
     Hint("other pairs", s.kind("pairs"),
-         "for each place, for each token: if the expert is not -1 and has taken fewer than C, the "
-         "pair gets the next slot."),
+         "for each of the k choices, for each token: if the expert is not -1 and has given fewer "
+         "than C slots, the pair gets the next one."),
     Hint("other slots", s.kind("slot"),
-        "a pair's slot is how many the expert had taken before it."),
+        "a pair's slot is how many slots the expert had given before it."),
     Hint("sorted by something else", s.kind("order"),
         "sort by expert, and within an expert by slot; nothing else."),
     Hint("weights detached", s.kind("no graph"),
          "the router learns through these weights. A number from .item() or .tolist() has no "
          "gradient: index choice.weights with tensors."),
     Hint("not the choice's weights", s.kind("value"),
-         "choice.weights[token, place], as they are: dropping changes none of the others."),
+         "choice.weights[token, j], as they are: dropping changes none of the others."),
     Hint("the choice changed", s.either(s.kind("input"), s.refused("in place")),
          "the choice is the caller's, who counts with it what was dropped. Write into tensors of "
          "your own."),
@@ -226,7 +226,7 @@ HINTS = (
 )  # fmt: skip
 
 EXERCISE = Exercise(
-    name="keep", reference=moe.keep, measure=CALLS, worlds=(), leaves_out=TENSORS,
+    name="assign_slots", reference=moe.assign_slots, measure=CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
         claim("who is kept", 7, "k 1, 2, 3; -1; nobody dropped; all to one expert", _all(SOME)[0]),
         claim("slots and order", 4, "by expert, then slot; slots by priority", *_all(SOME)[1:]),

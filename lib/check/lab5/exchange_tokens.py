@@ -1,5 +1,5 @@
-"""Lab 5, section 6: exchange_rows(rows, send_counts, receive_counts, group, all_to_all), rows and
-their gradients.
+"""Lab 5, section 6: exchange_tokens(routed_tokens, send_counts, receive_counts, group, all_to_all),
+routed tokens and their gradients.
 
     rank i's row k for rank j     100 i + 10 j + k, and 1000 more in each further column
     its gradient                  10000 more than the row, whoever has it
@@ -102,9 +102,10 @@ class Exchange:
         if got is None:
             return Problem(
                 "no graph",
-                f"{where}: no gradient of rows: autograd knows no way back from what arrived",
+                f"{where}: no gradient of routed_tokens: autograd knows no way back from what "
+                f"arrived",
             )
-        problem = off(f"{where}: the gradient of rows", got, want)
+        problem = off(f"{where}: the gradient of routed_tokens", got, want)
         if problem:
             N = self.case.world_size
             problem.facts |= {"gradient": True, "zeros": not got.any()}
@@ -117,7 +118,8 @@ class Exchange:
         if tuple(self.lists) == self.given and torch.equal(self.leaf.detach(), self.sent):
             return None
         return Problem(
-            "touched", f"{where}: rows or a list of counts has changed, which were given"
+            "touched",
+            f"{where}: routed_tokens or a list of counts has changed, which were given",
         )
 
 
@@ -131,7 +133,7 @@ def _measure(fn):
 
 
 def measured(answer_of):
-    """The records of answer_of(case), called as exchange_rows is."""
+    """The records of answer_of(case), called as exchange_tokens is."""
     held = []
     one = lambda case, groups: _one(answer_of(case), held, case, groups)
     records = in_step(CASES, _groups_of, one, wire=dist.new_group())
@@ -247,8 +249,8 @@ def lists_do_not_fit(p):
 
 BACKWARD = s.fact("way", "backward")
 TWO = s.in_case(CASES, lambda case: case.what in (HOME, BESIDE))
-EXCHANGE_ROWS = Exercise(
-    name="exchange_rows", reference=libs.exchange_rows, measure=_measure, worlds=(WORLD,),
+EXCHANGE_TOKENS = Exercise(
+    name="exchange_tokens", reference=libs.exchange_tokens, measure=_measure, worlds=(WORLD,),
     may_call=MAY_CALL,
     leaves_out={
         "generators": "the counts are lists, as the notebook gives them",
@@ -295,7 +297,7 @@ EXCHANGE_ROWS = Exercise(
              "a row is on one rank at a time. Its gradient comes back as it is, nothing is summed "
              "and nothing averaged."),
         Hint("another gradient", s.fact("gradient"),
-             "the gradient of row i of `rows` is dy of that same row, where it went."),
+             "the gradient of row i of `routed_tokens` is dy of that same row, where it went."),
         Hint("nobody", s.in_case(CASES, lambda case: case != CASES[0], "raised"),
              "a rank may have no rows to send, or get none: (0, D) is a tensor like any other."),
         s.NOT_GIVEN,
@@ -306,7 +308,7 @@ EXCHANGE_ROWS = Exercise(
              "each row that is for another rank travels once in each direction, unpadded, and none "
              "twice."),
         Hint("changed in place", s.kind("touched"),
-            "leave `rows` and the lists as they are; return new rows."),
+            "leave `routed_tokens` and the lists as they are; return a new tensor."),
         Hint("shapes do not fit", s.either(s.kind("form"), s.refused("shape")),
              "(sum(send_counts), D) goes in, and (sum(receive_counts), D) comes out; in backward "
              "it is the other way round."),
