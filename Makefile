@@ -97,10 +97,11 @@ grade: setup ## grade a notebook, or a folder of them: make grade LAB=0 NOTEBOOK
 bench: setup ## measure our speed next to PyTorch's in the same run; the results are in results/bench
 	$(PY) -m tests.benchmarks $(BENCH)
 
-lint: setup ## run ruff on the code and the notebooks
+lint: setup ## run ruff on the code and the notebooks, and mypy on the annotations of lib
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 clean: ## delete the environment, build/, results/ and caches, but no notebook
-	rm -rf .venv build results *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv build results *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -82,8 +82,9 @@ def test_make_test_runs_validate_after_tests_that_fail(tmp_path):
         "print('asked:', *sys.argv[1:5], flush=True)\n"
         "sys.exit(1 if sys.argv[2] == 'pytest' else 0)\n"
     )
-    (stub.parent / "ruff").write_text("#!/bin/sh\necho ruff\n")
-    for file in (stub, stub.parent / "ruff"):
+    for name in ("ruff", "mypy"):
+        (stub.parent / name).write_text(f"#!/bin/sh\necho {name}\n")
+    for file in stub.parent.iterdir():
         file.chmod(0o755)
     # make may have run us
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}

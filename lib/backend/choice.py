@@ -14,8 +14,10 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,9 @@ import torch.distributed as dist
 from lib.backend import gpus as machine
 from lib.backend import peers, torch_private
 
+Group = dist.ProcessGroup | None  # None is the group of all ranks
+Op = dist.ReduceOp.RedOpType  # of dist.ReduceOp.SUM
+Collective = Callable[..., torch.Tensor]  # (tensor, group) -> tensor, such as an all-reduce
 NAMES = ("auto", "gloo", "nccl", "nccl-shared")
 RANKS_PER_SHARED_GPU = 2
 
@@ -101,7 +106,7 @@ def join(
     if store is None:
         at_master, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout)))
         store = meet(at_master, rank, world_size, timeout)
-    kwargs = {}
+    kwargs: dict[str, Any] = {}
     if choice.ranks_per_gpu:
         unless_set(ON_A_GPU)  # CUDA reads its own as it begins
         torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
@@ -146,7 +151,7 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.
         first = store.get(f"answer/{name}").decode()
         store.set(f"came/{first}/{rank}", "")
         return dist.PrefixStore(first, store)
-    missing, deadline = range(1, world_size), time.monotonic() + timeout
+    missing, deadline = list(range(1, world_size)), time.monotonic() + timeout
     while missing:
         for r in missing:
             # perhaps a dead rank's name, until the living one has put its own there

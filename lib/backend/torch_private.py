@@ -24,6 +24,8 @@ for uses of such names elsewhere in lib.
 
 import contextlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,10 +42,11 @@ __all__ = [
 ]  # fmt: skip
 
 # A key set with which an operator that was intercepted at BackendSelect goes on to the backends.
-below_backend_select = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+below_backend_select: Any = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+_gradient: Any = torch._C.TensorBase.grad  # the slot behind Tensor.grad
 
 
-def registry():
+def registry() -> Any:
     """What torch keeps of this rank's process groups.
 
     `.group_count` is the number of groups made, after which torch names the next one; `.pg_map` is
@@ -53,7 +56,7 @@ def registry():
     return distributed_c10d._world
 
 
-def backend_of(group: dist.ProcessGroup, device: torch.device):
+def backend_of(group: dist.ProcessGroup, device: torch.device) -> Any:
     """The backend of `group` for `device`. Raises RuntimeError where it has none for it."""
     return group._get_backend(device)
 
@@ -65,7 +68,7 @@ def device_types(group: dist.ProcessGroup) -> list[str]:
 
 def collectives_so_far(group: dist.ProcessGroup) -> int:
     """The number with which the backend of `group` counts its operations."""
-    return group._get_sequence_number_for_group()
+    return group._get_sequence_number_for_group()  # type: ignore[attr-defined]
 
 
 def unawaited_collectives() -> int:
@@ -73,7 +76,7 @@ def unawaited_collectives() -> int:
     return torch._C._distributed_c10d._get_work_registry_size()
 
 
-def flight_recorder(backend: str):
+def flight_recorder(backend: str) -> tuple[Callable[..., bytes] | None, str]:
     """The function that returns the Flight Recorder's dump, or (None, its name) where this torch
     has none: (function, name). With NCCL there are two recorders in one process."""
     name = "_dump_nccl_trace" if backend == "nccl" else "_dump_fr_trace"
@@ -82,12 +85,12 @@ def flight_recorder(backend: str):
 
 def get_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     """`tensor.grad`, where the class of `tensor` has a property of that name."""
-    return torch._C.TensorBase.grad.__get__(tensor)
+    return _gradient.__get__(tensor)
 
 
 def set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
     """Set `tensor.grad`, where the class of `tensor` has a property of that name."""
-    torch._C.TensorBase.grad.__set__(tensor, gradient)
+    _gradient.__set__(tensor, gradient)
 
 
 def dispatch_modes() -> int:

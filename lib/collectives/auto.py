@@ -14,7 +14,9 @@ import json
 from pathlib import Path
 
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives.direct import direct_all_reduce
 from lib.collectives.doubling import recursive_doubling_all_reduce
 from lib.collectives.halving_doubling import halving_doubling_all_reduce
@@ -33,7 +35,7 @@ ALL_REDUCE = {
 THRESHOLDS = json.loads(Path(__file__).with_name("thresholds.json").read_text())["all_reduce"]
 
 
-def all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+def all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place, by the algorithm measured fastest;
     returns it.
 
@@ -45,7 +47,7 @@ def all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
 
 
 @functools.lru_cache(1024)
-def choose(nbytes, world_size):
+def choose(nbytes: int, world_size: int) -> str:
     """The name, in ALL_REDUCE, of the algorithm for `nbytes` bytes a rank over
     `world_size` ranks."""
     row = max((int(size) for size in THRESHOLDS if int(size) <= world_size), default=2)

@@ -20,11 +20,14 @@ On a GPU the thread has a CUDA stream of its own: it waits for what your stream 
 import atexit
 import queue
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from lib import backend, ledger
+from lib.backend import Group
 from lib.ledger.source import place
 
 # group -> the last work started on it and not yet waited for: until then it is the communication
@@ -32,7 +35,7 @@ from lib.ledger.source import place
 in_use = {}
 
 
-def start(fn, *args, **kwargs):
+def start(fn: Callable, *args: Any, **kwargs: Any) -> "Work":
     """Begin `fn(*args, **kwargs)` on the communication thread; returns its Work.
 
     fn: any collective of this package, or one written like it: start(ring_all_reduce, tensor,
@@ -62,13 +65,13 @@ class Work:
         if self.gpu is not None:
             self.ready = torch.cuda.current_stream(self.gpu).record_event()
 
-    def is_completed(self):
+    def is_completed(self) -> bool:
         """Has the operation ended, well or badly? Never blocks."""
         return self.ended.is_set() and (
             self.gpu is None or self.error is not None or self.done.query()
         )
 
-    def wait(self):
+    def wait(self) -> Any:
         """Return the operation's result once it has ended, or raise here what it raised there."""
         self.ended.wait()
         for group in self.groups:
@@ -143,7 +146,7 @@ class Communication(threading.Thread):
         self.join(timeout=2)  # a work stuck in a receive must not keep the process from leaving
 
 
-def check_may_use(group):
+def check_may_use(group: Group) -> None:
     """Raise RuntimeError where the communication thread has `group`, and another thread asks."""
     if group in in_use and not is_this_thread():
         raise RuntimeError(
@@ -152,12 +155,12 @@ def check_may_use(group):
         )
 
 
-def communication_thread():
+def communication_thread() -> threading.Thread | None:
     """This process's communication thread; None before the first `start`."""
     return _thread
 
 
-def is_this_thread():
+def is_this_thread() -> bool:
     """Is it the communication thread that asks?"""
     return _thread is not None and threading.get_ident() == _thread.ident
 

@@ -12,14 +12,18 @@ left, divided by k, is i. For 4 ranks, 0x20101 is element 1 with the values of r
     launch.run(traced, my_ring_all_reduce, nproc=4)   ->   what `plots.ring` draws
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lib import backend
 from lib.backend.torch_private import TorchDispatchMode
 
 
-def traced(all_reduce):
+def traced(all_reduce: Callable) -> dict[str, Any]:
     """Run `all_reduce(tensor)` on marked values, an element per rank, and read what it sent and
     what it left behind.
 
@@ -45,13 +49,13 @@ def traced(all_reduce):
     }
 
 
-def marked(rank, world_size):
+def marked(rank: int, world_size: int) -> Tensor:
     """(N,) float64: rank's own values, one element per rank, each of which tells
     whose and which it is."""
     return 16.0**rank + torch.arange(world_size, dtype=torch.float64) * 16.0**world_size
 
 
-def read(values, world_size, what):
+def read(values: Tensor, world_size: int, what: str) -> dict[int, tuple[int, ...]]:
     """{element: (how often rank 0's value is in it, rank 1's, ...)} of marked sums; a plain
     0 holds nothing."""
     found = {}

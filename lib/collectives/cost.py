@@ -33,34 +33,34 @@ class Cost(NamedTuple):
     time: Callable  # (n_bytes, N, alpha, beta) -> float
 
 
-def chunk_sizes(n, N):
+def chunk_sizes(n: int, N: int) -> list[int]:
     """[elements in chunk 0, 1, ... N-1]: as tensor_split cuts, the first n mod N hold one more."""
     return [n // N + (chunk < n % N) for chunk in range(N)]
 
 
-def L(N):
+def L(N: int) -> int:
     """ceil(log2 N): how often N ranks can be halved."""
     return (N - 1).bit_length()
 
 
-def P(N):
+def P(N: int) -> int:
     """The largest power of two up to N."""
     return 1 << (N.bit_length() - 1)
 
 
-def folded(N):
+def folded(N: int) -> int:
     """1 where N is no power of two: one round to fold N ranks to P, one to unfold; else 0."""
     return int(P(N) < N)
 
 
-def ring_sent(n, N):
+def ring_sent(n: int, N: int) -> int:
     """Rank r passes on every chunk but r while reducing, and every chunk but r+1
     while gathering."""
     size = chunk_sizes(n, N)
     return max(2 * n - size[r] - size[(r + 1) % N] for r in range(N))
 
 
-def halving_doubling_sent(n, N):
+def halving_doubling_sent(n: int, N: int) -> int:
     """In each round rank r sends the block that its partner keeps (halving), or its
     own (doubling)."""
     p = P(N)
@@ -72,7 +72,7 @@ def halving_doubling_sent(n, N):
 
 
 # exercise: lab0.ring_time
-def ring_time(n_bytes, N, alpha, beta):
+def ring_time(n_bytes: float, N: int, alpha: float, beta: float) -> float:
     """Seconds of a ring all-reduce of n_bytes over N ranks, in chunks of exactly n_bytes / N."""
     return 2 * (N - 1) * (alpha + n_bytes / N * beta)
 
@@ -176,13 +176,13 @@ COST = {
 
 
 # exercise: lab0.cheapest
-def cheapest(n_bytes, N, alpha, beta):
+def cheapest(n_bytes: float, N: int, alpha: float, beta: float) -> str:
     """The name of the all-reduce that takes the least time, of those that Lab 0 compares."""
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
     return min(names, key=lambda name: COST[name].time(n_bytes, N, alpha, beta))
 
 
-def hierarchical(R):
+def hierarchical(R: int) -> Cost:
     """The Cost of the hierarchical all-reduce with R ranks per node (R divides N),
     all links alike."""
 
@@ -203,7 +203,9 @@ def hierarchical(R):
     )
 
 
-def hierarchical_time(n_bytes, M, R, inside, across):
+def hierarchical_time(
+    n_bytes: float, M: int, R: int, inside: tuple[float, float], across: tuple[float, float]
+) -> float:
     """Seconds of the hierarchical all-reduce over M nodes of R ranks.
 
     inside: (alpha, beta) of a rank's link in its node. across: (alpha, beta) of a node's link to

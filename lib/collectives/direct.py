@@ -22,7 +22,9 @@ from collections import deque
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, line
 
@@ -31,7 +33,7 @@ AHEAD = 2  # messages under way from each rank in the first step
 SEGMENT = 2 << 20
 
 
-def direct_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+def direct_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank.

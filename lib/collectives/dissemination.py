@@ -14,11 +14,12 @@ Source: Hensgen, Finkel, Manber 1988.
 import torch
 import torch.distributed as dist
 
+from lib.backend import Group
 from lib.collectives import p2p
 from lib.collectives.local import powers_of_two
 
 
-def barrier(group=None):
+def barrier(group: Group = None) -> None:
     """Return when every rank of `group` has called it.
 
     Sends: ceil(log2 N) rounds of one byte a rank.

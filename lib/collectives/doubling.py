@@ -15,14 +15,20 @@ tensor to rank i before, and gets the result after (two more rounds).
 Source: Thakur, Rabenseifner, Gropp 2005, section 4.4.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, largest_power_of_two, powers_of_two
 
 
-def recursive_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+def recursive_doubling_all_reduce(
+    tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM
+) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank.
@@ -47,7 +53,9 @@ def recursive_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     return tensor
 
 
-def fold(x, received, rank, P, world_size, group, combine):
+def fold(
+    x: Tensor, received: Tensor, rank: int, P: int, world_size: int, group: Group, combine: Callable
+) -> None:
     """Ranks P, P+1, ... give their x to ranks 0, 1, ..., which add it to theirs. Nothing to
     do where N = P."""
     if rank >= P:
@@ -57,7 +65,7 @@ def fold(x, received, rank, P, world_size, group, combine):
         combine(x, received, out=x)
 
 
-def unfold(x, rank, P, world_size, group):
+def unfold(x: Tensor, rank: int, P: int, world_size: int, group: Group) -> None:
     """The reverse: ranks P, P+1, ... get their result from ranks 0, 1, ..."""
     if rank >= P:
         p2p.recv(x, rank - P, group)

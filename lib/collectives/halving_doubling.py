@@ -18,13 +18,17 @@ Source: Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005, section 4.4.
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.doubling import fold, unfold
 from lib.collectives.local import combiner, finish, largest_power_of_two, line, powers_of_two
 
 
-def halving_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+def halving_doubling_all_reduce(
+    tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM
+) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank; n need not be a multiple of N.
@@ -62,7 +66,7 @@ def halving_doubling_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     return tensor
 
 
-def start_of(rank, distance):
+def start_of(rank: int, distance: int) -> int:
     """The first of the `distance` chunks that `rank` holds: its number with the bits below
     `distance` cleared."""
     return rank - rank % distance

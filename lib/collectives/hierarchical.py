@@ -16,13 +16,17 @@ levels.
 """
 
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives.local import line
 from lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 
 # exercise: lab0.hierarchical_all_reduce
-def hierarchical_all_reduce(tensor, inside, across, op=dist.ReduceOp.SUM):
+def hierarchical_all_reduce(
+    tensor: Tensor, inside: Group, across: Group, op: Op = dist.ReduceOp.SUM
+) -> Tensor:
     """Reduce `tensor` over all ranks of all nodes, in place; returns it.
 
     tensor: any shape, the same on every rank. inside, across: this rank's two groups, from
@@ -38,7 +42,7 @@ def hierarchical_all_reduce(tensor, inside, across, op=dist.ReduceOp.SUM):
     return tensor
 
 
-def node_groups(ranks_per_node):
+def node_groups(ranks_per_node: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
     """This rank's (inside, across) groups, nodes being runs of `ranks_per_node` consecutive global
     ranks.
 

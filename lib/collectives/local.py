@@ -11,10 +11,15 @@ Chunk r of n elements (or rows) over N ranks is `tensor.tensor_split(N)[r]`: con
 no padding, and the sizes differ by at most one: the first n mod N chunks hold one more.
 """
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 from torch.distributed import ReduceOp
 
-_COMBINE = {
+from lib.backend import Op
+
+_COMBINE: dict[Op, Callable] = {
     ReduceOp.SUM: torch.add,
     ReduceOp.PRODUCT: torch.mul,
     ReduceOp.MAX: torch.maximum,
@@ -23,7 +28,7 @@ _COMBINE = {
 }
 
 
-def combiner(op, tensor):
+def combiner(op: Op, tensor: Tensor) -> Callable:
     """The function `combine(a, b, out=c)` of `op`; raises ValueError where `tensor`'s dtype
     has no such `op`."""
     if op not in _COMBINE:
@@ -37,7 +42,7 @@ def combiner(op, tensor):
     return _COMBINE[op]
 
 
-def finish(total, op, world_size):
+def finish(total: Tensor, op: Op, world_size: int) -> Tensor:
     """Turn the total over `world_size` ranks into `op`'s result, in place: only AVG has
     anything left to do."""
     return total.div_(world_size) if op == ReduceOp.AVG else total
@@ -62,11 +67,11 @@ class line:
             self.tensor.copy_(self.line.view(self.tensor.shape))
 
 
-def largest_power_of_two(n):
+def largest_power_of_two(n: int) -> int:
     """The largest power of two up to n >= 1."""
     return 1 << (n.bit_length() - 1)
 
 
-def powers_of_two(n):
+def powers_of_two(n: int) -> list[int]:
     """[1, 2, 4, ...] below n: ceil(log2 n) of them, the distances of a tree over n ranks."""
     return [1 << bit for bit in range((n - 1).bit_length())]

@@ -20,23 +20,25 @@ neither until both are posted.
 """
 
 import contextlib
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from lib.backend import torch_private
+from lib.backend import Group, torch_private
 from lib.collectives import background
 from lib.collectives.uncompiled import uncompiled
 
 _delay = None  # in `delayed`: called before messages go
 
 
-def send(tensor, to, group=None):
+def send(tensor: Tensor, to: int, group: Group = None) -> None:
     """Send `tensor` to rank `to` of `group`; returns when `tensor` may be changed again."""
     post([(tensor, to)], [], group).wait()
 
 
-def recv(out, frm, group=None):
+def recv(out: Tensor, frm: int, group: Group = None) -> Tensor:
     """Fill `out` with what rank `frm` of `group` sends (as many elements, the same dtype);
     returns `out`."""
     post([], [(out, frm)], group).wait()
@@ -44,7 +46,9 @@ def recv(out, frm, group=None):
 
 
 # exercise: lab0.send_recv
-def send_recv(tensor, to, frm, group=None, out=None):
+def send_recv(
+    tensor: Tensor, to: int, frm: int, group: Group = None, out: Tensor | None = None
+) -> Tensor:
     """Send `tensor` to rank `to` while receiving from rank `frm`; returns what was received.
 
     out: where it lands; pass one when its shape differs from `tensor`'s or to reuse a buffer. None:
@@ -56,14 +60,18 @@ def send_recv(tensor, to, frm, group=None, out=None):
     return out
 
 
-def exchange(sends, receives, group=None):
+def exchange(
+    sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], group: Group = None
+) -> None:
     """Several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns
     when all are done."""
     post(sends, receives, group).wait()
 
 
 @uncompiled
-def post(sends, receives, group=None):
+def post(
+    sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], group: Group = None
+) -> "Pending":
     """Begin several sends and receives; returns a Pending whose `wait()` ends them all.
 
     Until then no sent tensor may be changed and no received one read. A send to oneself is a copy,
@@ -137,7 +145,7 @@ class Pending:
     def __init__(self, works, landings):
         self.works, self.landings = works, landings
 
-    def wait(self):
+    def wait(self) -> None:
         for work in self.works:
             work.wait()
         for out, wire in self.landings:
@@ -206,7 +214,7 @@ def _backend(group, device):
         ) from None
 
 
-def check_rank(what, rank, world_size):
+def check_rank(what: str, rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise ValueError(
             f"{what} rank {rank}: the group has {world_size} ranks, 0 to {world_size - 1} (group "

@@ -18,13 +18,22 @@ where ranks are not in step.
 Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (long messages; short ones at once).
 """
 
-import torch.distributed as dist
+from collections.abc import Sequence
 
+import torch.distributed as dist
+from torch import Tensor
+
+from lib.backend import Group
 from lib.collectives import p2p
 
 
 # exercise: lab0.all_to_all
-def all_to_all(tensor, group=None, send_counts=None, recv_counts=None):
+def all_to_all(
+    tensor: Tensor,
+    group: Group = None,
+    send_counts: Sequence[int] | None = None,
+    recv_counts: Sequence[int] | None = None,
+) -> Tensor:
     """Send rank j the j-th block of rows of `tensor`; returns the blocks received, in rank order,
     as one new tensor.
 
@@ -43,7 +52,12 @@ def all_to_all(tensor, group=None, send_counts=None, recv_counts=None):
     return out
 
 
-def all_to_all_at_once(tensor, group=None, send_counts=None, recv_counts=None):
+def all_to_all_at_once(
+    tensor: Tensor,
+    group: Group = None,
+    send_counts: Sequence[int] | None = None,
+    recv_counts: Sequence[int] | None = None,
+) -> Tensor:
     """`all_to_all` in one round: the same blocks, all under way together. Arguments, result and
     errors are the same."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)

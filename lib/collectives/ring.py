@@ -25,13 +25,15 @@ bit-identical.
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, line
 
 
 # exercise: lab0.ring_all_reduce
-def ring_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+def ring_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank.
@@ -43,7 +45,7 @@ def ring_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
 
 
 # exercise: lab0.ring_reduce_scatter
-def ring_reduce_scatter(tensor, group=None, op=dist.ReduceOp.SUM):
+def ring_reduce_scatter(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`; returns chunk r of the result on rank r. `tensor`
     stays as it is.
 
@@ -69,7 +71,7 @@ def ring_reduce_scatter(tensor, group=None, op=dist.ReduceOp.SUM):
 
 
 # exercise: lab0.ring_all_gather
-def ring_all_gather(chunk, group=None, out=None):
+def ring_all_gather(chunk: Tensor, group: Group = None, out: Tensor | None = None) -> Tensor:
     """Every rank's chunk, in rank order, on every rank; returns the whole.
 
     chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]; None: the chunks

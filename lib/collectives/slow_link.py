@@ -28,6 +28,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -36,7 +37,9 @@ from lib.collectives import p2p
 
 
 @contextlib.contextmanager
-def slow_link(ranks_per_node, seconds_per_message, bytes_per_second):
+def slow_link(
+    ranks_per_node: int, seconds_per_message: float, bytes_per_second: float
+) -> Iterator[None]:
     """Inside the block, messages of `p2p` between nodes of `ranks_per_node` consecutive global
     ranks are slow.
 

@@ -12,14 +12,20 @@ way, and the measure of others: 2(N-1) messages of n elements at the root, while
 sends one.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.local import combiner, finish
 
 
-def scatter(tensor, scatter_list=None, src=0, group=None):
+def scatter(
+    tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int = 0, group: Group = None
+) -> Tensor:
     """Fill each rank's `tensor` with its entry of rank `src`'s `scatter_list`; returns it.
 
     tensor: this rank's part, any shape; parts may differ in size. scatter_list: N tensors on `src`,
@@ -31,13 +37,15 @@ def scatter(tensor, scatter_list=None, src=0, group=None):
     p2p.check_rank("the root is", src, world_size)
     if rank != src:
         return p2p.recv(tensor, src, group)
-    _check_parts("scatter_list", scatter_list, tensor, rank, world_size)
-    tensor.detach().copy_(scatter_list[rank])
-    p2p.exchange([(part, to) for to, part in enumerate(scatter_list) if to != rank], [], group)
+    parts = _checked("scatter_list", scatter_list, tensor, rank, world_size)
+    tensor.detach().copy_(parts[rank])
+    p2p.exchange([(part, to) for to, part in enumerate(parts) if to != rank], [], group)
     return tensor
 
 
-def gather(tensor, gather_list=None, dst=0, group=None):
+def gather(
+    tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0, group: Group = None
+) -> list[Tensor] | None:
     """Fill rank `dst`'s `gather_list` with every rank's `tensor`, in rank order; returns the list
     (None elsewhere).
 
@@ -48,14 +56,15 @@ def gather(tensor, gather_list=None, dst=0, group=None):
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     p2p.check_rank("the root is", dst, world_size)
     if rank != dst:
-        return p2p.send(tensor, dst, group)
-    _check_parts("gather_list", gather_list, tensor, rank, world_size)
-    gather_list[rank].copy_(tensor.detach())
-    p2p.exchange([], [(part, frm) for frm, part in enumerate(gather_list) if frm != rank], group)
+        p2p.send(tensor, dst, group)
+        return None
+    parts = _checked("gather_list", gather_list, tensor, rank, world_size)
+    parts[rank].copy_(tensor.detach())
+    p2p.exchange([], [(part, frm) for frm, part in enumerate(parts) if frm != rank], group)
     return gather_list
 
 
-def star_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+def star_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place, at rank 0; returns it.
 
     Sends: 2(N-1) messages of n elements, all of them to or from rank 0, in turn.
@@ -76,7 +85,8 @@ def star_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     return tensor
 
 
-def _check_parts(name, parts, tensor, rank, world_size):
+def _checked(name, parts, tensor, rank, world_size):
+    """`parts`, where there is one for each rank and this rank's fits; else ValueError."""
     if parts is None or len(parts) != world_size:
         given = "nothing" if parts is None else f"{len(parts)} tensors"
         raise ValueError(
@@ -88,3 +98,4 @@ def _check_parts(name, parts, tensor, rank, world_size):
             f"{name}[{rank}] has shape {tuple(parts[rank].shape)}, but rank {rank}'s tensor has "
             f"{tuple(tensor.shape)}"
         )
+    return parts

@@ -17,13 +17,15 @@ spanning tree").
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, powers_of_two
 
 
 # exercise: lab0.broadcast
-def broadcast(tensor, src, group=None):
+def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
     """Copy `tensor` of rank `src` of `group` to every rank, in place; returns it.
 
     tensor: the same shape on every rank; read on `src`, filled on the others.
@@ -41,7 +43,7 @@ def broadcast(tensor, src, group=None):
     return tensor
 
 
-def reduce(tensor, dst, group=None, op=dist.ReduceOp.SUM):
+def reduce(tensor: Tensor, dst: int, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group` into rank `dst`'s `tensor`; returns it. The others
     keep theirs.
 
@@ -65,7 +67,7 @@ def reduce(tensor, dst, group=None, op=dist.ReduceOp.SUM):
     return tensor
 
 
-def tree_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+def tree_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place; returns it: up the tree to rank 0, then
     down again.
 
@@ -76,7 +78,7 @@ def tree_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     return broadcast(tensor, 0, group)
 
 
-def from_root(rank, root, world_size):
+def from_root(rank: int, root: int, world_size: int) -> int:
     """This rank's number v counted from the root, which is v = 0."""
     p2p.check_rank("the root is", root, world_size)
     return (rank - root) % world_size

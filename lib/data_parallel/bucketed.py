@@ -26,11 +26,15 @@ contribute zeros.
 """
 
 import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.data_parallel.replicate import Replicated
 from lib.training.buckets import (
     CAPACITY,
@@ -48,7 +52,11 @@ from lib.training.buckets import (
 
 # exercise: lab1.reduce_bucket
 @torch.no_grad()
-def reduce_bucket(parameters, group=None, all_reduce=collectives.all_reduce):
+def reduce_bucket(
+    parameters: Iterable[nn.Parameter],
+    group: Group = None,
+    all_reduce: Collective = collectives.all_reduce,
+) -> None:
     """Replace the gradients of these parameters by their means over the ranks of `group`. Sends:
     one all-reduce.
 
@@ -65,11 +73,17 @@ class BucketedDataParallel(Replicated):
     """`module` on every rank, gradients averaged in buckets of at most `capacity` bytes,
     after backward."""
 
-    def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY):
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group = None,
+        all_reduce: Collective = collectives.all_reduce,
+        capacity: int = CAPACITY,
+    ) -> None:
         super().__init__(module, group, all_reduce)
         self.buckets = plan_buckets(self.trained(), capacity)
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         for bucket in self.buckets:
             reduce_bucket(bucket, self.group, self.all_reduce)
 
@@ -88,9 +102,13 @@ class OverlappedDataParallel(Replicated):
     """
 
     def __init__(
-        self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY,
-        start=collectives.start
-    ):  # fmt: skip
+        self,
+        module: nn.Module,
+        group: Group = None,
+        all_reduce: Collective = collectives.all_reduce,
+        capacity: int = CAPACITY,
+        start: Callable[..., Any] = collectives.start,
+    ) -> None:
         super().__init__(module, group, all_reduce)
         self.start = start
         self.buckets = plan_tapered_buckets(self.trained(), capacity)
@@ -107,7 +125,7 @@ class OverlappedDataParallel(Replicated):
         when_gradient_is_ready(self.bucket_of, self._gradient_is_ready)
 
     @contextlib.contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:  # type: ignore[override]
         """A context in which backward only accumulates gradients: none leaves this rank."""
         before, self.syncs = self.syncs, False
         try:
@@ -149,7 +167,7 @@ class OverlappedDataParallel(Replicated):
     def _start_next(self):
         self.works.append(self.start(self.all_reduce, self.flats[len(self.works)], self.group))
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """Wait until the mean is in every `.grad`. Call it after backward, before the optimizer."""
         while len(self.works) < len(self.buckets):
             for parameter in tuple(self.missing[len(self.works)]):

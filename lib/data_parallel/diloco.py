@@ -13,17 +13,27 @@ inside, eta = 1 and mu = 0 it is data parallelism, for the mean of (w - lr g_r) 
 Sends: one all-reduce of all parameters a round, psi elements: psi / H a step.
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 
 
 # exercise: lab1.outer_step
 @torch.no_grad()
 def outer_step(
-    parameters, start, velocity, lr, momentum, group=None, all_reduce=collectives.all_reduce
-):
+    parameters: Iterable[nn.Parameter],
+    start: Sequence[Tensor],
+    velocity: Sequence[Tensor],
+    lr: float,
+    momentum: float,
+    group: Group = None,
+    all_reduce: Collective = collectives.all_reduce,
+) -> None:
     """End a round: all three become what the outer step makes of them, in place, the same on every
     rank.
 

@@ -32,15 +32,25 @@ servers, and workers need not wait for each other; here all gradients are of the
 is the step of one process on the whole batch.
 """
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
+from lib.backend import Group
 from lib.collectives import p2p
 from lib.training.buckets import gradient
 
 
 # exercise: lab1.parameter_server_step
-def parameter_server_step(parameters, optimizer, backward, group=None):
+def parameter_server_step(
+    parameters: Iterable[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    backward: Callable[[], Any],
+    group: Group = None,
+) -> None:
     """One step in which every rank trains and rank 0 updates: pull, compute, push, update.
 
     parameters: the same shapes in the same order on every rank; rank 0's values count. Frozen ones
@@ -63,7 +73,7 @@ def parameter_server_step(parameters, optimizer, backward, group=None):
         optimizer.step()
 
 
-def pull(tensors, group=None):
+def pull(tensors: Sequence[Tensor], group: Group = None) -> None:
     """Give every rank rank 0's `tensors`, a list of the same shapes on every rank, in place.
 
     Sends: rank 0 all tensors to rank 1, then all to rank 2, ...: (N-1) n elements. The last rank
@@ -74,7 +84,7 @@ def pull(tensors, group=None):
 
 
 @torch.no_grad()
-def push(parameters, workers, group=None):
+def push(parameters: Iterable[nn.Parameter], workers: int, group: Group = None) -> None:
     """Give rank 0, in `.grad`, the sum of all ranks' gradients divided by `workers`, the number of
     ranks that trained.
 
@@ -87,7 +97,8 @@ def push(parameters, workers, group=None):
         [gradient(p) for p in parameters],
     )
     if rank > 0:
-        return deliver(gradients, rank, 0, group)
+        deliver(gradients, rank, 0, group)
+        return
 
     # g = (g_0 + g_1 + ... + g_{N-1}) / workers      where rank 0 only serves, g_0 = 0
     for worker in range(1, dist.get_world_size(group)):
@@ -97,7 +108,7 @@ def push(parameters, workers, group=None):
         g /= workers
 
 
-def deliver(tensors, frm, to, group=None):
+def deliver(tensors: Iterable[Tensor], frm: int, to: int, group: Group = None) -> None:
     """Give rank `to` rank `frm`'s `tensors`, in place, a message each. The other
     ranks do nothing."""
     rank = dist.get_rank(group)
@@ -123,7 +134,12 @@ class ParameterServer:
 
     first_worker = 1
 
-    def __init__(self, module, optimizer_for, group=None):
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_for: Callable[..., torch.optim.Optimizer],
+        group: Group = None,
+    ) -> None:
         """optimizer_for(parameters) -> a torch optimizer; called on rank 0 alone.
 
         What is trained is settled here: the parameters that require grad now, a tied one once.
@@ -142,7 +158,7 @@ class ParameterServer:
         self.optimizer = optimizer_for(self.parameters) if rank == 0 else None
         pull([*module.parameters(), *module.buffers()], group)
 
-    def step(self, loss_of):
+    def step(self, loss_of: Callable[[], Tensor]) -> Tensor | None:
         """One step: pull, compute, push, update. Returns this rank's loss, detached; None where it
         only serves.
 
@@ -167,7 +183,7 @@ class ParameterServer:
             self.optimizer.step()
         return loss
 
-    def pull(self):
+    def pull(self) -> None:
         """Give every rank rank 0's trained parameters and buffers. `step` begins with it.
 
         Call it on all ranks before another rank than 0 evaluates or saves.

@@ -67,7 +67,8 @@ class Replicas:
     ):
         if of not in KINDS:
             raise ValueError(f"of={of!r} is not one of {', '.join(KINDS)}")
-        self.model, self.group, self.of, self.last = model, group, of, None
+        self.model, self.group, self.of = model, group, of
+        self.last: int | None = None
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
 
     def compare(self, step: int) -> None:

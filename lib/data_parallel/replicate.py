@@ -36,18 +36,21 @@ It buys memory too: activations of one micro-batch at a time.
 """
 
 import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.training.buckets import check_replicated, gradient
 
 
 # exercise: lab1.broadcast_parameters
 @torch.no_grad()
-def broadcast_parameters(module, group=None):
+def broadcast_parameters(module: nn.Module, group: Group = None) -> None:
     """Give every rank of `group` rank 0's parameters and buffers, in place, frozen ones too, tied
     ones once.
 
@@ -58,7 +61,7 @@ def broadcast_parameters(module, group=None):
 
 
 @torch.no_grad()
-def broadcast_buffers(module, group=None):
+def broadcast_buffers(module: nn.Module, group: Group = None) -> None:
     """Give every rank of `group` rank 0's buffers, in place. Sends: one tree
     broadcast per buffer."""
     for tensor in module.buffers():
@@ -73,25 +76,30 @@ class Replicated(nn.Module):
     ranks of `group`.
     """
 
-    def __init__(self, module, group=None, all_reduce=collectives.all_reduce):
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group = None,
+        all_reduce: Collective = collectives.all_reduce,
+    ) -> None:
         super().__init__()
         self.module, self.group, self.all_reduce = module, group, all_reduce
         check_replicated(module.parameters(), group)
         broadcast_parameters(module, group)
 
-    def forward(self, *inputs, **named):
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         return self.module(*inputs, **named)
 
-    def trained(self):
+    def trained(self) -> list[nn.Parameter]:
         """The parameters that have gradients, in the order of the forward pass. A
         tied one comes once."""
         return [p for p in self.module.parameters() if p.requires_grad]
 
-    def no_sync(self):
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """A context in which backward only accumulates gradients: none leaves this rank."""
         return contextlib.nullcontext()  # nothing leaves before `average_gradients` anyway
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """Call it after backward, before the optimizer: every `.grad` becomes the
         mean over the ranks."""
         raise NotImplementedError
@@ -99,7 +107,11 @@ class Replicated(nn.Module):
 
 # exercise: lab1.average_gradients
 @torch.no_grad()
-def average_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
+def average_gradients(
+    parameters: Iterable[nn.Parameter],
+    group: Group = None,
+    all_reduce: Collective = collectives.all_reduce,
+) -> None:
     """Replace the gradient of each parameter by its mean over the ranks of `group`.
 
     parameters: the same on every rank, in the same order. Frozen ones are left alone; one that this
@@ -116,12 +128,12 @@ def average_gradients(parameters, group=None, all_reduce=collectives.all_reduce)
 class NaiveDataParallel(Replicated):
     """`module` on every rank, gradients averaged one by one."""
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         average_gradients(self.trained(), self.group, self.all_reduce)
 
 
 # exercise: lab1.accumulate
-def accumulate(model, microbatches, loss_fn):
+def accumulate(model: Replicated, microbatches: Sequence[Any], loss_fn: Callable) -> Tensor:
     """Backward over k equal micro-batches, then one `model.average_gradients()`; returns the mean
     loss, detached ().
 
@@ -131,7 +143,7 @@ def accumulate(model, microbatches, loss_fn):
     """
     if not microbatches:
         raise ValueError("no micro-batches: a step needs at least one")
-    total = 0.0
+    total: Any = 0.0
     for i, microbatch in enumerate(microbatches):
         is_last = i == len(microbatches) - 1
         # Only the last backward may send: a bucket that leaves earlier misses the gradients still

@@ -23,14 +23,18 @@ A rank without examples contributes nothing, but has to take part in every all-r
 wait for ever (torch: `Join`, "uneven inputs").
 """
 
+from collections.abc import Iterable, Iterator
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lib import collectives
+from lib.backend import Collective, Group
 
 
 # exercise: lab1.sample_indices
-def sample_indices(n, epoch, rank, world_size, seed=0):
+def sample_indices(n: int, epoch: int, rank: int, world_size: int, seed: int = 0) -> Tensor:
     """(ceil(n/N),) int64: the examples 0..n-1 that `rank` sees in this `epoch`, in order. A pure
     function.
 
@@ -57,10 +61,10 @@ class Sampler(torch.utils.data.Sampler):
     Call `set_epoch` before each epoch, or every epoch has the order of the first.
     """
 
-    def __init__(self, n, rank, world_size, seed=0):
+    def __init__(self, n: int, rank: int, world_size: int, seed: int = 0) -> None:
         self.n, self.rank, self.world_size, self.seed, self.epoch = n, rank, world_size, seed, 0
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self):
@@ -73,7 +77,12 @@ class Sampler(torch.utils.data.Sampler):
 
 
 # exercise: lab1.weighted_loss
-def weighted_loss(loss_sum, count, group=None, all_reduce=collectives.all_reduce):
+def weighted_loss(
+    loss_sum: Tensor,
+    count: int,
+    group: Group = None,
+    all_reduce: Collective = collectives.all_reduce,
+) -> Tensor:
     """The loss to call backward on, such that the ranks' mean gradient is the gradient of the mean
     over all examples.
 
@@ -91,7 +100,9 @@ def weighted_loss(loss_sum, count, group=None, all_reduce=collectives.all_reduce
 
 
 # exercise: lab1.until_all_done
-def until_all_done(batches, group=None, all_reduce=collectives.all_reduce):
+def until_all_done(
+    batches: Iterable, group: Group = None, all_reduce: Collective = collectives.all_reduce
+) -> Iterator:
     """Yield this rank's next batch, or None once it has no more, until no rank has one: equally
     often on every rank.
 

@@ -21,7 +21,9 @@ is no second node.
 """
 
 import copy
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,7 +39,7 @@ class ThreadedDataParallel(nn.Module):
     first replica is the module itself, so its changes stay; those of the others are lost with them.
     """
 
-    def __init__(self, module, devices):
+    def __init__(self, module: nn.Module, devices: Sequence) -> None:
         """Raises ValueError for no devices, or where a parameter or buffer is not on the
         first of them."""
         super().__init__()
@@ -56,7 +58,7 @@ class ThreadedDataParallel(nn.Module):
                 )
         self.module = module
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         """inputs: tensors (B, ...), one row per sample -> the module's outputs (B, ...) on
         the first device."""
         shares = scatter(inputs, self.devices)

@@ -12,9 +12,13 @@ ready is always exposed. So large ones first, and small ones last.
 """
 
 import weakref
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+
+from lib.backend import Group
 
 # bytes: a fifth of a GPT of 10M parameters, for what a link has to wait for to be little
 CAPACITY = 8 * 2**20
@@ -22,7 +26,9 @@ SMALLEST = 4 * 2**20  # bytes
 
 
 # exercise: lab1.plan_buckets
-def plan_buckets(parameters, capacity=CAPACITY):
+def plan_buckets(
+    parameters: Iterable[nn.Parameter], capacity: int = CAPACITY
+) -> list[list[nn.Parameter]]:
     """[[parameter, ...], ...]: which parameters travel together, in the order in which buckets
     become ready.
 
@@ -34,7 +40,9 @@ def plan_buckets(parameters, capacity=CAPACITY):
     return _plan(parameters, capacity, lambda to_come: capacity)
 
 
-def plan_tapered_buckets(parameters, capacity=CAPACITY):
+def plan_tapered_buckets(
+    parameters: Iterable[nn.Parameter], capacity: int = CAPACITY
+) -> list[list[nn.Parameter]]:
     """Like `plan_buckets`, but a bucket holds at most two thirds of the bytes still to come, down
     to SMALLEST.
 
@@ -71,7 +79,7 @@ def _plan(parameters, capacity, capacity_of):
     return sorted(buckets, key=lambda bucket: last[id(bucket)])
 
 
-def flatten(tensors):
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one dtype and device, end to end: a new (n,), n the sum of their
     numbers of elements."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
@@ -85,7 +93,7 @@ def slots(flat, tensors):
 
 
 @torch.no_grad()
-def unflatten(flat, tensors):
+def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copy the pieces of `flat` (n,) back into `tensors`, the inverse of `flatten`."""
     for tensor, slot in zip(tensors, slots(flat, tensors), strict=True):
         tensor.copy_(slot)
@@ -150,7 +158,7 @@ def gradient_came_twice(parameter, call, instead):
     )
 
 
-def mark_sharded(parameters, group=None):
+def mark_sharded(parameters: Iterable[nn.Parameter], group: Group = None) -> None:
     """Note in `parameter.sharded_over` that each of the group's ranks has other values of these
     parameters.
 
@@ -158,10 +166,10 @@ def mark_sharded(parameters, group=None):
     """
     ranks = tuple(dist.get_process_group_ranks(group))
     for parameter in parameters:
-        parameter.sharded_over = ranks
+        parameter.sharded_over = ranks  # type: ignore[attr-defined]
 
 
-def check_replicated(parameters, group=None):
+def check_replicated(parameters: Iterable[nn.Parameter], group: Group = None) -> None:
     """Raise ValueError where two ranks of `group` have different shards, or experts, behind one of
     these parameters."""
     ranks = dist.get_process_group_ranks(group)

@@ -17,13 +17,21 @@ say for each set of parameters over which groups its pieces lie:
                                          alone
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
+from torch import Tensor, nn
 
 from lib import backend, collectives
+from lib.backend import Collective, Group
 
 
 @torch.no_grad()
-def squared_norm(parameters, groups=(), all_reduce=collectives.all_reduce):
+def squared_norm(
+    parameters: Iterable[nn.Parameter],
+    groups: Sequence[Group] = (),
+    all_reduce: Collective = collectives.all_reduce,
+) -> Tensor:
     """The sum of the squares of all gradients, () in float64, the same on every rank of each group.
 
     parameters: this rank's pieces, with `.grad`; one without counts as 0. groups: those over whose
@@ -42,7 +50,7 @@ def squared_norm(parameters, groups=(), all_reduce=collectives.all_reduce):
 
 
 @torch.no_grad()
-def scale_gradients(parameters, norm, max_norm):
+def scale_gradients(parameters: Iterable[nn.Parameter], norm: Tensor, max_norm: float) -> None:
     """g <- g * min(1, max_norm / |g|), in place. Sends nothing.
 
     norm: |g|, the same on every rank. The 1e-6 is torch's, so that the two clip to the same bits.
@@ -53,7 +61,12 @@ def scale_gradients(parameters, norm, max_norm):
             parameter.grad.mul_(factor.to(parameter.grad.device))
 
 
-def clip_gradients(parameters, max_norm, groups=(), all_reduce=collectives.all_reduce):
+def clip_gradients(
+    parameters: Iterable[nn.Parameter],
+    max_norm: float,
+    groups: Sequence[Group] = (),
+    all_reduce: Collective = collectives.all_reduce,
+) -> Tensor:
     """Scale all gradients by one factor so that their global norm is at most `max_norm`; returns
     the norm before, ().
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Shape:
     n_layers: int
     hidden: int
     n_heads: int
-    n_kv_heads: int | None = None  # left out: n_heads
-    mlp_hidden: int | None = None  # left out: 4 * hidden
+    n_kv_heads: int = None  # type: ignore[assignment]  # left out: n_heads
+    mlp_hidden: int = None  # type: ignore[assignment]  # left out: 4 * hidden
     dropout: float = 0.0
 
     def __post_init__(self):
@@ -79,13 +79,13 @@ class Shape:
 class Embedding(nn.Module):
     """tokens (B, T) int64 -> token vector + position vector, (B, T, D)."""
 
-    def __init__(self, shape):
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.token = nn.Embedding(shape.vocab_size, shape.hidden)  # weight (V, D)
         self.position = nn.Embedding(shape.seq_len, shape.hidden)  # weight (T, D)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, tokens):
+    def forward(self, tokens: Tensor) -> Tensor:
         length, longest = tokens.shape[-1], self.position.num_embeddings
         if length > longest:
             raise ValueError(
@@ -96,18 +96,18 @@ class Embedding(nn.Module):
         return self.dropout(self.token(tokens) + self.position(positions))  # (B, T, D)
 
 
-def split_heads(x, head_dim):
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """(B, T, heads * d) -> (B, heads, T, d). Head i is columns i*d to (i+1)*d: a column split is a
     split by heads."""
     return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
-def merge_heads(x):
+def merge_heads(x: Tensor) -> Tensor:
     """(B, heads, T, d) -> (B, T, heads * d), the inverse of `split_heads`."""
     return x.transpose(1, 2).flatten(-2)
 
 
-def causal_attention(q, k, v, dropout=0.0):
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(d)) v, where token t sees tokens 0..t. q (B, H, T, d); k, v (B, K, T, d)
     -> (B, H, T, d).
 
@@ -128,7 +128,7 @@ class Attention(nn.Module):
     """(B, T, D) -> (B, T, D). q, k, v stand apart, so each is split by columns (heads) with one
     slice; out by rows."""
 
-    def __init__(self, shape):
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.head_dim = shape.hidden // shape.n_heads
         kv_hidden = shape.n_kv_heads * self.head_dim
@@ -138,7 +138,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.hidden, shape.hidden)  # weight (D, H*d)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         q, k, v = (split_heads(linear(x), self.head_dim) for linear in (self.q, self.k, self.v))
         mixed = causal_attention(q, k, v, self.dropout.p if self.training else 0.0)  # (B, H, T, d)
         return self.dropout(self.out(merge_heads(mixed)))  # (B, T, D)
@@ -147,13 +147,13 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """(B, T, D) -> (B, T, D) through width F: down(gelu(up(x)))."""
 
-    def __init__(self, shape):
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.up = nn.Linear(shape.hidden, shape.mlp_hidden)  # weight (F, D)
         self.down = nn.Linear(shape.mlp_hidden, shape.hidden)  # weight (D, F)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.down(F.gelu(self.up(x))))
 
 
@@ -161,14 +161,14 @@ class Block(nn.Module):
     """One layer, (B, T, D) -> (B, T, D). Each part reads the norm of the residual stream x
     and adds to x."""
 
-    def __init__(self, shape):
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(shape.hidden)
         self.attention = Attention(shape)
         self.norm2 = nn.LayerNorm(shape.hidden)
         self.mlp = MLP(shape)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -181,7 +181,7 @@ class GPT(nn.Module):
     norm.
     """
 
-    def __init__(self, shape, seed=0):
+    def __init__(self, shape: Shape, seed: int = 0) -> None:
         super().__init__()
         self.shape = shape
         # Built on the CPU, where one seed gives the same numbers on every machine. fork_rng: the
@@ -209,7 +209,7 @@ class GPT(nn.Module):
                 scale = 1 / math.sqrt(2 * self.shape.n_layers) if adds_to_stream else 1.0
                 parameter.normal_(0.0, 0.02 * scale, generator=generator)
 
-    def forward(self, tokens):
+    def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) int64 -> logits (B, T, V), logits[:, t] for what follows t.
         ValueError if T > seq_len."""
         x = self.embedding(tokens)  # (B, T, D)
@@ -217,16 +217,16 @@ class GPT(nn.Module):
             x = block(x)  # (B, T, D)
         return self.head(self.norm(x))  # (B, T, V)
 
-    def loss(self, tokens, targets, reduction="mean"):
+    def loss(self, tokens: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The loss of predicting `targets` from `tokens`, both (B, T); see `cross_entropy`."""
         return cross_entropy(self(tokens), targets, reduction)
 
-    def num_parameters(self):
+    def num_parameters(self) -> int:
         """Numbers that are trained; the tied weight counts once."""
         return sum(p.numel() for p in self.parameters())
 
 
-def cross_entropy(logits, targets, reduction="mean"):
+def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens. logits (B, T, V),
     targets (B, T) -> ().
 

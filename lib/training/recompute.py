@@ -19,16 +19,18 @@ reentrant.
 
 import contextlib
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from lib.backend.torch_private import tree_flatten, tree_unflatten
 
 
 # exercise: lab4.recompute
-def recompute(f, *inputs):
+def recompute(f: Callable, *inputs: Tensor) -> Any:
     """f(*inputs), of which only the inputs are kept; f, called without a graph now, is called again
     in backward.
 
@@ -86,14 +88,14 @@ class Recomputed(nn.Module):
     """`module`, recomputed: a block of a model, or a stage of a pipeline. It takes what `module`
     takes, by name too."""
 
-    def __init__(self, module):
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, *inputs, **named):
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         # The weights of this forward, also if `functional_call` has put others in their place until
         # it returns.
-        weights = dict(self.module.named_parameters())
+        weights: dict[str, Tensor] = dict(self.module.named_parameters())
         leaves, nest = tree_flatten((inputs, named))  # tensors may be inside of tuples and dicts
         again = lambda *leaves: functional_call(self.module, weights, *tree_unflatten(leaves, nest))
         return recompute(again, *leaves)

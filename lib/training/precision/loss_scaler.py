@@ -17,9 +17,13 @@ step and lowers S; many good steps in a row raise it.
                       skip
 """
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from lib import backend, collectives
+from lib.backend import Collective, Group
 
 SMALLEST = 2.0**-24  # a gradient that overflows even here is above 1e12, or is nan at every scale
 
@@ -38,7 +42,13 @@ class LossScaler:
     Raises ValueError for numbers with which S could not move up and down.
     """
 
-    def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, growth_interval=2000):
+    def __init__(
+        self,
+        scale: float = 2.0**16,
+        growth: float = 2.0,
+        backoff: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
         if not (scale > 0 and growth > 1 and 0 < backoff < 1 and growth_interval >= 1):
             raise ValueError(
                 f"scale {scale}, growth {growth}, backoff {backoff}, growth_interval "
@@ -53,12 +63,17 @@ class LossScaler:
         )
         self.good_steps = 0  # in a row, at this scale
 
-    def scale_loss(self, loss):
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """S * L. Compute L in fp32, from `logits.float()`: the gradient of an fp16 loss is S
         itself, above 65504."""
         return loss * self.scale
 
-    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: Group = None,
+        all_reduce: Collective = collectives.all_reduce,
+    ) -> bool:
         """Unscale the gradients and step, or skip the step on every rank; returns whether it
         stepped.
 
@@ -104,11 +119,11 @@ class LossScaler:
             self.scale *= self.growth
             self.good_steps = 0
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: the scale, and how many good steps it has seen."""
         return {"scale": self.scale, "good_steps": self.good_steps}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the scale of a `state_dict`; growth, backoff and interval stay
         as they were given."""
         self.scale, self.good_steps = state["scale"], state["good_steps"]
