@@ -77,7 +77,7 @@ CASES = (*TURNS, ALONE)
 MAPPINGS = tuple(
     f"mappings.{name}_group" for name in ("copy_to", "reduce_from", "split_to", "gather_from")
 )
-MAY_CALL = (*comm.MAY_CALL, *MAPPINGS, "shards.whole")
+MAY_CALL = (*comm.MAY_CALL, *MAPPINGS, "shards.gather_along_dim")
 FUNCTION = {
     "empty rank": "every rank has as many elements as the others",
     "generators": "no argument is an iterator",

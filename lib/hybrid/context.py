@@ -46,7 +46,7 @@ def split_over_context(part, layout, group):
 def columns_of(attention):
     """x and the q, k and v of a ParallelAttention -> this rank's columns, with its
     tensor-parallel group."""
-    return lambda x, linears: attention.columns(x, linears, attention.group)
+    return lambda x, linears: attention.column_linear(x, linears, attention.group)
 
 
 class OwnPositions(nn.Module):

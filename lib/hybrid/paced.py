@@ -47,8 +47,8 @@ def paced_gpt(model, group=None, forward=0.0, backward=0.0):
     for block in part.blocks:
         for first, last in ((block.attention, block.attention.out), (block.mlp.up, block.mlp.down)):
             pace = Pace(forward / halves, backward / halves)
-            first.columns = partial(column_parallel, enter=pace.enter)
-            last.rows = partial(row_parallel, leave=pace.leave)
+            first.column_linear = partial(column_parallel, input_mapping=pace.input_mapping)
+            last.row_linear = partial(row_parallel, output_mapping=pace.output_mapping)
     return part
 
 
@@ -66,7 +66,7 @@ class Pace:
     def wait(self, seconds):
         time.sleep(max(0.0, self.began + seconds - time.monotonic()))
 
-    def enter(self, x, group):
+    def input_mapping(self, x, group):
         """f: x as it is. In backward: the rest of the wait, and then the sum."""
         x = copy_to_group(x, group, recursive_doubling_all_reduce)
         if x.requires_grad:
@@ -74,7 +74,7 @@ class Pace:
         self.begin()
         return x
 
-    def leave(self, x, group):
+    def output_mapping(self, x, group):
         """g: the rest of the wait, and then the sum. In backward: the wait begins."""
         if x.requires_grad:
             x.register_hook(self.begin)

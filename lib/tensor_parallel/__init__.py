@@ -1,37 +1,43 @@
-"""Tensor parallelism: every rank has a part of each layer, and all ranks work on the same tokens.
+"""Tensor parallelism: every rank has a shard of each layer, and all ranks work on the same tokens.
 
-    x --f--> [ columns, heads, hidden units ] --rows--> partial --g--> x  (only f and g send)
+    x --f--> [ column split: heads, hidden units ] --row split--> partial --g--> x  (f and g send)
 
 file              what it holds                                sent by all ranks, in (tp-1) BTD
 ----------------  -------------------------------------------  -------------------------------------
 mappings.py       f and g; split and gather of the last dim    2 per all-reduce
-linear.py         columns, rows                                columns: backward 2; rows: forward 2
+linear.py         column-parallel and row-parallel linear      column: backward 2; row: forward 2
 block.py          heads over ranks, grouped-query too; MLP     each forward 2, backward 2
 vocabulary.py     the vocabulary over ranks: embedding, loss   forward 2; loss 6/D: 3 per token
-sequence.py       f and g in halves: each rank its own tokens  1 per gather, 1 per scatter:
+sequence.py       sequence parallelism: f and g in halves      1 per gather, 1 per scatter:
                                                                the same in all
                   ... keeping only those tokens for backward   backward 1 more per column layer
 dropout.py        the same mask on all ranks, or a mask each   nothing
-gpt.py            the whole model, there and back              see there
+gpt.py            the full GPT to its shards, and back         see there
 splits.py         one matmul, sharded in four ways (Lab 0)     see there
-shards.py         part of a tensor or checkpoint; whole again  -
+shards.py         shard a tensor or state_dict; merge shards   -
 
 B sequences of T tokens, D hidden, F MLP width, V vocabulary, H heads, K key/value heads, L layers,
 tp ranks.
 
-What a layer keeps for backward, numbers per token (with F = 4D and 2 bytes each, `34 sbh` less
+What a layer keeps for backward, elements per token (with F = 4D and 2 bytes each, `34 sbh` less
 dropout's masks):
 
                               norms and their outputs   q k v mixed, MLP   scores
-    one process               4D                        4D + 2F            HT
+    unsharded                 4D                        4D + 2F            HT
     tensor parallel           4D                        (4D + 2F)/tp       HT/tp
     sequence parallel         2D + 2D/tp                (4D + 2F)/tp       HT/tp
       regathered              4D/tp                     (4D + 2F)/tp       HT/tp
 
-More ways to cut, imported by name: over the sequence, context_parallel.py, with layouts.py (whose
-positions), online_softmax.py (attention from its parts), ring_attention.py, and ulysses.py (heads
-exchanged, keys gathered); in two dims, two_d.py; beside the compute, asynchronous.py. travelling.py
-is what goes round a ring.
+Other splits are imported by name. Context parallelism shards the sequence: context_parallel.py,
+with layouts.py (which positions a rank has), online_softmax.py (attention from partial results),
+ring_attention.py, and ulysses.py (all-to-all of heads; all-gather of keys). two_d.py shards a
+weight in two dims. asynchronous.py overlaps a layer's communication with its matmul.
+ring_exchange.py sends blocks around a ring while the ranks compute.
+
+In Megatron-LM: `ColumnParallelLinear`, `RowParallelLinear`, `VocabParallelEmbedding`, and the
+functions that mappings.py and sequence.py name. In torch: `parallelize_module` with
+`ColwiseParallel`, `RowwiseParallel` and `SequenceParallel` plans; a sharded parameter has the
+placement `Shard(dim)`, a replicated one `Replicate()`, and the result before g is `Partial()`.
 """
 
 from lib.tensor_parallel.block import ParallelAttention, ParallelMLP
@@ -57,10 +63,10 @@ from lib.tensor_parallel.mappings import (
 )
 from lib.tensor_parallel.sequence import (
     gather_sequence,
-    regathered_columns,
+    regathered_column_parallel,
     scatter_sequence,
-    sequence_columns,
-    sequence_rows,
+    sequence_column_parallel,
+    sequence_row_parallel,
     sum_gradients,
 )
 from lib.tensor_parallel.shards import merge_state_dicts, split_dim, split_state_dict

@@ -1,15 +1,14 @@
-"""Asynchronous tensor parallelism: a linear layer's communication hidden behind its own matrix
-product.
+"""Asynchronous tensor parallelism: a linear layer's communication hidden behind its own matmul.
 
     column, plain  [ all-gather x ][        x W^T    ]
-    column, here   [x0 W^T][x3 W^T][x2 W^T][x1 W^T]     rank 0 of tp = 4: each piece is multiplied
-                                                        when it comes
+    column, here   [x0 W^T][x3 W^T][x2 W^T][x1 W^T]     rank 0 of tp = 4: each shard of x is
+                                                        multiplied when it arrives
     on the wire    [= x3 =][= x2 =][= x1 =]
 
 With sequence parallelism a column layer must gather its input, and a row layer reduce-scatter its
-output. The product needs the first and makes the second, so neither can simply run beside it. Cut
-into tp pieces they can: piece by piece one travels and another is multiplied ("collective matmul",
-Wang et al. 2023).
+output. The matmul needs the result of the first and produces the input of the second, so neither
+can simply overlap with it. Split into tp pieces they can: while one piece is sent, another is
+multiplied ("collective matmul", Wang et al. 2023).
 
 B sequences of T tokens, t = T/tp on this rank; D inputs and F outputs of the layer, weight (F, D)
 as nn.Linear's.
@@ -18,8 +17,8 @@ as nn.Linear's.
     column   (F/tp, D)     y = gather(x) W^T       dx = scatter(dy W),    dW = dy^T gather(x)
     row      (F, D/tp)     y = scatter(x W^T)      dx = gather(dy) W,     dW = gather(dy)^T x
 
-The column layer keeps its piece of x for backward, not the gathered x: tp times less memory, a
-gather more. Sent over all ranks, as by the plain layers: column (tp-1) BTD forward and twice that
+The column layer keeps its shard of x for backward, not the gathered x: tp times less memory for one
+more gather. Sent over all ranks, as by the plain layers: column (tp-1) BTD forward and twice that
 backward; row (tp-1) BTF each way.
 
 Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition";
@@ -31,15 +30,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from lib.tensor_parallel.travelling import going_round, summed_on_the_way
+from lib.tensor_parallel.ring_exchange import ring_accumulate, ring_shift
 
 
-def asynchronous_columns(x, linears, group=None):
-    """`regathered_columns`, each piece of x multiplied while the next travels: (B, t, D) -> [(B, T,
-    F/tp), ...].
+def asynchronous_column_parallel(x, linears, group=None):
+    """`regathered_column_parallel` in which each shard of x is multiplied while the next is
+    received: (B, t, D) -> [(B, T, F/tp), ...].
 
-    linears: layers that read the same x, a rank's parts: weight (F/tp, D), bias (F/tp,) or None. x
-    goes round once for all of them. Sends: as `gather_linear`.
+    linears: layers that read the same x, this rank's shards: weight (F/tp, D), bias (F/tp,) or
+    None. x is sent around the ring once for all of them. Sends: as `gather_linear`.
     """
     # (B, T, sum of the F/tp)
     y = gather_linear(x, torch.cat([linear.weight for linear in linears]), group)
@@ -49,11 +48,11 @@ def asynchronous_columns(x, linears, group=None):
     ]
 
 
-def asynchronous_rows(x, linear, group=None):
-    """`sequence_rows`, each piece of the sum travelling while the next is multiplied: (B, T, D/tp)
-    -> (B, t, F).
+def asynchronous_row_parallel(x, linear, group=None):
+    """`sequence_row_parallel` in which each part of the sum is sent while the next is computed:
+    (B, T, D/tp) -> (B, t, F).
 
-    linear: weight (F, D/tp) and the whole bias (F,) or None, whose gradient is partial. Sends: as
+    linear: weight (F, D/tp) and the full bias (F,) or None, whose gradient is partial. Sends: as
     `linear_scatter`.
     """
     y = linear_scatter(x, linear.weight, group)  # (B, t, F)
@@ -64,7 +63,7 @@ def gather_linear(x, weight, group=None):
     """y = gather(x) W^T: x (B, t, D) sharded by tokens, weight (F/tp, D) -> y (B, T, F/tp) sharded
     by columns.
 
-    Sends per rank: forward tp-1 pieces of x; backward tp-1 pieces of x and tp-1 of its gradient.
+    Sends per rank: forward tp-1 shards of x; backward tp-1 shards of x and tp-1 of its gradient.
     """
     return GatherLinear.apply(x, weight, group)
 
@@ -73,7 +72,7 @@ def linear_scatter(x, weight, group=None):
     """y = scatter(x W^T): x (B, T, D/tp) sharded by columns, weight (F, D/tp) -> y (B, t, F)
     sharded by tokens.
 
-    Sends per rank: forward tp-1 pieces of y, sums on their way; backward tp-1 pieces of its
+    Sends per rank: forward tp-1 partial sums of shards of y; backward tp-1 shards of its
     gradient. Raises ValueError where tp does not divide T.
     """
     return LinearScatter.apply(x, weight, group)
@@ -95,7 +94,7 @@ class GatherLinear(torch.autograd.Function):
     def backward(ctx, dy):
         (x, weight), group = ctx.saved_tensors, ctx.group
         dy = dy.tensor_split(dist.get_world_size(group), dim=1)  # tp of (B, t, F/tp)
-        dx = summed_on_the_way(lambda c: dy[c] @ weight, group)  # (B, t, D)
+        dx = ring_accumulate(lambda c: dy[c] @ weight, group)  # (B, t, D)
         dw = torch.zeros_like(weight)  # (F/tp, D)
         for owner, piece in _pieces(x, group):
             dw += dy[owner].flatten(0, 1).T @ piece.flatten(0, 1)
@@ -108,13 +107,13 @@ class LinearScatter(torch.autograd.Function):
         tp, T = dist.get_world_size(group), x.shape[1]
         if T % tp:
             raise ValueError(
-                f"{T} tokens over {tp} ranks: the pieces of the sum are of one size, use "
+                f"{T} tokens over {tp} ranks: all shards of the sum have one size, use "
                 f"{T + -T % tp} tokens"
             )
         ctx.save_for_backward(x, weight)
         ctx.group = group
         x = x.tensor_split(tp, dim=1)  # tp of (B, t, D/tp)
-        return summed_on_the_way(lambda c: F.linear(x[c], weight), group)  # (B, t, F)
+        return ring_accumulate(lambda c: F.linear(x[c], weight), group)  # (B, t, F)
 
     @staticmethod
     @once_differentiable
@@ -122,7 +121,7 @@ class LinearScatter(torch.autograd.Function):
         (x, weight), group = ctx.saved_tensors, ctx.group
         t = dy.shape[1]
         dx, dw = torch.empty_like(x), torch.zeros_like(weight)  # (B, T, D/tp), (F, D/tp)
-        for owner, piece in _pieces(dy, group):  # (B, t, F): one gather serves both products
+        for owner, piece in _pieces(dy, group):  # (B, t, F): one gather serves both matmuls
             tokens = slice(owner * t, (owner + 1) * t)
             dx[:, tokens] = piece @ weight
             dw += piece.flatten(0, 1).T @ x[:, tokens].flatten(0, 1)
@@ -130,6 +129,6 @@ class LinearScatter(torch.autograd.Function):
 
 
 def _pieces(x, group):
-    """(r, x of rank r) of all ranks, each multiplied while the next travels. x (B, t, ...), the
-    same on every rank."""
-    return going_round(x.contiguous(), [x.shape] * dist.get_world_size(group), group)
+    """(r, x of rank r) of all ranks, each multiplied while the next is received. x (B, t, ...), of
+    the same shape on every rank."""
+    return ring_shift(x.contiguous(), [x.shape] * dist.get_world_size(group), group)

@@ -10,20 +10,20 @@ Attention: each rank has some of the heads.
     x --f--> q, k, v of my heads --> softmax(q k^T / sqrt(d)) v --> . O_r --g--> + o
 
 A head is d columns of the q, k and v layers, and d rows of the out layer: a split by heads is a
-split by columns, then by rows. Heads do not talk to each other, so nothing is sent between f and g.
-One all-reduce of (B, T, D) forward (g), one backward (f): x enters once for q, k and v together.
+column split, then a row split. Heads do not depend on each other, so nothing is sent between f and
+g. There is one all-reduce of (B, T, D) forward (g) and one backward (f), because f is applied once
+for q, k and v together.
 
-A key/value head lies on one rank: tp divides K. (With K < tp, ranks could share a head by copies,
-whose gradients would be summed over the ranks that have it; then k and v would no longer shrink
-with tp. Not built here.)
+Each key/value head is on one rank, so tp divides K. (With K < tp, Megatron replicates a head on
+several ranks and sums its gradient over them; then k and v no longer shrink with tp. Not built
+here.)
 
-MLP: each rank has F/tp of the F hidden units, the weights that lead into them and those that lead
-out.
+MLP: each rank has F/tp of the F hidden units, with their columns of A and rows of B.
 
     x --f--> x A_r + a_r --gelu--> . B_r --g--> + b          Z = sum_r gelu(X A_r + a_r) B_r + b
 
-A hidden unit needs no other one, so between f and g nothing is sent. One all-reduce of (B, T, D)
-forward (g), one backward (f).
+Hidden units do not depend on each other, so nothing is sent between f and g. One all-reduce
+of (B, T, D) forward (g), one backward (f).
 """
 
 import copy
@@ -48,25 +48,27 @@ class ParallelAttention(nn.Module):
     """A rank's heads of a `lib.training.model.Attention`: (B, T, D) -> (B, T, D); in sequence
     parallel both (B, T/tp, D).
 
-    attention: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in
-    linear.py. Raises ValueError where tp does not divide n_heads or n_kv_heads.
+    attention: the unsharded one, the same on all ranks. column_linear, row_linear: the two linear
+    functions, as in linear.py. Raises ValueError where tp does not divide n_heads or n_kv_heads.
     """
 
-    def __init__(self, attention, group=None, columns=column_parallel, rows=row_parallel):
+    def __init__(
+        self, attention, group=None, column_linear=column_parallel, row_linear=row_parallel
+    ):
         super().__init__()
-        self.group, self.columns, self.head_dim = group, columns, attention.head_dim
+        self.group, self.column_linear, self.head_dim = group, column_linear, attention.head_dim
         tp = dist.get_world_size(group)
         divide(attention.q.out_features // self.head_dim, tp, "n_heads")
         divide(attention.k.out_features // self.head_dim, tp, "n_kv_heads")
-        self.q = ColumnParallelLinear(attention.q, group, columns)  # weight (H*d/tp, D)
-        self.k = ColumnParallelLinear(attention.k, group, columns)  # weight (K*d/tp, D)
-        self.v = ColumnParallelLinear(attention.v, group, columns)  # weight (K*d/tp, D)
-        self.out = RowParallelLinear(attention.out, group, rows)  # weight (D, H*d/tp)
+        self.q = ColumnParallelLinear(attention.q, group, column_linear)  # weight (H*d/tp, D)
+        self.k = ColumnParallelLinear(attention.k, group, column_linear)  # weight (K*d/tp, D)
+        self.v = ColumnParallelLinear(attention.v, group, column_linear)  # weight (K*d/tp, D)
+        self.out = RowParallelLinear(attention.out, group, row_linear)  # weight (D, H*d/tp)
         self.dropout = nn.Dropout(attention.dropout.p)
 
     def forward(self, x):
         # (B, T, H*d/tp), twice (B, T, K*d/tp)
-        columns = self.columns(x, [self.q, self.k, self.v], self.group)
+        columns = self.column_linear(x, [self.q, self.k, self.v], self.group)
         # (B, H/tp, T, d), twice (B, K/tp, T, d)
         q, k, v = (split_heads(column, self.head_dim) for column in columns)
         p = self.dropout.p if self.training else 0.0
@@ -79,14 +81,16 @@ class ParallelMLP(nn.Module):
     """A rank's hidden units of a `lib.training.model.MLP`: (B, T, D) -> (B, T, D); in sequence
     parallel both (B, T/tp, D).
 
-    mlp: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in
-    linear.py. Raises ValueError where tp does not divide mlp_hidden.
+    mlp: the unsharded one, the same on all ranks. column_linear, row_linear: the two linear
+    functions, as in linear.py. Raises ValueError where tp does not divide mlp_hidden.
     """
 
-    def __init__(self, mlp, group=None, columns=column_parallel, rows=row_parallel):
+    def __init__(self, mlp, group=None, column_linear=column_parallel, row_linear=row_parallel):
         super().__init__()
-        self.up = ColumnParallelLinear(mlp.up, group, columns, "mlp_hidden")  # weight (F/tp, D)
-        self.down = RowParallelLinear(mlp.down, group, rows, "mlp_hidden")  # weight (D, F/tp)
+        # weight (F/tp, D)
+        self.up = ColumnParallelLinear(mlp.up, group, column_linear, "mlp_hidden")
+        # weight (D, F/tp)
+        self.down = RowParallelLinear(mlp.down, group, row_linear, "mlp_hidden")
         self.dropout = nn.Dropout(mlp.dropout.p)
 
     def forward(self, x):
@@ -95,14 +99,14 @@ class ParallelMLP(nn.Module):
 
 
 class ParallelBlock(nn.Module):
-    """A `lib.training.model.Block`, its two halves cut; the norms are whole on every rank."""
+    """A `lib.training.model.Block`, its attention and MLP sharded; the norms are replicated."""
 
-    def __init__(self, block, group, columns, rows):
+    def __init__(self, block, group, column_linear, row_linear):
         super().__init__()
         self.norm1 = copy.deepcopy(block.norm1)
-        self.attention = ParallelAttention(block.attention, group, columns, rows)
+        self.attention = ParallelAttention(block.attention, group, column_linear, row_linear)
         self.norm2 = copy.deepcopy(block.norm2)
-        self.mlp = ParallelMLP(block.mlp, group, columns, rows)
+        self.mlp = ParallelMLP(block.mlp, group, column_linear, row_linear)
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))

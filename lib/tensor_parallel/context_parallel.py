@@ -1,4 +1,5 @@
-"""Context parallelism: the whole GPT with its sequence split over the ranks; only attention talks.
+"""Context parallelism: the full GPT, its sequence sharded over the ranks; only attention
+communicates.
 
     tokens (B, T) --> (B, t)  embedding    norm, q, k, v  RING  out, norm, mlp  ...  head  loss: a
                               t positions                 ^ keys and values go round       part of
@@ -7,8 +8,8 @@
 Every layer but attention works on one token at a time, so a rank that holds t = T/cp of the tokens
 runs it as it is. Three things change: the embedding must know which positions these are; attention
 is ring attention; and the loss is the rank's part of a sum over all B*T tokens. Parameters are
-whole on every rank, and each rank's gradient is the part that its tokens give: one all-reduce (a
-sum, no mean) after backward, as in data parallelism.
+replicated, and each rank's gradient is what its tokens contribute: one all-reduce (a sum, no mean)
+after backward, as in data parallelism.
 
     L = 1/(BT) sum over ranks of sum over their tokens
     dL/dw = sum over ranks of (dL/dw of their tokens)
@@ -112,8 +113,8 @@ class ContextAttention(nn.Module):
     """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers: of all heads, or
     of a tp rank's.
 
-    columns: columns(x, [q, k, v]) -> what they give, (B, t, H*d) and twice (B, t, K*d); left out:
-    each by itself. In sequence parallel x is (B, t/tp, D), and so is the result.
+    column_linear: column_linear(x, [q, k, v]) -> their outputs, (B, t, H*d) and twice (B, t, K*d);
+    by default each layer is called. In sequence parallel x is (B, t/tp, D), and so is the result.
     """
 
     def __init__(
@@ -121,16 +122,16 @@ class ContextAttention(nn.Module):
         attention,
         layout,
         group,
-        columns=lambda x, linears: [linear(x) for linear in linears],
+        column_linear=lambda x, linears: [linear(x) for linear in linears],
         mix=ring_attention,
     ):
         super().__init__()
         self.q, self.k, self.v, self.out = attention.q, attention.k, attention.v, attention.out
         self.head_dim, self.layout, self.group = attention.head_dim, layout, group
-        self.columns, self.mix = columns, mix
+        self.column_linear, self.mix = column_linear, mix
 
     def forward(self, x):
-        columns = self.columns(x, [self.q, self.k, self.v])  # (B, t, H*d), twice (B, t, K*d)
+        columns = self.column_linear(x, [self.q, self.k, self.v])  # (B, t, H*d), twice (B, t, K*d)
         # (B, H, t, d), twice (B, K, t, d)
         q, k, v = (split_heads(column, self.head_dim) for column in columns)
         mixed = self.mix(q, k, v, self.layout, group=self.group)  # (B, H, t, d)

@@ -1,5 +1,5 @@
-"""Dropout over tp ranks: the same mask where ranks hold the same numbers, another one where they
-hold different ones.
+"""Dropout over tp ranks: the same mask where tensors are replicated, another one on each rank where
+they are sharded.
 
     where                              on the tp ranks   mask        or else
     after embedding, attention, MLP    replicated        the same    the copies of the residual
@@ -7,12 +7,12 @@ hold different ones.
     attention's weights                sharded by heads  of its own  head 0 and head H/tp drop the
                                                                      same tokens
     in sequence parallel: all of them  sharded           of its own  token 0 and token T/tp drop the
-                                                                     same numbers
+                                                                     same elements
 
 The tp ranks of one group start from one random state (the same torch.manual_seed) and draw alike:
 that is the first row. For the others a rank draws one number, still the same on all, adds its rank,
-and goes on from there for a while; afterwards all stand again where they stood, together. So there
-is no second state to keep: what saves and restores torch's random state (a checkpoint,
+and continues from there for a while; afterwards all ranks return to the common state. So there is
+no second state to keep: what saves and restores torch's random state (a checkpoint,
 recomputation) restores these masks too.
 
 Megatron-LM keeps a second state per rank instead (its `CudaRNGStatesTracker`), for the same two
@@ -32,7 +32,7 @@ from lib import backend
 @contextlib.contextmanager
 def own_random_numbers(group=None, draws=True):
     """The block draws numbers that differ between the ranks of `group`; afterwards their random
-    states are alike again.
+    states are the same again.
 
     draws: False if the block is going to draw nothing: then the random state stays as it is. Sends
     nothing.

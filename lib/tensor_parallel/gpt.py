@@ -1,24 +1,24 @@
-"""The GPT over tp ranks: made from the plain one, used like it, and turned back into it.
+"""The GPT over tp ranks: made from the unsharded one, used like it, and turned back into it.
 
     tokens -> embedding -> block 0 .. block L-1 -> norm -> head -> logits (B, T, V/tp) -> loss
-              vocabulary   heads and hidden units  whole   vocabulary                     vocabulary
+              vocabulary   heads and hidden units  full    vocabulary                     vocabulary
 
-                               per layer, forward     backward               beside the layers
-    parallel_gpt               2 all-reduces          2 all-reduces          1 all-reduce each way
-    sequence_parallel_gpt      2 gathers, 2 scatters  2 scatters, 2 gathers  1 scatter, 1 gather,
-                                                                             and back
-      with regathered_columns  2 gathers, 2 scatters  2 scatters, 4 gathers  1 more gather backward
+                            per layer, forward     backward               outside the layers
+    parallel_gpt            2 all-reduces          2 all-reduces          1 all-reduce each way
+    sequence_parallel_gpt   2 gathers, 2 scatters  2 scatters, 2 gathers  1 scatter, 1 gather,
+                                                                          and back
+      with regathered_      2 gathers, 2 scatters  2 scatters, 4 gathers  1 more gather backward
+      column_parallel
 
 each of (B, T, D); an all-reduce is (tp-1) 2BTD elements over all ranks, a gather or scatter half of
-it. The loss all-reduces 3BT more. In sequence parallel, `sum_gradients` all-reduces what no rank
-has cut: 6D numbers per layer (norms, biases after a row split), and 2D + TD beside the layers (the
-last norm, positions; T is seq_len). tp divides heads, key/value heads, mlp_hidden, vocab_size, and
-in sequence parallel the sequence's length.
+it. The loss all-reduces 3BT more. In sequence parallel, `sum_gradients` all-reduces the gradients
+of the replicated parameters: 6D elements per layer (norms, biases after a row split), and 2D + TD
+outside the layers (the last norm, positions; T is seq_len). tp divides heads, key/value heads,
+mlp_hidden, vocab_size, and in sequence parallel the sequence's length.
 
-Every rank is given the whole model, seeded alike, and keeps its part: so the numbers are those of
-one process, whatever tp is. All tp ranks read the same tokens and, where there is dropout, start
-from the same torch.manual_seed.
-"""
+Every rank is given the full model, with the same seed, and keeps its shard, so the values are those
+of a single-process baseline, whatever tp is. All tp ranks read the same tokens and, where there is
+dropout, start from the same torch.manual_seed."""
 
 import copy
 from functools import partial
@@ -31,8 +31,8 @@ from lib.tensor_parallel.block import ParallelBlock
 from lib.tensor_parallel.dropout import ShardedDropout
 from lib.tensor_parallel.linear import ColumnParallelLinear, column_parallel, row_parallel
 from lib.tensor_parallel.mappings import copy_to_group, reduce_from_group
-from lib.tensor_parallel.sequence import scatter_sequence, sequence_columns, sum_gradients
-from lib.tensor_parallel.shards import split_dim, whole
+from lib.tensor_parallel.sequence import scatter_sequence, sequence_column_parallel, sum_gradients
+from lib.tensor_parallel.shards import gather_along_dim, split_dim
 from lib.tensor_parallel.vocabulary import (
     SequenceEmbedding,
     VocabParallelEmbedding,
@@ -42,60 +42,66 @@ from lib.training.model import GPT
 
 
 def parallel_gpt(model, group=None, all_reduce=collectives.all_reduce):
-    """This rank's part of `model`, a `lib.training.model.GPT` that is alike on all ranks; `model`
-    itself stays as it is.
+    """This rank's shard of `model`, a `lib.training.model.GPT` that is the same on all ranks;
+    `model` itself stays as it is.
 
-    all_reduce: all_reduce(tensor, group) sums in place; it drives f and g. Sends nothing.
+    all_reduce: all_reduce(tensor, group) sums in place; f and g call it. Sends nothing now.
     Raises ValueError for a size that tp does not divide.
     """
-    enter = partial(copy_to_group, all_reduce=all_reduce)
-    leave = partial(reduce_from_group, all_reduce=all_reduce)
-    return ParallelGPT(model, group, partial(column_parallel, enter=enter), leave)
+    input_mapping = partial(copy_to_group, all_reduce=all_reduce)
+    output_mapping = partial(reduce_from_group, all_reduce=all_reduce)
+    return ParallelGPT(
+        model, group, partial(column_parallel, input_mapping=input_mapping), output_mapping
+    )
 
 
-def sequence_parallel_gpt(model, group=None, columns=sequence_columns, leave=scatter_sequence):
-    """This rank's part of `model`, in sequence parallel: after backward call `sum_gradients()`,
+def sequence_parallel_gpt(
+    model, group=None, column_linear=sequence_column_parallel, output_mapping=scatter_sequence
+):
+    """This rank's shard of `model`, in sequence parallel: after backward call `sum_gradients()`,
     once per step.
 
-    columns: `sequence_columns` keeps gathered inputs for backward, `regathered_columns` gathers
-    them again. Sends nothing. Raises ValueError for a size that tp does not divide.
+    column_linear: `sequence_column_parallel` keeps gathered inputs for backward,
+    `regathered_column_parallel` gathers them again. output_mapping: that of the row-parallel layers
+    and of the embedding. Sends nothing now. Raises ValueError for a size that tp does not divide.
     """
-    return SequenceParallelGPT(model, group, columns, leave)
+    return SequenceParallelGPT(model, group, column_linear, output_mapping)
 
 
 class ParallelGPT(nn.Module):
-    """A rank's part of a GPT, under the GPT's names for parts and parameters. Made by
+    """A rank's shard of a GPT, under the GPT's names for parts and parameters. Made by
     `parallel_gpt`."""
 
-    def __init__(self, model, group, columns, leave):
+    def __init__(self, model, group, column_linear, output_mapping):
         super().__init__()
         self.shape, self.group = model.shape, group
-        rows = partial(row_parallel, leave=leave)
+        row_linear = partial(row_parallel, output_mapping=output_mapping)
         self.embedding = copy.deepcopy(model.embedding)
-        self.embedding.token = VocabParallelEmbedding(model.embedding.token, group, leave)
+        self.embedding.token = VocabParallelEmbedding(model.embedding.token, group, output_mapping)
         self.blocks = nn.ModuleList(
-            ParallelBlock(block, group, columns, rows) for block in model.blocks
+            ParallelBlock(block, group, column_linear, row_linear) for block in model.blocks
         )
         self.norm = copy.deepcopy(model.norm)
-        self.head = ColumnParallelLinear(model.head, group, columns, "vocab_size")
+        self.head = ColumnParallelLinear(model.head, group, column_linear, "vocab_size")
         if model.head.weight is model.embedding.token.weight:
-            # both are cut by vocabulary: the tie holds on every rank
+            # both are sharded by vocabulary: the tie holds on every rank
             self.head.weight = self.embedding.token.weight
 
     def forward(self, tokens):
-        """tokens (B, T) int64, alike on all ranks -> logits (B, T, V/tp) of this rank's
-        part of the vocabulary."""
+        """tokens (B, T) int64, the same on all ranks -> logits (B, T, V/tp) of this
+        rank's part of the vocabulary."""
         x = self.embedding(tokens)  # (B, T, D), in sequence parallel (B, T/tp, D)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))  # (B, T, V/tp)
 
     def loss(self, tokens, targets, reduction="mean"):
-        """The loss of predicting `targets` from `tokens`, both (B, T), alike on all ranks: ()."""
+        """The loss of predicting `targets` from `tokens`, both (B, T), the same on all
+        ranks: ()."""
         return vocab_parallel_cross_entropy(self(tokens), targets, self.group, reduction)
 
     def replicated(self):
-        """The parameters of which every rank has all."""
+        """The parameters that every rank has in full."""
         return [parameter for name, parameter in self.named_parameters() if split_dim(name) is None]
 
     def sum_gradients(self):
@@ -104,10 +110,10 @@ class ParallelGPT(nn.Module):
 
 
 class SequenceParallelGPT(ParallelGPT):
-    """Between the split layers each rank has its own tokens. Made by `sequence_parallel_gpt`."""
+    """Between the sharded layers each rank has its own tokens. Made by `sequence_parallel_gpt`."""
 
-    def __init__(self, model, group, columns, leave):
-        super().__init__(model, group, columns, leave)
+    def __init__(self, model, group, column_linear, output_mapping):
+        super().__init__(model, group, column_linear, output_mapping)
         own = partial(ShardedDropout, model.shape.dropout, group)
         self.embedding = SequenceEmbedding(
             self.embedding.token, self.embedding.position, own(), group
@@ -116,8 +122,8 @@ class SequenceParallelGPT(ParallelGPT):
             block.attention.dropout, block.mlp.dropout = own(), own()
 
     def sum_gradients(self):
-        """What no rank has cut saw this rank's tokens only: its gradients become the sums over the
-        ranks.
+        """Replicated parameters saw this rank's tokens only: replace their gradients by the sums
+        over the ranks.
 
         Call it once per step, after the last backward. Sends: one all-reduce.
         """
@@ -126,8 +132,8 @@ class SequenceParallelGPT(ParallelGPT):
 
 @torch.no_grad()
 def plain_gpt(parallel):
-    """The plain GPT from all ranks' parts, on every rank. Sends: an all-gather per
-    cut parameter."""
+    """The unsharded GPT from all ranks' shards, on every rank. Sends: an all-gather per sharded
+    parameter."""
     model = GPT(parallel.shape).to(parallel.norm.weight.dtype)
     if parallel.head.weight is not parallel.embedding.token.weight:
         model.head.weight = nn.Parameter(torch.empty_like(model.head.weight))
@@ -135,6 +141,6 @@ def plain_gpt(parallel):
         model.named_parameters(), parallel.parameters(), strict=True
     ):
         dim = split_dim(name)
-        parameter.copy_(part if dim is None else whole(part, dim, parallel.group))
+        parameter.copy_(part if dim is None else gather_along_dim(part, dim, parallel.group))
         parameter.requires_grad_(part.requires_grad)
     return model

@@ -1,5 +1,5 @@
-"""Which positions of the sequence each rank holds, and how many (query, key) pairs that gives it to
-compute.
+"""Which positions of the sequence each rank has, and how many (query, key) pairs it must compute
+for them.
 
 T = 8 tokens over cp = 2 ranks. Token t sees tokens 0..t, so late tokens are work and early ones are
 not:
@@ -9,8 +9,8 @@ not:
     zigzag(8, 2)         0 1 6 7     2 3 4 5    18 and 18: an early block and a late one each
 
 With cp blocks, rank r of the contiguous layout sees r full blocks and half of its own. The zigzag
-cuts 2cp blocks and gives rank r block r and block 2cp-1-r: what the one has too little, the other
-has too much.
+makes 2cp blocks and gives rank r block r and block 2cp-1-r, so that an early block with little work
+is paired with a late one that has much.
 
 A layout is plain data: [positions of rank 0, of rank 1, ...], ascending on each rank, together
 0..T-1.

@@ -1,21 +1,25 @@
-"""A linear layer split by columns, and one split by rows (Shoeybi et al. 2019, section 3).
+"""Column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
 
-    columns  x [A_1 | ... | A_tp] = [x A_1 | ... | x A_tp]  x on every rank; each rank gets some
-                                                            columns of the
-                                                                 result, finished: nothing to send
-                                                                 forward
+    column  x [A_1 | ... | A_tp] = [x A_1 | ... | x A_tp]  x is replicated; each rank gets finished
+                                                           columns of the result, so nothing is sent
+                                                           forward
 
-    rows  [x_1 | ... | x_tp] [B_1]
-                             [...]  = sum_r x_r B_r  each rank has some columns of x; its product is
-                                                     a
-                             [B_tp]                  partial sum, as large as the result: all-reduce
+    row  [x_1 | ... | x_tp] [B_1]
+                            [...]  = sum_r x_r B_r  each rank has some columns of x; its product is
+                            [B_tp]                  a partial sum, as large as the result: g
 
-What columns give is what rows take. So of two layers in a row, the first by columns and the second
-by rows, only the end of the second sends anything (g), and in backward the beginning of the first
-(f). Any function of single elements may stand between. The other way round it may not: gelu(partial
-+ partial) is not gelu(partial) + gelu(partial).
+The output of a column split is the input of a row split. So of two consecutive layers, the first
+column-parallel and the second row-parallel, only the end of the second sends anything in forward
+(g, the output_mapping), and only the beginning of the first in backward (f, the input_mapping). Any
+elementwise function may stand between them. After a row split it may not stand before g, because
+gelu(partial + partial) is not gelu(partial) + gelu(partial).
 
-torch keeps weights transposed, (out, in): columns are rows of `weight`.
+Megatron's `ColumnParallelLinear` and `RowParallelLinear` are modules that choose their mappings by
+flags (gather_output, input_is_parallel, sequence_parallel). Here the functions column_parallel and
+row_parallel are given the mappings, and the modules are given the function that multiplies:
+column_linear, row_linear.
+
+torch stores weights transposed, (out, in): columns of A are rows of `weight`.
 B sequences of T tokens, D inputs, F outputs, tp ranks.
 """
 
@@ -23,66 +27,69 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib.tensor_parallel.mappings import copy_to_group, reduce_from_group
-from lib.tensor_parallel.shards import own_part
+from lib.tensor_parallel.shards import own_shard
 
 
 # exercise: lab3.column_parallel
-def column_parallel(x, linears, group=None, enter=copy_to_group):
+def column_parallel(x, linears, group=None, input_mapping=copy_to_group):
     """This rank's columns of x A + a, for each of the layers: (B, T, D), replicated -> [(B, T,
     F/tp), ...], sharded.
 
-    linears: layers that read the same x (q, k and v; or one), a rank's parts: weight (F/tp, D),
-    bias (F/tp,) or None. x enters once for all of them: one all-reduce of (B, T, D) in backward,
-    none forward. enter(x, group) does it.
+    linears: layers that read the same x (q, k and v; or one), this rank's shards: weight (F/tp, D),
+    bias (F/tp,) or None. input_mapping(x, group), f, is applied once for all of them: one
+    all-reduce of (B, T, D) in backward, none forward.
     """
     # Y_r = X A_r + a_r
-    x = enter(x, group)  # (B, T, D)       replicated
+    x = input_mapping(x, group)  # (B, T, D)       replicated
     # (B, T, F/tp)  sharded on dim -1
     return [F.linear(x, linear.weight, linear.bias) for linear in linears]
 
 
 # exercise: lab3.row_parallel
-def row_parallel(x, linear, group=None, leave=reduce_from_group):
+def row_parallel(x, linear, group=None, output_mapping=reduce_from_group):
     """x B + b of all ranks' columns of x: (B, T, D/tp), sharded -> (B, T, F), replicated.
 
-    linear: weight (F, D/tp), this rank's rows of B, and the whole bias (F,) or None.
-    Sends: one all-reduce of (B, T, F) forward, none in backward. leave(partial, group) does it.
+    linear: weight (F, D/tp), this rank's rows of B, and the full bias (F,) or None.
+    output_mapping(partial, group), g, sends: one all-reduce of (B, T, F) forward, none in backward.
     """
     # Y = sum_r X_r B_r + b
     partial = F.linear(x, linear.weight)  # (B, T, F)  partial
-    y = leave(partial, group)  # (B, T, F)  replicated
-    # after the sum: inside it, b would enter tp times
+    y = output_mapping(partial, group)  # (B, T, F)  replicated
+    # after the sum: before it, b would be added tp times
     return y if linear.bias is None else y + linear.bias
 
 
 class ColumnParallelLinear(nn.Module):
-    """A rank's columns of an nn.Linear, (B, T, D) -> (B, T, F/tp). Weight and bias are cut alike.
+    """A rank's columns of an nn.Linear, (B, T, D) -> (B, T, F/tp). Weight and bias are sharded on
+    dim 0.
 
-    columns: columns(x, [linear], group) as `column_parallel`. Raises ValueError where tp does not
-    divide F.
+    column_linear: column_linear(x, [linear], group), as `column_parallel`. Raises ValueError where
+    tp does not divide F.
     """
 
-    def __init__(self, linear, group=None, columns=column_parallel, what="out_features"):
+    def __init__(self, linear, group=None, column_linear=column_parallel, what="out_features"):
         super().__init__()
-        self.group, self.columns = group, columns
-        self.weight = own_part(linear.weight, 0, group, what)  # (F/tp, D)
-        self.bias = own_part(linear.bias, 0, group, what)  # (F/tp,)
+        self.group, self.column_linear = group, column_linear
+        self.weight = own_shard(linear.weight, 0, group, what)  # (F/tp, D)
+        self.bias = own_shard(linear.bias, 0, group, what)  # (F/tp,)
 
     def forward(self, x):
-        return self.columns(x, [self], self.group)[0]
+        return self.column_linear(x, [self], self.group)[0]
 
 
 class RowParallelLinear(nn.Module):
-    """A rank's rows of an nn.Linear, (B, T, D/tp) -> (B, T, F). The bias is whole on every rank.
+    """A rank's rows of an nn.Linear, (B, T, D/tp) -> (B, T, F). The weight is sharded on dim 1, the
+    bias is replicated.
 
-    rows: rows(x, linear, group) as `row_parallel`. Raises ValueError where tp does not divide D.
+    row_linear: row_linear(x, linear, group), as `row_parallel`. Raises ValueError where tp does not
+    divide D.
     """
 
-    def __init__(self, linear, group=None, rows=row_parallel, what="in_features"):
+    def __init__(self, linear, group=None, row_linear=row_parallel, what="in_features"):
         super().__init__()
-        self.group, self.rows = group, rows
-        self.weight = own_part(linear.weight, 1, group, what)  # (F, D/tp)
-        self.bias = own_part(linear.bias, None, group, what)  # (F,)
+        self.group, self.row_linear = group, row_linear
+        self.weight = own_shard(linear.weight, 1, group, what)  # (F, D/tp)
+        self.bias = own_shard(linear.bias, None, group, what)  # (F,)
 
     def forward(self, x):
-        return self.rows(x, self, self.group)
+        return self.row_linear(x, self, self.group)

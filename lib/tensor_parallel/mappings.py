@@ -5,8 +5,8 @@
     g   reduce   the ranks' x are summed:    the gradient of the sum is that of each term: nothing
                  all-reduce
 
-    x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r          rank r of tp, with its part of A and
-                                                                of B
+    x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r          rank r of tp, with its shard of A
+                                                                and of B
     <--f---  each rank's part of dx  <--g--  dZ, the same on all ranks
 
 Both are one line of calculus, with the tp ranks as one graph:
@@ -14,26 +14,35 @@ Both are one line of calculus, with the tp ranks as one graph:
     f   y_r = x for each r       dx   = sum_r dy_r
     g   y   = sum_r x_r          dx_r = dy
 
-so each one's backward is the other's forward. Between f and g every rank works on its own; outside,
-all ranks hold the same numbers and compute the same. Hence the two must come as a pair. Without f,
-a rank's gradient of x lacks what the other ranks' parts add to it; without g, what leaves is a
-partial sum.
+so the backward of each is the forward of the other. Between f and g every rank works on its own;
+outside, all ranks have the same values and compute the same. Therefore the two must come as a pair.
+Without f, a rank's gradient of x lacks what the other ranks add to it; without g, the result is
+still a partial sum. Layers take the two as arguments: input_mapping is f, output_mapping is g.
 
-The other pair cuts and joins the last dim, for a layer that gives or takes whole vectors. Each is
-the other's backward:
+The other pair splits and gathers the last dim, for a layer that takes or returns full vectors. Each
+is the other's backward:
 
-    split_to_group     x (.., F) on every rank -> its part (.., F/tp)
-    gather_from_group  the ranks' parts (.., F/tp) -> x (.., F) on every rank
+    split_to_group     x (.., F) on every rank -> its shard (.., F/tp)
+    gather_from_group  the ranks' shards (.., F/tp) -> x (.., F) on every rank
 
-Gather takes no sum in backward: the same whole is used alike on all ranks, so all have the same
-gradient of it.
+Gather needs no sum in backward, because all ranks use the same full tensor in the same way and so
+have the same gradient of it.
+
+    here                 Megatron-LM (core/tensor_parallel/mappings.py)
+    copy_to_group        copy_to_tensor_model_parallel_region        f
+    reduce_from_group    reduce_from_tensor_model_parallel_region    g
+    split_to_group       scatter_to_tensor_model_parallel_region
+    gather_from_group    gather_from_tensor_model_parallel_region
+
+In Korthikanti et al. 2022, g is another function: the all-gather of sequence parallelism, which
+sequence.py calls G.
 """
 
 import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.tensor_parallel.shards import divide, whole
+from lib.tensor_parallel.shards import divide, gather_along_dim
 
 
 # exercise: lab3.copy_to_group
@@ -48,8 +57,8 @@ def copy_to_group(x, group=None, all_reduce=collectives.all_reduce):
 
 # exercise: lab3.reduce_from_group
 def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
-    """g: the sum over the ranks of x, each rank's partial result; any shape, a new tensor,
-    replicated.
+    """g: the sum over the ranks of x, each rank's partial result, of any shape. Returns a new
+    tensor, replicated.
 
     Sends forward: one all-reduce, as large as x; backward nothing.
     all_reduce: all_reduce(tensor, group) sums in place.
@@ -58,18 +67,18 @@ def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
 
 
 def split_to_group(x, group=None, all_gather=collectives.all_gather):
-    """This rank's part of x, replicated, on the last dim: (.., F) -> (.., F/tp).
+    """This rank's shard of x, replicated, on the last dim: (.., F) -> (.., F/tp).
 
-    Sends nothing forward; backward all-gathers the parts' gradients. Raises ValueError where tp
+    Sends nothing forward; backward all-gathers the shards' gradients. Raises ValueError where tp
     does not divide F.
     """
     return _Split.apply(x, group, all_gather)
 
 
 def gather_from_group(x, group=None, all_gather=collectives.all_gather):
-    """The ranks' parts side by side on the last dim, replicated: (.., F/tp) -> (.., F).
+    """The ranks' shards, concatenated on the last dim, replicated: (.., F/tp) -> (.., F).
 
-    Sends forward: an all-gather; backward nothing, each rank takes its part of the gradient.
+    Sends forward: an all-gather; backward nothing, each rank takes its shard of the gradient.
     """
     return _Gather.apply(x, group, all_gather)
 
@@ -117,7 +126,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group, all_gather):
         ctx.how = group, all_gather
-        return whole(x, -1, group, all_gather)  # (.., F)
+        return gather_along_dim(x, -1, group, all_gather)  # (.., F)
 
     @staticmethod
     def backward(ctx, dy):

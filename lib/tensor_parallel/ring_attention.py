@@ -1,20 +1,20 @@
-"""Ring attention: the sequence is split over the ranks; queries stay, keys and values go round (Liu
-et al. 2023).
+"""Ring attention: the sequence is sharded over the ranks; queries stay, keys and values are sent
+around the ring (Liu et al. 2023).
 
     step 0          step 1         step 2         cp = 3; (i, j): queries of rank i, keys of rank j
     rank 0  (0, 0)  (0, 2) unseen  (0, 1) unseen
-    rank 1  (1, 1)  (1, 0)         (1, 2) unseen  a block that no query sees is passed on, not
+    rank 1  (1, 1)  (1, 0)         (1, 2) unseen  a block that no query sees is forwarded, not
                                                   computed
-    rank 2  (2, 2)  (2, 1)         (2, 0)         while a rank computes, the next block is on its
-                                                  way
+    rank 2  (2, 2)  (2, 1)         (2, 0)         while a rank computes, the next block is in
+                                                  flight
 
 B sequences of T tokens, of which this rank has t; H query heads in K groups of G = H/K; head width
 d; cp ranks.
 
-Softmax needs all scores of a row, and they come block by block. So keep, per query, the largest
-score so far m, the sum l of exp(score - m), and the sum o of exp(score - m) v. When a block raises
-the maximum to m', what was summed before is worth exp(m - m') of what it was (Milakov & Gimelshein
-2018):
+Softmax needs all scores of a row, but they arrive block by block. So we keep, per query, the
+largest score so far m, the sum l of exp(score - m), and the sum o of exp(score - m) v. When a block
+raises the maximum to m', what was summed before is worth exp(m - m') of what it was (Milakov &
+Gimelshein 2018):
 
     S = q k_j^T / sqrt(d)      m' = max(m, max_j S)      P = exp(S - m')
     l <- l exp(m - m') + sum_j P        o <- o exp(m - m') + P v_j        at the end: out = o / l
@@ -24,9 +24,9 @@ The same by `merge_attention` is shorter: a student's answer does so.
 Memory: the largest tensor is (B, H, t, t), 1/cp^2 of plain attention's. What is kept for backward
 is O(t): q, k, v, out and the logarithm of each row's sum.
 
-Backward of a block is `attend_backward`. Keys and values go round once more, and their gradients
-behind them: those of block j start on rank j+1, gather a part on every rank, and come home to rank
-j, who adds its own. The last hop has no compute beside it.
+Backward of a block is `attend_backward`. Keys and values are sent around once more, and their
+gradients behind them: those of block j start on rank j+1, every rank adds its part, and they end on
+rank j, which owns them and adds its own. The last hop does not overlap with compute.
 
 Sent by all ranks: forward the k and v shards of all ranks but one each: (cp-1) 2BKTd elements;
 backward twice that.
@@ -43,12 +43,12 @@ from torch.autograd.function import once_differentiable
 
 from lib.tensor_parallel.layouts import rectangle
 from lib.tensor_parallel.online_softmax import Attended, attend_backward, scores, weigh, wide
-from lib.tensor_parallel.travelling import RingTransfer, going_round
+from lib.tensor_parallel.ring_exchange import RingTransfer, ring_shift
 
 
 # exercise: lab3.ring_attention
 def ring_attention(q, k, v, layout, group=None, *, causal=True):
-    """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d),
+    """Attention over the full sequence, of which each rank has a shard. Returns (B, H, t, d),
     sharded like q.
 
     q (B, H, t, d); k, v (B, K, t, d): this rank's tokens; query head i uses key/value head i //
@@ -62,7 +62,7 @@ def ring_attention(q, k, v, layout, group=None, *, causal=True):
 
 
 class RingAttention(torch.autograd.Function):
-    """Forward and backward stand together: both go round the ring once, and compute the
+    """Forward and backward in one class: both send k and v around the ring once, and compute the
     same rectangles."""
 
     @staticmethod
@@ -74,7 +74,7 @@ class RingAttention(torch.autograd.Function):
         o = torch.zeros_like(wide(q)).unflatten(1, (K, -1))
         m, l = o.new_full((B, K, H // K, t), -math.inf), o.new_zeros((B, K, H // K, t))
 
-        for owner, (k_j, v_j) in going_round(torch.stack([k, v]), _shapes(k, layout), group):
+        for owner, (k_j, v_j) in ring_shift(torch.stack([k, v]), _shapes(k, layout), group):
             a, b, *places = _block(layout[rank], layout[owner], causal)
             if b > 0:
                 S = scores(q[..., a:, :], k_j[..., :b, :], *places)  # (B, K, G, rows, b)
@@ -101,7 +101,7 @@ class RingAttention(torch.autograd.Function):
         d_q, shapes = torch.zeros_like(wide(q)), _shapes(k, layout)
 
         own = passing = None
-        for owner, (k_j, v_j) in going_round(torch.stack([k, v]), shapes, group):
+        for owner, (k_j, v_j) in ring_shift(torch.stack([k, v]), shapes, group):
             d_kv = q.new_zeros(shapes[owner])  # (2, B, K, t of owner, d)  partial: my queries' part
             a, b, *places = _block(layout[rank], layout[owner], ctx.causal)
             if b > 0:
@@ -118,7 +118,7 @@ class RingAttention(torch.autograd.Function):
                 d_kv[..., :b, :] = torch.stack(d_kv_j)
             if owner == rank:
                 own = d_kv
-                continue  # stays here: it is added when the others' parts come home
+                continue  # stays here: it is added when the other ranks' parts have arrived
             if passing is not None:
                 d_kv += passing.arrived()  # the parts of ranks owner+1 ... rank-1
             passing = RingTransfer(d_kv, q.new_empty(shapes[owner - 1]), group)
@@ -148,7 +148,7 @@ def check(q, k, v, layout, rank, world_size):
     if len(layout) != world_size or len(layout[rank]) != t:
         raise ValueError(
             f"rank {rank} of {world_size} has {t} tokens, but the layout gives "
-            f"{[len(p) for p in layout]}: make the layout for this group and the whole sequence, "
+            f"{[len(p) for p in layout]}: make the layout for this group and the full sequence, "
             "and give each rank its positions of it"
         )
     if k.shape != v.shape or k.shape != (B, K, t, d) or H % K:

@@ -1,14 +1,23 @@
-"""Sequence parallelism: between the split layers each rank has its own tokens (Korthikanti et al.
+"""Sequence parallelism: between the sharded layers each rank has its own tokens (Korthikanti et al.
 2022, section 4.2.2).
 
     tensor parallel    every rank has the same tokens
-                       norm (B, T, D)    --f-->  columns, rows  --g-->  dropout, + (B, T, D)
+                       norm (B, T, D)    --f-->  column, row  --g-->  dropout, + (B, T, D)
     sequence parallel  every rank has its own tokens
-                       norm (B, T/tp, D) --G-->  columns, rows  --S-->  dropout, + (B, T/tp, D)
+                       norm (B, T/tp, D) --G-->  column, row  --S-->  dropout, + (B, T/tp, D)
 
                   forward          backward
     G   gather    all-gather       reduce-scatter   the norms' input and output, dropout's mask, the
     S   scatter   reduce-scatter   all-gather       residual stream: 1/tp of each on a rank
+
+    here               Megatron-LM                                Korthikanti et al.
+    gather_sequence    gather_from_sequence_parallel_region       g
+    scatter_sequence   reduce_scatter_to_sequence_parallel_region g with a bar
+
+Megatron's scatter_to_sequence_parallel_region, a split without a sum, is used after its embedding.
+It is not needed here, because `vocab_parallel_embedding` with scatter_sequence as its
+output_mapping sums and shards at once. Note whose g it is: in Shoeybi et al. 2019, and in
+mappings.py, g is the all-reduce.
 
 An all-reduce is a reduce-scatter and an all-gather. S and the next G are these two halves, with the
 norm between them: the same bytes forward as g alone. In backward, G's reduce-scatter and the S
@@ -21,24 +30,25 @@ There is a price in parameters. A norm's weight, a position's vector or the bias
 rank, but has seen that rank's tokens only: its gradient is a sum over all tokens, so over the
 ranks. `sum_gradients` adds it up.
 
-regathered_columns keeps only a rank's own tokens for backward, and gathers the others' again:
+regathered_column_parallel keeps only a rank's own tokens for backward, and gathers the others'
+again:
 
-    kept for backward         sequence_columns                 regathered_columns
+    kept for backward         sequence_column_parallel         regathered_column_parallel
                               x of all tokens, (B, T, D)       x of this rank's tokens, (B, T/tp, D)
     sent, per column layer    forward   gather   (tp-1) BTD    forward   gather   (tp-1) BTD
                               backward  scatter  (tp-1) BTD    backward  gather   (tp-1) BTD
                                                                          scatter  (tp-1) BTD
 
-The gathered x is what is left of a layer's activations that tp does not divide: 4 of the 34 sbh
-bytes, twice 2 sbh. Without it all of a layer's 34 sbh become 34 sbh/t (Korthikanti et al. 2022,
+The gathered x is the last of a layer's activations that tp does not divide: 4 of the 34 sbh bytes,
+twice 2 sbh. Without it all of a layer's 34 sbh become 34 sbh/t (Korthikanti et al. 2022,
 sections 4.2.2 and 4.2.3: the layer keeps its input's shard and gathers again in backward). The
 price: two more all-gathers per layer, before attention's and before the MLP's weights get their
 gradients.
 
     Y_r = X A_r + a_r     dA_r = X^T dY_r    da_r = sum over tokens of dY_r    dX = sum_r dY_r A_r^T
 
-Only dA_r needs all of X. The two messages of backward could travel while the other product is
-computed; here they do not.
+Only dA_r needs all of X. Each of backward's two messages could be in flight while the other matmul
+is computed, as in Megatron; here they are not.
 """
 
 import torch
@@ -48,7 +58,7 @@ from torch.autograd.function import once_differentiable
 
 from lib import collectives
 from lib.tensor_parallel.linear import column_parallel, row_parallel
-from lib.tensor_parallel.shards import divide, whole
+from lib.tensor_parallel.shards import divide, gather_along_dim
 from lib.training.buckets import flatten, gradient, unflatten
 
 
@@ -78,16 +88,16 @@ def scatter_sequence(
     return _ScatterSequence.apply(x, group, all_gather, reduce_scatter)
 
 
-def sequence_columns(x, linears, group=None, enter=gather_sequence):
+def sequence_column_parallel(x, linears, group=None, input_mapping=gather_sequence):
     """`column_parallel` of this rank's tokens: (B, T/tp, D) -> [(B, T, F/tp), ...]. Backward keeps
     the gathered x."""
-    return column_parallel(x, linears, group, enter)
+    return column_parallel(x, linears, group, input_mapping)
 
 
-def sequence_rows(x, linear, group=None, leave=scatter_sequence):
+def sequence_row_parallel(x, linear, group=None, output_mapping=scatter_sequence):
     """`row_parallel` into this rank's tokens: (B, T, F/tp) -> (B, T/tp, D). The bias's
     gradient is partial."""
-    return row_parallel(x, linear, group, leave)
+    return row_parallel(x, linear, group, output_mapping)
 
 
 # exercise: lab3.sum_gradients
@@ -95,10 +105,10 @@ def sequence_rows(x, linear, group=None, leave=scatter_sequence):
 def sum_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
     """Replace the gradients of these parameters by their sums over the ranks of `group`.
 
-    parameters: those that are alike on all ranks but were used on this rank's tokens only, in one
-    order on all ranks. Frozen ones are left alone; one that was not used here counts as zeros. Once
+    parameters: the replicated ones that were used on this rank's tokens only, in one order on all
+    ranks. Frozen ones are left alone; one that was not used here counts as zeros. Once
     per step, after the last backward: a second call would sum the sums. Sends: one all-reduce of
-    all of them, end to end; nothing for an empty list.
+    a flat buffer of all of them; nothing for an empty list.
     """
     gradients = [gradient(p) for p in parameters if p.requires_grad]
     if gradients:
@@ -112,7 +122,7 @@ class _GatherSequence(torch.autograd.Function):
     def forward(ctx, x, *how):
         ctx.how = how
         group, all_gather, _ = how
-        return whole(x, -2, group, all_gather)  # (B, T, D)
+        return gather_along_dim(x, -2, group, all_gather)  # (B, T, D)
 
     @staticmethod
     def backward(ctx, dy):
@@ -123,27 +133,27 @@ class _ScatterSequence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, *how):
         ctx.how = how
-        return own_tokens_of_the_sum(x, *how)  # (B, T/tp, D)
+        return reduce_scatter_along_sequence(x, *how)  # (B, T/tp, D)
 
     @staticmethod
     def backward(ctx, dy):
         return gather_sequence(dy, *ctx.how), None, None, None
 
 
-def own_tokens_of_the_sum(x, group, all_gather, reduce_scatter):
+def reduce_scatter_along_sequence(x, group, all_gather, reduce_scatter):
     divide(x.shape[-2], dist.get_world_size(group), "the sequence's length")
     return reduce_scatter(x.movedim(-2, 0).contiguous(), group).movedim(0, -2).contiguous()
 
 
-def regathered_columns(
+def regathered_column_parallel(
     x,
     linears,
     group=None,
     all_gather=collectives.all_gather,
     reduce_scatter=collectives.reduce_scatter,
 ):
-    """`sequence_columns` that keeps its input alone: (B, T/tp, D), this rank's tokens -> [(B, T,
-    F/tp), ...].
+    """`sequence_column_parallel` that keeps only its input, this rank's tokens: (B, T/tp, D) ->
+    [(B, T, F/tp), ...].
 
     Sends: an all-gather forward; an all-gather and a reduce-scatter backward; each (tp-1) BTD
     elements over all ranks.
@@ -159,7 +169,7 @@ class _Regathered(torch.autograd.Function):
         ctx.how, ctx.has_bias = how, [bias is not None for bias in biases]
         ctx.save_for_backward(x, *weights)  # (B, T/tp, D), not (B, T, D)
         group, all_gather, _ = how
-        x = whole(x, -2, group, all_gather)  # (B, T, D), gone when this returns
+        x = gather_along_dim(x, -2, group, all_gather)  # (B, T, D), gone when this returns
         return tuple(
             F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)
         )
@@ -169,7 +179,7 @@ class _Regathered(torch.autograd.Function):
     def backward(ctx, *dys):
         x, *weights = ctx.saved_tensors
         group, all_gather, _ = ctx.how
-        x = whole(x, -2, group, all_gather).flatten(0, -2)  # (BT, D)
+        x = gather_along_dim(x, -2, group, all_gather).flatten(0, -2)  # (BT, D)
         rows = [dy.flatten(0, -2) for dy in dys]  # (BT, F/tp) each
         dweights = [dy.T @ x for dy in rows]  # (F/tp, D)  dA_r, transposed
         # (F/tp,)
@@ -178,4 +188,4 @@ class _Regathered(torch.autograd.Function):
         ]
         # (B, T, D)  partial
         partial = sum(dy @ weight for dy, weight in zip(dys, weights, strict=True))
-        return None, own_tokens_of_the_sum(partial, *ctx.how), *dweights, *dbiases
+        return None, reduce_scatter_along_sequence(partial, *ctx.how), *dweights, *dbiases

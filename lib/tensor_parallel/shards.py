@@ -1,25 +1,26 @@
-"""A rank's part of a tensor or of a checkpoint, and the whole again from all ranks' parts.
+"""A rank's shard of a tensor or of a checkpoint, and the full one merged from all ranks' shards.
 
-    dim 0, tp = 2     dim 1, tp = 2    tp ranks, part r = chunk(tp, dim)[r]
+    dim 0, tp = 2     dim 1, tp = 2    tp ranks, shard r = chunk(tp, dim)[r]
     +-------+         +---+---+
-    | rank 0|         |   |   |        torch keeps the weight of x -> x A + a transposed, (out, in):
-    +-------+         | 0 | 1 |        columns of A are rows of the weight, so a split by columns
-    | rank 1|         |   |   |        is a split on dim 0, and a split by rows one on dim 1
+    | rank 0|         |   |   |        torch stores the weight of x -> x A + a as (out, in), so
+    +-------+         | 0 | 1 |        columns of A are rows of the weight: a column split is a
+    | rank 1|         |   |   |        split on dim 0 (Shard(0)), a row split one on dim 1
     +-------+         +---+---+
 
-Parts are of one size, so that every rank multiplies as much and a whole is made of parts without
-further notice.
+Shards are of one size, so that every rank computes as much and shards can be merged without further
+information.
 
-A checkpoint of one process cut for tp ranks, and put together again: every tensor that has a
-parameter's name.
+The state_dict of the unsharded model is split for tp ranks, and merged again: every tensor that has
+a parameter's name.
 
-    whole["blocks.0.mlp.up.weight"]     (F, D)    ->  rank r  (F/tp, D)     cut on dim 0
-    whole["blocks.0.mlp.down.weight"]   (D, F)    ->  rank r  (D, F/tp)     cut on dim 1
-    whole["blocks.0.norm1.weight"]      (D,)      ->  rank r  (D,)          the same on every rank
+    full["blocks.0.mlp.up.weight"]     (F, D)    ->  rank r  (F/tp, D)     sharded on dim 0
+    full["blocks.0.mlp.down.weight"]   (D, F)    ->  rank r  (D, F/tp)     sharded on dim 1
+    full["blocks.0.norm1.weight"]      (D,)      ->  rank r  (D,)          replicated
 
-Names are those of `lib.training.model.GPT`, on one process and on ranks: the parallel modules keep
-them. What has a parameter's shape is cut like it: weights, gradients, Adam's averages. From tp=2 to
-tp=4: merge, then split.
+Names are those of `lib.training.model.GPT`, in one process and on ranks, because the parallel
+modules keep them. What has a parameter's shape is sharded like it: weights, gradients, Adam's
+averages. To go from tp=2 to tp=4, merge, then split. (torch's DCP does both while it loads:
+"resharding".)
 """
 
 import torch
@@ -42,9 +43,9 @@ def divide(n, tp, what):
     return n // tp
 
 
-def own_part(parameter, dim, group, what):
-    """This rank's part of `parameter` on `dim`, a parameter of its own; dim None: a copy of all of
-    it; None stays None.
+def own_shard(parameter, dim, group, what):
+    """This rank's shard of `parameter` on `dim`, as a new parameter; dim None: a full copy. None
+    stays None.
 
     what: what is counted along `dim`, for the ValueError where the ranks do not divide it. Sends
     nothing.
@@ -62,14 +63,13 @@ def own_part(parameter, dim, group, what):
     return own
 
 
-def whole(part, dim, group=None, all_gather=collectives.all_gather):
-    """All ranks' parts, one after the other on `dim`: contiguous, `part`'s shape with tp times as
-    much on `dim`.
+def gather_along_dim(shard, dim, group=None, all_gather=collectives.all_gather):
+    """All ranks' shards, concatenated on `dim`: contiguous, tp times as long on `dim` as `shard`.
 
-    Sends: an all-gather of the parts. A part comes back from `whole` by chunk(tp, dim)[rank].
+    Sends: an all-gather of the shards. The inverse is chunk(tp, dim)[rank].
     """
-    # The collective joins tensors on dim 0.
-    return all_gather(part.movedim(dim, 0).contiguous(), group).movedim(0, dim).contiguous()
+    # The collective concatenates tensors on dim 0.
+    return all_gather(shard.movedim(dim, 0).contiguous(), group).movedim(0, dim).contiguous()
 
 
 def _or(numbers):
@@ -90,13 +90,14 @@ SPLIT = {  # name ends in: dim
 
 
 def split_dim(name):
-    """The dim on which the parameter `name` is cut; None if every rank has all of it."""
+    """The dim on which the parameter `name` is sharded; None if it is replicated."""
     return next((dim for ending, dim in SPLIT.items() if name.endswith(ending)), None)
 
 
 # exercise: lab3.split_state_dict
 def split_state_dict(state, rank, tp):
-    """Rank `rank`'s {name: tensor} of tp, copies, from the whole model's. Pure: no ranks needed.
+    """Rank `rank`'s {name: tensor} of tp, copies, from the unsharded model's. Pure: no ranks
+    needed.
 
     Raises ValueError for a size that tp does not divide. It knows columns, not heads:
     `ParallelAttention` does.
@@ -112,11 +113,11 @@ def split_state_dict(state, rank, tp):
 
 
 def merge_state_dicts(parts):
-    """The whole model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...]. Pure: no
-    ranks needed.
+    """The unsharded model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...].
+    Pure: no ranks needed.
 
-    Raises ValueError where ranks differ in what should be alike: their copies of a norm, say, or
-    their names.
+    Raises ValueError where ranks differ in what should be the same: their copies of a replicated
+    tensor, such as a norm, or their names.
     """
     first, *others = parts
     for rank, other in enumerate(others, 1):
@@ -139,7 +140,7 @@ def _check_alike(name, copies):
     for rank, other in enumerate(copies):
         if not torch.equal(other, copies[0]):
             raise ValueError(
-                f"{name} is not cut, but rank {rank}'s copy differs from rank 0's: the ranks have "
-                f"gone apart. Different gradients (in sequence parallel: sum_gradients() after "
+                f"{name} is replicated, but rank {rank}'s copy differs from rank 0's: the replicas "
+                f"have diverged. Different gradients (in sequence parallel: sum_gradients() after "
                 "backward), seeds or data?"
             )

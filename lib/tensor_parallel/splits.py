@@ -1,5 +1,4 @@
-"""One matrix product, shared among N ranks in four ways: the four ways in which any training is
-split.
+"""One matmul, split over N ranks in four ways: the four ways in which any training is split.
 
     y = x w          x (B, K)   w (K, M)   y (B, M)         B samples, K inputs, M outputs
 
@@ -9,9 +8,9 @@ split.
                and those rows of w        as y
     pipeline   rank r has layers of many  the activation         send to the next  pipeline parallel
 
-Each of the first three needs 1/N of the multiplications on every rank. x and w are whole on every
-rank, as if loaded from one file; a rank touches only its part. A part is a piece of
-`tensor_split(N)`: they may differ by one row.
+Each of the first three needs 1/N of the multiplications on every rank. x and w are in full on every
+rank, as if loaded from one file; a rank uses only its shard, an entry of `tensor_split(N)`, so
+shards may differ by one row.
 
 Source of the two tensor-parallel splits: Megatron-LM (Shoeybi et al. 2019, section 3).
 """
@@ -24,7 +23,7 @@ from lib.collectives import p2p
 
 # exercise: lab0.split_rows
 def split_rows(x, w, group=None):
-    """Rank r multiplies the r-th piece of x's rows: (B/N, K) (K, M) -> (B/N, M), its own rows of x
+    """Rank r multiplies the r-th shard of x's rows: (B/N, K) (K, M) -> (B/N, M), its own rows of x
     w.
 
     Sends nothing: in data parallelism a sample's result is needed only where the sample is. (Its
@@ -36,7 +35,7 @@ def split_rows(x, w, group=None):
 
 # exercise: lab0.split_columns
 def split_columns(x, w, group=None):
-    """Rank r multiplies by the r-th piece of w's columns: (B, K) (K, M/N) -> (B, M/N); returns x w,
+    """Rank r multiplies by the r-th shard of w's columns: (B, K) (K, M/N) -> (B, M/N); returns x w,
     (B, M).
 
     Sends: an all-gather of every rank's (B, M/N). Raises ValueError where N does not divide M.
@@ -44,7 +43,7 @@ def split_columns(x, w, group=None):
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     if w.shape[1] % world_size:
         raise ValueError(
-            f"{w.shape[1]} columns over {world_size} ranks: all-gather wants as many from every "
+            f"{w.shape[1]} columns over {world_size} ranks: all-gather needs as many from every "
             f"rank"
         )
     mine = x @ w.tensor_split(world_size, dim=1)[rank]  # (B, M/N)  some columns of y, finished
@@ -55,7 +54,7 @@ def split_columns(x, w, group=None):
 
 # exercise: lab0.split_inner
 def split_inner(x, w, group=None):
-    """Rank r multiplies the r-th piece of the inner dimension: (B, K/N) (K/N, M) -> (B, M), and the
+    """Rank r multiplies the r-th shard of the inner dimension: (B, K/N) (K/N, M) -> (B, M), and the
     ranks add up.
 
     y[i, j] is a sum over k; each rank has some of its terms. Returns x w, (B, M). Sends: an
@@ -70,7 +69,7 @@ def split_inner(x, w, group=None):
 
 # exercise: lab0.pipeline
 def pipeline(x, layers, group=None):
-    """Rank r applies the r-th piece of `layers`, a list of (K, K) matrices, to what rank r-1 sends,
+    """Rank r applies the r-th shard of `layers`, a list of (K, K) matrices, to what rank r-1 sends,
     (B, K).
 
     Returns the activation that leaves this rank, (B, K): on the last rank x T1 T2 ... TL. The first

@@ -1,5 +1,5 @@
-"""2-D tensor parallelism: a linear layer whose weight, input and output are all cut into blocks
-(SUMMA).
+"""2-D tensor parallelism: a linear layer whose weight, input and output are all sharded into
+blocks (SUMMA).
 
     X (n, I)     W (I, O)     Y = X W (n, O)    rank (i, j) of a q x q grid holds the blocks
     X00 | X01    W00 | W01    Y00 | Y01         X_ij, W_ij and Y_ij: 1/q^2 of each
@@ -9,9 +9,9 @@
     Y_ij = sum_k X_ik W_kj  in step k: X_ik is broadcast along row i, W_kj along column j, and
                             multiplied
 
-1-D tensor parallelism cuts the weight alone: each of its p ranks holds, and all-reduces, the whole
-activation. Here nothing is whole anywhere. Backward has two products of the same kind, in which a
-*sum* travels instead:
+1-D tensor parallelism shards only the weight: each of its p ranks holds, and all-reduces, the full
+activation. Here no rank has a full tensor. Backward has two matmuls of the same kind, in which
+partial sums are reduced instead:
 
     dX_ik = sum_j dY_ij W_kj^T  W_kj is broadcast along column j; the products are reduced along row
                                 i to rank (i, k)
@@ -20,8 +20,8 @@ activation. Here nothing is whole anywhere. Backward has two products of the sam
 
 Elements sent, all ranks: (q-1)(nI + IO) forward and twice that backward. An MLP h -> 4h -> h,
 forward and backward, on p = q^2 ranks: 3(q-1)(5nh + 8h^2) in 2-D, 4(p-1)nh in 1-D. With q = 2 that
-is never less, with q = 3 from n = 24h on, and then it falls further behind as 1/q. What is always
-smaller is the memory: the activations are cut q^2 ways.
+is never less, with q = 3 it is less for n of 24h and above, and it falls further as 1/q. The memory
+is always smaller, because activations are sharded over q^2 ranks.
 
 Sources: van de Geijn & Watts 1997, "SUMMA: scalable universal matrix multiplication algorithm"; Xu
 & You 2021, "An efficient 2D method for training super-large deep learning models" (Optimus). No
@@ -39,9 +39,9 @@ def linear_2d(x, weight, row, column):
     """Y = X W on a q x q grid: x (n/q, I/q), weight (I/q, O/q) -> (n/q, O/q), block (i, j) of each
     on rank (i, j).
 
-    row: the group of this rank's row, its ranks in the order of the columns; so rank j of it.
-    column likewise, rank i. Sends: q broadcasts in each group forward, by trees; 2q broadcasts and
-    2q reduces backward.
+    row: the group of this rank's row, its ranks in the order of the columns, so this is rank j of
+    it. column likewise, rank i. Sends: q broadcasts in each group forward, by trees; 2q broadcasts
+    and 2q reduces backward.
     Raises ValueError for a grid that is not square, or blocks that do not fit.
     """
     q, rows = dist.get_world_size(row), dist.get_world_size(column)

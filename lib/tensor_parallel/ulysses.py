@@ -1,12 +1,12 @@
-"""Ulysses: attention over a cut sequence, by exchanging sequence shards for heads and back (Jacobs
-et al. 2023).
+"""Ulysses: attention over a sharded sequence, by exchanging sequence shards for heads and back
+(Jacobs et al. 2023).
 
     q, k, v  all heads of my tokens  --all-to-all-->  all tokens of my heads  ordinary attention
     out      all heads of my tokens  <--all-to-all--  all tokens of my heads
 
-             tokens 0 1   2 3          tokens 0 1  2 3  cp = 2, H = 4; numbers say who holds what
+             tokens 0 1   2 3          tokens 0 1  2 3  cp = 2, H = 4; r0, r1: the rank that has it
     head 0          r0    r1                  r0   r0
-    head 1          r0    r1    ---->         r0   r0   half of what a rank has leaves it, (cp-1)/cp
+    head 1          r0    r1    ---->         r0   r0   each rank sends half of its own, (cp-1)/cp
     head 2          r0    r1                  r1   r1
     head 3          r0    r1                  r1   r1
 
@@ -14,10 +14,10 @@ cp must divide H: it is at most the number of heads. Of K key/value heads each r
 K < cp, a head goes to each of the cp/K ranks whose query heads read it, and its gradient is the sum
 of theirs: as if there were K' = max(K, cp) of them.
 
-Beside it `gathered_attention`, as in Llama 3's training: keys and values of all tokens on every
-rank, queries stay.
+`gathered_attention`, as in Llama 3's training, gathers keys and values of all tokens on every rank;
+queries stay.
 
-Sent by all ranks, in units of 2BTd numbers; for B sequences of T tokens, head width d:
+Sent by all ranks, in units of 2BTd elements; for B sequences of T tokens, head width d:
 
                forward                  backward                 a rank holds
     ring       (cp-1) K                 2 (cp-1) K               a block of keys: T/cp tokens
@@ -25,8 +25,8 @@ Sent by all ranks, in units of 2BTd numbers; for B sequences of T tokens, head w
     Ulysses    (cp-1) (H + K') / cp     the same                 all tokens of H/cp and K'/cp heads
 
 Forward, Ulysses sends less than the others where (H + K')/cp < K. With K >= cp: where cp > H/K + 1.
-Its messages leave before attention and after it, and none beside it; the ring's travel while blocks
-are computed.
+Its messages are sent before attention and after it, and none overlaps with it; the ring's are sent
+while blocks are computed.
 
 Sources: Jacobs et al. 2023, "DeepSpeed Ulysses: system optimizations for enabling training of
 extreme long sequence transformer models"; Dubey et al. 2024, "The Llama 3 herd of models", section
@@ -46,7 +46,7 @@ from lib.tensor_parallel.sequence import gather_sequence
 def ulysses_attention(
     q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True
 ):
-    """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d),
+    """Attention over the full sequence, of which each rank has a shard. Returns (B, H, t, d),
     sharded like q.
 
     The arguments are `ring_attention`'s. all_to_all(rows, group, send_counts, recv_counts) works on
@@ -67,7 +67,7 @@ def ulysses_attention(
         k, v = (x.repeat_interleave(cp // K, 1) for x in (k, v))
     exchange = lambda x, to_heads: _Exchange.apply(x, to_heads, layout, group, all_to_all)
     q, k, v = (exchange(x, True) for x in (q, k, v))  # (B, H/cp, T, d), (B, K'/cp, T, d) twice
-    # of the tokens, as they have come
+    # positions of the tokens in the order received
     order = [position for positions in layout for position in positions]
     out = attend(q, k, v, *((order, order) if causal else ())).out  # (B, H/cp, T, d)
     return exchange(out, False)
@@ -123,8 +123,8 @@ def gathered_attention(q, k, v, layout, group=None, *, causal=True):
     return attend(q, k, v, *((layout[dist.get_rank(group)], order) if causal else ())).out
 
 
-def numbers_sent(B, T, d, H, K, cp):
-    """{way: (forward, backward)}, numbers that all ranks send together."""
+def elements_sent(B, T, d, H, K, cp):
+    """{way: (forward, backward)}, elements sent by all ranks together."""
     unit = 2 * B * T * d * (cp - 1)
     ulysses = unit * (H + max(K, cp)) // cp
     return {

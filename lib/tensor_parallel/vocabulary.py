@@ -1,6 +1,6 @@
 """The vocabulary over tp ranks: embedding and cross-entropy (Shoeybi et al. 2019, section 3).
 
-Embedding: each rank has some of the rows.
+Embedding: each rank has a shard of the rows (Megatron's `VocabParallelEmbedding`).
 
     V = 8, tp = 2     tokens    2    7    3
         rank 0: 0..3           w_2   0   w_3  a token's vector is on one rank, the others give
@@ -9,9 +9,10 @@ Embedding: each rank has some of the rows.
                           sum  w_2  w_7  w_3
 
 A sum of which all terms but one are 0 is exact. Backward sends nothing: every rank knows the
-gradient of each vector, and keeps what falls on its own rows.
+gradient of each vector, and keeps those of its own rows.
 
-Cross-entropy of logits that are sharded by vocabulary, without gathering them:
+Cross-entropy of logits that are sharded by vocabulary, without gathering them (Megatron's
+`vocab_parallel_cross_entropy`, torch's `loss_parallel`):
 
     -log p(target) = log sum_v exp(z_v - m) - (z_target - m)        m = max_v z_v, against overflow
 
@@ -20,9 +21,9 @@ Cross-entropy of logits that are sharded by vocabulary, without gathering them:
     the sum       of exp(z_v - m)                      sum
     z_target - m  if it has the target, else 0         sum
 
-Three numbers per token travel, whatever V is; gathered logits would be V of them (GPT-2: 50,257).
-The two sums go in one message. Backward sends nothing: dz_v = p_v - [v is the target], and a rank
-has the p_v of its own part.
+Three values per token are all-reduced, whatever V is; gathering the logits would send V of them
+(GPT-2: 50,257). The two sums share one message. Backward sends nothing: dz_v = p_v - [v is the
+target], and a rank has the p_v of its own part.
 
 Exponentials and their sum are computed in float32 where logits are in 16 bits: a sum of 50,257
 terms would end where one more of them no longer changes it.
@@ -37,7 +38,7 @@ from torch.autograd.function import once_differentiable
 from lib import collectives
 from lib.tensor_parallel.mappings import reduce_from_group
 from lib.tensor_parallel.online_softmax import wide
-from lib.tensor_parallel.shards import divide, own_part
+from lib.tensor_parallel.shards import divide, own_shard
 
 
 def own_rows(ids, rows, group=None):
@@ -59,37 +60,37 @@ def own_rows(ids, rows, group=None):
 
 
 # exercise: lab3.vocab_parallel_embedding
-def vocab_parallel_embedding(tokens, weight, group=None, leave=reduce_from_group):
+def vocab_parallel_embedding(tokens, weight, group=None, output_mapping=reduce_from_group):
     """The vectors of `tokens`: (B, T) int64, replicated -> (B, T, D), replicated.
 
     weight: (V/tp, D), this rank's rows. Sends: one all-reduce of (B, T, D) forward, nothing
-    backward. leave(partial, group) does it; `scatter_sequence` gives (B, T/tp, D), this rank's
-    tokens, for half the bytes. Raises ValueError for tokens outside the vocabulary.
+    backward. output_mapping(partial, group), g, sends it; `scatter_sequence` gives (B, T/tp, D),
+    this rank's tokens, for half the bytes. Raises ValueError for tokens outside the vocabulary.
     """
     row, elsewhere = own_rows(tokens, weight.shape[0], group)
     # (B, T, D)  partial
     partial = F.embedding(row, weight).masked_fill(elsewhere.unsqueeze(-1), 0.0)
-    return leave(partial, group)
+    return output_mapping(partial, group)
 
 
 class VocabParallelEmbedding(nn.Module):
     """A rank's rows of an nn.Embedding: tokens (B, T) -> (B, T, D). Raises ValueError where
     tp does not divide V."""
 
-    def __init__(self, embedding, group=None, leave=reduce_from_group):
+    def __init__(self, embedding, group=None, output_mapping=reduce_from_group):
         super().__init__()
-        self.group, self.leave = group, leave
-        self.weight = own_part(embedding.weight, 0, group, "vocab_size")  # (V/tp, D)
+        self.group, self.output_mapping = group, output_mapping
+        self.weight = own_shard(embedding.weight, 0, group, "vocab_size")  # (V/tp, D)
 
     def forward(self, tokens):
-        return vocab_parallel_embedding(tokens, self.weight, self.group, self.leave)
+        return vocab_parallel_embedding(tokens, self.weight, self.group, self.output_mapping)
 
 
 class SequenceEmbedding(nn.Module):
     """A `lib.training.model.Embedding` in sequence parallel: all tokens (B, T) -> those of this
     rank, (B, T/tp, D).
 
-    token: gives (B, T/tp, D). The positions' table is whole on every rank, which reads its own
+    token: gives (B, T/tp, D). The table of positions is replicated, and each rank reads its own
     tokens' rows. Raises ValueError where tp does not divide T, or where T is longer than the table.
     """
 
@@ -118,8 +119,8 @@ def vocab_parallel_cross_entropy(
     logits, targets, group=None, reduction="mean", all_reduce=collectives.all_reduce, *,
     ignore_index=-100
 ):  # fmt: skip
-    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, alike on all ranks: (),
-    float32 or float64.
+    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, the same on all ranks:
+    (), float32 or float64.
 
     logits: (B, T, V/tp), this rank's part of the vocabulary. targets: (B, T) int64, replicated; a
     token whose target is ignore_index has neither a loss nor a gradient, and the mean is one over

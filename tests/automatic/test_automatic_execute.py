@@ -144,10 +144,11 @@ def test_the_bytes_sent_are_the_plans(results):
 # The front door may take another algorithm for so few numbers, and another number of them.
 WITH_RINGS = (
     functools.partial(
-        column_parallel, enter=functools.partial(copy_to_group, all_reduce=ring_all_reduce)
+        column_parallel, input_mapping=functools.partial(copy_to_group, all_reduce=ring_all_reduce)
     ),
     functools.partial(
-        row_parallel, leave=functools.partial(reduce_from_group, all_reduce=ring_all_reduce)
+        row_parallel,
+        output_mapping=functools.partial(reduce_from_group, all_reduce=ring_all_reduce),
     ),
 )
 

@@ -30,7 +30,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from lib import backend, launch, plots
 from lib.tensor_parallel import parallel_gpt, sequence_parallel_gpt, split_dim, sum_gradients
-from lib.tensor_parallel.shards import whole
+from lib.tensor_parallel.shards import gather_along_dim
 from lib.training.model import GPT, Shape
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import size_of
@@ -198,7 +198,9 @@ def block_parts(shape, mesh, sequence):
         return Part(
             step,
             sums,
-            lambda: {"x": whole(given.grad, 1) if sequence else given.grad} | joined(block),
+            lambda: (
+                {"x": gather_along_dim(given.grad, 1) if sequence else given.grad} | joined(block)
+            ),
         )
 
     return (
@@ -224,7 +226,7 @@ def joined(model):
     """{name: gradient} of the whole model, from all ranks' parts of ours."""
     cut = {name: split_dim(name) for name, _ in model.named_parameters()}
     return {
-        name: p.grad if cut[name] is None else whole(p.grad, cut[name])
+        name: p.grad if cut[name] is None else gather_along_dim(p.grad, cut[name])
         for name, p in model.named_parameters()
     }
 

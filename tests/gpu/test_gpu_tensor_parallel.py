@@ -12,7 +12,7 @@ from lib.tensor_parallel import (
     own_random_numbers,
     parallel_gpt,
     plain_gpt,
-    regathered_columns,
+    regathered_column_parallel,
     sequence_parallel_gpt,
 )
 from lib.training.model import GPT, Shape
@@ -27,7 +27,9 @@ ROWS, STEPS = 3, 2
 MODES = {
     "tensor": parallel_gpt,
     "sequence": sequence_parallel_gpt,
-    "regathered": functools.partial(sequence_parallel_gpt, columns=regathered_columns),
+    "regathered": functools.partial(
+        sequence_parallel_gpt, column_linear=regathered_column_parallel
+    ),
 }
 
 

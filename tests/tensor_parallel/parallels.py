@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import backend
-from lib.tensor_parallel import parallel_gpt, regathered_columns, sequence_parallel_gpt
+from lib.tensor_parallel import parallel_gpt, regathered_column_parallel, sequence_parallel_gpt
 from lib.tensor_parallel.layouts import rectangle
 from lib.training.model import GPT, Shape
 
@@ -28,7 +28,7 @@ SHAPES = {
 MODES = {
     "tensor": parallel_gpt,
     "sequence": sequence_parallel_gpt,
-    "regathered": partial(sequence_parallel_gpt, columns=regathered_columns),
+    "regathered": partial(sequence_parallel_gpt, column_linear=regathered_column_parallel),
 }
 
 

@@ -11,13 +11,13 @@ from watching import beside_a_product, matmuls_marked, numbers, off
 from lib import launch, ledger
 from lib.collectives import ring_all_gather, ring_reduce_scatter
 from lib.tensor_parallel.asynchronous import (
-    asynchronous_columns,
-    asynchronous_rows,
+    asynchronous_column_parallel,
+    asynchronous_row_parallel,
     gather_linear,
     linear_scatter,
 )
 from lib.tensor_parallel.gpt import sequence_parallel_gpt
-from lib.tensor_parallel.sequence import regathered_columns
+from lib.tensor_parallel.sequence import regathered_column_parallel
 from lib.training.model import GPT, Shape
 
 GROUPS = [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 3)]
@@ -98,11 +98,13 @@ def gpt(group):
     )
     tokens = tokens.to(torch.get_default_device())
     seen = []
-    for columns in (regathered_columns, asynchronous_columns):
+    for columns in (regathered_column_parallel, asynchronous_column_parallel):
         model = sequence_parallel_gpt(GPT(SHAPE).double(), group, columns)
-        if columns is asynchronous_columns:
+        if columns is asynchronous_column_parallel:
             for block in model.blocks:
-                block.attention.out.rows = block.mlp.down.rows = asynchronous_rows
+                block.attention.out.row_linear = block.mlp.down.row_linear = (
+                    asynchronous_row_parallel
+                )
         loss = model.loss(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         model.sum_gradients()
@@ -194,4 +196,4 @@ def test_every_piece_travels_while_another_is_multiplied():
 
 def test_tokens_that_cannot_be_divided_are_refused():
     for _, said, _ in results():
-        assert said == "7 tokens over 4 ranks: the pieces of the sum are of one size, use 8 tokens"
+        assert said == "7 tokens over 4 ranks: all shards of the sum have one size, use 8 tokens"

@@ -18,11 +18,11 @@ from lib.tensor_parallel import (
     gather_from_group,
     gather_sequence,
     reduce_from_group,
-    regathered_columns,
+    regathered_column_parallel,
     row_parallel,
     scatter_sequence,
-    sequence_columns,
-    sequence_rows,
+    sequence_column_parallel,
+    sequence_row_parallel,
     split_to_group,
 )
 
@@ -125,9 +125,11 @@ def linears(group):
         "rows, split before": off(rows(split_to_group(y, group)), down(y)),
         "rows, bias once": off(row_parallel(torch.zeros_like(own(y)), rows, group), rows.bias),
         "rows, no bias": off(no_bias(torch.zeros_like(own(y))), torch.zeros(())),
-        "columns of my tokens": off(sequence_columns(x[:, tokens], [columns], group)[0], own(y)),
-        "columns, regathered": off(regathered_columns(x[:, tokens], [columns], group)[0], own(y)),
-        "rows into my tokens": off(sequence_rows(own(y), rows, group), down(y)[:, tokens]),
+        "columns of my tokens": off(
+            sequence_column_parallel(x[:, tokens], [columns], group)[0], own(y)),
+        "columns, regathered": off(
+            regathered_column_parallel(x[:, tokens], [columns], group)[0], own(y)),
+        "rows into my tokens": off(sequence_row_parallel(own(y), rows, group), down(y)[:, tokens]),
     }, {
         # (B, T, WIDTH/tp): not even of y's shape; all ranks' columns added up, column c to column c
         # + WIDTH/tp
@@ -157,14 +159,17 @@ def sent(group):
         "columns": (lambda x, group: column_parallel(x, [columns] * 3, group)[0], (B, T, D)),
         "rows": (lambda x, group: row_parallel(x, rows, group), (B, T, WIDTH // tp)),
         "sequence columns": (
-            lambda x, group: sum(sequence_columns(x, [columns] * 3, group)),
+            lambda x, group: sum(sequence_column_parallel(x, [columns] * 3, group)),
             (B, T // tp, D),
         ),
         "regathered columns": (
-            lambda x, group: sum(regathered_columns(x, [columns] * 3, group)),
+            lambda x, group: sum(regathered_column_parallel(x, [columns] * 3, group)),
             (B, T // tp, D),
         ),
-        "sequence rows": (lambda x, group: sequence_rows(x, rows, group), (B, T, WIDTH // tp)),
+        "sequence rows": (
+            lambda x, group: sequence_row_parallel(x, rows, group),
+            (B, T, WIDTH // tp),
+        ),
     }
     for what, (function, shape) in cases.items():
         x = draw(rank, *shape).requires_grad_()

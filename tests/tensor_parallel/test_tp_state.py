@@ -72,7 +72,7 @@ def test_what_is_not_the_same_on_all_ranks_is_an_error_that_names_it():
     parts[1]["blocks.1.norm2.bias"] += 1e-15
     with pytest.raises(
         ValueError,
-        match=r"blocks.1.norm2.bias is not cut, but rank 1's copy differs.*sum_gradients",
+        match=r"blocks.1.norm2.bias is replicated, but rank 1's copy differs.*sum_gradients",
     ):
         merge_state_dicts(parts)
     del parts[1]["norm.bias"]

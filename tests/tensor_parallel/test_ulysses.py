@@ -12,7 +12,7 @@ from lib import launch, ledger
 from lib.tensor_parallel.context_parallel import context_parallel_gpt, shard
 from lib.tensor_parallel.layouts import contiguous, zigzag
 from lib.tensor_parallel.ring_attention import ring_attention
-from lib.tensor_parallel.ulysses import gathered_attention, numbers_sent, ulysses_attention
+from lib.tensor_parallel.ulysses import elements_sent, gathered_attention, ulysses_attention
 from lib.training.model import GPT, Shape, causal_attention
 
 WAYS = {"ring": ring_attention, "gathered": gathered_attention, "Ulysses": ulysses_attention}
@@ -87,10 +87,10 @@ def test_outputs_and_gradients_are_those_of_plain_attention():
         assert all(apart < 1e-12 for apart in seen.values()), (rank, seen)
 
 
-def test_numbers_sent_are_those_of_the_table():
+def test_elements_sent_are_those_of_the_table():
     counted = 0
     for T, H, K, causal, members in CASES:
-        for way, expected in numbers_sent(B, T, d, H, K, len(members)).items():
+        for way, expected in elements_sent(B, T, d, H, K, len(members)).items():
             for section, n in zip(("forward", "backward"), expected, strict=True):
                 label = f"{section} {way} {(T, H, K, causal, members)}"
                 if label in results().ledger.marks and not (T % len(members) and way == "Ulysses"):

@@ -134,7 +134,7 @@ REDUCE_FROM_GROUP = ways.exercise(
         *COMMON,
         Hint("gathered", s.both(s.fact("of", "y"), ways.larger),
              "the ranks' tensors are terms of one sum, each as large as the result. They are "
-             "added, not joined."),
+             "added, not concatenated."),
         *LAST,
     ),
 )  # fmt: skip
@@ -150,7 +150,7 @@ AVERAGED = "the ranks have terms of one sum, not shards of a batch: no division.
 MISTAKES = {
     "copy_to_group": (
         Mistake("not summed backward", edit(F_BACKWARD, "return dy"),
-                "each rank knows only what its own branch adds to dx. The whole of it is the sum "
+                "each rank has only what its own branch adds to dx. The full gradient is the sum "
                 "over the ranks: all_reduce in backward."),
         Mistake("summed forward", edit(F_FORWARD, "reduce_from_group(x, group, all_reduce)"),
                 "every rank has x already: forward sends nothing. It is the gradient that is "
@@ -163,7 +163,7 @@ MISTAKES = {
             AVERAGED),
         Mistake("the gradient overwritten", edit(F_BACKWARD,
             "ctx.how[1](dy, ctx.how[0])\n        return dy"),
-                "the gradient that backward is given is somebody else's too: x + f(x) hands the "
+                "the gradient that backward is given is used elsewhere too: x + f(x) passes the "
                 "same tensor to both. Clone it before you sum into it."),
         Mistake("another result", edit(F_BACKWARD, "return -reduce_from_group(dy, *ctx.how)")),
         Mistake(ways.two_at_once(()).name, edit(KEPT, "_Copy" + KEPT[3:])
@@ -181,8 +181,7 @@ MISTAKES = {
         Mistake("averaged", edit(G_FORWARD, "        return total / dist.get_world_size(group)\n"),
             AVERAGED),
         Mistake("divided backward", edit(G_BACKWARD, "return dy / dist.get_world_size(ctx.how[0])"),
-                "the sum grows as much as any one of its terms: dx_r = dy, whole, not a share of "
-                "it."),
+                "the sum grows as much as any one of its terms: dx_r = dy, not a share of it."),
         Mistake("another result", edit(G_FORWARD, "        return -total\n")),
     ),
 }  # fmt: skip

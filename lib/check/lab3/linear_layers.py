@@ -1,11 +1,11 @@
-"""Lab 3, section 2: column_parallel(x, linears, group, enter) and row_parallel(x, linear, group,
-leave).
+"""Lab 3, section 2: column_parallel(x, linears, group, input_mapping) and row_parallel(x, linear,
+group, output_mapping).
 
     columns    x (B, T, 5) on all ranks     three layers 12, 24, 12 wide, the last without bias
     rows       x (B, T, 12/tp) on each      a layer 5 wide, with a bias and without
 
-A rank's part of a layer has a weight and a bias, and is no module. Outputs and gradients are those
-of the whole layers in one process. What sends is n = B T 5 large.
+A rank's shard of a layer has a weight and a bias, and is no module. Outputs and gradients are those
+of the full layers in one process. What sends is n = B T 5 large.
 """
 
 from functools import partial
@@ -116,24 +116,24 @@ def _start(mapping):
 
 
 BEFORE = (
-    s.CALLED_LIB.saying("multiply with F.linear, and send by the mapping that is given."),
+    s.CALLED_LIB.saying("multiply with F.linear, and communicate by the mapping that is given."),
     s.NO_GROUP, s.NOT_ALL_RANKS,
     Hint("a layer without bias", s.refused("None"),
          "linear.bias may be None. F.linear takes that; an addition does not."),
     s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
     Hint("shapes do not fit", s.refused("shape"),
-         "torch keeps weights transposed, (out, in), and what you are given is cut already: "
+         "torch stores weights transposed, (out, in), and what you are given is sharded already: "
          "F.linear(x, linear.weight) takes it as it is."),
     Hint("a part is no module", s.raised("TypeError"),
-         "a rank's part has a .weight and a .bias, and no more: F.linear(x, linear.weight, "
+         "a rank's shard has a .weight and a .bias, and no more: F.linear(x, linear.weight, "
          "linear.bias)."),
     s.NO_GRAPH.saying("detach() and .data cut the graph: x, the weight and the bias go into the "
                       "product as they are."),
 )  # fmt: skip
 AFTER = (
     Hint("another result", s.kind("value", "form"),
-         "columns: enter, then F.linear of each layer. Rows: F.linear without the bias, then "
-         "leave, then the bias."),
+         "columns: input_mapping, then F.linear of each layer. Rows: F.linear without the bias, "
+         "then output_mapping, then the bias."),
     s.NOT_GIVEN,
     Hint("arguments overwritten", s.kind("input"),
          "in-place operations (+=, add_) on what you are given change the caller's model. Make new "
@@ -158,10 +158,10 @@ COLUMN_PARALLEL = ways.exercise(
              "the layers share x, not their results: return a list with this rank's columns of "
              "each."),
         Hint("columns gathered", s.both(s.kind("form"), lambda p: p.fact("numel", 0) > 0),
-             "this rank's columns are the result. What comes next, rows, takes them as they are."),
+             "this rank's columns are the result: a row-parallel layer takes them as they are."),
         Hint("x enters once per layer", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > 1),
-             "all layers read the same x: enter once, before the loop. Autograd adds their "
-             "gradients on the rank, and one all-reduce serves them all."),
+             "all layers read the same x: call input_mapping once, before the loop. Autograd adds "
+             "their gradients on the rank, and one all-reduce serves them all."),
         *AFTER,
     ),
     (*ways.MAY_CALL, *MAPPINGS),
@@ -179,10 +179,11 @@ ROW_PARALLEL = ways.exercise(
     ),
     (
         Hint("the bias inside the sum", s.fact("of", "bias.grad"),
-             "y is right, but not the gradient of the bias. It is whole on every rank, is added "
-             "once, after leave, and its gradient is the same on all."),
+             "y is right, but not the gradient of the bias. It is replicated, is added once, "
+             "after output_mapping, and its gradient is the same on all ranks."),
         *BEFORE,
-        Hint("gathered", ways.larger, "partial sums are added, not joined: leave(partial, group)."),
+        Hint("gathered", ways.larger,
+             "partial sums are added, not concatenated: output_mapping(partial, group)."),
         ways.SENT_OFTEN, *AFTER,
     ),
     (*ways.MAY_CALL, *MAPPINGS),
@@ -197,22 +198,23 @@ COLUMNS, PRODUCT, ADDED = (
     "F.linear(x, linear.weight)",
     "y if linear.bias is None else y + linear.bias",
 )
-ENTERS, LEAVES = "x = enter(x, group)", "y = leave(partial, group)"
+ENTERS, LEAVES = "x = input_mapping(x, group)", "y = output_mapping(partial, group)"
 BIAS = "y = x A + a: the bias is a part of the layer."
 MISTAKES = {
     "column_parallel": (
-        Mistake("f is missing", edit(ENTERS, "enter(x, group)"),
-                "a rank's columns give its own part of dx. The whole is their sum over the ranks: "
-                "multiply what enter(x, group) returns, and not x."),
-        Mistake("f at the end", edit(ENTERS, "pass").then(COLUMNS, f"enter({COLUMNS}, group)"),
-                "f stands where x enters, so that backward sums dx. Behind the product it adds up "
+        Mistake("f is missing", edit(ENTERS, "input_mapping(x, group)"),
+                "a rank's columns give its own part of dx. The full one is the sum over the ranks: "
+                "multiply what input_mapping(x, group) returns, and not x."),
+        Mistake("f at the end", edit(ENTERS, "pass").then(COLUMNS,
+            f"input_mapping({COLUMNS}, group)"),
+                "f is applied to x, so that backward sums dx. After the matmul it would add up "
                 "the gradients of different columns."),
-        Mistake("f twice", edit(ENTERS, "x = enter(enter(x, group), group)"),
-                "the gradient of x is summed over the ranks more than once: x enters once."),
+        Mistake("f twice", edit(ENTERS, "x = input_mapping(input_mapping(x, group), group)"),
+                "the gradient of x is summed over the ranks more than once: apply f once."),
         Mistake("x enters once per layer", edit(ENTERS, "pass").then("F.linear(x,",
-            "F.linear(enter(x, group),")),
+            "F.linear(input_mapping(x, group),")),
         Mistake("x summed", edit(ENTERS, "x = reduce_from_group(x, group)"),
-                "every rank has the whole x already. Forward it enters as it is: enter(x, group) "
+                "x is replicated already, so forward leaves it as it is: input_mapping(x, group) "
                 "is f, not g."),
         Mistake("columns added up", edit(COLUMNS, f"reduce_from_group({COLUMNS}, group)"),
                 "ranks have different columns, all finished: there is nothing to sum. An "
@@ -221,21 +223,22 @@ MISTAKES = {
     ),
     "row_parallel": (
         Mistake("the bias N times", edit(PRODUCT, COLUMNS).then(ADDED, "y"),
-                "every rank has the whole bias; added before the sum it enters once per rank. Add "
-                "it after leave."),
+                "every rank has the full bias, so before the sum it is added once per rank. Add it "
+                "after output_mapping."),
         Mistake("g is missing", edit(LEAVES, "y = partial"),
-                "a rank's product is a partial sum, as large as the result: leave(partial, group) "
-                "adds up all ranks'."),
-        Mistake("x summed", edit(PRODUCT, "F.linear(leave(x, group), linear.weight)").then(LEAVES,
-            "y = partial"),
-                "ranks have different columns of x, which do not add up. First multiply, then "
-                "leave."),
-        Mistake("summed twice", edit(LEAVES, "y = leave(leave(partial, group), group)"),
-                "after the first sum all ranks have the whole; a second one multiplies it by the "
-                "number of ranks."),
+                "a rank's product is a partial sum, as large as the result: "
+                "output_mapping(partial, group) adds up all ranks'."),
+        Mistake("x summed", edit(PRODUCT,
+            "F.linear(output_mapping(x, group), linear.weight)").then(LEAVES, "y = partial"),
+                "ranks have different columns of x, which do not add up. First multiply, then call "
+                "output_mapping."),
+        Mistake("summed twice", edit(LEAVES,
+            "y = output_mapping(output_mapping(partial, group), group)"),
+                "after the first sum all ranks have the full result; a second one multiplies it by "
+                "the number of ranks."),
         Mistake("f does not belong here", edit(PRODUCT,
             "F.linear(copy_to_group(x, group), linear.weight)"),
-                "x is cut: each rank has its own columns of it, and the whole gradient of those. "
+                "x is sharded: each rank has its own columns, and the full gradient of those. "
                 "Nothing is sent backward."),
         Mistake("the bias is missing", edit(ADDED, "y"), BIAS),
         Mistake("a tensor as a condition", edit(ADDED, "y + linear.bias if linear.bias else y")),

@@ -1,10 +1,11 @@
-"""Lab 3, section 4: ParallelAttention(attention, group, columns, rows), a rank's heads.
+"""Lab 3, section 4: ParallelAttention(attention, group, column_linear, row_linear), a rank's heads.
 
     H = 4 tp heads of width 2, K = H or K = 2 tp key/value heads; on a rank 4 heads, and 4 or 2 for
     keys and values
 
-What the given `columns` and `rows` multiply with is noted: those are the rank's layers, whatever
-the answer calls them. Output and gradients are those of the plain attention in one process.
+What the given `column_linear` and `row_linear` multiply with is noted: those are the rank's
+layers, whatever the answer calls them. Output and gradients are those of the plain
+attention in one process.
 """
 
 import gc
@@ -76,14 +77,16 @@ def _make(case, rank):
 
 
 def _build(fn, setting, group, recorder):
-    columns, setting.inward = _noting(linear.column_parallel, mappings.copy_to_group, recorder)
-    rows, setting.outward = _noting(linear.row_parallel, mappings.reduce_from_group, recorder)
+    column_linear, setting.inward = _noting(
+        linear.column_parallel, mappings.copy_to_group, recorder
+    )
+    row_linear, setting.outward = _noting(linear.row_parallel, mappings.reduce_from_group, recorder)
     if setting.case.what in UNEVEN:
         setting.outputs, setting.gradients, setting.read = {}, {}, list
-        setting.module = _refused(fn, setting.given, group, columns, rows)
+        setting.module = _refused(fn, setting.given, group, column_linear, row_linear)
     else:
         try:
-            setting.module = fn(setting.given, group, columns, rows)
+            setting.module = fn(setting.given, group, column_linear, row_linear)
         except ValueError as error:
             setting.module = Problem("refused", f"refused its part: ValueError: {error}")
 
@@ -101,7 +104,8 @@ def _start(fn, setting, group, recorder):
     in_lists = [layers for layers in setting.inward if isinstance(layers, (list, tuple))]
     if raised and len(in_lists) < len(setting.inward):
         return Problem(
-            "no list", f"gave columns something else than a list: {type(raised).__name__}: {raised}"
+            "no list",
+            f"gave column_linear something else than a list: {type(raised).__name__}: {raised}",
         )
     called = [layer for layers in in_lists for layer in layers]
     for layers, names, dim in ((called, "qkv", 0), (setting.outward, ["out"], 1)):
@@ -129,11 +133,11 @@ def _noting(multiply, mapping, recorder):
     return product, called
 
 
-def _refused(fn, given, group, columns, rows):
+def _refused(fn, given, group, column_linear, row_linear):
     """On sizes that the ranks do not divide: [], no output, or the Problem that there was
     no ValueError."""
     try:
-        fn(given, group, columns, rows)
+        fn(given, group, column_linear, row_linear)
     except (ValueError, Clash):
         return []
     except Exception as error:
@@ -235,9 +239,9 @@ EXERCISE = Exercise(
         claim("the plain attention's output", 5, f"{ways.GROUPS_SAY}; grouped-query",
               fitting(CASES), each(CASES, _another_cut), ways.found(CASES, "forward"), kept(CASES)),
         claim("its gradients", 4, "of x, and of the rank's parts", ways.found(CASES, "backward")),
-        claim("a rank's heads only", 3, "parameters: all but the last bias cut by tp",
+        claim("a rank's heads only", 3, "parameters: all but the last bias divided by tp",
               ways.found(CASES, "after"), left_alone(CASES)),
-        claim("one all-reduce each way", 2, "by the columns and rows it was given", only_calls(
+        claim("one all-reduce each way", 2, "by the given column_linear and row_linear", only_calls(
             CASES, lambda *of: ways.once("forward")(*of) + ways.once("backward")(*of))),
         claim("whole heads, or a ValueError", 2, "6 heads, 2 key/value heads on 4 ranks",
               ways.found(ALL_CASES, "forward")),
@@ -245,22 +249,22 @@ EXERCISE = Exercise(
     hints=(
         s.CALLED_LIB.saying(
             "write the class yourself, from tp.ColumnParallelLinear, tp.RowParallelLinear, "
-            "split_heads, causal_attention, merge_heads, and the columns and rows that it is "
-            "given."),
+            "split_heads, causal_attention, merge_heads, and the column_linear and row_linear that "
+            "it is given."),
         s.NO_GROUP, s.NARROW,
         Hint("heads interleaved", s.fact("is", "every"),
-             "cut where the heads stand together: rank r has the heads r H/tp to (r+1) H/tp - 1, "
+             "shards are contiguous: rank r has the heads r H/tp to (r+1) H/tp - 1, "
              "so that query head i finds its key/value head i // (H/K) on the same rank. "
              "chunk(tp)[rank] gives that."),
-        Hint("a layer not cut", s.fact("is", "whole"),
-             "q, k and v are cut by heads, all three, and out with them: with grouped-query "
-             "attention too, each rank has K/tp of the key/value heads."),
-        Hint("cut on the wrong dim", s.fact("is", "dim"),
-             "torch keeps weights transposed, (out, in). The heads are the outputs of q, k and v, "
-             "so these are cut on dim 0; they are the inputs of out, which is cut on dim 1."),
+        Hint("a layer not sharded", s.fact("is", "whole"),
+             "q, k and v are all sharded by heads, and so is out. With grouped-query attention "
+             "too, each rank has K/tp of the key/value heads."),
+        Hint("sharded on the wrong dim", s.fact("is", "dim"),
+             "torch stores weights transposed, (out, in). The heads are the outputs of q, k and v, "
+             "so these are sharded on dim 0; they are the inputs of out, so that one on dim 1."),
         Hint("another rank's heads", s.fact("is", "rank"),
-             "rank r of the group has part r: chunk(tp)[dist.get_rank(group)], of q, k, v and out "
-             "alike."),
+             "rank r of the group has shard r, chunk(tp)[dist.get_rank(group)], of each of q, k, v "
+             "and out."),
         Hint("no error", s.kind("no error"),
              "a size may divide where the heads do not: 6 heads of width 2 are 12 columns, 3 for "
              "each of 4 ranks, one head and a half. Ask whether tp divides the number of heads, "
@@ -272,12 +276,12 @@ EXERCISE = Exercise(
              "here the group's ranks divide the heads, and the key/value heads, of which there may "
              "be fewer. Both numbers are out_features // head_dim, tp is "
              "dist.get_world_size(group)."),
-        s.RETURNED_NONE.saying("forward ends with `return self.rows(...)`."),
+        s.RETURNED_NONE.saying("forward ends with `return self.row_linear(...)`."),
         Hint("no list of layers", s.kind("no list"),
-             "columns takes all layers that read x, in a list, and returns a list."),
+             "column_linear takes a list of all layers that read x, and returns a list."),
         Hint("a layer made anew", s.refused("dtype"),
-             "a part has the numbers of the plain layer, in its dtype: a new nn.Linear has random "
-             "ones, in float32."),
+             "a shard has the values of the unsharded layer, in its dtype: a new nn.Linear has "
+             "random ones, in float32."),
         Hint("shapes do not fit", s.kind("raised", "form"),
              "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads "
              "and merge_heads work on however many heads there are; the width of one, head_dim, "
@@ -285,34 +289,34 @@ EXERCISE = Exercise(
         Hint("no parameters",
              lambda p: (p.kind == "held" and p.facts["got"] < p.facts["want"])
              or (p.kind == "no graph" and p.fact("of") not in ("x.grad", "y")),
-             "a part must be an nn.Parameter of this module, or of one inside it: else no "
+             "a shard must be an nn.Parameter of this module, or of one inside it: otherwise no "
              "optimizer finds it."),
-        s.NO_GRAPH.saying("detach() and .data cut the graph: x goes to columns as it is."),
+        s.NO_GRAPH.saying("detach() and .data cut the graph: pass x to column_linear as it is."),
         ways.two_at_once(CASES),
         Hint("another gradient", s.kind("value", of="x.grad"),
-             "y is right. x goes through columns(x, [layers], group) once, and f, which is in it, "
-             "sums the gradient of x over the ranks. Nothing else sums it."),
+             "y is right. column_linear(x, [layers], group) is called once, and f, which is in it, "
+             "sums the gradient of x over the ranks. Nothing else may sum it."),
         Hint("another result", s.kind("value"),
-             "columns for q, k, v; split_heads; causal_attention; merge_heads; rows for out. Each "
-             "rank's part is a chunk of the plain layer's weight, and of the bias of q, k and v; "
-             "out's bias is whole."),
-        Hint("the whole is kept",
+             "column_linear for q, k, v; split_heads; causal_attention; merge_heads; row_linear "
+             "for out. Each rank's shard is a chunk of the weight, and of the bias of q, k and v; "
+             "out's bias is replicated."),
+        Hint("full weights are kept",
              lambda p: p.kind == "held" and (p.facts["got"] > p.facts["want"] or p.facts["hidden"]),
-             "the plain attention, or a layer of it, is kept: keep this rank's part alone, or "
-             "nothing is saved."),
-        Hint("views of the whole", s.kind("held"),
-             "a chunk is a view, and holds the memory of the whole weight; and out's bias, which "
-             "is whole, is still the caller's. clone() them."),
+             "the unsharded attention, or a layer of it, is kept: keep only this rank's shards, or "
+             "no memory is saved."),
+        Hint("views of full weights", s.kind("held"),
+             "a chunk is a view, which keeps the memory of the full weight alive; and out's bias, "
+             "which is replicated, is still the caller's. clone() them."),
         Hint("the plain attention changed", s.kind("input"),
              "the caller's attention stays as it is: make parameters of your own."),
         Hint("x enters three times", s.both(s.kind("calls"),
             lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-             "q, k and v read the same x: one call of columns with all three, and backward sends "
-             "one all-reduce for them."),
+             "q, k and v read the same x: call column_linear once with all three, and backward "
+             "sends one all-reduce for them."),
         Hint("not the ones it was given", s.kind("calls", "another way"),
-             "whoever makes the module chooses how to multiply: columns(x, [layers], group) and "
-             "rows(x, layer, group). (A tp.ColumnParallelLinear has lib's inside, unless you hand "
-             "it `columns`.)"),
+             "the caller chooses the linear functions: column_linear(x, [layers], group) and "
+             "row_linear(x, layer, group). (A tp.ColumnParallelLinear calls lib's, unless you pass "
+             "it `column_linear`.)"),
         s.NOT_ALL_RANKS, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from lib.check.left_out import NOTHING_GIVEN
 from lib.check.traffic import elements, ring
 from lib.tensor_parallel.ring_attention import ring_attention
 
-TRAVELS = ("travelling.going_round", "travelling.__init__", "travelling._post")
+TRAVELS = ("ring_exchange.ring_shift", "ring_exchange.__init__", "ring_exchange._post")
 
 
 BACKWARD = tuple(map(cut.backward, cut.PLAIN))
@@ -49,14 +49,14 @@ def _footprint(case, rank, record):
     where, facts = f"{case.name}: {case.rank(rank)}", {"case": case, "held": record["held"]}
     if record["largest"] >= scores:
         text = (
-            f"{where} made a tensor of {record['largest']} numbers: as large as its queries' "
+            f"{where} made a tensor of {record['largest']} elements: as large as its queries' "
             f"scores with all keys, "
         )
         text += f"B H t T = {scores}; those with one block of keys are {cut.B * case.H * t * t}"
         return Problem("large", text, facts)
     if record["held"] >= case.n:
         text = (
-            f"{where} keeps {record['held']} numbers for backward besides q, k, v and what it "
+            f"{where} keeps {record['held']} elements for backward besides q, k, v and what it "
             f"returned: as many as "
         )
         return Problem("held", f"{text}all ranks' k and v, {case.n}, or more", facts)
@@ -102,8 +102,8 @@ EXERCISE = Exercise(
         s.NO_GRAPH,
         Hint("shards differ in length", s.in_case(cut.ALL,
             lambda case: case.T % case.world_size > 0, *s.SHAPES),
-             "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, "
-             "len(layout[owner]), and not as many as the one that leaves. Receive it into "
+             "13 tokens over 3 ranks: the block received has as many tokens as its owner, "
+             "len(layout[owner]), which may differ from the block sent. Receive it into "
              "out=torch.empty of its own shape."),
         s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.alone(cut.ALL),
         s.WHOSE_RANKS.also(s.raised("IndexError")), s.ALL_SEND_FIRST, s.NARROW,
@@ -115,11 +115,11 @@ EXERCISE = Exercise(
         Hint("gradients that stay away",
              s.both(_own_in_grad, _of_keys),
              "every rank's queries give a part of the gradients of your k and v. The gradients of "
-             "a block travel behind the block: on each rank its part is added, and after the last "
-             "hop they are home."),
+             "a block are sent behind the block: each rank adds its part, and after the last hop "
+             "they are on the rank that owns the block."),
         Hint("queries without some keys", _own_in_grad,
-             "the gradient of q has a part from every block of keys: k and v go round in backward "
-             "too."),
+             "the gradient of q has a part from every block of keys: send k and v around the ring "
+             "in backward too."),
         Hint("whose keys these are", _causal_alone,
              "attention over the whole of the sequence was right without a mask. After s rounds "
              "rank r has the block of rank r - s, modulo N: its keys' positions are layout[that "
@@ -136,32 +136,31 @@ EXERCISE = Exercise(
              "without a mask the gradients were right. attend_backward takes the positions of "
              "queries and keys, as attend does; and K heads of keys have K heads of gradients."),
         Hint("gradients of another block", _of_keys,
-             "the gradient of q is right. A block's gradients go where the block goes, to the "
-             "right: to what comes rank r adds its part of the same block, and sends both on, "
-             "until after the last hop they are home."),
+             "the gradient of q is right. A block's gradients are sent to the right, like the "
+             "block: rank r adds its part of the same block to what it receives and forwards the "
+             "sum, until after the last hop it is on the rank that owns the block."),
         Hint("gradients", s.kind("value", gradient=True),
              "attend_backward takes attention over all keys, the merged out and log_sum, and not "
              "the block's own."),
         Hint("scores of all keys", s.kind("large"),
-             "the blocks are attended to one by one. Whoever first puts all keys together has "
-             "gathered them."),
+             "attend to the blocks one by one. Concatenating all keys first is an all-gather."),
         Hint("all keys kept",
              lambda p: p.kind == "held"
              or (p.kind == "elements" and p.facts["sent"] < p.facts["expected"]),
              "what autograd or ctx keeps of each block adds up to all keys, or all scores. Keep q, "
-             "k, v and the merged out and log_sum; in backward k and v go round again."),
+             "k, v and the merged out and log_sum; in backward send k and v around again."),
         Hint(
-            "heads repeated before they travel",
+            "heads repeated before they are sent",
             lambda p: p.kind == "elements" and p.facts["case"].K < p.facts["case"].H and
             p.facts["sent"] * p.facts["case"].K == p.facts["expected"] * p.facts["case"].H,
-            "K heads of keys and values are enough on the wire: attend knows which query head "
+            "sending K heads of keys and values is enough: attend knows which query head "
             "reads which.",
         ),
         Hint("a hop more than is needed",
             lambda p: p.kind == "elements" and p.facts["sent"] > p.facts["expected"],
-             "after N - 1 rounds every rank has had every block: the last one does not leave "
-             "again. And a rank's own part of the gradients is at home: add it at the end, when "
-             "the others' parts have come."),
+             "after N - 1 rounds every rank has had every block: the last one is not sent again. "
+             "And a rank's own part of the gradients is not sent: add it at the end, when the "
+             "other ranks' parts have arrived."),
         Hint("not the neighbour", s.kind("neighbours"),
             "a ring: send to rank + 1, receive from rank - 1, modulo N."),
         Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
@@ -177,15 +176,15 @@ EXERCISE = Exercise(
 from lib.check.mistakes import Mistake, edit  # noqa: E402
 
 FORTH, BACK = (
-    f"for owner, (k_j, v_j) in going_round(torch.stack([k, v]), {shapes}, group):"
+    f"for owner, (k_j, v_j) in ring_shift(torch.stack([k, v]), {shapes}, group):"
     for shapes in ("_shapes(k, layout)", "shapes")
 )
 NOTED = "\n            ctx.came[owner] = owner != rank and torch.stack([k_j, v_j])"
 MISTAKES = (
     Mistake("its own part twice", edit("                continue  # stays here",
         "                pass  # stays here"),
-            "this rank's own part of the gradients of k and v is counted twice: it stays at home, "
-            "or it travels."),
+            "this rank's own part of the gradients of k and v is counted twice: keep it here, or "
+            "send it."),
     Mistake("gradients of k and v exchanged", edit("d_k, d_v = own", "d_v, d_k = own"),
             "the gradients of k and v change places: attend_backward returns those of q, k and v, "
             "in this order."),
@@ -198,8 +197,8 @@ MISTAKES = (
             "positions of both where it is True, and none where it is False."),
     Mistake("the mask", edit("if not causal:", "if True:")),
     Mistake("the last part alone", edit("d_kv += passing.arrived()", "passing.arrived()"),
-            "what arrives is the sum of the ranks before: add this rank's part to it, and send "
-            "both on."),
+            "what arrives is the sum of the ranks before: add this rank's part to it, and forward "
+            "the sum."),
     Mistake("d_q not added up", edit("d_q[..., a:, :] += d_q_j", "d_q[..., a:, :] = d_q_j"),
             "each block of keys gives a part of the gradient of q: add them up."),
 )  # fmt: skip

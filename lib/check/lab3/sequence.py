@@ -85,12 +85,12 @@ def _exercise(reference, measure, claims, not_there, not_back):
         hints=(
             *fb.COMMON,
             Hint("a mean or a multiple", lambda p: p.fact("factor") is not None,
-                 "the numbers are N times too large or too small. A reduce-scatter sums once; "
+                 "the values are N times too large or too small. A reduce-scatter sums once; "
                  "nothing is divided, and what is the same everywhere is not summed again."),
             Hint(not_there[0], lambda p: p.fact("own") and not p.fact("gradient"), not_there[1]),
             Hint(not_back[0], s.both(s.fact("own"), s.fact("gradient")), not_back[1]),
             Hint("tokens in other places", s.fact("elsewhere"),
-                 "the right numbers in another order. Rank r has T/N tokens one after the other, "
+                 "the right values in another order. Rank r has T/N tokens one after the other, "
                  "of each sequence; view and reshape only rename dims, transpose exchanges them."),
             Hint("no gradient", s.kind("no graph"),
                  "x.grad is None: autograd does not see through a message. Write an "
@@ -121,8 +121,8 @@ GATHER_SEQUENCE = _exercise(
     ),
     (
         "not gathered",
-        "the other ranks' tokens are missing: all_gather returns the whole, it does not write into "
-        "x.",
+        "the other ranks' tokens are missing: all_gather returns the full tensor, it does not "
+        "write into x.",
     ),
     (
         "backward without the sum",
@@ -261,7 +261,7 @@ SUM_GRADIENTS = Exercise(
         claim("the sum in every .grad", 3, f"{fb.GROUPS_SAY}; unused, frozen ones; 3 steps",
               left_alone(GROUPS), *(fb.values(STEPS, name) for name in TRAINED),
               each(GROUPS, _frozen)),
-        claim("one all-reduce", 1, "of all of them, end to end",
+        claim("one all-reduce", 1, "of one flat buffer of them all",
               only_calls(GROUPS[:-1], lambda case, rank: [("all_reduce", "",
                   ELEMENTS)] * len(STEP_NUMBERS))),
         claim("parameters left alone", 1, "only .grad changes", left_alone(GROUPS)),
@@ -275,8 +275,8 @@ SUM_GRADIENTS = Exercise(
         Hint("summed twice", lambda p: (p.fact("factor") or 1) > 1,
              "one all-reduce is enough: what is the same on all ranks becomes N times as large."),
         Hint("nothing written back", s.fact("own"),
-             "the flat tensor is a copy. After the all-reduce each piece must go back: "
-             "p.grad.copy_(piece.view_as(p))."),
+             "the flat buffer is a copy. After the all-reduce copy each slice back: "
+             "p.grad.copy_(flat[begin:end].view_as(p))."),
         Hint("a parameter without gradient", s.either(s.kind("form", "no graph"),
             s.refused("None")),
              "where this rank did not use a parameter, p.grad is None. It counts as zeros, and "
@@ -284,7 +284,7 @@ SUM_GRADIENTS = Exercise(
         Hint("sizes that differ between ranks", s.either(s.hung,
             s.kind("mismatch", "died", "clash")),
              "the ranks must all-reduce tensors of one size. A parameter that this rank did not "
-             "use keeps its place, with zeros."),
+             "use keeps its part of the flat buffer, with zeros."),
         Hint("frozen ones too",
              s.either(s.kind("frozen"), lambda p: ELEMENTS + 2 in [n for _, _,
                  n in p.fact("got", [])]),
@@ -294,13 +294,13 @@ SUM_GRADIENTS = Exercise(
         Hint("a gradient that does not lie row by row", s.refused("view"),
              "a gradient may lie in memory as its transposed does: view refuses that; flatten and "
              "reshape copy it."),
-        Hint("pieces in the wrong places", s.either(s.kind("value"), s.refused("shape")),
-             "write back in the order in which you flattened: each piece begins where the one "
+        Hint("slices exchanged", s.either(s.kind("value"), s.refused("shape")),
+             "write back in the order in which you flattened: each slice begins where the one "
              "before it ends, and has p.numel() elements."),
         s.NOT_GIVEN,
         Hint("one message per parameter", lambda p: p.kind == "calls" and len(p.facts["got"]) > 3,
-             "a norm's weight is small, and every message costs its latency: put all gradients end "
-             "to end, and all-reduce that once."),
+             "a norm's weight is small, and every message costs its latency: copy all gradients "
+             "into one flat buffer, and all-reduce that once."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -4,12 +4,12 @@ has this file."""
 from lib.check.mistakes import Mistake, edit
 
 SEQUENCES = (
-    "the collectives cut and join dim 0, and the tokens are dim 1: x.transpose(0, 1).contiguous() "
-    "before, and back after."
+    "the collectives split and concatenate dim 0, and the tokens are dim 1: x.transpose(0, "
+    "1).contiguous() before, and back after."
 )
 VIEW = (
-    "view and reshape keep the numbers in memory in their order and rename the dims: tokens of one "
-    "sequence end up in another. transpose(0, 1) exchanges dims."
+    "view and reshape keep the elements in memory in their order and rename the dims: tokens of "
+    "one sequence end up in another. transpose(0, 1) exchanges dims."
 )
 ORDER = "rank r has the tokens r T/N to (r+1) T/N - 1, one after the other, in rank order."
 RANK_N = "rank, N = dist.get_rank(group), dist.get_world_size(group)\n        "
@@ -17,7 +17,7 @@ RANK_N = "rank, N = dist.get_rank(group), dist.get_world_size(group)\n        "
 
 def _gathers(result, before=""):
     """gather_sequence that returns this."""
-    return edit("return whole(x, -2, group, all_gather)", f"{before}return {result}")
+    return edit("return gather_along_dim(x, -2, group, all_gather)", f"{before}return {result}")
 
 
 def _back(result):
@@ -29,13 +29,14 @@ def _back(result):
 def _scatters(result):
     """scatter_sequence that returns this; total: the sum."""
     how = "group, all_gather, reduce_scatter = ctx.how\n        B, T, D = x.shape\n        "
-    whole = "total = whole(own_tokens_of_the_sum(x, *ctx.how), -2, group, all_gather)\n        "
-    call = "return own_tokens_of_the_sum(x, *how)"
-    return edit(call, f"{how}{RANK_N}{whole if 'total' in result else ''}return {result}")
+    own = "reduce_scatter_along_sequence(x, *ctx.how)"
+    full = f"total = gather_along_dim({own}, -2, group, all_gather)\n        "
+    call = "return reduce_scatter_along_sequence(x, *how)"
+    return edit(call, f"{how}{RANK_N}{full if 'total' in result else ''}return {result}")
 
 
 TURNED = "x.transpose(0, 1).contiguous()"
-WHOLE = "whole(x, -2, group, all_gather)"
+WHOLE = "gather_along_dim(x, -2, group, all_gather)"
 GATHER = (
     Mistake("sequences for tokens", _gathers("all_gather(x.contiguous(), group)"), SEQUENCES),
     *(Mistake("a view for a transpose", answer, VIEW) for answer in (
@@ -72,7 +73,7 @@ SCATTER = (
         "[:, rank::N]", ".chunk(N, 1)[N - 1 - rank]", ".chunk(N, 1)[(rank + 1) % N]",
     )),
     Mistake("not summed", _scatters("x.chunk(N, 1)[rank].contiguous()")),
-    Mistake("a mean or a multiple", _scatters("own_tokens_of_the_sum(x, *ctx.how) / N")),
+    Mistake("a mean or a multiple", _scatters("reduce_scatter_along_sequence(x, *ctx.how) / N")),
     Mistake("backward without the gather", edit(GATHERED, "group = ctx.how[0]\n        " + RANK_N +
             "return torch.cat([dy if r == rank else 0 * dy for r in range(N)], 1),")),
     Mistake("a mean or a multiple", edit(GATHERED,
@@ -86,7 +87,7 @@ SUMS = (
     Mistake("averaged", edit(SUMMED, f"{SUMMED}.div_(dist.get_world_size(group))")),
     Mistake("summed twice", edit(SUMMED, f"{SUMMED}\n        {SUMMED}")),
     Mistake("nothing written back", edit("unflatten(flat, gradients)", "pass")),
-    Mistake("pieces in the wrong places", edit("flatten(gradients)", "flatten(gradients[::-1])")),
+    Mistake("slices exchanged", edit("flatten(gradients)", "flatten(gradients[::-1])")),
     Mistake("one message per parameter", edit(FLAT,
         "for flat in gradients:\n            all_reduce(flat, group)")
             .then("unflatten(flat, gradients)", "pass")),

@@ -124,18 +124,18 @@ def _wrong(case, got, want):
             "returned", f"{where}: expected a dict, got {form_of(got)}", {"got": form_of(got)}
         )
     if odd := sorted(got.keys() ^ want.keys()):
-        words = "is missing" if odd[0] in want else "is no name of the whole model's"
+        words = "is missing" if odd[0] in want else "is no name of the unsharded model's"
         return Problem("names", f"{where}: {odd[0]} {words}")
     wrong = [name for name in want if not is_a(got[name], want[name])]
     if not wrong:
         return None
     name, part, whole = wrong[0], got[wrong[0]], _whole(prefix)[wrong[0]]
     dim = shards.split_dim(name)
-    known = {"uncut": whole} | {
-        f"cut on dim {d}": whole.tensor_split(tp, d)[rank] for d in range(whole.dim())
+    known = {"replicated": whole} | {
+        f"sharded on dim {d}": whole.tensor_split(tp, d)[rank] for d in range(whole.dim())
     }
     words = next((words for words, tensor in known.items() if is_a(part, tensor)), "another part")
-    expected = "uncut" if dim is None else f"cut on dim {dim}"
+    expected = "replicated" if dim is None else f"sharded on dim {dim}"
     text = (
         f"{where}: {name} is {words}, {form_of(part)}; expected {expected}, {form_of(want[name])}"
     )
@@ -173,7 +173,7 @@ EXERCISE = Exercise(
     claims=(
         claim("every rank's part", 6, "tp 1, 2, 3, 6; 2 blocks, whatever stands before",
               _no("built-in", "raised", "returned", "names", "form", "value", "not kept")),
-        claim("copies", 2, "of what is cut and of what is not", _no("shared")),
+        claim("copies", 2, "of sharded and of replicated tensors", _no("shared")),
         claim("ValueError where it does not divide", 1, "12 words over 5, 7 and 8",
               refuses(lambda runs: runs[0].results[0][1], (ValueError,))),
         claim("the whole state left alone", 1, "", _no("input")),
@@ -181,40 +181,40 @@ EXERCISE = Exercise(
     hints=(
         s.CALLED_LIB.saying("write the loop over state.items() yourself."),
         Hint("names left out", s.kind("names", "returned"),
-             "every name of the whole model is in the result, also of what is not cut: return "
+             "every name of the model is in the result, those of replicated tensors too: return "
              "{name: tensor}."),
         Hint("another dtype", s.fact("dtype"),
-            "a part has the dtype of the whole: cut and clone, and nothing else."),
+            "a shard has the dtype of the full tensor: chunk and clone, and nothing else."),
         Hint("not by the end of the name", s.fact("inside"),
              "without a prefix it was right. Look at how a name ends, its last two words, not at "
              "what is anywhere in it."),
         Hint("an error where all divides", s.raised("ValueError", "IndexError", "KeyError"),
-             "tp divides all that is cut here. Norms, positions and the biases of row layers are "
-             "not cut, and a bias has dim 0 alone; which layer it is, the last two words of the "
-             "name say, whatever stands before."),
+             "tp divides all that is sharded here. Norms, positions and the biases of row-parallel "
+             "layers are replicated, and a bias has only dim 0; the last two words of the name "
+             "say which layer it is, whatever the prefix."),
         Hint("the bias of a row layer", _of("out.bias", "down.bias"),
-             "by rows the bias is added once, after the sum: every rank has all of it."),
+             "a row-parallel layer adds its bias once, after the sum: it is replicated."),
         Hint("the bias of a column layer", _of("q.bias", "k.bias", "v.bias", "up.bias"),
-             "by columns each rank has some of the outputs, so that part of the bias: dim 0."),
+             "a column-parallel layer has some of the outputs on a rank, and their bias: dim 0."),
         Hint("a norm or a position", lambda p: p.kind == "value" and not p.facts["cut"],
-             "norms and positions work on whole tokens: every rank has all of them."),
+             "norms and positions work on full tokens, so they are replicated."),
         Hint("rows for columns", _of("out.weight", "down.weight"),
-             "torch keeps weights as (out, in). mlp.down and attention.out take cut inputs: their "
-             "weight is cut on dim 1."),
+             "torch stores weights as (out, in). mlp.down and attention.out take sharded inputs, "
+             "so their weight is sharded on dim 1."),
         Hint("the vocabulary", _of("token.weight", "head.weight"),
-             "embedding and head are (V, D), and cut by vocabulary, dim 0."),
+             "embedding and head are (V, D), and sharded by vocabulary, dim 0."),
         Hint("columns for rows", s.kind("value"),
-             "torch keeps weights as (out, in). mlp.up and attention.q, k, v give cut outputs: "
-             "their weight is cut on dim 0."),
-        Hint("views of what is cut", s.kind("shared", cut=True),
-             "chunk and slices are views: the part would keep the whole tensor alive, and change "
+             "torch stores weights as (out, in). mlp.up and attention.q, k, v have sharded "
+             "outputs, so their weight is sharded on dim 0."),
+        Hint("views of sharded tensors", s.kind("shared", cut=True),
+             "chunk and slices are views: the shard would keep the full tensor alive, and change "
              "with it. Clone it."),
-        Hint("the same tensor where nothing is cut", s.kind("shared"),
-             "what is not cut must be a copy as well, or training the part changes the whole: "
-             "tensor.clone()."),
+        Hint("replicated tensors not copied", s.kind("shared"),
+             "replicated tensors must be copies as well, or training the rank's model changes the "
+             "given one: tensor.clone()."),
         Hint("no error", s.kind("accepted"),
-             "chunk and tensor_split make unequal parts without a word. Look first: if "
-             "tensor.shape[dim] % tp: raise ValueError(...), with name and numbers."),
+             "chunk and tensor_split make unequal shards silently. Check first: if "
+             "tensor.shape[dim] % tp: raise ValueError(...), with the name and the sizes."),
         Hint("changed what it was given", s.kind("input"),
              "put the parts into a new dict: state[name] = ... writes into the caller's."),
         s.NOT_KEPT, *s.ANYWHERE,
@@ -241,9 +241,9 @@ def _dims(others):
 
 MISTAKES = (
     Mistake("another rank's part", edit(PART, "tensor.chunk(tp, dim)[tp - 1 - rank]"),
-            "tensor.chunk(tp, dim)[rank]: rank r has the r-th part."),
+            "tensor.chunk(tp, dim)[rank]: rank r has the r-th shard."),
     Mistake("interleaved", edit(PART, "tensor.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
-            "parts are contiguous: rank r's come one after the other, so that a part is whole "
+            "shards are contiguous: rank r has neighbouring rows, so that a shard is complete "
             "heads."),
     Mistake("the bias of a row layer", _dims({"attention.out.bias": 0, "mlp.down.bias": 0})),
     Mistake("the bias of a column layer", _dims({f"{layer}.bias": None for layer in COLUMNS})),
@@ -257,8 +257,8 @@ MISTAKES = (
     Mistake("the vocabulary", _dims({"head.weight": None})),
     Mistake("the vocabulary", edit("if dim is not None", "if False")),
     Mistake("columns for rows", _dims({f"{layer}.weight": 1 for layer in COLUMNS})),
-    Mistake("views of what is cut", edit(COPY, "tensor")),
-    Mistake("the same tensor where nothing is cut",
+    Mistake("views of sharded tensors", edit(COPY, "tensor")),
+    Mistake("replicated tensors not copied",
         edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
     Mistake("no error", edit(DIVIDE, "pass").then(PART, "tensor.tensor_split(tp, dim)[rank]")),
     Mistake("no error", edit(DIVIDE, "assert tensor.shape[dim] % tp == 0")),

@@ -55,7 +55,7 @@ def _exchanged(case, rank, record):
         "phase": phase,
         "repeated": got == _numbers(case, rank, case.H),
     }
-    text = f"{case.name}: {case.rank(rank)} gave {y} numbers to all_to_all {phase}, expected {x}"
+    text = f"{case.name}: {case.rank(rank)} gave {y} elements to all_to_all {phase}, expected {x}"
     return Problem("calls", text, facts, [case.name, got])
 
 
@@ -92,7 +92,7 @@ EXERCISE = Exercise(
         claim("attention over the sequence", 4, cut.SAY, fb.values(CALLS)),
         claim("gradients of q, k and v", 3, "the exchanges, the other way round",
               *(fb.values(CALLS, name) for name in ("q", "k", "v"))),
-        claim("numbers exchanged", 2, "q, k, v and out, once each way; nothing beside",
+        claim("numbers exchanged", 2, "q, k, v and out, once each way; nothing else",
               only_calls(cut.PLAIN, None, ("", "backward"), _section), each(cut.PLAIN, _exchanged)),
         claim("q, k and v left alone", 1, "", left_alone(cut.CASES), kept(cut.CASES)),
     ),
@@ -117,7 +117,7 @@ EXERCISE = Exercise(
              "send_counts and recv_counts have a number of rows for each rank of the group, of "
              "which there are dist.get_world_size(group), and send_counts add up to the rows."),
         Hint("the order of the tokens", _only_in_causal,
-             "without a mask it was right. After the exchange the tokens stand in the order of the "
+             "without a mask it was right. After the exchange the tokens are in the order of the "
              "ranks: first all of layout[0], then all of layout[1]. These are the positions of "
              "queries and of keys."),
         Hint("no way back",
@@ -125,18 +125,18 @@ EXERCISE = Exercise(
                       s.in_case(cut.BACKWARD, lambda case: case in cut.BACKWARD, *s.SHAPES)),
              "backward of an exchange is the other exchange: gradients of all tokens of my heads "
              "become those of all heads of my tokens, and the other way round."),
-        Hint("numbers in other places", s.kind("value"),
-             "all_to_all cuts rows, and joins what came by sender. So heads come first when it "
-             "cuts by heads; and what came is (N, H/N, t, ...): ranks and heads must change places "
-             "before tokens are joined. view and reshape exchange nothing, transpose and permute "
-             "do."),
+        Hint("elements in the wrong order", s.kind("value"),
+             "all_to_all splits dim 0, and concatenates what it received by sender. So heads must "
+             "be dim 0 when it splits by heads; and the result is (N, H/N, t, ...): transpose "
+             "ranks and heads before tokens are concatenated. view and reshape exchange nothing, "
+             "transpose and permute do."),
         Hint("heads repeated more than is needed", s.kind("calls", repeated=True),
              "max(K, N) key/value heads are enough: a rank needs those alone that its query heads "
              "read, each once."),
         s.NOT_GIVEN,
         Hint("more than is needed", s.kind("calls"),
-             "q, k and v go once, and the result comes back once; backward the same, the other way "
-             "round."),
+             "q, k and v are exchanged once, and the result once; backward the same, in the other "
+             "direction."),
         Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
              "(B, H, t, d) -> (B, H/N, T, d), attention, and back to (B, H, t, d). What "
              "split_heads gives, and what is permuted, has no flat view: reshape."),
@@ -169,7 +169,7 @@ MISTAKES = (
             "key/value heads that they read, and all heads on the way back."),
     Mistake("the gradient divided", edit("_heads_for_shards(d_y, *ctx.how)",
         "_heads_for_shards(d_y, *ctx.how) / 2"),
-            "an exchange only moves numbers: its backward moves them back, and neither divides nor "
-            "multiplies."),
+            "an exchange only moves elements: its backward moves them back, and neither divides "
+            "nor multiplies."),
 )  # fmt: skip
 ### END MISTAKES

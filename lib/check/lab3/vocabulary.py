@@ -31,7 +31,11 @@ V, D = 12, 3
 TOKENS = torch.tensor([[3, 0, 7, 11, 6, 2, 8], [5, 9, 1, 7, 10, 4, 0]], device="cpu")  # (B, T)
 TARGETS = torch.tensor([[7, 0, 5, 11, 3, 8], [6, 2, 9, 1, 10, 4]], device="cpu")  # (B, T)
 LEAVES_OUT = but(fb.FUNCTION, "empty rank", "returned")
-RANKS = {"worlds": (4,), "may_call": (*fb.MAY_CALL, "vocabulary.leave"), "leaves_out": LEAVES_OUT}
+RANKS = {
+    "worlds": (4,),
+    "may_call": (*fb.MAY_CALL, "vocabulary.output_mapping"),
+    "leaves_out": LEAVES_OUT,
+}
 NOTHING = fb.Turn((0, 1), what="rank 0's words only")
 ANOTHER_ROW = Hint(
     "a row that this rank does not have",
@@ -46,9 +50,9 @@ LEFT_ALONE = Hint("changed what it was given", s.kind("input"),
                   "caller's tensors, which are still needed. `row = tokens - ...` makes "
                   "a new one.")  # fmt: skip
 NO_GRADIENT = Hint("no gradient", s.kind("no graph"),
-                   "its .grad is None: the way to the result is cut somewhere. .data, .detach() "
-                   "and no_grad cut it, and so does an all-reduce that is not g. Inside "
-                   "torch.autograd.Function.forward nothing is recorded: backward "
+                   "its .grad is None: the graph to the result is broken somewhere. .data, "
+                   ".detach() and no_grad break it, and so does an all-reduce that is not g. "
+                   "Inside torch.autograd.Function.forward nothing is recorded: backward "
                    "returns it.")  # fmt: skip
 
 
@@ -76,10 +80,10 @@ def _vectors(case, N, rank, number):
 
 
 def _g(recorder):
-    def leave(partial, group=None):
+    def output_mapping(partial, group=None):
         return mappings.reduce_from_group(partial, group, recorder.all_reduce)
 
-    return {"leave": leave}
+    return {"output_mapping": output_mapping}
 
 
 VECTORS = fb.ForwardBackward(TABLES, _vectors, _g)
@@ -103,7 +107,7 @@ EMBEDDING = Exercise(
         ANOTHER_ROW,
         Hint("not summed", s.fact("own"),
              "every rank has the vectors of its own tokens now, and zeros for the others. "
-             "`leave(partial, group)` adds up: return what it returns."),
+             "`output_mapping(partial, group)` adds up: return what it returns."),
         Hint("a mean or a multiple",
             lambda p: p.fact("factor") is not None and not p.fact("gradient"),
              "one rank has the vector, the others add zeros: the sum is the vector already. Sum "
@@ -116,13 +120,13 @@ EMBEDDING = Exercise(
         NO_GRADIENT,
         Hint("a wrong gradient", s.fact("gradient"),
              "backward needs nothing from you: the gradient of a sum is that of each term, and "
-             "what is covered with zeros has none. Leave it to autograd, and to `leave`."),
+             "what is covered with zeros has none. Leave it to autograd, and to `output_mapping`."),
         Hint("other vectors", s.kind("value"),
              "rank r has the rows r * rows to (r+1) * rows - 1, one after the other. It gives the "
              "vectors of tokens in these, and zeros for all others."),
         s.NOT_GIVEN,
         Hint("more than one g", s.kind("calls"),
-             "one call of leave, with the (B, T, D) partial vectors: the other ranks have "
+             "one call of output_mapping, with the (B, T, D) partial vectors: the other ranks have "
              "everything else already."),
         s.NOT_ALL_RANKS, LEFT_ALONE, s.NOT_KEPT, *s.ANYWHERE,
     ),
@@ -184,7 +188,7 @@ def _three_numbers_per_token(runs):
             if (n := sent["forward"]) > most:
                 text = (
                     f"{where} all-reduced {n} elements, expected at most 3 BT = {most}: three "
-                    f"numbers per token"
+                    f"elements per token"
                 )
                 return Problem("elements", text, {"case": case, "whole": n >= most // 3 * V})
     return None
@@ -258,7 +262,7 @@ CROSS_ENTROPY = Exercise(
              s.either(s.kind("backward"), s.both(s.fact("gradient"), lambda p: any(
                  call.phase == "backward" for call in p.fact("calls", ())))),
              "with m and the sum known from forward, each rank has the p of its own words: "
-             "backward needs nobody."),
+             "backward needs no other rank."),
         Hint("the scale of the gradient",
              s.both(s.fact("gradient"),
                  lambda p: p.fact("factor") is not None and p.facts["factor"] > 0),
@@ -270,17 +274,17 @@ CROSS_ENTROPY = Exercise(
              "all-reduce is nothing that autograd knows: write an autograd.Function, with a "
              "backward of your own."),
         Hint("another loss", s.kind("value"),
-             "-log p = log sum exp(z - m) - (z_target - m). Print the three numbers of one token "
-             "on every rank, and compare them with those of the whole logits."),
+             "-log p = log sum exp(z - m) - (z_target - m). Print the three values of one token "
+             "on every rank, and compare them with those of the full logits."),
         Hint(
             "logits gathered",
             lambda p: (p.kind == "another way" and "gather" in p.facts["called"])
             or (p.kind == "elements" and p.facts["whole"]),
-            "that sends V numbers per token, 50,257 for GPT-2. The formula needs three: the "
+            "that sends V elements per token, 50,257 for GPT-2. The formula needs three: the "
             "largest, the sum of exp, and the target's logit.",
         ),
         s.NOT_GIVEN,
-        Hint("more than three numbers", s.kind("elements"),
+        Hint("more than three elements", s.kind("elements"),
              "reduce over this rank's words first, and send what is left: (B, T) for the largest, "
              "the sum and the target."),
         s.NOT_ALL_RANKS, LEFT_ALONE, s.NOT_KEPT, *s.ANYWHERE,

@@ -11,7 +11,7 @@ def _all(hint, text, *answers):
 COVERED = "F.embedding(row, weight).masked_fill(elsewhere.unsqueeze(-1), 0.0)"
 CUT = COVERED.replace("weight)", "weight.detach())")
 ROW, ELSEWHERE = "    row = ids - rank * rows\n", "elsewhere = (row < 0) | (row >= rows)"
-LEFT = "return leave(partial, group)"
+LEFT = "return output_mapping(partial, group)"
 EMBEDDING = (
     *_all("no zeros for other ranks' tokens",
           "a rank that does not have the token must add zeros. Looking up row 0 (or any other row) "
@@ -39,14 +39,16 @@ EMBEDDING = (
           edit(COVERED, "F.embedding(row, weight)\n    partial.data[elsewhere] = 0.0")),
     Mistake("a row that this rank does not have", edit(ELSEWHERE,
         "elsewhere = (row < 0) | (row > rows)")),
-    Mistake("another shape or dtype", edit(LEFT, "return leave(partial.flatten(0, 1), group)")),
+    Mistake("another shape or dtype", edit(LEFT,
+        "return output_mapping(partial.flatten(0, 1), group)")),
     Mistake("not summed", edit(LEFT, "return partial")),
     Mistake("a mean or a multiple", edit(LEFT, f"{LEFT} / dist.get_world_size(group)")),
-    Mistake("a mean or a multiple", edit(LEFT, "return leave(leave(partial, group), group)")),
+    Mistake("a mean or a multiple", edit(LEFT,
+        "return output_mapping(output_mapping(partial, group), group)")),
     Mistake("no gradient", edit(COVERED, CUT)),
     Mistake("a wrong gradient", edit(COVERED, f"2 * {COVERED} - {CUT}")),
     Mistake("more than one g", edit(LEFT,
-        "return torch.stack([leave(one, group) for one in partial])")),
+        "return torch.stack([output_mapping(one, group) for one in partial])")),
 )  # fmt: skip
 
 
@@ -101,7 +103,7 @@ CROSS_ENTROPY = (
           _loss((SUMMED, NOT_SUMMED.format(1))),
           _loss((SUMMED, NOT_SUMMED.format(1)), (RESULT,
               f"{RESULT} + largest.masked_fill(~elsewhere, 0.0)"))),
-    Mistake("more than three numbers", _loss((LARGEST,
+    Mistake("more than three elements", _loss((LARGEST,
         f"{LARGEST}\n        all_reduce(logits.sum(-1), group)"))),
     Mistake("the sum, not the mean", _loss((MEAN, MEAN.replace("[reduction]", "['sum']")))),
     Mistake("N times", _loss((MEAN, f"{MEAN} * dist.get_world_size(group)"))),

@@ -33,12 +33,14 @@ class Part(nn.Module):
 class Heads(nn.Module):
     """Cuts by itself."""
 
-    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
+    def __init__(
+        self, attention, group=None, column_linear=tp.column_parallel, row_linear=tp.row_parallel
+    ):
         super().__init__()
-        self.group, self.columns, self.rows, self.head_dim = (
+        self.group, self.column_linear, self.row_linear, self.head_dim = (
             group,
-            columns,
-            rows,
+            column_linear,
+            row_linear,
             attention.head_dim,
         )
         self.rank, self.N = dist.get_rank(group), dist.get_world_size(group)
@@ -69,13 +71,13 @@ class Heads(nn.Module):
         return self.left(merge_heads(self.attend(q, k, v)))
 
     def multiplied(self, x):
-        return self.columns(x, [self.q, self.k, self.v], self.group)
+        return self.column_linear(x, [self.q, self.k, self.v], self.group)
 
     def attend(self, q, k, v):
         return causal_attention(q, k, v)
 
     def left(self, mixed):
-        return self.rows(mixed, self.out, self.group)
+        return self.row_linear(mixed, self.out, self.group)
 
 
 # wrong
@@ -193,7 +195,7 @@ def bias_in_every_part(self, mixed):
 
 
 def in_float32(self, mixed):
-    return self.rows(
+    return self.row_linear(
         mixed.float(), Part(self.out.weight.float(), self.out.bias.float()), self.group
     ).double()
 
@@ -210,7 +212,7 @@ class GroupOnTheClass(Heads):
     """The columns of the first module go to the group of the second."""
 
     def multiplied(self, x):
-        return self.columns(x, [self.q, self.k, self.v], type(self).of)
+        return self.column_linear(x, [self.q, self.k, self.v], type(self).of)
 
     def divides(self, attention):
         type(self).of = self.group
@@ -220,9 +222,11 @@ class GroupOnTheClass(Heads):
 class LibsLayers(nn.Module):
     """Layers of lib that were not told how to multiply."""
 
-    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
+    def __init__(
+        self, attention, group=None, column_linear=tp.column_parallel, row_linear=tp.row_parallel
+    ):
         super().__init__()
-        self.head_dim, self.group, self.columns = attention.head_dim, group, columns
+        self.head_dim, self.group, self.column_linear = attention.head_dim, group, column_linear
         Heads.divides(self, attention) if self.count() else None
         self.q, self.k, self.v = (
             tp.ColumnParallelLinear(a, group) for a in (attention.q, attention.k, attention.v)
@@ -236,7 +240,7 @@ class LibsLayers(nn.Module):
     def forward(self, x):
         q, k, v = (
             split_heads(y, self.head_dim)
-            for y in self.columns(x, [self.q, self.k, self.v], self.group)
+            for y in self.column_linear(x, [self.q, self.k, self.v], self.group)
         )
         return self.out(merge_heads(causal_attention(q, k, v)))
 
@@ -256,7 +260,9 @@ class Inherits(libs.ParallelAttention):
 
 
 class NotWritten(nn.Module):
-    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
+    def __init__(
+        self, attention, group=None, column_linear=tp.column_parallel, row_linear=tp.row_parallel
+    ):
         super().__init__()
         raise NotImplementedError
 
@@ -267,16 +273,18 @@ class NotWritten(nn.Module):
 class OfLibsLayers(LibsLayers):
     """As the notebook has it."""
 
-    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
-        super().__init__(attention, group, columns, rows)
-        self.rows = rows
+    def __init__(
+        self, attention, group=None, column_linear=tp.column_parallel, row_linear=tp.row_parallel
+    ):
+        super().__init__(attention, group, column_linear, row_linear)
+        self.row_linear = row_linear
 
     def forward(self, x):
         q, k, v = (
             split_heads(y, self.head_dim)
-            for y in self.columns(x, [self.q, self.k, self.v], self.group)
+            for y in self.column_linear(x, [self.q, self.k, self.v], self.group)
         )
-        return self.rows(merge_heads(causal_attention(q, k, v)), self.out, self.group)
+        return self.row_linear(merge_heads(causal_attention(q, k, v)), self.out, self.group)
 
 
 class Fused(Heads):
@@ -291,7 +299,7 @@ class Fused(Heads):
         return None, None, None
 
     def multiplied(self, x):
-        return self.columns(x, [self.qkv], self.group)[0].split(self.widths, -1)
+        return self.column_linear(x, [self.qkv], self.group)[0].split(self.widths, -1)
 
 
 class WithEinsum(Heads):
@@ -307,7 +315,7 @@ class WithEinsum(Heads):
         return made
 
     def multiplied(self, x):
-        v, q, k = self.columns(x, [self.v, self.q, self.k], self.group)
+        v, q, k = self.column_linear(x, [self.v, self.q, self.k], self.group)
         return q, k, v
 
     def attend(self, q, k, v):
@@ -322,11 +330,11 @@ QKV = operator.attrgetter("q", "k", "v")
 WRONG = {
     Interleaved: "heads interleaved",
     InterleavedEverywhere: "heads interleaved",
-    WholeKeys: "a layer not cut",
-    KeysCutOnlyWhereAsMany: "a layer not cut",
+    WholeKeys: "a layer not sharded",
+    KeysCutOnlyWhereAsMany: "a layer not sharded",
     heads("OutOnDimZero", outward=lambda self, out: Part(self.own(out.weight),
-        out.bias)): "cut on the wrong dim",
-    heads("ColumnsOnDimOne", inward=on_dim_one): "cut on the wrong dim",
+        out.bias)): "sharded on the wrong dim",
+    heads("ColumnsOnDimOne", inward=on_dim_one): "sharded on the wrong dim",
     heads("OutOfTheNext", outward=of_rank(lambda self: self.rank + 1)): "another rank's heads",
     heads("RanksOfTheWorld", own=lambda self,
         t: t.chunk(self.N)[dist.get_rank() % self.N]): "another rank's heads",
@@ -336,7 +344,7 @@ WRONG = {
         "the group is not passed on",
     heads("MadeAnew", inward=made_anew): "a layer made anew",
     heads("DividesByTheWorld", divides=divides_by_the_world): "whole heads refused",
-    heads("FTwice", multiplied=lambda self, x: self.columns(tp.copy_to_group(x, self.group),
+    heads("FTwice", multiplied=lambda self, x: self.column_linear(tp.copy_to_group(x, self.group),
         QKV(self), self.group)):
         "another gradient",
     heads("NothingReturned", left=lambda self, mixed: None): "nothing returned",
@@ -345,19 +353,20 @@ WRONG = {
     heads("BiasInEveryPart", left=bias_in_every_part): "the bias N times",
     heads("WithoutF", multiplied=lambda self, x: [F.linear(x, l.weight,
         l.bias) for l in QKV(self)]): "f is missing",
-    heads("NoList", multiplied=lambda self, x: [self.columns(x, l, self.group) for l in QKV(self)]):
+    heads("NoList", multiplied=lambda self, x: [
+        self.column_linear(x, l, self.group) for l in QKV(self)]):
         "no list of layers",
     heads("NarrowHeads", forward=of_narrow_heads): "shapes do not fit",
-    heads("InTheWorld", left=lambda self, mixed: self.rows(mixed,
+    heads("InTheWorld", left=lambda self, mixed: self.row_linear(mixed,
         self.out)): "the group is not passed on",
     GroupOnTheClass: "state shared by two calls",
     heads("InFloat32", left=in_float32): "rounded on the way",
     heads("NotParameters", inward=no_parameters): "no parameters",
-    heads("KeepsTheWhole", __init__=keeps(lambda attention: attention)): "the whole is kept",
-    heads("HidesTheWhole", __init__=keeps(lambda attention: [attention])): "the whole is kept",
+    heads("KeepsTheWhole", __init__=keeps(lambda attention: attention)): "full weights are kept",
+    heads("HidesTheWhole", __init__=keeps(lambda attention: [attention])): "full weights are kept",
     heads("ViewsOfParameters", inward=views_of_whole_parameters): "no parameters",
-    heads("SharesTheBias", outward=shares_the_bias): "views of the whole",
-    heads("Views", inward=views): "views of the whole",
+    heads("SharesTheBias", outward=shares_the_bias): "views of full weights",
+    heads("Views", inward=views): "views of full weights",
     heads("CutsThePlainOne", outward=cuts_the_plain_one): "the plain attention changed",
     heads("LibsColumns", multiplied=lambda self, x: tp.column_parallel(x, [*QKV(self)],
         self.group)):
@@ -372,5 +381,6 @@ WRONG = {
 
 RIGHT = [
     Heads, OfLibsLayers, Fused, WithEinsum, as_an_answer(libs.ParallelAttention),
-    heads("ByName", left=lambda self, mixed: self.rows(x=mixed, linear=self.out, group=self.group)),
+    heads("ByName", left=lambda self, mixed: self.row_linear(
+        x=mixed, linear=self.out, group=self.group)),
 ]  # fmt: skip

@@ -17,23 +17,23 @@ def product(x, layer, group):
     return F.linear(x, layer.weight, layer.bias)
 
 
-def entered(x, group, enter):
-    return enter(x, group)
+def entered(x, group, input_mapping):
+    return input_mapping(x, group)
 
 
 def column(name, each=product, entered=entered, give=list):
-    """give([each(x', layer, group) for each layer]), x' = entered(x, group, enter)."""
+    """give([each(x', layer, group) for each layer]), x' = entered(x, group, input_mapping)."""
 
-    def answer(x, linears, group=None, enter=tp.copy_to_group):
-        x = entered(x, group, enter)
+    def answer(x, linears, group=None, input_mapping=tp.copy_to_group):
+        x = entered(x, group, input_mapping)
         return give([each(x, layer, group) for layer in linears])
 
     answer.__name__ = name
     return answer
 
 
-def left(y, group, leave):
-    return leave(y, group)
+def left(y, group, output_mapping):
+    return output_mapping(y, group)
 
 
 def biased(y, layer, group):
@@ -41,10 +41,10 @@ def biased(y, layer, group):
 
 
 def row(name, times=lambda x, layer, group: x @ layer.weight.T, left=left, biased=biased):
-    """biased(left(times(x, layer, group), group, leave), layer, group)."""
+    """biased(left(times(x, layer, group), group, output_mapping), layer, group)."""
 
-    def answer(x, linear, group=None, leave=tp.reduce_from_group):
-        return biased(left(times(x, linear, group), group, leave), linear, group)
+    def answer(x, linear, group=None, output_mapping=tp.reduce_from_group):
+        return biased(left(times(x, linear, group), group, output_mapping), linear, group)
 
     answer.__name__ = name
     return answer
@@ -90,18 +90,18 @@ def in_one_buffer(x, layer, group):
     return y
 
 
-def forgets_what_f_returns(x, group, enter):
-    enter(x, group)
+def forgets_what_f_returns(x, group, input_mapping):
+    input_mapping(x, group)
     return x
 
 
-def libs_columns(x, linears, group=None, enter=tp.copy_to_group):
-    return tp.column_parallel(x, linears, group, enter)
+def libs_columns(x, linears, group=None, input_mapping=tp.copy_to_group):
+    return tp.column_parallel(x, linears, group, input_mapping)
 
 
-def one_product(x, linears, group=None, enter=tp.copy_to_group):
+def one_product(x, linears, group=None, input_mapping=tp.copy_to_group):
     """All weights below one another, one product, cut again."""
-    y = F.linear(enter(x, group), torch.cat([layer.weight for layer in linears]))
+    y = F.linear(input_mapping(x, group), torch.cat([layer.weight for layer in linears]))
     ys = y.split([len(layer.weight) for layer in linears], -1)
     return tuple(biased(y, layer, group) for y, layer in zip(ys, linears, strict=True))
 
@@ -129,14 +129,14 @@ def no_bias(y, layer, group):
     return y
 
 
-def with_torchs(y, group, leave):
+def with_torchs(y, group, output_mapping):
     dist.all_reduce(y.detach(), group=group)
     return y
 
 
-def by_halves(y, group, leave):
+def by_halves(y, group, output_mapping):
     return torch.cat(
-        [leave(half.contiguous(), group) for half in y.split([1, y.shape[1] - 1], 1)], 1
+        [output_mapping(half.contiguous(), group) for half in y.split([1, y.shape[1] - 1], 1)], 1
     )
 
 
@@ -146,8 +146,8 @@ def changes_x(x, layer, group):
     return y
 
 
-def libs_rows(x, linear, group=None, leave=tp.reduce_from_group):
-    return tp.row_parallel(x, linear, group, leave)
+def libs_rows(x, linear, group=None, output_mapping=tp.reduce_from_group):
+    return tp.row_parallel(x, linear, group, output_mapping)
 
 
 def not_written(x, linear, group=None, mapping=None):

@@ -397,7 +397,7 @@ WRONG = {
     answer(StaysAway): "gradients that stay away",
     by_autograd: "all keys kept",
     answer(OwnTravelsToo): "a hop more than is needed",
-    answer(RepeatedHeads): "heads repeated before they travel",
+    answer(RepeatedHeads): "heads repeated before they are sent",
     all_keys_first: "scores of all keys",
     answer(OutputsAdded): "one block, not all",
     answer(MaskOfItsOwn): "whose keys these are",

@@ -312,7 +312,7 @@ def not_yet(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, c
 RIGHT = [answer(Ulysses), answer(AllInOne), answer(InOrder), as_an_answer(libs.ulysses_attention)]
 WRONG = {
     answer(TokensAsTheyStand): "the order of the tokens",
-    answer(NotTransposed): "numbers in other places",
+    answer(NotTransposed): "elements in the wrong order",
     answer(NoWayBack): "no way back",
     answer(BackTheSameWay): "no way back",
     answer(OfTheResultTheSameWay): "no way back",
@@ -320,7 +320,7 @@ WRONG = {
     answer(TheFirstHeadForAll): "fewer key/value heads than ranks",
     answer(OneCopyLearns): "a head that several ranks read",
     answer(Gathered): "more than is needed",
-    answer(AsTheyCome): "numbers in other places",
+    answer(AsTheyCome): "elements in the wrong order",
     answer(EveryHeadThere): "heads repeated more than is needed",
     answer(EqualShards): "shards differ in length",
     answer(Forgotten): "the group is not passed on",

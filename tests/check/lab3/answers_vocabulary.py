@@ -28,19 +28,19 @@ def partial_vectors(tokens, weight, group):
 # vocab_parallel_embedding
 
 
-def one_hot_times_weight(tokens, weight, group=None, leave=tp.reduce_from_group):
+def one_hot_times_weight(tokens, weight, group=None, output_mapping=tp.reduce_from_group):
     rows, rank = weight.shape[0], dist.get_rank(group)
     ids = torch.arange(rank * rows, (rank + 1) * rows, device=tokens.device)
-    return leave((tokens.unsqueeze(-1) == ids).to(weight.dtype) @ weight, group)
+    return output_mapping((tokens.unsqueeze(-1) == ids).to(weight.dtype) @ weight, group)
 
 
-def a_row_of_zeros_at_the_end(tokens, weight, group=None, leave=tp.reduce_from_group):
+def a_row_of_zeros_at_the_end(tokens, weight, group=None, output_mapping=tp.reduce_from_group):
     rows, rank = len(weight), dist.get_rank(group)
     if dist.get_world_size(group) == 1:
         return weight[tokens]
     mine = tokens // rows == rank
     table = torch.cat([weight, torch.zeros_like(weight[:1])])
-    return leave(table[torch.where(mine, tokens % rows, rows)], group)
+    return output_mapping(table[torch.where(mine, tokens % rows, rows)], group)
 
 
 class Rows(torch.autograd.Function):
@@ -58,80 +58,80 @@ class Rows(torch.autograd.Function):
         return None, torch.zeros_like(weight).index_add(0, row.flatten(), dy), None
 
 
-def keeps_rows_on_the_class(tokens, weight, group, leave):
-    return leave(Rows.apply(tokens, weight, group), group)
+def keeps_rows_on_the_class(tokens, weight, group, output_mapping):
+    return output_mapping(Rows.apply(tokens, weight, group), group)
 
 
-def leaves_in_float32(tokens, weight, group, leave):
-    return leave(partial_vectors(tokens, weight, group).float(), group).to(weight.dtype)
+def leaves_in_float32(tokens, weight, group, output_mapping):
+    return output_mapping(partial_vectors(tokens, weight, group).float(), group).to(weight.dtype)
 
 
-def forgets_the_offset(tokens, weight, group, leave):
-    return leave(F.embedding(tokens, weight), group)
+def forgets_the_offset(tokens, weight, group, output_mapping):
+    return output_mapping(F.embedding(tokens, weight), group)
 
 
-def another_rank_adds_1(tokens, weight, group, leave):
-    return leave(partial_vectors(tokens, weight, group) + dist.get_rank(group), group)
+def another_rank_adds_1(tokens, weight, group, output_mapping):
+    return output_mapping(partial_vectors(tokens, weight, group) + dist.get_rank(group), group)
 
 
-def none_of_its_rows(tokens, weight, group, leave):
+def none_of_its_rows(tokens, weight, group, output_mapping):
     row, elsewhere = own(tokens, weight.shape[0], group)
     return (
         0 * F.embedding(row, weight)
         if elsewhere.all()
-        else leave(partial_vectors(tokens, weight, group), group)
+        else output_mapping(partial_vectors(tokens, weight, group), group)
     )
 
 
-def into_float32(tokens, weight, group, leave):
+def into_float32(tokens, weight, group, output_mapping):
     row, elsewhere = own(tokens, weight.shape[0], group)
     y = torch.zeros(*tokens.shape, weight.shape[1], device=weight.device)
     y[~elsewhere] = F.embedding(row, weight)[~elsewhere].float()
-    return leave(y, group)
+    return output_mapping(y, group)
 
 
-def a_mask_without_a_last_dim(tokens, weight, group, leave):
+def a_mask_without_a_last_dim(tokens, weight, group, output_mapping):
     row, elsewhere = own(tokens, weight.shape[0], group)
-    return leave(F.embedding(row, weight).masked_fill(elsewhere, 0.0), group)
+    return output_mapping(F.embedding(row, weight).masked_fill(elsewhere, 0.0), group)
 
 
-def its_own_g(tokens, weight, group, leave):
+def its_own_g(tokens, weight, group, output_mapping):
     return tp.reduce_from_group(partial_vectors(tokens, weight, group), group)
 
 
-def gathers_the_table(tokens, weight, group, leave):
+def gathers_the_table(tokens, weight, group, output_mapping):
     return F.embedding(tokens, tp.gather_from_group(weight.T, group).T)
 
 
-def tokens_in_place(tokens, weight, group, leave):
+def tokens_in_place(tokens, weight, group, output_mapping):
     tokens -= dist.get_rank(group) * weight.shape[0]
     elsewhere = (tokens < 0) | (tokens >= weight.shape[0])
     vectors = F.embedding(tokens.masked_fill(elsewhere, 0), weight)
-    return leave(vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0), group)
+    return output_mapping(vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0), group)
 
 
-def rank_of_the_world(tokens, weight, group, leave):
-    return leave(partial_vectors(tokens, weight, None), group)
+def rank_of_the_world(tokens, weight, group, output_mapping):
+    return output_mapping(partial_vectors(tokens, weight, None), group)
 
 
-def no_group(tokens, weight, group, leave):
-    return leave(partial_vectors(tokens, weight, group))
+def no_group(tokens, weight, group, output_mapping):
+    return output_mapping(partial_vectors(tokens, weight, group))
 
 
-def for_two_ranks(tokens, weight, group, leave):
+def for_two_ranks(tokens, weight, group, output_mapping):
     rows = weight.shape[0]
     if dist.get_world_size(group) == 1:
-        return leave(F.embedding(tokens, weight), group)
+        return output_mapping(F.embedding(tokens, weight), group)
     first = dist.get_rank(group) == 0
     mine, row = (tokens < rows, tokens) if first else (tokens >= rows, tokens - rows)
-    return leave(F.embedding(row.where(mine, 0), weight) * mine.unsqueeze(-1), group)
+    return output_mapping(F.embedding(row.where(mine, 0), weight) * mine.unsqueeze(-1), group)
 
 
-def calls_libs_embedding(tokens, weight, group, leave):
-    return tp.vocab_parallel_embedding(tokens, weight, group, leave)
+def calls_libs_embedding(tokens, weight, group, output_mapping):
+    return tp.vocab_parallel_embedding(tokens, weight, group, output_mapping)
 
 
-def no_embedding_yet(tokens, weight, group, leave):
+def no_embedding_yet(tokens, weight, group, output_mapping):
     raise NotImplementedError
 
 

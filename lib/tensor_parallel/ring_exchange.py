@@ -1,18 +1,19 @@
-"""Blocks that travel round a ring while the ranks compute: the one pattern under ring attention and
-asynchronous TP.
+"""Blocks that are sent around a ring while the ranks compute: the pattern that ring attention and
+asynchronous TP share.
 
-    going_round  step 0: compute on my block   step 1: on my left neighbour's  ...  step N-1
-                 while it leaves to the right  while that leaves to the right       nothing leaves
+    ring_shift  step 0: compute on my block      step 1: on my left neighbour's    ...  step N-1
+                while it is sent to the right    while that is sent to the right        no message
 
-    summed_on_the_way  a sum goes round instead: while it travels, this rank computes its part of it
+    ring_accumulate  a partial sum is sent around instead, while this rank computes its addend
 
-N ranks of a group; block r is rank r's. A collective moves first and computes afterwards; here N-1
-of the N steps of compute have a message beside them. Where a step takes longer than its message,
-the communication costs no time.
+N ranks of a group; block r is rank r's. A collective communicates first and the rank computes
+afterwards; here N-1 of the N compute steps overlap with a message. Where a step takes longer than
+its message, the communication is hidden.
 
 Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition in
-large deep learning models": they cut an all-gather or a reduce-scatter, and the matrix product that
-depends on it, into such steps.
+large deep learning models": they decompose an all-gather or a reduce-scatter, and the matmul that
+depends on it, into such steps ("collective matmul"). It is Megatron's
+`tp_comm_overlap` (Transformer Engine's user buffers) and torch's async TP.
 """
 
 import torch
@@ -22,7 +23,7 @@ from lib.collectives import p2p, start
 
 
 class RingTransfer:
-    """`block` on its way to the right neighbour, and the left neighbour's on its way here, into
+    """A transfer in flight: `block` to the right neighbour, and the left neighbour's block into
     `out`.
 
     Posted by the communication thread: over `slow_link`, posting takes as long as the link. Until
@@ -39,7 +40,7 @@ class RingTransfer:
         )
 
     def arrived(self):
-        """Wait; returns what has come from the left neighbour."""
+        """Wait; returns the block of the left neighbour."""
         self.work.wait().wait()
         return self.out
 
@@ -48,9 +49,9 @@ def _post(block, right, out, left, group):
     return p2p.post([(block, right)], [(out, left)], group)
 
 
-def going_round(block, shapes, group=None):
-    """Iterate over (r, block of rank r) for all N ranks, one's own first; while the caller
-    computes, the next comes.
+def ring_shift(block, shapes, group=None):
+    """Iterate over (r, block of rank r) for all N ranks, this rank's own first; while the caller
+    computes, the next block is received.
 
     block: this rank's, contiguous. shapes[r]: the shape of rank r's; they may differ. Ask for the
     next one only when the work on this one is done: that waits for its arrival. Do not change a
@@ -61,7 +62,7 @@ def going_round(block, shapes, group=None):
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     for step in range(world_size):
         owner = (rank - step) % world_size
-        if step == world_size - 1:  # all have been everywhere
+        if step == world_size - 1:  # every rank has had every block
             yield owner, block
             return
         passing = RingTransfer(block, block.new_empty(shapes[owner - 1]), group)
@@ -69,12 +70,13 @@ def going_round(block, shapes, group=None):
         block = passing.arrived()
 
 
-def summed_on_the_way(part, group=None):
-    """Reduce-scatter of addends that are computed on the way; returns the sum of block r on rank r.
+def ring_accumulate(part, group=None):
+    """Reduce-scatter of addends that are computed while partial sums are in flight; returns the sum
+    of block r on rank r.
 
     part(c): this rank's addend of block c, contiguous and of the same shape on every rank; called
-    once for each c. The sum of block c starts on rank c+1, and comes to rank c last: while it
-    travels, rank r computes its part of it. Sends: N-1 messages to the right neighbour, the blocks
+    once for each c. The sum of block c starts on rank c+1 and reaches rank c last: while it is
+    sent, rank r computes its addend. Sends: N-1 messages to the right neighbour, the blocks
     of all ranks but one's own.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
