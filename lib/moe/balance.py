@@ -29,13 +29,13 @@ expert bias: Wang et al. 2024 (Algorithm 1); with sigmoids: DeepSeek-V3 (DeepSee
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib.moe.choice import Choice, load, top_k_indices
 
 
 # exercise: lab5.auxiliary_loss
-def auxiliary_loss(probabilities, first_choices):
+def auxiliary_loss(probabilities: Tensor, first_choices: Tensor) -> Tensor:
     """E * sum_e f_e P_e, (): 1 where all is even, up to E where all tokens go to one expert; 0 for
     a set of no tokens.
 
@@ -49,7 +49,7 @@ def auxiliary_loss(probabilities, first_choices):
     return n_experts * (f * P).sum()
 
 
-def z_loss(logits):
+def z_loss(logits: Tensor) -> Tensor:
     """mean over tokens of (log sum_e exp(z_e))^2, (). logits (n, E); 0 for a set of no tokens."""
     return logits.logsumexp(-1).square().sum() / max(len(logits), 1)
 
@@ -63,19 +63,21 @@ class ExpertBiasGate(nn.Module):
     was asked for, summed over all ranks.
     """
 
-    def __init__(self, n_experts, k, update_rate=0.001):
+    expert_bias: Tensor
+
+    def __init__(self, n_experts: int, k: int, update_rate: float = 0.001) -> None:
         super().__init__()
         self.k, self.update_rate = k, update_rate
         # (E,)  in checkpoints, but no optimizer's
         self.register_buffer("expert_bias", torch.zeros(n_experts))
 
-    def forward(self, logits):
+    def forward(self, logits: Tensor) -> Choice:
         p = logits.softmax(-1)  # (n, E)
         experts = top_k_indices(p + self.expert_bias, self.k)  # (n, k)
         return Choice(experts, p.gather(1, experts), p)
 
     @torch.no_grad()
-    def update(self, requested):
+    def update(self, requested: Tensor) -> None:
         """b_e <- b_e + u * sign(mean load - load of e). requested: (E,), how many pairs asked for
         each expert.
 
@@ -95,7 +97,7 @@ class SigmoidExpertBiasGate(ExpertBiasGate):
     token's sum of s.
     """
 
-    def forward(self, logits):
+    def forward(self, logits: Tensor) -> Choice:
         s = logits.sigmoid()  # (n, E)
         experts = top_k_indices(s + self.expert_bias, self.k)  # (n, k)
         g = s.gather(1, experts)  # (n, k)

@@ -28,8 +28,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from lib.moe.choice import load
+from lib.moe.choice import Choice, load
 
 
 class Routing(NamedTuple):
@@ -43,7 +44,7 @@ class Routing(NamedTuple):
     weight: torch.Tensor  # (m,)  with the gradient to the router
 
 
-def capacity(n, n_experts, k, factor):
+def capacity(n: int, n_experts: int, k: int, factor: float) -> int:
     """C, the slots per expert for a set of n tokens with k choices each: a whole number.
 
     factor: 1 leaves no room for imbalance, 1.25 a quarter; E/k makes C = n, and nothing can be
@@ -59,7 +60,7 @@ def capacity(n, n_experts, k, factor):
 
 
 # exercise: lab5.assign_slots
-def assign_slots(choice, n_experts, C):
+def assign_slots(choice: Choice, n_experts: int, C: int) -> Routing:
     """Which pairs (token, expert) get one of the expert's C slots: all first choices in token
     order, then all second choices; pairs for which no slot is left are dropped.
 
@@ -78,7 +79,7 @@ def assign_slots(choice, n_experts, C):
     return Routing(token[order[fits]], expert[fits], slot[fits], weight[order[fits]])
 
 
-def sort_by_expert(expert, n_experts):
+def sort_by_expert(expert: Tensor, n_experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sort pairs by expert, and number those of each expert 0, 1, 2, ... in the order in which they
     came.
 
@@ -92,7 +93,7 @@ def sort_by_expert(expert, n_experts):
     return expert, slot, order
 
 
-def reroute(choice, n_experts, C):
+def reroute(choice: Choice, n_experts: int, C: int) -> Routing:
     """No token left behind: a token whose expert is full is rerouted to its next best expert with a
     free slot.
 
@@ -129,6 +130,6 @@ def reroute(choice, n_experts, C):
     return Routing(token, expert, slot, choice.probabilities[token, expert])
 
 
-def dropped(choice, routing):
+def dropped(choice: Choice, routing: Routing) -> Tensor:
     """How many of the pairs that were asked for found no slot: (), int64."""
     return (choice.experts >= 0).sum() - len(routing.token)

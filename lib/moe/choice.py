@@ -15,6 +15,7 @@ parallelism the tokens of one rank.
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 
 class Choice(NamedTuple):
@@ -26,7 +27,7 @@ class Choice(NamedTuple):
     probabilities: torch.Tensor  # (n, E)  of all experts, chosen or not: balance.py weighs them
 
 
-def top_k_indices(scores, k):
+def top_k_indices(scores: Tensor, k: int) -> Tensor:
     """The indices of the k highest scores of each row, best first. scores (n, E) -> (n, k) int64.
 
     Of equal scores the smaller index comes first, on every device: `torch.topk` promises no
@@ -38,7 +39,7 @@ def top_k_indices(scores, k):
     return scores.sort(dim=-1, descending=True, stable=True).indices[:, :k]
 
 
-def load(experts, n_experts):
+def load(experts: Tensor, n_experts: int) -> Tensor:
     """How many pairs each expert has, (E,) int64. experts: expert numbers in any
     shape; -1 is nobody."""
     return torch.bincount(experts[experts >= 0], minlength=n_experts)

@@ -21,13 +21,13 @@ neighbouring layers.
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lib.moe.choice import top_k_indices
+from lib.moe.choice import Choice, top_k_indices
 from lib.moe.gates import top_k_gate
 
 
-def co_activation_counts(experts, n_experts):
+def co_activation_counts(experts: Tensor, n_experts: int) -> Tensor:
     """How many tokens chose both experts: (E, E) int64, symmetric, zeros on the diagonal.
     experts (n, k), -1 is no expert."""
     chosen = torch.zeros(len(experts), n_experts + 1, dtype=torch.float64, device=experts.device)
@@ -46,18 +46,22 @@ class CorrelatedGate(nn.Module):
     ranks.
     """
 
-    def __init__(self, n_experts, k=2, strength=1.0, beta=0.99):
+    C: Tensor
+
+    def __init__(
+        self, n_experts: int, k: int = 2, strength: float = 1.0, beta: float = 0.99
+    ) -> None:
         super().__init__()
         self.k, self.strength, self.beta = k, strength, beta
         # (E, E)  in checkpoints, but no optimizer's
         self.register_buffer("C", torch.zeros(n_experts, n_experts))
 
-    def forward(self, logits):
+    def forward(self, logits: Tensor) -> Choice:
         first = top_k_indices(logits, 1).squeeze(1)  # (n,)
         return top_k_gate(logits + self.strength * self.C[first], self.k)
 
     @torch.no_grad()
-    def update(self, counts):
+    def update(self, counts: Tensor) -> None:
         """Move C towards what was chosen together. counts: (E, E), from `co_activation_counts`.
 
         Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; the row of an expert

@@ -34,6 +34,7 @@ as no limit.
 import math
 
 import torch
+from torch import Tensor
 
 from lib.moe.choice import Choice, top_k_indices
 from lib.moe.exchange import exchange_counts
@@ -42,7 +43,7 @@ from lib.moe.gates import top_k_gate
 from lib.moe.layer import run_experts
 
 
-def device_limited_gate(logits, k, ep, M):
+def device_limited_gate(logits: Tensor, k: int, ep: int, M: int) -> Choice:
     """The k best experts on the M ranks with the best experts, weights renormalised. logits (n, E)
     -> Choice.
 
@@ -73,7 +74,7 @@ class DeduplicatedMoE(ExpertParallelMoE):
     these pairs. In backward the same without counts and indices.
     """
 
-    def forward(self, x, uniform=None):
+    def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         tokens = x.flatten(0, -2)  # (n, D)
         routing, n = self.route(tokens, uniform), len(tokens)
         received = exchange_counts(self.last.load, self.group, self.all_to_all)  # (ep, E/ep)  pairs

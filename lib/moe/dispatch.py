@@ -21,10 +21,13 @@ Sources: the einsums: GShard (Lepikhin et al. 2020, Algorithm 2); sorting: MegaB
 """
 
 import torch
+from torch import Tensor
+
+from lib.moe.capacity import Routing
 
 
 # exercise: lab5.dispatch
-def dispatch(x, routing):
+def dispatch(x: Tensor, routing: Routing) -> Tensor:
     """Copy each token once per expert: x (n, D) -> the routed tokens (m, D), in the order of the
     routing. Sends nothing.
 
@@ -35,7 +38,7 @@ def dispatch(x, routing):
 
 
 # exercise: lab5.combine
-def combine(rows, routing, n):
+def combine(rows: Tensor, routing: Routing, n: int) -> Tensor:
     """Add each token's outputs, weighted: rows (m, D), what the experts made of the routed tokens,
     in the order of the routing, -> (n, D). Sends nothing.
 
@@ -47,7 +50,7 @@ def combine(rows, routing, n):
     return rows.new_zeros(n, rows.shape[-1]).index_add(0, routing.token, weighted)  # (n, D)
 
 
-def dispatch_einsum(x, routing, n_experts, C):
+def dispatch_einsum(x: Tensor, routing: Routing, n_experts: int, C: int) -> Tensor:
     """The same with a mask: x (n, D) -> slots (E, C, D), zeros where a slot is
     empty. Sends nothing."""
     # (n, E, C)  1 where token n is
@@ -56,7 +59,7 @@ def dispatch_einsum(x, routing, n_experts, C):
     return torch.einsum("nec,nd->ecd", mask, x)  # (E, C, D)
 
 
-def combine_einsum(slots, routing, n):
+def combine_einsum(slots: Tensor, routing: Routing, n: int) -> Tensor:
     """The same with a mask: slots (E, C, D) -> (n, D). Sends nothing."""
     n_experts, C, _ = slots.shape
     weights = masked(routing.weight, routing, n, n_experts, C)  # (n, E, C)

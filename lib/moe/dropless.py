@@ -26,20 +26,24 @@ n tokens of this rank, D hidden, F an expert's width, E experts over ep ranks, k
 pairs.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.moe.capacity import assign_slots, capacity
-from lib.moe.choice import load
+from lib.moe.choice import Choice, load
 from lib.moe.dispatch import combine, dispatch
 from lib.moe.exchange import exchange_counts, exchange_tokens
 from lib.moe.expert_parallel import own_experts, transpose_blocks
 
 
 # exercise: lab5.grouped_mm
-def grouped_mm(rows, weights, counts):
+def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     """Each group of rows times its own matrix: rows (m, D), weights (E, D, F) -> (m, F).
 
     counts: (E,) int64, how many rows each group has; the groups follow one another in `rows`, and
@@ -68,7 +72,14 @@ def is_one_kernel(rows, weights):
 
 
 # exercise: lab5.dropless
-def dropless(x, choice, n_experts, experts, group=None, all_to_all=collectives.all_to_all_at_once):
+def dropless(
+    x: Tensor,
+    choice: Choice,
+    n_experts: int,
+    experts: Callable[[Tensor, Tensor], Tensor],
+    group: Group = None,
+    all_to_all: Collective = collectives.all_to_all_at_once,
+) -> Tensor:
     """Every token through all the experts that it chose, on whichever rank they are: x (n, D) ->
     (n, D). Nothing is dropped.
 
@@ -105,22 +116,24 @@ class GroupedExperts(nn.Module):
     grouped_mm: (rows, weights, counts) -> rows, as the function of that name. Sends nothing.
     """
 
-    def __init__(self, each, hidden, width, grouped_mm=grouped_mm):
+    def __init__(
+        self, each: int, hidden: int, width: int, grouped_mm: Callable[..., Tensor] = grouped_mm
+    ) -> None:
         super().__init__()
         self.grouped_mm = grouped_mm
         self.w_in = nn.Parameter(torch.randn(each, hidden, width) / hidden**0.5)
         self.w_out = nn.Parameter(torch.randn(each, width, hidden) / width**0.5)
 
-    def forward(self, rows, counts):
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         return self.grouped_mm(F.gelu(self.grouped_mm(rows, self.w_in, counts)), self.w_out, counts)
 
-    def in_slots(self, slots):
+    def in_slots(self, slots: Tensor) -> Tensor:
         """The same experts on slots, full or empty: (each, C, D) -> (each, C, D), one batched
         matmul a layer."""
         return F.gelu(slots @ self.w_in) @ self.w_out
 
 
-def padded_to_capacity(x, choice, experts, factor):
+def padded_to_capacity(x: Tensor, choice: Choice, experts: Any, factor: float) -> Tensor:
     """What `dropless` does without, in one process: x (n, D) -> (n, D) through E C slots, full or
     empty. Megatron Core: `--moe-pad-expert-input-to-capacity`.
 

@@ -23,13 +23,19 @@ m routed tokens on a rank, of D elements each: a token is in it once per kept pa
 E experts over ep ranks, E/ep consecutive ones on each.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lib import collectives
+from lib.backend import Collective, Group
 
 
-def exchange_counts(counts, group=None, all_to_all=collectives.all_to_all_at_once):
+def exchange_counts(
+    counts: Tensor, group: Group = None, all_to_all: Collective = collectives.all_to_all_at_once
+) -> Tensor:
     """How many tokens each rank is about to send to each of this rank's experts: (E,) int64 -> (ep,
     E/ep) int64.
 
@@ -42,12 +48,12 @@ def exchange_counts(counts, group=None, all_to_all=collectives.all_to_all_at_onc
 
 # exercise: lab5.exchange_tokens
 def exchange_tokens(
-    routed_tokens,
-    send_counts,
-    receive_counts,
-    group=None,
-    all_to_all=collectives.all_to_all_at_once,
-):
+    routed_tokens: Tensor,
+    send_counts: Sequence[int],
+    receive_counts: Sequence[int],
+    group: Group = None,
+    all_to_all: Collective = collectives.all_to_all_at_once,
+) -> Tensor:
     """Send routed tokens to the ranks that have their experts: (sum(send_counts), D) ->
     (sum(receive_counts), D), those from rank 0 first, each rank's in the order it had there.
 

@@ -18,11 +18,13 @@ n tokens of one set, E experts, C slots per expert.
 """
 
 import torch
+from torch import Tensor
 
 from lib.moe.capacity import Routing
+from lib.moe.choice import Choice
 
 
-def expert_choice(logits, C):
+def expert_choice(logits: Tensor, C: int) -> Routing:
     """Each expert's C best tokens: logits (n, E) -> Routing of m = E*C pairs. The weight is the
     token's probability.
 
@@ -32,7 +34,7 @@ def expert_choice(logits, C):
     return take(logits.softmax(-1), C)
 
 
-def assign_by_expert_choice(choice, n_experts, C):
+def assign_by_expert_choice(choice: Choice, n_experts: int, C: int) -> Routing:
     """Expert choice instead of `assign_slots`: MoE(hidden, experts, switch_gate, factor=2,
     assign_slots=assign_by_expert_choice).
 

@@ -36,12 +36,14 @@ n tokens of this rank, D hidden, E experts over ep ranks, m kept pairs of this r
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.moe.exchange import exchange_counts, exchange_tokens
 from lib.moe.layer import MoE, run_experts
 from lib.training.buckets import mark_sharded
@@ -60,7 +62,9 @@ class ExpertParallelMoE(MoE):
     `exchange_tokens`. Raises ValueError where ep does not divide E.
     """
 
-    def __init__(self, moe, group=None, all_to_all=collectives.all_to_all_at_once):
+    def __init__(
+        self, moe: MoE, group: Group = None, all_to_all: Collective = collectives.all_to_all_at_once
+    ) -> None:
         here = own_experts(len(moe.experts), group)
         super().__init__(
             moe.router.in_features, moe.experts, copy.deepcopy(moe.gate), moe.factor,
@@ -72,7 +76,7 @@ class ExpertParallelMoE(MoE):
         self.experts = nn.ModuleDict({str(e): copy.deepcopy(moe.experts[e]) for e in here})
         mark_sharded(self.experts.parameters(), group)
 
-    def run(self, routed_tokens):
+    def run(self, routed_tokens: Tensor) -> Tensor:
         """The routed tokens through their experts, on whichever rank these are: (m, D), sorted by
         expert, -> (m, D)."""
         load = self.last.load  # (E,)
@@ -90,14 +94,16 @@ class ExpertParallelMoE(MoE):
         routed_tokens = transpose_blocks(routed_tokens, received.t())  # sorted by sender
         return self.exchange(routed_tokens, receive_counts, send_counts)  # (m, D)
 
-    def exchange(self, routed_tokens, send_counts, receive_counts):
+    def exchange(
+        self, routed_tokens: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> Tensor:
         """`exchange_tokens` over this layer's group."""
         return exchange_tokens(
             routed_tokens, send_counts, receive_counts, self.group, self.all_to_all
         )
 
 
-def own_experts(n_experts, group=None):
+def own_experts(n_experts: int, group: Group = None) -> range:
     """The numbers of this rank's experts, a range of E/ep. Raises ValueError where
     ep does not divide E."""
     rank, ep = dist.get_rank(group), dist.get_world_size(group)
@@ -111,7 +117,7 @@ def own_experts(n_experts, group=None):
     return range(rank * each, (rank + 1) * each)
 
 
-def transpose_blocks(rows, counts):
+def transpose_blocks(rows: Tensor, counts: Tensor) -> Tensor:
     """Reorder blocks of rows, of counts[i, j] rows each: they come with i in the outer loop, and
     leave with j in it.
 

@@ -18,12 +18,13 @@ Sources: top-k: Shazeer et al. 2017; Switch: Fedus et al. 2021, section 2.1; GSh
 """
 
 import torch
+from torch import Tensor
 
 from lib.moe.choice import Choice, top_k_indices
 
 
 # exercise: lab5.switch_gate
-def switch_gate(logits):
+def switch_gate(logits: Tensor) -> Choice:
     """Each token to its best expert, weighted by the probability. logits (n, E) ->
     Choice with k = 1."""
     p = logits.softmax(-1)  # (n, E)
@@ -32,7 +33,7 @@ def switch_gate(logits):
 
 
 # exercise: lab5.top_k_gate
-def top_k_gate(logits, k):
+def top_k_gate(logits: Tensor, k: int) -> Choice:
     """Each token to its k best experts, the weights renormalised to add up to 1. logits (n, E) ->
     Choice.
 
@@ -46,7 +47,7 @@ def top_k_gate(logits, k):
 
 
 # exercise: lab5.gshard_gate
-def gshard_gate(logits, uniform):
+def gshard_gate(logits: Tensor, uniform: Tensor) -> Choice:
     """The two best experts; the second is taken with probability min(1, 2 w_2), w_2 its
     renormalised weight.
 
@@ -66,7 +67,7 @@ def gshard_gate(logits, uniform):
     return Choice(experts.where(taken, -1), weights.where(taken, 0.0), p)
 
 
-def uniform_per_token(index, seed):
+def uniform_per_token(index: Tensor, seed: int) -> Tensor:
     """A random number in [0, 1) for each token, fixed by its index and the seed: (n,) int64 -> (n,)
     float64.
 

@@ -20,24 +20,28 @@ B sequences of T tokens, E experts, ep ranks.
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib import collectives
-from lib.moe.capacity import assign_slots
+from lib.backend import Collective, Group
+from lib.moe.capacity import Routing, assign_slots
+from lib.moe.choice import Choice
 from lib.moe.expert_parallel import ExpertParallelMoE
 from lib.moe.gates import switch_gate, uniform_per_token
 from lib.moe.layer import MoE
-from lib.training.model import GPT, MLP, cross_entropy
+from lib.training.model import GPT, MLP, Block, Shape, cross_entropy
 
 
 class MoEBlock(nn.Module):
     """A `lib.training.model.Block` with a mixture in place of its MLP. `uniform` (B*T,) is for a
     gate that samples."""
 
-    def __init__(self, block, moe):
+    def __init__(self, block: Block, moe: MoE) -> None:
         super().__init__()
         self.norm1, self.attention, self.norm2, self.mlp = (
             block.norm1,
@@ -46,7 +50,7 @@ class MoEBlock(nn.Module):
             moe,
         )
 
-    def forward(self, x, uniform=None):
+    def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x), uniform)
 
@@ -62,9 +66,17 @@ class MoEGPT(GPT):
     """
 
     def __init__(
-        self, shape, n_experts, gate=switch_gate, factor=1.25, assign_slots=assign_slots,
-        auxiliary=0.01, z=0.001, seed=0, expert_hidden=None,
-    ):  # fmt: skip
+        self,
+        shape: Shape,
+        n_experts: int,
+        gate: Callable[..., Choice] = switch_gate,
+        factor: float = 1.25,
+        assign_slots: Callable[..., Routing] = assign_slots,
+        auxiliary: float = 0.01,
+        z: float = 0.001,
+        seed: int = 0,
+        expert_hidden: int | None = None,
+    ) -> None:
         if shape.n_layers < 2:
             raise ValueError(
                 f"n_layers is {shape.n_layers}: every other block has experts, use 2 layers or more"
@@ -78,15 +90,15 @@ class MoEGPT(GPT):
                 experts = [MLP(expert) for _ in range(n_experts)]
                 moe = MoE(shape.hidden, experts, copy.deepcopy(gate), factor, assign_slots)
                 initialise(moe, shape.n_layers, generator)
-                self.blocks[i] = MoEBlock(self.blocks[i], moe)
+                self.blocks[i] = MoEBlock(self.blocks[i], moe)  # type: ignore[arg-type]
         self.to(torch.get_default_device())
 
     @property
-    def moe_layers(self):
+    def moe_layers(self) -> list[MoE]:
         """The layers with experts, first to last; each one's `last` holds its Statistics."""
         return [block.mlp for block in self.blocks if isinstance(block, MoEBlock)]
 
-    def forward(self, tokens, first=None):
+    def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:
         """tokens (B, T) int64 -> logits (B, T, V).
 
         first: the number of the first of these B*T tokens in the whole run, over all ranks and
@@ -102,10 +114,10 @@ class MoEGPT(GPT):
                 x = block(x)
         return self.head(self.norm(x))  # (B, T, V)
 
-    def loss(self, tokens, targets, first=None):
+    def loss(self, tokens: Tensor, targets: Tensor, first: int | None = None) -> Tensor:  # type: ignore[override]
         """Cross-entropy, the mean over these tokens, and the layers' auxiliary losses: ()."""
         prediction = cross_entropy(self(tokens, first), targets)
-        seen = [layer.last for layer in self.moe_layers]
+        seen: list[Any] = [layer.last for layer in self.moe_layers]
         return (
             prediction
             + self.auxiliary * sum(s.auxiliary for s in seen)
@@ -113,7 +125,9 @@ class MoEGPT(GPT):
         )
 
 
-def expert_parallel_gpt(model, group=None, all_to_all=collectives.all_to_all_at_once):
+def expert_parallel_gpt(
+    model: GPT, group: Group = None, all_to_all: Collective = collectives.all_to_all_at_once
+) -> GPT:
     """This rank's part of `model`, a MoEGPT that is alike on all ranks; `model` itself stays as it
     is.
 

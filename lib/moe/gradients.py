@@ -32,13 +32,15 @@ groups these are.
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.moe.expert_parallel import ExpertParallelMoE
 from lib.training.buckets import flatten, gradient, unflatten
 
 
-def expert_parameters(model):
+def expert_parameters(model: nn.Module) -> list[nn.Parameter]:
     """This rank's experts' parameters, of all ExpertParallelMoE layers of `model`, in
     order, each once."""
     layers = [module for module in model.modules() if isinstance(module, ExpertParallelMoE)]
@@ -47,7 +49,12 @@ def expert_parameters(model):
 
 # exercise: lab5.reduce_gradients
 @torch.no_grad()
-def reduce_gradients(model, expert_dp_group, world=None, all_reduce=collectives.all_reduce):
+def reduce_gradients(
+    model: nn.Module,
+    expert_dp_group: Group,
+    world: Group = None,
+    all_reduce: Collective = collectives.all_reduce,
+) -> None:
     """Replace every gradient of `model` by that of the mean of all ranks' losses. Call it once,
     after backward.
 

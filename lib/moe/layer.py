@@ -15,14 +15,15 @@ are a set; to compute in one process what the ranks compute, call the layer once
 and take the mean of the auxiliary losses.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib.moe.balance import auxiliary_loss, z_loss
-from lib.moe.capacity import assign_slots, capacity, dropped
-from lib.moe.choice import load
+from lib.moe.capacity import Routing, assign_slots, capacity, dropped
+from lib.moe.choice import Choice, load
 from lib.moe.dispatch import combine, dispatch
 from lib.moe.gates import switch_gate
 
@@ -52,16 +53,19 @@ class MoE(nn.Module):
     After forward, `last` holds its Statistics. Sends nothing.
     """
 
+    experts: Any  # a ModuleList, or the ModuleDict of this rank's own, by their number
+    last: Statistics | None
+
     def __init__(
         self,
-        hidden,
-        experts,
-        gate=switch_gate,
-        factor=1.25,
-        assign_slots=assign_slots,
-        dispatch=dispatch,
-        combine=combine,
-    ):
+        hidden: int,
+        experts: Sequence[nn.Module] | nn.ModuleList,
+        gate: Callable[..., Choice] = switch_gate,
+        factor: float = 1.25,
+        assign_slots: Callable[..., Routing] = assign_slots,
+        dispatch: Callable[..., Tensor] = dispatch,
+        combine: Callable[..., Tensor] = combine,
+    ) -> None:
         super().__init__()
         self.experts = nn.ModuleList(experts)
         self.router = nn.Linear(hidden, len(self.experts), bias=False)  # weight (E, D)
@@ -69,7 +73,7 @@ class MoE(nn.Module):
         self.dispatch, self.combine = dispatch, combine
         self.last = None
 
-    def forward(self, x, uniform=None):
+    def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         tokens = x.flatten(0, -2)  # (n, D)
         # the m pairs (token, expert) that have a slot, sorted by expert
         routing = self.route(tokens, uniform)
@@ -77,7 +81,7 @@ class MoE(nn.Module):
         routed_tokens = self.run(routed_tokens)  # (m, D)
         return self.combine(routed_tokens, routing, len(tokens)).view_as(x)  # (..., D)
 
-    def route(self, tokens, uniform=None):
+    def route(self, tokens: Tensor, uniform: Tensor | None = None) -> Routing:
         """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may
         route tokens in 16 bits."""
         logits = self.router(tokens.to(self.router.weight.dtype))  # (n, E)
@@ -89,7 +93,7 @@ class MoE(nn.Module):
         self.last = statistics(logits, choice, routing)
         return routing
 
-    def run(self, routed_tokens):
+    def run(self, routed_tokens: Tensor) -> Tensor:
         """The routed tokens through their experts: (m, D), sorted by expert, -> (m, D).
 
         The one step that differs where the experts are on other ranks (expert_parallel.py).
@@ -102,7 +106,7 @@ class MoE(nn.Module):
         return self.__dict__ | {"last": None}
 
 
-def statistics(logits, choice, routing):
+def statistics(logits: Tensor, choice: Choice, routing: Routing) -> Statistics:
     """The Statistics of a set: of its logits (n, E), of what its tokens asked for, and of
     what they got."""
     n, n_experts = logits.shape
@@ -117,7 +121,7 @@ def statistics(logits, choice, routing):
     )
 
 
-def run_experts(experts, routed_tokens, load):
+def run_experts(experts: Iterable[nn.Module], routed_tokens: Tensor, load: Tensor) -> Tensor:
     """Each expert on its own tokens: (m, D), sorted by expert, -> (m, D). load: (E,), how many
     tokens each expert has.
 

@@ -26,26 +26,30 @@ n tokens of this rank, D hidden, E experts over ep ranks, m kept pairs of a half
 """
 
 import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.moe.capacity import Routing
 from lib.moe.choice import load
 from lib.moe.exchange import exchange_counts
 from lib.moe.expert_parallel import ExpertParallelMoE, transpose_blocks
-from lib.moe.layer import run_experts
+from lib.moe.layer import MoE, run_experts
 
 
 # exercise: lab5.start_exchange
 def start_exchange(
-    routed_tokens,
-    send_counts,
-    receive_counts,
-    group=None,
-    all_to_all=collectives.all_to_all_at_once,
-    start=collectives.start,
-):
+    routed_tokens: Tensor,
+    send_counts: Sequence[int],
+    receive_counts: Sequence[int],
+    group: Group = None,
+    all_to_all: Collective = collectives.all_to_all_at_once,
+    start: Callable[..., Any] = collectives.start,
+) -> Callable[[], Tensor]:
     """Begin `exchange_tokens` in the background; returns wait() -> (sum(receive_counts), D), to be
     called once.
 
@@ -103,20 +107,20 @@ class SharedMoE(ExpertParallelMoE):
 
     def __init__(
         self,
-        moe,
-        shared,
-        group=None,
-        all_to_all=collectives.all_to_all_at_once,
-        start=collectives.start,
-    ):
+        moe: MoE,
+        shared: nn.Module,
+        group: Group = None,
+        all_to_all: Collective = collectives.all_to_all_at_once,
+        start: Callable[..., Any] = collectives.start,
+    ) -> None:
         super().__init__(moe, group, all_to_all)
         self.shared, self.start = copy.deepcopy(shared), start
 
-    def forward(self, x, uniform=None):
+    def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         tokens = x.flatten(0, -2)
         return self.shared(tokens).view_as(x) + super().forward(x, uniform)
 
-    def halves(self, tokens, uniform=None):
+    def halves(self, tokens: Tensor, uniform: Tensor | None = None) -> tuple["Half", "Half"]:
         """Both halves of a set of n tokens, routed: (Half, Half). The first has ceil(n/2) tokens.
 
         They are routed together, so that slots are given out as in one set. Sends: 2 E/ep counts to
@@ -139,9 +143,12 @@ class SharedMoE(ExpertParallelMoE):
             received.unbind(1),
             strict=True,
         )
-        return tuple(Half(self, *part) for part in parts)
+        one, other = (Half(self, *part) for part in parts)
+        return one, other
 
-    def start_exchange(self, routed_tokens, send_counts, receive_counts):
+    def start_exchange(
+        self, routed_tokens: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> Callable[[], Tensor]:
         """`start_exchange` over this layer's group."""
         return start_exchange(
             routed_tokens, send_counts, receive_counts, self.group, self.all_to_all, self.start
@@ -183,7 +190,7 @@ class OverlappedMoE(SharedMoE):
     """A SharedMoE whose tokens are sent while it computes what does not depend on them: x (..., D)
     -> (..., D), the same."""
 
-    def forward(self, x, uniform=None):
+    def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         a, b = self.halves(x.flatten(0, -2), uniform)
         dispatched_a, dispatched_b = a.start_dispatch(), b.start_dispatch()
         shared_a = self.shared(a.tokens)  # during dispatch A

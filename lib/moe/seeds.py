@@ -18,6 +18,7 @@ stored and compared: lib/measuring/seeds.py.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,6 +28,7 @@ from lib.moe.gates import top_k_gate
 from lib.moe.gpt import MoEGPT
 from lib.training import text as texts
 from lib.training.model import GPT, Shape
+from lib.training.text import Text
 
 SHAPE = Shape(vocab_size=104, seq_len=32, n_layers=2, hidden=64, n_heads=4)
 RUNS = {  # experts in block 1, the auxiliary loss's factor, the width of an expert or of every MLP
@@ -47,7 +49,7 @@ STORED = seeds.Seeds(
 )
 
 
-def make(run, seed):
+def make(run: str, seed: int) -> GPT:
     """The model of a run of RUNS and a seed: a GPT, or a MoEGPT whose capacity is
     twice the even load."""
     experts, auxiliary, width = RUNS[run]
@@ -59,7 +61,7 @@ def make(run, seed):
     )
 
 
-def windows(text, part=slice(None)):
+def windows(text: Text, part: slice = slice(None)) -> Any:
     """`seeds.windows` of the runs' length: tokens and targets of the validation part,
     (windows, T) each."""
     return seeds.windows(text, SHAPE.seq_len, part)
@@ -80,7 +82,7 @@ def train(run, seed, steps=STEPS, every=EVERY):
     return losses
 
 
-def stored():
+def stored() -> Any:
     """What is stored: see `seeds.Seeds.stored`."""
     return STORED.stored()
 
