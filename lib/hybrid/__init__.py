@@ -2,15 +2,16 @@
 
 file          what it is
 ------------  ---------------------------------------------------------------------------
-sets.py       which parameter lies where; over which ranks its gradient and its norm add up
+sets.py       how each parameter is sharded; over which ranks its gradient and its norm add up
 train.py      a GPT on a mesh, one step after another
 by_hand.py    a whole step by hand, a message for each parameter
-update.py     the data ranks' part: all-reduce and update, or ZeRO-1
+update.py     the update over data ranks: all-reduce and a replicated update, or ZeRO-1
 context.py    the sequence over cp, inside heads over tp
 experts.py    mixtures over ep, beside attention over tp and stages over pp
 state.py      checkpoints: saved on one mesh, loaded on another
 paced.py      the same GPT on ranks that wait: what a placement costs
-own_runs.py   a step's parts and whole steps, measured on this machine
+measured_runs.py
+              a step's parts and full steps, measured on this machine
 mesh.py       ranks with coordinates, and the groups along each dimension (torch's DeviceMesh)
 unequal       devices that are not equally fast: shares of the batch and of the layers in proportion
 automatic     the layouts of each operator and weight, found by a search
@@ -26,8 +27,8 @@ from lib.hybrid.train import (
     EXPERT_DATA,
     SETS,
     Hybrid,
-    let_go_of_other_stages,
+    free_other_stages,
+    local_batch,
     mesh_of,
-    own_rows,
 )
-from lib.hybrid.update import ShardedUpdate, WholeUpdate
+from lib.hybrid.update import ReplicatedUpdate, ShardedUpdate

@@ -1,21 +1,23 @@
-"""A hybrid step by hand: gradients and norm, a message for each parameter, and the step that they
-stand in.
+"""A hybrid step by hand: the gradients, their norm, and the step that uses them, with one message
+for each parameter.
 
     pp = 2, dp = 2, tp = 2, with sequence parallelism; gradients after backward, and what is still
     to be done
 
-    set      a rank's gradient is that of                          summed over      then
-    cut      its rows, its part of the weight                      -                the mean over dp
-    whole    its rows, and of these its tokens                     tp               the mean over dp
-    tied     its rows, one of the two uses of the matrix           both ends        the mean over dp
+    set         a rank's gradient is that of                       summed over      then
+    sharded     its rows, its shard of the weight                  -                the mean over dp
+    replicated  its rows, and of these its tokens                  tp               the mean over dp
+    tied        its rows, one of the two uses of the matrix        both ends        the mean over dp
 
-    |g|^2 = sum over pp of ( whole^2 + sum over tp of (cut^2 + tied^2, on the first stage alone) )
+    |g|^2 = sum over pp of ( replicated^2
+                             + sum over tp of (sharded^2 + tied^2, on the first stage alone) )
 
-    one step  micro-batches there and back (pp, tp) | tied, whole, all (ends, tp, dp) | norm (tp,
-              pp), clip | update
+    one step  forward and backward of the micro-batches (pp, tp) | gradients: tied, replicated, all
+              (ends, tp, dp) | norm (tp, pp), clip | update
 
-`Hybrid` does the same in fewer messages: in buckets or shards over the data ranks (update.py), the
-tied ones as the pipeline ends (lib/pipeline/split.py), all whole ones in one line.
+`Hybrid` does the same in fewer messages: it sums over the data ranks in buckets or shards
+(update.py), sums the tied gradients when the pipeline ends (lib/pipeline/split.py), and sends all
+replicated gradients in one flat buffer. Megatron-LM's finalize_model_grads makes the same sums.
 
 Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for what sequence
 parallelism leaves to sum.
@@ -26,7 +28,7 @@ import torch
 from lib import backend, collectives
 from lib.hybrid.mesh import groups_along
 from lib.hybrid.sets import sets_of
-from lib.hybrid.train import let_go_of_other_stages
+from lib.hybrid.train import free_other_stages
 from lib.pipeline import balance, one_f_one_b
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_gpt
@@ -44,13 +46,13 @@ def average_over_mesh(sets, mesh, ends, all_reduce=collectives.all_reduce):
     sets: this rank's parameters, `Sets`, in the same order on all ranks that share them; no
     experts. mesh: of pp, dp and tp. ends: the group of the first and the last stage of this
     pipeline, where tied ones are; not a member: None. Sends: an all-reduce for each tied one over
-    ends, each whole one over tp, and each of all of them over dp.
+    ends, each replicated one over tp, and each of all of them over dp.
     """
     for parameter in sets.tied:
         all_reduce(parameter.grad, ends)
-    for parameter in sets.whole:
+    for parameter in sets.replicated:
         all_reduce(parameter.grad, mesh.group("tp"))
-    for parameter in [*sets.cut, *sets.whole, *sets.tied]:
+    for parameter in [*sets.sharded, *sets.replicated, *sets.tied]:
         all_reduce(parameter.grad, mesh.group("dp"))
         parameter.grad /= mesh.size("dp")
 
@@ -64,9 +66,9 @@ def norm_over_mesh(sets, mesh, all_reduce=collectives.all_reduce):
     sets, mesh: as in `average_over_mesh`, after it.
     """
     tied = sets.tied if mesh.here["pp"] == 0 else []  # it is one parameter, and two ranks have it
-    total = squares([*sets.cut, *tied])  # (1,)  partial over tp, and over pp
+    total = squares([*sets.sharded, *tied])  # (1,)  partial over tp, and over pp
     all_reduce(total, mesh.group("tp"))
-    total += squares(sets.whole)  # alike on all tp ranks: counted once
+    total += squares(sets.replicated)  # alike on all tp ranks: counted once
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
 
@@ -103,7 +105,7 @@ class HybridByHand:
         """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is. mesh: a
         Mesh with pp, dp and tp.
 
-        tokens: (rows, T) int64, `own_rows` of a batch, as `backward` will get them. b: rows of a
+        tokens: (rows, T) int64, `local_batch` of a batch, as `backward` will get them. b: rows of a
         micro-batch; the last one may have fewer. make_optimizer(parameters): a torch optimizer.
         Sends: what makes links, and the pipeline's rehearsal.
         """
@@ -115,17 +117,17 @@ class HybridByHand:
             Pipeline(split_gpt(self.part, blocks), links, tokens.split(b)),
             links.ends,
         )
-        let_go_of_other_stages(self.part, blocks, [mesh.here["pp"]])
+        free_other_stages(self.part, blocks, [mesh.here["pp"]])
         self.sets = sets_of(self.part, self.pipeline.tied)
-        self.parameters = [*self.sets.cut, *self.sets.whole, *self.sets.tied]
+        self.parameters = [*self.sets.sharded, *self.sets.replicated, *self.sets.tied]
         self.optimizer = make_optimizer(self.parameters)
 
     def backward(self, tokens, targets):
         """Forward and backward of one step; the gradient of the mean loss over the whole batch is
         then in `.grad`.
 
-        tokens, targets: (rows, T) int64, `own_rows`, rows for this data rank. Returns that loss, ()
-        in float64, on every rank. Sends: activations and their gradients over pp, f and g over tp,
+        tokens, targets: (rows, T) int64, this data rank's `local_batch`. Returns that loss, () in
+        float64, on every rank. Sends: activations and their gradients over pp, f and g over tp,
         what `average` sends, the loss.
         """
         wanted, tp = targets.split(self.b), self.mesh.group("tp")

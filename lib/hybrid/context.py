@@ -51,7 +51,7 @@ def columns_of(attention):
 
 class OwnPositions(nn.Module):
     """The table of positions as this rank counts them: index i is its i-th token. The table is
-    whole on every rank."""
+    replicated on every rank."""
 
     def __init__(self, table, positions):
         super().__init__()

@@ -167,8 +167,8 @@ class Mesh:
         """How many ranks are in the group along these axes."""
         return math.prod(self.sizes[axis] for axis in axes)
 
-    def place(self, *axes):
-        """This rank's number in the group along these axes, 0 to size - 1: which share of the rows
-        is its own, say."""
+    def local_rank(self, *axes):
+        """This rank's number in the group along these axes, 0 to size - 1: the index of its local
+        batch, for example. (DeviceMesh.get_local_rank, for several axes too.)"""
         along = {axis: size for axis, size in self.sizes.items() if axis in axes}
         return rank_at({axis: self.here[axis] for axis in along}, along)

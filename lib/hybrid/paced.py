@@ -23,8 +23,8 @@ from lib.collectives import recursive_doubling_all_reduce
 from lib.collectives.slow_link import slow_link
 from lib.data_parallel import reduce_bucket
 from lib.hybrid.mesh import Mesh
-from lib.hybrid.train import SETS, Hybrid, own_rows
-from lib.hybrid.update import WholeUpdate
+from lib.hybrid.train import SETS, Hybrid, local_batch
+from lib.hybrid.update import ReplicatedUpdate
 from lib.tensor_parallel import (
     column_parallel,
     copy_to_group,
@@ -82,11 +82,11 @@ class Pace:
         return reduce_from_group(x, group, recursive_doubling_all_reduce)
 
 
-class DoublingUpdate(WholeUpdate):
-    """A `WholeUpdate` whose gradients are summed by recursive doubling."""
+class DoublingUpdate(ReplicatedUpdate):
+    """A `ReplicatedUpdate` whose gradients are summed by recursive doubling."""
 
     def average_gradients(self):
-        """As of WholeUpdate."""
+        """As of ReplicatedUpdate."""
         for bucket in self.buckets:
             reduce_bucket(bucket, self.group, recursive_doubling_all_reduce)
 
@@ -101,7 +101,7 @@ def placed_steps(placements, shape, rows, b, compute, link, steps):
     micro-batch. compute: (forward, backward), as of `paced_gpt`. link: (alpha, beta) between nodes,
     seconds and seconds per byte. One step of each placement, then again, so that a slow second is
     slow for all; the first steps are not timed. Sends: as `Hybrid`, and barriers. Raises ValueError
-    as `Mesh`, `own_rows` and `slow_link` do.
+    as `Mesh`, `local_batch` and `slow_link` do.
     """
     alpha, beta = link
     split = partial(paced_gpt, forward=compute[0], backward=compute[1])
@@ -113,7 +113,7 @@ def placed_steps(placements, shape, rows, b, compute, link, steps):
     placed = {}
     for name, (sizes, ranks_per_node) in placements.items():
         mesh = Mesh({"ep": 1, "cp": 1} | sizes, SETS)
-        tokens, targets = (own_rows(each, mesh) for each in batch)
+        tokens, targets = (local_batch(each, mesh) for each in batch)
         sgd = partial(torch.optim.SGD, lr=0.1)
         hybrid = Hybrid(GPT(shape), mesh, tokens, b, sgd, split=split, update=DoublingUpdate)
         placed[name] = hybrid, tokens, targets, ranks_per_node

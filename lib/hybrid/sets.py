@@ -1,25 +1,28 @@
-"""Which parameter lies where, and what follows for its gradient and for the norm.
+"""How each parameter is sharded and replicated over the mesh, and what follows for its gradient and
+for the norm.
 
-    parameter                     cut over  the same on   a rank's gradient is that of  so
-    cut     q k v, out, up, down  pp tp     data          its rows and tokens           mean
-    whole   norms, positions,     pp        data tp       its rows and tokens           mean
-            row biases            in sequence parallel:   its tokens of the tp ranks'   sum tp, mean
-    tied    token embedding       tp        data, first   one of the two uses           sum of the
-            = head                          and last                                    two, mean
+    set         parameters        sharded   replicated    a rank's gradient is of   so
+                                  over      over
+    sharded     q k v, out, up,   pp tp     data          its rows and tokens       mean
+                down
+    replicated  norms, positions, pp        data tp       its rows and tokens       mean
+                row biases        in sequence parallel:   its tokens alone          sum tp, mean
+    tied        token embedding   tp        data, first   one of the two uses       sum of the two,
+                = head                      and last                                mean
                                             stage
-    experts                       pp ep     dp cp tp      the tokens of its ep ranks    mean over dp
-                                                                                        cp, / ep
+    experts                       pp ep     dp cp tp      the tokens of its ep      mean over dp cp,
+                                                          ranks                     / ep
 
 Data: dp, ep and cp together. A context rank is a data rank with other tokens in place of other
 rows: if all have equally many, the mean of their means is the batch's. An ep rank is one with other
 experts; what it computes for the tokens of others comes to its experts' gradients as a sum, so a
 mean over all data ranks wants another 1/ep.
 
-The norm's squares add up over the ranks that a set is cut over; what is the same on several ranks
-counts once:
+The norm's squares add up over the ranks that a set is sharded over; a gradient that is replicated
+on several ranks counts once:
 
-    |g|^2 = sum over tp, pp of cut^2
-            + sum over pp of whole^2
+    |g|^2 = sum over tp, pp of sharded^2
+            + sum over pp of replicated^2
             + sum over tp of tied^2, on the first stage alone
             + sum over ep, pp of experts^2
 
@@ -36,19 +39,20 @@ from lib.training.clip import squared_norm
 class Sets(NamedTuple):
     """A rank's trained parameters, each in one list."""
 
-    cut: list  # over tp
-    whole: list  # on every tp rank
-    # over tp too, and on two stages; empty without a pipeline, and on the stages between
+    sharded: list  # over tp; torch calls the placement Shard
+    replicated: list  # on every tp rank; Replicate
+    # sharded over tp too, and on two stages; empty without a pipeline, and on the stages between
     tied: list
-    experts: list  # over ep
+    experts: list  # sharded over ep
 
     @property
     def dense(self):
         """Parameter groups of all but experts, for an optimizer: one for each set that has any.
 
-        Apart, so that the tied one has buckets or flats of its own on both stages. Equal lines are
-        cut alike and summed in one order: to the last bit the same sum. In a line with others, the
-        two copies would slowly part.
+        The sets are separate so that the tied parameter has buckets or flats of its own on both
+        stages. Equal flat buffers are sharded alike and summed in the same order, so both sums are
+        the same to the last bit. In a flat buffer with other parameters, the two copies would
+        slowly drift apart.
         """
         return [{"params": parameters} for parameters in self[:3] if parameters]
 
@@ -67,7 +71,7 @@ def set_of(name, sets):
     """The list of `sets` for the parameter of this name, one that is not tied."""
     if ".experts." in name:
         return sets.experts
-    return sets.whole if split_dim(name) is None else sets.cut
+    return sets.replicated if split_dim(name) is None else sets.sharded
 
 
 def norm_sets(sets, update, experts, mesh):
@@ -78,10 +82,10 @@ def norm_sets(sets, update, experts, mesh):
     has no experts.
     """
     tp, ep, pp = mesh.group("tp"), mesh.group("ep"), mesh.group("pp")
-    once = sets.cut + (sets.tied if mesh.here["pp"] == 0 else [])
+    once = sets.sharded + (sets.tied if mesh.here["pp"] == 0 else [])
     counted = [
         (update.held(once), [tp, *update.shards_over, pp]),
-        (update.held(sets.whole), [*update.shards_over, pp]),
+        (update.held(sets.replicated), [*update.shards_over, pp]),
     ]
     # A stage without experts takes part where the stages' squares are added.
     counted.append(

@@ -7,10 +7,11 @@ optimizers.
     rank_2.pt   blocks 0 1, heads 0 1   shard 1           joins data shards, then heads,
     ...                                                   takes its part of the whole
 
-Every rank writes what it steps on, in lines: weights and the optimizer's averages. A line is one
-parameter, whole, or a flat's shard where the data ranks have one each. Of whole lines, alike on all
-data ranks, one of these writes. What comes back is a whole tensor by name, whatever it was cut
-into, and then a part of it.
+Every rank writes what its optimizer steps on, in flat buffers: weights and the optimizer's
+averages. A flat buffer is one full parameter, or a rank's shard of a flat where the update is
+sharded over the data ranks. A full parameter is replicated on all data ranks, so one of them writes
+it. Loading puts the full tensor of a name together again, however it was sharded, and then takes
+this rank's part of it.
 
 A rank reads all files of the stages that hold its blocks, and of those before: enough for the
 models here; real ones (torch.distributed.checkpoint) read single tensors.
@@ -37,7 +38,7 @@ def save_hybrid(folder, step, hybrid, shared=None, own=None):
     names = {parameter: name for name, parameter in hybrid.part.named_parameters()}
     lines = {axes: [] for axes in (DATA, EXPERT_DATA)}
     for axes, update in zip((DATA, EXPERT_DATA), hybrid.updates, strict=False):
-        if update.shards_over or hybrid.mesh.place(*axes) == 0:
+        if update.shards_over or hybrid.mesh.local_rank(*axes) == 0:
             lines[axes] = [_line(*line, names, update.optimizer) for line in update.lines()]
     settings = {
         key: x for key, x in hybrid.dense.optimizer.param_groups[0].items() if key != "params"

@@ -27,7 +27,7 @@ from lib import collectives
 from lib.hybrid.context import split_over_context
 from lib.hybrid.mesh import Mesh, groups_along
 from lib.hybrid.sets import global_norm, norm_sets, sets_of
-from lib.hybrid.update import WholeUpdate
+from lib.hybrid.update import ReplicatedUpdate
 from lib.pipeline import balance, one_f_one_b
 from lib.pipeline.actions import count_stages
 from lib.pipeline.links import connect
@@ -38,10 +38,10 @@ from lib.tensor_parallel.context_parallel import shard
 from lib.tensor_parallel.layouts import zigzag
 from lib.training.clip import scale_gradients
 
-# who has other rows or tokens, and so another gradient of the same parameter
+# ranks along these have other rows or tokens, and so another gradient of the same parameter
 DATA = ("dp", "ep", "cp")
-EXPERT_DATA = ("dp", "cp")  # who of them has the same experts
-SETS = [DATA, EXPERT_DATA]  # what a mesh needs groups for, beside each axis alone
+EXPERT_DATA = ("dp", "cp")  # those of them that have the same experts
+SETS = [DATA, EXPERT_DATA]  # what a mesh needs groups for, in addition to each single axis
 
 
 def mesh_of(pp=1, dp=1, ep=1, cp=1, tp=1):
@@ -50,9 +50,9 @@ def mesh_of(pp=1, dp=1, ep=1, cp=1, tp=1):
     return Mesh({"pp": pp, "dp": dp, "ep": ep, "cp": cp, "tp": tp}, SETS)
 
 
-def own_rows(batch, mesh):
-    """This rank's share of the rows of a batch, (B, T) -> (B/(dp ep), T): the same on its pp, cp
-    and tp ranks.
+def local_batch(batch, mesh):
+    """This rank's local batch of a global batch, (B, T) -> (B/(dp ep), T): the same rows on its pp,
+    cp and tp ranks.
 
     Raises ValueError where dp x ep does not divide B: the mean of the ranks' means would not be the
     batch's.
@@ -67,14 +67,14 @@ def own_rows(batch, mesh):
             f"{len(batch)} rows over dp={mesh.size('dp')} x ep={mesh.size('ep')} ranks: use {use} "
             f"rows"
         )
-    return batch.chunk(shares)[mesh.place("dp", "ep")]
+    return batch.chunk(shares)[mesh.local_rank("dp", "ep")]
 
 
 class Hybrid:
     """This rank's part of a GPT that all ranks of a mesh train together.
 
         mesh = mesh_of(pp=2, dp=2, tp=2)
-        tokens, targets = own_rows(tokens, mesh), own_rows(targets, mesh)
+        tokens, targets = local_batch(tokens, mesh), local_batch(targets, mesh)
         hybrid = Hybrid(GPT(shape), mesh, tokens, 2, lambda groups: torch.optim.AdamW(groups,
         lr=3e-4))
         loss = hybrid.backward(tokens, targets)        # once per step
@@ -87,7 +87,7 @@ class Hybrid:
 
     def __init__(
         self, model, mesh, tokens, b, make_optimizer,
-        schedule=one_f_one_b, split=parallel_gpt, update=WholeUpdate, layout=zigzag,
+        schedule=one_f_one_b, split=parallel_gpt, update=ReplicatedUpdate, layout=zigzag,
     ):  # fmt: skip
         """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is.
 
@@ -97,9 +97,9 @@ class Hybrid:
         `partial(interleaved, v=2)` puts two stages on each. split(model, group): `parallel_gpt`,
         `sequence_parallel_gpt`; for experts `expert_gpt` of experts.py. With dropout:
         torch.manual_seed alike on tp ranks, and different on data ranks, or these drop alike too.
-        update: `WholeUpdate` or `ShardedUpdate`. layout(T, cp): which positions each context rank
-        has. Sends: what makes links, and the pipeline's rehearsal; a ShardedUpdate, a broadcast of
-        the parameters. Raises ValueError for sizes that an axis does not divide.
+        update: `ReplicatedUpdate` or `ShardedUpdate`. layout(T, cp): which positions each context
+        rank has. Sends: what makes links, and the pipeline's rehearsal; a ShardedUpdate, a
+        broadcast of the parameters. Raises ValueError for sizes that an axis does not divide.
         """
         self.mesh, self.b = mesh, b
         self.tp, self.pp, self.cp, self.data = (
@@ -116,7 +116,7 @@ class Hybrid:
         blocks = balance([1] * len(self.part.blocks), count_stages(self.schedule))
         links = connect(groups_along(["pp"], mesh.sizes))
         self.pipeline = Pipeline(split_gpt(self.part, blocks), links, microbatches)
-        let_go_of_other_stages(self.part, blocks, self.pipeline.stages)
+        free_other_stages(self.part, blocks, self.pipeline.stages)
 
         self.sets = sets_of(self.part, self.pipeline.tied)
         self.dense = update(self.sets.dense, make_optimizer, self.data)
@@ -137,7 +137,7 @@ class Hybrid:
         """Forward and backward of one step; returns the mean loss of the whole batch, (), on every
         rank.
 
-        tokens, targets: (rows, T) int64, this rank's `own_rows`. Afterwards the gradient of that
+        tokens, targets: (rows, T) int64, this rank's `local_batch`. Afterwards the gradient of that
         loss is in `.grad` of whatever the updates step on.
         Sends: lines 1 to 4 above, and two all-reduces of one number, the loss.
         """
@@ -198,9 +198,9 @@ class Hybrid:
             update.zero_grad()
 
 
-def let_go_of_other_stages(part, blocks, mine):
-    """Leave in `part` only what belongs to the stages `mine`; the others' parameters are freed,
-    their places stay.
+def free_other_stages(part, blocks, mine):
+    """Leave in `part` only the modules of the stages `mine`. The modules of other stages are
+    replaced by Identity, which frees their parameters and keeps the indices of the blocks.
 
     blocks: [range of stage 0's blocks, of stage 1's, ...].
     """

@@ -1,13 +1,14 @@
 """Two ways to average gradients over the data ranks and to update: everything on every rank, or
 each rank its shard.
 
-                   gradients       update       optimizer state  sent per rank, psi its parameters,
-                                                                 N ranks
-    WholeUpdate    all-reduce      all of them  whole            2 (N-1)/N psi
-    ShardedUpdate  reduce-scatter  a shard      1/N              2 (N-1)/N psi, padded      ZeRO-1
+                      gradients       update       optimizer state  sent per rank, psi its
+                                                                    parameters, N ranks
+    ReplicatedUpdate  all-reduce      all of them  replicated       2 (N-1)/N psi
+    ShardedUpdate     reduce-scatter  a shard      1/N              2 (N-1)/N psi, padded
 
-Both are used alike, so `Hybrid` takes either. N counts context ranks too: they hold the same
-parameters.
+The first is plain data parallelism, as in torch's DistributedDataParallel; the second is ZeRO-1, as
+in Megatron-LM's DistributedOptimizer. Both are used alike, so `Hybrid` takes either. N counts
+context ranks too: they hold the same parameters.
 """
 
 import torch
@@ -18,7 +19,7 @@ from lib.training.buckets import plan_buckets
 from lib.zero import Zero1
 
 
-class WholeUpdate:
+class ReplicatedUpdate:
     """Plain data parallelism, with Zero1's methods. Parameters are alike on the ranks of `group`.
 
     groups: parameter groups. make_optimizer(groups) -> a torch optimizer.

@@ -32,7 +32,7 @@ def {main}():
     backend.join()  # this rank's device and process group, by RANK, WORLD_SIZE, ... of torchrun
     generators.seed({seed}, dist.get_rank())  # random numbers differ by rank, and are those \
 of launch.run
-    with ledger.record_to_dir():  # a book of what this rank sends, in $LEDGER_DIR, if that is set
+    with ledger.record_to_dir():  # a log of what this rank sends, in $LEDGER_DIR, if that is set
         result = {name}({args})
         if result is not None:
             # in one write: ranks share stdout
@@ -45,9 +45,9 @@ if __name__ == "__main__":
 '''
 NEEDED = {
     "dist": (dist, "import torch.distributed as dist"),
-    "backend": (backend, "from lib import backend, generators, ledger"),
-    "generators": (generators, "from lib import backend, generators, ledger"),
-    "ledger": (ledger, "from lib import backend, generators, ledger"),
+    "backend": (backend, "from lib import backend, ledger"),
+    "generators": (generators, "from lib.launch import generators"),
+    "ledger": (ledger, "from lib import backend, ledger"),
     "record": (record, "from torch.distributed.elastic.multiprocessing.errors import record"),
 }
 

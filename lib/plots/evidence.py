@@ -4,7 +4,7 @@ else.
                  step 0      step 1      step 2
 input: tokens    . . . .     . . . .     . . . .        .  as in one process
 loss: share          . .         . .         . .        #  another number
-gradient: cut    . . . .     . . . .     # # # #        (nothing)  the rank has no such thing
+gradient: sharded    . . . .     . . . .     # # # #        (nothing)  the rank has no such thing
 norm: reported   . . . .     . . . .     # # # #
 """
 

@@ -14,7 +14,7 @@ from lib.cost.plan import Plan
 from lib.cost.shapes import Model, load
 from lib.cost.stacks import Stack
 from lib.cost.step import split
-from lib.hybrid import Hybrid, ShardedUpdate, WholeUpdate, expert_gpt, mesh_of, own_rows
+from lib.hybrid import Hybrid, ReplicatedUpdate, ShardedUpdate, expert_gpt, local_batch, mesh_of
 from lib.moe.gpt import MoEGPT
 from lib.training.model import Shape
 
@@ -137,7 +137,7 @@ MESHES = {
     "dp=2 ep=4": ({"dp": 2, "ep": 4}, ShardedUpdate),
     "dp=4 ep=2": ({"dp": 4, "ep": 2}, ShardedUpdate),
     "dp=1 ep=4 cp=2": ({"ep": 4, "cp": 2}, ShardedUpdate),
-    "dp=2 ep=2 tp=2": ({"dp": 2, "ep": 2, "tp": 2}, WholeUpdate),
+    "dp=2 ep=2 tp=2": ({"dp": 2, "ep": 2, "tp": 2}, ReplicatedUpdate),
 }
 MESHES = quick(MESHES, {"dp=2 ep=4", "dp=4 ep=2"})
 
@@ -146,7 +146,7 @@ def measured(sizes, update):
     """{"dense", "experts"}: (parameters, matrices of the layers alone, Adam's momentum) held by
     rank 0, in numbers."""
     mesh = mesh_of(**sizes)
-    tokens = own_rows(torch.zeros(8, 8, dtype=torch.int64), mesh)
+    tokens = local_batch(torch.zeros(8, 8, dtype=torch.int64), mesh)
     parted = lambda model, group: expert_gpt(model, group, ep=mesh.group("ep"), rows=len(tokens))
     hybrid = Hybrid(
         MoEGPT(SHAPE, 4), mesh, tokens, 1, torch.optim.AdamW, split=parted, update=update

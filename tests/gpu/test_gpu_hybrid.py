@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, launch
-from lib.hybrid import Hybrid, HybridByHand, ShardedUpdate, mesh_of, own_rows
+from lib.hybrid import Hybrid, HybridByHand, ShardedUpdate, local_batch, mesh_of
 from lib.hybrid.automatic import Cluster, Sharded, choose, trace
 from lib.hybrid.unequal import average_by_share, shares
 from lib.training.model import GPT, MLP, Shape
@@ -89,7 +89,7 @@ def on_mesh(kind, sizes, make_optimizer, **how):
     has left the GPU."""
     with groups_end_here():
         mesh = mesh_of(**sizes)
-        rows = [[own_rows(x, mesh) for x in batch(step)] for step in range(STEPS)]
+        rows = [[local_batch(x, mesh) for x in batch(step)] for step in range(STEPS)]
         hybrid, seen = kind(GPT(SHAPE).double(), mesh, rows[0][0], 2, make_optimizer, **how), []
         for tokens, targets in rows:
             loss, norm = hybrid.backward(tokens, targets), hybrid.clip(0.4)

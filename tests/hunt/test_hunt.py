@@ -133,7 +133,7 @@ def test_the_example_is_what_its_docstring_says_and_its_messages_show_it():
     assert e.sent(1)["dp",] > 1000 > e.sent(2)["dp",] and e.sent(2)["tp",] > e.sent(1)["tp",]
     assert falls(e)
     assert "one process" in e.table(2) and "one process" not in e.table(1)
-    assert "gradient: cut" in e.table(0) and "experts" not in e.table(0)
+    assert "gradient: sharded" in e.table(0) and "experts" not in e.table(0)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from parallels import differences, gpt
 
 from lib import backend, collectives
-from lib.hybrid import DATA, SETS, Hybrid, WholeUpdate, own_rows
+from lib.hybrid import DATA, SETS, Hybrid, ReplicatedUpdate, local_batch
 from lib.hybrid.mesh import Mesh, groups_along
 from lib.pipeline import one_f_one_b
 from lib.tensor_parallel import merge_state_dicts, parallel_gpt
@@ -36,7 +36,7 @@ class Run(NamedTuple):
     b: int = 5  # rows of a micro-batch: with dp = 2 there are 5, 5 and 2
     schedule: callable = one_f_one_b
     split: callable = parallel_gpt
-    update: type = WholeUpdate
+    update: type = ReplicatedUpdate
     optimizer: str = "sgd"
     n_layers: int = 2
 
@@ -72,7 +72,7 @@ def batch(step):
 
 def build(run, mesh):
     """A Hybrid of `run`, on a mesh of its sizes."""
-    tokens = own_rows(batch(0)[0], mesh)
+    tokens = local_batch(batch(0)[0], mesh)
     return Hybrid(
         gpt(run.shape), mesh, tokens, run.b, OPTIMIZERS[run.optimizer],
         run.schedule, run.split, run.update,
@@ -103,7 +103,7 @@ def steps(hybrid, mesh, numbers):
     seen = []
     for step in numbers:
         tokens, targets = batch(step)
-        loss = hybrid.backward(own_rows(tokens, mesh), own_rows(targets, mesh))
+        loss = hybrid.backward(local_batch(tokens, mesh), local_batch(targets, mesh))
         whole = gradients(hybrid)
         norm = hybrid.clip(MAX_NORM)
         hybrid.step()

@@ -24,7 +24,7 @@ from sweeps import quick
 from torch import nn
 
 from lib import collectives, launch
-from lib.hybrid import SETS, HybridByHand, average_over_mesh, norm_over_mesh, own_rows
+from lib.hybrid import SETS, HybridByHand, average_over_mesh, local_batch, norm_over_mesh
 from lib.hybrid.by_hand import squares
 from lib.hybrid.mesh import Mesh, groups_along
 
@@ -41,11 +41,11 @@ CUBE = RUNS["pp=2 dp=2 tp=2"]
 
 
 def build(run, mesh, **functions):
-    tokens = own_rows(batch(0)[0], mesh)
+    tokens = local_batch(batch(0)[0], mesh)
     hybrid = HybridByHand(
         gpt(run.shape), mesh, tokens, run.b, OPTIMIZERS[run.optimizer], **functions
     )
-    hybrid.dense = SimpleNamespace(shards_over=())  # for `steps`: gradients are whole
+    hybrid.dense = SimpleNamespace(shards_over=())  # for `steps`: gradients are unsharded
     return hybrid
 
 
@@ -68,20 +68,20 @@ def not_over(axis):
 
 def tied_twice(sets, mesh):
     return norm_over_mesh(
-        sets._replace(cut=sets.cut + (sets.tied if mesh.here["pp"] else [])), mesh
+        sets._replace(sharded=sets.sharded + (sets.tied if mesh.here["pp"] else [])), mesh
     )
 
 
 MISTAKES = {  # name: (which function, by what, what is seen of it)
     "nothing averaged": ("average", lambda sets, mesh, ends: None, "same bits"),
-    "no cut ones": ("average", without("cut"), "same bits"),
-    "no whole ones": ("average", without("whole"), "same bits"),
+    "no sharded ones": ("average", without("sharded"), "same bits"),
+    "no replicated ones": ("average", without("replicated"), "same bits"),
     "no tied ones": ("average", without("tied"), "same bits|norm"),
     "norm not over tp": ("norm_of", not_over("tp"), "same bits"),
     "norm not over pp": ("norm_of", not_over("pp"), "same bits"),
     "tied twice in the norm": ("norm_of", tied_twice, "norm"),
 }
-MISTAKES = quick(MISTAKES, {"nothing averaged", "no whole ones", "norm not over tp"})
+MISTAKES = quick(MISTAKES, {"nothing averaged", "no replicated ones", "norm not over tp"})
 
 
 class Noting:
@@ -123,7 +123,7 @@ def on_each_rank():
         for name, (which, function, _) in MISTAKES.items()
     }
     default = build(CUBE, mesh)
-    default.backward(*(own_rows(rows, mesh) for rows in batch(0)))
+    default.backward(*(local_batch(rows, mesh) for rows in batch(0)))
     return noted, spoilt, default.clip(1.0)
 
 
@@ -145,7 +145,7 @@ def group_of(rank, axes, sizes):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_message_for_each_tied_one_over_ends_each_whole_one_over_tp_and_each_of_all_over_dp(
+def test_a_message_for_each_tied_one_over_ends_each_replicated_one_over_tp_and_each_of_all_over_dp(
     results, name
 ):
     sizes = RUNS[name].sizes
@@ -153,11 +153,11 @@ def test_a_message_for_each_tied_one_over_ends_each_whole_one_over_tp_and_each_o
         _, calls, _, elements = noted[name]
         pipeline, tp, dp = (group_of(rank, [axis], sizes) for axis in ("pp", "tp", "dp"))
         want = [((pipeline[0], pipeline[-1]), n) for n in elements["tied"]]
-        want += [(tp, n) for n in elements["whole"]]
-        want += [(dp, n) for n in elements["cut"] + elements["whole"] + elements["tied"]]
+        want += [(tp, n) for n in elements["replicated"]]
+        want += [(dp, n) for n in elements["sharded"] + elements["replicated"] + elements["tied"]]
         assert calls == want * STEPS
         at_an_end = sizes["pp"] > 1 and rank in (pipeline[0], pipeline[-1])
-        assert len(elements["tied"]) == at_an_end and elements["cut"] and elements["whole"]
+        assert len(elements["tied"]) == at_an_end and elements["sharded"] and elements["replicated"]
 
 
 @pytest.mark.parametrize("name", RUNS)

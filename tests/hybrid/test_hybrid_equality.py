@@ -76,11 +76,11 @@ def norm_counts(which, change):
 
 
 def tied_in_line_with_the_rest(hybrid):
-    """Flats of cut and tied, in the model's order: embedding first on the first stage, head
+    """Flats of sharded and tied, in the model's order: embedding first on the first stage, head
     last on the last."""
     sets, optimizer = hybrid.sets, lambda groups: torch.optim.AdamW(groups, lr=0.01, eps=1e-3)
-    in_order = sets.tied + sets.cut if hybrid.mesh.here["pp"] == 0 else sets.cut + sets.tied
-    groups = [{"params": in_order}, {"params": sets.whole}]
+    in_order = sets.tied + sets.sharded if hybrid.mesh.here["pp"] == 0 else sets.sharded + sets.tied
+    groups = [{"params": in_order}, {"params": sets.replicated}]
     hybrid.updates[0] = hybrid.dense = ShardedUpdate(groups, optimizer, hybrid.data)
     hybrid.counted = [([], [])]  # the norm is not the question
 
@@ -88,14 +88,14 @@ def tied_in_line_with_the_rest(hybrid):
 CUBE, SEQUENCE = FACTORS["pp=2 dp=2 tp=2"], SHARDED["sequence"]
 MISTAKES = {  # name: (Run, what is spoilt, what is seen of it)
     "tied twice in the norm": (
-        CUBE, norm_counts(0, lambda hybrid, _, groups: (hybrid.sets.cut + hybrid.sets.tied,
+        CUBE, norm_counts(0, lambda hybrid, _, groups: (hybrid.sets.sharded + hybrid.sets.tied,
             groups)), "norm",
     ),
-    "whole tp times in the norm": (
+    "replicated tp times in the norm": (
         CUBE, norm_counts(1, lambda hybrid, tensors, groups: (tensors, [hybrid.tp, *groups])),
         "norm",
     ),
-    "cut not summed over tp": (CUBE, norm_counts(0, lambda hybrid, tensors,
+    "sharded not summed over tp": (CUBE, norm_counts(0, lambda hybrid, tensors,
         _: (tensors, [hybrid.pp])), "same bits"),
     "a norm per stage": (CUBE, norm_counts(1, lambda hybrid, tensors, _: (tensors, [])),
     "same bits"),
@@ -106,7 +106,7 @@ MISTAKES = {  # name: (Run, what is spoilt, what is seen of it)
     "tied in line with the rest": (SHARDED["zero1, 4 data ranks"], tied_in_line_with_the_rest,
     "two copies"),
 }  # fmt: skip
-MISTAKES = quick(MISTAKES, {"cut not summed over tp", "tied not summed", "no sum over tp"})
+MISTAKES = quick(MISTAKES, {"sharded not summed over tp", "tied not summed", "no sum over tp"})
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,15 @@ from parallels import differences
 from sweeps import quick
 
 from lib import launch
-from lib.hybrid import SETS, Hybrid, ShardedUpdate, expert_gpt, load_hybrid, own_rows, save_hybrid
+from lib.hybrid import (
+    SETS,
+    Hybrid,
+    ShardedUpdate,
+    expert_gpt,
+    load_hybrid,
+    local_batch,
+    save_hybrid,
+)
 from lib.hybrid.mesh import Mesh, groups_along
 from lib.moe.gpt import MoEGPT
 from lib.tensor_parallel import merge_state_dicts
@@ -64,7 +72,7 @@ def moe_gpt():
 
 
 def build(run, mesh):
-    tokens = own_rows(batch(0)[0], mesh)
+    tokens = local_batch(batch(0)[0], mesh)
     split = functools.partial(expert_gpt, ep=mesh.group("ep"), rows=len(tokens))
     return Hybrid(
         moe_gpt(), mesh, tokens, run.b, OPTIMIZERS[run.optimizer], run.schedule, split, run.update
@@ -80,7 +88,7 @@ def train_each(folder):
         hybrid = build(run, mesh)
         for step in range(STEPS):
             tokens, targets = batch(step)
-            loss = hybrid.backward(own_rows(tokens, mesh), own_rows(targets, mesh))
+            loss = hybrid.backward(local_batch(tokens, mesh), local_batch(targets, mesh))
             grads = gradients(hybrid)
             norm = hybrid.clip(MAX_NORM)
             hybrid.step()

@@ -5,7 +5,7 @@ import torch
 from hybrid_cases import OPTIMIZERS, Run, build, sizes
 
 from lib import launch
-from lib.hybrid import Hybrid, load_hybrid, mesh_of, own_rows, save_hybrid
+from lib.hybrid import Hybrid, load_hybrid, local_batch, mesh_of, save_hybrid
 from lib.hybrid.mesh import Mesh
 from lib.training.model import GPT, Shape
 
@@ -38,8 +38,8 @@ def try_each(folder):
         build(Run(sizes(tp=2), b=12), Mesh(sizes(tp=2), [("dp", "ep", "cp"), ("dp", "cp")])),
     )
     return {
-        "rows": refused(lambda: own_rows(torch.zeros(5, 4), by["dp"])),
-        "few rows": refused(lambda: own_rows(torch.zeros(1, 4), by["dp"])),
+        "rows": refused(lambda: local_batch(torch.zeros(5, 4), by["dp"])),
+        "few rows": refused(lambda: local_batch(torch.zeros(1, 4), by["dp"])),
         "tokens": refused(lambda: hybrid(by["cp"], length=5)),
         "dropout": refused(lambda: hybrid(by["cp"], dropout=0.1)),
         "heads": refused(lambda: hybrid(by["tp"], hidden=3, n_heads=3)),

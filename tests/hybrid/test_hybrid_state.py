@@ -29,11 +29,11 @@ CUT_AT = 1  # steps before the checkpoint
 ADAMW = {"optimizer": "adamw", "n_layers": 4}
 WAYS = {  # name: (saved on, loaded on)
     "cube to pipeline": (Run(sizes(2, 2, 1, 2), **ADAMW), Run(sizes(4, 1, 1, 2), b=5, **ADAMW)),
-    "whole to sharded": (
+    "replicated to sharded": (
         Run(sizes(4, 2), **ADAMW),
         Run(sizes(1, 4, 1, 2), b=4, update=ShardedUpdate, **ADAMW),
     ),
-    "sharded to whole": (
+    "sharded to replicated": (
         Run(sizes(2, 2, 1, 2), update=ShardedUpdate, **ADAMW),
         Run(sizes(1, 1, 2, 4), b=13, split=sequence_parallel_gpt, **ADAMW),
     ),
@@ -42,7 +42,7 @@ WAYS = {  # name: (saved on, loaded on)
         Run(sizes(4, 1, 2, 1), update=ShardedUpdate, **ADAMW),
     ),
 }
-WAYS = quick(WAYS, {"whole to sharded", "sharded to whole"})
+WAYS = quick(WAYS, {"replicated to sharded", "sharded to replicated"})
 FEWER = {  # name: on 4 of the 8 ranks
     "sharded to sharded": Run(sizes(2, 2), b=7, update=ShardedUpdate, **ADAMW),
     "cube to pipeline": Run(sizes(1, 1, 1, 4), b=13, **ADAMW),

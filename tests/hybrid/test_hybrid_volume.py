@@ -21,7 +21,7 @@ from sweeps import quick
 
 from lib import launch, ledger
 from lib.cost.volume import cut_parameters, held_parameters, step_volume, whole_parameters
-from lib.hybrid import DATA, SETS, ShardedUpdate, own_rows
+from lib.hybrid import DATA, SETS, ShardedUpdate, local_batch
 from lib.hybrid.mesh import Mesh, axes_of, groups_along, sent_along
 from lib.pipeline import interleaved
 from lib.tensor_parallel import sequence_parallel_gpt
@@ -55,7 +55,7 @@ def one_step_each():
         hybrid = build(run, mesh)
         tokens, targets = batch(0)
         ledger.mark(name)
-        hybrid.backward(own_rows(tokens, mesh), own_rows(targets, mesh))
+        hybrid.backward(local_batch(tokens, mesh), local_batch(targets, mesh))
         hybrid.clip(1.0)
         hybrid.step()
         ledger.mark("")

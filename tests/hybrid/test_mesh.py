@@ -164,7 +164,7 @@ def on_ranks():
             assert (
                 mesh.size(*axes) == dist.get_world_size(group) and mesh.group(*axes[::-1]) is group
             )
-            assert mesh.place(*axes) == mesh.place(*axes[::-1]) == dist.get_rank(group)
+            assert mesh.local_rank(*axes) == mesh.local_rank(*axes[::-1]) == dist.get_rank(group)
         ledger.mark("")
         seen.append((mesh.here, members))
     try:

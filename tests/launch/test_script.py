@@ -10,6 +10,14 @@ import pytest
 import torch
 
 from lib import launch
+from lib.launch import script
+
+
+def test_the_import_lines_that_every_script_has_import_what_they_name():
+    for name, (thing, line) in script.NEEDED.items():
+        names = {}
+        exec(line, names)
+        assert names[name] is thing, line
 
 
 @pytest.mark.slow

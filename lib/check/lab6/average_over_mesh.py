@@ -1,8 +1,8 @@
 """Lab 6, section 2: average_over_mesh(sets, mesh, ends, all_reduce), on 8 ranks.
 
 First the gradients are made by hand, so that a wrong one is read as a sum of the ranks' shares;
-then they are those of a real step, a GPT's on pp=2 dp=2 tp=2, beside one process. Rank 0 of pp=2
-dp=2 tp=2, of cut:
+then they are those of a real step, a GPT's on pp=2 dp=2 tp=2, next to a single-process baseline.
+Rank 0 of pp=2 dp=2 tp=2, of sharded:
 
     expected  1/2 of rank 0, 1/2 of rank 2  it has the same part of the weight, and other rows
     got       1/2 of ranks 0 1 2 3          summed over tp too: rank 1's is another part of the
@@ -28,7 +28,11 @@ from lib.check.traffic import only_calls
 from lib.hybrid.mesh import axes_of, coordinates
 
 CASES = given.cases()
-AXES = {"cut": {"dp"}, "whole": {"dp", "tp"}, "tied": {"pp", "dp"}}  # tied: of pp the two ends
+AXES = {
+    "sharded": {"dp"},
+    "replicated": {"dp", "tp"},
+    "tied": {"pp", "dp"},
+}  # tied: of pp the two ends
 SAID = {"pp": "the ends", "dp": "dp", "tp": "tp"}
 
 
@@ -99,12 +103,12 @@ def _one(fn, held, case, place):
 
 def _add(expected, before, mesh, ends):
     """{global ranks: elements} of each of the groups to sum over: those of one call more."""
-    tied, whole, cut = (
-        sum(p.numel() for p in before.lists[name]) for name in ("tied", "whole", "cut")
+    tied, replicated, sharded = (
+        sum(p.numel() for p in before.lists[name]) for name in ("tied", "replicated", "sharded")
     )
     for group, n in (
-        (mesh.group("tp"), whole),
-        (mesh.group("dp"), cut + whole + tied),
+        (mesh.group("tp"), replicated),
+        (mesh.group("dp"), sharded + replicated + tied),
         (ends, tied),
     ):
         ranks = tuple(dist.get_process_group_ranks(group)) if group else ()
@@ -268,7 +272,8 @@ EXERCISE = Exercise(
               noted(CASES, "value", CASES[:-1])),
         claim("as one process", 4, "a GPT's backward on pp=2 dp=2 tp=2",
             noted(CASES, "value", CASES[-1:])),
-        claim("each set over its groups", 4, "elements: tied over ends, whole over tp, all over dp",
+        claim("each set over its groups", 4,
+              "elements: tied over ends, replicated over tp, all over dp",
               only_calls(CASES, None), _each_over_its_groups),
         claim("parameters left alone", 2, "only .grad changes; the lists too stay as they were",
               noted(CASES, "touched"), kept(CASES)),
@@ -281,7 +286,7 @@ EXERCISE = Exercise(
              "that changes p."),
         Hint("a list was changed", s.either(s.fact("touched", "list"), s.fact("what", "list")),
              "a += b makes the list a longer, and it is the caller's. A new list of all: "
-             "[*sets.cut, *sets.whole, *sets.tied]."),
+             "[*sets.sharded, *sets.replicated, *sets.tied]."),
         s.NARROW,
         Hint("no group", _all_ranks,
              'without a group all_reduce takes every rank there is. Hand one on with every call: '
@@ -306,15 +311,15 @@ EXERCISE = Exercise(
              "the gradient has nothing of the other ranks in it. all_reduce sums in the tensor "
              "that it is given: give it p.grad itself, no copy of it, and put a quotient back into "
              "p.grad."),
-        Hint("cut summed over tp", _of("cut", beside="tp"),
-             "a tp rank has another part of the weight, so its gradient is of other numbers. Cut "
-             "ones are summed over dp alone."),
+        Hint("sharded summed over tp", _of("sharded", beside="tp"),
+             "each tp rank has another shard of the weight, so its gradient is of other elements. "
+             "Sharded parameters are summed over dp alone."),
         Hint("tied summed over tp", _of("tied", beside="tp"),
-             "the tied matrix is cut over tp as well: a tp rank has other rows of it. Its two uses "
-             "are on the first and the last stage, of the same tp rank: ends."),
-        Hint("whole not summed over tp", _of("whole", lacks="tp"),
-             "with sequence parallelism each tp rank has seen other tokens of its rows: the "
-             "gradient of what is whole is a sum over tp, and after that a mean over dp."),
+             "the tied matrix is sharded over tp as well: a tp rank has other rows of it. Its two "
+             "uses are on the first and the last stage, of the same tp rank: ends."),
+        Hint("replicated not summed over tp", _of("replicated", lacks="tp"),
+             "with sequence parallelism each tp rank has seen other tokens of its rows, so the "
+             "gradient of a replicated parameter is a sum over tp, and after that a mean over dp."),
         Hint("tied not summed", _of("tied", lacks="pp"),
              "the first stage has the gradient of the embedding, the last one that of the head. "
              "One process has their sum: all_reduce(p.grad, ends)."),
@@ -351,8 +356,8 @@ EXERCISE = Exercise(
              "its ranks: to sum it there again counts it once for each rank."),
         s.NOT_GIVEN,
         Hint("other elements", s.kind("calls"),
-             "tied ones over ends, whole ones over tp, and every gradient once over dp. Nothing "
-             "else travels."),
+             "sum tied ones over ends, replicated ones over tp, and every gradient once over dp. "
+             "Nothing else is sent."),
         s.NOT_KEPT,
         *s.ANYWHERE,
     ),

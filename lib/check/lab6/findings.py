@@ -28,7 +28,7 @@ SHOWS_IN = {  # where a mistake may show first
 }
 CHANGES = {
     "tied embedding summed once": "tied",
-    "LayerNorm not summed": "whole",
+    "LayerNorm not summed": "replicated",
     "experts averaged over dp": "experts",
 }
 CASES = 2  # of ten: with more that fit, the seed is the right one

@@ -39,7 +39,7 @@ from lib.check.lab6.hybrid_by_hand_cases import (
 )  # fmt: skip
 from lib.check.lab6.hybrid_by_hand_cases import rows_of_microbatch as rows_of
 from lib.check.lab6.on_a_mesh import SHAPE, PlainSGD, new_mesh, small_gpt
-from lib.hybrid import own_rows
+from lib.hybrid import local_batch
 from lib.hybrid.mesh import axes_of, sent_along
 
 NAME = "HybridByHand"
@@ -70,7 +70,7 @@ def _one(fn, case, mesh):
     """All steps of a case, up to the first that is wrong on this rank: seen,
     [[loss, norm], ...]."""
     average, norm_of = Counted(hybrid.average_over_mesh), Counted(hybrid.norm_over_mesh)
-    batches = [[own_rows(each, mesh) for each in batch_of(step)] for step in range(STEPS)]
+    batches = [[local_batch(each, mesh) for each in batch_of(step)] for step in range(STEPS)]
     given = (small_gpt(), mesh, batches[0][0], rows_of(case), functools.partial(PlainSGD, lr=RATE))
     answer = called(label(case, CALLS[0]), fn, *given, average=average, norm_of=norm_of)
     record = {"ok": False, "value": None, "seen": [], "used": [], "all of pp": False}
@@ -290,7 +290,7 @@ HINTS = (
          "one_f_one_b(p, m): p stages, mesh.size(\"pp\"), and m micro-batches of this rank's rows. "
          "And links lie along pp: all_groups([\"pp\"], mesh.sizes)."),
     Hint("another tensor group", _raised("pp=1", "ValueError"),
-         'the part of the model and its loss are cut over the same ranks: mesh.group("tp") for '
+         'the part of the model and its loss are sharded over the same ranks: mesh.group("tp") for '
          'both.'),
     Hint("a part of the vocabulary", s.raised("IndexError"),
          "a tp rank has the logits of a part of the words: vocab_parallel_cross_entropy(logits, "
@@ -301,7 +301,7 @@ HINTS = (
     Hint("no norm returned", s.kind("form", what="norm"),
         "clip returns the norm, as norm_of gave it."),
     Hint("a part of the parameters", s.both(s.refused("None"), lambda p: not _in_making(p)),
-         "a parameter without a gradient is another stage's: let_go_of_other_stages(part, blocks, "
+         "a parameter without a gradient is another stage's: free_other_stages(part, blocks, "
          "[your stage]) first, then sets_of(part, pipeline.tied)."),
     Hint("cannot be made", _in_making,
          "in order: part of the model over tp, blocks of each stage, links along pp, the pipeline, "

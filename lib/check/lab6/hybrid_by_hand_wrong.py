@@ -9,7 +9,7 @@ _RETURN, _SCALE = (
     'return loss[0] / self.mesh.size("dp")',
     "scale_gradients(self.parameters, norm, max_norm)",
 )
-_LET_GO = 'let_go_of_other_stages(self.part, blocks, [mesh.here["pp"]])'
+_FREE = 'free_other_stages(self.part, blocks, [mesh.here["pp"]])'
 _OPTIMIZER = "self.optimizer = make_optimizer(self.parameters)"
 MISTAKES = (
     Mistake("each micro-batch's mean", edit(_SHARE, "")),
@@ -19,7 +19,7 @@ MISTAKES = (
     Mistake("its own rows' loss", edit(_PP, "pass")),
     Mistake("nothing on other stages", edit(_RETURN, f"{_RETURN} if losses else None")),
     Mistake("no norm returned", edit("return norm\n", "pass\n")),
-    Mistake("a part of the parameters", edit(_LET_GO, "pass")),
+    Mistake("a part of the parameters", edit(_FREE, "pass")),
     Mistake("not on every rank", edit(_PP, f"if losses:\n            {_PP}")),
     Mistake("gradients of a part", edit(_AVERAGE, "pass")),
     Mistake(
@@ -38,7 +38,7 @@ MISTAKES = (
         "tied ones not summed",
         edit(
             _AVERAGE,
-            "self.average(self.sets._replace(tied=[], cut=self.sets.cut + self.sets.tied), "
+            "self.average(self.sets._replace(tied=[], sharded=self.sets.sharded + self.sets.tied), "
             "self.mesh, None)"
         ),
         "sets.tied are the parameters on the first and on the last stage, sets_of(part, "
@@ -46,9 +46,9 @@ MISTAKES = (
     ),
     Mistake("gradients are kept", edit("parameter.grad = None", "pass")),
     Mistake("another update", edit(_SCALE, "pass")),
-    Mistake("another update", edit(_SCALE, "scale_gradients(self.sets.cut, norm, max_norm)")),
+    Mistake("another update", edit(_SCALE, "scale_gradients(self.sets.sharded, norm, max_norm)")),
     Mistake("another update", edit(_OPTIMIZER,
-        "self.optimizer = make_optimizer([*self.sets.cut, *self.sets.whole])")),
+        "self.optimizer = make_optimizer([*self.sets.sharded, *self.sets.replicated])")),
     Mistake("scaled where it is short enough", edit(_SCALE,
         "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
             "a gradient shorter than max_norm stays as it is: the factor is min(1, max_norm / "
@@ -59,7 +59,7 @@ MISTAKES = (
             edit(
                 "self.part = sequence_parallel_gpt(",
                 "from lib.tensor_parallel import parallel_gpt\n        self.part = parallel_gpt("),
-            "without sequence parallelism each tp rank has the whole gradient of norms already, "
+            "without sequence parallelism each tp rank has the full gradient of norms already, "
             "and average sums it once more: sequence_parallel_gpt."),
     Mistake("tied ones not summed", edit("sets_of(self.part, self.pipeline.tied)",
         "sets_of(self.part, [])")),

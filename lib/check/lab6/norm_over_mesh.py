@@ -3,13 +3,15 @@
 First the gradients are made by hand, so that the square of a wrong norm tells whose squares are in
 it, and how often:
 
-    the set of          cut 0,0  cut 0,1  cut 1,0  cut 1,1  whole 0  whole 1  tied 0  tied 1
-    its squares sum to  1        16       16^2     16^3     16^4     16^5     16^6    16^7
+    the set of          S 0,0  S 0,1  S 1,0  S 1,1  R 0   R 1   T 0   T 1
+    its squares sum to  1      16     16^2   16^3   16^4  16^5  16^6  16^7
 
-The mesh is pp=2 tp=2, and numbers are stage, tp. Digit d of the square, in base 16, says how often
-set d was counted; right is 1 of each. Sums along dp have been made.
+S, R and T are sharded, replicated and tied. The mesh is pp=2 tp=2, and numbers are stage, tp. Digit
+d of the square, in base 16, says how often set d was counted; right is 1 of each. The sums along dp
+have been made before.
 
-Then gradients are those of a real step, a GPT's on pp=2 dp=2 tp=2, beside one process.
+Then gradients are those of a real step, a GPT's on pp=2 dp=2 tp=2, next to a single-process
+baseline.
 """
 
 import math
@@ -38,10 +40,10 @@ TOLERANCE = 1e-12  # relative
 
 def _squares(case):
     """{(set, stage, tp): the sum of its gradients' squares}: the whole model, each once. tp: None
-    for whole ones."""
+    for replicated ones."""
     stages, tps = range(case.sizes["pp"]), range(case.sizes["tp"])
-    found = [("cut", stage, t) for stage in stages for t in tps] + [
-        ("whole", stage, None) for stage in stages
+    found = [("sharded", stage, t) for stage in stages for t in tps] + [
+        ("replicated", stage, None) for stage in stages
     ]
     found += [("tied", 0, t) for t in tps if len(stages) > 1]
     found = [key for key in found if given.shapes_of(key[1], len(stages))[key[0]]]
@@ -52,7 +54,7 @@ def _squares(case):
 
 def _made_up(case, here, name, number, shape):
     """The gradient of a parameter in the list `name`, of a rank at these coordinates."""
-    key = (name, 0 if name == "tied" else here["pp"], None if name == "whole" else here["tp"])
+    key = (name, 0 if name == "tied" else here["pp"], None if name == "replicated" else here["tp"])
     elements = sum(
         torch.Size(one).numel() for one in given.shapes_of(here["pp"], case.sizes["pp"])[name]
     )
@@ -223,7 +225,7 @@ EXERCISE = Exercise(
         s.CALLED_LIB,
         Hint("what it was given has changed", s.either(s.kind("touched"), s.fact("touched")),
              "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, "
-             "[*sets.cut, *tied], not sets.cut += tied."),
+             "[*sets.sharded, *tied], not sets.sharded += tied."),
         Hint("another form", s.kind("form", dtype=False),
              "squares() gives (1,), for all_reduce wants a tensor. Its one number is total[0], (), "
              "and that has a .sqrt()."),
@@ -231,7 +233,7 @@ EXERCISE = Exercise(
              "without a group all_reduce takes every rank there is, and adds what data ranks have "
              "alike. Hand on "
              'mesh.group("tp"), then mesh.group("pp").'),
-        Hint("also summed over dp", _counted(cut=_by_dp, whole=_by_dp, tied=_by_dp),
+        Hint("also summed over dp", _counted(sharded=_by_dp, replicated=_by_dp, tied=_by_dp),
              "after average_over_mesh data ranks have the same gradients: there is nothing to sum "
              "over dp."),
         Hint("tied left out", _counted(tied=0),
@@ -240,11 +242,12 @@ EXERCISE = Exercise(
         Hint("tied counted twice", _counted(tied=2),
              'it is one parameter, and two stages have it. Count it where mesh.here["pp"] is 0, '
              'and nowhere else.'),
-        Hint("whole counted tp times", _counted(whole=lambda dp, tp: tp),
-             "all tp ranks have the same of what is whole. Add its squares after the sum over tp."),
+        Hint("replicated counted tp times", _counted(replicated=lambda dp, tp: tp),
+             "a replicated parameter has the same gradient on all tp ranks. Add its squares after "
+             "the sum over tp."),
         Hint("not summed over tp", s.fact("out", ("tp",)),
-             "a tp rank has a part of each weight that is cut: the squares of the other parts are "
-             "on the other tp ranks."),
+             "a tp rank has one shard of each sharded weight, so the squares of the other shards "
+             "are on the other tp ranks."),
         Hint("not summed over pp", s.fact("out", ("pp",)),
              'a rank has one stage. The other stages\' squares are along mesh.group("pp").'),
         Hint("its own alone", s.fact("out", ("pp", "tp")),
@@ -258,9 +261,9 @@ EXERCISE = Exercise(
              "all ranks of a group must call all_reduce, equally often and with equal sizes. A "
              "rank with nothing to count adds 0."),
         Hint("once each", s.kind("value"),
-             "write down for 2 x 2 x 2 who has what: cut and tied ones are in tp parts, whole ones "
-             "alike on tp ranks, every stage has its own, and the tied ones are on two. Each "
-             "square counts once."),
+             "write down for 2 x 2 x 2 which rank has what: sharded and tied ones are split over "
+             "tp, replicated ones are alike on all tp ranks, every stage has its own, and the tied "
+             "ones are on two stages. Each square counts once."),
         Hint("a stage with nothing", s.in_case(CASES, lambda case: case.sizes["pp"] == 4, "raised"),
              "a stage may have no parameters at all: its sum is 0, a tensor of (1,) in float64, "
              "and is added too."),
@@ -287,8 +290,8 @@ _PP, _TP = 'all_reduce(total, mesh.group("pp"))', 'all_reduce(total, mesh.group(
 MISTAKES = (
     Mistake("tied left out", edit(_TIED, "[]")),
     Mistake("tied counted twice", edit(_TIED, "sets.tied")),
-    Mistake("whole counted tp times", edit("*tied]",
-        "*sets.whole, *tied]").then("squares(sets.whole)", "0")),
+    Mistake("replicated counted tp times", edit("*tied]",
+        "*sets.replicated, *tied]").then("squares(sets.replicated)", "0")),
     Mistake("not summed over tp", edit(_TP, "pass")),
     Mistake("not summed over pp", edit(_PP, "pass")),
     Mistake("its own alone", edit(_PP, "pass").then(_TP, "pass")),
@@ -305,33 +308,34 @@ MISTAKES = (
             "end."),
     Mistake(
         "norms added",
-        edit("*tied])", "*sets.whole, *tied]).sqrt()").then("squares(sets.whole)", "0").then(_ROOT,
-            "return total[0]"),
+        edit("*tied])", "*sets.replicated, *tied]).sqrt()")
+        .then("squares(sets.replicated)", "0")
+        .then(_ROOT, "return total[0]"),
     ),
     Mistake(
         "the largest number",
-        edit("squares([*sets.cut, *tied])",
-            "max(p.grad.max() for p in sets.cut + sets.whole + sets.tied).reshape(1)")
+        edit("squares([*sets.sharded, *tied])",
+            "max(p.grad.max() for p in sets.sharded + sets.replicated + sets.tied).reshape(1)")
         .then(_TP, _TP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
-        .then("squares(sets.whole)", "0")
+        .then("squares(sets.replicated)", "0")
         .then(_PP, _PP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
         .then(_ROOT, "return total[0]"),
         "that is the max norm. |g| is the root of the sum of all squares.",
     ),
     Mistake("another form", edit(_ROOT, "return total.sqrt()")),
-    Mistake("a list left out", edit("squares(sets.whole)", "0"),
-            "the model has all three: cut and tied ones are summed over tp, whole ones are added, "
-            "then all over pp."),
-    Mistake("a list left out", edit("[*sets.cut, *tied]", "tied")),
-    Mistake("whole of one stage", edit("squares(sets.whole)",
-        'squares(sets.whole if mesh.here["pp"] == 0 else [])'),
-            "each stage has whole ones of its own, its norms and biases: only tied ones are on two "
-            "stages."),
+    Mistake("a list left out", edit("squares(sets.replicated)", "0"),
+            "the model has all three: sharded and tied ones are summed over tp, replicated ones "
+            "are added, then all over pp."),
+    Mistake("a list left out", edit("[*sets.sharded, *tied]", "tied")),
+    Mistake("replicated of one stage", edit("squares(sets.replicated)",
+        'squares(sets.replicated if mesh.here["pp"] == 0 else [])'),
+            "each stage has replicated ones of its own, its norms and biases: only tied ones are "
+            "on two stages."),
     Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT,
         "return total[0].double().sqrt()")),
     Mistake("not on every rank", edit(_PP, f'if mesh.here["pp"] == 0:\n        {_PP}')),
     Mistake("what it was given has changed",
-            edit("[*sets.cut, *tied]", "sets.cut").then("total = squares(",
-                "sets.cut.extend(tied); total = squares(")),
+            edit("[*sets.sharded, *tied]", "sets.sharded").then("total = squares(",
+                "sets.sharded.extend(tied); total = squares(")),
 )  # fmt: skip
 ### END MISTAKES

@@ -1,14 +1,14 @@
 """On which meshes of 8 ranks average_over_mesh and norm_over_mesh are checked, and the parameters
 that they are given.
 
-    pp dp tp              whom it finds out
-    2  4  1               most: 2 ends and 4 data ranks are told apart; who divides by 2
-    1  4  2               who needs a pipeline: here nothing is tied, and ends is None
+    pp dp tp              which mistakes it finds
+    2  4  1               most: 2 ends and 4 data ranks are told apart; dividing by 2
+    1  4  2               needing a pipeline: here nothing is tied, and ends is None
     2  2  2               all at once
-    4  1  2               who has the stages between take part in what is the ends'; one of them has
+    4  1  2               letting inner stages take part in the sum over the ends; one of them has
                           nothing at all
-    2  2  2, tp slowest   who counts ranks instead of asking the mesh
-    2  2  2, a real step  a GPT's gradients, beside one process
+    2  2  2, tp slowest   counting ranks instead of asking the mesh
+    2  2  2, a real step  a GPT's gradients, next to a single-process baseline
 
 No two stages have lists of equal sizes: to sum along pp by mistake cannot pass.
 """
@@ -23,22 +23,22 @@ from torch import nn
 from lib import backend
 from lib.check.cases import Case, draw
 from lib.check.exercise import Problem
-from lib.hybrid import SETS, Hybrid, Sets, own_rows
+from lib.hybrid import SETS, Hybrid, Sets, local_batch
 from lib.hybrid.mesh import Mesh, axes_of, coordinates, groups_along
 from lib.tensor_parallel import sequence_parallel_gpt, split_state_dict
 from lib.training.model import GPT, Shape
 
 WORLD = 8
 REAL = "a real step"
-NAMES = ("cut", "whole", "tied")
+NAMES = ("sharded", "replicated", "tied")
 LEAVES_OUT = {
     "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
     "generators": "the sets are lists",
 }
 # The shapes of each stage's parameters: ten elements or more each, or the shares of 8 ranks could
 # not be told apart.
-CUT = ([(3, 4), (10,)], [(11,), (2, 5), (13,)], [], [(3, 5), (14,)])
-WHOLE = ([(16,)], [(17,), (2, 9)], [], [(19,), (4, 5)])
+SHARDED = ([(3, 4), (10,)], [(11,), (2, 5), (13,)], [], [(3, 5), (14,)])
+REPLICATED = ([(16,)], [(17,), (2, 9)], [], [(19,), (4, 5)])
 TIED = [(3, 7)]
 SHAPE, ROWS = Shape(vocab_size=8, seq_len=4, n_layers=2, hidden=8, n_heads=2, mlp_hidden=8), 2
 
@@ -155,7 +155,11 @@ def _made(ranks, made):
 def shapes_of(stage, stages):
     """{set: [shape, ...]} of what a rank of this stage has."""
     at_an_end = stages > 1 and stage in (0, stages - 1)
-    return {"cut": CUT[stage], "whole": WHOLE[stage], "tied": TIED if at_an_end else []}
+    return {
+        "sharded": SHARDED[stage],
+        "replicated": REPLICATED[stage],
+        "tied": TIED if at_an_end else [],
+    }
 
 
 def sets_by_hand(mesh, gradient):
@@ -251,7 +255,7 @@ class PlainSGD:
 def real_step(mesh, average):
     """A Hybrid in sequence parallel after the backward of one step, gradients summed by
     average(sets, mesh, ends)."""
-    tokens, targets = (own_rows(rows, mesh) for rows in _batch())
+    tokens, targets = (local_batch(rows, mesh) for rows in _batch())
     make_optimizer = lambda groups: PlainSGD(
         (p for group in groups for p in group["params"]), lr=0.1
     )
@@ -267,9 +271,9 @@ def one_process(hybrid):
     one process, ())."""
     model, mesh = small_gpt(), hybrid.mesh
     model.loss(*_batch()).backward()
-    whole = {name: p.grad for name, p in model.named_parameters()}
-    norm = torch.stack([gradient.square().sum() for gradient in whole.values()]).sum().sqrt()
-    mine = split_state_dict(whole, mesh.here["tp"], mesh.size("tp"))
+    full = {name: p.grad for name, p in model.named_parameters()}
+    norm = torch.stack([gradient.square().sum() for gradient in full.values()]).sum().sqrt()
+    mine = split_state_dict(full, mesh.here["tp"], mesh.size("tp"))
     mine["head.weight"] = mine["embedding.token.weight"]  # one parameter, under two names
     return {p: (name, mine[name]) for name, p in hybrid.part.named_parameters()}, norm
 

@@ -10,7 +10,7 @@ file          what it is
 ------------  ----------------------------------------------------------------------------
 rules.py      along which axes a step does what; the eight mistakes, and what a finding says
 training.py   a step on ranks that follows such rules, and notes what it holds
-alone.py      the same steps in one process, cut as the ranks have them
+alone.py      the same steps in one process, sharded as on the ranks
 evidence.py   what a job leaves behind, as plain data: tables, differences, messages
 draw.py       which jobs a seed draws: no release shows it
 detective.py  findings from the evidence alone: no release shows it

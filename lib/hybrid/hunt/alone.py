@@ -104,11 +104,11 @@ class Alone:
     def part(self, kind, tensor_of):
         """The length of this rank's part of a set's tensors, one for each parameter."""
         return length(
-            [self.cut(name, tensor_of(self.parameters[name])) for name in self.names[kind]]
+            [self.shard(name, tensor_of(self.parameters[name])) for name in self.names[kind]]
         )
 
-    def cut(self, name, tensor):
-        """This rank's part over tp, as `lib.tensor_parallel` cuts a parameter of that name."""
+    def shard(self, name, tensor):
+        """This rank's shard over tp, as `lib.tensor_parallel` splits a parameter of that name."""
         dim, tp = split_dim(name), self.job.mesh.size("tp")
         return tensor if dim is None else tensor.chunk(tp, dim)[self.job.mesh.here["tp"]]
 

@@ -48,7 +48,7 @@ def _named(e, step, kind, off):
         return "local norm", differ(ratio)
     sets = {
         ("tied",): ("tied embedding summed once", "pp"),
-        ("whole",): ("LayerNorm not summed", "tp"),
+        ("replicated",): ("LayerNorm not summed", "tp"),
         ("experts",): ("experts averaged over dp", "ep"),
     }
     if tuple(off) in sets:

@@ -242,7 +242,7 @@ class Job:
         return global_norm([(tensors, chosen(groups)) for tensors, groups in self.hybrid.counted])
 
 
-SETS = ("cut", "whole", "tied", "experts")
+SETS = ("sharded", "replicated", "tied", "experts")
 
 
 class Masked(nn.Module):

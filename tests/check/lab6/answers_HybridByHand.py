@@ -5,7 +5,7 @@ import torch.distributed as dist
 from as_an_answer import as_an_answer, told
 
 from lib import collectives, hybrid
-from lib.hybrid import let_go_of_other_stages, sets_of
+from lib.hybrid import free_other_stages, sets_of
 from lib.hybrid.mesh import groups_along
 from lib.pipeline import balance, gpipe, one_f_one_b
 from lib.pipeline.links import connect
@@ -25,7 +25,7 @@ class AsInTheNotebook:
         links = connect(groups_along(["pp"], mesh.sizes))
         self.pipeline = Pipeline(split_gpt(part, blocks), links, tokens.split(b))
         self.ends = links.ends
-        let_go_of_other_stages(part, blocks, [mesh.here["pp"]])
+        free_other_stages(part, blocks, [mesh.here["pp"]])
         self.sets = sets_of(part, self.pipeline.tied)
         self.parameters = [p for parameters in self.sets for p in parameters]
         self.optimizer = make_optimizer(self.parameters)
@@ -129,7 +129,7 @@ class AsksLibs:
 class ClipsWhatIsCut(AsInTheNotebook):
     def clip(self, max_norm):
         norm = self.norm_of(self.sets, self.mesh)
-        scale_gradients(self.sets.cut + self.sets.tied, norm, max_norm)
+        scale_gradients(self.sets.sharded + self.sets.tied, norm, max_norm)
         return norm
 
 

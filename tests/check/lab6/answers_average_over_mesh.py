@@ -8,16 +8,16 @@ from lib import collectives, hybrid
 
 
 def all_of(sets):
-    return [*sets.cut, *sets.whole, *sets.tied]
+    return [*sets.sharded, *sets.replicated, *sets.tied]
 
 
-def average_with(sets, mesh, ends, all_reduce, tied=None, whole=None, mean=None, by=None):
-    """The right answer, but for what is given: what is done with each tied one, each whole
+def average_with(sets, mesh, ends, all_reduce, tied=None, replicated=None, mean=None, by=None):
+    """The right answer, but for what is given: what is done with each tied one, each replicated
     one, each at all."""
     for p in sets.tied:
         tied(p) if tied else all_reduce(p.grad, ends)
-    for p in sets.whole:
-        whole(p) if whole else all_reduce(p.grad, mesh.group("tp"))
+    for p in sets.replicated:
+        replicated(p) if replicated else all_reduce(p.grad, mesh.group("tp"))
     for p in all_of(sets):
         if mean:
             mean(p)
@@ -32,9 +32,9 @@ def average_with(sets, mesh, ends, all_reduce, tied=None, whole=None, mean=None,
 def as_in_the_notebook(sets, mesh, ends, all_reduce):
     for p in sets.tied:  # its two uses
         all_reduce(p.grad, ends)
-    for p in sets.whole:  # its tokens
+    for p in sets.replicated:  # its tokens
         all_reduce(p.grad, mesh.group("tp"))
-    for p in [*sets.cut, *sets.whole, *sets.tied]:  # its rows
+    for p in [*sets.sharded, *sets.replicated, *sets.tied]:  # its rows
         all_reduce(p.grad, mesh.group("dp"))
         p.grad /= mesh.size("dp")
 
@@ -53,7 +53,7 @@ def in_lines(sets, mesh, ends, all_reduce):
                 p.grad = piece.view_as(p).clone()
 
     summed(all_of(sets)[:: -1 if mesh.here["pp"] else 1], mesh.group("dp"), mesh.size("dp"))
-    summed(sets.whole, mesh.group("tp"))
+    summed(sets.replicated, mesh.group("tp"))
     summed(sets.tied, ends)
 
 
@@ -61,7 +61,7 @@ def parameter_by_parameter(sets, mesh, ends, all_reduce):
     """From the last to the first; the mean by all_reduce itself."""
     for p in reversed(all_of(sets)):
         all_reduce(p.grad, mesh.group("dp"), op=dist.ReduceOp.AVG)
-        if any(p is one for one in sets.whole):
+        if any(p is one for one in sets.replicated):
             all_reduce(p.grad, mesh.group("tp"))
         if any(p is one for one in sets.tied):
             p.grad = all_reduce(p.grad.clone(), ends)
@@ -82,9 +82,9 @@ def parameters_averaged(sets, mesh, ends, all_reduce):
 
 
 def list_made_longer(sets, mesh, ends, all_reduce):
-    parameters = sets.cut
+    parameters = sets.sharded
     average_with(sets, mesh, ends, all_reduce)
-    parameters += sets.whole + sets.tied
+    parameters += sets.replicated + sets.tied
 
 
 def the_tied_one_of_every_stage(sets, mesh, ends, all_reduce):
@@ -98,13 +98,18 @@ def no_mean_at_all(sets, mesh, ends, all_reduce):
 
 
 def first_of_each(sets, mesh, ends, all_reduce):
-    average_with(sets._replace(cut=sets.cut[:1], whole=sets.whole[:1]), mesh, ends, all_reduce)
+    average_with(
+        sets._replace(sharded=sets.sharded[:1], replicated=sets.replicated[:1]),
+        mesh,
+        ends,
+        all_reduce,
+    )
 
 
 def summed_in_a_copy(sets, mesh, ends, all_reduce):
     for p in sets.tied:
         all_reduce(p.grad.clone(), ends)
-    for p in sets.whole:
+    for p in sets.replicated:
         all_reduce(p.grad.clone(), mesh.group("tp"))
     for p in all_of(sets):
         all_reduce(p.grad.clone(), mesh.group("dp")).div_(mesh.size("dp"))
@@ -112,7 +117,9 @@ def summed_in_a_copy(sets, mesh, ends, all_reduce):
 
 def large_ones_lost(sets, mesh, ends, all_reduce):
     """Right for the parameters made by hand."""
-    average_with(sets._replace(cut=[p for p in sets.cut if p.numel() < 20]), mesh, ends, all_reduce)
+    average_with(
+        sets._replace(sharded=[p for p in sets.sharded if p.numel() < 20]), mesh, ends, all_reduce
+    )
 
 
 def tied_after_the_rest(sets, mesh, ends, all_reduce):
@@ -123,8 +130,8 @@ def tied_after_the_rest(sets, mesh, ends, all_reduce):
         p.grad /= mesh.size("dp")
 
 
-def whole_summed_again(sets, mesh, ends, all_reduce):
-    for p in sets.whole:
+def replicated_summed_again(sets, mesh, ends, all_reduce):
+    for p in sets.replicated:
         all_reduce(p.grad, mesh.group("tp"))
     average_with(sets, mesh, ends, all_reduce)
 
@@ -179,7 +186,7 @@ WRONG = {
     summed_in_a_copy: "nothing written back",
     large_ones_lost: "nothing written back",
     tied_after_the_rest: "divided twice",
-    whole_summed_again: "summed twice",
+    replicated_summed_again: "summed twice",
     tied_weighted: "summed twice",
     lib_s_all_reduce: "not what it was given",
     torch_s_over_pp: "not on every rank",

@@ -61,10 +61,10 @@ def by_a_program():
         alone = e.alone(step, kind, red[0][2])
         apart = {axis for axis in e.sizes if not alike(numbers, axis, e.sizes)}
         data = {"dp", "ep"} & set(e.sizes)
-        if kind == "gradient" and len(sets) == 1 and sets & {"tied", "whole", "experts"}:
+        if kind == "gradient" and len(sets) == 1 and sets & {"tied", "replicated", "experts"}:
             mistake, axis = {
                 "tied": ("tied embedding summed once", "pp"),
-                "whole": ("LayerNorm not summed", "tp"),
+                "replicated": ("LayerNorm not summed", "tp"),
                 "experts": ("experts averaged over dp", "ep"),
             }[sets.pop()]
         elif kind == "gradient":

@@ -12,16 +12,16 @@ def counted_tied(sets, mesh):
 
 
 def all_of(sets):
-    return [*sets.cut, *sets.whole, *sets.tied]
+    return [*sets.sharded, *sets.replicated, *sets.tied]
 
 
 def norm_with(sets, mesh, all_reduce, tied=None, along=("tp", "pp")):
     """The right answer, but for what is given: the tied ones that count here, and
     the axes to sum over."""
-    total = squares([*sets.cut, *(counted_tied(sets, mesh) if tied is None else tied)])
+    total = squares([*sets.sharded, *(counted_tied(sets, mesh) if tied is None else tied)])
     if "tp" in along:
         all_reduce(total, mesh.group("tp"))
-    total += squares(sets.whole)
+    total += squares(sets.replicated)
     if "pp" in along:
         all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
@@ -32,20 +32,20 @@ def norm_with(sets, mesh, all_reduce, tied=None, along=("tp", "pp")):
 
 def as_in_the_notebook(sets, mesh, all_reduce):
     tied = sets.tied if mesh.here["pp"] == 0 else []  # one parameter, on two ranks
-    total = squares([*sets.cut, *tied])
+    total = squares([*sets.sharded, *tied])
     all_reduce(total, mesh.group("tp"))
-    total += squares(sets.whole)  # alike on all tp ranks: once
+    total += squares(sets.replicated)  # alike on all tp ranks: once
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
 
 
 def on_the_last_stage(sets, mesh, all_reduce):
-    """The tied ones count at the other end; whole ones on the first tp rank; over pp first."""
-    counted = [*sets.cut]
+    """The tied ones count at the other end; replicated ones on the first tp rank; over pp first."""
+    counted = [*sets.sharded]
     if mesh.here["pp"] == mesh.size("pp") - 1:
         counted += sets.tied
     if mesh.here["tp"] == 0:
-        counted += sets.whole
+        counted += sets.replicated
     total = sum(
         (p.grad.square().sum() for p in counted), torch.zeros((), dtype=torch.float64)
     ).reshape(1)
@@ -57,7 +57,7 @@ def on_the_last_stage(sets, mesh, all_reduce):
 def set_by_set(sets, mesh, all_reduce):
     """A number for each set; each end counts half of the tied ones; alone nothing is sent."""
     total = torch.cat(
-        [squares(sets.cut), squares(sets.whole) / mesh.size("tp"), squares(sets.tied) / 2]
+        [squares(sets.sharded), squares(sets.replicated) / mesh.size("tp"), squares(sets.tied) / 2]
     )
     for axis in ("tp", "pp"):
         if mesh.size(axis) > 1:
@@ -76,9 +76,9 @@ def squared_in_place(sets, mesh, all_reduce):
     one = lambda parameters: sum(
         (p.grad.square_().sum() for p in parameters), torch.zeros(1, dtype=torch.float64)
     )
-    total = one([*sets.cut, *counted_tied(sets, mesh)])
+    total = one([*sets.sharded, *counted_tied(sets, mesh)])
     all_reduce(total, mesh.group("tp"))
-    total += one(sets.whole)
+    total += one(sets.replicated)
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
 
@@ -94,10 +94,10 @@ def a_number(sets, mesh, all_reduce):
     return norm_with(sets, mesh, all_reduce).item()
 
 
-def whole_counted_on_tp_rank_1(sets, mesh, all_reduce):
+def replicated_counted_on_tp_rank_1(sets, mesh, all_reduce):
     """And not where there is one tp rank."""
-    whole = sets.whole if mesh.here["tp"] == 1 else []
-    total = squares([*sets.cut, *counted_tied(sets, mesh), *whole])
+    replicated = sets.replicated if mesh.here["tp"] == 1 else []
+    total = squares([*sets.sharded, *counted_tied(sets, mesh), *replicated])
     all_reduce(total, mesh.group("tp"))
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
@@ -105,7 +105,9 @@ def whole_counted_on_tp_rank_1(sets, mesh, all_reduce):
 
 def large_ones_lost(sets, mesh, all_reduce):
     """Right for the parameters made by hand."""
-    return norm_with(sets._replace(cut=[p for p in sets.cut if p.numel() < 20]), mesh, all_reduce)
+    return norm_with(
+        sets._replace(sharded=[p for p in sets.sharded if p.numel() < 20]), mesh, all_reduce
+    )
 
 
 def lib_s_all_reduce(sets, mesh, all_reduce):
@@ -123,9 +125,11 @@ def gradients_gathered(sets, mesh, all_reduce):
         lines[mesh.here[axis]] = line
         return all_reduce(lines, mesh.group(axis)).square().sum()
 
-    if any(p.numel() > 20 for p in sets.cut):  # a real model's are too long for the line
+    if any(p.numel() > 20 for p in sets.sharded):  # a real model's are too long for the line
         return norm_with(sets, mesh, all_reduce)
-    total = joined([*sets.cut, *counted_tied(sets, mesh)], "tp").reshape(1) + squares(sets.whole)
+    total = joined([*sets.sharded, *counted_tied(sets, mesh)], "tp").reshape(1) + squares(
+        sets.replicated
+    )
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
 
@@ -150,12 +154,12 @@ def a_stage_with_nothing_goes_home(sets, mesh, all_reduce):
 def starts_from_the_first(sets, mesh, all_reduce):
     """Fails where a stage has no parameter."""
     total = (
-        torch.stack([p.grad.square().sum() for p in [*sets.cut, *counted_tied(sets, mesh)]])
+        torch.stack([p.grad.square().sum() for p in [*sets.sharded, *counted_tied(sets, mesh)]])
         .sum()
         .reshape(1)
     )
     all_reduce(total, mesh.group("tp"))
-    total += squares(sets.whole)
+    total += squares(sets.replicated)
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
 
@@ -176,7 +180,7 @@ WRONG = {
     squared_in_place: "what it was given has changed",
     clips_at_once: "what it was given has changed",
     a_number: "another form",
-    whole_counted_on_tp_rank_1: "once each",
+    replicated_counted_on_tp_rank_1: "once each",
     large_ones_lost: "once each",
     lib_s_all_reduce: "not what it was given",
     gradients_gathered: "gradients sent",

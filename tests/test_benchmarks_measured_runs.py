@@ -13,8 +13,8 @@ sys.path.insert(0, str(ROOT))
 
 from lib.cost.data_parallel import ring_time  # noqa: E402
 from lib.training.model import GPT, Shape  # noqa: E402
-from tests.benchmarks import bench_own_runs, report  # noqa: E402
-from tests.benchmarks.bench_own_runs import PLANS, ROWS, SHAPE, predicted  # noqa: E402
+from tests.benchmarks import bench_measured_runs, report  # noqa: E402
+from tests.benchmarks.bench_measured_runs import PLANS, ROWS, SHAPE, predicted  # noqa: E402
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=2, hidden=16, n_heads=2)
 # forward, backward, first, last, update; alpha, beta
@@ -54,15 +54,15 @@ def test_what_is_predicted_by_hand():
     ("longer", "verdict"), [(1.0, "met"), (1.1, "met"), (0.8, "missed"), (1.2, "missed")]
 )
 def test_a_step_that_is_not_as_predicted_misses_the_bar(longer, verdict):
-    outcome = bench_own_runs.outcome(found_times(longer), "gloo")
+    outcome = bench_measured_runs.outcome(found_times(longer), "gloo")
     assert {row.what: row.verdict for row in outcome.rows} == dict.fromkeys(PLANS, verdict)
     assert outcome.drawing.png.startswith(b"\x89PNG") and "at most 0.15" in report.as_text(outcome)
-    assert report.as_json("own_runs", outcome, report.machine(), quick=True)["data"]
+    assert report.as_json("measured_runs", outcome, report.machine(), quick=True)["data"]
 
 
 @pytest.mark.slow
 def test_on_ranks_every_part_is_measured_in_every_round():
-    found, place = bench_own_runs.measured(TINY, ROWS, 2)
+    found, place = bench_measured_runs.measured(TINY, ROWS, 2)
     assert place == "gloo" and found.keys() == PLANS.keys()
     for times in found.values():
         assert times["compute"].shape == (2, 5) and (times["compute"] > 0).all()
@@ -70,5 +70,5 @@ def test_on_ranks_every_part_is_measured_in_every_round():
         assert times["link"].shape == (2, 2) and (times["link"][:, 0] >= 0).all()
         # a step does what was measured apart, and more
         assert times["step"].shape == (2,) and (times["step"] > 0).all()
-    outcome = bench_own_runs.outcome(found, place, TINY, ROWS)
+    outcome = bench_measured_runs.outcome(found, place, TINY, ROWS)
     assert len(outcome.rows) == len(PLANS)

@@ -1,5 +1,5 @@
-"""The course's own runs on this machine: what a step is made of, measured apart, and whole steps
-beside it.
+"""The course's own runs on this machine: the parts of a step, measured separately, and full
+steps to compare them with.
 
     apart     embedding | a stage's layers | head, loss    and back, for every micro-batch of a step
               copies into buckets, the optimizer           per parameter
@@ -28,14 +28,14 @@ import torch.distributed as dist
 from lib import backend, collectives
 from lib.data_parallel import reduce_bucket
 from lib.hybrid.paced import slowest
-from lib.hybrid.train import Hybrid, mesh_of, own_rows
+from lib.hybrid.train import Hybrid, local_batch, mesh_of
 from lib.tensor_parallel import parallel_gpt, vocab_parallel_cross_entropy
 from lib.training.model import GPT
 
 LARGE = 1 << 20  # numbers of the all-reduce that beta comes from: 4 MB
 
 
-def own_runs(runs, shape, rows, rounds):
+def measured_runs(runs, shape, rows, rounds):
     """On every rank: {name: {"compute": (rounds, 5), "link": (rounds, 2), "step": (rounds,)}},
     lists of seconds.
 
@@ -45,9 +45,9 @@ def own_runs(runs, shape, rows, rounds):
     sequences of seq_len; rows: of the whole batch. compute: forward, backward, first, last, update,
     as `lib.cost.measured.Compute`. link: alpha, beta of a ring that takes as long as
     `collectives.all_reduce`. The first round is not kept. Sends: as `Hybrid`, all-reduces and
-    barriers. Raises ValueError as `Mesh`, `own_rows` and `Hybrid` do.
+    barriers. Raises ValueError as `Mesh`, `local_batch` and `Hybrid` do.
     """
-    made = {name: OwnRun(*run, shape, rows) for name, run in runs.items()}
+    made = {name: MeasuredRun(*run, shape, rows) for name, run in runs.items()}
     found = {name: {"compute": [], "link": [], "step": []} for name in runs}
     for i in range(1 + rounds):
         for name, run in made.items():
@@ -62,7 +62,7 @@ def own_runs(runs, shape, rows, rounds):
     }
 
 
-class OwnRun:
+class MeasuredRun:
     """A Hybrid with AdamW on one mesh; and the probe, a GPT of one stage's layers that
     sends single numbers."""
 
@@ -72,7 +72,7 @@ class OwnRun:
         batch = torch.randint(
             shape.vocab_size, (2, rows, shape.seq_len), generator=numbers, device="cpu"
         )
-        self.tokens, self.targets = (own_rows(each.to(backend.device()), mesh) for each in batch)
+        self.tokens, self.targets = (local_batch(each.to(backend.device()), mesh) for each in batch)
         self.hybrid = Hybrid(GPT(shape), mesh, self.tokens, b, torch.optim.AdamW)
         stage = replace(shape, n_layers=shape.n_layers // mesh.size("pp"))
         self.probe = parallel_gpt(GPT(stage), self.hybrid.tp, all_reduce=meet)

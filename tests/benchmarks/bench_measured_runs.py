@@ -7,8 +7,8 @@ their parts.
                 layers, a parameter's update, and the link's alpha and beta
 
 Parts and steps are of the same round, so a slow second is slow for both; the parts are measured as
-they occur, on both ranks at once (lib/hybrid/own_runs.py). Nothing is fitted, and no step is looked
-at to predict one. The control is another round's prediction against this one's.
+they occur, on both ranks at once (lib/hybrid/measured_runs.py). Nothing is fitted, and no step is
+looked at to predict one. The control is another round's prediction against this one's.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from lib import launch, plots
 from lib.cost.measured import Compute, measured_step
 from lib.cost.plan import Plan
 from lib.cost.shapes import shape
-from lib.hybrid.own_runs import own_runs
+from lib.hybrid.measured_runs import measured_runs
 from lib.training.model import Shape
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
@@ -58,8 +58,8 @@ def measured(shape, rows, rounds):
 
 
 def on_ranks(shape, rows, rounds):
-    """What `own_runs` finds, and what this rank ran on."""
-    return own_runs(PLANS, shape, rows, rounds), where()
+    """What `measured_runs` finds, and what this rank ran on."""
+    return measured_runs(PLANS, shape, rows, rounds), where()
 
 
 def predicted(of, rows, name, found):
