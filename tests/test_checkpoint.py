@@ -109,10 +109,10 @@ def test_ranks_that_save_different_steps_are_told(tmp_path):
 
 
 def test_what_is_sent(tmp_path):
-    book = launch.capture(save_at, tmp_path, 1, nproc=2).ledger
+    log = launch.capture(save_at, tmp_path, 1, nproc=2).ledger
     # a broadcast of 2 int64; two barriers, one byte from each rank
-    assert [(e.numel, e.nbytes) for e in book.of(0) if e.op == "send"] == [(2, 16), (1, 1), (1, 1)]
-    assert [(e.numel, e.nbytes) for e in book.of(1) if e.op == "send"] == [(1, 1), (1, 1)]
+    assert [(e.numel, e.nbytes) for e in log.of(0) if e.op == "send"] == [(2, 16), (1, 1), (1, 1)]
+    assert [(e.numel, e.nbytes) for e in log.of(1) if e.op == "send"] == [(1, 1), (1, 1)]
 
 
 def draw():

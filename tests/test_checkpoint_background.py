@@ -321,8 +321,8 @@ def sends(folder):
 
 
 def test_what_is_sent(tmp_path):
-    book = launch.capture(sends, tmp_path, nproc=2).ledger
+    log = launch.capture(sends, tmp_path, nproc=2).ledger
     # of two saves
-    assert sum(e.nbytes for e in book.of(0) if e.op == "send" and e.numel == 2) == 2 * 16
+    assert sum(e.nbytes for e in log.of(0) if e.op == "send" and e.numel == 2) == 2 * 16
     # and an all-reduce of one number for each
-    assert len([e for e in book.of(0) if e.op == "send"]) == 4
+    assert len([e for e in log.of(0) if e.op == "send"]) == 4

@@ -102,8 +102,8 @@ def test_a_piece_without_gradient_counts_as_zeros_and_so_does_a_rank_without_pie
 
 def test_one_number_is_all_reduced_per_group(results):
     for max_norm in (0.1, 1000.0):
-        book = results.ledger.section(f"clip {max_norm}")
-        assert {entry.numel for entry in book.entries} == {1}
+        log = results.ledger.section(f"clip {max_norm}")
+        assert {entry.numel for entry in log.entries} == {1}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

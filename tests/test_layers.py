@@ -1,7 +1,11 @@
 """The rooms of lib import downward only; parallel modules never import each other.
 See the table below."""
 
+import ast
 import pathlib
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
 
 from lib.course.rooms import imports_of
 
@@ -65,3 +69,37 @@ def test_an_upward_import_would_be_found(tmp_path):
     (tmp_path / "ledger").mkdir()
     (tmp_path / "ledger" / "x.py").write_text("def f():\n    from lib import launch\n")
     assert list(violations(tmp_path)) == ["ledger/x.py imports lib.launch"]
+
+
+def modules_imported(path):
+    """The modules of the file's own folder, one of lib, that it imports, inside functions too."""
+    modules, folder = {p.stem for p in path.parent.glob("*.py")}, path.parent.name
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[:2] == ["lib", folder]:
+                yield parts[2] if len(parts) > 2 and parts[2] in modules else "__init__"
+
+
+def in_order(folder):
+    """The modules of a folder of lib, each after those that it imports. Raises CycleError."""
+    graph = {path.stem: set(modules_imported(path)) for path in sorted(folder.glob("*.py"))}
+    return list(TopologicalSorter(graph).static_order())
+
+
+def test_no_modules_of_the_ledger_import_each_other_in_a_circle():
+    assert {"read", "trace", "match", "words", "__init__"} <= set(in_order(LIB / "ledger"))
+
+
+@pytest.mark.parametrize("line", ["from lib.ledger import a", "from lib.ledger.a import x"])
+def test_a_circle_through_an_import_inside_a_function_would_be_found(tmp_path, line):
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "a.py").write_text("from lib.ledger.b import f\nx = 1\n")
+    (tmp_path / "ledger" / "b.py").write_text(f"def f():\n    {line}\n")
+    with pytest.raises(CycleError, match="cycle"):
+        in_order(tmp_path / "ledger")

@@ -178,7 +178,7 @@ def submitted(cluster, script, max_restarts=0):
     file it writes to)."""
     batch, folder = script.with_suffix(".sbatch"), script.parent
     said = launch.as_slurm(
-        script, batch, 2, 2, max_restarts=max_restarts, ledger_dir=folder / "books"
+        script, batch, 2, 2, max_restarts=max_restarts, ledger_dir=folder / "logs"
     )
     assert said == f"sbatch {batch}"
     job = cluster.submit(f"--chdir={folder}", batch)
@@ -189,14 +189,12 @@ def submitted(cluster, script, max_restarts=0):
         cluster.call("scancel", job, check=False)
 
 
-def books_agree(folder):
+def logs_agree(folder):
     judged = subprocess.run(
         [sys.executable, "-m", "lib.ledger", folder], capture_output=True, text=True, cwd=ROOT
     )
-    assert sorted(path.name for path in folder.glob("book*")) == [
-        f"book{rank}" for rank in range(4)
-    ]
-    assert judged.returncode == 0 and "the books agree" in judged.stdout, (
+    assert sorted(path.name for path in folder.glob("log*")) == [f"log{rank}" for rank in range(4)]
+    assert judged.returncode == 0 and "the logs agree" in judged.stdout, (
         judged.stdout + judged.stderr
     )
 
@@ -209,7 +207,7 @@ def test_on_slurm_a_killed_rank_is_restarted_by_torchrun(cluster, whole, tmp_pat
         assert cluster.wait(job) == "COMPLETED", output.read_text()
     restarted(output.read_text(), 4, loss)
     assert cluster.facts(job)["Restarts"] == "0", "Slurm's part was only to wait"
-    books_agree(tmp_path / "books" / job)
+    logs_agree(tmp_path / "logs" / job)
 
 
 @slurm.needed
@@ -236,7 +234,7 @@ def test_on_slurm_a_lost_node_puts_the_job_back_into_the_queue(cluster, whole, t
         assert cluster.wait(job) == "COMPLETED", output.read_text()
     assert "DUE TO NODE FAILURE" in output.read_text() and cluster.facts(job)["Restarts"] == "1"
     restarted(output.read_text(), 4, loss)
-    books_agree(tmp_path / "books" / job)
+    logs_agree(tmp_path / "logs" / job)
 
 
 @slurm.needed

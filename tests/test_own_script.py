@@ -151,8 +151,8 @@ def post_by_hand():
 
 
 def test_the_ledger_names_what_the_script_called_and_not_what_keeps_it_out_of_compiled_graphs():
-    book = launch.capture(post_by_hand, nproc=2, backend="gloo").ledger
-    assert {(e.op, e.via) for e in book.of(0)} == {("send", "p2p.post"), ("recv", "p2p.post")}
+    log = launch.capture(post_by_hand, nproc=2, backend="gloo").ledger
+    assert {(e.op, e.via) for e in log.of(0)} == {("send", "p2p.post"), ("recv", "p2p.post")}
 
 
 def test_wrappers_and_their_models_are_freed():

@@ -67,9 +67,9 @@ def one_each(size):
 
 @pytest.mark.parametrize("nproc", [2, 4])
 def test_what_is_sent(nproc):
-    book = launch.capture(one_each, (4, 5, 8), nproc=nproc).ledger
+    log = launch.capture(one_each, (4, 5, 8), nproc=nproc).ledger
     for rank in range(nproc):
-        given = lambda name, rank=rank: [(e.op, e.numel) for e in book.section(name).of(rank)]
+        given = lambda name, rank=rank: [(e.op, e.numel) for e in log.section(name).of(rank)]
         assert given("split_rows") == []
         assert given("split_columns") == [("all_gather", 4 * 8 // nproc)]
         assert given("split_inner") == [("all_reduce", 4 * 8)]

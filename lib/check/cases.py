@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, ledger
-from lib.ledger.source import place
+from lib.ledger.source import position as place
 
 WORLD = 8
 GROUPS = ((0, 1), (0, 1, 2), (0, 1, 2, 3), tuple(range(WORLD)), (1, 3, 4, 6))

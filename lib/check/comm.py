@@ -11,7 +11,7 @@ the ranks: the same bits on all. The others wait. Where nothing can be done, all
 Clash; on a wire of their own they would wait for ever. A rank whose part is over tells so until it
 is over on all.
 
-They talk on the group `control`, which no answer knows: what the books show on another group was
+They talk on the group `control`, which no answer knows: what the logs show on another group was
 sent beside them.
 """
 

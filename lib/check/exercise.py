@@ -42,7 +42,7 @@ class CheckFailed(AssertionError):
 
 @dataclass
 class Run:
-    """The student's function on one world size: what each rank measured, and the ranks' books."""
+    """The student's function on one world size: what each rank measured, and the ranks' logs."""
 
     world_size: int
     results: list[Any]

@@ -20,11 +20,11 @@ from lib.launch import RankError
 from lib.launch.errors import from_failure
 from lib.launch.watch import Failure
 from lib.ledger import Ledger, audit
-from lib.ledger.book import RETURNED, RUNNING
+from lib.ledger.log import RETURNED, RUNNING
 
 HANGS = ("deadlock", "no progress")
 BEGINS = (
-    "exercise: "  # how the mark that opens an exercise's part of the book begins: it opens no case
+    "exercise: "  # how the mark that opens an exercise's part of a log begins: it opens no case
 )
 
 # What torch and lib say where they refuse. Nowhere else is the text of an exception read.
@@ -176,7 +176,7 @@ def at_odds(book, name):
 
 
 def of_exercise(book, name):
-    """The part of every rank's book that was written during this exercise, with its marks."""
+    """The part of every rank's log that was written during this exercise, with its marks."""
     parts = []
     for rank in range(book.world_size):
         inside, part = False, []

@@ -27,7 +27,7 @@ from lib.check.exercise import Bundle, CheckFailed, Claim, Exercise, Hint, Outco
 from lib.check.failure import BEGINS, at_odds, begun, in_its_case, of_exercise, students_fault
 from lib.check.guard import guarded, shown, unreadable
 from lib.launch import groups, warm
-from lib.ledger.source import place
+from lib.ledger.source import position
 
 __all__ = [
     "Bundle",
@@ -42,7 +42,7 @@ __all__ = [
     "evaluate",
 ]
 
-# in a verdict, a line of the answer (lib.ledger.source.place)
+# in a verdict, a line of the answer (lib.ledger.source.position)
 PLACE = re.compile(r"\bline \d+(?: of \w+)?: .+")
 # what a check's ranks talk over: it judges values and messages, and on GPUs would judge no better
 BACKEND = "gloo"
@@ -104,13 +104,13 @@ def _evaluate_on_ranks(worlds, answers):
                     seen = {
                         name: [result[i] for result in results] for i, name in enumerate(measures)
                     }
-                    book, printed = results.ledger, results.output
+                    run_ledger, printed = results.ledger, results.output
                 except launch.RankError as error:
                     if error.kind == "no start":  # not the answer's fault
                         raise
-                    book = error.ledger
-                    names = begun(book) or list(measures)[:1]
-                    odd = next((name for name in names[:-1] if at_odds(book, name)), None)
+                    run_ledger = error.ledger
+                    names = begun(run_ledger) or list(measures)[:1]
+                    odd = next((name for name in names[:-1] if at_odds(run_ledger, name)), None)
                     finished = names[: names.index(odd)] if odd else names[:-1]
                     seen = {
                         name: _saved(folder, list(measures).index(name), nproc) for name in finished
@@ -138,7 +138,7 @@ def _evaluate_on_ranks(worlds, answers):
                         _judge_runs(exercise, [], Problem("cannot be sent", str(error))),
                     )
             for name in seen:
-                runs[name].append(Run(nproc, seen[name], of_exercise(book, name)))
+                runs[name].append(Run(nproc, seen[name], of_exercise(run_ledger, name)))
             waiting = [
                 (e, fn) for e, fn in waiting if e.name not in outcomes and e.name not in seen
             ]
@@ -288,17 +288,17 @@ def _together(bundle, outcomes):
 def _forbidden_call(exercise, runs, problem):
     """Does the answer call what it is meant to build? The ledger knows the op, the lib
     function and the line."""
-    books = [run.ledger for run in runs] + [
-        book for book in [problem and problem.fact("ledger")] if book
+    ledgers = [run.ledger for run in runs] + [
+        of_problem for of_problem in [problem and problem.fact("ledger")] if of_problem
     ]
-    for book in books:
-        inside = dict.fromkeys(range(book.world_size), False)
-        for rank in range(book.world_size):
-            for entry in book.of(rank):
+    for each in ledgers:
+        inside = dict.fromkeys(range(each.world_size), False)
+        for rank in range(each.world_size):
+            for entry in each.of(rank):
                 if entry.op == "mark":
                     inside[rank] = entry.file != ""
                 elif inside[rank] and (called := entry.via or entry.op) not in exercise.may_call:
-                    where = place(entry.file, entry.line, entry.function)
+                    where = position(entry.file, entry.line, entry.function)
                     return Problem(
                         "built-in",
                         f"{where}\ncalls {called}, which is what this exercise builds",

@@ -20,7 +20,7 @@ import torch
 
 import lib
 from lib.check.exercise import Problem
-from lib.ledger.source import place
+from lib.ledger.source import position
 
 CPUS, SECONDS = 10, 120
 PRINTS = 8  # lines of what the answer printed that are shown where a claim fails
@@ -94,7 +94,7 @@ class guarded:
         while frame is not None and not is_students(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None:
-            self.at = place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            self.at = position(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         raise _Endless
 
     def _interrupt(self, number, frame):
@@ -112,7 +112,7 @@ def raised(error: Exception, where: str = "") -> Problem:
     words = f"{type(error).__name__}: {error}"
     if not frames:
         return unreadable(words)
-    at = place(frames[-1].filename, frames[-1].lineno, frames[-1].name)
+    at = position(frames[-1].filename, frames[-1].lineno, frames[-1].name)
     facts = {"raised": type(error).__name__}
     return Problem("raised", f"{where}{': ' if where else ''}{words}\n  {at}", facts)
 

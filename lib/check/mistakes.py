@@ -35,7 +35,7 @@ from pathlib import Path
 from lib.check import fingerprints
 from lib.check.framework import Bundle, Outcome, evaluate
 
-FILE = "a_mistake.py"  # where the books say that it stands
+FILE = "a_mistake.py"  # where the logs say that it stands
 CHECK = Path(__file__).parent
 NOT_IN_PRINTS = {
     CHECK / f"{name}.py" for name in ("exercise", "framework", "guard", "left_out", "symptoms")
@@ -96,7 +96,7 @@ class Mistake:
 
 
 def _as_a_students(fn):
-    """A function of lib as if it stood elsewhere: the books then see its lines, and ranks
+    """A function of lib as if it stood elsewhere: the logs then see its lines, and ranks
     get it by value."""
     inside = lambda code: code.replace(
         co_filename=FILE,

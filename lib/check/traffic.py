@@ -1,6 +1,6 @@
 """Claims on what was sent: judges, as those of claims.py, which names their kinds.
 
-elements, ring  by the ranks' books: what p2p sent, in group ranks
+elements, ring  by the ranks' logs: what p2p sent, in group ranks
 only_calls      by the records of `comm.Recorder`: the calls of what the answer was given, and
                 nothing beside
 fitting         by the same: the ranks' calls fit together, and are for the group

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from lib import backend, ledger
 from lib.backend import Group
-from lib.ledger.source import place
+from lib.ledger.source import position
 
 # group -> the last work started on it and not yet waited for: until then it is the communication
 # thread's
@@ -103,7 +103,7 @@ class Work:
                 self.done = stream.record_event()
 
     def __str__(self):
-        return f"{getattr(self.fn, '__name__', 'operation')}, started at {place(*self.site[0])}"
+        return f"{getattr(self.fn, '__name__', 'operation')}, started at {position(*self.site[0])}"
 
 
 class Communication(threading.Thread):

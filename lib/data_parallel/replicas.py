@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import backend, collectives
-from lib.ledger.match import ranks_text
+from lib.ledger.words import ranks_text
 
 # elements of a tensor that are looked at together: their int64 copies take 64 MiB
 AT_ONCE = 1 << 22

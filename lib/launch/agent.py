@@ -111,7 +111,7 @@ class Agent:
                 self.elastic.run("rank")
         except (
             BaseException
-        ) as error:  # what went wrong is in the books; this is for what they cannot know
+        ) as error:  # what went wrong is in the logs; this is for what they cannot know
             self.error = error
         finally:  # last of all: from here on the next launch may begin, and have its own silence
             self.has_ended = True

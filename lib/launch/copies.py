@@ -27,7 +27,7 @@ from collections.abc import Iterable
 import torch
 
 from lib.launch.ways_out import functions_of
-from lib.ledger.match import ranks_text
+from lib.ledger.words import ranks_text
 
 MANY = 100  # objects: of a container with more, only the number is looked at
 ADDS = ("append", "appendleft", "extend", "add", "insert")

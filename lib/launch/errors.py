@@ -6,10 +6,11 @@ import os
 import signal
 
 from lib.launch import stacks
-from lib.ledger.book import EXITED, RAISED, RETURNED
-from lib.ledger.match import audit, ranks_text
-from lib.ledger.source import place
+from lib.ledger.log import EXITED, RAISED, RETURNED
+from lib.ledger.match import audit
+from lib.ledger.source import position
 from lib.ledger.verdict import cycle_of, find_waits, verdict
+from lib.ledger.words import ranks_text
 
 USUAL_CAUSES = {
     "SIGABRT": ": a C++ library gave up",
@@ -37,7 +38,7 @@ class Stopped(KeyboardInterrupt):
 
 class RankError(RuntimeError):
     """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the
-    ranks' books.
+    ranks' logs.
 
     kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout" or "no
     start". reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised.
@@ -79,7 +80,7 @@ def from_failure(failure, folder: str) -> RankError:
 
 
 def from_findings(findings, ledger) -> RankError:
-    """All ranks returned, but their books disagree: the results are wrong, and
+    """All ranks returned, but their logs disagree: the results are wrong, and
     torch said nothing."""
     text = "\n".join(_indent(f.text) for f in findings[:3])
     more = f"\n  ... and {len(findings) - 3} more" if len(findings) > 3 else ""
@@ -108,7 +109,7 @@ def _failed(failure, folder, mismatch, reports):
                 lines.append(f"  rank {rank} was at {crashed}")
             last = next((e for e in reversed(failure.ledger.of(rank)) if e.op != "mark"), None)
             if last:
-                where = place(last.file, last.line, last.function)
+                where = position(last.file, last.line, last.function)
                 lines.append(f"  the last op of rank {rank}: {last.op} #{last.nth}, {where}")
             else:
                 lines.append(f"  rank {rank} had not communicated yet")
@@ -160,7 +161,7 @@ def _where(report):
     for file, line, function in report["frames"]:
         if "python3" not in file and not file.startswith(("<frozen", f"{lib}check")):
             inside = "lib, " if file.startswith(lib) else ""
-            lines.append(f"  {inside}{place(file, line, function)}")
+            lines.append(f"  {inside}{position(file, line, function)}")
     if len(lines) > 6:
         lines = [*lines[:3], f"  ... {len(lines) - 6} more calls ...", *lines[-3:]]
     if report["values"]:

@@ -46,7 +46,7 @@ class Ranks:
         return kind_of(self.choice, self.nproc)
 
     def begin(self) -> str:
-        """The folder of the next run, in which its payload and books are to be laid before `go`."""
+        """The folder of the next run, in which its payload and logs are to be laid before `go`."""
         folder = f"{self.folder}/run{self.runs}"
         os.mkdir(folder)
         return folder

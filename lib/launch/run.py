@@ -18,20 +18,20 @@ from lib.launch import alone, copies, packing, warm, ways_out, worker
 from lib.launch.errors import Stopped, from_failure, from_findings, short
 from lib.launch.output import Output
 from lib.launch.watch import watch
-from lib.ledger.book import lay_out
+from lib.ledger.log import lay_out
 from lib.ledger.match import audit
-from lib.ledger.read import Books, Ledger
+from lib.ledger.read import Ledger, Logs
 
 # where a function names one of these, torch imports for seconds when it runs
 SLOW = (b"optim", b"fsdp")
-ROOM = 1 << 16  # bytes that a run needs free: with less, its books and results cannot be written
+ROOM = 1 << 16  # bytes that a run needs free: with less, its logs and results cannot be written
 _said: set[tuple] = set()  # what this kernel's ranks have run on
 _packing = threading.RLock()  # what travels by value is a list that all threads share
 ways_out.explain_outside()
 
 
 class Results(list):
-    """[result of rank 0, result of rank 1, ...], with what the ranks' books say.
+    """[result of rank 0, result of rank 1, ...], with what the ranks' logs say.
 
     ledger: what was sent, received and waited for (None when the ledger was off)
     output: [(rank, line), ...] that the ranks printed
@@ -58,7 +58,7 @@ def run(
     the CPU; "gloo", "nccl", "nccl-shared". timeout: seconds from when all ranks have begun until a
     run that does not end is stopped and explained; what other
         programs on a busy machine keep from the ranks is not counted.
-    ledger: keep the ranks' books (up to 200 microseconds per op; turn it off to measure time).
+    ledger: keep the ranks' logs (up to 200 microseconds per op; turn it off to measure time).
     fresh: on new processes. Else on those of an earlier run, which are as they were before it
     (lib/launch/warm.py). seed: the base seed of the generators of torch, numpy and Python. Each
     rank's are seeded from it and the rank, so
@@ -134,7 +134,7 @@ def _room_explained():
             raise
         raise short(RuntimeError(
             f"no space is left in {tempfile.gettempdir()}, where a run keeps what is sent, the "
-            f"books and the results: make room there, or start Python with TMPDIR set to another "
+            f"logs and the results: make room there, or start Python with TMPDIR set to another "
             "folder"
         )) from None  # fmt: skip
 
@@ -145,9 +145,9 @@ def _run_on(ranks, payload, timeout, ledger, show):
         file.write(payload)
     for rank in range(nproc):
         lay_out(folder, rank, nproc)
-    books, output = Books(folder, nproc), Output(ranks.folder, nproc, show, earlier=ranks.runs > 0)
+    logs, output = Logs(folder, nproc), Output(ranks.folder, nproc, show, earlier=ranks.runs > 0)
     ranks.go()
-    failure = watch(agent, books, output, timeout, ledger)
+    failure = watch(agent, logs, output, timeout, ledger)
     if failure is not None:
         agent.kill()
     output.pump(final=True)
@@ -164,7 +164,7 @@ def _run_on(ranks, payload, timeout, ledger, show):
         error = from_failure(failure, folder)
         error.output = output.lines
         raise error from None
-    return _collect(folder, nproc, books, output, ledger)
+    return _collect(folder, nproc, logs, output, ledger)
 
 
 def _guilty(failure):
@@ -174,11 +174,11 @@ def _guilty(failure):
     return by_themselves or failure.gone[:1]
 
 
-def _collect(folder, nproc, books, output, ledger):
+def _collect(folder, nproc, logs, output, ledger):
     results = Results()
     results.ledger, results.output, results.warnings = None, output.lines, []
     if ledger:
-        results.ledger = books.read()
+        results.ledger = logs.read()
         findings = audit(results.ledger)
         if any(f.certain for f in findings):
             raise from_findings([f for f in findings if f.certain], results.ledger)

@@ -99,7 +99,7 @@ def as_slurm(
     script: on a file system that all nodes see, like the checkpoints it writes. nproc_per_node:
     ranks on each node. gpus_per_node: asked of Slurm; 0 asks for none. max_restarts: how often
     torchrun starts all ranks again. time: the limit, as Slurm writes it. ledger_dir: where a job
-    keeps its ranks' books, in a folder named after it. Raises FileNotFoundError for a script that
+    keeps its ranks' logs, in a folder named after it. Raises FileNotFoundError for a script that
     is not there, ValueError for fewer than 1 node or rank.
     """
     script, path = os.path.abspath(script), os.fspath(path)

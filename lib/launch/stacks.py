@@ -84,5 +84,5 @@ def user_line(frames: Frames) -> str | None:
     """The user's line that led there, in words; None if none did."""
     for file, line, function in frames:
         if not file.startswith((TORCH, *BELOW, "<frozen", "<string>")) and "python3" not in file:
-            return source.place(file, line, function)
+            return source.position(file, line, function)
     return None

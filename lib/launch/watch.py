@@ -4,19 +4,19 @@
     --------  -----------------------------------------  -------------------------------------------
     starting  the ranks are launched                     "no start", when not every rank has begun
                                                          after 5 minutes
-    running   all have begun; any book changes           (the time runs: from when all have begun,
+    running   all have begun; any log changes            (the time runs: from when all have begun,
                                                          without what a busy machine kept from the
                                                          ranks)
-    quiet     no book has changed for 0.1 s              "deadlock", if the books prove one
+    quiet     no log has changed for 0.1 s               "deadlock", if the logs prove one
     stalled   nor since, and every rank has been idle    "no progress", if each is inside torch or a
               for 2 s                                    wait of lib: blocked below Python, as in
                                                          DDP's reducer
-    quiet     on GPUs, where a host that waits spins,    "no progress", if the books prove a
+    quiet     on GPUs, where a host that waits spins,    "no progress", if the logs prove a
               and is never idle: nor since for 10 s      deadlock when the ranks whose stack has not
                                                          moved wait for their GPU
     patient   ... but the machine can be to blame: a     "no progress", if every rank has been idle
               rank makes a group, or is in an op that    for 10 s
-              all it needs have called
+              every rank it needs has called
     over      all have returned                          nothing
 
     in each   a rank raised, called exit, or is gone     "failed", at once
@@ -32,12 +32,12 @@ from dataclasses import dataclass, field
 from lib import linux
 from lib.launch import stacks
 from lib.launch.cpu_time import CpuTime, awake, now
-from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Head
-from lib.ledger.read import Books, Ledger
+from lib.ledger.log import EXITED, RAISED, RETURNED, RUNNING, Head
+from lib.ledger.read import Ledger, Logs
 from lib.ledger.verdict import find_waits, is_deadlock
 
 LOOK = 0.01  # seconds between two looks; less at first, for a run may take milliseconds
-STABLE = 0.1  # seconds without a change in any book before it is judged
+STABLE = 0.1  # seconds without a change in any log before it is judged
 STALL = 2.0  # seconds without processor time, for ranks blocked below Python
 # the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
 PATIENCE = 10.0
@@ -67,10 +67,10 @@ class Failure:
     exit_codes: dict[int, int | None] = field(default_factory=dict)
 
 
-def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure | None:
+def watch(agent, logs: Logs, output, timeout: float, ledger: bool) -> Failure | None:
     """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still
     alive; else None."""
-    watched, pause = _Watch(agent, books, timeout, ledger), 0.0005
+    watched, pause = _Watch(agent, logs, timeout, ledger), 0.0005
     while watched.look() != "over" and not agent.has_ended:
         time.sleep(pause)
         if pause == LOOK:
@@ -84,8 +84,8 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
 class _Watch:
     """The state of a run, and when it entered it."""
 
-    def __init__(self, agent, books, timeout, ledger):
-        self.agent, self.books, self.timeout, self.ledger = agent, books, timeout, ledger
+    def __init__(self, agent, logs, timeout, ledger):
+        self.agent, self.logs, self.timeout, self.ledger = agent, logs, timeout, ledger
         self.cpu_time, self.failure, self.signature = CpuTime(), None, None
         self.launched = self.began = self.changed = now()
         self.spent = 0.0  # seconds of the timeout
@@ -95,7 +95,7 @@ class _Watch:
     def look(self) -> str:
         """One look at the ranks; returns the state it ends in, "over" when there is nothing
         more to wait for."""
-        self.state = self._looked(self.books.heads())
+        self.state = self._looked(self.logs.heads())
         return self.state
 
     def _looked(self, heads):
@@ -129,8 +129,8 @@ class _Watch:
     def _running(self, heads):
         if now() - self.changed <= STABLE:
             return "running"
-        ledger = self.books.read()
-        self.on_gpus = any(e.open and e.item >= 0 for book in ledger.by_rank for e in book)
+        ledger = self.logs.read()
+        self.on_gpus = any(e.open and e.item >= 0 for log in ledger.by_rank for e in log)
         self.looked, self.spins = self.changed, {}
         proved = is_deadlock(ledger, heads) and self._unchanged()
         return self._over("deadlock", heads) if proved else "quiet"
@@ -160,13 +160,13 @@ class _Watch:
             for r, f in seen.items()
         }
         waits = {rank for rank, (_, since) in self.spins.items() if self.looked - since > PATIENCE}
-        if waits and is_deadlock(self.books.read(), heads, waits) and self._unchanged():
+        if waits and is_deadlock(self.logs.read(), heads, waits) and self._unchanged():
             return self._over("no progress", heads, PATIENCE)
         return "quiet"
 
     def _stalled(self, heads):
         """Idle for STALL: blocked for good, or perhaps kept by the machine."""
-        ledger, stack = self.books.read(), self._stacks(heads)
+        ledger, stack = self.logs.read(), self._stacks(heads)
         waits = find_waits(ledger, heads)
         # A message whose sender has returned without waiting for it may be lost: patience does not
         # bring it.
@@ -182,7 +182,7 @@ class _Watch:
         if not self.cpu_time.idle(PATIENCE):
             return "patient"
         return self._no_progress(
-            heads, find_waits(self.books.read(), heads), self._stacks(heads), PATIENCE
+            heads, find_waits(self.logs.read(), heads), self._stacks(heads), PATIENCE
         )
 
     def _no_progress(self, heads, waits, stack, seconds):
@@ -197,15 +197,15 @@ class _Watch:
         return "quiet"
 
     def _unchanged(self):
-        """Does all that was read belong to one moment? Books are read one by one, and on a busy
+        """Does all that was read belong to one moment? Logs are read one by one, and on a busy
         machine ranks go on."""
-        return _signature(self.books.heads()) == self.signature
+        return _signature(self.logs.heads()) == self.signature
 
     def _failed(self, heads):
         first = _gone(self.agent, heads)
-        heads = _settled(self.agent, self.books, self.cpu_time)
+        heads = _settled(self.agent, self.logs, self.cpu_time)
         gone = [*first, *(rank for rank in _gone(self.agent, heads) if rank not in first)]
-        self.failure = Failure("failed", self.timeout, heads, self.books.read(), gone, {})
+        self.failure = Failure("failed", self.timeout, heads, self.logs.read(), gone, {})
         return "over"
 
     def _over(self, kind, heads, seconds=0.0):
@@ -214,7 +214,7 @@ class _Watch:
         }
         elapsed = now() - self.began
         self.failure = Failure(
-            kind, seconds, self.books.heads(), self.books.read(), [], doing, elapsed
+            kind, seconds, self.logs.heads(), self.logs.read(), [], doing, elapsed
         )
         return "over"
 
@@ -224,22 +224,22 @@ class _Watch:
         )
 
 
-def _settled(agent, books, cpu_time):
+def _settled(agent, logs, cpu_time):
     """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE
     at most, which on a busy machine may be longer by the clock."""
     began, scheduled = now(), 0.0
     while scheduled < GRACE and now() - began < 3 * PATIENCE:
-        heads, pids = books.heads(), dict(enumerate(agent.pids()))
+        heads, pids = logs.heads(), dict(enumerate(agent.pids()))
         coming = {rank for rank, head in enumerate(heads) if head.state == 0 and agent.alive(rank)}
         going_on = {r: pid for r, pid in pids.items() if heads[r].state == RUNNING or r in coming}
         if not awake(going_on.values(), 0.05) and not coming:
             break
         scheduled += cpu_time.sample(going_on)
-    return books.heads()
+    return logs.heads()
 
 
 def _signature(heads):
-    """It changes with everything that a rank writes into its book."""
+    """It changes with everything that a rank writes into its log."""
     return tuple((head.state, head.touches) for head in heads)
 
 

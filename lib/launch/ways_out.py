@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from torch.distributed import distributed_c10d as c10d
 
 from lib import backend
-from lib.ledger.source import place
+from lib.ledger.source import position
 
 NO_KEYBOARD = "Ranks have no keyboard"
 ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
@@ -231,7 +231,7 @@ def shell_line(things: tuple) -> str:
                 for step in dis.get_instructions(code)
                 if step.argval == "get_ipython"
             )
-            return place(code.co_filename, next(lines), code.co_name)
+            return position(code.co_filename, next(lines), code.co_name)
     return ""
 
 

@@ -1,9 +1,9 @@
 """What runs on a rank: join the group; then, run after run, do the student's function and say in
-the book how it ended.
+the log how it ended.
 
     the parent                                   a rank joins the group, notes how it is
                                                  (leftovers.py), says RESTED
-    writes run 0's payload, says "0"  -------->  writes its book of run 0: RUNNING ... RETURNED
+    writes run 0's payload, says "0"  -------->  writes its log of run 0: RUNNING ... RETURNED
     all have returned; says "rest"    -------->  puts back what the function changed, says RESTED
     all rest: stops them (SIGSTOP)               sleeps
     writes run 1's payload, says "1"  -------->  ...
@@ -35,7 +35,7 @@ from lib.launch import copies, generators, groups, packing, ways_out
 from lib.launch.leftovers import Before, listen
 from lib.launch.parameters import with_names
 from lib.launch.stacks import LIB
-from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
+from lib.ledger.log import EXITED, RAISED, RETURNED, LogWriter
 
 rank_of_this_process: int | None = None
 torch_private.name_the_functions_module()
@@ -119,18 +119,18 @@ def _say(state, rank, word):
 
 def _run(folder, number, rank, world_size, trouble):
     folder = f"{folder}/run{number}"
-    book = BookWriter(folder, rank, world_size)
+    log = LogWriter(folder, rank, world_size)
     try:
         if trouble is not None:
             raise trouble
         with open(f"{folder}/payload", "rb") as file:
             settings = json.loads(file.readline())
             groups.begin(number, timed=not settings["ledger"])
-            book.begin()
+            log.begin()
             fn, args = _load(settings, file)
         generators.seed(settings["seed"], rank)
         if settings["ledger"]:
-            ledger.install(book)
+            ledger.install(log)
         own = copies.Copies(fn, args)
         result = fn(*args)
         ledger.finish()
@@ -141,14 +141,14 @@ def _run(folder, number, rank, world_size, trouble):
         _report(error, f"{folder}/error{rank}")
         sys.stdout.flush()
         sys.stderr.flush()
-        book.close(EXITED if isinstance(error, SystemExit) else RAISED)
+        log.close(EXITED if isinstance(error, SystemExit) else RAISED)
         # Keep the connections open: peers stay in their wait, and do not fail in turn. The parent
         # ends us all.
         time.sleep(30)
         os._exit(1)
     sys.stdout.flush()
     sys.stderr.flush()
-    book.close(RETURNED)
+    log.close(RETURNED)
 
 
 def _load(settings, file):
@@ -205,20 +205,20 @@ def _save(result, path):
 
 
 def _report(error, path):
-    """Write down what was raised and where: the user's frames only, and the values
-    in the last of them."""
+    """Write down what was raised and where: the user's frames only, and the values in the last of
+    them."""
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         if (
-            not file.startswith((LIB + "launch", LIB + "ledger", LIB + "peers.py"))
+            not file.startswith((LIB + "launch", LIB + "ledger", LIB + "backend/peers.py"))
             and "site-packages" not in file
         ):
             frames.append((file, line, frame.f_code.co_name, frame))
     theirs = [f for f in frames if not f[0].startswith((LIB, STDLIB, "<frozen"))]
     user = [*frames[-1:], *theirs[-1:]][-1] if frames else None
-    # also inside other things: to read a tensor on a GPU waits behind an op that hangs; and nobody
-    # reads a whole one
+    # Inside other values too: reading a tensor on a GPU would wait behind an op that hangs, and a
+    # full tensor is too long to read.
     torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
     text = with_names(_text_of(error), error.__traceback__)
     if isinstance(error, SystemExit):
@@ -236,7 +236,7 @@ def _report(error, path):
 
 
 def _text_of(error):
-    """What the exception says, as far as it can be read and in a length that can."""
+    """The text of the exception, at most LONGEST characters of it, or that it has none."""
     try:
         text = str(error) or type(error).__name__
     except Exception as second:

@@ -1,20 +1,21 @@
-"""`python -m lib.ledger DIR`: merge the books that a torchrun job left in DIR (LEDGER_DIR), and
+"""`python -m lib.ledger DIR`: merge the logs that a torchrun job left in DIR (LEDGER_DIR), and
 judge them.
 
-Exit code 0: every rank has left and the books agree; 1: they disagree, or a rank failed or hangs;
-2: no books.
+Exit code 0: every rank has left and the logs agree; 1: they disagree, or a rank failed or hangs;
+2: no logs.
 """
 
 import argparse
 import sys
 from dataclasses import replace
 
-from lib.ledger.book import EXITED, KILLED, RAISED, RETURNED, RUNNING
-from lib.ledger.match import audit, say
-from lib.ledger.read import Books
+from lib.ledger.log import EXITED, KILLED, RAISED, RETURNED, RUNNING
+from lib.ledger.match import audit
+from lib.ledger.read import Logs
 from lib.ledger.record_to_dir import error_of, state_of
-from lib.ledger.source import place
+from lib.ledger.source import position
 from lib.ledger.verdict import find_waits, for_whom, last_op, verdict
+from lib.ledger.words import say
 
 STATES = {
     0: "never began", RUNNING: "running", RETURNED: "ended", RAISED: "raised", EXITED: "left",
@@ -24,18 +25,18 @@ STATES = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m lib.ledger", description="Merge and judge the books of a job."
+        prog="python -m lib.ledger", description="Merge and judge the logs of a job."
     )
     parser.add_argument(
-        "folder", help="the job's LEDGER_DIR, with the books of all ranks of all nodes"
+        "folder", help="the job's LEDGER_DIR, with the logs of all ranks of all nodes"
     )
     folder = parser.parse_args().folder
     try:
-        books = Books(folder)
+        logs = Logs(folder)
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    as_left, ledger = books.heads(), books.read()
+    as_left, ledger = logs.heads(), logs.read()
     heads = [replace(head, state=state_of(folder, head)) for head in as_left]
     sent = ledger.matrix("bytes").sum(axis=1)
     print(f"{'rank':>4}  {'state':<16}  {'ops':>9}  {'bytes sent':>15}")
@@ -55,7 +56,7 @@ def main() -> int:
         if ended or not finding.certain:  # the verdict has said the others
             print(("" if finding.certain else "warning: ") + finding.text)
     if ended and not findings:
-        print("the books agree")
+        print("the logs agree")
     return 0 if ended and not any(f.certain for f in findings) else 1
 
 
@@ -72,7 +73,7 @@ def _how(folder, ledger, heads, waits, rank):
         )
     if state in (RAISED, EXITED) and (error := error_of(folder, rank)):
         text = " ".join(error["text"].split())[:500]
-        return f"raised {error['type']}: {text}, {place(*error['site'])}"
+        return f"raised {error['type']}: {text}, {position(*error['site'])}"
     return f"computes and waits for nobody{last}" if state == RUNNING and rank not in waits else ""
 
 

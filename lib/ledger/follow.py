@@ -1,25 +1,21 @@
 """When an op ends, and how the ledger learns it, on the two kinds of backend.
 
-    gloo  work.wait() blocks the host until the op has ended  its return is written down; of an op
-                                                              that nobody
-                                                                     waits for yet, the work's
-                                                                     future tells
+    gloo  work.wait() blocks the host until the op has      the ledger writes down when wait
+          ended                                             returns; for an op that the program
+                                                            does not wait for yet, its future tells
 
-    NCCL  a GPU takes a group's ops from a queue, one by one;  the host asks, in short sleeps,
-                                                               whether the op has
-          wait() only lets the stream wait, and an op that is  ended: before `wait` returns, and
-                                                               after each
-          called synchronously gives no Work at all            synchronous op
+    NCCL  a GPU takes a group's ops from a queue, one by    the host polls, in short sleeps, whether
+          one; wait() only lets the stream wait, and an op  the op has ended: before `wait` returns,
+          that is called synchronously gives no Work        and after each synchronous op
 
-           the call itself blocks the host where it is      written down before the call as a wait,
-                                                            and taken
-           synchronous (barrier), and at the first message  back when the call returns
-           of two ranks, which NCCL connects then
+          the call itself blocks the host where it is       written down before the call as a wait,
+          synchronous (barrier), and at the first message   and erased when the call returns
+          of two ranks, which NCCL connects then
 
-           queue of a group:  [all_reduce][send + recv, a batch][recv] ...     item 0, 1, 2, ...
+          queue of a group:  [all_reduce][send + recv, a batch][recv] ...      item 0, 1, 2, ...
 
 So with a ledger a rank on a GPU blocks where it would block on the CPU, and hangs, timelines and
-rounds are told in the same words. Without a ledger nothing of this is installed.
+rounds are described in the same words. Without a ledger nothing of this is installed.
 """
 
 import contextlib
@@ -29,46 +25,46 @@ import weakref
 
 import torch
 
-EVERY = 0.002  # seconds between two looks at ops that nobody waits for
+EVERY = 0.002  # seconds between two polls of ops that the program does not wait for
 
 
 class Blocking:
     """Works whose `wait` blocks: gloo's."""
 
-    def __init__(self, book):
-        self.book, self.last = book, threading.local()
+    def __init__(self, log):
+        self.log, self.last = log, threading.local()
         self.live: dict[
             int, tuple
-        ] = {}  # id(work) -> (place, weak reference, what a receive from anyone resolves)
+        ] = {}  # id(work) -> (slot, weak reference, what a receive from anyone resolves)
 
-    def given(self, work, place, resolves, blocking):
+    def given(self, work, slot, resolves, blocking):
         """The op has begun. blocking: its wait follows at once, and no callback is
         needed: 3x cheaper."""
         if work is None:
-            self.book.timestamp(place, "done")
+            self.log.timestamp(slot, "done")
             return
         self.last.work = work  # keeps this wrapper alive until C++ hands it to Python
         key = id(work)
-        self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
+        self.live[key] = (slot, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
         if not blocking:
             # gloo's messages have no future: their end is wait's return
             with contextlib.suppress(RuntimeError):
-                work.get_future().add_done_callback(lambda _: self.book.timestamp(place, "done"))
+                work.get_future().add_done_callback(lambda _: self.log.timestamp(slot, "done"))
 
     def wait(self, work, plain_wait, args, kwargs):
-        place, _, resolves = self.live[id(work)]
-        self.book.settle(place)
-        self.book.timestamp(place, "wait_from", threads=threads())
+        slot, _, resolves = self.live[id(work)]
+        self.log.settle(slot)
+        self.log.timestamp(slot, "wait_from", threads=threads())
         out = plain_wait(work, *args, **kwargs)
         if resolves is not None:
             group, tag, signature = resolves
             source = group.members[work._source_rank()]
-            self.book.resolve(place, source, (group.name, source, self.book.rank, tag), signature)
-        self.book.timestamp(place, "wait_to")
+            self.log.resolve(slot, source, (group.name, source, self.log.rank, tag), signature)
+        self.log.timestamp(slot, "wait_to")
         return out
 
     def settle(self, work):
-        self.book.settle(self.live[id(work)][0])
+        self.log.settle(self.live[id(work)][0])
 
 
 class Item:
@@ -76,15 +72,16 @@ class Item:
     whether it is done."""
 
     def __init__(self, number):
-        self.number, self.places, self.ended, self.done = number, [], None, False
+        self.number, self.slots, self.ended, self.done = number, [], None, False
         self.blocks = False  # does the host stay in its call until the others have come?
 
 
 class Queued:
-    """Ops of stream-ordered groups: NCCL's. A thread looks at those that nobody waits for."""
+    """Ops of stream-ordered groups: NCCL's. A thread polls those that the program does not wait
+    for."""
 
-    def __init__(self, book):
-        self.book, self.lock, self.last = book, threading.RLock(), threading.local()
+    def __init__(self, log):
+        self.log, self.lock, self.last = log, threading.RLock(), threading.local()
         self.counts: dict[str, int] = {}  # group's name -> items so far
         self.batches: dict[str, Item] = {}  # group's name -> the batch that is being put together
         self.waiting: list[Item] = []  # given to the device, and not seen to end
@@ -120,14 +117,14 @@ class Queued:
     @contextlib.contextmanager
     def calling(self, group: str, item: Item):
         """Inside, the host is in the call that gives `item` to the device."""
-        blocks = item.blocks and item.places and self.batches.get(group) is not item
+        blocks = item.blocks and item.slots and self.batches.get(group) is not item
         if blocks:
             self._stamp(item, "wait_from", threads=threads())
         try:
             yield
         finally:
-            for place in item.places if blocks else ():
-                self.book.erase(place, "wait_from")
+            for slot in item.slots if blocks else ():
+                self.log.erase(slot, "wait_from")
 
     def given(self, group: str, item: Item, work, device: torch.device) -> None:
         """The device has the op. Without a Work it was called synchronously, and is
@@ -166,8 +163,8 @@ class Queued:
         return out
 
     def settle(self, work):
-        for place in self.live[id(work)][0].places:
-            self.book.settle(place)
+        for slot in self.live[id(work)][0].slots:
+            self.log.settle(slot)
 
     def finish(self) -> None:
         """Wait for all that the device was given: a rank that returned before would hang as it
@@ -189,8 +186,8 @@ class Queued:
                 delay = min(0.005, max(2e-5, 0.05 * (time.monotonic() - began)))
 
     def _stamp(self, item, which, **facts):
-        for place in item.places:
-            self.book.timestamp(place, which, **facts)
+        for slot in item.slots:
+            self.log.timestamp(slot, which, **facts)
 
     def _poll(self):
         """Write down which items have ended; returns whether some have not."""

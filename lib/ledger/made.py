@@ -15,7 +15,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 
-from lib.ledger.book import now
+from lib.ledger.log import now
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Made:
 class GroupsWriter:
     """The rank's side: a line when a call begins, a second one when it has returned."""
 
-    def __init__(self, book):
-        self.book, self.path = book, f"{book.folder}/groups{book.rank}"
+    def __init__(self, log):
+        self.log, self.path = log, f"{log.folder}/groups{log.rank}"
 
     def begins(self, number: int, members: tuple[int, ...], site: tuple[str, int, str]) -> None:
         self._write([number, now(), members, *site])
@@ -48,7 +48,7 @@ class GroupsWriter:
     def _write(self, facts):
         with open(self.path, "a") as file:
             file.write(json.dumps(facts) + "\n")
-        self.book.touch()
+        self.log.touch()
 
 
 def read(folder: str, rank: int, zero: float) -> list[Made]:

@@ -1,5 +1,4 @@
-"""The audit: put the ranks' books side by side, and see whether they are about the same
-communication.
+"""The audit: compare the ranks' logs, and see whether they are about the same communication.
 
     collectives   n-th op of a group on rank 0  <->  n-th op of that group on every other member
     messages      n-th send from a to b (same tag)  <->  n-th receive on b from a
@@ -14,19 +13,20 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from lib.ledger.book import Entry
+from lib.ledger.log import Entry
 from lib.ledger.made import Made
 from lib.ledger.read import Ledger
 from lib.ledger.record import UNEVEN
-from lib.ledger.source import place
+from lib.ledger.source import position
+from lib.ledger.words import group_text, ranks_text, say, site
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Where the books disagree. certain: proved; else a warning."""
+    """Where the logs disagree. certain: proved; else a warning."""
 
     # What differs: "reduce op", "dtype", "shape", "op", "root", "size", "split", "module", "group",
-    # "order", "history". Or what lacks: "missing", a partner; "unwaited", a wait.
+    # "order", "history". Or what is absent: "missing", a partner; "unwaited", a wait.
     kind: str
     text: str
     certain: bool
@@ -34,7 +34,7 @@ class Finding:
 
 
 def audit(ledger: Ledger, ended: bool = True) -> list[Finding]:
-    """Compare the books. ended: every rank has left its function, so an op that a partner lacks is
+    """Compare the logs. ended: every rank has left its function, so an op that a partner lacks is
     missing for good."""
     findings = (
         _audit_groups(ledger) + _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
@@ -106,16 +106,16 @@ def _alike(by_rank, key):
 
 def called(made: Made) -> str:
     """The line that made a group."""
-    return place(made.file, made.line, made.function)
+    return position(made.file, made.line, made.function)
 
 
 def _audit_collectives(ledger, ended):
-    by_place = defaultdict(dict)  # (group, members, n) -> rank -> entry
+    by_call = defaultdict(dict)  # (group, members, n) -> rank -> entry
     for entry in ledger.entries:
         if not entry.is_message:
-            by_place[entry.group, entry.members, entry.nth][entry.rank] = entry
+            by_call[entry.group, entry.members, entry.nth][entry.rank] = entry
     findings, groups_checked = [], set()
-    for (group, members, n), present in by_place.items():
+    for (group, members, n), present in by_call.items():
         first = present[min(present)]
         if len(present) == len(members) and (group, members) not in groups_checked:
             groups_checked.add((group, members))
@@ -135,14 +135,14 @@ def _audit_collectives(ledger, ended):
                     tuple(absent),
                 )
             )
-        elif other := next((e for e in present.values() if _site(e) != _site(first)), None):
+        elif other := next((e for e in present.values() if site(e) != site(first)), None):
             findings.append(
                 Finding(
                     "order",
                     f"{first.op} #{n} of {group_text(first)} was called from different lines: rank "
-                    f"{first.rank} at {place(*_site(first))}; rank {other.rank} at "
-                    f"{place(*_site(other))}. If those are two different tensors, the ranks called "
-                    "them in a different order.",
+                    f"{first.rank} at {position(*site(first))}; rank {other.rank} at "
+                    f"{position(*site(other))}. If those are two different tensors, the ranks "
+                    "called them in a different order.",
                     False,
                     (first.rank, other.rank),
                 )
@@ -151,14 +151,14 @@ def _audit_collectives(ledger, ended):
 
 
 def _compare_history(first, present, n):
-    """The oldest op that all books still hold: do the hashes agree on everything before it?"""
+    """The oldest op that all logs still hold: do the hashes agree on everything before it?"""
     if n == 0 or len({e.chain for e in present.values()}) == 1:
         return []
     if any(_difference(first, e) for e in present.values()):
         return []  # this op itself differs, and says so
     other = next(e for e in present.values() if e.chain != first.chain)
     text = (
-        f"before {first.op} #{n} of {group_text(first)}, the oldest that the books still hold, "
+        f"before {first.op} #{n} of {group_text(first)}, the oldest that the logs still hold, "
         f"ranks {first.rank} and {other.rank} called different collectives (the rolling hashes "
         f"differ). Run fewer steps to see which."
     )
@@ -250,7 +250,7 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
     for entry in ledger.entries:
         if entry.owed and (left is None or entry.rank in left):
             kind = entry.op if entry.is_message else "collective"
-            alike[kind, entry.op, _site(entry)].append(entry)
+            alike[kind, entry.op, site(entry)].append(entry)
     findings = []
     for (kind, _, _), entries in alike.items():
         first, ranks = entries[0], sorted({entry.rank for entry in entries})
@@ -281,7 +281,7 @@ UNWAITED = {
 
 def _collective_finding(kind, first, present, n):
     alike = _alike(
-        present, lambda e: (e.op, e.reduce_op, e.dtype, e.shape, e.peer, e.inside, _site(e))
+        present, lambda e: (e.op, e.reduce_op, e.dtype, e.shape, e.peer, e.inside, site(e))
     )
     lines = [f"{ranks_text(ranks)}: {say(present[ranks[0]])}" for ranks in alike.values()]
     text = f"collective #{n} of {group_text(first)}: the ranks differ in the {kind}\n" + "\n".join(
@@ -339,47 +339,4 @@ def _message_text(kind, send, recv):
     return (
         f"rank {send.rank} sent {sent} to rank {recv.rank}, which received it into {held}.{more}\n"
         f"  rank {send.rank}: {say(send)}\n  rank {recv.rank}: {say(recv)}"
-    )
-
-
-def _site(entry):
-    return entry.file, entry.line, entry.function
-
-
-def say(entry: Entry, at: bool = True) -> str:
-    """An op in words: `recv from rank 1, float32 (4,), at line 4: dist.recv(x, left)`."""
-    what = {
-        "send": f"send to rank {entry.peer}",
-        "recv": f"recv from rank {entry.peer}",
-        "recv_any": "recv from anyone",
-    }
-    words = what.get(entry.op, entry.op)
-    if not entry.is_message:
-        words += f" #{entry.nth}"
-        if entry.reduce_op:
-            words += f" {entry.reduce_op.upper()}"
-        if entry.peer is not None:
-            words += f" with root {entry.peer}"
-    if entry.dtype and entry.op != "barrier":
-        words += f" of {entry.dtype} {entry.shape}"
-    if entry.tag:
-        words += f" with tag {entry.tag}"
-    if entry.via or entry.inside:
-        words += f" in {entry.via or entry.inside}"
-    return f"{words}, {place(*_site(entry))}" if at else words
-
-
-def ranks_text(ranks) -> str:
-    """`rank 2`, `ranks 0, 1 and 3`."""
-    ranks = sorted(ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
-def group_text(entry: Entry) -> str:
-    """The group in words: all ranks, or which."""
-    members = entry.members
-    return (
-        f"all {len(members)} ranks" if entry.group == "0" else f"the group of {ranks_text(members)}"
     )

@@ -1,5 +1,5 @@
-"""The ranks' books, read together: `Books` are the files, `Ledger` is what was read from
-them, plain data."""
+"""The ranks' logs, read together: `Logs` are the files, `Ledger` is what was read from them, plain
+data."""
 
 import glob
 import os
@@ -8,30 +8,30 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.ledger import made
-from lib.ledger.book import BookReader, Entry, Head
+from lib.ledger import made, trace
+from lib.ledger.log import Entry, Head, LogReader
 
 UNITS = ("messages", "elements", "bytes")
 
 
-class Books:
+class Logs:
     """The files of all ranks. Read them while the ranks run, after they ended, or
     after they died."""
 
     def __init__(self, folder: str, world_size: int | None = None):
-        """world_size: how many there must be (None: find the books in `folder`, and be sure that
+        """world_size: how many there must be (None: find the logs in `folder`, and be sure that
         none is missing)."""
         if world_size is None:
             world_size = _find(folder)
         self.folder = folder
-        self.readers = [BookReader(folder, rank) for rank in range(world_size)]
+        self.readers = [LogReader(folder, rank) for rank in range(world_size)]
 
     def heads(self) -> list[Head]:
-        """Each book's first page, as it is now."""
+        """Each log's header, as it is now."""
         return [reader.head() for reader in self.readers]
 
     def read(self) -> "Ledger":
-        """All that the books hold now."""
+        """All that the logs hold now."""
         heads = self.heads()
         zero = _zero(heads)
         return Ledger(
@@ -44,18 +44,17 @@ class Books:
 
 
 def _find(folder):
-    ranks = sorted(
-        int(re.search(r"book(\d+)$", p)[1]) for p in glob.glob(os.path.join(folder, "book[0-9]*"))
-    )
+    names = (os.path.basename(path) for path in glob.glob(os.path.join(folder, "log*")))
+    ranks = sorted(int(match[1]) for name in names if (match := re.fullmatch(r"log(\d+)", name)))
     if not ranks:
         raise FileNotFoundError(
-            f"no ledger books in {folder!r}: was LEDGER_DIR set where the ranks ran?"
+            f"no rank's log in {folder!r}: was LEDGER_DIR set where the ranks ran?"
         )
-    world_size = BookReader(folder, ranks[0]).head().world_size
+    world_size = LogReader(folder, ranks[0]).head().world_size
     missing = sorted(set(range(world_size)) - set(ranks))
     if missing:
         raise FileNotFoundError(
-            f"{folder!r} holds the books of ranks {ranks}, but the job had {world_size} ranks: "
+            f"{folder!r} holds the logs of ranks {ranks}, but the job had {world_size} ranks: "
             f"copy those of ranks {missing} there too (another node may have them)"
         )
     return world_size
@@ -113,14 +112,14 @@ class Ledger:
         return list(dict.fromkeys(e.file for mine in self.by_rank for e in mine if e.op == "mark"))
 
     def section(self, label: str) -> "Ledger":
-        """The part of every rank's book after `ledger.mark(label)` and before its next mark.
+        """The part of every rank's log after `ledger.mark(label)` and before its next mark.
 
-        Raises KeyError when no rank made the mark, RuntimeError when a book has overwritten
+        Raises KeyError when no rank made the mark, RuntimeError when a log has overwritten
         entries.
         """
         if any(self.lost):
             raise RuntimeError(
-                f"the books keep only the newest entries and have overwritten {self.lost} of them, "
+                f"the logs keep only the newest entries and have overwritten {self.lost} of them, "
                 f"by rank: totals (`matrix`, `sent`) stay exact, sections do not. Run fewer ops "
                 "per launch."
             )
@@ -161,8 +160,6 @@ class Ledger:
         spans: what else the ranks did, as `paced.Spans` has it: (rank, lane, label, begin, end), in
         monotonic seconds.
         """
-        from lib.ledger import trace  # it reads what this file defines
-
         operations = trace.write(self, path, spans)
         print(
             f"{Path(path).name}: {operations} operations of {self.world_size} ranks, for "

@@ -1,4 +1,4 @@
-"""Sees every communication op of this process, below Python, and writes it into the book.
+"""Sees every communication op of this process, below Python, and writes it into the log.
 
     dist.send, DDP's reducer, FSDP2, DTensor, compiled code
                           |
@@ -23,10 +23,10 @@ from torch.distributed import distributed_c10d as c10d
 
 from lib import backend
 from lib.backend import torch_private
-from lib.ledger.book import BookReader, signature_of
 from lib.ledger.caller import is_programs, locate
 from lib.ledger.follow import Blocking, Queued
 from lib.ledger.inside import Inside
+from lib.ledger.log import LogReader, signature_of
 from lib.ledger.made import GroupsWriter
 from lib.ledger.splits import SPLIT, SplitsWriter, give_and_take
 
@@ -72,7 +72,7 @@ _recorder = None  # the one installed in this process
 
 
 def install(writer) -> None:
-    """Record every op of this process into `writer` (a BookWriter) from now on."""
+    """Record every op of this process into `writer` (a LogWriter) from now on."""
     global _recorder
     if _recorder is not None:
         raise RuntimeError(
@@ -101,7 +101,7 @@ def finish() -> None:
 
 
 def mark(label: str) -> None:
-    """On a rank: open a section of this rank's book, to be read as `results.ledger.section(label)`.
+    """On a rank: open a section of this rank's log, to be read as `results.ledger.section(label)`.
 
     A section ends at the rank's next mark. Without a ledger it does nothing.
     """
@@ -115,9 +115,9 @@ def not_waited_for() -> list:
 
     What a function of lib has begun is not among them: its thread may be about to wait.
     """
-    if _recorder is None or not _recorder.book.owed(_recorder.marked):
+    if _recorder is None or not _recorder.log.owed(_recorder.marked):
         return []
-    entries = BookReader(_recorder.book.folder, _recorder.book.rank).entries()
+    entries = LogReader(_recorder.log.folder, _recorder.log.rank).entries()
     return [
         entry for entry in entries if entry.owed and not entry.via and entry.seq >= _recorder.marked
     ]
@@ -145,7 +145,7 @@ _overrides = threading.local()
 
 
 class _Group(NamedTuple):
-    number: int  # in the book's names
+    number: int  # in the log's names
     name: str  # in torch
     members: tuple[int, ...]  # global ranks, by rank in the group
 
@@ -155,7 +155,7 @@ class Recorder:
     `Work.wait`, a batch's ends."""
 
     def __init__(self, writer):
-        self.book = writer
+        self.log = writer
         self.marked = 0  # the number of the entry after the last mark
         self.groups: dict[str, _Group] = {}
         self.queues: dict[
@@ -228,7 +228,7 @@ class Recorder:
             item = self.queued.end_batch(group)
             with self.queued.calling(group, item):
                 work = plain(pg, device)
-            if item.places:
+            if item.slots:
                 self.queued.given(group, item, work, device)
             return work
 
@@ -240,7 +240,7 @@ class Recorder:
             if kwargs.get("use_local_synchronization"):
                 return plain(ranks, *args, **kwargs)
             number, site = torch_private.registry().group_count, call_site()[0]
-            members = range(self.book.world_size) if ranks is None else ranks
+            members = range(self.log.world_size) if ranks is None else ranks
             members = tuple(members if kwargs.get("sort_ranks") is False else sorted(members))
             self.made.begins(number, members, site)
             group = plain(ranks, *args, **kwargs)
@@ -250,12 +250,12 @@ class Recorder:
         return new_group
 
     def mark(self, label):
-        name, nothing = self.book.name, self.book.name("")
-        self.book.record(
+        name, nothing = self.log.name, self.log.name("")
+        self.log.record(
             name("mark"), nothing, nothing, name(("", ())), name((label, 0, "")), nothing,
             peer=-1, tag=0, shape=(), numel=0, nbytes=0, channel=("mark",), signature=0,
         )  # fmt: skip
-        self.marked = self.book.count
+        self.marked = self.log.count
 
     def _shim(self, name, op, below):
         arguments = [a.name for a in op._schema.arguments]
@@ -265,7 +265,7 @@ class Recorder:
             pg, tensors = dist.ProcessGroup.unbox(given["process_group"]), _payload(given)
             group, device = self._group(pg), tensors[0].device if tensors else torch.device("cpu")
             item = self.queued.item(group.name) if self._is_queued(pg, group, device) else None
-            place, resolves = self._post(name, given, pg, group, tensors, item)
+            slot, resolves = self._post(name, given, pg, group, tensors, item)
             with NOT_QUEUED if item is None else self.queued.calling(group.name, item):
                 out = op.redispatch(keyset & below, *args)
             work = out[-1] if isinstance(out, tuple) else out
@@ -274,7 +274,7 @@ class Recorder:
                 self.queued.given(group.name, item, work, device)
             else:
                 blocking = name in BLOCKING or given.get("async_op") is False
-                self.blocking.given(work, place, resolves, blocking)
+                self.blocking.given(work, slot, resolves, blocking)
             return out
 
         return shim
@@ -306,16 +306,16 @@ class Recorder:
             )
         else:
             signature = self._signature(dtype, numel)
-            if peer == self.book.rank and dist.get_backend(pg) == "gloo":
+            if peer == self.log.rank and dist.get_backend(pg) == "gloo":
                 raise ValueError(
                     f"rank {peer} would {'send to' if name == 'send' else 'receive from'} itself: "
                     f"gloo has no connection from a rank to itself; copy the tensor instead"
                 )
             if name == "send":
-                channel = (group.name, self.book.rank, peer, tag)
-                self.book.count_sent(peer, numel, nbytes)
+                channel = (group.name, self.log.rank, peer, tag)
+                self.log.count_sent(peer, numel, nbytes)
             elif name == "recv":
-                channel = (group.name, peer, self.book.rank, tag)
+                channel = (group.name, peer, self.log.rank, tag)
             else:
                 channel, resolves = None, (group, tag, signature)
         if name in SPLIT:
@@ -326,18 +326,18 @@ class Recorder:
         owed = by_program and given.get("async_op") is not False and name not in BLOCKING
         if not by_program and not via and (module := self.inside(frame, name, numel)):
             via = ("inside", module)
-        number = self.book.name
-        place = self.book.record(
+        number = self.log.name
+        slot = self.log.record(
             number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
             peer, tag, shape, numel, nbytes, channel, signature,
             -1 if item is None else item.number,
             owed,
         )  # fmt: skip
         if item is not None:
-            item.places.append(place)
+            item.slots.append(slot)
             is_first = name in MESSAGES and self.queued.is_first(group.name, name, peer)
             item.blocks = item.blocks or is_first or given.get("async_op") is False
-        return place, resolves
+        return slot, resolves
 
     def _split(self, name, given, group, root):
         """Write down what each rank gives and expects; the number of that."""
@@ -353,7 +353,7 @@ class Recorder:
             if ranks is None:
                 ranks = {i: i for i in range(pg.size())}
             members = tuple(sorted(ranks, key=ranks.get))
-            known = _Group(self.book.name((pg.group_name, members)), pg.group_name, members)
+            known = _Group(self.log.name((pg.group_name, members)), pg.group_name, members)
             self.groups[pg.group_name] = known
         return known
 

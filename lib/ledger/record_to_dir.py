@@ -1,10 +1,10 @@
-"""A book under plain torchrun: with LEDGER_DIR set, each rank keeps one there; without it, nothing
+"""A log under plain torchrun: with LEDGER_DIR set, each rank keeps one there; without it, nothing
 happens.
 
     LEDGER_DIR=/shared/run7 torchrun --nproc-per-node 4 train.py
     python -m lib.ledger /shared/run7            while it runs, after it ended, or after it died
 
-On several nodes give a folder that all share, or copy the books together before you judge them.
+On several nodes give a folder that all share, or copy the logs together before you judge them.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ import os
 
 import torch.distributed as dist
 
-from lib.ledger.book import EXITED, KILLED, RAISED, RETURNED, RUNNING, BookWriter, Head
 from lib.ledger.caller import site_of
+from lib.ledger.log import EXITED, KILLED, RAISED, RETURNED, RUNNING, Head, LogWriter
 from lib.ledger.record import finish, install, uninstall
 
-KINDS = ("book", "names", "groups", "splits", "error", "alive")  # files of one rank
+KINDS = ("log", "names", "groups", "splits", "error", "alive")  # files of one rank
 
 
 @contextlib.contextmanager
 def record_to_dir(folder: str | None = None):
-    """Keep this rank's book in `folder` (default: $LEDGER_DIR; unset means no book) for the length
+    """Keep this rank's log in `folder` (default: $LEDGER_DIR; unset means no log) for the length
     of the block.
 
     An exception that leaves the block is written down with its line. While the process lives it
@@ -42,7 +42,7 @@ def record_to_dir(folder: str | None = None):
     alive = open(f"{folder}/alive{rank}", "w")  # noqa: SIM115  open as long as the process lives
     with contextlib.suppress(OSError):  # a file system without locks: then nobody can tell
         fcntl.lockf(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    writer = BookWriter(folder, rank, dist.get_world_size())
+    writer = LogWriter(folder, rank, dist.get_world_size())
     writer.begin()
     install(writer)
     state = EXITED

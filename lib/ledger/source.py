@@ -1,4 +1,4 @@
-"""How a place in a program is written: `line 4: dist.recv(x, left)` in a notebook's cell,
+"""How a position in the source is written: `line 4: dist.recv(x, left)` in a notebook's cell,
 `ring.py:31: ...` in a file.
 
 Neither a cell's number (it changes with every run) nor the temporary file that Jupyter gives a cell
@@ -14,8 +14,8 @@ def is_cell(file: str) -> bool:
     return "ipykernel_" in file or file.startswith(("<ipython-input", "<stdin>"))
 
 
-def place(file: str, line: int, function: str = "") -> str:
-    """The place in words, with the text of the line where it can be had."""
+def position(file: str, line: int, function: str = "") -> str:
+    """A position in the source in words, with the text of the line where it can be had."""
     if line == 0:
         return "an unknown line"
     text = linecache.getline(file, line).strip()

@@ -65,9 +65,9 @@ def _slot(world_size):
 class SplitsWriter:
     """The rank's side. The file is made at the first such collective."""
 
-    def __init__(self, book):
-        self.path, self.world_size = f"{book.folder}/splits{book.rank}", book.world_size
-        self.slot, self.map, self.count = _slot(book.world_size), None, 0
+    def __init__(self, log):
+        self.path, self.world_size = f"{log.folder}/splits{log.rank}", log.world_size
+        self.slot, self.map, self.count = _slot(log.world_size), None, 0
 
     def write(self, gives: list[int], takes: list[int]) -> int:
         """The number of the call, from 1."""

@@ -2,9 +2,9 @@
 open.
 
     process "rank 1"
-      lane "program"          | waits: recv from rank 0 |     slices: the program stands in a wait
+      lane "program"          | waits: recv from rank 0 |     slices: the program waits
       lane "operations"            | recv from rank 0      |  slices: posted ... done
-      lane "operations, 2"           | send to rank 2   |     what is under way at the same time
+      lane "operations, 2"           | send to rank 2   |     what is in flight at the same time
                                      ^ an arrow from each send to its receive;
                                        flags where a section begins
       lane "compute"      | forward |    | backward     |     slices: spans given, such as these
@@ -18,15 +18,14 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lib.ledger.book import Entry
-from lib.ledger.match import group_text, ranks_text, say
-from lib.ledger.read import Ledger
-from lib.ledger.source import place
+from lib.ledger.log import Entry
+from lib.ledger.source import position
+from lib.ledger.words import group_text, ranks_text, say
 
 
-def write(ledger: Ledger, path: str | Path, spans=()) -> int:
-    """Write `ledger` to `path` as a Chrome trace, over what stands there; returns how many
-    operations it shows.
+def write(ledger, path: str | Path, spans=()) -> int:
+    """Write a `Ledger` to `path` as a Chrome trace, and overwrite a file that is there; returns how
+    many operations it shows.
 
     spans: [(rank, lane, label, begin, end), ...], in seconds of the rank's time.monotonic(): shown
     in lanes so named.
@@ -144,7 +143,7 @@ def _arrow(entry, tid, start, end):
 
 
 def _facts(entry):
-    facts = {"line": place(entry.file, entry.line, entry.function), "group": group_text(entry)}
+    facts = {"line": position(entry.file, entry.line, entry.function), "group": group_text(entry)}
     facts |= {
         "elements": entry.numel,
         "bytes": entry.nbytes,
@@ -154,7 +153,7 @@ def _facts(entry):
     if entry.via:
         facts["called by"] = entry.via
     if entry.open:
-        facts["open"] = f"not finished when {ranks_text([entry.rank])}'s book was read"
+        facts["open"] = f"not finished when {ranks_text([entry.rank])}'s log was read"
     return facts
 
 

@@ -13,7 +13,7 @@ def timeline(entries):
     entries: objects with the fields of `ledger.Entry`: rank, op, peer, tag, posted, wait_from,
     wait_to, done (s). Hatched: the rank stood still in wait(). Arrows join a send to its recv while
     there are at most 24 messages. A bar that reaches the right edge with no end had not finished
-    when the book was read.
+    when the log was read.
     """
     entries = sorted((e for e in entries if e.op != "mark"), key=lambda e: (e.rank, e.posted))
     if not entries:

@@ -1,6 +1,6 @@
 """The ledger on against off: its price per message, and in a training step.
 
-    ours    with the ledger installed: every op writes an entry into the rank's book before it
+    ours    with the ledger installed: every op writes an entry into the rank's log before it
             begins
     theirs  without it; "off" means not installed, and costs nothing
 
@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lib import backend, launch, ledger, plots
 from lib.collectives import p2p
-from lib.ledger.book import BookWriter
+from lib.ledger.log import LogWriter
 from lib.measuring.rounds import interval
 from lib.training.model import GPT, Shape
 from tests.benchmarks import report
@@ -72,11 +72,11 @@ def on_and_off(ops, rounds):
     """{what: {"on", "off", "off again": (rounds,) seconds}} of {what: function}, with the
     ledger and without."""
     with tempfile.TemporaryDirectory() as folder:
-        book = BookWriter(folder, dist.get_rank(), dist.get_world_size())
+        log = LogWriter(folder, dist.get_rank(), dist.get_world_size())
 
         @contextlib.contextmanager
         def kept():
-            ledger.install(book)
+            ledger.install(log)
             try:
                 yield
             finally:

@@ -32,9 +32,9 @@ def test_sums_and_bytes_with_many_segments(on_ranks, nproc):
     results = on_ranks(many_segments, sizes, nproc=nproc)
     assert list(results) == [[]] * nproc
     for n in sizes:
-        book = results.ledger.section(f"n={n}")
-        assert book.sent("elements") == 2 * (nproc - 1) * n
-        largest = max((e.numel for e in book.entries if e.op == "send"), default=0)
+        log = results.ledger.section(f"n={n}")
+        assert log.sent("elements") == 2 * (nproc - 1) * n
+        largest = max((e.numel for e in log.entries if e.op == "send"), default=0)
         assert largest <= -(-n // nproc)
     if nproc > 1:
         sends = [e for e in results.ledger.section("n=1003").of(0) if e.op == "send"]

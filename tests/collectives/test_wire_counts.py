@@ -59,32 +59,32 @@ def call_each():
 
 @pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_the_ledger_counts_exactly_what_the_formulas_say(on_ranks, nproc):
-    books = on_ranks(call_each, nproc=nproc).ledger
+    logs = on_ranks(call_each, nproc=nproc).ledger
     assert CALLS.keys() == cost.COST.keys()
     for name, formula in cost.COST.items():
         for n in sizes(name, nproc):
-            book = books.section(f"{name} {n}")
-            sent = book.matrix("elements").sum(axis=1)
+            log = logs.section(f"{name} {n}")
+            sent = log.matrix("elements").sum(axis=1)
             assert sent.max() == formula.sent(n, nproc), f"{name}, n={n}, N={nproc}: {sent}"
             assert sent.sum() == formula.total(n, nproc), f"{name}, n={n}, N={nproc}: {sent}"
-            assert longest_chain(book) == formula.rounds(nproc), f"{name}, n={n}, N={nproc}"
+            assert longest_chain(log) == formula.rounds(nproc), f"{name}, n={n}, N={nproc}"
 
 
-def longest_chain(book):
+def longest_chain(log):
     """Rounds: when the last message is in, if each takes one tick and a rank sends one and receives
     one at a time.
 
     A rank may begin a message when those have ended that it waited for before it posted this one.
     """
     end, queues = {}, {}  # (rank, seq) -> tick;  (from, to) -> its sends not yet matched
-    sending, receiving = [0] * book.world_size, [0] * book.world_size
-    waiting = [list(book.of(rank)) for rank in range(book.world_size)]
+    sending, receiving = [0] * log.world_size, [0] * log.world_size
+    waiting = [list(log.of(rank)) for rank in range(log.world_size)]
     while any(waiting):
         before = sum(map(len, waiting))
         for rank, mine in enumerate(waiting):
             for entry in list(mine):
                 earlier = [
-                    e for e in book.of(rank) if e.wait_to is not None and e.wait_to <= entry.posted
+                    e for e in log.of(rank) if e.wait_to is not None and e.wait_to <= entry.posted
                 ]
                 if any((rank, e.seq) not in end for e in earlier):
                     break
@@ -114,12 +114,12 @@ def neighbours_only():
 
 
 def test_a_ring_sends_to_the_right_neighbour_only_and_all_to_all_once_to_each(on_ranks):
-    books = on_ranks(neighbours_only, nproc=5).ledger
+    logs = on_ranks(neighbours_only, nproc=5).ledger
     right = torch.roll(torch.eye(5, dtype=torch.int64), 1, dims=1)
-    assert books.section("ring").matrix("messages").tolist() == (8 * right).tolist()
+    assert logs.section("ring").matrix("messages").tolist() == (8 * right).tolist()
     once_to_each = (1 - torch.eye(5, dtype=torch.int64)).tolist()
-    assert books.section("pairs").matrix("messages").tolist() == once_to_each
-    assert books.section("pairs at once").matrix("messages").tolist() == once_to_each
+    assert logs.section("pairs").matrix("messages").tolist() == once_to_each
+    assert logs.section("pairs at once").matrix("messages").tolist() == once_to_each
 
 
 def two_levels(ranks_per_node):
@@ -131,7 +131,7 @@ def two_levels(ranks_per_node):
 
 @pytest.mark.parametrize(("nproc", "R"), [(4, 2), (6, 3), (6, 2), (3, 1)])
 def test_between_nodes_the_hierarchical_all_reduce_sends_only_2_m_minus_1_n(on_ranks, nproc, R):
-    books, M, formula = (
+    logs, M, formula = (
         on_ranks(two_levels, R, nproc=nproc).ledger,
         nproc // R,
         cost.hierarchical(R),
@@ -139,12 +139,12 @@ def test_between_nodes_the_hierarchical_all_reduce_sends_only_2_m_minus_1_n(on_r
     node = torch.arange(nproc) // R
     between = (node[:, None] != node[None, :]).numpy()
     for n in SIZES:
-        book = books.section(str(n))
-        elements = book.matrix("elements")
+        log = logs.section(str(n))
+        elements = log.matrix("elements")
         assert elements[between].sum() == 2 * (M - 1) * n
         assert elements.sum() == formula.total(n, nproc)
         assert elements.sum(axis=1).max() == formula.sent(n, nproc)
-        assert longest_chain(book) == formula.rounds(nproc)
+        assert longest_chain(log) == formula.rounds(nproc)
 
 
 def test_times_meet_the_lower_bounds_and_cross_where_they_should():

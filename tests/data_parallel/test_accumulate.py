@@ -76,10 +76,10 @@ def test_the_messages_do_not_depend_on_k():
     sent = {}
     for run in RUNS:
         name, wrapper, members, k = run
-        book = results().ledger.section(str(run))
+        log = results().ledger.section(str(run))
         sent.setdefault((name, wrapper, members), {})[k] = (
-            book.matrix("messages").tolist(),
-            book.sent("bytes"),
+            log.matrix("messages").tolist(),
+            log.sent("bytes"),
         )
     for run, by_k in sent.items():
         assert all(counts == by_k[1] for counts in by_k.values()), run

@@ -173,41 +173,41 @@ def amount(unit, tensors):
 def test_a_step_sends_n_to_each_worker_and_n_back_and_only_rank_0_talks(
     results, form, members, make, unit
 ):
-    book, module = results.ledger.section(f"{make.__name__} {form} {members} step"), make(0)
+    log, module = results.ledger.section(f"{make.__name__} {form} {members} step"), make(0)
     n = amount(unit, [p for p in module.parameters() if p.requires_grad])
     buffers = amount(unit, module.buffers())
     expected = star(members, down=n + buffers, up=n)
     if form == "serves":
         expected[members[1], members[0]] += buffers  # the first worker's
-    assert (book.matrix(unit) == expected).all(), book.matrix(unit)
+    assert (log.matrix(unit) == expected).all(), log.matrix(unit)
     back = buffers if form == "serves" else 0
-    assert book.sent(unit) == (len(members) - 1) * (2 * n + buffers) + back
-    assert {e.op for e in book.entries} <= {"send", "recv"}
+    assert log.sent(unit) == (len(members) - 1) * (2 * n + buffers) + back
+    assert {e.op for e in log.entries} <= {"send", "recv"}
 
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("members", GROUPS)
 def test_the_plain_function_sends_the_same(results, members, unit):
-    book = results.ledger.section(f"function {members}")
+    log = results.ledger.section(f"function {members}")
     n = amount(unit, [p for p in Net(0).parameters() if p.requires_grad])
-    assert (book.matrix(unit) == star(members, n, n)).all()
-    assert {e.op for e in book.entries} <= {"send", "recv"}
+    assert (log.matrix(unit) == star(members, n, n)).all()
+    assert {e.op for e in log.entries} <= {"send", "recv"}
 
 
 @pytest.mark.parametrize(("form", "members"), CASES)
 def test_frozen_parameters_are_sent_once_when_the_server_is_made(results, form, members):
     everything = amount("bytes", Net(0).parameters())  # the tied one once
-    book = results.ledger.section(f"Net {form} {members} start")
-    assert (book.matrix("bytes") == star(members, down=everything, up=0)).all()
+    log = results.ledger.section(f"Net {form} {members} start")
+    assert (log.matrix("bytes") == star(members, down=everything, up=0)).all()
 
 
 @pytest.mark.parametrize("members", GROUPS)
 def test_the_formulas_of_the_star_are_the_servers(results, members):
     """So `cost.COST["star"]` against `COST["ring"]` compares a parameter server with a ring."""
     N, n = len(members), sum(p.numel() for p in Net(0).parameters() if p.requires_grad)
-    book = results.ledger.section(f"function {members}")
-    assert book.matrix("elements")[members[0]].sum() == COST["star"].sent(n, N)
-    assert book.sent("elements") == COST["star"].total(n, N) == COST["ring"].total(n, N)
+    log = results.ledger.section(f"function {members}")
+    assert log.matrix("elements")[members[0]].sum() == COST["star"].sent(n, N)
+    assert log.sent("elements") == COST["star"].total(n, N) == COST["ring"].total(n, N)
 
 
 def nobody_trains():

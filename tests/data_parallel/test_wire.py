@@ -84,7 +84,7 @@ def everything():
 
 
 @pytest.fixture(scope="module")
-def books():
+def logs():
     return launch.capture(everything, backend="gloo", nproc=4, timeout=240).ledger
 
 
@@ -100,46 +100,44 @@ def parts(name, wrapper):
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_over_a_ring_every_rank_sends_exactly_the_formula(books, wrapper):
+def test_over_a_ring_every_rank_sends_exactly_the_formula(logs, wrapper):
     for run in [run for run in RUNS if run[1] == wrapper and run[2] == "ring"]:
         members, sent = run[-1], parts(run[0], wrapper)
         N, n, nbytes = len(members), sum(m for m, _ in sent), sum(b for _, b in sent)
         assert len(sent) > 2
         for section in ("first", "second"):
-            book = books.section(f"{section} {run}")
-            assert book.sent("elements") == 2 * (N - 1) * n
-            assert book.sent("bytes") == 2 * (N - 1) * nbytes
+            log = logs.section(f"{section} {run}")
+            assert log.sent("elements") == 2 * (N - 1) * n
+            assert log.sent("bytes") == 2 * (N - 1) * nbytes
             for rank, member in enumerate(members):
                 # Every chunk but `rank` while reducing, every chunk but `rank + 1` while gathering.
                 size = [chunk_sizes(m, N) for m, _ in sent]
                 mine = sum(2 * sum(s) - s[rank] - s[(rank + 1) % N] for s in size)
-                assert book.sent("elements", member) == mine, (run, member)
-                assert book.sent("messages", member) == 2 * (N - 1) * len(sent), (run, member)
+                assert log.sent("elements", member) == mine, (run, member)
+                assert log.sent("messages", member) == 2 * (N - 1) * len(sent), (run, member)
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_through_the_front_door_it_is_what_the_chosen_algorithms_send(books, wrapper):
+def test_through_the_front_door_it_is_what_the_chosen_algorithms_send(logs, wrapper):
     for run in [run for run in RUNS if run[1] == wrapper and run[2] == "lib"]:
         members, sent = run[-1], parts(run[0], wrapper)
-        N, book = len(members), books.section(f"second {run}")
+        N, log = len(members), logs.section(f"second {run}")
         costs = [
             (COST[choose(nbytes, N)], elements, nbytes // elements) for elements, nbytes in sent
         ]
-        assert book.sent("elements") == sum(cost.total(m, N) for cost, m, _ in costs), run
-        assert book.sent("bytes") == sum(cost.total(m, N) * size for cost, m, size in costs), run
+        assert log.sent("elements") == sum(cost.total(m, N) for cost, m, _ in costs), run
+        assert log.sent("bytes") == sum(cost.total(m, N) * size for cost, m, size in costs), run
         # Rank 0 is the busiest in all of them: the star's centre, or one of two equals.
-        assert book.sent("elements", members[0]) == sum(cost.sent(m, N) for cost, m, _ in costs), (
-            run
-        )
-        assert book.sent("elements", members[0]) == book.matrix("elements").sum(axis=1).max()
+        assert log.sent("elements", members[0]) == sum(cost.sent(m, N) for cost, m, _ in costs), run
+        assert log.sent("elements", members[0]) == log.matrix("elements").sum(axis=1).max()
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_one_all_reduce_per_parameter_or_per_bucket(books, wrapper):
+def test_one_all_reduce_per_parameter_or_per_bucket(logs, wrapper):
     for run in [run for run in RUNS if run[1] == wrapper and run[2] == "torch"]:
-        book = books.section(f"second {run}")
+        log = logs.section(f"second {run}")
         for member in run[-1]:
-            called = [(e.op, e.numel, e.nbytes) for e in book.of(member)]
+            called = [(e.op, e.numel, e.nbytes) for e in log.of(member)]
             expected = parts(run[0], wrapper)
             # in the order of the forward pass; buckets in the order of the plan
             if wrapper == "naive":
@@ -147,39 +145,39 @@ def test_one_all_reduce_per_parameter_or_per_bucket(books, wrapper):
             assert called == [("all_reduce", *part) for part in expected], run
 
 
-def test_buckets_send_fewer_messages_and_the_same_bytes(books):
+def test_buckets_send_fewer_messages_and_the_same_bytes(logs):
     for name in NAMES:
         naive, *buckets = (
-            books.section(f"second {(name, wrapper, 'ring', WORLD)}") for wrapper in WRAPPERS
+            logs.section(f"second {(name, wrapper, 'ring', WORLD)}") for wrapper in WRAPPERS
         )
-        for book in buckets:
-            assert book.sent("bytes") == naive.sent("bytes")
+        for log in buckets:
+            assert log.sent("bytes") == naive.sent("bytes")
             fewer = len(parts(name, "naive")) / len(parts(name, "bucketed"))
-            assert naive.sent("messages") == fewer * book.sent("messages") and fewer >= 2
+            assert naive.sent("messages") == fewer * log.sent("messages") and fewer >= 2
 
 
-def test_to_become_equal_n_minus_1_ranks_receive_every_parameter_once_tied_ones_too(books):
+def test_to_become_equal_n_minus_1_ranks_receive_every_parameter_once_tied_ones_too(logs):
     for run in RUNS:
         module = MODELS[run[0]].build(0)
         n, tensors = sum(p.numel() for p in module.parameters()), len(list(module.parameters()))
-        book = books.section(f"wrapped {run}")
-        assert book.sent("elements") == (len(run[-1]) - 1) * n, "frozen ones too"
-        assert book.sent("messages") == (len(run[-1]) - 1) * tensors
+        log = logs.section(f"wrapped {run}")
+        assert log.sent("elements") == (len(run[-1]) - 1) * n, "frozen ones too"
+        assert log.sent("messages") == (len(run[-1]) - 1) * tensors
 
 
 @pytest.mark.parametrize("capacity", [CAPACITY, KIB])
-def test_torch_ddp_gives_as_many_bytes_and_its_buckets_are_not_more(books, capacity):
+def test_torch_ddp_gives_as_many_bytes_and_its_buckets_are_not_more(logs, capacity):
     parameters = trained("gpt float32")
     nbytes, least = (
         sum(p.nbytes for p in parameters),
         -(-sum(p.nbytes for p in parameters) // capacity),
     )
     for rank in WORLD:
-        theirs = [e for e in books.section(f"ddp {capacity}").of(rank) if e.op == "all_reduce"]
+        theirs = [e for e in logs.section(f"ddp {capacity}").of(rank) if e.op == "all_reduce"]
         assert sum(e.nbytes for e in theirs) == nbytes
         for wrapper in ("BucketedDataParallel", "OverlappedDataParallel"):
             mine = [
-                e for e in books.section(f"{wrapper} {capacity}").of(rank) if e.op == "all_reduce"
+                e for e in logs.section(f"{wrapper} {capacity}").of(rank) if e.op == "all_reduce"
             ]
             assert sum(e.nbytes for e in mine) == nbytes
             # DDP closes a bucket when it holds at least the capacity, we before it would hold more.
@@ -187,7 +185,7 @@ def test_torch_ddp_gives_as_many_bytes_and_its_buckets_are_not_more(books, capac
             assert (len(theirs) > 1) == (capacity == KIB), "one bucket for all, and several"
 
 
-def test_weighted_loss_all_reduces_one_float64(books):
+def test_weighted_loss_all_reduces_one_float64(logs):
     for rank in WORLD:
-        (entry,) = books.section("weighted_loss").of(rank)
+        (entry,) = logs.section("weighted_loss").of(rank)
         assert (entry.op, entry.numel, entry.dtype) == ("all_reduce", 1, "float64")

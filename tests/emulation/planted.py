@@ -202,25 +202,25 @@ def recorded_backward(record):
     """torch's DDP with this ledger: its reducer calls all_reduce from autograd's thread."""
     from lib import ledger
     from lib.ledger import record as installed
-    from lib.ledger.book import BookReader
+    from lib.ledger.log import LogReader
 
-    book = installed._recorder.book
+    log = installed._recorder.log
     installed._recorder.close()
     installed._recorder = None
-    record.install(book)
+    record.install(log)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
     loss = net(torch.ones(1, 4)).sum()
     # the rules' own, which is written in Python: its frames would be below
     with _disable_current_modes():
         loss.backward()
     reduced = [
-        entry for entry in BookReader(book.folder, book.rank).entries() if entry.op == "all_reduce"
+        entry for entry in LogReader(log.folder, log.rank).entries() if entry.op == "all_reduce"
     ]
     assert [entry.function for entry in reduced] == ["recorded_backward"], (
         "the line is that of loss.backward()"
     )
     record.uninstall()
-    ledger.install(book)
+    ledger.install(log)
 
 
 def exchange_unread(p2p):

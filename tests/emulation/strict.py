@@ -49,7 +49,7 @@ import torch.distributed as dist
 
 from lib import backend, ledger
 from lib.ledger import record
-from lib.ledger.source import place
+from lib.ledger.source import position
 from tests.emulation import (
     strict_background,
     strict_backward,
@@ -92,7 +92,7 @@ def install() -> None:
             ledger.uninstall()
         _rules = Rules()
         if recorder is not None:
-            ledger.install(recorder.book)  # again, above the rules
+            ledger.install(recorder.log)  # again, above the rules
 
 
 def leave() -> None:
@@ -276,7 +276,7 @@ def _refusal(name):
 def _site():
     """The user's line, as the ledger would name it."""
     site = getattr(record._overrides, "site", None) or ledger.call_site()
-    return place(*site[0])
+    return position(*site[0])
 
 
 def _above_the_sentry(frame):

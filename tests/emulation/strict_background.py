@@ -12,7 +12,7 @@ it reads.
 import itertools
 
 from lib.collectives import background
-from lib.ledger.source import place
+from lib.ledger.source import position
 from tests.emulation.strict_touch import tensors_in
 
 IN_PLACE = ("all_reduce", "broadcast", "average")
@@ -43,7 +43,7 @@ class Background:
         return self.name
 
     def says(self):
-        return f"{self.name} in the background ({place(*self.work.site[0])})"
+        return f"{self.name} in the background ({position(*self.work.site[0])})"
 
     def forget(self):
         self.reads, self.fills, self.posts = [], [], []

@@ -36,7 +36,7 @@ EXCLUDED = {
         "two first messages that are both sends are an error of NCCL's, and no hang; "
         "strict_cases.py has both"
     ),
-    "tests/launch/test_faults.py::test_a_book_that_changes_while_it_is_read_proves_no_deadlock": (
+    "tests/launch/test_faults.py::test_a_log_that_changes_while_it_is_read_proves_no_deadlock": (
         "its program is for gloo: both ranks receive first, and one sends while its receive is open"
     ),
     f"{WARM}::test_a_rank_that_has_returned_still_sends_what_others_wait_for": FORGETS,

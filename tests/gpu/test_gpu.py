@@ -1,4 +1,4 @@
-"""On a GPU: ranks get their devices, values and books are right, two ranks can share one, and
+"""On a GPU: ranks get their devices, values and logs are right, two ranks can share one, and
 replicas stay equal."""
 
 import pytest
@@ -50,14 +50,14 @@ def test_collectives_agree_with_nccls_own(setting):
     assert results[-1]["device"] == ("cuda:0" if name == "nccl-shared" else f"cuda:{nproc - 1}")
 
 
-def test_the_books_hold_nccls_ops_and_our_messages(setting):
+def test_the_logs_hold_nccls_ops_and_our_messages(setting):
     name, nproc = setting
-    books = launch.capture(everything, nproc=nproc, backend=name, timeout=120).ledger
-    assert "all_reduce" in {e.op for e in books.of(0)}
+    logs = launch.capture(everything, nproc=nproc, backend=name, timeout=120).ledger
+    assert "all_reduce" in {e.op for e in logs.of(0)}
     if nproc > 1:
         # three of our all-reduces, of which two are rings: 2(N-1) * 1000 elements each, and the
         # front door's own
-        assert books.sent("elements") >= 2 * 2 * (nproc - 1) * 1000
+        assert logs.sent("elements") >= 2 * 2 * (nproc - 1) * 1000
 
 
 def test_auto_takes_nccl_when_there_is_a_gpu_per_rank():

@@ -102,7 +102,7 @@ def run_each():
 
 
 def layer_alone(moe):
-    """A forward and a backward in the book; the pairs of each rank whose expert is elsewhere."""
+    """A forward and a backward in the log; the pairs of each rank whose expert is elsewhere."""
     rank, W = dist.get_rank(), dist.get_world_size()
     ours = ExpertParallelMoE(moe)
     x = torch.randn(

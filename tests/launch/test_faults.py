@@ -16,7 +16,7 @@ from programs import eventually, no_rank_is_left
 
 from lib import launch, linux
 from lib.launch import agent, cpu_time, warm, watch
-from lib.ledger.book import RAISED, BookReader
+from lib.ledger.log import RAISED, LogReader
 
 # tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
 pytestmark = pytest.mark.usefixtures("on_gloo")
@@ -212,7 +212,7 @@ def test_a_rank_that_a_busy_machine_has_not_let_begin_is_waited_for_when_another
         lambda: 0 if clock[0] < 2.5 else RAISED,
     )
     raised = SimpleNamespace(rank=0, state=RAISED, pid=10)
-    books = SimpleNamespace(heads=lambda: [raised, SimpleNamespace(rank=1, state=state(), pid=0)])
+    logs = SimpleNamespace(heads=lambda: [raised, SimpleNamespace(rank=1, state=state(), pid=0)])
     agent = SimpleNamespace(pids=lambda: [10, 11], alive=lambda rank: True)
 
     def awake(pids, seconds):
@@ -223,7 +223,7 @@ def test_a_rank_that_a_busy_machine_has_not_let_begin_is_waited_for_when_another
     monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
     monkeypatch.setattr(cpu_time.linux, "threads", lambda pid: {str(pid): ready})
     monkeypatch.setattr(watch, "awake", awake)
-    assert [head.state for head in watch._settled(agent, books, cpu_time.CpuTime())] == [
+    assert [head.state for head in watch._settled(agent, logs, cpu_time.CpuTime())] == [
         RAISED,
         RAISED,
     ]
@@ -280,18 +280,18 @@ def test_slow_but_correct_programs_are_not_blamed(name, nproc, expected):
     assert results.warnings == [] or name == "message_inside_async_collective"
 
 
-def test_a_book_that_changes_while_it_is_read_proves_no_deadlock(monkeypatch):
+def test_a_log_that_changes_while_it_is_read_proves_no_deadlock(monkeypatch):
     """A busy machine may interrupt the reading: that rank 1 sent would be missed, and that it then
     waits be seen."""
-    head, pauses = BookReader.head, []
+    head, pauses = LogReader.head, []
 
-    def then_a_pause(book):
-        found = head(book)
-        if sys._getframe(1).f_code.co_name == "entries" and book.rank == 1:
+    def then_a_pause(log):
+        found = head(log)
+        if sys._getframe(1).f_code.co_name == "entries" and log.rank == 1:
             pauses.append(time.sleep(1.0))
         return found
 
-    monkeypatch.setattr(BookReader, "head", then_a_pause)
+    monkeypatch.setattr(LogReader, "head", then_a_pause)
     launch.capture(slow_but_right.sends_between_a_receive_and_its_wait, nproc=2)
     assert pauses
 

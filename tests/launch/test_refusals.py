@@ -109,7 +109,7 @@ def test_a_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
     "keeper_waits"
 )  # else it would prepare ranks in this folder, which then is unmounted
 def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
-    """Too small for what is sent, for the ranks' logs, for the pages of their books."""
+    """Too small for what is sent, for the ranks' output, for the pages of their logs."""
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", tmp_path]
     ).returncode:
@@ -123,13 +123,13 @@ def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
             RuntimeError,
             match=r"no space is left in .*: make room there, or start Python with TMPDIR",
         ):
-            launch.capture(fills_its_book, b"x" * 20_000, nproc=2)
+            launch.capture(fills_its_log, b"x" * 20_000, nproc=2)
     finally:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
     assert no_rank_is_left()
 
 
-def fills_its_book(_):
+def fills_its_log(_):
     x = torch.ones(4)
     for _ in range(2000):
         dist.all_reduce(x)

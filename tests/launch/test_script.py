@@ -46,11 +46,11 @@ def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
     ).stdout.splitlines()
     command, command_to_draw, drawn = (line.split() for line in said[-3:])
     assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
-    books = tmp_path / "books"
+    logs = tmp_path / "logs"
     ran = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *command[1:]], capture_output=True,
         text=True, timeout=120,
-        env={**os.environ, "LEDGER_DIR": str(books), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "LEDGER_DIR": str(logs), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert sorted(re.findall(r"\[rank \d\] 30\.0", ran.stdout)) == [
@@ -58,10 +58,10 @@ def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
         "[rank 1] 30.0",
     ]
     judged = subprocess.run(
-        [sys.executable, "-m", "lib.ledger", books], capture_output=True, text=True
+        [sys.executable, "-m", "lib.ledger", logs], capture_output=True, text=True
     )
     assert judged.returncode == 0, judged.stdout + judged.stderr
-    assert "the books agree" in judged.stdout
+    assert "the logs agree" in judged.stdout
     again = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *command_to_draw[1:]], capture_output=True,
         text=True,
@@ -159,7 +159,7 @@ def test_torchrun_reports_the_traceback_of_the_rank_that_raised(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]], capture_output=True,
         text=True,
-        timeout=300, env={**os.environ, "LEDGER_DIR": str(tmp_path / "books"),
+        timeout=300, env={**os.environ, "LEDGER_DIR": str(tmp_path / "logs"),
             "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert ran.returncode == 1
@@ -172,7 +172,7 @@ def test_torchrun_reports_the_traceback_of_the_rank_that_raised(tmp_path):
     ), report
     assert "ValueError: no such luck" in report
     judged = subprocess.run(
-        [sys.executable, "-m", "lib.ledger", tmp_path / "books"], capture_output=True, text=True
+        [sys.executable, "-m", "lib.ledger", tmp_path / "logs"], capture_output=True, text=True
     )
     assert re.findall(r"^ +(\d) +(left|raised) ", judged.stdout, re.MULTILINE) == [
         ("0", "left"),

@@ -29,15 +29,15 @@ BY_NAME = {cell.__name__: cell for cell in cells.CELLS}
 
 
 def outcome(cell, fresh):
-    """All that the notebook gets of a cell's run, in plain data: results, output, warnings, books;
+    """All that the notebook gets of a cell's run, in plain data: results, output, warnings, logs;
     or the verdict."""
     try:
         results = launch.capture(cell, nproc=3, timeout=20, fresh=fresh)
     except launch.RankError as error:
-        return {"kind": error.kind, "verdict": str(error), "books": books(error.ledger)}
+        return {"kind": error.kind, "verdict": str(error), "logs": logs(error.ledger)}
     return {
         "results": as_text(list(results)), "output": results.output, "warnings": results.warnings,
-        "books": books(results.ledger),
+        "logs": logs(results.ledger),
     }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def as_text(value):
         torch.set_printoptions(profile="default")  # tests of other files follow in this process
 
 
-def books(ledger):
+def logs(ledger):
     """Everything but the times."""
     return [
         [(e.op, e.reduce_op, e.dtype, e.group, e.members, e.peer, e.tag, e.shape, e.nbytes, e.nth,

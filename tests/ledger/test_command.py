@@ -102,7 +102,7 @@ def test_the_command_says_how_each_rank_has_left(name, tmp_path):
     )
     env = {
         **os.environ,
-        "LEDGER_DIR": f"{tmp_path}/books",
+        "LEDGER_DIR": f"{tmp_path}/logs",
         "STORE": f"{tmp_path}/store",
         "OMP_NUM_THREADS": "1",
     }
@@ -131,7 +131,7 @@ def test_the_command_says_how_each_rank_has_left(name, tmp_path):
     finally:
         for rank in ranks:
             rank.kill()
-    ran = judged(tmp_path / "books")
+    ran = judged(tmp_path / "logs")
     print(ran.stdout)
     assert ran.returncode == 1 and ran.stderr == ""
     assert [text for text in SAYS[name] if text not in ran.stdout] == [], ran.stdout

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lib.ledger.book import RETURNED, RUNNING, BookReader, BookWriter, Entry
 from lib.ledger.caller import locate
 from lib.ledger.follow import Queued
+from lib.ledger.log import RETURNED, RUNNING, Entry, LogReader, LogWriter
 from lib.ledger.read import Ledger
 from lib.ledger.verdict import cycle_of, find_waits, is_deadlock
 
@@ -33,8 +33,8 @@ def entry(rank, op, item, peer=None, open=True, waits=False, nth=0):
     )  # fmt: skip
 
 
-def judge(books, states=(RUNNING, RUNNING)):
-    ledger, heads = Ledger(books, None, [0, 0]), [SimpleNamespace(state=state) for state in states]
+def judge(logs, states=(RUNNING, RUNNING)):
+    ledger, heads = Ledger(logs, None, [0, 0]), [SimpleNamespace(state=state) for state in states]
     return is_deadlock(ledger, heads), find_waits(ledger, heads)
 
 
@@ -45,10 +45,10 @@ def both(make):
 def test_messages_one_behind_the_other_are_a_deadlock_and_the_one_in_front_is_named():
     """isend, irecv, wait: on NCCL each rank's receive stands behind a send that waits for the
     other's receive."""
-    books = both(
+    logs = both(
         lambda r, other: [entry(r, "send", 0, other), entry(r, "recv", 1, other, waits=True)]
     )
-    stuck, waits = judge(books)
+    stuck, waits = judge(logs)
     assert stuck and cycle_of(waits) == [0, 1]
     assert [wait.entry.op for wait in waits.values()] == ["send", "send"]
 
@@ -57,11 +57,11 @@ def test_messages_one_behind_the_other_are_a_deadlock_and_the_one_in_front_is_na
     "items", [(0, 0), (-1, -1)], ids=["as one batch", "on gloo, where nothing queues"]
 )
 def test_messages_that_begin_together_are_none(items):
-    books = both(
+    logs = both(
         lambda r, other: [entry(r, "send", items[0], other), entry(r, "recv", items[1], other,
             waits=True)]
     )  # fmt: skip
-    assert not judge(books)[0]
+    assert not judge(logs)[0]
 
 
 def test_of_a_batch_the_message_that_lacks_its_partner_is_named():
@@ -81,11 +81,11 @@ def test_a_gpu_that_waits_for_a_rank_that_has_left_is_stuck_whatever_its_program
 def test_a_host_that_spins_is_stuck_with_what_its_gpu_lacks(op):
     """rank 0 has posted an op, and then waits in `.item()`; rank 1 waits for a message that rank 0
     would send later."""
-    books = [[entry(0, op, 0, 1)], [entry(1, "recv", 0, 0, waits=True)]]
-    ledger, heads = Ledger(books, None, [0, 0]), [SimpleNamespace(state=RUNNING)] * 2
+    logs = [[entry(0, op, 0, 1)], [entry(1, "recv", 0, 0, waits=True)]]
+    ledger, heads = Ledger(logs, None, [0, 0]), [SimpleNamespace(state=RUNNING)] * 2
     assert not is_deadlock(ledger, heads), "it may compute, and send later"
     assert is_deadlock(ledger, heads, spinning={0})
-    assert not is_deadlock(Ledger([[], books[1]], None, [0, 0]), heads, spinning={0}), (
+    assert not is_deadlock(Ledger([[], logs[1]], None, [0, 0]), heads, spinning={0}), (
         "its GPU computes"
     )
 
@@ -102,28 +102,28 @@ class Device:
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """(book, queue, device, read): read() gives the entries as the parent sees them."""
-    device, book = Device(), BookWriter(str(tmp_path), 0, 1)
+    """(log, queue, device, read): read() gives the entries as the parent sees them."""
+    device, log = Device(), LogWriter(str(tmp_path), 0, 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: device)
-    queued = Queued(book)
-    yield book, queued, device, BookReader(str(tmp_path), 0).entries
+    queued = Queued(log)
+    yield log, queued, device, LogReader(str(tmp_path), 0).entries
     queued.close()
 
 
-def post(book, queued):
-    item, number = queued.item("0"), book.name
+def post(log, queued):
+    item, number = queued.item("0"), log.name
     names = [
         number(text) for text in ("all_reduce", "sum", "float32", ("0", (0,)), ("f.py", 1, "f"), "")
     ]
-    item.places.append(book.record(*names, -1, 0, (4,), 4, 16, ("0",), 7, item.number))
+    item.slots.append(log.record(*names, -1, 0, (4,), 4, 16, ("0",), 7, item.number))
     return item
 
 
 def test_a_synchronous_op_without_a_work_is_waited_for_on_the_host(kept):
-    book, queued, device, read = kept
+    log, queued, device, read = kept
     threading.Timer(0.2, device.ended.set).start()
     began = time.monotonic()
-    queued.given("0", post(book, queued), None, "cuda")
+    queued.given("0", post(log, queued), None, "cuda")
     assert time.monotonic() - began > 0.15
     (seen,) = read()
     assert seen.item == 0 and None not in (seen.wait_from, seen.wait_to, seen.done)
@@ -131,9 +131,9 @@ def test_a_synchronous_op_without_a_work_is_waited_for_on_the_host(kept):
 
 
 def test_an_op_that_nobody_waits_for_is_seen_to_end_and_finish_waits_for_it(kept):
-    book, queued, device, read = kept
+    log, queued, device, read = kept
     work = FakeWork(device.ended.is_set)
-    queued.given("0", post(book, queued), work, "cuda")
+    queued.given("0", post(log, queued), work, "cuda")
     assert read()[0].open
     device.ended.set()
     deadline = time.monotonic() + 10
@@ -142,7 +142,7 @@ def test_an_op_that_nobody_waits_for_is_seen_to_end_and_finish_waits_for_it(kept
     assert read()[0].done is not None and read()[0].wait_from is None
 
     device.ended.clear()
-    queued.given("0", post(book, queued), FakeWork(device.ended.is_set), "cuda")
+    queued.given("0", post(log, queued), FakeWork(device.ended.is_set), "cuda")
     threading.Timer(0.2, device.ended.set).start()
     queued.finish()
     assert read()[1].done is not None and read()[1].wait_from is not None
@@ -160,13 +160,13 @@ class FakeWork:
 
 
 def test_the_members_of_a_batch_are_one_item_and_end_with_its_work(kept):
-    book, queued, device, read = kept
+    log, queued, device, read = kept
     queued.start_batch("0")
     for _ in range(3):
         # would block if it were an op of its own
-        queued.given("0", post(book, queued), None, "cuda")
+        queued.given("0", post(log, queued), None, "cuda")
     queued.given("0", queued.end_batch("0"), FakeWork(device.ended.is_set), "cuda")
-    assert post(book, queued).number == 1
+    assert post(log, queued).number == 1
     assert [e.item for e in read()] == [0, 0, 0, 1] and all(e.open for e in read())
     device.ended.set()
     queued.finish()
@@ -176,12 +176,12 @@ def test_the_members_of_a_batch_are_one_item_and_end_with_its_work(kept):
 def test_works_are_freed_once_they_have_ended_and_nobody_else_has_them(kept):
     """NCCL's Work holds its outputs: what a job reduces would pile up in a GPU's memory
     until the job ends."""
-    book, queued, _, _ = kept
+    log, queued, _, _ = kept
     alive = []
     for _ in range(50):
         work = FakeWork(lambda: True)
         alive.append(weakref.ref(work))
-        queued.given("0", post(book, queued), work, "cuda")
+        queued.given("0", post(log, queued), work, "cuda")
         queued.wait(work, lambda work: None, (), {})
     deadline = time.monotonic() + 10
     while queued.waiting and time.monotonic() < deadline:
@@ -195,8 +195,8 @@ def test_works_are_freed_once_they_have_ended_and_nobody_else_has_them(kept):
 
 
 def test_a_call_that_may_block_is_a_wait_until_it_returns(kept):
-    book, queued, _, read = kept
-    item = post(book, queued)
+    log, queued, _, read = kept
+    item = post(log, queued)
     with queued.calling("0", item):
         assert read()[0].wait_from is None, "most calls return at once, and the program goes on"
     item.blocks = True

@@ -1,4 +1,4 @@
-"""The books: every op of whatever kind is in them, they are bounded, and the audit
+"""The logs: every op of whatever kind is in them, they are bounded, and the audit
 reads them right."""
 
 import os
@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from lib import launch, ledger
-from lib.ledger.book import RAISED, RETURNED, BookWriter, signature_of
+from lib.ledger.log import RAISED, RETURNED, LogWriter, signature_of
 from lib.ledger.match import audit
-from lib.ledger.read import Books
+from lib.ledger.read import Logs
 
 
 def every_way_to_communicate():
@@ -59,7 +59,7 @@ def every_way_to_communicate():
 
 
 @pytest.fixture(scope="module")
-def books():
+def logs():
     return launch.capture(every_way_to_communicate, nproc=3).ledger
 
 
@@ -81,12 +81,12 @@ def ops(part, rank=0):
         ("lists", ["all_gather", "reduce_scatter", "all_to_all_single", "barrier"]),
     ],
 )
-def test_every_way_to_communicate_is_in_the_book(books, label, expected):
-    assert ops(books.section(label)) == expected
+def test_every_way_to_communicate_is_in_the_log(logs, label, expected):
+    assert ops(logs.section(label)) == expected
 
 
-def test_an_entry_holds_what_when_where(books):
-    entry = books.section("messages").of(0)[0]
+def test_an_entry_holds_what_when_where(logs):
+    entry = logs.section("messages").of(0)[0]
     assert (entry.op, entry.peer, entry.tag, entry.dtype, entry.shape, entry.nbytes) == (
         "send",
         1,
@@ -102,24 +102,24 @@ def test_an_entry_holds_what_when_where(books):
     )
     assert entry.posted <= entry.wait_from <= entry.wait_to
     assert (
-        books.section("group").of(1)[0].members == (0, 1)
-        and books.section("group").of(1)[0].reduce_op == "max"
+        logs.section("group").of(1)[0].members == (0, 1)
+        and logs.section("group").of(1)[0].reduce_op == "max"
     )
-    assert books.section("backward").of(2)[0].nbytes == 4 * (4 * 4 + 4)
-    assert books.section("async").of(0)[0].done is not None
+    assert logs.section("backward").of(2)[0].nbytes == 4 * (4 * 4 + 4)
+    assert logs.section("async").of(0)[0].done is not None
 
 
-def test_the_matrix_counts_sends_only(books):
+def test_the_matrix_counts_sends_only(logs):
     expected = np.zeros((3, 3), dtype=np.int64)
     expected[0, 1] = 24
-    assert (books.matrix("bytes") == expected).all()
-    assert (books.section("messages").matrix("bytes") == expected).all()
-    assert books.sent("elements") == 6 and books.sent("messages", rank=1) == 0
+    assert (logs.matrix("bytes") == expected).all()
+    assert (logs.section("messages").matrix("bytes") == expected).all()
+    assert logs.sent("elements") == 6 and logs.sent("messages", rank=1) == 0
 
 
-def test_a_section_nobody_marked_is_an_error(books):
+def test_a_section_nobody_marked_is_an_error(logs):
     with pytest.raises(KeyError, match="no rank called"):
-        books.section("nonsense")
+        logs.section("nonsense")
 
 
 def test_ops_of_lib_are_found_at_the_users_line():
@@ -136,25 +136,25 @@ def test_ops_of_lib_are_found_at_the_users_line():
 
 
 def keep(folder, rank, world_size, calls, capacity=8, state=RETURNED):
-    """A book as a rank would have kept it: `calls` are (op, reduce op) on the world."""
-    book = BookWriter(str(folder), rank, world_size, capacity)
-    n = book.name
+    """A log as a rank would have kept it: `calls` are (op, reduce op) on the world."""
+    log = LogWriter(str(folder), rank, world_size, capacity)
+    n = log.name
     for op, reduce_op in calls:
-        place = book.record(
+        place = log.record(
             n(op), n(reduce_op), n("float32"), n(("0", tuple(range(world_size)))),
             n(("f.py", 1, "f")), n(""),
             -1, 0, (4,), 4, 16, ("0",), signature_of(op, reduce_op),
         )  # fmt: skip
-        book.timestamp(place, "done")
-    book.close(state)
+        log.timestamp(place, "done")
+    log.close(state)
 
 
-def test_a_book_is_bounded_and_its_hash_remembers_what_it_has_overwritten(tmp_path):
+def test_a_log_is_bounded_and_its_hash_remembers_what_it_has_overwritten(tmp_path):
     long = [("all_reduce", "sum")] * 1000
     keep(tmp_path, 0, 2, long)
     # differs in the first, long overwritten
     keep(tmp_path, 1, 2, [("all_reduce", "max"), *long[1:]])
-    read = Books(tmp_path).read()
+    read = Logs(tmp_path).read()
     assert [len(read.of(r)) for r in range(2)] == [8, 8] and read.lost == [992, 992]
     findings = [f for f in audit(read) if f.certain]
     assert [f.kind for f in findings] == ["history"] and "rolling hashes differ" in findings[0].text
@@ -162,24 +162,24 @@ def test_a_book_is_bounded_and_its_hash_remembers_what_it_has_overwritten(tmp_pa
         read.section("x")
 
 
-def test_books_that_agree_for_long_are_not_accused(tmp_path):
+def test_logs_that_agree_for_long_are_not_accused(tmp_path):
     for rank in range(2):
         keep(tmp_path, rank, 2, [("all_reduce", "sum")] * 1000)
-    assert audit(Books(tmp_path).read()) == []
+    assert audit(Logs(tmp_path).read()) == []
 
 
-def test_a_bounded_book_keeps_exact_totals(tmp_path):
-    book = BookWriter(str(tmp_path), 0, 1, capacity=4)
+def test_a_bounded_log_keeps_exact_totals(tmp_path):
+    log = LogWriter(str(tmp_path), 0, 1, capacity=4)
     for _ in range(1000):
-        book.count_sent(0, 3, 12)
-    book.close(RETURNED)
-    assert Books(tmp_path).read().matrix("bytes").tolist() == [[12_000]]
+        log.count_sent(0, 3, 12)
+    log.close(RETURNED)
+    assert Logs(tmp_path).read().matrix("bytes").tolist() == [[12_000]]
 
 
-def test_a_missing_book_is_named(tmp_path):
+def test_a_missing_log_is_named(tmp_path):
     keep(tmp_path, 0, 3, [])
     with pytest.raises(FileNotFoundError, match=r"copy those of ranks \[1, 2\]"):
-        Books(tmp_path)
+        Logs(tmp_path)
 
 
 def judge(folder):
@@ -188,7 +188,7 @@ def judge(folder):
     )
 
 
-def test_the_command_judges_books(tmp_path):
+def test_the_command_judges_logs(tmp_path):
     assert judge(tmp_path).returncode == 2
     keep(tmp_path, 0, 2, [("all_reduce", "sum")])
     keep(tmp_path, 1, 2, [("all_reduce", "max")])
@@ -204,8 +204,8 @@ def test_the_command_names_who_waits_for_a_rank_that_failed(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
-    """torchrun with two agents, as on two nodes: world ranks 0-1 and 2-3, one folder of books."""
+def test_two_nodes_keep_logs_that_one_command_judges(tmp_path):
+    """torchrun with two agents, as on two nodes: world ranks 0-1 and 2-3, one folder of logs."""
     script = tmp_path / "job.py"
     script.write_text(
         textwrap.dedent("""
@@ -225,7 +225,7 @@ def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
     )
     env = {
         **os.environ,
-        "LEDGER_DIR": str(tmp_path / "books"),
+        "LEDGER_DIR": str(tmp_path / "logs"),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
@@ -246,7 +246,7 @@ def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
             for node in nodes:
                 node.kill()
     assert [node.returncode for node in nodes] == [0, 0], outputs
-    ran = judge(tmp_path / "books")
+    ran = judge(tmp_path / "logs")
     assert ran.returncode == 1, ran.stdout
     assert (
         "ranks 0, 1 and 2: all_reduce #3 SUM" in ran.stdout

@@ -1,5 +1,5 @@
 """A ledger's Chrome trace: valid by the format's rules, and with the times, sizes and
-partners of the books."""
+partners of the logs."""
 
 import json
 import time
@@ -53,14 +53,14 @@ def ring():
 
 
 @pytest.fixture(scope="module")
-def book():
+def log():
     return launch.run(ring, nproc=3).ledger
 
 
 @pytest.fixture
-def events(book, tmp_path, capsys):
+def events(log, tmp_path, capsys):
     path = tmp_path / "run.json"
-    book.trace(path)
+    log.trace(path)
     assert (
         capsys.readouterr().out
         == "run.json: 9 operations of 3 ranks, for https://ui.perfetto.dev\n"
@@ -122,12 +122,12 @@ def test_it_is_a_valid_trace(events):
     must_be_valid(events)
 
 
-def test_it_tells_what_the_books_say(book, events):
+def test_it_tells_what_the_logs_say(log, events):
     named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert named == {0: "rank 0", 1: "rank 1", 2: "rank 2"}
     found = [e for lane in slices(events, "operations").values() for e in lane]
-    assert len(found) == len(book.entries) == 9
-    for entry in book.entries:
+    assert len(found) == len(log.entries) == 9
+    for entry in log.entries:
         (event,) = [e for e in found if e["pid"] == entry.rank and e["cat"] == entry.op]
         assert event["ts"] == pytest.approx(entry.posted * 1e6, abs=0.01)
         assert (event["args"]["elements"], event["args"]["bytes"], event["args"]["dtype"]) == (
@@ -150,7 +150,7 @@ def test_an_arrow_goes_from_each_send_to_its_receive(events):
     assert sorted((start[name], end[name]) for name in start) == [(0, 1), (1, 2), (2, 0)]
 
 
-def test_waits_stand_in_a_lane_of_their_own_and_what_is_under_way_at_once_in_several(book, events):
+def test_waits_stand_in_a_lane_of_their_own_and_what_is_under_way_at_once_in_several(log, events):
     assert all(
         e["name"].startswith("waits: ") for lane in slices(events, "program").values() for e in lane
     )
@@ -158,10 +158,10 @@ def test_waits_stand_in_a_lane_of_their_own_and_what_is_under_way_at_once_in_sev
         under_way = [key for key in slices(events, "operations") if key[0] == rank]
         assert len(under_way) >= 2  # the send and the receive
         waits = sum(len(lane) for key, lane in slices(events, "program").items() if key[0] == rank)
-        assert waits == sum(e.wait_from is not None for e in book.of(rank) if e.op != "mark")
+        assert waits == sum(e.wait_from is not None for e in log.of(rank) if e.op != "mark")
 
 
-def test_an_operation_that_never_ended_reaches_to_the_last_time_known(book, tmp_path):
+def test_an_operation_that_never_ended_reaches_to_the_last_time_known(log, tmp_path):
     def cut(entries):
         return [
             e
@@ -172,7 +172,7 @@ def test_an_operation_that_never_ended_reaches_to_the_last_time_known(book, tmp_
             for e in entries
         ]
 
-    hung = Ledger([cut(book.of(0)), book.of(1), book.of(2)], None, [0, 0, 0])
+    hung = Ledger([cut(log.of(0)), log.of(1), log.of(2)], None, [0, 0, 0])
     trace.write(hung, tmp_path / "hung.json")
     events = json.loads((tmp_path / "hung.json").read_text())["traceEvents"]
     must_be_valid(events)
@@ -214,6 +214,6 @@ def test_spans_stand_in_lanes_of_their_own_beside_the_operations_and_are_read_ba
     assert len(both) == 4 and both == sorted(both)
 
 
-def test_an_empty_book_is_a_trace_too(tmp_path):
+def test_an_empty_log_is_a_trace_too(tmp_path):
     assert trace.write(Ledger([[], []], None, [0, 0]), tmp_path / "empty.json") == 0
     must_be_valid(json.loads((tmp_path / "empty.json").read_text())["traceEvents"])

@@ -129,9 +129,9 @@ def test_what_cannot_run_is_refused_on_every_rank_before_any_message(three):
 def test_a_rehearsal_sends_a_message_per_pair_of_stages_and_leaves_nothing_behind(three):
     for rank in range(3):
         assert three[rank][1] == {"random state": True, "buffers": True, "modes": True}
-    book = three.ledger.section("rehearsal")
-    assert book.matrix("messages").tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
-    assert book.sent("elements") == 2 * 3 * 10
+    log = three.ledger.section("rehearsal")
+    assert log.matrix("messages").tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    assert log.sent("elements") == 2 * 3 * 10
 
 
 def test_a_stage_gives_one_floating_point_tensor_and_stages_hold_all_layers_in_order():

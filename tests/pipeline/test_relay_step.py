@@ -84,9 +84,9 @@ def test_gradients_and_loss_are_those_of_one_process(results, run):
 def test_an_activation_to_the_next_rank_and_a_gradient_to_the_previous_one(results, run):
     name, p = RUNS[run]
     elements = [shape.numel() for shape, _ in one_process(name, p)[2]]
-    book, ranks = results.ledger.section(run), GROUPS[p]
+    log, ranks = results.ledger.section(run), GROUPS[p]
     for i, rank in enumerate(ranks):
-        sent = [(e.peer, e.numel) for e in book.of(rank) if e.op == "send"]
+        sent = [(e.peer, e.numel) for e in log.of(rank) if e.op == "send"]
         on = [(ranks[i + 1], elements[i + 1])] if i < p - 1 else []
         back = [(ranks[i - 1], elements[i])] if i > 0 else []
         assert sent == 2 * (on + back)

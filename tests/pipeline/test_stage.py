@@ -166,7 +166,7 @@ def test_one_activation_there_and_one_gradient_back_per_micro_batch_and_edge(res
         name, _, schedule, m, v = RUNS[run]
         if name == "gpt" and "one_f_one_b" not in run:
             continue  # its messages are all of one size, the other case's are not
-        size, book, ranks = sizes(name, p * v, m), results.ledger.section(run), RANKS[p]
+        size, log, ranks = sizes(name, p * v, m), results.ledger.section(run), RANKS[p]
         sent = torch.zeros(2, 4, 4, dtype=torch.int64)
         for action, to in messages(schedule):
             edge = min(action.stage, to.stage)
@@ -178,8 +178,8 @@ def test_one_activation_there_and_one_gradient_back_per_micro_batch_and_edge(res
         if name == "gpt" and p > 1:
             for a, b in ((ranks[0], ranks[-1]), (ranks[-1], ranks[0])):
                 sent[:, a, b] += torch.tensor([1, 8 * VOCABULARY * HIDDEN])
-        assert torch.equal(torch.from_numpy(book.matrix("messages")), sent[0]), run
-        assert torch.equal(torch.from_numpy(book.matrix("bytes")), sent[1]), run
+        assert torch.equal(torch.from_numpy(log.matrix("messages")), sent[0]), run
+        assert torch.equal(torch.from_numpy(log.matrix("bytes")), sent[1]), run
 
 
 def test_different_micro_batches_and_widths_are_messages_of_different_sizes():

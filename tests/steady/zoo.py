@@ -32,7 +32,7 @@ ANIMALS = [  # argv, from its first word on: what ps shows
     ["torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py"],
     ["python", "-m", "torch.distributed.run", "script.py"],
     ["python", "-m", "lib.launch"],
-    ["python", "-m", "lib.ledger", "books"],
+    ["python", "-m", "lib.ledger", "logs"],
     ["python", "-m", "lib.course.supervisor"],
     ["python", "-m", "lib.course", "grade", "--lab", "0"],
     ["python", "from multiprocessing.forkserver import main; main(0, 1, ['torch'])"],

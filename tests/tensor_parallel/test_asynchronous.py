@@ -64,7 +64,7 @@ def mlp(group, label):
     h = gather_linear(x, up, group)  # (B, T, WIDE/N)
     ledger.mark(f"{label} row forward")
     y = linear_scatter(F.gelu(h), down, group)  # (B, T/N, D)
-    # Two backwards, so that the book tells them apart.
+    # Two backwards, so that the log tells them apart.
     ledger.mark(f"{label} row backward")
     dh, d_down = torch.autograd.grad(y, (h, down), dy, retain_graph=True)
     ledger.mark(f"{label} column backward")
@@ -177,21 +177,21 @@ def test_bytes_are_the_formula():
             ("row backward", N - 1),
             ("column backward", 2 * (N - 1)),
         ]:
-            book = results().ledger.section(f"{members} {section}")
+            log = results().ledger.section(f"{members} {section}")
             for r, rank in enumerate(members):
-                assert book.sent("bytes", rank) == pieces * piece, (members, section, rank)
-                assert {e.peer for e in book.of(rank) if e.op == "send"} <= {members[(r + 1) % N]}
+                assert log.sent("bytes", rank) == pieces * piece, (members, section, rank)
+                assert {e.peer for e in log.of(rank) if e.op == "send"} <= {members[(r + 1) % N]}
 
 
 def test_every_piece_travels_while_another_is_multiplied():
-    book = results().ledger
+    log = results().ledger
     for rank in range(4):
         # a send and a receive of 3 pieces
-        assert beside_a_product(book, rank, "gather") == [True] * 6
-        assert beside_a_product(book, rank, "scatter") == [True] * 6
-        assert beside_a_product(book, rank, "backward") == [True] * 18
+        assert beside_a_product(log, rank, "gather") == [True] * 6
+        assert beside_a_product(log, rank, "scatter") == [True] * 6
+        assert beside_a_product(log, rank, "backward") == [True] * 18
         # what the watch says of the plain layers
-        assert beside_a_product(book, rank, "plain") == [False] * 12
+        assert beside_a_product(log, rank, "plain") == [False] * 12
 
 
 def test_tokens_that_cannot_be_divided_are_refused():

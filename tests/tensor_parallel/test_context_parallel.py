@@ -119,9 +119,9 @@ def test_keys_values_and_their_gradients_travel_and_then_the_parameters_gradient
     for run in RUNS:
         _, T, members = run
         cp = len(members)
-        book = results().ledger.section(str(run))
-        assert book.sent("bytes") == STEPS * LAYERS * 3 * (cp - 1) * 2 * B * K * T * d * 8, run
-        assert book.sent("messages") == STEPS * LAYERS * 3 * (cp - 1) * cp
+        log = results().ledger.section(str(run))
+        assert log.sent("bytes") == STEPS * LAYERS * 3 * (cp - 1) * 2 * B * K * T * d * 8, run
+        assert log.sent("messages") == STEPS * LAYERS * 3 * (cp - 1) * cp
         gradients = results().ledger.section(f"gradients {run}").sent("elements")
         assert gradients >= STEPS * 2 * (cp - 1) * GPT(SHAPE).num_parameters() and (
             cp > 1 or gradients == 0

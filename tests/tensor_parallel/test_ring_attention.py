@@ -118,17 +118,17 @@ def test_bytes_are_the_formula_and_only_right_neighbours_get_any():
         name, T, _, K, members = case
         layout, cp = LAYOUTS[name](T, len(members)), len(members)
         for section, times in (("forward", 1), ("backward", 2)):
-            book = results().ledger.section(f"{section} {case}")
+            log = results().ledger.section(f"{section} {case}")
             for r, rank in enumerate(members):
                 # All ranks' k and v leave here but the right neighbour's, and all gradients but
                 # one's own.
                 kept_back = [(r + 1) % cp, r][:times]
                 tokens = sum(T - len(layout[i]) for i in kept_back)
-                assert book.sent("bytes", rank) == 2 * B * K * tokens * d * 8, (section, case, rank)
-                assert book.sent("messages", rank) == times * (cp - 1)
-                peers = {e.peer for e in book.of(rank) if e.op == "send"}
+                assert log.sent("bytes", rank) == 2 * B * K * tokens * d * 8, (section, case, rank)
+                assert log.sent("messages", rank) == times * (cp - 1)
+                peers = {e.peer for e in log.of(rank) if e.op == "send"}
                 assert peers == ({members[(r + 1) % cp]} if cp > 1 else set())
-            assert book.sent("bytes") == times * (cp - 1) * 2 * B * K * T * d * 8
+            assert log.sent("bytes") == times * (cp - 1) * 2 * B * K * T * d * 8
 
 
 def watched(attend):
@@ -192,10 +192,10 @@ def test_each_rank_computes_its_rectangles_once_each_way():
 
 
 def test_the_next_block_travels_while_this_one_is_computed():
-    book = memory_results().ledger
+    log = memory_results().ledger
     for rank in range(4):
         forward, backward = (
-            beside_a_product(book, rank, f"zigzag {way}") for way in ("forward", "backward")
+            beside_a_product(log, rank, f"zigzag {way}") for way in ("forward", "backward")
         )
         assert forward == [True] * 2 * 3  # a send and a receive in each of cp - 1 steps
         # The gradients' last hop has nothing to run beside: its send and its receive are the last
@@ -203,7 +203,7 @@ def test_the_next_block_travels_while_this_one_is_computed():
         assert backward == [True] * (2 * 6 - 2) + [False] * 2
         # The contiguous layout passes on what it does not compute: rank 3 alone has work at every
         # step.
-        assert sum(beside_a_product(book, rank, "contiguous forward")) == 2 * min(rank + 1, 3)
+        assert sum(beside_a_product(log, rank, "contiguous forward")) == 2 * min(rank + 1, 3)
 
 
 def refused():

@@ -1,7 +1,7 @@
 """What the tests of rings share: a watch on this rank's operators, and the comparison.
 
-`matmuls_marked` puts a mark into this rank's book at every matrix product, and holds the product
-until every message that the program has begun is posted. So a book in which a message is posted
+`matmuls_marked` puts a mark into this rank's log at every matrix product, and holds the product
+until every message that the program has begun is posted. So a log in which a message is posted
 before such a mark, and waited for after it, proves that the message travelled while the product
 ran, on however slow a machine.
 """
@@ -33,7 +33,7 @@ class Watch(TorchDispatchMode):
 
 @contextlib.contextmanager
 def matmuls_marked(label):
-    """Inside the block, every matrix product is marked in the book as "`label` product"."""
+    """Inside the block, every matrix product is marked in the log as "`label` product"."""
 
     def hold(op):
         if op in PRODUCTS:
@@ -47,10 +47,10 @@ def matmuls_marked(label):
     ledger.mark(f"{label} ended")
 
 
-def beside_a_product(book, rank, label):
+def beside_a_product(log, rank, label):
     """Of each message of the rank in the block: was a product marked between its posting
     and the wait for it?"""
-    mine = book.of(rank)
+    mine = log.of(rank)
     begins, ended = (
         next(e.posted for e in mine if e.file == f"{label} {word}") for word in ("begins", "ended")
     )

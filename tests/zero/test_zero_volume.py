@@ -101,15 +101,15 @@ def test_every_rank_sends_exactly_the_formula(results, stage):
         psi, root = results[members[0]][at]
         N, size = len(members), 8 if "64" in name else 2
         for section in ("first", "second"):
-            book = results.ledger.section(f"{section} {at}")
+            log = results.ledger.section(f"{section} {at}")
             for member in members:
-                assert book.sent("elements", member) == sent_elements(
+                assert log.sent("elements", member) == sent_elements(
                     psi, STAGE[stage], N, k, root
                 ), (at, member)
-                assert book.sent("bytes", member) == size * sent_elements(
+                assert log.sent("bytes", member) == size * sent_elements(
                     psi, STAGE[stage], N, k, root
                 )
-            for entry in book.entries:
+            for entry in log.entries:
                 assert N == 1 or entry.op in ("send", "recv")
 
 
@@ -123,11 +123,9 @@ def test_the_padding_is_below_n_elements_per_flat_and_nothing_is_left_out(result
 def test_with_every_layer_a_unit_stage_3_sends_three_times(results):
     psi = 4 * padded_size(30, 4)
     for stage in ("fsdp", "prefetching"):
-        book = results.ledger.section(f"no root {stage}")
+        log = results.ledger.section(f"no root {stage}")
         for rank in range(4):
-            assert (
-                book.sent("elements", rank) == 2 * sent_elements(psi, 3, 4) == 2 * 3 * 3 / 4 * psi
-            )
+            assert log.sent("elements", rank) == 2 * sent_elements(psi, 3, 4) == 2 * 3 * 3 / 4 * psi
 
 
 def test_over_torch_s_collectives_it_is_two_gathers_and_a_reduce_scatter_per_unit(results):

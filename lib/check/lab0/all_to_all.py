@@ -125,9 +125,9 @@ def _pairwise(runs):
         # where all blocks are alike the n-th message of every rank is round n's
         if case.what != EQUAL:
             continue
-        books = sent(run, case)
+        logs = sent(run, case)
         for step in range(case.world_size - 1):
-            receivers = [mine[step][0] if step < len(mine) else None for mine in books]
+            receivers = [mine[step][0] if step < len(mine) else None for mine in logs]
             crowded = max(receivers, key=receivers.count)
             if receivers.count(crowded) > 1:
                 senders = receivers.count(crowded)

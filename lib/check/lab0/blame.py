@@ -9,7 +9,7 @@ from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab0.blame_cases import CASES
 from lib.check.left_out import NO_RANKS
 from lib.ledger.flight import blame
-from lib.ledger.match import ranks_text
+from lib.ledger.words import ranks_text
 
 
 def _measure(fn):

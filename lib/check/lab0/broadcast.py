@@ -90,7 +90,7 @@ def _rounds(runs):
     for run, case, _ in seen(runs, CASES):
         if case.n == 0:  # an empty message need not be sent
             continue
-        books, least = sent(run, case), (case.world_size - 1).bit_length()
+        logs, least = sent(run, case), (case.world_size - 1).bit_length()
         # the round in which each rank got it; who has it, in that order
         came, holders = (
             {case.root: 0},
@@ -98,11 +98,11 @@ def _rounds(runs):
         )
         for holder in holders:
             # a rank sends one message at a time
-            for nth, (to, _) in enumerate(books[holder], start=1):
+            for nth, (to, _) in enumerate(logs[holder], start=1):
                 came[to] = came[holder] + nth
                 holders.append(to)
         if max(came.values()) > least:
-            by_rank = [len(mine) for mine in books]
+            by_rank = [len(mine) for mine in logs]
             text = f"{case.name}: {max(came.values())} rounds, expected ceil(log2 N) = {least}"
             star = by_rank[case.root] == case.world_size - 1
             return Problem(

@@ -1,6 +1,6 @@
 """The mistakes that are made in relay_step, told by what came of them, and the hint for each.
 
-Where a run hangs, or its messages do not fit, the ranks' books tell which rank left the order of
+Where a run hangs, or its messages do not fit, the ranks' logs tell which rank left the order of
 the relay, and how:
 
     rank i of p     recv from i-1    send to i+1    recv from i+1    send to i-1

@@ -1,13 +1,14 @@
-"""One rank's book: a memory-mapped file that outlives the rank.
+"""One rank's log: a memory-mapped file that outlives the rank. (PyTorch's Flight Recorder keeps a
+similar ring, in the memory of the rank.)
 
     header | totals, a line per peer | entry | ... | entry   a ring: the newest overwrite the oldest
 
 The rank writes an entry *before* the call it describes, and the times as they happen. The kernel
-keeps the pages when the process dies, so the parent can read the book while the rank is stuck, and
+keeps the pages when the process dies, so the parent can read the log while the rank is stuck, and
 after SIGKILL or a crash. Entries have a fixed size. What is text (a source line, a group's members)
 is written once to a second file, a line each, and the entry holds the line's number.
 
-A book is bounded: the ring keeps the last `capacity` entries. Two things never wrap: the totals per
+A log is bounded: the ring keeps the last `capacity` entries. Two things never wrap: the totals per
 peer, and in each entry `nth` and `chain`, the count and the rolling hash of all entries of its
 channel so far. Ranks whose chains agree at the same `nth` agreed on everything before it, whatever
 has been overwritten since.
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 from lib.ledger.splits import SPLIT, SplitsReader
 
 RUNNING, RETURNED, RAISED, EXITED = 1, 2, 3, 4  # 0: the rank has not begun
-KILLED = 5  # said by who reads: its process is gone, and the rank itself said RUNNING last
+KILLED = 5  # the reader says so: the process is gone, and the rank itself said RUNNING last
 # magic pid rank world_size capacity state count touches began wall left
 HEADER = struct.Struct("<8sqqqqqqqddd")
 COUNT_AT, TOUCHES_AT, STATE_AT, LEFT_AT = 48, 56, 40, 80
@@ -54,7 +55,7 @@ class Entry:
     None: not yet."""
 
     rank: int
-    seq: int  # n-th entry of this rank's book
+    seq: int  # n-th entry of this rank's log
     op: str  # "send", "recv", "all_reduce", ..., or "mark"
     reduce_op: str  # "sum", "max", ..., or ""
     dtype: str  # "float32"
@@ -93,7 +94,7 @@ class Entry:
 
     @property
     def open(self) -> bool:
-        """Posted and, as far as the book knows, not finished."""
+        """Posted and, as far as the log knows, not finished."""
         return self.done is None and self.wait_to is None
 
     @property
@@ -105,24 +106,24 @@ class Entry:
 
 
 def lay_out(folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY) -> None:
-    """Make the empty book of a rank that has not begun, so that it can be read from the
+    """Make the empty log of a rank that has not begun, so that it can be read from the
     start. A sparse file."""
-    path = f"{folder}/book{rank}"
+    path = f"{folder}/log{rank}"
     if not os.path.exists(path):
         with open(path, "wb") as file:
             file.truncate(HEADER.size + TOTALS.size * world_size + ENTRY.size * capacity)
             file.write(HEADER.pack(MAGIC, 0, rank, world_size, capacity, 0, 0, 0, 0.0, 0.0, 0.0))
 
 
-class BookWriter:
-    """The rank's side. `record` returns the entry's place, (offset, seq); `timestamp` writes one of
-    its times there."""
+class LogWriter:
+    """The rank's side. `record` returns the entry's slot in the ring, (offset, seq); `timestamp`
+    writes one of its times there."""
 
     def __init__(self, folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY):
-        """Open the book that `lay_out` made in `folder`, or make it; the rank has not begun yet."""
+        """Open the log that `lay_out` made in `folder`, or make it; the rank has not begun yet."""
         self.folder = folder
         lay_out(folder, rank, world_size, capacity)
-        with open(f"{folder}/book{rank}", "r+b") as file:
+        with open(f"{folder}/log{rank}", "r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
         self.first = HEADER.size + TOTALS.size * world_size
         self.names_fd = os.open(
@@ -141,7 +142,7 @@ class BookWriter:
         self._write_header(0)
 
     def _write_header(self, state):
-        # Not pack_into, which clears the place first: the parent may be reading.
+        # Not pack_into, which clears the bytes first: the parent may be reading.
         self.map[: HEADER.size] = HEADER.pack(
             MAGIC,
             os.getpid(),
@@ -162,7 +163,7 @@ class BookWriter:
         self._write_header(RUNNING)
 
     def name(self, text: object) -> int:
-        """The number under which `text` (anything JSON can hold) stands in the names file."""
+        """The number of `text` (anything JSON can hold) in the names file."""
         number = self.names.get(text)
         if number is None:
             with self.lock:
@@ -222,9 +223,9 @@ class BookWriter:
         state[1] = ((state[1] * 0x100000001B3) ^ signature) & 0xFFFFFFFFFFFFFFFF
         return nth, state[1]
 
-    def resolve(self, place: tuple[int, int], peer: int, channel: tuple, signature: int) -> None:
+    def resolve(self, slot: tuple[int, int], peer: int, channel: tuple, signature: int) -> None:
         """Name the source of a receive from any source, once it is known."""
-        at, seq = place
+        at, seq = slot
         with self.lock:
             nth, chain = self._advance(channel, signature)
             if self._still(at, seq):
@@ -237,10 +238,10 @@ class BookWriter:
             messages, total, size = TOTALS.unpack_from(self.map, at)
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
-    def timestamp(self, place: tuple[int, int], which: str, threads: int | None = None) -> None:
+    def timestamp(self, slot: tuple[int, int], which: str, threads: int | None = None) -> None:
         """Write down one of an entry's times. threads: of a wait's beginning; whose wait it is,
         `settle` says."""
-        at, seq = place
+        at, seq = slot
         with self.lock:
             if self._still(at, seq):
                 if threads is not None:
@@ -253,20 +254,20 @@ class BookWriter:
         """Does the program still have to wait for one of the ops from number `since` on?"""
         with self.lock:
             seqs = range(max(since, self.count - self.capacity), self.count)
-            places = [self.first + (seq % self.capacity) * ENTRY.size for seq in seqs]
-            return any(self._threads(at) & OWED for at in places)
+            offsets = [self.first + (seq % self.capacity) * ENTRY.size for seq in seqs]
+            return any(self._threads(at) & OWED for at in offsets)
 
-    def erase(self, place: tuple[int, int], which: str) -> None:
+    def erase(self, slot: tuple[int, int], which: str) -> None:
         """Take back one of an entry's times."""
-        at, seq = place
+        at, seq = slot
         with self.lock:
             if self._still(at, seq):
                 struct.pack_into("<d", self.map, at + TIMES[which], 0.0)
                 self._touch()
 
-    def settle(self, place: tuple[int, int]) -> None:
+    def settle(self, slot: tuple[int, int]) -> None:
         """The program waits for this op, or has seen its end in another way."""
-        at, seq = place
+        at, seq = slot
         with self.lock:
             if self._still(at, seq) and self._threads(at) & OWED:
                 struct.pack_into("<H", self.map, at + THREADS_AT, self._threads(at) & ~OWED)
@@ -274,7 +275,7 @@ class BookWriter:
     def _threads(self, at):
         return struct.unpack_from("<H", self.map, at + THREADS_AT)[0]
 
-    def _still(self, at, seq):  # has the ring come round and given this place to a newer entry?
+    def _still(self, at, seq):  # has the ring come round and given this slot to a newer entry?
         return struct.unpack_from("<q", self.map, at)[0] == seq
 
     def touch(self) -> None:
@@ -302,7 +303,7 @@ def signature_of(*facts: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A book's first page, as it was when read."""
+    """A log's header, as it was when read."""
 
     pid: int
     rank: int
@@ -316,11 +317,11 @@ class Head:
     left: float
 
 
-class BookReader:
-    """The parent's side: reads a book that may be written at this moment, or whose rank is dead."""
+class LogReader:
+    """The parent's side: reads a log that may be written at this moment, or whose rank is dead."""
 
     def __init__(self, folder: str, rank: int):
-        self.path, self.rank = f"{folder}/book{rank}", rank
+        self.path, self.rank = f"{folder}/log{rank}", rank
         with open(self.path, "rb") as file:
             self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.names_path = f"{folder}/names{rank}"
@@ -331,7 +332,7 @@ class BookReader:
         magic, *rest = HEADER.unpack_from(self.map, 0)
         if magic != MAGIC:
             raise ValueError(
-                f"{self.path} is not a ledger book of this version (it begins with {magic!r})"
+                f"{self.path} is not a rank's log of this version (it begins with {magic!r})"
             )
         return Head(*rest)
 
