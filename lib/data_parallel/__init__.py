@@ -1,4 +1,4 @@
-"""Data parallelism: every rank holds the whole model and computes on its share of the batch.
+"""Data parallelism: every rank has a replica of the model and computes on its share of the batch.
 
     rank 0  shard 0 -> gradient g_0 --+
     rank 1  shard 1 -> gradient g_1 --+-- mean over ranks --> the same gradient, update and model
@@ -6,7 +6,7 @@
 
 file                 what it adds                                   all-reduces of n elements a step
 -------------------  ---------------------------------------------  --------------------------------
-parameter_server.py  rank 0 holds the model, the others ask it      none: rank 0 sends (N-1) n
+parameter_server.py  rank 0 holds the model, the others pull it     none: rank 0 sends (N-1) n
 threaded.py          one process, a thread per device               none: copies between devices
 replicate.py         a copy per rank, one all-reduce per parameter  one per parameter
                      k micro-batches, one exchange                  one per parameter, for all k
@@ -16,9 +16,13 @@ sampler.py           which examples are whose                       nothing
                      unequal shards, ranks that run out of data     and one number
 replicas.py          are copies still the same? by checksum; off    an all-gather, 8 bytes a tensor
                      unless called: Replicas(model).compare(step)
-diloco.py            H steps of each rank's own, then an outer one  one per parameter and H steps
-diloco_seeds.py      the same against an exchange a step, 3 seeds:  nothing
-                     seeds.json, by `python -m lib.data_parallel`
+diloco.py            H local steps on each rank, then an outer one  one per parameter and H steps
+diloco_comparison.py DiLoCo against data parallelism, three seeds,  nothing
+                     stored: seeds.json, made by
+                     `python -m lib.data_parallel`
+
+In torch these are DistributedDataParallel (bucketed.py), `Join` (sampler.py), DistributedSampler
+(sampler.py), DataParallel (threaded.py) and PostLocalSGDOptimizer, a relative of diloco.py.
 
 The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is
 to use:

@@ -1,7 +1,7 @@
 """`python -m lib.data_parallel`: train DiLoCo and data parallelism with three seeds, and
 store their losses."""
 
-from lib.data_parallel.diloco_seeds import store
+from lib.data_parallel.diloco_comparison import store
 
 if __name__ == "__main__":
     store()

@@ -14,10 +14,11 @@ Overlap: a bucket leaves while backward still computes the next one's gradients.
     communication                          [= bucket 0 =][= bucket 1 =][= bucket 2 =]
                                                                    ^ only this much is exposed
 
-autograd calls a hook when a parameter's gradient is complete. Each bucket has a flat tensor with a
+autograd calls a hook when a parameter's gradient is complete. Each bucket has a flat buffer with a
 slot for each of its parameters. The hook moves g/N into its slot: the sum of these over the ranks
 is the mean. The last hook of a bucket starts the bucket's all-reduce on the communication thread
-(`collectives.start`). In the end the slots become the parameters' `.grad`: nothing is copied back.
+(`collectives.start`). In the end the slots become the parameters' `.grad`, so nothing is copied
+back (torch's DistributedDataParallel: `gradient_as_bucket_view=True`).
 
 All ranks must start the same buckets in the same order, but need not use the same parameters: on a
 rank where bucket 1 is complete and bucket 0 is not, bucket 1 waits. What is still not started when
@@ -113,13 +114,13 @@ class OverlappedDataParallel(Replicated):
         self.start = start
         self.buckets = plan_tapered_buckets(self.trained(), capacity)
         # (n,) each
-        self.flats = [
+        self.flat_buffers = [
             bucket[0].new_zeros(sum(p.numel() for p in bucket)) for bucket in self.buckets
         ]
         self.bucket_of, self.slot_of = {}, {}
         for i, bucket in enumerate(self.buckets):
             self.bucket_of |= dict.fromkeys(bucket, i)
-            self.slot_of |= zip(bucket, slots(self.flats[i], bucket), strict=True)
+            self.slot_of |= zip(bucket, slots(self.flat_buffers[i], bucket), strict=True)
         self.syncs = True
         self._begin_step()
         when_gradient_is_ready(self.bucket_of, self._gradient_is_ready)
@@ -165,7 +166,9 @@ class OverlappedDataParallel(Replicated):
         self.missing[self.bucket_of[parameter]].remove(parameter)
 
     def _start_next(self):
-        self.works.append(self.start(self.all_reduce, self.flats[len(self.works)], self.group))
+        self.works.append(
+            self.start(self.all_reduce, self.flat_buffers[len(self.works)], self.group)
+        )
 
     def average_gradients(self) -> None:
         """Wait until the mean is in every `.grad`. Call it after backward, before the optimizer."""

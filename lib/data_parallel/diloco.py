@@ -1,13 +1,13 @@
-"""DiLoCo: ranks train alone for H steps, and then agree (Douillard et al. 2023). 1/H of data
-parallelism's messages.
+"""DiLoCo: ranks train alone for H local steps, and then synchronise (Douillard et al. 2023). 1/H of
+data parallelism's messages.
 
-    rank 0  w  --H own steps-->  w_0  \\                                  H steps
-    rank 1  w  --H own steps-->  w_1   }  D = w - mean(w_0, ... w_{N-1})  w  <-  w - eta (D + mu v)
-    rank 2  w  --H own steps-->  w_2  /   v <- mu v + D
+    rank 0  w  --H local steps->  w_0  \\
+    rank 1  w  --H local steps->  w_1   }  D = w - mean(w_0, ... w_{N-1})  w  <-  w - eta (D + mu v)
+    rank 2  w  --H local steps->  w_2  /   v <- mu v + D
 
 The inner steps are AdamW's, each rank on its own shard of the data; their state stays on the rank.
-What they changed together, D, is taken for a gradient, the outer one, and an outer step of SGD with
-Nesterov's momentum follows: with eta 0.7 and mu 0.9 in the paper, H 500. With H = 1, plain SGD
+Their mean change, D, is the outer gradient (the paper's pseudo-gradient), and an outer step of SGD
+with Nesterov's momentum follows: with eta 0.7 and mu 0.9 in the paper, H 500. With H = 1, plain SGD
 inside, eta = 1 and mu = 0 it is data parallelism, for the mean of (w - lr g_r) is w - lr mean(g_r).
 
 Sends: one all-reduce of all parameters a round, psi elements: psi / H a step.

@@ -1,6 +1,6 @@
 """A parameter server: rank 0 holds the parameters; the others fetch them and bring back gradients.
 
-One step, N = 4 ranks, n numbers to train, w all of them, g_r rank r's gradient:
+One step, N = 4 ranks, n parameters (elements) to train, w all of them, g_r rank r's gradient:
 
        1. pull             2. compute              3. push               4. update
 
@@ -8,8 +8,8 @@ One step, N = 4 ranks, n numbers to train, w all of them, g_r rank r's gradient:
        w/ |w \\w       on their own        g_1/  |g_2\\g_3
        1  2  3       rows of the batch       1  2  3
 
-Elements that a rank sends and receives in a step, beside a ring that all-reduces the gradients (N
-divides n):
+Elements that a rank sends and receives in a step, compared with a ring that all-reduces the
+gradients (N divides n):
 
              rank 0       another rank
     server   2(N-1) n     2n            all of it passes rank 0's one link, and more with every rank
@@ -60,8 +60,8 @@ def parameter_server_step(
     Afterwards rank 0 holds the new parameters and, in `.grad`, the mean of the ranks' gradients.
     The others hold the parameters from before the update, until their next pull.
     Sends: rank 0 its parameters to each other rank, each of these its gradients to rank 0. Per
-    parameter 2(N-1) messages; (N-1) n elements down and (N-1) n up. The others never talk to each
-    other.
+    parameter 2(N-1) messages; (N-1) n elements down and (N-1) n up. The others do not communicate
+    with each other.
     """
     parameters = [p for p in parameters if p.requires_grad]
     for p in parameters:
@@ -150,7 +150,7 @@ class ParameterServer:
         self.workers = world_size - self.first_worker
         if self.workers == 0:
             raise ValueError(
-                "1 rank, and rank 0 only serves, so nobody trains: use TrainingServer, or 2 ranks"
+                "1 rank, and rank 0 only serves, so no rank trains: use TrainingServer, or 2 ranks"
             )
         self.worker = rank - self.first_worker if rank >= self.first_worker else None
         self.module, self.group = module, group

@@ -22,7 +22,7 @@ N ranks, P parameters of n elements in all: P all-reduces per step, and a ring s
 elements over all ranks. Nothing else happens while they run: the step takes compute +
 communication.
 
-Gradient accumulation: a large batch in k pieces, one exchange of gradients.
+Gradient accumulation: a large batch in k micro-batches, one exchange of gradients.
 
     micro-batch 0     micro-batch 1     ...  micro-batch k-1
     [forward backward][forward backward]     [forward backward ]
@@ -137,7 +137,7 @@ def accumulate(model: Replicated, microbatches: Sequence[Any], loss_fn: Callable
     """Backward over k equal micro-batches, then one `model.average_gradients()`; returns the mean
     loss, detached ().
 
-    model: one of this room's wrappers. microbatches: a list, of the same length on every rank.
+    model: one of this package's wrappers. microbatches: a list, of the same length on every rank.
     loss_fn: loss_fn(model, microbatch) -> (), the mean loss of a micro-batch.
     Raises ValueError for an empty list.
     """

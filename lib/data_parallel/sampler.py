@@ -1,11 +1,11 @@
-"""Which examples are whose, and shards of unequal size.
+"""Which rank gets which examples, and shards of unequal size.
 
 Every epoch a new permutation, dealt out like cards:
 
     n = 10, N = 4    permutation   7 2 9 0 | 5 1 8 3 | 6 4 [7 2]      padded with its own beginning
                      rank          0 1 2 3 | 0 1 2 3 | 0 1  2 3
 
-Every rank makes the whole permutation, from the same seed and epoch, and keeps its part: nothing is
+Every rank makes the full permutation, from the same seed and epoch, and keeps its part: nothing is
 sent. All ranks get ceil(n/N) examples, so that all take equally many steps; up to N-1 examples are
 seen twice in an epoch.
 

@@ -8,16 +8,16 @@ B rows of a batch, two devices:
           \\ rows B/2 .. B  thread 1, device 1: a copy  outputs /
 
 Each of the four is made of differentiable operations, so backward walks the same arrows from right
-to left: the gradient of the loss is cut into rows, runs back through each replica, and the
+to left: the gradient of the loss is split by rows, runs back through each replica, and the
 gradients of all copies of a parameter are summed in the one that was copied. The loss is taken of
 the gathered outputs, by one process that sees all rows: so shares of unequal size need no weights.
 
 Why it lost to a process per device (Li et al. 2020, "PyTorch Distributed: experiences on
 accelerating data parallel training", section 2): one Python interpreter runs the threads, and its
-lock (the GIL) lets one at a time queue work; the replicas are made anew in every step, n numbers to
-each other device and n back, a parameter server's star; the first device also gathers all outputs
-and holds the optimizer, so its memory fills first; and threads end where the machine ends, so there
-is no second node.
+lock (the GIL) lets one at a time queue work; the replicas are made anew in every step, n elements
+to each other device and n back, a parameter server's star; the first device also gathers all
+outputs and holds the optimizer, so its memory fills first; and threads end where the machine ends,
+so there is no second node.
 """
 
 import copy
@@ -67,7 +67,7 @@ class ThreadedDataParallel(nn.Module):
 
 
 def scatter(inputs, devices):
-    """Cut `inputs`, each (B, ...), into a share of rows per device: [(share of input 0, share of
+    """Split `inputs`, each (B, ...), into a share of rows per device: [(share of input 0, share of
     input 1, ...), ...].
 
     ceil(B/N) rows each, the last share fewer. A device for which no row is left gets no share.
@@ -83,10 +83,10 @@ def scatter(inputs, devices):
             f"the inputs have {[len(x) for x in inputs]} rows: give at least one, all with as many "
             f"rows"
         )
-    pieces = [x.chunk(len(devices)) for x in inputs]
+    shards = [x.chunk(len(devices)) for x in inputs]
     return [
-        tuple(piece.to(device) for piece in share)  # (B/N, ...)
-        for device, *share in zip(devices, *pieces, strict=False)
+        tuple(shard.to(device) for shard in share)  # (B/N, ...)
+        for device, *share in zip(devices, *shards, strict=False)
     ]
 
 

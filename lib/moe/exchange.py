@@ -5,8 +5,8 @@ et al. 2020, section 3.2).
     rank 0  [ 2 to 0 | 3 to 1 ]     -->        [ 2 from 0 | 1 from 1 ]
     rank 1  [ 1 to 0 | 4 to 1 ]     -->        [ 3 from 0 | 4 from 1 ]
 
-How many tokens a rank receives depends on what the routers of all ranks chose, so the ranks first
-tell each other: `exchange_counts` sends E/ep numbers to each rank.
+How many tokens a rank receives depends on what the routers of all ranks chose, so the counts are
+exchanged first: `exchange_counts` sends E/ep of them to each rank.
 
 Over all ranks together, the exchange only reorders tokens, and the transpose of a permutation is
 its inverse:

@@ -82,11 +82,8 @@ class ExpertParallelMoE(MoE):
         load = self.last.load  # (E,)
         # (ep, E/ep)  by sender and expert
         received = exchange_counts(load, self.group, self.all_to_all)
-        send_counts, receive_counts = (
-            load.view_as(received).sum(1).tolist(),
-            received.sum(1).tolist(),
-        )
-
+        send_counts = load.view_as(received).sum(1).tolist()
+        receive_counts = received.sum(1).tolist()
         # (sum(receive_counts), D)  sorted by sender
         routed_tokens = self.exchange(routed_tokens, send_counts, receive_counts)
         routed_tokens = transpose_blocks(routed_tokens, received)  # sorted by expert

@@ -4,7 +4,7 @@ time, while a shared expert and the other half are computed.
     plain       compute  [ shared ]           [ experts ]
                 wire               [ dispatch ]          [ combine ]
 
-    in halves   compute  [shared A][experts A][experts B][shared B]
+    in halves   compute  [ shared A ][experts A ][experts B][shared B ]
                 wire     [dispatch A][dispatch B][combine A][combine B]
 
 The tokens of one half do not depend on the other's. A layer that routes both halves first, and

@@ -211,7 +211,7 @@ def test_the_formulas_of_the_star_are_the_servers(results, members):
 
 
 def nobody_trains():
-    with pytest.raises(ValueError, match="nobody trains: use TrainingServer, or 2 ranks"):
+    with pytest.raises(ValueError, match="no rank trains: use TrainingServer, or 2 ranks"):
         ParameterServer(Net(0), momentum)
 
 

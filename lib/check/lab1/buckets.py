@@ -88,26 +88,26 @@ REDUCE_BUCKET = Exercise(
                       s.both(s.raised("RuntimeError"), lambda p: not _raised_after_the_sum(p))),
              "a transposed gradient has no flat view: .view fails, and .reshape(-1) or .flatten() "
              "is a copy, so that what is written there is lost. Write back with "
-             "p.grad.copy_(piece.view_as(p.grad))."),
+             "p.grad.copy_(part.view_as(p.grad))."),
         Hint("never written back", s.kind("value", own=True),
-             "the flat tensor is a copy: after the all-reduce each piece must be copied back, "
-             "p.grad.copy_(piece)."),
+             "the flat buffer is a copy: after the all-reduce each slice must be copied back, "
+             "p.grad.copy_(part)."),
         means.NO_GRADIENT,
         means.NO_OP,
         Hint("a rank that returns early", lambda p: p.kind == "clash" and p.fact("over"),
              "a rank that has no gradient for this bucket takes part all the same, with zeros: the "
              "others wait for it."),
         Hint("sizes that differ between ranks", means.UNLIKE,
-             "the flat tensor must have the same size on every rank. A parameter whose p.grad is "
+             "the flat buffer must have the same size on every rank. A parameter whose p.grad is "
              "None keeps its place, with zeros."),
         Hint("pieces in the wrong places", s.either(s.kind("value"), s.raised("RuntimeError")),
-             "write back in the order in which you flattened: each parameter's piece begins where "
+             "write back in the order in which you flattened: each parameter's slice begins where "
              "the one before it ends, and has p.numel() elements."),
         s.NOT_KEPT,
         means.NOT_GIVEN,
         s.NARROW,
         Hint("one message per parameter", lambda p: p.kind == "calls" and len(p.facts["got"]) > 1,
-             "that is the naive way: put all gradients into one flat tensor, and all-reduce that."),
+             "that is the naive way: put all gradients into one flat buffer, and all-reduce that."),
         Hint("another flat tensor", s.kind("flat", "calls"),
              "end to end, without padding, in the gradients' dtype: torch.cat([g.reshape(-1) for g "
              "in gradients])."),

@@ -3,7 +3,7 @@
 from lib.check.mistakes import Mistake, edit
 
 PLAN, N = "plan_tapered_buckets(self.trained(), capacity)", "dist.get_world_size(self.group)"
-START = "self.start(self.all_reduce, self.flats[len(self.works)], self.group)"
+START = "self.start(self.all_reduce, self.flat_buffers[len(self.works)], self.group)"
 HOOK = "when_gradient_is_ready(self.bucket_of, self._gradient_is_ready)"
 MISTAKES = (
     Mistake(
@@ -21,11 +21,11 @@ MISTAKES = (
     Mistake("divided twice", edit("parameter.grad = slot", f"parameter.grad = slot / {N}")),
     Mistake("copied back too early",
             edit("        for work in self.works:\n",
-                 "        early = [flat.clone() for flat in self.flats]\n"
+                 "        early = [flat.clone() for flat in self.flat_buffers]\n"
                  "        for work in self.works:\n")
             .then("parameter.grad = slot\n",
                   "parameter.grad = slot\n"
-                  "        [*map(torch.Tensor.copy_, self.flats, early)]\n")),
+                  "        [*map(torch.Tensor.copy_, self.flat_buffers, early)]\n")),
     Mistake("does not wait", edit("work.wait()", "pass")),
     Mistake("does not wait", edit("for work in self.works:", "for work in self.works[:1]:")),
     Mistake("left over from the step before",

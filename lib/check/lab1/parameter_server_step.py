@@ -219,7 +219,8 @@ EXERCISE = Exercise(
         Hint("a parameter without gradient", s.refused("None"),
             "p.grad is None where this rank did not use p. It sends zeros in its place."),
         Hint("one rank alone", s.in_case(CASES, lambda case: case.world_size == 1),
-            "here N is 1: rank 0 trains alone. There is nobody to talk to, and all else stays."),
+            "here N is 1: rank 0 trains alone. There is no other rank to send to, and all "
+            "else stays."),
         Hint("a rank without rows", s.in_case(CASES, lambda case: STEPS[case.what] == 3, *s.SHAPES),
             "here the last rank has no rows, and no gradient: it takes part all the same, with "
             "zeros, and N stays N."),

@@ -240,8 +240,8 @@ EXERCISE = Exercise(
             "pad with examples of this epoch: the first few of the permutation once more."),
         Hint("the tail is dropped",
             lambda p: p.fact("absent") and not p.fact("often") and p.fact("n") % p.fact("N"),
-            "n // N examples for each rank leave up to N-1 that nobody sees. Round up, and pad the "
-            "permutation."),
+            "n // N examples for each rank leave up to N-1 that no rank sees. Round up, and pad "
+            "the permutation."),
         Hint("drawn with repetition", s.kind("parts", repeats=True),
             "a rank has the same example twice, though nothing is padded: torch.randperm(n) has "
             "each once."),

@@ -1,9 +1,8 @@
-"""DiLoCo beside data parallelism at equal steps: validation losses of three seeds, as stored, and
-how they are made.
+"""DiLoCo compared with data parallelism at equal steps: validation losses of three seeds, as
+stored, and how they are made.
 
-    data parallel  4 ranks agree on the gradients of every step
-    DiLoCo         4 ranks agree on the weights after every 20 steps: eta 1, mu 0, so the mean of
-                   all
+    data parallel  4 ranks average the gradients in every step
+    DiLoCo         4 ranks average the weights after every 20 steps: an outer step with eta 1, mu 0
 
 Of both, a step is AdamW's, on 3 of a batch's 12 sequences a rank: equal steps are equal tokens. One
 process computes what ranks compute, but for the order of sums: the mean gradient of equal shares is
@@ -22,7 +21,7 @@ from lib.measuring import seeds
 from lib.training import text as texts
 from lib.training.model import GPT, Shape, cross_entropy
 
-RUNS = {"data parallel": 1, "DiLoCo": 20}  # steps from one agreement to the next
+RUNS = {"data parallel": 1, "DiLoCo": 20}  # H, the steps from one synchronisation to the next
 N, BATCH, SEQ_LEN, RATE = 4, 12, 32, 3e-3
 SEEDS, STEPS, EVERY = (0, 1, 2), 600, 20
 STORED = seeds.Seeds(
@@ -43,7 +42,7 @@ def train(run, seed, steps=STEPS):
     """[validation loss after EVERY, 2 EVERY, ... steps] of this run and seed, in one process."""
     text, H, losses = texts.load(), RUNS[run], []
     unseen = seeds.windows(text, SEQ_LEN)
-    # who always agree are one
+    # the replicas of data parallelism are equal: one model stands for all of them
     models = [GPT(shape_of(text), seed) for _ in range(N if H > 1 else 1)]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=RATE) for model in models]
     for step in range(1, steps + 1):
@@ -53,14 +52,14 @@ def train(run, seed, steps=STEPS):
             cross_entropy(model(tokens), targets).backward()
             optimizer.step()
         if step % H == 0:
-            agree(models)
+            average_parameters(models)
         if step % EVERY == 0:
             losses.append(seeds.validation_loss(models[0], *unseen, batch=256))
     return losses
 
 
 @torch.no_grad()
-def agree(models):
+def average_parameters(models):
     """The outer step with eta 1 and mu 0: every model's parameters become the mean
     over the models."""
     for same in zip(*(model.parameters() for model in models), strict=True):
