@@ -81,7 +81,7 @@ EXERCISE = Exercise(
         Hint("no place for the unchosen",
              s.either(s.refused("shape"),
                  lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
-             "bincount ends with the last expert that somebody chose. bincount(first_choices, "
+             "bincount ends with the last expert that any token chose. bincount(first_choices, "
              "minlength=E) counts all E."),
         s.NARROW,
         Hint("not one number", s.either(s.kind("returned"), s.kind("form", shape=True)),

@@ -324,8 +324,8 @@ DROPLESS = Exercise(
         Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
              "the result has the dtype of x: torch.zeros_like(x), and no .float()."),
         Hint("the weights' gradient", s.fact("argument", "weights"),
-             "the weight of pair i is applied at home, to row i that came back, so that its "
-             "gradient is here."),
+             "the weight of pair i is applied on the token's own rank, to row i that came back, so "
+             "that its gradient is computed there."),
         s.NO_GRAPH,
         Hint("nothing returned", s.both(s.kind("returned", "form"),
             lambda p: p.fact("got") in (None, "None")),
@@ -344,17 +344,17 @@ DROPLESS = Exercise(
              "minlength=n_experts)."),
         Hint("the lists do not fit", lists_do_not_fit,
              "to rank j go the pairs of its experts, counts.view(ep, -1).sum(1); from rank i come "
-             "received[i].sum(). On the way home the two lists change places."),
+             "received[i].sum(). On the way back the two lists are swapped."),
         Hint("another gradient", s.fact("gradient"),
              "the numbers were right. Rows that are copied, reordered, exchanged and added up need "
              "nothing more."),
         Hint("another order", s.kind(*s.SHAPES),
-             "pairs by expert; there; blocks by expert; experts; blocks by sender; home: row i is "
-             "pair i again, and goes to its token, pair // k."),
+             "sort pairs by expert; exchange; blocks by expert; experts; blocks by sender; "
+             "exchange back: row i is pair i again, and belongs to token pair // k."),
         s.NOT_GIVEN,
         Hint("more than the pairs", s.kind("elements"),
-             "there travel, once: E/ep counts to each other rank, and the row of each pair whose "
-             "expert is elsewhere, there and home. No block is filled up to a common length."),
+             "each is sent once: E/ep counts to each other rank, and the row of each pair whose "
+             "expert is on another rank, to it and back. No block is padded to a common length."),
         Hint("changed what it was given", s.kind("input"),
             "x and the choice are the caller's: make new tensors."),
         s.NOT_KEPT, *s.ANYWHERE,

@@ -88,10 +88,10 @@ MISTAKES = {
         Mistake("weighted before the experts",
                 edit("x[token]", "x[token] * choice.weights.flatten()[pairs].unsqueeze(1)")
                 .then(WEIGHTED, "weighted = rows"),
-                "an expert is not linear: weights are applied at home, to what it has returned."),
+                "an expert is not linear: weights are applied to what it has returned."),
         *(Mistake("transposed the wrong way", change,
-                  "transpose_blocks takes the counts as the rows stand before it: received on the "
-                  "way to the experts, received.t() on the way back.")
+                  "transpose_blocks takes the counts in the order that the rows have before it: "
+                  "received on the way to the experts, received.t() on the way back.")
           for change in (edit(HOME, HOME.replace(".t()", "")),
                          edit(THERE, THERE.replace("(rows, received)", "(rows, received.t())")))),
         Mistake("not what it was given",
@@ -111,14 +111,14 @@ MISTAKES = {
                 "what arrives is sorted by expert within each sender only: transpose_blocks(rows, "
                 "received) puts each expert's rows together."),
         Mistake("sent home in the experts' order", edit(HOME, "pass"),
-                "the experts leave rows expert by expert. Each sender's own must stand together "
-                "again before they go home: transpose_blocks(rows, received.t())."),
+                "the experts return rows sorted by expert. Before they are sent back they must be "
+                "sorted by sender again: transpose_blocks(rows, received.t())."),
         Mistake("pair i is not token i", edit(TOKEN, "pairs % len(x), load(asked, n_experts)"),
                 "choice.experts.flatten() goes token by token: pair i is of token i // k."),
         Mistake("weights of other pairs",
                 edit(WEIGHTED,
                     "weighted = choice.weights.flatten()[: len(pairs)].unsqueeze(1) * rows"),
-                "rows come home in the order of the sorted pairs: their weights are "
+                "rows come back in the order of the sorted pairs: their weights are "
                 "choice.weights.flatten()[pairs]."),
         Mistake("not weighted", edit(WEIGHTED, "weighted = rows"),
                 "each row counts as much as its weight in the choice."),

@@ -2,11 +2,11 @@
 routed tokens and their gradients.
 
     rank i's row k for rank j     100 i + 10 j + k, and 1000 more in each further column
-    its gradient                  10000 more than the row, whoever has it
+    its gradient                  10000 more than the row, on whichever rank it is
 
-So every number that is not in its place says from where it is, to where it should have gone, and
-which row it is of. Two exchanges may be under way when backward begins: the rows sent home again,
-or others in a smaller group.
+So every wrong number says from where it is, to where it should have been sent, and which row it is
+of. Two exchanges may be in flight when backward begins: the rows sent back again, or others in a
+smaller group.
 """
 
 import torch
@@ -275,37 +275,38 @@ EXCHANGE_TOKENS = Exercise(
              "groups of ranks 0, 1, 2, ... were right. Ranks are counted within the group: "
              "dist.get_rank(group) and dist.get_world_size(group)."),
         Hint("backward without the swap", s.both(BACKWARD, lists_do_not_fit),
-             "in backward dy has a row for each that was received, and goes back to whom it came "
-             "from: the two lists change places, all_to_all(dy, group, receive_counts, "
+             "in backward dy has a row for each that was received, and is sent back to where that "
+             "came from: the two lists are swapped, all_to_all(dy, group, receive_counts, "
              "send_counts)."),
         Hint("the lists the wrong way round", lists_do_not_fit,
-             "all_to_all(tensor, group, send_counts, receive_counts): first what leaves, then what "
-             "comes."),
+             "all_to_all(tensor, group, send_counts, receive_counts): first what is sent, then "
+             "what is received."),
         Hint("not every rank calls", s.either(s.hung, s.kind("mismatch", "died", "clash")),
              "all ranks of the group call all_to_all, also those that have nothing to send or get "
              "nothing, in backward too."),
         Hint("nothing returned", s.kind("form", got="None"),
-             "the function must end with a `return` of the rows that arrived."),
+             "the function must end with a `return` of the tokens that arrived."),
         s.NO_GRAPH.saying(
             "what all_to_all returns is unknown to autograd. Write a torch.autograd.Function: "
-            "forward is the exchange, and so is backward. Return MyFunction.apply(rows)."),
+            "forward is the exchange, and so is backward. Return "
+            "MyFunction.apply(routed_tokens)."),
         Hint("backward sends nothing", s.both(BACKWARD, s.either(s.fact("calls", 0),
             s.fact("zeros"))),
-             "the gradients of this rank's rows are on the ranks to which they went: backward has "
-             "to fetch them, by an all_to_all."),
+             "the gradients of this rank's tokens are on the ranks to which these were sent: "
+             "backward has to fetch them, by an all_to_all."),
         Hint("gradient scaled", s.fact("scaled"),
-             "a row is on one rank at a time. Its gradient comes back as it is, nothing is summed "
-             "and nothing averaged."),
+             "a token is on one rank at a time. Its gradient comes back as it is, nothing is "
+             "summed and nothing averaged."),
         Hint("another gradient", s.fact("gradient"),
-             "the gradient of row i of `routed_tokens` is dy of that same row, where it went."),
+             "the gradient of row i of `routed_tokens` is dy of that same row, where it was sent."),
         Hint("nobody", s.in_case(CASES, lambda case: case != CASES[0], "raised"),
-             "a rank may have no rows to send, or get none: (0, D) is a tensor like any other."),
+             "a rank may have no tokens to send, or get none: (0, D) is a tensor like any other."),
         s.NOT_GIVEN,
         Hint("rows in another order", s.kind("value"),
              "those from rank 0 come first, then those from rank 1: the order in which all_to_all "
              "returns them."),
         Hint("more than the rows", s.kind("elements"),
-             "each row that is for another rank travels once in each direction, unpadded, and none "
+             "each token for another rank is sent once in each direction, unpadded, and none "
              "twice."),
         Hint("changed in place", s.kind("touched"),
             "leave `routed_tokens` and the lists as they are; return a new tensor."),

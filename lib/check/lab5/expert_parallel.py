@@ -218,30 +218,30 @@ EXPERT_PARALLEL_MOE = Exercise(
     hints=(
         s.CALLED_LIB.saying("write `run` of your class from what its docstring lists, without "
                             "super().run."),
-        s.NO_GROUP.saying("without a group all_to_all takes every rank there is. Hand on "
-                          "self.group."),
+        s.NO_GROUP.saying("without a group all_to_all takes every rank there is. Pass "
+                          "self.group on."),
         Hint("nothing returned", s.both(s.kind("unreadable"), s.refused("None")),
-             "`run` must end with a `return` of the rows that came home."),
+             "`run` must end with a `return` of the tokens that came back."),
         s.NARROW,
         Hint("counts not exchanged",
             lambda p: _in_forward(p) and p.facts["calls"] == p.facts["exchanges"] == 1,
-             "how many rows come from each rank is known to the others only: first "
+             "how many tokens come from each rank is known to the others only: first "
              "moe.exchange_counts(load, self.group, self.all_to_all)."),
         Hint("home by the same lists", lambda p: _in_forward(p) and p.facts["exchanges"] == 2,
-             "on the way home the two lists change places: what was received is sent, "
-             "self.exchange(rows, receive_counts, send_counts)."),
+             "on the way back the two lists are swapped: what was received is sent, "
+             "self.exchange(routed_tokens, receive_counts, send_counts)."),
         Hint("another rank's counts", _in_forward,
-             "to rank j go the rows for its experts, j E/ep to (j+1) E/ep - 1: "
+             "to rank j go the tokens for its experts, j E/ep to (j+1) E/ep - 1: "
              "load.view_as(received).sum(1). From rank i come received[i].sum()."),
         Hint("a rank without rows", s.either(s.hung, s.kind("clash")),
-             "every rank calls exchange_counts once and exchange twice, also one that has no rows "
-             "or gets none: the others wait for it, in backward too."),
+             "every rank calls exchange_counts once and exchange twice, also one that has no "
+             "tokens or gets none: the others wait for it, in backward too."),
         Hint("not sent home", lambda p: p.fact("exchanges") == 1 and p.kind in ("value", "form",
             "unreadable"),
-             "what `run` returns goes to `combine`, which needs the m rows that left this rank: "
+             "what `run` returns goes to `combine`, which needs the m tokens that this rank sent: "
              "exchange them back."),
         Hint("rows of other experts", s.both(s.kind("raised"), s.refused("shape")),
-             "run_experts wants the rows that each expert here gets from all ranks, "
+             "run_experts needs how many tokens each expert here gets from all ranks, "
              "received.sum(0), (E/ep,): not what this rank sends."),
         Hint("a call under way", s.both(s.fact("way", "backward"),
             s.in_case(CASES, lambda case: case.what == TWICE)),
@@ -256,14 +256,14 @@ EXPERT_PARALLEL_MOE = Exercise(
         Hint("another gradient", s.fact("gradient"),
              "rows that are copied, reordered and exchanged need nothing more."),
         s.NOT_GIVEN.saying(
-            "whoever builds the layer chooses what sends: self.all_to_all, which self.exchange "
-            "takes by itself, and exchange_counts if you hand it on."),
+            "the layer's constructor is given what sends: self.all_to_all, which self.exchange "
+            "takes by itself, and exchange_counts if you pass it on."),
         Hint("more than rows and counts", s.kind("elements"),
-             "there travel, once: E/ep counts to each other rank, and the row of each kept pair "
-             "whose expert is elsewhere, there and back, unpadded."),
+             "each is sent once: E/ep counts to each other rank, and the token of each kept pair "
+             "whose expert is on another rank, to it and back, unpadded."),
         Hint("another result", s.kind(*s.SHAPES),
-             "counts; rows there; expert by expert; experts; sender by sender; rows home. What "
-             "`run` returns has the order of the rows that it was given."),
+             "exchange counts; exchange tokens; sort by expert; experts; sort by sender; exchange "
+             "back. What `run` returns has the order of the tokens that it was given."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -27,8 +27,8 @@ EACH_OTHERS = (
     "received) puts each expert's rows together, for run_experts."
 )
 OTHER_SHAPE = (
-    "transpose_blocks takes the counts as the rows stand before it: (sender, expert), received, on "
-    "the way to the experts; (expert, sender), received.t(), on the way back."
+    "transpose_blocks takes the counts in the order that the rows have before it: (sender, "
+    "expert), received, on the way to the experts; (expert, sender), received.t(), on the way back."
 )
 
 MISTAKES = {
@@ -41,8 +41,8 @@ MISTAKES = {
         Mistake("the lists the wrong way round",
                 edit(SEND, "return all_to_all(routed_tokens, group, receive_counts, send_counts)")),
         Mistake("the counts are missing", edit(SEND, "return all_to_all(routed_tokens, group)"),
-                "without counts all_to_all sends every rank equally many rows. Hand on both "
-                "lists."),
+                "without counts all_to_all sends every rank equally many rows. Pass both lists "
+                "on."),
         Mistake("nobody", WHOLE.then(APPLY + "routed_tokens",
             APPLY + "torch.stack(list(routed_tokens))")),
         Mistake("not every rank calls", WHOLE.then(APPLY,
@@ -79,7 +79,7 @@ MISTAKES = {
         Mistake("counts of an earlier call",
                 edit(f"received = {COUNTS}", f"self.seen = received = getattr(self, 'seen', None)\n"
                      f"        if received is None:\n            self.seen = received = {COUNTS}"),
-                "how many rows go where is another in every call: ask exchange_counts each time."),
+                "the counts differ from call to call: call exchange_counts each time."),
         Mistake("experts in another order",
                 edit("self.experts.values()",
                     "[self.experts[name] for name in sorted(self.experts)]"),
@@ -101,8 +101,8 @@ MISTAKES = {
             edit(THERE, "routed_tokens").then(HERE, "routed_tokens"), EACH_OTHERS),
         Mistake("experts get each other's rows", edit(THERE, "routed_tokens"), EACH_OTHERS),
         Mistake("sent home in the experts' order", edit(HERE, "routed_tokens"),
-                "run_experts leaves rows expert by expert. Each rank's own must stand together "
-                "again before they go home: transpose_blocks(routed_tokens, received.t())."),
+                "run_experts returns tokens sorted by expert. Before they are sent back they must "
+                "be sorted by sender again: transpose_blocks(routed_tokens, received.t())."),
         Mistake("transposed the wrong way", edit(THERE, HERE), OTHER_SHAPE),
         Mistake("transposed the wrong way", edit(HERE, THERE), OTHER_SHAPE),
         Mistake("through no expert", edit(RUN, "routed_tokens"),

@@ -305,12 +305,13 @@ OVERLAPPED_MOE = Exercise(
              "less than the four exchanges of two halves were started: dispatch and combine of A "
              "and of B."),
         Hint("one after the other", _share(lambda f: f["share"] < 0.01),
-             "nothing is computed between a start and its wait. Begin both halves' way there "
-             "before anything is computed, and call a wait when its rows are needed, not sooner."),
+             "nothing is computed between a start and its wait. Start both dispatches "
+             "before anything is computed, and call a wait when its tokens are needed, not "
+             "sooner."),
         Hint("the shared expert after the wait", _share(lambda f: f["share"] < ENOUGH),
-             "beside each of the four exchanges there is something to compute: beside A's way "
-             "there the shared expert of A, beside B's way there A's experts, beside A's way home "
-             "B's experts, beside B's way home the shared expert of B."),
+             "during each of the four exchanges there is something to compute: during dispatch A "
+             "the shared expert of A, during dispatch B A's experts, during combine A B's experts, "
+             "during combine B the shared expert of B."),
         Hint("a rank without rows", s.either(s.hung, s.kind("clash")),
              "every rank starts and waits for the same four exchanges in the same order, one "
              "without tokens, too."),
@@ -319,7 +320,7 @@ OVERLAPPED_MOE = Exercise(
         Hint("another gradient", s.fact("gradient"),
             "the output was right; it is made of all parts, each once."),
         Hint("more than the rows", s.kind("elements"),
-             "each half goes there and home once. halves sends the counts of both."),
+             "each half is dispatched and combined once. halves sends the counts of both."),
         Hint("another shape", s.in_case(CASES, lambda case: case.what == NESTED, *s.SHAPES),
              "x is (..., D), here (1, n, D), and so is the result: halves(x.flatten(0, -2)), and "
              "view_as(x) at the end."),

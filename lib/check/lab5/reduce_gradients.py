@@ -205,7 +205,7 @@ EXERCISE = Exercise(
     hints=(
         s.CALLED_LIB,
         s.NO_GROUP.saying(
-            "without a group all_reduce takes every rank there is. Hand on `world` with what is no "
+            "without a group all_reduce takes every rank there is. Pass `world` with what is no "
             "expert's, and expert_dp_group with the experts'."),
         Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
              "a parameter itself has changed. Gradients are reduced, p.grad; it is the optimizer "
@@ -227,7 +227,7 @@ EXERCISE = Exercise(
              "a parameter with requires_grad False has no gradient: leave it alone, and do not "
              "send it."),
         Hint("looked for by ==", s.both(s.raised("RuntimeError"), s.fact("calls", 0)),
-             "`p in experts` compares tensors number by number. Look for id(p) in the set of the "
+             "`p in experts` compares tensors element by element. Look for id(p) in the set of the "
              "experts' ids."),
         Hint("one kind alone", s.both(s.fact("calls", 1), _shares(
             lambda found, facts: [*found] == [facts["rank"]] != facts["holders"])),
@@ -236,7 +236,7 @@ EXERCISE = Exercise(
         Hint("nothing written back", _shares(lambda found,
             facts: [*found] == [facts["rank"]] != facts["holders"]),
              "the gradient has nothing of the other ranks in it. The flat buffer that was reduced "
-             "is a copy: copy its slices back, p.grad.copy_(piece.view_as(p))."),
+             "is a copy: copy its slices back, p.grad.copy_(part.view_as(p))."),
         Hint("experts mixed", _shares(lambda found, facts: not {*found} <= {*facts["holders"]},
             expert=True),
              "other ranks of the expert-parallel group hold other experts. An expert's gradient is "
@@ -254,24 +254,24 @@ EXERCISE = Exercise(
              "divide before the all-reduce or after it, not both."),
         Hint("the rest over the experts' group",
              _shares(lambda found, facts: {*found} < {*facts["holders"]}, expert=False),
-             "what is no expert's, by moe.expert_parameters and by no name, is whole on every "
-             "rank, and each has the gradient of its own tokens alone: sum over all ranks, "
+             "what is no expert's, by moe.expert_parameters and by no name, is replicated, and "
+             "each rank has the gradient of its own tokens alone: sum over all ranks, "
              "`world`."),
         Hint("sizes that differ between ranks", s.either(s.hung,
             s.kind("clash", "mismatch", "died")),
-             "the ranks of one sum must call it equally often, with lines of one size: a parameter "
-             "that this rank did not use keeps its place, with zeros, and different experts are "
-             "not in one sum."),
+             "the ranks of one sum must call it equally often, with flat buffers of one size: a "
+             "parameter that this rank did not use keeps its slice, with zeros, and different "
+             "experts are not in one sum."),
         Hint("pieces in the wrong places", s.kind("value", "form", "raised"),
-             "write back in the order in which you put end to end: each piece begins where the one "
+             "write back in the order in which you put end to end: each slice begins where the one "
              "before it ends, and has p.numel() elements."),
         s.NOT_GIVEN,
         Hint("one message per parameter", s.kind("calls", same=True),
              "every message costs its latency: put all gradients of a kind end to end, and "
              "all-reduce that once."),
         Hint("other elements", s.kind("calls"),
-             "two lines: the experts' trained gradients, over expert_dp_group, and all others, "
-             "over `world`. Nothing else travels, and nothing twice."),
+             "two flat buffers: the experts' trained gradients, over expert_dp_group, and all "
+             "others, over `world`. Nothing else is sent, and nothing twice."),
         s.NOT_KEPT,
         *s.ANYWHERE,
     ),

@@ -159,12 +159,12 @@ START_EXCHANGE = Exercise(
              "in the backward of what wait() calls, keep the work, and wait for it in the backward "
              "of what start_exchange calls."),
         Hint("backward begins too late", _way("backward"),
-             "the gradients' exchange begins where its result is needed. What stands between "
-             "start_exchange and wait() runs backward between the backwards of your two functions: "
-             "the first of them, that of wait(), has to begin it, by `start`."),
+             "the gradients' exchange begins where its result is needed. What is computed "
+             "between start_exchange and wait() has its backward between those of your two "
+             "functions: the first of them, that of wait(), has to begin it, by `start`."),
         Hint("one work for all", s.both(s.in_case(plain.CASES, TWO_AT_ONCE),
                                         s.kind(*s.SHAPES, "clash", "no graph", "not kept")),
-             "one exchange was right, two under way at once are not. Each call keeps a work and "
+             "one exchange was right, two in flight at once are not. Each call keeps a work and "
              "lists of its own: in the call's own object or closure, not on a class, in a global, "
              "or in a buffer of all calls."),
         s.NO_GRAPH.saying(
@@ -172,8 +172,8 @@ START_EXCHANGE = Exercise(
             "an empty tensor, such as routed_tokens.new_empty(0); the second takes that and "
             "returns what arrived."),
         Hint("backward without the swap", s.both(s.fact("way", "backward"), lists_do_not_fit),
-             "in backward dy has a row for each that was received, and goes back to whom it came "
-             "from: the two lists change places."),
+             "in backward dy has a row for each that was received, and is sent back to where that "
+             "came from: the two lists are swapped."),
         Hint("the lists the wrong way round", lists_do_not_fit,
              "start(all_to_all, routed_tokens, group, send_counts, receive_counts): first what is "
              "sent, then what is received."),
@@ -186,7 +186,8 @@ START_EXCHANGE = Exercise(
         Hint("nothing comes", s.kind("form", got="None"),
              "wait() must return what work.wait() returns: (sum(receive_counts), D)."),
         s.NOT_GIVEN,
-        Hint("more than the rows", s.kind("elements"), "each row travels once in each direction."),
+        Hint("more than the rows", s.kind("elements"),
+             "each token is sent once in each direction."),
         Hint("other rows", s.kind("value", "form", "unreadable"),
              "wait() returns what all_to_all returned, (sum(receive_counts), D), as it is."),
         s.NOT_KEPT, *s.ANYWHERE,
