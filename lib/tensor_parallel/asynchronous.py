@@ -25,15 +25,22 @@ Source: Wang et al. 2023, "Overlap communication with dependent computation via 
 torch calls it async TP.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lib.backend import Group
+from lib.tensor_parallel.linear import LinearLike
 from lib.tensor_parallel.ring_exchange import ring_accumulate, ring_shift
 
 
-def asynchronous_column_parallel(x, linears, group=None):
+def asynchronous_column_parallel(
+    x: Tensor, linears: Sequence[LinearLike], group: Group = None
+) -> list[Tensor]:
     """`regathered_column_parallel` in which each shard of x is multiplied while the next is
     received: (B, t, D) -> [(B, T, F/tp), ...].
 
@@ -48,7 +55,7 @@ def asynchronous_column_parallel(x, linears, group=None):
     ]
 
 
-def asynchronous_row_parallel(x, linear, group=None):
+def asynchronous_row_parallel(x: Tensor, linear: LinearLike, group: Group = None) -> Tensor:
     """`sequence_row_parallel` in which each part of the sum is sent while the next is computed:
     (B, T, D/tp) -> (B, t, F).
 

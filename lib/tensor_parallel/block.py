@@ -27,11 +27,13 @@ of (B, T, D) forward (g), one backward (f).
 """
 
 import copy
+from collections.abc import Callable
 
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from lib.backend import Group
 from lib.tensor_parallel.dropout import own_random_numbers
 from lib.tensor_parallel.linear import (
     ColumnParallelLinear,
@@ -40,7 +42,7 @@ from lib.tensor_parallel.linear import (
     row_parallel,
 )
 from lib.tensor_parallel.shards import divide
-from lib.training.model import causal_attention, merge_heads, split_heads
+from lib.training.model import MLP, Attention, causal_attention, merge_heads, split_heads
 
 
 # exercise: lab3.ParallelAttention
@@ -53,8 +55,12 @@ class ParallelAttention(nn.Module):
     """
 
     def __init__(
-        self, attention, group=None, column_linear=column_parallel, row_linear=row_parallel
-    ):
+        self,
+        attention: Attention,
+        group: Group = None,
+        column_linear: Callable = column_parallel,
+        row_linear: Callable = row_parallel,
+    ) -> None:
         super().__init__()
         self.group, self.column_linear, self.head_dim = group, column_linear, attention.head_dim
         tp = dist.get_world_size(group)
@@ -66,7 +72,7 @@ class ParallelAttention(nn.Module):
         self.out = RowParallelLinear(attention.out, group, row_linear)  # weight (D, H*d/tp)
         self.dropout = nn.Dropout(attention.dropout.p)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         # (B, T, H*d/tp), twice (B, T, K*d/tp)
         columns = self.column_linear(x, [self.q, self.k, self.v], self.group)
         # (B, H/tp, T, d), twice (B, K/tp, T, d)
@@ -85,7 +91,13 @@ class ParallelMLP(nn.Module):
     functions, as in linear.py. Raises ValueError where tp does not divide mlp_hidden.
     """
 
-    def __init__(self, mlp, group=None, column_linear=column_parallel, row_linear=row_parallel):
+    def __init__(
+        self,
+        mlp: MLP,
+        group: Group = None,
+        column_linear: Callable = column_parallel,
+        row_linear: Callable = row_parallel,
+    ) -> None:
         super().__init__()
         # weight (F/tp, D)
         self.up = ColumnParallelLinear(mlp.up, group, column_linear, "mlp_hidden")
@@ -93,7 +105,7 @@ class ParallelMLP(nn.Module):
         self.down = RowParallelLinear(mlp.down, group, row_linear, "mlp_hidden")
         self.dropout = nn.Dropout(mlp.dropout.p)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         hidden = F.gelu(self.up(x))  # (B, T, F/tp)  sharded
         return self.dropout(self.down(hidden))
 

@@ -18,22 +18,26 @@ Sources: Liu et al. 2023 (ring attention); Megatron-LM's and torch's "context pa
 """
 
 import copy
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
+from lib.backend import Group
 from lib.tensor_parallel.ring_attention import ring_attention
 from lib.tensor_parallel.sequence import sum_gradients
-from lib.training.model import cross_entropy, merge_heads, split_heads
+from lib.training.model import GPT, cross_entropy, merge_heads, split_heads
 
 
-def shard(x, layout, group=None):
+def shard(x: Tensor, layout: Sequence[Sequence[int]], group: Group = None) -> Tensor:
     """This rank's tokens of the whole sequence: x (B, T, ...) -> (B, t, ...). Sends nothing."""
     return x[:, layout[dist.get_rank(group)]]
 
 
-def context_parallel_gpt(model, layout, group=None, mix=ring_attention):
+def context_parallel_gpt(
+    model: GPT, layout: Sequence[Sequence[int]], group: Group = None, mix: Callable = ring_attention
+) -> "ContextParallelGPT":
     """`model`, a `lib.training.model.GPT` that is alike on all ranks, for this rank's tokens;
     `model` itself stays as it is.
 
@@ -109,6 +113,11 @@ class SplitEmbedding(nn.Module):
         return self.token(tokens) + self.position(positions)  # (B, t, D)
 
 
+def unsharded_linears(x, linears):
+    """[y of each linear layer], where every rank has all of its weights."""
+    return [linear(x) for linear in linears]
+
+
 class ContextAttention(nn.Module):
     """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers: of all heads, or
     of a tp rank's.
@@ -122,7 +131,7 @@ class ContextAttention(nn.Module):
         attention,
         layout,
         group,
-        column_linear=lambda x, linears: [linear(x) for linear in linears],
+        column_linear=unsharded_linears,
         mix=ring_attention,
     ):
         super().__init__()

@@ -20,17 +20,19 @@ kinds of masks.
 """
 
 import contextlib
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from lib import backend
+from lib.backend import Group
 
 
 @contextlib.contextmanager
-def own_random_numbers(group=None, draws=True):
+def own_random_numbers(group: Group = None, draws: bool = True) -> Iterator[None]:
     """The block draws numbers that differ between the ranks of `group`; afterwards their random
     states are the same again.
 
@@ -50,10 +52,10 @@ def own_random_numbers(group=None, draws=True):
 class ShardedDropout(nn.Module):
     """nn.Dropout for what is sharded over `group`: each rank draws a mask of its own."""
 
-    def __init__(self, p, group=None):
+    def __init__(self, p: float, group: Group = None) -> None:
         super().__init__()
         self.p, self.group = p, group
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         with own_random_numbers(self.group, self.training and self.p > 0):
             return F.dropout(x, self.p, self.training)

@@ -21,12 +21,15 @@ of a single-process baseline, whatever tp is. All tp ranks read the same tokens 
 dropout, start from the same torch.manual_seed."""
 
 import copy
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.tensor_parallel.block import ParallelBlock
 from lib.tensor_parallel.dropout import ShardedDropout
 from lib.tensor_parallel.linear import ColumnParallelLinear, column_parallel, row_parallel
@@ -41,7 +44,9 @@ from lib.tensor_parallel.vocabulary import (
 from lib.training.model import GPT
 
 
-def parallel_gpt(model, group=None, all_reduce=collectives.all_reduce):
+def parallel_gpt(
+    model: GPT, group: Group = None, all_reduce: Collective = collectives.all_reduce
+) -> "ParallelGPT":
     """This rank's shard of `model`, a `lib.training.model.GPT` that is the same on all ranks;
     `model` itself stays as it is.
 
@@ -56,8 +61,11 @@ def parallel_gpt(model, group=None, all_reduce=collectives.all_reduce):
 
 
 def sequence_parallel_gpt(
-    model, group=None, column_linear=sequence_column_parallel, output_mapping=scatter_sequence
-):
+    model: GPT,
+    group: Group = None,
+    column_linear: Callable = sequence_column_parallel,
+    output_mapping: Collective = scatter_sequence,
+) -> "SequenceParallelGPT":
     """This rank's shard of `model`, in sequence parallel: after backward call `sum_gradients()`,
     once per step.
 
@@ -131,7 +139,7 @@ class SequenceParallelGPT(ParallelGPT):
 
 
 @torch.no_grad()
-def plain_gpt(parallel):
+def plain_gpt(parallel: Any) -> GPT:
     """The unsharded GPT from all ranks' shards, on every rank. Sends: an all-gather per sharded
     parameter."""
     model = GPT(parallel.shape).to(parallel.norm.weight.dtype)

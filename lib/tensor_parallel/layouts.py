@@ -21,9 +21,10 @@ section 3.3.2).
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 
-def contiguous(T, cp):
+def contiguous(T: int, cp: int) -> list[list[int]]:
     """Rank r holds the r-th of cp runs of tokens; the first T mod cp runs hold one more.
     [[position, ...] per rank]"""
     if not 1 <= cp <= T:
@@ -33,7 +34,7 @@ def contiguous(T, cp):
     return [list(range(T)[_cut(T, cp, r)]) for r in range(cp)]
 
 
-def zigzag(T, cp):
+def zigzag(T: int, cp: int) -> list[list[int]]:
     """Of 2cp runs of tokens, rank r holds run r and run 2cp-1-r. [[position, ...] per rank]
 
     Every rank sees T(T+1)/(2cp) pairs, where 2cp divides T.
@@ -65,7 +66,7 @@ def rectangle(queries, keys):
     return bisect_left(queries, keys[0]), bisect_right(keys, queries[-1])
 
 
-def pairs_seen(layout):
+def pairs_seen(layout: Sequence[Sequence[int]]) -> list[list[int]]:
     """[[pairs of step 0, of step 1, ...] per rank]: (query, key) with the key not later than the
     query.
 

@@ -23,15 +23,31 @@ torch stores weights transposed, (out, in): columns of A are rows of `weight`.
 B sequences of T tokens, D inputs, F outputs, tp ranks.
 """
 
-import torch.nn.functional as F
-from torch import nn
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lib.backend import Collective, Group
 from lib.tensor_parallel.mappings import copy_to_group, reduce_from_group
 from lib.tensor_parallel.shards import own_shard
 
 
+class LinearLike(Protocol):
+    """This rank's shard of an nn.Linear: what `column_parallel` and `row_parallel` read."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
 # exercise: lab3.column_parallel
-def column_parallel(x, linears, group=None, input_mapping=copy_to_group):
+def column_parallel(
+    x: Tensor,
+    linears: Sequence[LinearLike],
+    group: Group = None,
+    input_mapping: Collective = copy_to_group,
+) -> list[Tensor]:
     """This rank's columns of x A + a, for each of the layers: (B, T, D), replicated -> [(B, T,
     F/tp), ...], sharded.
 
@@ -46,7 +62,12 @@ def column_parallel(x, linears, group=None, input_mapping=copy_to_group):
 
 
 # exercise: lab3.row_parallel
-def row_parallel(x, linear, group=None, output_mapping=reduce_from_group):
+def row_parallel(
+    x: Tensor,
+    linear: LinearLike,
+    group: Group = None,
+    output_mapping: Collective = reduce_from_group,
+) -> Tensor:
     """x B + b of all ranks' columns of x: (B, T, D/tp), sharded -> (B, T, F), replicated.
 
     linear: weight (F, D/tp), this rank's rows of B, and the full bias (F,) or None.
@@ -67,13 +88,19 @@ class ColumnParallelLinear(nn.Module):
     tp does not divide F.
     """
 
-    def __init__(self, linear, group=None, column_linear=column_parallel, what="out_features"):
+    def __init__(
+        self,
+        linear: nn.Linear,
+        group: Group = None,
+        column_linear: Callable = column_parallel,
+        what: str = "out_features",
+    ) -> None:
         super().__init__()
         self.group, self.column_linear = group, column_linear
         self.weight = own_shard(linear.weight, 0, group, what)  # (F/tp, D)
         self.bias = own_shard(linear.bias, 0, group, what)  # (F/tp,)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.column_linear(x, [self], self.group)[0]
 
 
@@ -85,11 +112,17 @@ class RowParallelLinear(nn.Module):
     divide D.
     """
 
-    def __init__(self, linear, group=None, row_linear=row_parallel, what="in_features"):
+    def __init__(
+        self,
+        linear: nn.Linear,
+        group: Group = None,
+        row_linear: Callable = row_parallel,
+        what: str = "in_features",
+    ) -> None:
         super().__init__()
         self.group, self.row_linear = group, row_linear
         self.weight = own_shard(linear.weight, 1, group, what)  # (F, D/tp)
         self.bias = own_shard(linear.bias, None, group, what)  # (F,)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.row_linear(x, self, self.group)

@@ -40,13 +40,17 @@ sequence.py calls G.
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.tensor_parallel.shards import divide, gather_along_dim
 
 
 # exercise: lab3.copy_to_group
-def copy_to_group(x, group=None, all_reduce=collectives.all_reduce):
+def copy_to_group(
+    x: Tensor, group: Group = None, all_reduce: Collective = collectives.all_reduce
+) -> Tensor:
     """f: x, replicated, into the tensor-parallel region. Returns x, any shape.
 
     Sends nothing forward; backward all-reduces the gradient, as large as x.
@@ -56,7 +60,9 @@ def copy_to_group(x, group=None, all_reduce=collectives.all_reduce):
 
 
 # exercise: lab3.reduce_from_group
-def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
+def reduce_from_group(
+    x: Tensor, group: Group = None, all_reduce: Collective = collectives.all_reduce
+) -> Tensor:
     """g: the sum over the ranks of x, each rank's partial result, of any shape. Returns a new
     tensor, replicated.
 
@@ -66,7 +72,9 @@ def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
     return _Reduce.apply(x, group, all_reduce)
 
 
-def split_to_group(x, group=None, all_gather=collectives.all_gather):
+def split_to_group(
+    x: Tensor, group: Group = None, all_gather: Collective = collectives.all_gather
+) -> Tensor:
     """This rank's shard of x, replicated, on the last dim: (.., F) -> (.., F/tp).
 
     Sends nothing forward; backward all-gathers the shards' gradients. Raises ValueError where tp
@@ -75,7 +83,9 @@ def split_to_group(x, group=None, all_gather=collectives.all_gather):
     return _Split.apply(x, group, all_gather)
 
 
-def gather_from_group(x, group=None, all_gather=collectives.all_gather):
+def gather_from_group(
+    x: Tensor, group: Group = None, all_gather: Collective = collectives.all_gather
+) -> Tensor:
     """The ranks' shards, concatenated on the last dim, replicated: (.., F/tp) -> (.., F).
 
     Sends forward: an all-gather; backward nothing, each rank takes its shard of the gradient.

@@ -32,9 +32,11 @@ so, ring attention over the ranks.
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 
 class Attended(NamedTuple):
@@ -83,7 +85,13 @@ def weigh(P, v):
         return torch.einsum("bkgts,bksd->bkgtd", P, wide(v))
 
 
-def attend(q, k, v, queries=None, keys=None):
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
+) -> Attended:
     """Attention over these keys alone: q (B, H, t, d), k and v (B, K, s, d) -> Attended, (B, H, t,
     d) and (B, H, t).
 
@@ -103,7 +111,15 @@ def attend(q, k, v, queries=None, keys=None):
     )
 
 
-def attend_backward(q, k, v, whole, d_out, queries=None, keys=None):
+def attend_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    whole: Attended,
+    d_out: Tensor,
+    queries: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """What these keys add to the gradient of q, and what these queries add to those of k and v:
     (dq, dk, dv).
 
@@ -125,7 +141,7 @@ def attend_backward(q, k, v, whole, d_out, queries=None, keys=None):
 
 
 # exercise: lab3.merge_attention
-def merge_attention(one, other):
+def merge_attention(one: Attended, other: Attended) -> Attended:
     """Attention over the keys of both, as if it had been computed at once: two Attended ->
     Attended, of new tensors.
 

@@ -36,18 +36,29 @@ context".
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lib.backend import Group
 from lib.tensor_parallel.layouts import rectangle
 from lib.tensor_parallel.online_softmax import Attended, attend_backward, scores, weigh, wide
 from lib.tensor_parallel.ring_exchange import RingTransfer, ring_shift
 
 
 # exercise: lab3.ring_attention
-def ring_attention(q, k, v, layout, group=None, *, causal=True):
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Sequence[Sequence[int]],
+    group: Group = None,
+    *,
+    causal: bool = True,
+) -> Tensor:
     """Attention over the full sequence, of which each rank has a shard. Returns (B, H, t, d),
     sharded like q.
 

@@ -16,9 +16,14 @@ depends on it, into such steps ("collective matmul"). It is Megatron's
 `tp_comm_overlap` (Transformer Engine's user buffers) and torch's async TP.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group
 from lib.collectives import p2p, start
 
 
@@ -49,7 +54,7 @@ def _post(block, right, out, left, group):
     return p2p.post([(block, right)], [(out, left)], group)
 
 
-def ring_shift(block, shapes, group=None):
+def ring_shift(block: Tensor, shapes: Any, group: Group = None) -> Iterator:
     """Iterate over (r, block of rank r) for all N ranks, this rank's own first; while the caller
     computes, the next block is received.
 
@@ -70,7 +75,7 @@ def ring_shift(block, shapes, group=None):
         block = passing.arrived()
 
 
-def ring_accumulate(part, group=None):
+def ring_accumulate(part: Callable[[int], Tensor], group: Group = None) -> Tensor:
     """Reduce-scatter of addends that are computed while partial sums are in flight; returns the sum
     of block r on rank r.
 

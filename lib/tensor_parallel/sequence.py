@@ -51,21 +51,28 @@ Only dA_r needs all of X. Each of backward's two messages could be in flight whi
 is computed, as in Megatron; here they are not.
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lib import collectives
-from lib.tensor_parallel.linear import column_parallel, row_parallel
+from lib.backend import Collective, Group
+from lib.tensor_parallel.linear import LinearLike, column_parallel, row_parallel
 from lib.tensor_parallel.shards import divide, gather_along_dim
 from lib.training.buckets import flatten, gradient, unflatten
 
 
 # exercise: lab3.gather_sequence
 def gather_sequence(
-    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
-):
+    x: Tensor,
+    group: Group = None,
+    all_gather: Collective = collectives.all_gather,
+    reduce_scatter: Collective = collectives.reduce_scatter,
+) -> Tensor:
     """G: every rank's tokens, in rank order, on every rank: (B, T/tp, D) -> (B, T, D).
 
     Sends: an all-gather forward, a reduce-scatter backward: (tp-1) BTD elements over all ranks,
@@ -77,8 +84,11 @@ def gather_sequence(
 
 # exercise: lab3.scatter_sequence
 def scatter_sequence(
-    x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
-):
+    x: Tensor,
+    group: Group = None,
+    all_gather: Collective = collectives.all_gather,
+    reduce_scatter: Collective = collectives.reduce_scatter,
+) -> Tensor:
     """S: x, each rank's partial result, summed over the ranks; this rank's tokens of it: (B, T, D)
     -> (B, T/tp, D).
 
@@ -88,13 +98,23 @@ def scatter_sequence(
     return _ScatterSequence.apply(x, group, all_gather, reduce_scatter)
 
 
-def sequence_column_parallel(x, linears, group=None, input_mapping=gather_sequence):
+def sequence_column_parallel(
+    x: Tensor,
+    linears: Sequence[LinearLike],
+    group: Group = None,
+    input_mapping: Collective = gather_sequence,
+) -> list[Tensor]:
     """`column_parallel` of this rank's tokens: (B, T/tp, D) -> [(B, T, F/tp), ...]. Backward keeps
     the gathered x."""
     return column_parallel(x, linears, group, input_mapping)
 
 
-def sequence_row_parallel(x, linear, group=None, output_mapping=scatter_sequence):
+def sequence_row_parallel(
+    x: Tensor,
+    linear: LinearLike,
+    group: Group = None,
+    output_mapping: Collective = scatter_sequence,
+) -> Tensor:
     """`row_parallel` into this rank's tokens: (B, T, F/tp) -> (B, T/tp, D). The bias's
     gradient is partial."""
     return row_parallel(x, linear, group, output_mapping)
@@ -102,7 +122,11 @@ def sequence_row_parallel(x, linear, group=None, output_mapping=scatter_sequence
 
 # exercise: lab3.sum_gradients
 @torch.no_grad()
-def sum_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
+def sum_gradients(
+    parameters: Iterable[nn.Parameter],
+    group: Group = None,
+    all_reduce: Collective = collectives.all_reduce,
+) -> None:
     """Replace the gradients of these parameters by their sums over the ranks of `group`.
 
     parameters: the replicated ones that were used on this rank's tokens only, in one order on all
@@ -146,12 +170,12 @@ def reduce_scatter_along_sequence(x, group, all_gather, reduce_scatter):
 
 
 def regathered_column_parallel(
-    x,
-    linears,
-    group=None,
-    all_gather=collectives.all_gather,
-    reduce_scatter=collectives.reduce_scatter,
-):
+    x: Tensor,
+    linears: Sequence[LinearLike],
+    group: Group = None,
+    all_gather: Collective = collectives.all_gather,
+    reduce_scatter: Collective = collectives.reduce_scatter,
+) -> list[Tensor]:
     """`sequence_column_parallel` that keeps only its input, this rank's tokens: (B, T/tp, D) ->
     [(B, T, F/tp), ...].
 

@@ -23,9 +23,11 @@ averages. To go from tp=2 to tp=4, merge, then split. (torch's DCP does both whi
 "resharding".)
 """
 
+from collections.abc import Mapping, Sequence
+
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from lib import collectives
 from lib.training.buckets import mark_sharded
@@ -89,13 +91,13 @@ SPLIT = {  # name ends in: dim
 }  # fmt: skip
 
 
-def split_dim(name):
+def split_dim(name: str) -> int | None:
     """The dim on which the parameter `name` is sharded; None if it is replicated."""
     return next((dim for ending, dim in SPLIT.items() if name.endswith(ending)), None)
 
 
 # exercise: lab3.split_state_dict
-def split_state_dict(state, rank, tp):
+def split_state_dict(state: Mapping[str, Tensor], rank: int, tp: int) -> dict[str, Tensor]:
     """Rank `rank`'s {name: tensor} of tp, copies, from the unsharded model's. Pure: no ranks
     needed.
 
@@ -112,7 +114,7 @@ def split_state_dict(state, rank, tp):
     return part
 
 
-def merge_state_dicts(parts):
+def merge_state_dicts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The unsharded model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...].
     Pure: no ranks needed.
 

@@ -15,14 +15,18 @@ shards may differ by one row.
 Source of the two tensor-parallel splits: Megatron-LM (Shoeybi et al. 2019, section 3).
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from lib.backend import Group
 from lib.collectives import p2p
 
 
 # exercise: lab0.split_rows
-def split_rows(x, w, group=None):
+def split_rows(x: Tensor, w: Tensor, group: Group = None) -> Tensor:
     """Rank r multiplies the r-th shard of x's rows: (B/N, K) (K, M) -> (B/N, M), its own rows of x
     w.
 
@@ -34,7 +38,7 @@ def split_rows(x, w, group=None):
 
 
 # exercise: lab0.split_columns
-def split_columns(x, w, group=None):
+def split_columns(x: Tensor, w: Tensor, group: Group = None) -> Tensor:
     """Rank r multiplies by the r-th shard of w's columns: (B, K) (K, M/N) -> (B, M/N); returns x w,
     (B, M).
 
@@ -53,7 +57,7 @@ def split_columns(x, w, group=None):
 
 
 # exercise: lab0.split_inner
-def split_inner(x, w, group=None):
+def split_inner(x: Tensor, w: Tensor, group: Group = None) -> Tensor:
     """Rank r multiplies the r-th shard of the inner dimension: (B, K/N) (K/N, M) -> (B, M), and the
     ranks add up.
 
@@ -68,7 +72,7 @@ def split_inner(x, w, group=None):
 
 
 # exercise: lab0.pipeline
-def pipeline(x, layers, group=None):
+def pipeline(x: Tensor, layers: Sequence[Tensor], group: Group = None) -> Tensor | None:
     """Rank r applies the r-th shard of `layers`, a list of (K, K) matrices, to what rank r-1 sends,
     (B, K).
 

@@ -30,12 +30,14 @@ bias here.
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lib.backend import Group
 from lib.collectives import broadcast, reduce
 
 
-def linear_2d(x, weight, row, column):
+def linear_2d(x: Tensor, weight: Tensor, row: Group, column: Group) -> Tensor:
     """Y = X W on a q x q grid: x (n/q, I/q), weight (I/q, O/q) -> (n/q, O/q), block (i, j) of each
     on rank (i, j).
 

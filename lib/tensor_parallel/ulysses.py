@@ -33,10 +33,14 @@ extreme long sequence transformer models"; Dubey et al. 2024, "The Llama 3 herd 
 3.3.2 (gathered).
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.tensor_parallel.online_softmax import attend
 from lib.tensor_parallel.ring_attention import check
 from lib.tensor_parallel.sequence import gather_sequence
@@ -44,8 +48,15 @@ from lib.tensor_parallel.sequence import gather_sequence
 
 # exercise: lab3.ulysses_attention
 def ulysses_attention(
-    q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True
-):
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Sequence[Sequence[int]],
+    group: Group = None,
+    all_to_all: Collective = collectives.all_to_all,
+    *,
+    causal: bool = True,
+) -> Tensor:
     """Attention over the full sequence, of which each rank has a shard. Returns (B, H, t, d),
     sharded like q.
 
@@ -111,7 +122,15 @@ def _heads_for_shards(x, layout, group, all_to_all):
     return came.view(cp * mine, t, B, d).permute(2, 0, 1, 3)
 
 
-def gathered_attention(q, k, v, layout, group=None, *, causal=True):
+def gathered_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Sequence[Sequence[int]],
+    group: Group = None,
+    *,
+    causal: bool = True,
+) -> Tensor:
     """`ring_attention` by an all-gather of k and v; their gradients by a reduce-scatter.
     Shards of equal length."""
     B, K, _, d = k.shape
@@ -123,7 +142,9 @@ def gathered_attention(q, k, v, layout, group=None, *, causal=True):
     return attend(q, k, v, *((layout[dist.get_rank(group)], order) if causal else ())).out
 
 
-def elements_sent(B, T, d, H, K, cp):
+def elements_sent(
+    B: int, T: int, d: int, H: int, K: int, cp: int
+) -> dict[str, tuple[float, float]]:
     """{way: (forward, backward)}, elements sent by all ranks together."""
     unit = 2 * B * T * d * (cp - 1)
     ulysses = unit * (H + max(K, cp)) // cp

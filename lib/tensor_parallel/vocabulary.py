@@ -29,13 +29,16 @@ Exponentials and their sum are computed in float32 where logits are in 16 bits: 
 terms would end where one more of them no longer changes it.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.tensor_parallel.mappings import reduce_from_group
 from lib.tensor_parallel.online_softmax import wide
 from lib.tensor_parallel.shards import divide, own_shard
@@ -60,7 +63,12 @@ def own_rows(ids, rows, group=None):
 
 
 # exercise: lab3.vocab_parallel_embedding
-def vocab_parallel_embedding(tokens, weight, group=None, output_mapping=reduce_from_group):
+def vocab_parallel_embedding(
+    tokens: Tensor,
+    weight: Tensor,
+    group: Group = None,
+    output_mapping: Collective = reduce_from_group,
+) -> Tensor:
     """The vectors of `tokens`: (B, T) int64, replicated -> (B, T, D), replicated.
 
     weight: (V/tp, D), this rank's rows. Sends: one all-reduce of (B, T, D) forward, nothing
@@ -77,12 +85,17 @@ class VocabParallelEmbedding(nn.Module):
     """A rank's rows of an nn.Embedding: tokens (B, T) -> (B, T, D). Raises ValueError where
     tp does not divide V."""
 
-    def __init__(self, embedding, group=None, output_mapping=reduce_from_group):
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        group: Group = None,
+        output_mapping: Collective = reduce_from_group,
+    ) -> None:
         super().__init__()
         self.group, self.output_mapping = group, output_mapping
         self.weight = own_shard(embedding.weight, 0, group, "vocab_size")  # (V/tp, D)
 
-    def forward(self, tokens):
+    def forward(self, tokens: Tensor) -> Tensor:
         return vocab_parallel_embedding(tokens, self.weight, self.group, self.output_mapping)
 
 
@@ -94,11 +107,13 @@ class SequenceEmbedding(nn.Module):
     tokens' rows. Raises ValueError where tp does not divide T, or where T is longer than the table.
     """
 
-    def __init__(self, token, position, dropout, group=None):
+    def __init__(
+        self, token: nn.Module, position: nn.Embedding, dropout: nn.Module, group: Group = None
+    ) -> None:
         super().__init__()
         self.token, self.position, self.dropout, self.group = token, position, dropout, group
 
-    def forward(self, tokens):
+    def forward(self, tokens: Tensor) -> Tensor:
         rank, tp = dist.get_rank(self.group), dist.get_world_size(self.group)
         length, longest = tokens.shape[-1], self.position.num_embeddings
         if length > longest:
@@ -111,14 +126,19 @@ class SequenceEmbedding(nn.Module):
         return self.dropout(self.token(tokens) + self.position(positions))  # (B, T/tp, D)
 
 
-REDUCE = {"mean": torch.mean, "sum": torch.sum}
+REDUCE: dict[str, Callable[[Tensor], Tensor]] = {"mean": torch.mean, "sum": torch.sum}
 
 
 # exercise: lab3.vocab_parallel_cross_entropy
 def vocab_parallel_cross_entropy(
-    logits, targets, group=None, reduction="mean", all_reduce=collectives.all_reduce, *,
-    ignore_index=-100
-):  # fmt: skip
+    logits: Tensor,
+    targets: Tensor,
+    group: Group = None,
+    reduction: str = "mean",
+    all_reduce: Collective = collectives.all_reduce,
+    *,
+    ignore_index: int = -100,
+) -> Tensor:
     """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, the same on all ranks:
     (), float32 or float64.
 
