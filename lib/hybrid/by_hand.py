@@ -23,11 +23,15 @@ Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for wh
 parallelism leaves to sum.
 """
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from lib import backend, collectives
-from lib.hybrid.mesh import groups_along
-from lib.hybrid.sets import sets_of
+from lib.backend import Collective, Group
+from lib.hybrid.mesh import Mesh, groups_along
+from lib.hybrid.sets import Sets, sets_of
 from lib.hybrid.train import free_other_stages
 from lib.pipeline import balance, one_f_one_b
 from lib.pipeline.links import connect
@@ -35,11 +39,14 @@ from lib.pipeline.split import split_gpt
 from lib.pipeline.stage import Pipeline
 from lib.tensor_parallel import sequence_parallel_gpt, vocab_parallel_cross_entropy
 from lib.training.clip import scale_gradients
+from lib.training.model import GPT
 
 
 # exercise: lab6.average_over_mesh
 @torch.no_grad()
-def average_over_mesh(sets, mesh, ends, all_reduce=collectives.all_reduce):
+def average_over_mesh(
+    sets: Sets, mesh: Mesh, ends: Group, all_reduce: Collective = collectives.all_reduce
+) -> None:
     """Make each `.grad` that of the mean loss over the whole batch, in place. Every parameter has
     one.
 
@@ -59,7 +66,9 @@ def average_over_mesh(sets, mesh, ends, all_reduce=collectives.all_reduce):
 
 # exercise: lab6.norm_over_mesh
 @torch.no_grad()
-def norm_over_mesh(sets, mesh, all_reduce=collectives.all_reduce):
+def norm_over_mesh(
+    sets: Sets, mesh: Mesh, all_reduce: Collective = collectives.all_reduce
+) -> Tensor:
     """|g| of the whole model, () in float64, the same on every rank. Sends: one number over tp, one
     over pp.
 
@@ -94,14 +103,14 @@ class HybridByHand:
 
     def __init__(
         self,
-        model,
-        mesh,
-        tokens,
-        b,
-        make_optimizer,
-        average=average_over_mesh,
-        norm_of=norm_over_mesh,
-    ):
+        model: GPT,
+        mesh: Mesh,
+        tokens: Tensor,
+        b: int,
+        make_optimizer: Callable[..., torch.optim.Optimizer],
+        average: Callable = average_over_mesh,
+        norm_of: Callable = norm_over_mesh,
+    ) -> None:
         """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is. mesh: a
         Mesh with pp, dp and tp.
 
@@ -122,7 +131,7 @@ class HybridByHand:
         self.parameters = [*self.sets.sharded, *self.sets.replicated, *self.sets.tied]
         self.optimizer = make_optimizer(self.parameters)
 
-    def backward(self, tokens, targets):
+    def backward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Forward and backward of one step; the gradient of the mean loss over the whole batch is
         then in `.grad`.
 
@@ -143,14 +152,14 @@ class HybridByHand:
         collectives.all_reduce(loss, self.mesh.group("dp"))
         return loss[0] / self.mesh.size("dp")
 
-    def clip(self, max_norm):
+    def clip(self, max_norm: float) -> Tensor:
         """Scale all gradients so that their global norm is at most `max_norm`; returns the
         norm before, ()."""
         norm = self.norm_of(self.sets, self.mesh)
         scale_gradients(self.parameters, norm, max_norm)
         return norm
 
-    def step(self):
+    def step(self) -> None:
         """Update, and forget the gradients. Sends nothing: tied copies get equal updates."""
         self.optimizer.step()
         for parameter in self.parameters:

@@ -24,13 +24,16 @@ experts over tp as well, or lets tp ranks route different tokens.
 import copy
 
 import torch
+from torch import nn
 
+from lib.backend import Group
 from lib.moe.expert_parallel import ExpertParallelMoE
 from lib.moe.gpt import MoEBlock
 from lib.tensor_parallel import parallel_gpt
+from lib.training.model import GPT
 
 
-def expert_gpt(model, group, ep, rows):
+def expert_gpt(model: GPT, group: Group, ep: Group, rows: int) -> nn.Module:
     """This rank's part of `model`, a `lib.moe.gpt.MoEGPT` alike on all ranks; for Hybrid:
     partial(..., ep=, rows=).
 

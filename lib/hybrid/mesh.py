@@ -27,6 +27,7 @@ Everything here but `Mesh` is plain Python: a layout of 3,072 ranks needs none o
 """
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
@@ -54,19 +55,19 @@ def check_sizes(sizes, world_size):
 
 
 # exercise: lab6.coordinates
-def coordinates(rank, sizes):
+def coordinates(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
     """Where `rank` is: {axis: coordinate}, in the order of `sizes`. Raises ValueError for a rank
     outside the mesh."""
     if not 0 <= rank < (n := math.prod(sizes.values())):
         raise ValueError(f"rank {rank} in a mesh of {n} ranks, 0 to {n - 1}: {sizes}")
     found = {}
-    for axis, size in reversed(sizes.items()):  # the last digit first
+    for axis, size in reversed([*sizes.items()]):  # the last digit first
         rank, found[axis] = divmod(rank, size)
     return {axis: found[axis] for axis in sizes}
 
 
 # exercise: lab6.rank_at
-def rank_at(where, sizes):
+def rank_at(where: Mapping[str, int], sizes: Mapping[str, int]) -> int:
     """The rank at {axis: coordinate}, the inverse of `coordinates`. Raises ValueError where
     an axis is missing."""
     if where.keys() != sizes.keys():
@@ -80,7 +81,7 @@ def rank_at(where, sizes):
 
 
 # exercise: lab6.groups_along
-def groups_along(axes, sizes):
+def groups_along(axes: str | Sequence[str], sizes: Mapping[str, int]) -> list[list[int]]:
     """[[rank, ...], ...]: all groups along these axes, each rank in one; ascending, by their first
     ranks.
 
@@ -150,7 +151,7 @@ class Mesh:
                 if rank in ranks:
                     self.groups[frozenset(axes)] = made[ranks]
 
-    def group(self, *axes):
+    def group(self, *axes: str) -> dist.ProcessGroup:
         """This rank's group along these axes. Raises ValueError for an unknown axis, or a set that
         has no groups."""
         _check_axes(axes, self.sizes)
@@ -163,11 +164,11 @@ class Mesh:
             )
         return self.groups[frozenset(axes)]
 
-    def size(self, *axes):
+    def size(self, *axes: str) -> int:
         """How many ranks are in the group along these axes."""
         return math.prod(self.sizes[axis] for axis in axes)
 
-    def local_rank(self, *axes):
+    def local_rank(self, *axes: str) -> int:
         """This rank's number in the group along these axes, 0 to size - 1: the index of its local
         batch, for example. (DeviceMesh.get_local_rank, for several axes too.)"""
         along = {axis: size for axis, size in self.sizes.items() if axis in axes}

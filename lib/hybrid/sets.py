@@ -30,8 +30,12 @@ Where the optimizer is sharded over data ranks (ZeRO), each holds a shard of the
 also over them.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from torch import Tensor, nn
+
+from lib.hybrid.mesh import Mesh
 from lib.tensor_parallel import split_dim
 from lib.training.clip import squared_norm
 
@@ -46,7 +50,7 @@ class Sets(NamedTuple):
     experts: list  # sharded over ep
 
     @property
-    def dense(self):
+    def dense(self) -> list[dict[str, list[nn.Parameter]]]:
         """Parameter groups of all but experts, for an optimizer: one for each set that has any.
 
         The sets are separate so that the tied parameter has buckets or flats of its own on both
@@ -57,7 +61,7 @@ class Sets(NamedTuple):
         return [{"params": parameters} for parameters in self[:3] if parameters]
 
 
-def sets_of(part, tied):
+def sets_of(part: nn.Module, tied: Sequence[nn.Parameter]) -> Sets:
     """The Sets of `part`, this rank's part of the model under the whole model's names.
     tied: as in `Pipeline`."""
     sets, ends = Sets([], [], list(tied), []), set(tied)
@@ -74,7 +78,7 @@ def set_of(name, sets):
     return sets.replicated if split_dim(name) is None else sets.sharded
 
 
-def norm_sets(sets, update, experts, mesh):
+def norm_sets(sets: Sets, update: Any, experts: Any, mesh: Mesh) -> list:
     """[(tensors, groups), ...]: what this rank counts of the norm, and the groups over which that
     is to be summed.
 
@@ -94,7 +98,7 @@ def norm_sets(sets, update, experts, mesh):
     return counted
 
 
-def global_norm(counted):
+def global_norm(counted: list) -> Tensor:
     """|g| of the whole model, () in float64, the same on every rank. counted: [(tensors, groups),
     ...].
 

@@ -20,6 +20,8 @@ models here; real ones (torch.distributed.checkpoint) read single tensors.
 import copy
 import functools
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,17 +31,22 @@ from lib.tensor_parallel import split_dim
 from lib.training.checkpoint import load, save
 
 
-def save_hybrid(folder, step, hybrid, shared=None, own=None):
+def save_hybrid(
+    folder: str | Path, step: int, hybrid: Any, shared: dict | None = None, own: dict | None = None
+) -> None:
     """Write weights and optimizer state of a Hybrid as the checkpoint of `step`. Frozen parameters
     are left out.
 
     shared, own: more to save, as in `checkpoint.save`. Sends and raises: as that.
     """
     names = {parameter: name for name, parameter in hybrid.part.named_parameters()}
-    lines = {axes: [] for axes in (DATA, EXPERT_DATA)}
+    lines: dict[tuple[str, ...], list] = {axes: [] for axes in (DATA, EXPERT_DATA)}
     for axes, update in zip((DATA, EXPERT_DATA), hybrid.updates, strict=False):
         if update.shards_over or hybrid.mesh.local_rank(*axes) == 0:
-            lines[axes] = [_line(*line, names, update.optimizer) for line in update.lines()]
+            lines[axes] = [
+                _line(parameters, mine, names, update.optimizer)
+                for parameters, mine in update.lines()
+            ]
     settings = {
         key: x for key, x in hybrid.dense.optimizer.param_groups[0].items() if key != "params"
     }
@@ -73,7 +80,7 @@ def _line(parameters, mine, names, optimizer):
 
 
 @torch.no_grad()
-def load_hybrid(folder, hybrid, step=None):
+def load_hybrid(folder: str | Path, hybrid: Any, step: int | None = None) -> tuple:
     """Fill a Hybrid from a checkpoint of `save_hybrid`, of any mesh: (shared, own, facts), as
     `checkpoint.load`.
 
@@ -86,7 +93,7 @@ def load_hybrid(folder, hybrid, step=None):
     for update in hybrid.updates:
         states = {}
         for i, (parameters, mine) in enumerate(update.lines()):
-            found = [_part(*find(names[p]), names[p], rank, tp) for p in parameters]
+            found = [_part(find(names[p]), names[p], rank, tp) for p in parameters]
             for p, (parts, _) in zip(parameters, found, strict=True):
                 if parts["weight"].shape != p.shape:
                     raise ValueError(
@@ -109,11 +116,11 @@ def load_hybrid(folder, hybrid, step=None):
     return saved["shared"], own and own["own"], facts
 
 
-def _part(whole, alike, name, rank, tp):
-    """({key: this tp rank's part}, what is alike, a copy: optimizers count their
-    steps in place)."""
-    dim = split_dim(name)
-    parts = {key: x if dim is None else x.chunk(tp, dim)[rank] for key, x in whole.items()}
+def _part(found, name, rank, tp):
+    """({key: this tp rank's shard}, what is alike, a copy: optimizers count their steps in place).
+    found: what `_reader`'s find gives."""
+    (full, alike), dim = found, split_dim(name)
+    parts = {key: x if dim is None else x.chunk(tp, dim)[rank] for key, x in full.items()}
     return parts, copy.deepcopy(alike)
 
 

@@ -20,8 +20,11 @@ Source: Narayanan et al. 2021, "Efficient large-scale language model training on
 Megatron-LM".
 """
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib import collectives
 from lib.hybrid.context import split_over_context
@@ -37,6 +40,7 @@ from lib.tensor_parallel import parallel_gpt, vocab_parallel_cross_entropy
 from lib.tensor_parallel.context_parallel import shard
 from lib.tensor_parallel.layouts import zigzag
 from lib.training.clip import scale_gradients
+from lib.training.model import GPT
 
 # ranks along these have other rows or tokens, and so another gradient of the same parameter
 DATA = ("dp", "ep", "cp")
@@ -44,13 +48,13 @@ EXPERT_DATA = ("dp", "cp")  # those of them that have the same experts
 SETS = [DATA, EXPERT_DATA]  # what a mesh needs groups for, in addition to each single axis
 
 
-def mesh_of(pp=1, dp=1, ep=1, cp=1, tp=1):
+def mesh_of(pp: int = 1, dp: int = 1, ep: int = 1, cp: int = 1, tp: int = 1) -> Mesh:
     """A Mesh in Megatron-LM's order, tp fastest. Every rank makes it. For another order:
     Mesh(sizes, SETS)."""
     return Mesh({"pp": pp, "dp": dp, "ep": ep, "cp": cp, "tp": tp}, SETS)
 
 
-def local_batch(batch, mesh):
+def local_batch(batch: Tensor, mesh: Mesh) -> Tensor:
     """This rank's local batch of a global batch, (B, T) -> (B/(dp ep), T): the same rows on its pp,
     cp and tp ranks.
 
@@ -86,9 +90,17 @@ class Hybrid:
     """
 
     def __init__(
-        self, model, mesh, tokens, b, make_optimizer,
-        schedule=one_f_one_b, split=parallel_gpt, update=ReplicatedUpdate, layout=zigzag,
-    ):  # fmt: skip
+        self,
+        model: GPT,
+        mesh: Mesh,
+        tokens: Tensor,
+        b: int,
+        make_optimizer: Callable[..., torch.optim.Optimizer],
+        schedule: Callable = one_f_one_b,
+        split: Callable = parallel_gpt,
+        update: Callable = ReplicatedUpdate,
+        layout: Callable = zigzag,
+    ) -> None:
         """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is.
 
         mesh: of the axes pp, dp, ep, cp and tp, with SETS. tokens: (rows, T) int64, shaped as
@@ -128,12 +140,12 @@ class Hybrid:
         self.updates = [self.dense, self.experts] if self.experts else [self.dense]
         self.counted = norm_sets(self.sets, self.dense, self.experts, mesh)
 
-    def cut(self, rows):
+    def cut(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Tokens or targets of all positions, (rows, T) -> micro-batches of this rank's
         tokens, (b, T/cp) each."""
         return shard(rows, self.layout, self.cp).split(self.b)
 
-    def backward(self, tokens, targets):
+    def backward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Forward and backward of one step; returns the mean loss of the whole batch, (), on every
         rank.
 
@@ -146,7 +158,7 @@ class Hybrid:
         self.complete_gradients()  # 3, 4
         return self.mean_loss(loss)
 
-    def loss_of(self, logits, targets):
+    def loss_of(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over a micro-batch's tokens on this rank: (b, t, V/tp), (b, t) -> ()."""
         return vocab_parallel_cross_entropy(logits, targets, self.tp)
 
@@ -156,7 +168,7 @@ class Hybrid:
         self.part.sum_gradients()  # 3
         self.average_gradients()  # 4
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """The mean over the data ranks. Sends: what the updates send for it."""
         for parameter in self.sets.experts:
             parameter.grad /= self.mesh.size("ep")  # a sum over the ep ranks came with their tokens
@@ -171,11 +183,11 @@ class Hybrid:
         collectives.all_reduce(total, self.pp)  # the other stages add 0
         return total[0] / self.mesh.size(*DATA)
 
-    def norm(self):
+    def norm(self) -> Tensor:
         """|g| of the whole model, () on every rank. Sends: a number for each group in sets.py."""
         return global_norm(self.counted)
 
-    def clip(self, max_norm):
+    def clip(self, max_norm: float) -> Tensor:
         """Scale all gradients so that their global norm is at most `max_norm`; returns the
         norm before, ()."""
         norm = self.norm()
@@ -190,7 +202,7 @@ class Hybrid:
             self.experts.held(self.sets.experts) if self.experts else []
         )
 
-    def step(self):
+    def step(self) -> None:
         """Update, and forget the gradients. Sends: with a ShardedUpdate the parameters,
         over the data ranks."""
         for update in self.updates:
@@ -198,7 +210,7 @@ class Hybrid:
             update.zero_grad()
 
 
-def free_other_stages(part, blocks, mine):
+def free_other_stages(part: Any, blocks: Sequence[Iterable[int]], mine: Sequence[int]) -> None:
     """Leave in `part` only the modules of the stages `mine`. The modules of other stages are
     replaced by Identity, which frees their parameters and keeps the indices of the blocks.
 

@@ -11,9 +11,13 @@ in Megatron-LM's DistributedOptimizer. Both are used alike, so `Hybrid` takes ei
 context ranks too: they hold the same parameters.
 """
 
+from collections.abc import Callable, Iterable
+
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
+from lib.backend import Group
 from lib.data_parallel import reduce_bucket
 from lib.training.buckets import plan_buckets
 from lib.zero import Zero1
@@ -27,24 +31,29 @@ class ReplicatedUpdate:
 
     shards_over = ()  # groups
 
-    def __init__(self, groups, make_optimizer, group):
+    def __init__(
+        self,
+        groups: Iterable[dict],
+        make_optimizer: Callable[..., torch.optim.Optimizer],
+        group: Group,
+    ) -> None:
         self.optimizer, self.group = make_optimizer(groups), group
         self.buckets = [bucket for g in groups for bucket in plan_buckets(g["params"])]
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """Every `.grad` becomes the mean over the ranks. Sends: an all-reduce per bucket."""
         for bucket in self.buckets:
             reduce_bucket(bucket, self.group)
 
-    def step(self):
+    def step(self) -> None:
         """Update. Sends nothing."""
         self.optimizer.step()
 
-    def zero_grad(self):
+    def zero_grad(self) -> None:
         """Forget the gradients."""
         self.optimizer.zero_grad()
 
-    def held(self, parameters):
+    def held(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         """The tensors whose `.grad` this rank keeps for these parameters: themselves."""
         return list(parameters)
 

@@ -4,6 +4,7 @@ values, and what to do."""
 import json
 import os
 import signal
+from typing import Any
 
 from lib.launch import stacks
 from lib.ledger.log import EXITED, RAISED, RETURNED
@@ -25,7 +26,7 @@ GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ
 def short(error: Exception) -> Exception:
     """`error`, of which a notebook shows the message alone: it is raised on purpose, and frames of
     lib add nothing."""
-    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore
     return error
 
 
@@ -45,7 +46,7 @@ class RankError(RuntimeError):
     output: [(rank, line), ...].
     """
 
-    def __init__(self, message: str, kind: str, ledger=None, waits=None):
+    def __init__(self, message: str, kind: str, ledger: Any = None, waits: Any = None) -> None:
         super().__init__(message)
         self.kind, self.ledger = kind, ledger
         self.waits = waits or {}  # rank -> the ranks it waits for, when it hangs

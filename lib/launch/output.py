@@ -21,7 +21,7 @@ class Output:
     def __init__(self, folder: str, nproc: int, show: bool, earlier: bool = False):
         """earlier: the ranks have printed in other runs, which is dropped."""
         self.folder, self.nproc, self.show = folder, nproc, show
-        self.first = None  # when the first output was seen
+        self.first: float | None = None  # when the first output was seen
         self.streams: dict[tuple[int, str], _Stream] = {}
         self.lines: list[tuple[int, str]] = []  # (rank, line) of stdout
         if earlier:

@@ -10,6 +10,8 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import cloudpickle
 
@@ -45,10 +47,16 @@ class Results(list):
 
 
 def run(
-    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True,
+    fn: Callable,
+    *args: Any,
+    nproc: int = 4,
+    backend: str = "auto",
+    timeout: float = 60,
+    ledger: bool = True,
     fresh: bool = False,
-    seed: int = 0, **unknown,
-) -> Results:  # fmt: skip
+    seed: int = 0,
+    **unknown: Any,
+) -> Results:
     """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their
     results in rank order.
 
@@ -73,10 +81,16 @@ def run(
 
 
 def capture(
-    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True,
+    fn: Callable,
+    *args: Any,
+    nproc: int = 4,
+    backend: str = "auto",
+    timeout: float = 60,
+    ledger: bool = True,
     fresh: bool = False,
-    seed: int = 0, **unknown,
-) -> Results:  # fmt: skip
+    seed: int = 0,
+    **unknown: Any,
+) -> Results:
     """Like `run`, but prints nothing; what the ranks printed is in the result's `output`."""
     return _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, [*unknown], show=False)
 

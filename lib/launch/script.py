@@ -14,6 +14,8 @@ import linecache
 import os
 import textwrap
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -52,7 +54,9 @@ NEEDED = {
 }
 
 
-def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4, seed: int = 0) -> str:
+def as_script(
+    fn: Callable, path: str | os.PathLike, *args: Any, nproc: int = 4, seed: int = 0
+) -> str:
     """Write fn(*args) as a file that torchrun runs, and return the command line that runs it.
 
     args and the notebook's values that fn uses must be numbers, strings, or tuples, lists, dicts of

@@ -59,8 +59,9 @@ class Server:
     def forget(self) -> None:
         """In a process that was forked from this one: the server is its parent's, and must
         not live on with it."""
-        if self.server._forkserver_alive_fd is not None:
-            os.close(self.server._forkserver_alive_fd)
+        alive: int | None = self.server._forkserver_alive_fd
+        if alive is not None:
+            os.close(alive)
         self.server = forkserver.ForkServer()
 
 

@@ -231,7 +231,7 @@ def shell_line(things: tuple) -> str:
                 for step in dis.get_instructions(code)
                 if step.argval == "get_ipython"
             )
-            return position(code.co_filename, next(lines), code.co_name)
+            return position(code.co_filename, next(lines) or 0, code.co_name)
     return ""
 
 

@@ -60,8 +60,10 @@ def read(folder: str, rank: int, zero: float) -> list[Made]:
     with open(path) as file:
         for number, when, *facts in (json.loads(line) for line in file if line.endswith("\n")):
             if facts:
-                members, *site = facts
-                made[number] = Made(rank, number, tuple(members), *site, when - zero, None)
+                members, file, line, function = facts
+                made[number] = Made(
+                    rank, number, tuple(members), file, line, function, when - zero, None
+                )
             elif number in made:
                 made[number] = replace(made[number], done=when - zero)
     return list(made.values())

@@ -4,7 +4,9 @@ data."""
 import glob
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,9 +83,9 @@ class Ledger:
         by_rank: list[list[Entry]],
         totals: np.ndarray | None,
         lost: list[int],
-        zero=None,
-        groups=None,
-    ):
+        zero: Any = None,
+        groups: Any = None,
+    ) -> None:
         """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost:
         overwritten.
 
@@ -153,7 +155,7 @@ class Ledger:
                 }[unit]
         return out
 
-    def trace(self, path: str | Path, spans=()) -> None:
+    def trace(self, path: str | Path, spans: Sequence = ()) -> None:
         """Write a Chrome trace to `path`, for ui.perfetto.dev: each rank's operations, its waits,
         and whose message.
 

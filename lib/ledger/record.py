@@ -15,7 +15,8 @@ installed.
 import contextlib
 import sys
 import threading
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -71,7 +72,7 @@ NOT_QUEUED = contextlib.nullcontext()
 _recorder = None  # the one installed in this process
 
 
-def install(writer) -> None:
+def install(writer: Any) -> None:
     """Record every op of this process into `writer` (a LogWriter) from now on."""
     global _recorder
     if _recorder is not None:
@@ -123,13 +124,13 @@ def not_waited_for() -> list:
     ]
 
 
-def call_site():
+def call_site() -> tuple:
     """Where the program is now, as the ledger would name it: ((file, line, function), via)."""
     return locate(sys._getframe(1))
 
 
 @contextlib.contextmanager
-def attributed_to(site):
+def attributed_to(site: tuple) -> Iterator[None]:
     """Ops of this thread inside the block count as called from `site` (from `call_site`).
 
     For a communication thread: its own stack does not show the line that asked for the op.

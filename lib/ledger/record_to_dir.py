@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 
 import torch.distributed as dist
 
@@ -22,7 +23,7 @@ KINDS = ("log", "names", "groups", "splits", "error", "alive")  # files of one r
 
 
 @contextlib.contextmanager
-def record_to_dir(folder: str | None = None):
+def record_to_dir(folder: str | None = None) -> Iterator[None]:
     """Keep this rank's log in `folder` (default: $LEDGER_DIR; unset means no log) for the length
     of the block.
 

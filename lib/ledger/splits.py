@@ -67,7 +67,8 @@ class SplitsWriter:
 
     def __init__(self, log):
         self.path, self.world_size = f"{log.folder}/splits{log.rank}", log.world_size
-        self.slot, self.map, self.count = _slot(log.world_size), None, 0
+        self.map: mmap.mmap | None = None
+        self.slot, self.count = _slot(log.world_size), 0
 
     def write(self, gives: list[int], takes: list[int]) -> int:
         """The number of the call, from 1."""
@@ -86,7 +87,8 @@ class SplitsReader:
     """The parent's side: what is in the file now."""
 
     def __init__(self, folder: str, rank: int, world_size: int):
-        self.path, self.slot, self.map = f"{folder}/splits{rank}", _slot(world_size), None
+        self.map: mmap.mmap | None = None
+        self.path, self.slot = f"{folder}/splits{rank}", _slot(world_size)
 
     def read(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(gives, takes) of a call; () and () of one that has been overwritten."""

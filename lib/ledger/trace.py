@@ -15,7 +15,7 @@ Source of the format: "Trace Event Format", the document of Chromium's trace vie
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from lib.ledger.log import Entry
@@ -119,10 +119,10 @@ def _told(title, what):
     }
 
 
-def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> Iterator[list]:
+def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> list[list]:
     """Each lane's intervals, of which no two overlap: an interval goes into the first lane
     that is free by then."""
-    lanes = []
+    lanes: list[list] = []
     for interval in sorted(intervals, key=lambda i: i[0]):
         free = next((lane for lane in lanes if lane[-1][1] <= interval[0]), None)
         if free is None:
