@@ -201,7 +201,7 @@ IN_PLACE = Hint(
 DIVIDED = Hint(
     "divided by N",
     either(fact("divided"), in_parts),
-    "all-reduce sums here. Whoever wants the mean divides afterwards.",
+    "all-reduce sums here. If you want the mean, divide afterwards.",
 )
 NOTHING_ADDED = Hint(
     "unsummed",

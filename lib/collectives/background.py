@@ -9,7 +9,7 @@ deadlock, whatever groups the works use and however these overlap. Two rules fol
 
 1. All ranks that share a group start their works on it, and on any group that overlaps it, in the
    same order.
-2. From `start` to `wait` a group belongs to the communication thread: whoever else used it would
+2. From `start` to `wait` a group belongs to the communication thread: any other user of it would
    mix its messages into the work's. Other groups stay free. To do something at once on such a
    group: `start(...).wait()`, in its turn.
 
@@ -48,7 +48,8 @@ def start(fn: Callable, *args: Any, **kwargs: Any) -> "Work":
 
 
 class Work:
-    """An operation under way on the communication thread. Made by `start`."""
+    """An operation in flight on the communication thread. Made by `start`. (torch calls it a Work,
+    Megatron a handle.)"""
 
     def __init__(self, fn, args, kwargs):
         self.fn, self.args, self.kwargs = fn, args, kwargs

@@ -32,7 +32,7 @@ def traced(all_reduce: Callable) -> dict[str, Any]:
              "final": {element: counts}}, what `tensor` holds at the end;
     counts[r] says how often rank r's value is in it. At most 8 ranks. Sends: what `all_reduce`
     sends. Raises ValueError for a value that is no sum of marked ones: `all_reduce` scales, or
-    sends what nobody filled.
+    sends what no rank filled.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size > 8:

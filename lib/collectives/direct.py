@@ -8,10 +8,10 @@ straight to all.
                    to 2                                       to each
                    to 3                                       of the others
 
-The bytes are a ring's. But nobody passes anything on: no message waits for another one's sum, so
-ranks that share cores seldom wait for each other. In the first step AHEAD messages are under way
-from each rank, so that one is added while the next ones travel. They are cut at SEGMENT bytes, and
-the room for what comes is AHEAD of these: a second long tensor would cost as much in fresh pages as
+The bytes are a ring's. But no rank forwards anything: no message waits for another one's sum, so
+ranks that share cores seldom wait for each other. In the first step AHEAD messages are in flight
+from each rank, so that one is added while the next ones are sent. They are cut at SEGMENT bytes,
+and the receive buffer is AHEAD of these: a second long tensor would cost as much in fresh pages as
 the wire. It needs a link from every rank to every other, as inside a machine.
 
 Source: Thakur, Rabenseifner, Gropp 2005, sections 4.1 and 4.3 (pairwise exchange); "two-shot" in
@@ -28,7 +28,7 @@ from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, line
 
-AHEAD = 2  # messages under way from each rank in the first step
+AHEAD = 2  # messages in flight from each rank in the first step
 # bytes: what it sends at a time in the first step; still in the cache when it is added
 SEGMENT = 2 << 20
 

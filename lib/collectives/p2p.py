@@ -9,7 +9,7 @@ One rank rule, here and in every collective: `to`, `frm`, `src` and `dst` are ra
 (0 .. world_size-1 of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank
 5. `group=None` is the whole world.
 
-Both sides of a message agree on dtype and number of elements; nothing but the elements travels.
+Both sides of a message agree on dtype and number of elements; only the elements are sent.
 Messages from one rank to another arrive in the order they were sent. Tensors may be empty (an empty
 message is still a message), non-contiguous, or leaves that require grad; no gradient flows through
 a message.
@@ -139,7 +139,7 @@ def posting_takes_time():
 
 
 class Pending:
-    """Messages under way. `wait()` returns when all have been sent and received (on NCCL: the
+    """Messages in flight. `wait()` returns when all have been sent and received (on NCCL: the
     current stream waits)."""
 
     def __init__(self, works, landings):

@@ -2,13 +2,13 @@
 one s places back.
 
     N = 4            to 0  to 1  to 2  to 3
-    from rank 0       .     1     2     3        the round in which each block travels;
+    from rank 0       .     1     2     3        the round in which each block is sent;
     from rank 1       3     .     1     2        in every round each rank sends one block
     from rank 2       2     3     .     1        and receives one, so no link carries two
     from rank 3       1     2     3     .
 
 The transpose of a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is reduced
-and no block is passed on, so each element travels once: N-1 rounds, and what a rank sends is its
+and no block is passed on, so each element is sent once: N-1 rounds, and what a rank sends is its
 tensor less its own block.
 
 Rounds keep each link with one message at a time, and make every rank wait for its slowest partner
@@ -58,7 +58,7 @@ def all_to_all_at_once(
     send_counts: Sequence[int] | None = None,
     recv_counts: Sequence[int] | None = None,
 ) -> Tensor:
-    """`all_to_all` in one round: the same blocks, all under way together. Arguments, result and
+    """`all_to_all` in one round: the same blocks, all in flight together. Arguments, result and
     errors are the same."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     out, blocks, arrivals = _blocks(tensor, rank, world_size, send_counts, recv_counts)

@@ -3,7 +3,7 @@
           1   2                      N ranks, the root in the middle.
            \\ /                       Scatter: the root sends each rank its own tensor.
         3 - 0 - 4                    Gather: the root receives each rank's tensor.
-           / \\                       Star all-reduce: everybody's n elements in, the sum out again.
+           / \\                       Star all-reduce: n elements of every rank in, the sum out.
           5   6
 
 N-1 messages leave or enter by the root's one link, one after another; a tree does no better for

@@ -1,7 +1,7 @@
 """Broadcast and reduce down and up a binomial tree, and all-reduce = the two after one another.
 
-Broadcast from rank 0, N = 8: whoever has the tensor passes it on, so the number of holders doubles
-each round.
+Broadcast from rank 0, N = 8: every rank that has the tensor forwards it, so the number of holders
+doubles each round.
 
     round 0   0 -> 1
     round 1   0 -> 2   1 -> 3

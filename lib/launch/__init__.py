@@ -3,7 +3,7 @@
 launch.run(fn, *args, nproc=4)   ->   [fn(*args) on rank 0, fn(*args) on rank 1, ...]
 
 run.py        the front door: what is sent, what comes back
-packing.py    what travels to the ranks and back, as bytes
+packing.py    what is sent to the ranks and back, as bytes
 worker.py     what a rank does, run after run
 watch.py      the parent's watch: is it done, is it stuck, has a rank died
 errors.py     one error that names rank, line and values

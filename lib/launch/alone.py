@@ -10,8 +10,8 @@ meanwhile.
     room  = = = = |  = = = = = = = = = = =| = = =  whatever becomes of a process, its locks go with
                                                    it
 
-Nobody waits longer than `PATIENCE`: then it goes on beside the others. What a measurement starts
-itself does not wait.
+No launch waits longer than `PATIENCE`: after that it runs at the same time as the others. What a
+measurement starts itself does not wait.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _measuring = 0  # measurements that this process is in
 
 @contextlib.contextmanager
 def among_others():
-    """Inside, ranks run: nobody measures meanwhile, but for this process itself."""
+    """Inside, ranks run: no other process measures meanwhile."""
     if _measuring:
         yield
         return

@@ -7,7 +7,7 @@
     seeded               random numbers, when the next run begins (generators.py)
     found, and the rank  a name of torch, its classes, torch.distributed, builtins or lib that is
                          another object than
-    is not used again    before; threads, processes, hooks, modes, ops nobody waited for, modules of
+    is not used again    before; threads, processes, hooks, modes, ops not waited for, modules of
                          the user's own,
                           meshes (torch caches by them), memory of a GPU that is still in use, or
                           work on it that does not end
@@ -160,9 +160,9 @@ class Before:
         ]:
             return f"the thread {new[0]}"
         if peers.messages_left():
-            return "a message that nobody waited for"
+            return "a message that the function did not wait for"
         if torch_private.unawaited_collectives():
-            return "a collective that nobody waited for"
+            return "a collective that the function did not wait for"
         if not dist.is_initialized() or dist.group.WORLD is not groups.world:
             return "another default group"
         if len(self.meshes) > 0:

@@ -1,4 +1,4 @@
-"""What travels between the notebook and the ranks, as bytes: functions by value, tensors as their
+"""What is sent between the notebook and the ranks, as bytes: functions by value, tensors as their
 elements.
 
 A function keeps the name of the file that it was written in, which a verdict names; cloudpickle

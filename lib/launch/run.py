@@ -60,12 +60,12 @@ def run(
     """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their
     results in rank order.
 
-    fn and args travel by value, so a function typed into a notebook works, lambdas and all; what a
-    rank changes in its copies does not come back. On a rank, torch.distributed is initialised, and
-    torch runs on one thread. backend: "auto" is NCCL where there is one GPU per rank, else gloo on
-    the CPU; "gloo", "nccl", "nccl-shared". timeout: seconds from when all ranks have begun until a
-    run that does not end is stopped and explained; what other
-        programs on a busy machine keep from the ranks is not counted.
+    fn and args are sent by value, so a function typed into a notebook works, lambdas and all; what
+    a rank changes in its copies does not come back. On a rank, torch.distributed is initialised,
+    and torch runs on one thread. backend: "auto" is NCCL where there is one GPU per rank, else gloo
+    on the CPU; "gloo", "nccl", "nccl-shared". timeout: seconds from when all ranks have begun until
+    a run that does not end is stopped and explained; the time that other programs on a busy machine
+    keep from the ranks is not counted.
     ledger: keep the ranks' logs (up to 200 microseconds per op; turn it off to measure time).
     fresh: on new processes. Else on those of an earlier run, which are as they were before it
     (lib/launch/warm.py). seed: the base seed of the generators of torch, numpy and Python. Each

@@ -7,7 +7,7 @@
 
 A fresh interpreter takes seconds to import torch, and a kernel that has run torch's threads cannot
 fork. Of lib nothing is imported before a rank is made, so that an edit to it is seen. See
-multiprocessing's forkserver; a program that uses that itself has its own, beside ours.
+multiprocessing's forkserver; a program that uses that itself has its own, in addition to ours.
 """
 
 import contextlib

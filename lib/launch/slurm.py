@@ -11,12 +11,12 @@ first of them.
     a rank      torchrun, on all nodes, --max-restarts times               the last whole checkpoint
     a node      Slurm puts the whole job back into its queue (--requeue)   the last whole checkpoint
 
-Nobody gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers
-those who come. With the other one, "static" (--node-rank), a node learns of a death elsewhere only
+No user gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers
+those that join. With the other one, "static" (--node-rank), a node learns of a death elsewhere only
 when its own ranks fail over it.
 
 Before torchrun starts, every node connects to every other one at its NodeAddr, the address by which
-Slurm itself reaches it. Without that, torchrun would look for a name that nobody knows in silence,
+Slurm itself reaches it. Without that, torchrun would silently look for a name that no node has,
 and give up after a minute.
 
 Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine

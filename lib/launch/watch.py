@@ -265,6 +265,6 @@ def _doing(pid, frames):
         "T": "is stopped by a signal",
         "S": "sleeps, in no communication that the ledger knows",
     }
-    return words.get(linux.state(pid), "computes and waits for nobody") + (
+    return words.get(linux.state(pid), "computes and waits for no rank") + (
         f": {line}" if line else ""
     )

@@ -74,7 +74,7 @@ def _how(folder, ledger, heads, waits, rank):
     if state in (RAISED, EXITED) and (error := error_of(folder, rank)):
         text = " ".join(error["text"].split())[:500]
         return f"raised {error['type']}: {text}, {position(*error['site'])}"
-    return f"computes and waits for nobody{last}" if state == RUNNING and rank not in waits else ""
+    return f"computes and waits for no rank{last}" if state == RUNNING and rank not in waits else ""
 
 
 if __name__ == "__main__":

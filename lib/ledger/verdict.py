@@ -195,7 +195,7 @@ def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = Non
                 f"{called(group)}"
             )
         else:
-            lines.append(f"rank {rank} {busy.get(rank, 'computes and waits for nobody')}")
+            lines.append(f"rank {rank} {busy.get(rank, 'computes and waits for no rank')}")
     returned = {rank for rank, head in enumerate(heads) if head.state == RETURNED}
     perhaps = [] if named else groups_not_made(ledger) + never_waited_for(ledger, returned)[:3]
     return lines + [line for finding in perhaps for line in finding.text.splitlines()]

@@ -1,9 +1,9 @@
 """What a rank does in a pipeline, action by action, and what each action needs from the others.
 
     2F0   stage 2 runs forward on micro-batch 0
-    2B0   ... backward, whole: the gradients of its input and of its weights
+    2B0   ... backward, full: the gradients of its input and of its weights
     2I0   ... backward, first half: the gradient of its input, which stage 1 waits for
-    2W0   ... backward, second half: the gradient of its weights, which nobody waits for
+    2W0   ... backward, second half: the gradient of its weights, which no other stage waits for
 
     0F0 --> 1F0 --> 2F0        forward: from the previous stage
              |       |
@@ -11,14 +11,14 @@
     0B0 <-- 1B0 <-- 2B0        backward: from the next stage
 
 A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in
-this order. All files of this room that decide (schedules, validate, simulate, grid) pass such lists
-around, and so does stage.py, which executes them.
+this order. All modules of this package that decide (schedules, validate, simulate, grid) pass such
+lists around, and so does stage.py, which executes them.
 
 p      ranks, so the length of a schedule
 v      stages per rank, 1 if not said            stages are 0 ... vp-1
 m      micro-batches                             0 ... m-1
 
-Where a stage lives is read off the lists: on the rank whose list has its actions. Two placements
+Which rank has a stage is read off the lists: the rank whose list has its actions. Two placements
 have a name:
 
     stage    0 1 2 3 4 5 6 7  p = 4, v = 2
@@ -75,7 +75,7 @@ def source(action, n_stages):
 
 
 def target(action, n_stages):
-    """The action of another stage that receives this one's result; None if nobody does. The
+    """The action of another stage that receives this one's result; None if none does. The
     reverse of `source`."""
     stage, kind, microbatch = action
     if kind == "F" and stage < n_stages - 1:
@@ -111,7 +111,8 @@ def v_shape(p, n_stages):
 
 
 class Wiring:
-    """Where a schedule's stages live, and who needs whose result: read off its lists.
+    """Which rank has which stage of a schedule, and which action needs whose result: read off its
+    lists.
 
     n_stages: vp. ranks: [rank of stage 0, 1, ...]; None for a stage that no list has.
     """
@@ -122,7 +123,7 @@ class Wiring:
         for rank, actions in enumerate(schedule):
             for action in actions:
                 self.ranks[action.stage] = rank
-        # A whole backward may wait for the first half of another, and the other way round.
+        # A full backward may wait for the first half of another, and the other way round.
         self.halved = {
             (a.stage, a.microbatch) for actions in schedule for a in actions if a.kind == "I"
         }
@@ -169,7 +170,7 @@ def messages(schedule):
     sending.
 
     2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(vp-1)m in a
-    loop, and 2v(p-1)m in a V, where a rank hands over to itself at every turn.
+    loop, and 2v(p-1)m in a V, where a rank passes results to itself at every turn.
     """
     wiring = Wiring(schedule)
     pairs = [(action, wiring.receiver(action)) for actions in schedule for action in actions]

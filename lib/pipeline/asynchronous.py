@@ -13,7 +13,7 @@ w:
                                                                  version, w of another
 
 With stashing, a stage whose weights are still needed does not change them: it goes on with a copy,
-and changes that. The old ones live as long as a mini-batch under way has read them: stage i has p-i
+and changes that. The old ones live as long as a mini-batch in flight has read them: stage i has p-i
 versions, the newest among them.
 
 A graph keeps the names of weights in place of the weights, so that backward reads what the stash
@@ -52,8 +52,8 @@ class PipeDream(Pipeline):
         them.
 
         optimizer_for(parameters) -> a torch optimizer, over this stage's. stash(weights) -> what
-        says which weights an action reads: a WeightStash; your own; or NewestOnly, without which
-        nobody would see what stashing is for. m: backwards to an update, of the mean of their
+        says which weights an action reads: a WeightStash; your own; or NewestOnly, to see what
+        stashing is for. m: backwards to an update, of the mean of their
         gradients: 1, or what the stash wants (TwoVersions). Sends: a rehearsal. Raises ValueError
         for several stages per rank, or for a parameter in two of them.
         """

@@ -1,5 +1,5 @@
-"""Executes any valid list of actions on ranks: who waits for what, and when tensors travel. What
-computes is given.
+"""Executes any valid list of actions on ranks: what each action waits for, and when tensors are
+sent. The function that computes is given.
 
     rank 0  0F0 ---activation---> rank 1  1F0  Each rank goes through its own list. No coordinator:
             0B0 <---gradient-----         1B0  an action waits for what it needs, and for nothing
@@ -7,11 +7,11 @@ computes is given.
 
 For each action, in the order of the list:
 
-    post      make room for what this action and the next one need
+    post      receives of what this action and the next one need
     wait      until what this action needs has arrived
-    forget    what was sent and has now arrived for certain
+    free      what was sent and has now arrived for certain
     compute
-    send      the result to whoever needs it, without waiting
+    send      the result to the rank that needs it, without waiting
 
 So a rank waits only in order to receive, which is what `validate` assumes: a list that it accepts
 cannot deadlock. `transfers` has said beforehand which messages each of these lines is about.
@@ -73,7 +73,7 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
 
 
 def _clock(record):
-    """Seconds; once the device has caught up, if anybody looks."""
+    """Seconds; once the device has caught up, if they are recorded."""
     if record:
         backend.synchronize_stream()
     return time.monotonic()

@@ -1,4 +1,4 @@
-"""Backward in two halves without doing anything twice: matrix products put off the gradients of
+"""Backward in two halves without doing anything twice: matrix products delay the gradients of
 their weights.
 
     forward    y = x w^T + b

@@ -5,9 +5,9 @@
        ^                                 |
        +---------------==20==------------+            and round, for interleaved stages
 
-Why not one group for all? On NCCL the messages of a group wait in one line: a rank that has posted
-a receive cannot send before that has come. With a line for each direction, what comes waits for
-nothing that goes.
+Why not one group for all? On NCCL the messages of a group wait in one queue: a rank that has posted
+a receive cannot send before that message has arrived. With a queue for each direction, a receive
+waits for no send.
 
 Posting a send takes no time, so the rank does it itself: another thread would have to wait for its
 turn, and the next rank with it. Only over `slow_link` it takes as long as the link does. Then the
@@ -24,21 +24,21 @@ from lib.collectives import barrier, p2p, start
 class Links(NamedTuple):
     """What one rank has of its pipeline's links. Made by `connect`."""
 
-    rank: int  # this rank's place in the pipeline, 0 ... p-1
-    ranks: list[int]  # the global rank at each place
-    # (place that sends, place that receives), this rank's only
+    rank: int  # this rank's number in the pipeline, 0 ... p-1 (Megatron's pipeline rank)
+    ranks: list[int]  # the global rank of each pipeline rank
+    # (pipeline rank that sends, that receives), this rank's only
     groups: dict[tuple[int, int], dist.ProcessGroup]
-    # of the first and the last place; None elsewhere, and where they are one
+    # of the first and the last pipeline rank; None elsewhere, and where they are one
     ends: dist.ProcessGroup | None
 
     def receive(self, out, frm):
-        """Make room for what place `frm` sends next; `out` is filled when the `wait()` of
-        what this returns ends."""
+        """Post a receive for what pipeline rank `frm` sends next; `out` is filled when the `wait()`
+        of what this returns ends."""
         group = self.groups[frm, self.rank]
         return p2p.post([], [(out, dist.get_group_rank(group, self.ranks[frm]))], group)
 
     def send(self, tensor, to):
-        """Begin to send `tensor` to place `to`; the `wait()` of what this returns ends when
+        """Begin to send `tensor` to pipeline rank `to`; the `wait()` of what this returns ends when
         it has arrived."""
         group = self.groups[self.rank, to]
         to = dist.get_group_rank(group, self.ranks[to])
@@ -69,7 +69,7 @@ def connect(pipelines=None):
     pipelines: for each its global ranks, in the order of the pipeline; left out: one, of all ranks
     in their order. Every rank of the world must call it, with the same list; once is enough for any
     number of runs. Sends: one byte each way over every link, so that all of them are open. Raises
-    ValueError for a rank in two places.
+    ValueError for a rank that is listed twice.
     """
     me, mine = dist.get_rank(), None
     pipelines = [range(dist.get_world_size())] if pipelines is None else pipelines
@@ -77,8 +77,8 @@ def connect(pipelines=None):
     twice = sorted({rank for rank in everyone if everyone.count(rank) > 1})
     if twice:
         raise ValueError(
-            f"ranks {twice} have two places in {[list(ranks) for ranks in pipelines]}: a rank has "
-            f"one"
+            f"ranks {twice} are listed twice in {[list(ranks) for ranks in pipelines]}: a rank is "
+            f"in one pipeline, once"
         )
 
     for ranks in pipelines:

@@ -37,11 +37,11 @@ def run_paced(schedule, times, links, rows=1):
     for each. Sends: as `Pipeline.run`, twice: once without any time, so that everything has been
     used once, and once timed, when all ranks are there.
     """
-    homes, m = (
+    stage_ranks, m = (
         Wiring(schedule).ranks,
         1 + max(action.microbatch for actions in schedule for action in actions),
     )
-    n_stages = len(homes)
+    n_stages = len(stage_ranks)
     per_stage = lambda time: [time] * n_stages if isinstance(time, Real) else time
     F = per_stage(times["F"])
     if "B" in times:
@@ -52,7 +52,7 @@ def run_paced(schedule, times, links, rows=1):
     xs, bars = [torch.ones(rows, WIDTH)] * m, []
     for pace in (0, 1):
         stages = [PacedStage(WIDTH, pace * F[s], pace * I[s], pace * W[s]) for s in range(n_stages)]
-        pipeline = Pipeline(stages, links, xs, lambda *_: homes)
+        pipeline = Pipeline(stages, links, xs, lambda *_: stage_ranks)
         bars.clear()
         barrier()
         pipeline.run(schedule, xs, xs, lambda y, target: y.mean(), bars.append)

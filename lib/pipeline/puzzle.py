@@ -21,8 +21,8 @@ FILE = Path(__file__).with_name("puzzle.json")
 
 
 class Puzzle(NamedTuple):
-    """p ranks with a stage each, m micro-batches; times are whole numbers from 1
-    on, of any unit."""
+    """p ranks with a stage each, m micro-batches; times are whole numbers, at least
+    1, of any unit."""
 
     p: int
     m: int
@@ -33,7 +33,7 @@ class Puzzle(NamedTuple):
 
     @property
     def whole(self):
-        """`times` for lists whose backwards are whole: B takes I + W."""
+        """`times` for lists whose backwards are full: B takes I + W."""
         F, I, W = (self.times[kind] for kind in "FIW")
         return {"F": F, "B": tuple(i + w for i, w in zip(I, W, strict=True))}
 
@@ -44,7 +44,7 @@ class Puzzle(NamedTuple):
 
     def time(self, schedule):
         """The makespan of a schedule in F, I and W. Raises ScheduleError for one
-        that comes to a stand."""
+        that deadlocks."""
         return simulate(schedule, self.times, self.message).makespan
 
 

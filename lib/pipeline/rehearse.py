@@ -4,11 +4,12 @@
     rank 1                                         +-> (2, 8, 64) --stage 1--> (2, 8, 64) --+
     rank 2                                                                                  +-> ...
 
-Who receives must know how large the message is: nothing but its elements travels. A stage cannot
-tell what the one before it gives, and the last micro-batch may be smaller than the others. So once,
-before the first run, the shapes go down the pipeline. Each stage computes on zeros of the shape
-that it is told, and tells the next the shape of what comes out. It really computes: a stage may be
-more than one device can tell from the shapes (tensor-parallel, say).
+A receiver must know how large the message is, because only its elements are sent. A stage cannot
+know what the one before it gives, and the last micro-batch may be smaller than the others. So once,
+before the first run, the shapes are sent down the pipeline. Each stage computes on zeros of the
+shape that it received, and sends the next stage the shape of its output. It really computes,
+because the shapes alone do not show what a stage does (it may be tensor-parallel, for example).
+torch.distributed.pipelining calls this shape inference.
 
 One forward for each different shape, without a graph. In evaluation mode: dropout draws no random
 numbers, and running averages stay as they are. A gradient has the shape of its activation, so it
@@ -24,12 +25,13 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 MOST_DIMS = 8
 
 
-def rehearse(stages, links, homes, microbatches):
+def rehearse(stages, links, stage_ranks, microbatches):
     """{(stage, micro-batch): (shape, dtype) of what that stage gives}, for this rank's stages and
     those before them.
 
-    stages: {stage: module}, this rank's. homes: [place of stage 0, 1, ...]. microbatches: a tensor
-    each on the place of stage 0; elsewhere only their number counts.
+    stages: {stage: module}, this rank's. stage_ranks: [rank of stage 0, 1, ...] in the
+    pipeline. microbatches: a tensor each on the rank of stage 0; elsewhere only their number
+    counts.
     Sends: for each two neighbouring stages on different ranks one message, int64 (m, 10).
     Raises ValueError for a stage that gives anything but a tensor of a floating-point dtype.
     """
@@ -38,9 +40,9 @@ def rehearse(stages, links, homes, microbatches):
         if stage == 0:
             takes = [(x.shape, x.dtype) for x in microbatches]
         else:
-            if homes[stage - 1] != links.rank:
+            if stage_ranks[stage - 1] != links.rank:
                 table = torch.empty(m, 2 + MOST_DIMS, dtype=torch.int64)
-                links.receive(table, homes[stage - 1]).wait()
+                links.receive(table, stage_ranks[stage - 1]).wait()
                 gives.update({(stage - 1, j): _read(row) for j, row in enumerate(table.tolist())})
             takes = [gives[stage - 1, j] for j in range(m)]
         result = {}  # one forward per shape
@@ -50,9 +52,9 @@ def rehearse(stages, links, homes, microbatches):
                     stages[stage], stage, torch.zeros(shape, dtype=dtype)
                 )
         gives.update({(stage, j): result[took] for j, took in enumerate(takes)})
-        if stage < len(homes) - 1 and homes[stage + 1] != links.rank:
+        if stage < len(stage_ranks) - 1 and stage_ranks[stage + 1] != links.rank:
             table = torch.tensor([_write(*gives[stage, j]) for j in range(m)])
-            links.send(table, homes[stage + 1]).wait()
+            links.send(table, stage_ranks[stage + 1]).wait()
     return gives
 
 

@@ -6,8 +6,8 @@
               ------- activations forward ------->  <------ gradients back -------
 
 Stage i computes y_i = f_i(x_i), and what it gives is what the next one takes: x_{i+1} = y_i.
-Backward, a rank gets the gradient of what it gave, and hands on the gradient of what it took.
-Between them stands the chain rule:
+Backward, a rank gets the gradient of what it gave, and passes on the gradient of what it took.
+The chain rule leads from one to the other:
 
     grad y_i = grad x_{i+1}                    comes from the next rank
     grad x_i = (dy_i / dx_i)^T grad y_i        goes to the previous one

@@ -63,10 +63,10 @@ def forwards(p, m, v=1, placement=loop):
     to the next: as many as it takes until the first is back from the other ranks.
     """
     at_least_one(p=p, m=m, v=v)
-    homes = placement(p, v * p)
+    stage_ranks = placement(p, v * p)
     groups = [range(m)[first : first + p] for first in range(0, m, p)]
     order = [Action(stage, "F", j) for group in groups for stage in range(v * p) for j in group]
-    return [[action for action in order if homes[action.stage] == rank] for rank in range(p)]
+    return [[action for action in order if stage_ranks[action.stage] == rank] for rank in range(p)]
 
 
 # exercise: lab2.one_f_one_b
@@ -125,7 +125,7 @@ def interleaved(p, m, v):
     and then warmup, steady, cooldown, as in 1F1B. Rank i's warmup holds (v-1)r forwards, all rounds
     of the first r micro-batches but the last, and two more for each rank behind it: in that last
     round the first micro-batch goes down these ranks (an F each) and its gradient comes up again (a
-    B each), and rank i does not stand idle meanwhile.
+    B each), and rank i is not idle meanwhile.
 
     Raises ValueError if v > 1 and m // p whole rounds of equal length cannot be made of m, with the
     nearest multiples of p.
@@ -157,16 +157,16 @@ def interleaved(p, m, v):
 
 # exercise: lab2.zb_h1
 def zb_h1(p, m):
-    """1F1B with B split into I and W, W put off by i micro-batches on rank i. Returns a list per
+    """1F1B with B split into I and W, W delayed by i micro-batches on rank i. Returns a list per
     rank.
 
     Backward of y = x w makes two products:
 
         I    grad x = grad y w^T      the previous stage waits for it
-        W    grad w = x^T grad y      nobody waits for it before the optimizer's step
+        W    grad w = x^T grad y      needed only by the optimizer's step
 
     1F1B does both at once, so every stage keeps the next one waiting for work that it does not
-    need. Here I goes first, and rank i puts its W off by i micro-batches: the later the rank, the
+    need. Here I goes first, and rank i delays its W by i micro-batches: the later the rank, the
     more W are left to fill the end, when no micro-batch is left to run forward. p = 4, m = 4, F = I
     = W; stage left out, `0` is micro-batch 0:
 
@@ -216,7 +216,7 @@ def zb_v(p, m):
         fill    2(p-i)-1 forwards of the upper stage, i of both in turn, p-i of the lower, each with
                 its I and W
         steady  F I W of the upper stage, F I W of the lower
-        drain   the I that are left, and behind them W, which nobody waits for
+        drain   the I that are left, and behind them W, which no other rank waits for
 
     p = 2, m = 4, F = I = W = 1; a and b are the rank's two stages:
 
@@ -260,10 +260,10 @@ def dualpipe_v(p, m):
     """DualPipeV: placed in a V like `zb_v`, with a forward and a backward side by side. Returns a
     list per rank.
 
-    In its middle a rank takes turns: F of one of its stages, then the whole B of the other. The two
+    In its middle a rank takes turns: F of one of its stages, then the full B of the other. The two
     do not depend on each other, so that on a GPU one's messages can hide behind the other's work:
     with experts on other ranks (Lab 5), whose exchange takes as long as the computation, that is
-    the point. Backwards are whole where there is such a partner; they are halves where ranks would
+    the point. Backwards are full where there is such a partner; they are halves where ranks would
     wait, at the beginning and at the end. Here, and in torch's runtime by default, the F is run
     first and the B after it.
 
@@ -271,7 +271,7 @@ def dualpipe_v(p, m):
         kept                   2p+1 stages x micro-batches on every rank, one more than ZB-V
 
     (DeepSeek's formula, (PP/2 - 1)(F&B + B - 3W) with PP = 2p, is for pairs that run as one, F&B.)
-    Order as in torch's ScheduleDualPipeV, whose pairs stand here one after the other. Raises
+    Order as in torch's ScheduleDualPipeV, whose pairs follow one another here. Raises
     ValueError for m < 2p.
     """
     at_least_one(p=p, m=m)
@@ -285,7 +285,7 @@ def dualpipe_v(p, m):
         a, b, behind = i, 2 * p - 1 - i, p - 1 - i
         up_and_down = [b, a] * (i + 1)
         whole, halves = up_and_down[: i + 1], up_and_down[i + 1 :]
-        waiting = halves + [a] * behind  # whose W are put off, in the order of their I
+        waiting = halves + [a] * behind  # whose W are delayed, in the order of their I
         work = (
             [(a, "F")] * (2 * behind)
             + [(a, "F"), (b, "F")] * (i + 1)
@@ -305,7 +305,7 @@ def numbered(work, m):
     actions, done = [], Counter()
     for stage, kind in work:
         actions.append(Action(stage, kind, done[stage, kind]))
-        # a whole backward counts for both its halves
+        # a full backward counts for both its halves
         for part in {"B": "BIW", "I": "BI"}.get(kind, kind):
             done[stage, part] += 1
     return [action for action in actions if action.microbatch < m]

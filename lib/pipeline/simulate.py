@@ -8,7 +8,8 @@ r"""When does each action of a schedule run, if every action takes a known time?
                     end of each action that a needs + message time, if it comes from another rank )
     end(a)   = start(a) + time of a
 
-A message travels while both ranks compute: it delays who waits for it and takes nobody's time.
+A message is sent while both ranks compute: it delays the rank that waits for it and takes no rank's
+time.
 Messages do not slow each other down either. On a real network they may; the difference is what Lab
 2 measures.
 
@@ -64,7 +65,7 @@ class Simulation:
 
     @property
     def bubbles(self):
-        """[share of the makespan that rank 0, 1, ... stands idle]"""
+        """[share of the makespan that rank 0, 1, ... is idle]"""
         makespan = self.makespan
         return [(makespan - busy) / makespan for busy in self.busy]
 
@@ -88,12 +89,12 @@ class Simulation:
 def simulate(schedule, times=UNIT, message=0):
     """Run `schedule` on a clock. Returns a Simulation, whose `bars` are (rank, action, start, end).
 
-    times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B" or beside it, in any unit; each
-        a number, or a list with one per stage (vp of them).
+    times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B" or in addition to it, in any
+        unit; each a number, or a list with one per stage (vp of them).
     message: time from one rank to the next, same unit; a number, or a list with one per pair of
         neighbouring stages: message[s] between stages s and s+1, in both directions. Nothing is
         sent between stages of one rank.
-    Raises ScheduleError for a schedule that comes to a stand, ValueError for a time that is
+    Raises ScheduleError for a schedule that deadlocks, ValueError for a time that is
     missing.
     """
     wiring = Wiring(schedule)
@@ -154,7 +155,7 @@ def grid(schedule, times=UNIT, message=0, page=100):
     times, message: as in `simulate`, but whole numbers; plots draws the others.
     page: characters of a line, at most; where that is too few, the rows go on below, under the time
     at which they do. Raises ValueError for times that are not whole, ScheduleError for a schedule
-    that comes to a stand.
+    that deadlocks.
     """
     bars = simulate(schedule, times, message).bars
     torn = next(

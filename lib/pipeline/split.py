@@ -62,17 +62,17 @@ def _check(ranges, n, what):
         )
 
 
-def tied(stages, links, homes):
+def tied(stages, links, stage_ranks):
     """This rank's parameters that a stage of another rank has too, in the order of the stages: both
     ends' is the same.
 
-    stages: the modules of all stages. homes: [place of stage 0, 1, ...].
+    stages: the modules of all stages. stage_ranks: [rank of stage 0, 1, ...] in the pipeline.
     Raises ValueError for a tie between other ranks.
     """
-    p, ranks = len(links.ranks), {}  # parameter: the places where it is
+    p, ranks = len(links.ranks), {}  # parameter: {pipeline rank: its name there}
     for s, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
-            ranks.setdefault(parameter, {})[homes[s]] = f"stage {s}'s {name}"
+            ranks.setdefault(parameter, {})[stage_ranks[s]] = f"stage {s}'s {name}"
     shared = {
         parameter: at for parameter, at in ranks.items() if len(at) > 1 and parameter.requires_grad
     }

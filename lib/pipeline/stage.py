@@ -15,7 +15,7 @@ The loss of micro-batch j counts with its share of the rows, b_j of B, and gradi
     grad L = sum over j of b_j / B  grad L_j  the gradient of the whole batch's mean, also if the
                                               last is smaller
 
-Kept of a micro-batch under way: the input, and what the graph saves. Not y, which belongs to the
+Kept of a micro-batch in flight: the input, and what the graph saves. Not y, which belongs to the
 next stage: the node of the graph that y came from is enough to go back from.
 """
 
@@ -36,7 +36,7 @@ from lib.pipeline.validate import validate
 
 
 class Stage:
-    """One stage's module, and what it keeps of the micro-batches that are under way."""
+    """One stage's module, and what it keeps of the micro-batches in flight."""
 
     def __init__(self, module, is_first):
         self.module, self.is_first = module, is_first
@@ -103,13 +103,13 @@ class Pipeline:
         loss = pipeline.run(one_f_one_b(p, m), tokens.split(b), targets.split(b), cross_entropy)
         loss = pipeline.evaluate(tokens.split(b), targets.split(b), cross_entropy)  # no gradients
 
-    stages: {stage: Stage}, this rank's. placement: where stages live, as for `validate`.
+    stages: {stage: Stage}, this rank's. placement: which rank has which stage, as for `validate`.
     tied: this rank's parameters that are also in a stage of another rank.
     """
 
     def __init__(self, stages, links, microbatches, placement=loop):
-        """stages: the modules of all stages, v for each rank, in order; stage s lives on place
-        `placement(p, vp)[s]`.
+        """stages: the modules of all stages, v for each rank, in order; stage s is on
+        pipeline rank `placement(p, vp)[s]`.
 
         Only this rank's are run. The others show which parameters are tied, and may be on the meta
         device; copies of a tied parameter start from equal values.
@@ -129,15 +129,15 @@ class Pipeline:
             n_stages // p,
             n_stages - 1,
         )
-        self.placement, homes = placement, placement(p, n_stages)
+        self.placement, stage_ranks = placement, placement(p, n_stages)
         self.stages = {
             s: self.new_stage(stages[s], s == 0)
-            for s, home in enumerate(homes)
-            if home == links.rank
+            for s, rank in enumerate(stage_ranks)
+            if rank == links.rank
         }
-        self.tied = tied(stages, links, homes)
+        self.tied = tied(stages, links, stage_ranks)
         self.takes = [x.shape for x in microbatches] if 0 in self.stages else None
-        self.gives = rehearse({s: stages[s] for s in self.stages}, links, homes, microbatches)
+        self.gives = rehearse({s: stages[s] for s in self.stages}, links, stage_ranks, microbatches)
 
     def new_stage(self, module, is_first):
         return Stage(module, is_first)

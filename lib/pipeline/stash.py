@@ -22,17 +22,17 @@ Version k is what a stage's weights are after its first k updates. At stage i mi
 they are still one function, and what is computed is its gradient.)
 
 Weight stashing keeps the weights that each mini-batch ran forward with until its B: stage i has p-i
-mini-batches under way, so it keeps p-i versions, the newest among them. The last stage keeps just
-the one that everybody keeps. Rank 0 of p = 3; w_k are its weights after k updates:
+mini-batches in flight, so it keeps p-i versions, the newest among them. The last stage keeps just
+the one that every stage keeps. Rank 0 of p = 3; w_k are its weights after k updates:
 
               F0    F1    F2    B0 u0   F3    B1 u1   F4    B2 u2   F5
     reads     w_0   w_0   w_0   w_0     w_1   w_0     w_2   w_0     w_3   a B what its own F read
     newest    w_0 ............. w_1 ......... w_2 ......... w_3 ........
     kept too                    w_0           w_0 w_1       w_1 w_2       at most p-1-i at stage i
 
-Nothing is copied that nobody needs. Weights change in place, unless a mini-batch under way has
-still to read them; then the stage goes on with a copy. So the last stage, where every F is followed
-by its own B, never copies.
+Nothing is copied that no mini-batch needs. Weights change in place, unless a mini-batch in flight
+has still to read them; then the stage goes on with a copy. So the last stage, where every F is
+followed by its own B, never copies.
 
 weights     {name: tensor}, all of a stage's
 version     the weights after so many updates
@@ -88,7 +88,7 @@ class NewestOnly:
 # exercise: lab2.WeightStash
 class WeightStash:
     """The versions of one stage's weights that are still needed: the newest, and what mini-batches
-    under way have read.
+    in flight have read.
 
     For each mini-batch j a stage calls, in this order and with other mini-batches' calls between:
 
@@ -101,26 +101,26 @@ class WeightStash:
         """weights: {name: tensor} of version 0, without grad. The stash may change
         these tensors."""
         self.newest = weights
-        self.under_way = {}  # mini-batch: the weights of its forward, from F to B
+        self.in_flight = {}  # mini-batch: the weights of its forward, from F to B
 
     def for_forward(self, j):
         """The newest weights, {name: tensor}; remembered until mini-batch j's backward."""
-        self.under_way[j] = self.newest
+        self.in_flight[j] = self.newest
         return self.newest
 
     def for_backward(self, j):
         """The values that for_forward(j) gave; the stash forgets them, unless another
         mini-batch needs them."""
-        return self.under_way.pop(j)
+        return self.in_flight.pop(j)
 
     def update(self, change):
         """change(weights) changes all of these tensors in place, from the newest version to the
         next.
 
-        Call it once. What a mini-batch under way has read must not change, so the newest weights
+        Call it once. What a mini-batch in flight has read must not change, so the newest weights
         are copied if one has read them; else they change where they are.
         """
-        if any(weights is self.newest for weights in self.under_way.values()):
+        if any(weights is self.newest for weights in self.in_flight.values()):
             self.newest = {name: w.clone() for name, w in self.newest.items()}
         change(self.newest)
 
@@ -137,7 +137,7 @@ class TwoVersions:
         reads version      0     0     1     2     w_{k+1} = w_k - lr grad f(w_{k-1})
         makes version      1     2     3     4
 
-    Why two are enough: when the last backward of batch k makes version k+1, all that is under way
+    Why two are enough: when the last backward of batch k makes version k+1, everything in flight
     belongs to batch k+1 and reads version k. So version k-1 may go, before k+1 is written.
 
     PipeDream's gradients are p-1-i updates old at stage i; these are one update old on all stages.

@@ -1,21 +1,21 @@
-r"""What a rank receives, when it must make room for it, and when it may forget what it sent: read
+r"""What a rank receives, when it must post the receive, and when it may free what it sent: read
 from the schedule.
 
 Messages from one rank to another arrive in the order in which they were sent, and nothing in them
-says which is which. So a rank makes room for them in the order of the *sender's* list, whatever the
+says which is which. So a rank posts its receives in the order of the *sender's* list, whatever the
 order of its own:
 
     rank 0    0F0   0F1   0F2   ...            sends the results in this order
                  \     \     \
-    rank 1       room  room  room              before 1F1 starts: room for 0F0 and for 0F1
+    rank 1       recv  recv  recv              before 1F1 starts: receives of 0F0 and 0F1
               1F1   1F2   1F0   ...
 
-Room is made one action ahead: while an action computes, what the next one needs may already arrive.
-So the buffers on a rank are few, however long its list is.
+Receives are posted one action ahead: while an action computes, what the next one needs may already
+arrive. So the buffers on a rank are few, however long its list is.
 
-A sent tensor must stay until it has arrived. Nobody confirms that, but a rank may conclude it: if
-what it has just received could not exist unless the other rank had used the message, the message
-has arrived.
+A sent tensor must stay in memory until it has arrived. No message confirms that, but a rank may
+conclude it: if what it has just received could not exist unless the other rank had used the
+message, the message has arrived.
 
     rank 0  0F0 --activation--> rank 1  1F0 1B0 --gradient--> rank 0  0B0: so the activation arrived
 
@@ -36,7 +36,7 @@ from lib.pipeline.validate import walk
 class Step(NamedTuple):
     """One action of a rank, and what the rank does about messages around it, in this order."""
 
-    recvs_to_post: list[Action]  # make room for the results of these actions of other ranks
+    recvs_to_post: list[Action]  # receives of the results of these actions of other ranks
     waits_on: Action | None  # wait for the result of this one
     # the results of these, sent by this rank, have now arrived for certain
     sends_completed: list[Action]
@@ -48,7 +48,7 @@ def transfers(schedule):
     """[[Step, ...] of rank 0, of rank 1, ...]: the schedule's lists, with what each rank does about
     messages.
 
-    schedule: a valid one. Raises ScheduleError for one that comes to a stand.
+    schedule: a valid one. Raises ScheduleError for one that deadlocks.
     """
     wiring, before = Wiring(schedule), pasts(schedule)
     return [_steps(schedule, wiring, rank, before) for rank in range(len(schedule))]
@@ -87,8 +87,8 @@ def _arriving(schedule, wiring, rank):
 
 
 def _recvs_to_post(waits_on, arriving, wiring):
-    """Per action: the receives to post before it, so that its own message has room, and the next
-    action's too.
+    """Per action: the receives to post before it, so that its own message can arrive, and the
+    next action's too.
 
     Receives from one rank are posted in its order: before a message all that come earlier.
     """
@@ -104,16 +104,16 @@ def _recvs_to_post(waits_on, arriving, wiring):
 
 def _sends_completed(mine, sends, schedule, wiring, before):
     """Per action: what was sent earlier, and has been used in the past of this action."""
-    place = {action: i for actions in schedule for i, action in enumerate(actions)}
+    index = {action: i for actions in schedule for i, action in enumerate(actions)}
 
     def has_been_used(sent, now):
         user = wiring.target(sent)
-        return before[now][wiring.rank(user)] > place[user]
+        return before[now][wiring.rank(user)] > index[user]
 
-    lists, under_way = [], []
+    lists, pending = [], []
     for action, is_sent in zip(mine, sends, strict=True):
-        lists.append([sent for sent in under_way if has_been_used(sent, action)])
-        under_way = [sent for sent in under_way if sent not in lists[-1]] + [action] * is_sent
+        lists.append([sent for sent in pending if has_been_used(sent, action)])
+        pending = [sent for sent in pending if sent not in lists[-1]] + [action] * is_sent
     return lists
 
 
@@ -121,7 +121,8 @@ def in_flight(steps):
     """[(inbound, outbound), ...] while each action of a rank computes: messages, not counted by
     `simulate.kept`.
 
-    inbound: there is room for them and they are not used up; what this action uses is one of them.
+    inbound: their receives are posted, and they are not used up; what this action uses is one of
+    them.
     outbound: sent, and not known to have arrived.
     """
     inbound = outbound = 0

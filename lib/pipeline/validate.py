@@ -1,7 +1,7 @@
 """Is this schedule one that p ranks can run? If not, which action is at fault?
 
     every action once    each stage runs F and B (or F, I and W) for each micro-batch, on the rank
-                         where it lives
+                         that has the stage
     its needs before it  on one rank: B after its F, W after its I
     no deadlock          across ranks, with sends that do not block: a rank waits only in order to
                          receive
@@ -9,7 +9,7 @@
 A deadlock is a circle. Two ranks are enough:
 
     rank 0   0F0 0B0 0F1        at 0B0, which needs 1B0
-    rank 1   1F0 1F1 1B0        at 1F1, which needs 0F1, and that stands behind 0B0 in rank 0's list
+    rank 1   1F0 1F1 1B0        at 1F1, which needs 0F1, which comes after 0B0 in rank 0's list
 
 Ranks that run their lists as far as they can, in whatever order, always get equally far; so one
 walk decides.
@@ -26,7 +26,8 @@ class ScheduleError(ValueError):
 
     def __init__(self, kind, text, *actions):
         super().__init__(text)
-        self.kind = kind  # "unknown", "place", "missing", "twice", "mixed", "order", "deadlock"
+        # "unknown", "wrong rank", "missing", "twice", "mixed", "order", "deadlock"
+        self.kind = kind
         self.actions = actions
 
 
@@ -34,15 +35,15 @@ def validate(schedule, m, v=1, placement=loop):
     """Raise ScheduleError, a ValueError, if `schedule` is not one of m micro-batches over v stages
     per rank.
 
-    schedule: list per rank of Actions. Returns it, so that a call can stand where the schedule is
+    schedule: list per rank of Actions. Returns it, so that you can call it where the schedule is
     used. placement: (p, vp) -> [rank of stage 0, 1, ...], where the stages have to be: `loop`,
-    `v_shape`, or your own. Each backward is whole, B, or in halves, I and W.
+    `v_shape`, or your own. Each backward is full, B, or in halves, I and W.
     """
     p = len(schedule)
     at_least_one(p=p, m=m, v=v)
-    homes = placement(p, v * p)
-    _check_places(schedule, m, homes)
-    _check_once(schedule, m, homes)
+    stage_ranks = placement(p, v * p)
+    _check_ranks(schedule, m, stage_ranks)
+    _check_once(schedule, m, stage_ranks)
     _check_order(schedule)
     for _ in walk(schedule):
         pass
@@ -69,59 +70,60 @@ def walk(schedule):
             raise _deadlock(schedule, wiring, at, done)
 
 
-def _check_places(schedule, m, homes):
-    p, v = len(schedule), len(homes) // len(schedule)
+def _check_ranks(schedule, m, stage_ranks):
+    p, v = len(schedule), len(stage_ranks) // len(schedule)
     for rank, actions in enumerate(schedule):
         for action in actions:
             stage, kind, microbatch = action
-            if not (0 <= stage < len(homes) and kind in KINDS and 0 <= microbatch < m):
+            if not (0 <= stage < len(stage_ranks) and kind in KINDS and 0 <= microbatch < m):
                 there_are = (
-                    f"stages 0 ... {len(homes) - 1}, kinds {' '.join(KINDS)}, micro-batches 0 ... "
-                    f"{m - 1}"
+                    f"stages 0 ... {len(stage_ranks) - 1}, kinds {' '.join(KINDS)}, micro-batches "
+                    f"0 ... {m - 1}"
                 )
                 text = (
                     f"rank {rank} has {action}: with p = {p}, v = {v}, m = {m} there are "
                     f"{there_are}"
                 )
                 raise ScheduleError("unknown", text, action)
-            if homes[stage] != rank:
-                home = f"stage {stage} lives on rank {homes[stage]}"
-                raise ScheduleError("place", f"rank {rank} has {action}, but {home}", action)
+            if stage_ranks[stage] != rank:
+                text = (
+                    f"rank {rank} has {action}, but stage {stage} is on rank {stage_ranks[stage]}"
+                )
+                raise ScheduleError("wrong rank", text, action)
 
 
-def _check_once(schedule, m, homes):
+def _check_once(schedule, m, stage_ranks):
     times = Counter(action for actions in schedule for action in actions)
     for action, n in times.items():
         if n > 1:
             raise ScheduleError(
-                "twice", f"rank {homes[action.stage]} has {action} {n} times", action
+                "twice", f"rank {stage_ranks[action.stage]} has {action} {n} times", action
             )
     kinds = {action.kind for action in times}
     # of a backward that is not there at all
     halves = "IW" if kinds & {"I", "W"} and "B" not in kinds else "B"
     for j in range(m):
-        for stage, home in enumerate(homes):
+        for stage, rank in enumerate(stage_ranks):
             has = {kind for kind in KINDS if Action(stage, kind, j) in times}
             if {"B"} < has - {"F"}:
                 text = (
-                    f"rank {home} has {stage}B{j}, a whole backward, and a half of it: B, or I and "
-                    f"W"
+                    f"rank {rank} has {stage}B{j}, a full backward, and a half of it: B, or I and W"
                 )
                 raise ScheduleError("mixed", text, Action(stage, "B", j))
             backward = "IW" if has & {"I", "W"} else "B" if "B" in has else halves
             for kind in "F" + backward:
                 if kind not in has:
                     action = Action(stage, kind, j)
-                    raise ScheduleError("missing", f"rank {home} never runs {action}", action)
+                    raise ScheduleError("missing", f"rank {rank} never runs {action}", action)
 
 
 def _check_order(schedule):
     wiring = Wiring(schedule)
     for rank, actions in enumerate(schedule):
-        place = {action: i for i, action in enumerate(actions)}
+        index = {action: i for i, action in enumerate(actions)}
         for action in actions:
             for need in wiring.inputs(action):
-                if place.get(need, -1) > place[action]:
+                if index.get(need, -1) > index[action]:
                     text = f"rank {rank} has {action} before {need}, which it needs"
                     raise ScheduleError("order", text, action, need)
 
@@ -130,7 +132,7 @@ def _deadlock(schedule, wiring, at, done):
     """Follow from a waiting rank to the rank that it waits for, until a rank comes up again: that
     is the circle."""
     rank = next(rank for rank, actions in enumerate(schedule) if at[rank] < len(actions))
-    chain = {}  # rank -> (the action where it stands, what that needs)
+    chain = {}  # rank -> (the action that it waits at, what that needs)
     while rank not in chain:
         action = schedule[rank][at[rank]]
         need = next(need for need in wiring.inputs(action) if need not in done)

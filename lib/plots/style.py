@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from lib.plots.labels import capital
 
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
-ALARM = "#c2103a"  # what is wrong; always thicker as well, for who does not see the red
+ALARM = "#c2103a"  # what is wrong; always thicker as well, for readers who cannot see the red
 
 RANK_COLORS = (
     "#0072b2",

@@ -127,7 +127,7 @@ def test_an_endless_loop_is_named_at_the_timeout():
         launch.capture(faults.endless_loop, nproc=4, timeout=2)
     message = str(caught.value)
     assert caught.value.kind == "timeout"
-    assert "rank 3 computes and waits for nobody: faults.py:" in message
+    assert "rank 3 computes and waits for no rank: faults.py:" in message
     assert "while rank == 3" in message or "count += 1" in message  # either line of the loop
     assert "rank 0 waits in all_reduce #1" in message and "rank 3 has not called it" in message
     assert no_rank_is_left()

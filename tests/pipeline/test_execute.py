@@ -121,7 +121,8 @@ def test_what_cannot_run_is_refused_on_every_rank_before_any_message(three):
         assert seen["tie"][1].startswith(
             "stage 0's weight and stage 1's weight are one parameter on ranks [0, 1]: only"
         )
-        assert seen["places"][1] == "ranks [1] have two places in [[0, 1], [1, 2]]: a rank has one"
+        said = "ranks [1] are listed twice in [[0, 1], [1, 2]]: a rank is in one pipeline, once"
+        assert seen["places"][1] == said
         assert (loss is not None) == (rank == 2), "and after all that it still runs"
     assert len(three.ledger.section("refused").entries) == 0
 

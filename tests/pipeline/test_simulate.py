@@ -150,7 +150,7 @@ def test_messages_by_hand_and_each_edge_its_own():
 
 
 def test_a_message_takes_no_compute_time():
-    """While 0F0's result is under way, rank 0 computes 0F1; while 0F1's is, rank 1 computes 1F0."""
+    """While 0F0's result is in flight, rank 0 computes 0F1; while 0F1's is, rank 1 computes 1F0."""
     run = simulate(gpipe(2, 2), {"F": 2, "B": 2}, message=1)
     ends = {str(bar.action): bar.end for bar in run.bars}
     assert (ends["0F1"], ends["1F0"], ends["1F1"]) == (4, 5, 7)

@@ -73,7 +73,7 @@ def test_what_nobody_needs_is_changed_in_place():
         assert {name: w.data_ptr() for name, w in stash.newest.items()} == where
 
 
-def test_what_is_under_way_is_not_changed_and_a_reader_of_an_older_version_costs_no_copy():
+def test_what_is_in_flight_is_not_changed_and_a_reader_of_an_older_version_costs_no_copy():
     stash = new()
     old = stash.for_forward(0)
     stash.update(add_one)

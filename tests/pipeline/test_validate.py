@@ -59,7 +59,7 @@ def lists(*rows):
             1,
             "mixed",
             "0B0",
-            "rank 0 has 0B0, a whole backward, and a half",
+            "rank 0 has 0B0, a full backward, and a half",
         ),
         (lists("0F0 0B0", "1F0 1I0"), 1, "missing", "1W0", "rank 1 never runs 1W0"),
         (
@@ -73,9 +73,9 @@ def lists(*rows):
         (
             lists("0F0 1B0", "1F0 0B0"),
             1,
-            "place",
+            "wrong rank",
             "1B0",
-            "rank 0 has 1B0, but stage 1 lives on rank 1",
+            "rank 0 has 1B0, but stage 1 is on rank 1",
         ),
         (
             lists("0F0 0B0", "1F0 1B0 1F1"),

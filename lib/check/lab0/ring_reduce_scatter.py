@@ -72,7 +72,7 @@ EXERCISE = Exercise(
              "r must end with chunk r, so begin one chunk earlier: in round s = 0, 1, ... send "
              "chunk (r - 1 - s) mod N."),
         Hint("divided by N", s.fact("divided"),
-            "reduce-scatter sums. Whoever wants the mean divides afterwards."),
+            "reduce-scatter sums. If you want the mean, divide afterwards."),
         Hint("nothing was added", s.fact("own"),
              "add what you received to your own chunk of the same number, and send that sum on in "
              "the next round."),

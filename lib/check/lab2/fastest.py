@@ -194,7 +194,7 @@ EXERCISE = Exercise(
         Hint("W left out",
              lambda p: p.kind == "missing"
              and all(action.kind == "W" for action in p.facts["missing"]),
-             "what is put off must still be done: every rank ends with the W that are left."),
+             "what is delayed must still be done: every rank ends with the W that are left."),
         Hint("some left out", s.kind("missing"),
             "every rank runs F, I and W for all puzzle.m micro-batches."),
         hints.TWICE,

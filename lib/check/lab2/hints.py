@@ -68,7 +68,7 @@ FORM = (
          'stage 2\'s forward on micro-batch 0 is Action(2, "F", 0), also written parse("2F0"). '
          "Later cells read its .stage, .kind and .microbatch."),
 )  # fmt: skip
-NOT_ITS_STAGE = Hint("another rank's stage", s.kind("place"),
+NOT_ITS_STAGE = Hint("another rank's stage", s.kind("wrong rank"),
                          "rank i has one stage, stage i, and its list has the actions of that "
                          "stage alone.")  # fmt: skip
 
@@ -89,7 +89,7 @@ NUMBERS = (
          "beyond."),
     Hint("counted from one", s.kind("unknown"), "ranks, stages and micro-batches count from 0."),
 )  # fmt: skip
-TWICE = Hint("twice", s.kind("twice"), "an action stands in two places: each is done once.")
+TWICE = Hint("twice", s.kind("twice"), "an action is listed twice: each is done once.")
 WHOLE_BACKWARD = Hint("halves of a backward", s.kind("kinds"),
                       "a backward is whole here, B. Its halves I and W come with the zero-bubble "
                       "schedules.")  # fmt: skip

@@ -111,8 +111,8 @@ EXERCISE = Exercise(
         Hint("refuses what divides",
             lambda p: p.kind == "raised" and isinstance(p.facts.get("error"), ValueError),
              "here p divides m, so there is nothing to refuse: `if m % p: raise ...`."),
-        Hint("another rank's stage", s.kind("place"),
-             "the pipeline goes round the ranks: stage s lives on rank s mod p, so rank i has "
+        Hint("another rank's stage", s.kind("wrong rank"),
+             "the pipeline goes round the ranks: stage s is on rank s mod p, so rank i has "
              "stages i, i+p, i+2p, ..."),
         *hints.NUMBERS,
         hints.WHOLE_BACKWARD,

@@ -6,7 +6,7 @@ PipeDream's order.
 The stages of a pipeline take turns here, an action each, without ranks: a stash sees nothing of the
 others. `Watched` keeps a copy of every version: which one a stash gives is found by comparing
 numbers, bit for bit. What it holds is found by going through the object: all memory of all tensors
-in it, and of what mini-batches under way were given.
+in it, and of what mini-batches in flight were given.
 """
 
 import gc
@@ -144,7 +144,7 @@ class Watched:
         self.problem = self.problem or Problem(kind, text, facts, trace)
 
     def _holds(self, also=()):
-        """(versions in the stash, in its class, and under way, by their bytes;
+        """(versions in the stash, in its class, and in flight, by their bytes;
         after which actions)"""
         held = memory([*tensors_in(self.stash), *tensors_in(vars(type(self.stash))), *also])
         for _, place in self.under_way.values():
@@ -284,7 +284,7 @@ EXERCISE = Exercise(
              "weights are always the whole dictionary {name: tensor}, with the names and shapes "
              "that __init__ got."),
         Hint("forgotten too early", s.raised("KeyError", "IndexError"),
-             "several mini-batches are under way at a time, and an update comes between the "
+             "several mini-batches are in flight at a time, and an update comes between the "
              "forward and the backward of each. What for_forward(j) gave stays until "
              "for_backward(j), of the same j."),
         Hint("change is not called", s.kind("calls", calls=0),
@@ -302,10 +302,10 @@ EXERCISE = Exercise(
         Hint("other numbers", s.kind("forward", "base"),
              "a stash keeps weights, copies them and gives them out. Only change(weights) alters "
              "numbers."),
-        Hint("changed under way", s.kind("backward", same=True),
+        Hint("changed in flight", s.kind("backward", same=True),
              "the very memory that its forward had read was changed by an update meanwhile. A "
              "second name, a dict(weights) or a detach() is no copy: the numbers are the same "
-             "ones. Clone the tensors before change, where a mini-batch under way has read them."),
+             "ones. Clone the tensors before change, where a mini-batch in flight has read them."),
         Hint("the newest in backward", s.kind("backward", newest=True),
              "for_backward(j) gives what for_forward(j) gave, not the newest weights, nor those of "
              "the latest forward: remember them for each mini-batch by itself."),
@@ -317,7 +317,7 @@ EXERCISE = Exercise(
              "round nothing."),
         Hint("never forgets", lambda p: p.kind == "versions" and p.fact("left") > 2,
              "after for_backward(j) nobody asks for j again: take it out of the dictionary, "
-             "self.under_way.pop(j). Else every version is kept for ever."),
+             "self.in_flight.pop(j). Else every version is kept for ever."),
         Hint("one name too many", lambda p: p.kind == "versions" and p.fact("left") > 1,
              "memory is free when its last name is gone. Keep none, such as self.last, for weights "
              "that are needed no more."),
@@ -326,7 +326,7 @@ EXERCISE = Exercise(
              "in update, not in for_forward: then there are p-i versions at stage i, the newest "
              "among them."),
         Hint("copies without need", s.kind("moved"),
-             "at the last stage no mini-batch is under way when update comes, so nobody needs the "
+             "at the last stage no mini-batch is in flight when update comes, so none needs the "
              "old weights: change them in place."),
         *s.ANYWHERE,
     ),

@@ -63,7 +63,7 @@ EXERCISE = Exercise(
     hints=(
         *hints.FORM,
         Hint("fewer micro-batches than ranks", hints.few_microbatches,
-             "right as long as m >= p. With fewer, neither the warmup nor the number of W put off "
+             "right as long as m >= p. With fewer, neither the warmup nor the number of W delayed "
              "can be more than m."),
         hints.NOT_ITS_STAGE,
         *hints.NUMBERS,
@@ -72,7 +72,7 @@ EXERCISE = Exercise(
         Hint("W left out",
              lambda p: p.kind == "missing"
              and all(action.kind == "W" for action in p.facts["missing"]),
-             "what is put off must still be done: when the last I has run, rank i has i W left."),
+             "what is delayed must still be done: when the last I has run, rank i has i W left."),
         Hint("a micro-batch dropped", s.kind("missing"),
             "every rank runs F, I and W for all m micro-batches."),
         hints.TWICE,
@@ -90,7 +90,7 @@ EXERCISE = Exercise(
         Hint("all W at the end", lambda p: p.kind == "kept" and all_seen(hints.weights_last)(p),
              "a micro-batch is kept until its W. Rank i puts off i of them, not all."),
         Hint("too much kept", s.kind("kept"),
-             "rank i has p-i micro-batches between F and I, so it can put off i W: p together."),
+             "rank i has p-i micro-batches between F and I, so it can delay i W: p together."),
         Hint("W at once", lambda p: p.kind == "idle" and all_seen(hints.weights_at_once)(p),
              "a W right after its I is 1F1B: the previous rank waits for your next I. Let rank i "
              "put its W off by i micro-batches."),

@@ -99,7 +99,7 @@ EXERCISE = Exercise(
              lambda p: "case" in p.facts and p.facts["case"][1] < 2 * p.facts["case"][0] - 1,
              "right as long as m >= 2p-1. With fewer, make the lists for 2p-1, and leave out the "
              "micro-batches that are not there."),
-        Hint("another rank's stage", s.kind("place"),
+        Hint("another rank's stage", s.kind("wrong rank"),
              "the V goes down the ranks and up again: rank i has stages i and 2p-1-i, rank 0 the "
              "first and the last."),
         *hints.NUMBERS,
@@ -113,7 +113,7 @@ EXERCISE = Exercise(
         Hint("W left out",
              lambda p: p.kind == "missing"
              and all(action.kind == "W" for action in p.facts["missing"]),
-             "what is put off must still be done: after the last I come the W that are left, of "
+             "what is delayed must still be done: after the last I come the W that are left, of "
              "both stages."),
         Hint("some left out", s.kind("missing"),
              "every rank runs F, I and W of both its stages for all m micro-batches: 6m actions."),

@@ -14,17 +14,17 @@ def copied(weights):
 
 class Plain:
     def __init__(self, weights):
-        self.newest, self.under_way = weights, {}
+        self.newest, self.in_flight = weights, {}
 
     def for_forward(self, j):
-        self.under_way[j] = self.newest
+        self.in_flight[j] = self.newest
         return self.newest
 
     def for_backward(self, j):
-        return self.under_way.pop(j)
+        return self.in_flight.pop(j)
 
     def needed(self):
-        return any(weights is self.newest for weights in self.under_way.values())
+        return any(weights is self.newest for weights in self.in_flight.values())
 
     def update(self, change):
         if self.needed():
@@ -48,17 +48,17 @@ class AsksLibs(Plain):
 
 
 class OneForAllStages(Plain):
-    """What is under way stands in the class: right as long as a process has one stage."""
+    """What is in flight is kept in the class: right as long as a process has one stage."""
 
-    under_way = {}  # noqa: RUF012
+    in_flight = {}  # noqa: RUF012
 
     def __init__(self, weights):
         self.newest = weights
 
 
 class ADefaultArgument(Plain):
-    def __init__(self, weights, under_way={}):  # noqa: B006
-        self.newest, self.under_way = weights, under_way
+    def __init__(self, weights, in_flight={}):  # noqa: B006
+        self.newest, self.in_flight = weights, in_flight
 
 
 class BackwardWithoutNames(Plain):
@@ -70,8 +70,8 @@ class HidesItInTheClass(Plain):
     read = []  # noqa: RUF012
 
     def for_backward(self, j):
-        self.read.append(self.under_way[j])
-        return self.under_way.pop(j)
+        self.read.append(self.in_flight[j])
+        return self.in_flight.pop(j)
 
 
 class ListOfAllVersions(Plain):
@@ -134,7 +134,7 @@ class FirstInFirstOut:
 
 
 class TheOldOnesMove:
-    """The newest stay where they are in memory; who is under way with them goes on with a copy."""
+    """The newest stay where they are in memory; mini-batches that read them go on with a copy."""
 
     def __init__(self, weights):
         self.newest, self.read = weights, {}

@@ -83,7 +83,7 @@ with_another_step = made("with_another_step", warmup_of=lambda p, m, i: p - i, s
 
 
 def of_1f1b(p, m):
-    """Takes 1F1B's lists and splits each B; a queue holds the W that are put off."""
+    """Takes 1F1B's lists and splits each B; a queue holds the W that are delayed."""
     schedule = []
     for i, whole in enumerate(pipeline.one_f_one_b(p, m)):
         actions, waiting = [], []

@@ -119,7 +119,7 @@ def all_weights_at_the_end(p, m):
 
 
 def weights_one_later(p, m):
-    """Every W put off by one, so that a micro-batch more is kept."""
+    """Every W delayed by one, so that a micro-batch more is kept."""
     schedule = []
     for actions in zb_v(p, m):
         late, waiting = [], []
