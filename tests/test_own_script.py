@@ -45,7 +45,7 @@ def settle(wrapper):
     would meet it."""
     for work in [
         *getattr(wrapper, "works", []),
-        *(work for _, work in getattr(wrapper, "under_way", [])),
+        *(work for _, work in getattr(wrapper, "in_flight", [])),
     ]:
         work.wait()
 

@@ -52,7 +52,7 @@ FIGURES_OF_LABS = {  # {name in lib.plots: the data}
     "topology": (),
     "step_timeline": (STEPS,),
     "ring_attention_work": (LAYOUTS,),
-    "units_whole": (EVENTS, ["a", "b"]),
+    "units_unsharded": (EVENTS, ["a", "b"]),
 }
 
 

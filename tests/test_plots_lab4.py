@@ -59,8 +59,8 @@ FIGURES = {
     "of one rank": lambda: plots.state_by_stage(7_500_000_000, 1),
     "measured": lambda: plots.state_measured(MEASURED, FORMULA, note="4 ranks."),
     "exactly": lambda: plots.state_measured(FORMULA, FORMULA),
-    "units": lambda: plots.units_whole(EVENTS, ["block 0", "block 1"], note="2 blocks."),
-    "one way": lambda: plots.units_whole({"FSDP": PLAIN}, ["block 0", "block 1"]),
+    "units": lambda: plots.units_unsharded(EVENTS, ["block 0", "block 1"], note="2 blocks."),
+    "one way": lambda: plots.units_unsharded({"FSDP": PLAIN}, ["block 0", "block 1"]),
     "prefetch": lambda: plots.prefetch_timeline(STEPS, note="A slow link."),
     "volume": lambda: plots.volume_by_stage(SENT, VOLUME, note="4 ranks."),
     "volume in seconds": lambda: plots.volume_by_stage({}, VOLUME, unit_seconds=0.5),
@@ -106,8 +106,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("measured",
          ["FSDP: weights 0.6, gradients 0.5, optimizer state 3 MB measured, weights 0.5,"]),
         ("exactly", ["Measured is the formula, to the byte"]),
-        ("units", ["FSDP keeps at most 1 of 2 units whole, prefetching at most 2"]),
-        ("units", ["FSDP, whole units in order of events: 0, 1, 0, 1, 0, 1, 0, 1, 0, 0."]),
+        ("units", ["FSDP keeps at most 1 of 2 units unsharded, prefetching at most 2"]),
+        ("units", ["FSDP, unsharded units in order of events: 0, 1, 0, 1, 0, 1, 0, 1, 0, 0."]),
         ("prefetch",
          ["Prefetching: 400 ms instead of 510, 50% of communication hidden",
           "0% of the communication"]),
@@ -214,7 +214,7 @@ def test_the_formula_is_a_dashed_outline_round_what_was_measured(drawn):
     assert [word for word in words(axes) if "MB" in word] == ["16 MB", "7 MB", "4.1 MB (+2.5%)"]
 
 
-def test_a_bar_lies_from_unshard_to_reshard_and_the_whole_units_are_counted(drawn):
+def test_a_bar_lies_from_unshard_to_reshard_and_the_unsharded_units_are_counted(drawn):
     figure, _ = drawn("units")
     for panel, bars, count in (
         (0, [(1, 2, 1), (7, 8, 1), (3, 4, 2), (5, 6, 2)], [0, 1, 0, 1, 0, 1, 0, 1, 0, 0]),
@@ -232,7 +232,7 @@ def test_a_bar_lies_from_unshard_to_reshard_and_the_whole_units_are_counted(draw
         "block 0",
         "block 1",
     ]
-    assert figure.axes[1].get_title(loc="left") == "prefetching: at most 2 whole"
+    assert figure.axes[1].get_title(loc="left") == "prefetching: at most 2 unsharded"
 
 
 def test_forward_and_backward_alternate_with_micro_batches():
@@ -250,7 +250,7 @@ def test_forward_and_backward_alternate_with_micro_batches():
         (10, "forward"),
         (15, "backward"),
     ]
-    assert units.whole_spans(PLAIN[:2]) == {None: [(0, 2)], 0: [(1, 2)]}  # never resharded
+    assert units.unsharded_spans(PLAIN[:2]) == {None: [(0, 2)], 0: [(1, 2)]}  # never resharded
 
 
 def test_what_changes_nothing_is_not_drawn():
@@ -263,7 +263,9 @@ def test_what_changes_nothing_is_not_drawn():
         (4.0, "reshard", None),
     ]
     assert units.changes("FSDP", again, 2) == PLAIN
-    assert plots.units_whole({"FSDP": again}, ["block 0", "block 1"]).png == drawing("one way").png
+    assert (
+        plots.units_unsharded({"FSDP": again}, ["block 0", "block 1"]).png == drawing("one way").png
+    )
 
 
 def test_boxes_lie_from_begin_to_end_on_their_lane_and_a_bracket_spans_the_step(drawn):
@@ -331,10 +333,10 @@ def test_a_line_per_stage_runs_along_the_events(drawn):
          "a: {'buffer': 1} are not bytes of"),
         (lambda: plots.state_measured({"a": {}}, {"a": {}}),
          "a: {} are not bytes of weight, gradient, optimizer"),
-        (lambda: plots.units_whole({}, ["a"]), "0 lists of events, 1 names: give 1 or 2"),
-        (lambda: plots.units_whole({"x": PLAIN}, ["a"]),
+        (lambda: plots.units_unsharded({}, ["a"]), "0 lists of events, 1 names: give 1 or 2"),
+        (lambda: plots.units_unsharded({"x": PLAIN}, ["a"]),
          "x: unshard of 1: give unshard and reshard of units 0 to 0"),
-        (lambda: plots.units_whole({"x": [(0.0, "gather", 0)]}, ["a"]),
+        (lambda: plots.units_unsharded({"x": [(0.0, "gather", 0)]}, ["a"]),
          "x: gather of 0: give unshard and reshard"),
         (lambda: plots.prefetch_timeline({"x": []}), "{'x': 0} boxes: give 1 to 3 steps"),
         (lambda: plots.prefetch_timeline({"x": [("gpu", 0, 1, "forward 0")]}),

@@ -78,5 +78,5 @@ from lib.plots.style import (
 )
 from lib.plots.traffic import exchange_matrix, server_traffic, traffic_claim, traffic_matrix
 from lib.plots.unequal import unequal_steps
-from lib.plots.units import units_whole
+from lib.plots.units import units_unsharded
 from lib.plots.versions import stage_versions

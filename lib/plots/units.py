@@ -1,11 +1,11 @@
-"""Which units of an FSDP model are whole, and when: a lane per unit, a bar from its unshard to its
-reshard.
+"""Which units of an FSDP model are unsharded, and when: a lane per unit, a bar from its unshard to
+its reshard.
 
 root     [==============|===============]
 unit 0      [=]                      [=]
 unit 1         [=]                [=]
 unit 2            [=]          [=]
-         0  1  1  1  0  |   0  1  1  1  0        whole units beside the root, counted
+         0  1  1  1  0  |   0  1  1  1  0        number of unsharded units, without the root
             forward           backward
 """
 
@@ -19,24 +19,25 @@ PHASE = {"forward": OP_COLOR["F"], "backward": OP_COLOR["B"]}
 
 
 @drawing
-def units_whole(events, names):
+def units_unsharded(events, names):
     """A panel per way to run it, side by side; from left to right the events of a step, in their
     order.
 
-    events: {"FSDP": [(seconds, "unshard" or "reshard", place), ...], "prefetching": [...]}; 1 or 2
-    of them. place: the number of a unit, or None for the root. From an unshard of the root on, a
+    events: {"FSDP": [(seconds, "unshard" or "reshard", index), ...], "prefetching": [...]}; 1 or 2
+    of them. index: that of a unit, or None for the root. From an unshard of the root on, a
     unit's first, third, ... unshard is forward's, the others are backward's.
     names: of the units, such as ["block 0", ...]; at most 12.
-    Raises ValueError for another number of panels or names, or an event of another kind or place.
+    Raises ValueError for another number of panels or names, or an event of another kind or index.
     """
     if not 1 <= len(events) <= 2 or not 1 <= len(names) <= 12:
         raise ValueError(
             f"{len(events)} lists of events, {len(names)} names: give 1 or 2 lists, 1 to 12 units"
         )
     order = {name: changes(name, some, len(names)) for name, some in events.items()}
-    whole = {name: whole_spans(some) for name, some in order.items()}
+    unsharded = {name: unsharded_spans(some) for name, some in order.items()}
     counts = {
-        name: [how_many(spans, x) for x in range(len(order[name]))] for name, spans in whole.items()
+        name: [how_many(spans, x) for x in range(len(order[name]))]
+        for name, spans in unsharded.items()
     }
     most = {name: max(count, default=0) for name, count in counts.items()}
     lanes = [None, *range(len(names))]
@@ -44,7 +45,7 @@ def units_whole(events, names):
     figure, panels = page(2.1 + 0.2 * len(lanes), 2, len(events), sharex="col", sharey="row",
                           height_ratios=[max(4, len(lanes)),
                           max(1.6, 0.24 * len(lanes))])  # fmt: skip
-    for (upper, lower), (name, spans) in zip(panels.T, whole.items(), strict=True):
+    for (upper, lower), (name, spans) in zip(panels.T, unsharded.items(), strict=True):
         end, cuts = len(order[name]), phases(order[name])
         _lanes(upper, spans, lanes, cuts, end)
         for axes in (upper, lower):
@@ -54,7 +55,7 @@ def units_whole(events, names):
         lower.fill_between(range(end + 1), steps, step="post", color=INK, alpha=0.18, lw=0)
         lower.step(range(end + 1), steps, where="post", color=INK, lw=1.5)
         upper.set(xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
-        heading(upper, f"{name}: at most {most[name]} whole", pad=16)
+        heading(upper, f"{name}: at most {most[name]} unsharded", pad=16)
         upper.tick_params(length=0, labelbottom=False)
         upper.spines[["left", "bottom"]].set_visible(False)
         lower.set(
@@ -64,32 +65,33 @@ def units_whole(events, names):
     panels[0, 0].set_yticks(range(len(lanes)), ["root", *names], size=min(10, 90 / len(lanes)))
     panels[1, 0].set_yticks(range(max(most.values()) + 1))
     panels[1, 0].tick_params(axis="y", labelsize=9)
-    panels[1, 0].set_ylabel("whole", rotation=0, ha="right", va="center")
-    (first, n_whole), *others = most.items()
-    claim = f"{first} keeps at most {n_whole} of {len(names)} units whole"
+    panels[1, 0].set_ylabel("unsharded", rotation=0, ha="right", va="center")
+    (first, n_unsharded), *others = most.items()
+    claim = f"{first} keeps at most {n_unsharded} of {len(names)} units unsharded"
     claim += "".join(f", {name} at most {n}" for name, n in others)
-    counted = ", without the root" * any(spans.get(None) for spans in whole.values())
+    counted = ", without the root" * any(spans.get(None) for spans in unsharded.values())
     words = each(
         {
-            f"{name}, whole units in order of events": ", ".join(map(str, of))
+            f"{name}, unsharded units in order of events": ", ".join(map(str, of))
             for name, of in counts.items()
         }
     )
-    what = "A lane per unit, with a bar while its parameters are whole."
+    what = "A lane per unit, with a bar while its parameters are unsharded."
     return (
         figure,
         claim,
-        f"A bar: from unshard to reshard. Below: units whole at once{counted}.",
+        f"A bar: from unshard to reshard. Below: how many are unsharded{counted}.",
         what,
         words,
     )
 
 
 def _lanes(upper, spans, lanes, cuts, end):
-    """A bar where a unit is whole, in the colour of the phase, cut where another phase begins."""
-    for y, place in enumerate(lanes):
+    """A bar while a unit is unsharded, in the colour of the phase, split where another phase
+    begins."""
+    for y, index in enumerate(lanes):
         box(upper, 0, y - 0.42, end, 0.84, LANE, ec="none", zorder=0)
-        for begin, until in spans.get(place, []):
+        for begin, until in spans.get(index, []):
             for since, phase, to in ((a[0], a[1], b[0]) for a, b in pairwise([*cuts, (end, None)])):
                 x0, x1 = max(begin, since), min(until, to)
                 if x0 < x1:
@@ -100,45 +102,45 @@ def _lanes(upper, spans, lanes, cuts, end):
 
 
 def changes(name, events, n_units):
-    """The events in their order, without those that change nothing: an unshard of what is whole, or
-    a reshard of not.
+    """The events in their order, without those that change nothing: an unshard of an unsharded
+    unit, or a reshard of a sharded one.
 
-    Raises ValueError for an event of another kind or place.
+    Raises ValueError for an event of another kind or index.
     """
-    out, whole = [], set()
+    out, unsharded = [], set()
     for event in sorted(events, key=lambda event: event[0]):
-        _, what, place = event
-        if what not in ("unshard", "reshard") or not (place is None or 0 <= place < n_units):
+        _, what, index = event
+        if what not in ("unshard", "reshard") or not (index is None or 0 <= index < n_units):
             raise ValueError(
-                f"{name}: {what} of {place}: give unshard and reshard of units 0 to {n_units - 1}, "
+                f"{name}: {what} of {index}: give unshard and reshard of units 0 to {n_units - 1}, "
                 f"or None"
             )
-        if (what == "unshard") != (place in whole):
-            whole ^= {place}
+        if (what == "unshard") != (index in unsharded):
+            unsharded ^= {index}
             out.append(event)
     return out
 
 
-def whole_spans(events):
-    """{place: [(begin, end), ...]}, in numbers of events: when a unit was whole. What is never
-    resharded stays so."""
+def unsharded_spans(events):
+    """{index: [(begin, end), ...]}, in numbers of events: when a unit was unsharded. A unit that is
+    never resharded stays so."""
     spans, since = {}, {}
-    for x, (_, what, place) in enumerate(events):
+    for x, (_, what, index) in enumerate(events):
         if what == "unshard":
-            since[place] = x
+            since[index] = x
         else:
-            spans.setdefault(place, []).append((since.pop(place), x))
-    for place, x in since.items():
-        spans.setdefault(place, []).append((x, len(events)))
+            spans.setdefault(index, []).append((since.pop(index), x))
+    for index, x in since.items():
+        spans.setdefault(index, []).append((x, len(events)))
     return spans
 
 
 def how_many(spans, x):
-    """Units that are whole right after event x, without the root."""
+    """Units that are unsharded right after event x, without the root."""
     return sum(
         begin <= x < end
-        for place, of_unit in spans.items()
-        if place is not None
+        for index, of_unit in spans.items()
+        if index is not None
         for begin, end in of_unit
     )
 
@@ -146,11 +148,11 @@ def how_many(spans, x):
 def phases(events):
     """[(number of the event with which it begins, "forward" or "backward"), ...]."""
     found, times = [(0, "forward")], {}
-    for x, (_, what, place) in enumerate(events):
+    for x, (_, what, index) in enumerate(events):
         if what == "unshard":
             # the root begins a forward
-            times = {} if place is None else {**times, place: times.get(place, 0) + 1}
-            phase = "forward" if place is None or times[place] % 2 else "backward"
+            times = {} if index is None else {**times, index: times.get(index, 0) + 1}
+            phase = "forward" if index is None or times[index] % 2 else "backward"
             if phase != found[-1][1]:
                 found.append((x, phase))
     return found

@@ -18,7 +18,8 @@ mlp_hidden, vocab_size, and in sequence parallel the sequence's length.
 
 Every rank is given the full model, with the same seed, and keeps its shard, so the values are those
 of a single-process baseline, whatever tp is. All tp ranks read the same tokens and, where there is
-dropout, start from the same torch.manual_seed."""
+dropout, start from the same torch.manual_seed.
+"""
 
 import copy
 from collections.abc import Callable

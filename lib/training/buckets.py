@@ -1,14 +1,14 @@
-"""Buckets: many small gradients travel as a few flat tensors (Li et al. 2020, "PyTorch
-Distributed").
+"""Buckets: many small gradients are sent as a few flat buffers (Li et al. 2020, "PyTorch
+Distributed"; Megatron's grad buffers).
 
     parameters   [ w0 ][b0][     w1     ][b1][  w2  ][b2]       forward goes from left to right
     backward                                        b2 first, w0 last
     buckets      [b2 w2 b1][    w1    ][b0 w0]      0, 1, 2: in the order in which they become ready
 
 A message costs alpha + beta * bytes. A model of hundreds of parameters pays alpha hundreds of
-times; in buckets it pays it a few times, for the same bytes. But a bucket can leave only when its
-last gradient is there: buckets too large have nothing to overlap with, and the last one to become
-ready is always exposed. So large ones first, and small ones last.
+times; in buckets it pays it a few times, for the same bytes. But a bucket can be sent only when its
+last gradient is ready, so buckets that are too large have nothing to overlap with, and the last one
+to become ready is always exposed. Therefore large buckets come first, and small ones last.
 """
 
 import weakref
@@ -29,13 +29,13 @@ SMALLEST = 4 * 2**20  # bytes
 def plan_buckets(
     parameters: Iterable[nn.Parameter], capacity: int = CAPACITY
 ) -> list[list[nn.Parameter]]:
-    """[[parameter, ...], ...]: which parameters travel together, in the order in which buckets
+    """[[parameter, ...], ...]: which parameters are sent together, in the order in which buckets
     become ready.
 
     parameters: in the order of the forward pass, as `module.parameters()` gives them. A pure
     function. capacity: bytes a bucket may hold; a parameter larger than that has a bucket of its
     own.
-    A bucket holds one dtype on one device, because it becomes one flat tensor.
+    A bucket holds one dtype on one device, because it becomes one flat buffer.
     """
     return _plan(parameters, capacity, lambda to_come: capacity)
 
@@ -80,21 +80,21 @@ def _plan(parameters, capacity, capacity_of):
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors of one dtype and device, end to end: a new (n,), n the sum of their
+    """A new flat buffer of tensors of one dtype and device: (n,), n the sum of their
     numbers of elements."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def slots(flat, tensors):
-    """The pieces of `flat` (n,) in the shapes of `tensors`: views, so to write into one is
-    to write into `flat`."""
+    """Views of the flat buffer `flat` (n,) in the shapes of `tensors`: writing into one
+    writes into `flat`."""
     pieces = flat.split([tensor.numel() for tensor in tensors])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
 @torch.no_grad()
 def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy the pieces of `flat` (n,) back into `tensors`, the inverse of `flatten`."""
+    """Copy the flat buffer `flat` (n,) back into `tensors`, the inverse of `flatten`."""
     for tensor, slot in zip(tensors, slots(flat, tensors), strict=True):
         tensor.copy_(slot)
 
@@ -115,8 +115,8 @@ def gradient(parameter):
     """The gradient of `parameter`, contiguous as NCCL takes it; zeros, kept in `.grad`, where this
     rank has none.
 
-    The mean goes to the same place on every rank, used there or not, or the ranks' models would
-    part.
+    The mean has to reach every rank, whether it used the parameter or not, because otherwise the
+    ranks' models would diverge.
     """
     if dense_gradient(parameter) is None:
         parameter.grad = torch.zeros_like(parameter)

@@ -1,17 +1,17 @@
-"""Clipping by the global norm: one length for all gradients, wherever their pieces are (Pascanu et
-al. 2013).
+"""Clipping by the global norm: one norm for all gradients, however they are sharded (Pascanu et al.
+2013).
 
-    |g| = sqrt(sum over all numbers of g^2)          g <- g * min(1, max_norm / |g|)
+    |g| = sqrt(sum over all elements of g^2)         g <- g * min(1, max_norm / |g|)
 
     rank 0   shard 0 of g     sum of its squares  9 --+
     rank 1   shard 1 of g     sum of its squares 16 --+-- all-reduce: 25 -->  |g| = 5 on every rank
 
 Squares add up over shards, norms do not: a rank that clips by the norm of its own shard scales its
-part by a factor of its own, and the direction of the step changes. Where gradients are whole on
-every rank, nothing is to be added: adding N equal sums would make the norm sqrt(N) too large. So
-say for each set of parameters over which groups its pieces lie:
+part by a factor of its own, and the direction of the step changes. Replicated
+gradients must not be added, because adding N equal sums would make the norm sqrt(N) too large. So
+say for each set of parameters over which groups it is sharded:
 
-    data parallel, whole gradients       no group
+    data parallel, full gradients        no group
     ZeRO and FSDP shards                 the group of the shards
     tensor- and pipeline-parallel parts  both groups; what is replicated over tp: the pipeline's
                                          alone
@@ -34,9 +34,9 @@ def squared_norm(
 ) -> Tensor:
     """The sum of the squares of all gradients, () in float64, the same on every rank of each group.
 
-    parameters: this rank's pieces, with `.grad`; one without counts as 0. groups: those over whose
-    ranks the pieces lie, one after the other; None is the world, as everywhere. Padding with zeros
-    adds nothing. Sends: an all-reduce of one number per group.
+    parameters: this rank's shards, with `.grad`; one without counts as 0. groups: those over whose
+    ranks the parameters are sharded, one after the other; None is the world, as everywhere. Padding
+    with zeros adds nothing. Sends: an all-reduce of one number per group.
     """
     total = torch.zeros(1, dtype=torch.float64, device=backend.device())  # (1,)  partial
     for parameter in parameters:

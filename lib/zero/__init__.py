@@ -1,33 +1,37 @@
-"""ZeRO: data parallelism in which no rank keeps what another has already (Rajbhandari et al. 2020).
+"""ZeRO: data parallelism that shards its state over the ranks (Rajbhandari et al. 2020).
 
     N ranks, psi parameters  weights  gradients  optimizer state  sent per rank and step, (N-1)/N
                                                                   psi
-    data parallelism         whole    whole      whole            2
-    zero1.py                 whole    whole      1/N              2
-    zero2.py                 whole    1/N        1/N              k + 1      k micro-batches
+    data parallelism         full     full       full             2
+    zero1.py                 full     full       1/N              2
+    zero2.py                 full     1/N        1/N              k + 1      k micro-batches
     fsdp.py, ZeRO-3          1/N      1/N        1/N              3 k        the root unit: 2 k
 
 file            what it is
 --------------  ----------------------------------------------------------------------------------
-flat.py         parameters as one padded line, a shard for every rank; parameter groups
+flat.py         flat parameters: one padded buffer, a shard per rank; parameter groups
 zero1.py        reduce-scatter, update the shard, all-gather
-zero2.py        the reduce-scatter while backward runs, the rest freed
-unit.py         ZeRO-3's unit: unshard, reshard; hooks where backward begins and ends with it
-fsdp.py         which unit is whole when
-prefetch.py     the next unit's gather beside this one's compute; HSDP, replicas across nodes
+zero2.py        the reduce-scatter while backward runs; full gradients are freed
+unit.py         ZeRO-3's unit: unshard, reshard; pre-backward and post-backward hooks
+fsdp.py         which unit is unsharded when
+prefetch.py     the next unit's all-gather overlaps with compute; HSDP, replicas across nodes
 module.py       the same as an nn.Module, with mixed precision: for a script of one's own
-muon.py         whole matrices, each with an owner: Muon
+muon.py         Muon: full matrices, each updated by the rank that owns it
 masters.py      fp32 masters of 16-bit shards; masters and optimizer state in the CPU's memory
 state.py        all of it in a checkpoint, for any number of ranks
-guards.py       what would go wrong in silence in a script of one's own, refused
+guards.py       errors for what would go wrong silently in a script of one's own
 live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
 
-Gradients are averaged, as in data parallelism: ranks hold equal shares of the batch, and after
+The names are those of PyTorch FSDP where it has one: flat parameter, unshard, reshard, prefetch. A
+`Flat` is its FlatParameter, a `Unit` its FSDPParamGroup or FSDP instance, and the three stages are
+DeepSpeed's "stage": 1, 2 and 3. `Zero1` is torch's ZeroRedundancyOptimizer.
+
+Gradients are averaged, as in data parallelism: ranks have equal shares of the batch, and after
 `average_gradients()` every shard's `.grad` is the mean. `lib.training.clip` clips them by their
 global norm.
 
 In a script of your own, put the model on its device, load its weights, and wrap it then. You can
-also load pretrained weights into a model that is wrapped already, on every rank alike:
+also load pretrained weights into a model that is wrapped already, in the same way on every rank:
 
     with fsdp.unsharded() as full:                         # FSDP, PrefetchingFSDP, HSDP: each rank
                                                            keeps its shard
@@ -37,7 +41,7 @@ also load pretrained weights into a model that is wrapped already, on every rank
                                                            at all times
 
 Make `MasterShards` only after that, because masters are copies, and the next step would write the
-old ones back. What would do nothing in silence raises an error that says what to do instead
+old ones back. What would silently do nothing raises an error that says what to do instead
 (guards.py): an optimizer or a clipping function that gets the model's parameters, a `state_dict()`
 of a sharded model, or a parameter that is unfrozen later.
 """

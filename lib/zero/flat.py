@@ -1,21 +1,22 @@
-"""A flat: some parameters as one padded line, of which every rank owns a shard.
+"""A flat parameter, `Flat` for short: some parameters as one padded buffer, of which every rank
+owns a shard.
 
     parameters   [    w (2, 3)     ][   b (3)  ][ s () ]  0   0  n = 10, N = 4: padded to 12
-    whole        w00 w01 w02 | w10 w11 w12 | b0 b1 b2 | s  0  0
-                   shard 0        shard 1     shard 2   shard 3  3 numbers each, whatever the shapes
+    full         w00 w01 w02 | w10 w11 w12 | b0 b1 b2 | s  0  0
+                   shard 0        shard 1     shard 2   shard 3  3 elements each, for any shapes
 
-Cut by elements, not by parameters: every rank owns as much as every other, to the byte, and
-reduce-scatter and all-gather are plain. A shard knows nothing of the shapes in it, so the optimizer
-must work element by element, as SGD and Adam do; one that looks at a whole matrix (Muon, LAMB)
-would see something else.
+It is sharded by elements, not by parameters, so that all ranks own equally many bytes and one
+reduce-scatter or all-gather does for all parameters. A shard may contain parts of several
+parameters without their shapes, so the optimizer must work element by element, as SGD and Adam do;
+one that looks at a full matrix (Muon, LAMB) would see something else.
 
-The parameters become views of `whole`: to fill the line is to set the model. A flat is what all
-three stages of ZeRO are made of; they differ in what stays whole, and when it is sent.
+The parameters become views of `full`, so filling this buffer sets the model. All three stages of
+ZeRO are built from flats; they differ in what stays unsharded, and in when it is communicated.
 
-Source: the flat parameter of PyTorch FSDP (Zhao et al. 2023, section 3.2.1); the padding,
-DeepSpeed's and ours alike.
+Source: the flat parameter of PyTorch FSDP (Zhao et al. 2023, section 3.2.1: FlatParameter).
+DeepSpeed pads in the same way.
 
-Parameter groups: weights that decay and biases that do not stay apart when they become lines.
+Parameter groups: weights that decay and biases that do not are kept in different flats.
 
     group 0  {"params": [w0, w1, w2], "weight_decay": 0.1}
     flats    [w2 w1][w0]
@@ -42,14 +43,14 @@ def padded_size(n, world_size):
 
 
 class Flat:
-    """`parameters`, of one dtype on one device, as one line over the ranks of `group`. Rank 0's
-    values count.
+    """`parameters`, of one dtype on one device, as one flat buffer that is sharded over the ranks
+    of `group`. Rank 0's values count.
 
-    n            numbers in the parameters; `padded`, with the zeros at the end
-    whole        (padded,)     every rank's shard
-    shard        (padded/N,)   this rank's, a view of `whole`; a leaf, for the optimizer
-    slots        the pieces of `whole` in the shapes of the parameters
-    Sends: a broadcast of the line. Raises ValueError for shards, or experts, that differ between
+    n            elements of the parameters; `padded`: with the zeros at the end
+    full         (padded,)     the unsharded flat parameter: every rank's shard
+    shard        (padded/N,)   this rank's shard, a view of `full`; a leaf, for the optimizer
+    slots        views of `full` in the shapes of the parameters
+    Sends: a broadcast of the buffer. Raises ValueError for shards, or experts, that differ between
     the group's ranks.
     """
 
@@ -62,58 +63,60 @@ class Flat:
         check_replicated(self.parameters, group)
         self.n = sum(p.numel() for p in self.parameters)
         self.padded = padded_size(self.n, self.world_size)
-        self.whole = self.parameters[0].detach().new_zeros(self.padded)
-        self.slots = slots(self.whole[: self.n], self.parameters)
+        self.full = self.parameters[0].detach().new_zeros(self.padded)
+        self.slots = slots(self.full[: self.n], self.parameters)
         for parameter, slot in zip(self.parameters, self.slots, strict=True):
             slot.copy_(parameter.detach())
         self.attach()
         guard(self)
         # equal once, and with equal gradients equal for ever
-        collectives.broadcast(self.whole, 0, group)
+        collectives.broadcast(self.full, 0, group)
         self.trained = self.parameters[0].requires_grad
-        self.shard = self.own_part().detach().requires_grad_(self.trained)
+        self.shard = self.own_shard().detach().requires_grad_(self.trained)
         self.reduce_dtype = self.shard.dtype  # in which gradients are summed over the ranks
 
     def to_gather(self):
-        """What this rank gives to the all-gather that fills `whole`."""
+        """This rank's input to the all-gather that fills `full`."""
         return self.shard
 
-    def own_part(self):
-        """This rank's part of `whole`, a view of it."""
-        return self.whole.chunk(self.world_size)[dist.get_rank(self.group)]
+    def own_shard(self):
+        """This rank's shard of `full`, a view of it."""
+        return self.full.chunk(self.world_size)[dist.get_rank(self.group)]
 
     def attach(self):
-        """Let the parameters be views of `whole`, in their own shapes."""
+        """Make the parameters views of `full`, in their own shapes."""
         for parameter, slot in zip(self.parameters, self.slots, strict=True):
             parameter.data = slot
 
     @torch.no_grad()
-    def keep(self):
-        """Take the values that the parameters have now into the shard. Sends nothing."""
-        self.shard.copy_(self.own_part())
+    def write_back(self):
+        """Copy the current values of the parameters into the shard (FSDP's `writeback`). Sends
+        nothing."""
+        self.shard.copy_(self.own_shard())
 
     @torch.no_grad()
-    def take_gradients(self):
-        """This rank's gradients as one line, (padded,), each divided by N; the parameters' `.grad`
-        are dropped.
+    def flatten_gradients(self):
+        """This rank's gradients, divided by N, in one new flat buffer, (padded,); sets the
+        parameters' `.grad` to None.
 
-        The sum of these over the ranks is the mean. A parameter that this rank did not use
-        contributes zeros.
+        The sum of these buffers over the ranks is the mean gradient. A parameter that this rank did
+        not use contributes zeros.
         """
         # Zeros: the padding's gradient, or the optimizer would move it.
-        line = self.shard.new_zeros(self.padded, dtype=self.reduce_dtype)
-        for parameter, slot in zip(self.parameters, slots(line[: self.n], self.slots), strict=True):
+        buffer = self.shard.new_zeros(self.padded, dtype=self.reduce_dtype)
+        views = slots(buffer[: self.n], self.slots)
+        for parameter, slot in zip(self.parameters, views, strict=True):
             if dense_gradient(parameter) is not None:
                 torch.div(parameter.grad, self.world_size, out=slot)
                 parameter.grad = None
-        return line
+        return buffer
 
     @torch.no_grad()
-    def add_gradient(self, piece):
-        """Add this rank's part of the mean gradient, (padded/N,), to the shard's. Like
+    def add_gradient(self, shard):
+        """Add this rank's shard of the mean gradient, (padded/N,), to `self.shard.grad`: like
         backward, it accumulates."""
-        piece = piece.to(self.shard.dtype)
-        self.shard.grad = piece if self.shard.grad is None else self.shard.grad.add_(piece)
+        shard = shard.to(self.shard.dtype)
+        self.shard.grad = shard if self.shard.grad is None else self.shard.grad.add_(shard)
 
 
 def parameter_groups(parameters):

@@ -1,17 +1,19 @@
-"""ZeRO-3, fully sharded data parallelism: a unit's parameters are whole only while they are used.
+"""ZeRO-3, fully sharded data parallelism: a unit's parameters are unsharded only while they are
+used.
 
     forward     unit 0: unshard, compute, reshard     unit 1: unshard, compute, reshard     ...
     backward    ...     unit 1: unshard, compute, reduce-scatter, reshard     unit 0: the same
 
-    memory  shards of all units, and the whole of one unit and of the root
+    memory  shards of all units, and the full parameters of one unit and of the root
     sent    gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; 2 for the
             root
 
-The root is what belongs to no unit, or to two: in a GPT the embedding, which is also the head. It
-is used at both ends, so it stays gathered from the begin of forward to the end of backward.
+The root has the parameters that belong to no unit, or to two: in a GPT the embedding, which is also
+the head. It is used at both ends, so it stays unsharded from the beginning of forward to the end of
+backward.
 
-psi: padded parameters. k micro-batches send k times as much, as a rank keeps neither weights nor
-gradients whole.
+psi: padded parameters. k micro-batches send k times as much, because a rank keeps neither full
+weights nor full gradients between them.
 
 Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 2023).
 """
@@ -30,7 +32,7 @@ from lib.zero.unit import Unit, on_backward
 
 # exercise: lab4.FSDP
 class FSDP:
-    """`module`, each rank of `group` with its shard of it; called, it calls `module`.
+    """`module`, sharded over the ranks of `group`; a call calls `module`.
 
         fsdp = FSDP(model, units=model.blocks)
         optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)  # or MasterShards(fsdp.groups, ...) in
@@ -43,7 +45,7 @@ class FSDP:
         optimizer.zero_grad()
 
     units: submodules in the order of the forward pass, none inside another. parameters: parameter
-    groups, as torch's optimizers take them; left out: all that `module` trains, in one group. Rank
+    groups, as torch's optimizers take them; by default all that `module` trains, in one group. Rank
     0's values count, buffers too. To recompute activations, make Recomputed(block) the unit: inside
     a recomputed module a unit would be gathered a third time. Every rank runs the same units in the
     same order.
@@ -80,11 +82,11 @@ class FSDP:
         guard_model(self, units)
         module.register_forward_pre_hook(lambda *_: self.before_model())
         module.register_forward_hook(lambda *_: self.after_model())
-        for place, submodule in enumerate(units):
+        for index, submodule in enumerate(units):
             submodule.register_forward_pre_hook(
-                functools.partial(self._enter, place), with_kwargs=True
+                functools.partial(self._pre_forward, index), with_kwargs=True
             )
-            submodule.register_forward_hook(functools.partial(self._leave, place))
+            submodule.register_forward_hook(functools.partial(self._post_forward, index))
 
     @property
     def shards(self):
@@ -95,7 +97,7 @@ class FSDP:
     def __call__(self, *inputs, **named):
         return self.module(*inputs, **named)
 
-    # --- what happens when; a subclass that prefetches does other things at the same places
+    # --- what each hook does; a subclass that prefetches overrides these
 
     def before_model(self):
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
@@ -105,52 +107,52 @@ class FSDP:
         if not self.backward_will_come:
             self.root.reshard()
 
-    def before_forward(self, place):
-        self.units[place].unshard()
+    def before_forward(self, index):
+        self.units[index].unshard()
 
-    def after_forward(self, place):
-        self.units[place].reshard()
+    def after_forward(self, index):
+        self.units[index].reshard()
 
-    def before_backward(self, place):
-        self.units[place].unshard()
+    def before_backward(self, index):
+        self.units[index].unshard()
 
-    def after_backward(self, place):
-        self.units[place].reduce_gradients()
-        self.units[place].reshard()
+    def after_backward(self, index):
+        self.units[index].reduce_gradients()
+        self.units[index].reshard()
 
     def average_gradients(self):
-        """After each backward: what is left, and the root. Then the mean is in every
-        shard's `.grad`."""
+        """After each backward: finish the units that are left, and the root. Then the mean is in
+        every shard's `.grad`."""
         # a unit whose input needs no gradient ends here: the first one
-        for place in tuple(self.in_backward):
-            self._end(place)
+        for index in tuple(self.in_backward):
+            self._post_backward(index)
         self.root.reduce_gradients()
         self.root.reshard()
 
-    # --- the places, from module hooks
+    # --- the hooks, registered on the modules
 
-    def _enter(self, place, submodule, inputs, named):
-        self.before_forward(place)
-        return on_backward(lambda: self._end(place), (inputs, named))
+    def _pre_forward(self, index, submodule, inputs, named):
+        self.before_forward(index)
+        return on_backward(lambda: self._post_backward(index), (inputs, named))
 
-    def _leave(self, place, submodule, inputs, output):
+    def _post_forward(self, index, submodule, inputs, output):
         # else a checkpoint runs the unit again, for the backward that needs it
-        if place not in self.in_backward:
-            self.after_forward(place)
-        return on_backward(lambda: self._begin(place), output)
+        if index not in self.in_backward:
+            self.after_forward(index)
+        return on_backward(lambda: self._pre_backward(index), output)
 
-    def _begin(self, place):
-        self.before_backward(place)
-        self.in_backward.append(place)
+    def _pre_backward(self, index):
+        self.before_backward(index)
+        self.in_backward.append(index)
 
-    def _end(self, place):
-        self.in_backward.remove(place)
-        self.after_backward(place)
+    def _post_backward(self, index):
+        self.in_backward.remove(index)
+        self.after_backward(index)
 
     @contextlib.contextmanager
     def unsharded(self):
-        """Within, `module` has full parameters, to save or to look at; a rank keeps its shard of
-        what is loaded there.
+        """A context in which `module` has full parameters, to save or to inspect; each rank keeps
+        its shard of what is loaded there (FSDP's `summon_full_params`).
 
         Not between forward and backward. Sends: an all-gather per flat.
         """
@@ -159,7 +161,7 @@ class FSDP:
         try:
             yield self.module
             for flat in self.flats:
-                flat.keep()
+                flat.write_back()
         finally:
             for unit in [*self.units, self.root]:
                 unit.reshard()

@@ -1,5 +1,5 @@
-"""What a script does with an ordinary model, and what would go wrong in silence with shards:
-refused with a sentence.
+"""Errors for what a script may do with an ordinary model, and what would silently go wrong with
+shards.
 
     AdamW(model.parameters())           no gradient stays in a parameter: it would train nothing
     clip_grad_norm_(model.parameters()) the norm of no gradient is 0, and nothing would be clipped
@@ -92,15 +92,16 @@ def guard_model(fsdp, units):
     fsdp.module.register_forward_pre_hook(lambda *_: check_still_frozen(frozen))
 
 
-def guard_state(modules, is_whole):
-    """Let state_dict and load_state_dict of these modules raise RuntimeError unless is_whole()."""
+def guard_state(modules, is_unsharded):
+    """Let state_dict and load_state_dict of these modules raise RuntimeError unless
+    is_unsharded()."""
 
     def check(*_):
-        if not is_whole():
+        if not is_unsharded():
             raise RuntimeError(
                 "the parameters are sharded, and empty until they are gathered: inside of `with "
                 "fsdp.unsharded():` model.state_dict() has them in full, and "
-                "model.load_state_dict(...), called alike on every rank, changes the shards; "
+                "model.load_state_dict(...), called on every rank, changes the shards; "
                 "save_shards and load_shards need no full copy"
             )
 

@@ -5,11 +5,11 @@
     fp32    shard of g <--widen-- reduce_dtype <--reduce-scatter-- g in full
 
 The shards are in the dtype that the model was made in, so they serve as master weights, and the
-optimizer needs no others. On the wire and in the units are 16 bits. That is what
-`MixedPrecisionPolicy` means to torch's fully_shard, too.
+optimizer needs no others. Messages and the units' full parameters are in 16
+bits. That is what `MixedPrecisionPolicy` means to torch's fully_shard, too.
 
     fsdp.py          which unit is full when: the teaching core
-    prefetch.py      beside compute
+    prefetch.py      communication overlaps with compute
     module.py        the same as a module: parameters(), state_dict(), clip_grad_norm_, a policy
 
 Source: torch.distributed.fsdp, whose policy and whose names these are.
@@ -30,14 +30,14 @@ from lib.zero.unit import Unit
 
 
 class FSDPModule(nn.Module):
-    """`module`, each rank of `group` with its shard; called, it calls `module`.
+    """`module`, sharded over the ranks of `group`; a call calls `module`.
 
         fsdp = FSDPModule(model, units=model.layers,
         policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)) optimizer =
         torch.optim.AdamW(fsdp.parameters(), lr=3e-4)
         loss_fn(fsdp(x), y).backward()
         fsdp.average_gradients()   # after every backward
-        fsdp.clip_grad_norm_(1.0)  # the norm of all shards; torch's function sees this rank's alone
+        fsdp.clip_grad_norm_(1.0)  # the norm of all shards; torch's function sees only this rank's
         optimizer.step()
         optimizer.zero_grad()
 
@@ -47,8 +47,8 @@ class FSDPModule(nn.Module):
         gradients (None: param_dtype), of what the model returns (None: as it is), and whether
         floating inputs of the model and of its units are cast to param_dtype first. None:
         everything in the dtype of the parameters.
-    parameters() are this rank's shards. state_dict() and load_state_dict() are of the full model,
-    on every rank alike, so all ranks have to call them. Move the model to its device before it is
+    parameters() are this rank's shards. state_dict() and load_state_dict() are of the full model
+    and communicate, so all ranks have to call them. Move the model to its device before it is
     wrapped.
     """
 
@@ -116,18 +116,18 @@ class _MixedFlat(Flat):
         own = self.shard.dtype
         self.low = (policy.param_dtype if policy and own.is_floating_point else None) or own
         self.reduce_dtype = (policy.reduce_dtype if policy else None) or self.low
-        self.full = {own: (self.whole, self.slots)}
+        self.in_dtype = {own: (self.full, self.slots)}
         if self.low != own:
-            whole = torch.empty_like(self.whole, dtype=self.low)
-            self.full[self.low] = whole, slots(whole[: self.n], self.slots)
-            whole.untyped_storage().resize_(0)
+            full = torch.empty_like(self.full, dtype=self.low)
+            self.in_dtype[self.low] = full, slots(full[: self.n], self.slots)
+            full.untyped_storage().resize_(0)
 
     def use(self, dtype):
         """Let the full parameters be those of this dtype. Neither has memory then."""
-        self.whole, self.slots = self.full[dtype]
+        self.full, self.slots = self.in_dtype[dtype]
 
     def to_gather(self):
-        return self.shard.detach().to(self.whole.dtype)
+        return self.shard.detach().to(self.full.dtype)
 
 
 class _MixedUnit(Unit):
@@ -158,8 +158,8 @@ class _MixedFSDP(PrefetchingFSDP):
         """The output, floating tensors in it in output_dtype."""
         return _cast(output, self.policy.output_dtype if self.policy else None)
 
-    def _enter(self, place, submodule, inputs, named):
-        return super()._enter(place, submodule, *self.cast_inputs(inputs, named))
+    def _pre_forward(self, index, submodule, inputs, named):
+        return super()._pre_forward(index, submodule, *self.cast_inputs(inputs, named))
 
     @contextlib.contextmanager
     def unsharded(self):

@@ -1,5 +1,5 @@
-"""Muon over ranks: each matrix has an owner, which alone keeps its momentum and orthogonalises it
-(Jordan et al. 2024).
+"""Muon over ranks: each matrix is owned by one rank, which alone keeps its momentum and
+orthogonalises it (Jordan et al. 2024).
 
     rank 0  gradient of W --+               M <- mu M + (1 - mu) G       momentum: the owner's alone
     rank 1  gradient of W --+- reduce --->  O <- NS((1 - mu) G + mu M)   Newton-Schulz, on all of W
@@ -7,18 +7,18 @@
 
     all matrices  [ reduce, reduce, ... ][ owners, all at once ][ broadcast, broadcast, ... ]
 
-A step of Muon changes every direction of a matrix by about as much: of M = U S V^T it takes U V^T,
-and S is forgotten. Newton-Schulz comes near to it by products of matrices alone, a quintic in each
-singular value:
+A step of Muon changes every direction of a matrix by about the same amount: of M = U S V^T it takes
+U V^T and drops S. Newton-Schulz approximates this with matmuls only, a quintic in each singular
+value:
 
     X <- a X + b (X X^T) X + c (X X^T)^2 X          sigma <- a sigma + b sigma^3 + c sigma^5
 
-A shard of ZeRO knows nothing of matrices, so matrices are not cut here: every one goes to one rank.
-Embedding, head, norms and biases are no such matrices: they go with AdamW, by ZeRO-1. Gradients may
-be summed or averaged, as the first thing that Newton-Schulz does is to divide by the norm.
+A shard of ZeRO does not follow matrices, so matrices are not sharded here: each is assigned to one
+rank. Embedding, head, norms and biases are not such matrices and are trained by AdamW with ZeRO-1.
+Gradients may be summed or averaged, because Newton-Schulz first divides by the norm.
 
-N ranks, matrices of psi numbers in all: all ranks together send 2 (N-1) psi a step, what ZeRO-1
-sends. Momentum is one number for each parameter that a rank owns, about psi/N; AdamW has two.
+N ranks, matrices of psi elements in all: all ranks together send 2 (N-1) psi a step, what ZeRO-1
+sends. Momentum is one value for each parameter that a rank owns, about psi/N; AdamW has two.
 
 Sources: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks", with its
 coefficients, which torch.optim.Muon has too; owners by Graham 1969, "Bounds on multiprocessing
@@ -53,7 +53,7 @@ def newton_schulz(G, steps=STEPS):
 
 
 def cost(shape):
-    """Multiplications of `newton_schulz` for a matrix of this shape: three products
+    """Multiplications of `newton_schulz` for a matrix of this shape: three matmuls
     in each iteration."""
     m, n = sorted(shape)
     return STEPS * (2 * m * m * n + m**3)
@@ -93,7 +93,7 @@ def update(parameter, gradient, kept, lr, momentum, weight_decay=0.0, dtype=None
 
 # exercise: lab4.Muon
 class Muon:
-    """Muon for matrices that are whole on every rank; each is updated by its owner.
+    """Muon for matrices that every rank has in full; each is updated by the rank that owns it.
 
         muon = Muon([p for p in model.blocks.parameters() if p.dim() == 2], lr=0.02)
         loss.backward()

@@ -4,12 +4,12 @@
     prefetching  gather 0 [ compute 0 ][ compute 1 ][ compute 2 ]
                           [ gather 1 ] [ gather 2 ]             in backward: 1 while 2, 0 while 1
 
-In backward the wire has two things to do beside the compute of a unit: gather the next one's
-weights, and reduce-scatter the gradients of the one before. The gather is put in line first: the
-next unit waits for it, and nothing waits for gradients until the step.
+In backward two messages overlap with the compute of a unit: the all-gather of the next one's
+weights, and the reduce-scatter of the previous one's gradients. The gather is started first,
+because the next unit waits for it, and nothing waits for gradients until the step.
 
-The price is memory: two units are whole at a time, and the root; and gradients of two, of which one
-is on its way.
+The price is memory: two units and the root are unsharded at a time, and there are full gradients of
+two units, of which one is being sent.
 
 Sources: ZeRO-Infinity (Rajbhandari et al. 2021, section 6.2); PyTorch FSDP (Zhao et al. 2023,
 section 3.3).
@@ -25,7 +25,7 @@ HSDP: shards inside a node, replicas across nodes (Zhao et al. 2023, section 3.2
             one column: replicas                  2 (R-1)/R psi/S, over the slow ones
 
 psi: padded parameters. FSDP over all S R ranks would send its 3 psi across nodes too, and wait for
-the slow link before every unit. Here the nodes meet once per step, for an S-th of the gradients.
+the slow link before every unit. Here the nodes communicate once per step, an S-th of the gradients.
 The price is memory: a rank keeps 1/S of the model state, not 1/(S R).
 """
 
@@ -38,37 +38,39 @@ from lib.zero.fsdp import FSDP
 
 # exercise: lab4.PrefetchingFSDP
 class PrefetchingFSDP(FSDP):
-    """FSDP, with all communication on the communication thread, beside compute. Used alike.
+    """FSDP, with all communication on the communication thread, overlapping with compute. Used in
+    the same way.
 
     From forward to `average_gradients` the group is in use there.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.coming = {}  # {place: [work]}: gathers under way
-        self.leaving = []  # [(flat, work)]: reduce-scatters under way, of one unit
+        self.gathers = {}  # {index of a unit: [work]}: all-gathers in flight
+        self.reduce_scatters = []  # [(flat, work)]: reduce-scatters in flight, of one unit
 
-    def fetch(self, place):
-        """Begin to gather unit `place`, if there is such a unit and it is not there, or coming."""
+    def prefetch(self, index):
+        """Start to gather unit `index`, if there is such a unit, and it is neither unsharded nor
+        being gathered."""
         if (
-            0 <= place < len(self.units)
-            and place not in self.coming
-            and not self.units[place].is_unsharded
+            0 <= index < len(self.units)
+            and index not in self.gathers
+            and not self.units[index].is_unsharded
         ):
-            self.coming[place] = start_unshard(self.units[place])
+            self.gathers[index] = start_unshard(self.units[index])
 
-    def take(self, place):
-        """Wait until unit `place` is whole."""
-        self.fetch(place)
-        for work in self.coming.pop(place, []):
+    def wait_for_unshard(self, index):
+        """Return when unit `index` is unsharded, whether it was prefetched or not."""
+        self.prefetch(index)
+        for work in self.gathers.pop(index, []):
             work.wait()
-        self.units[place].attach()
+        self.units[index].attach()
 
     def before_model(self):
-        self.settle()
+        self.finish_communication()
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
         works = start_unshard(self.root)
-        self.fetch(0)
+        self.prefetch(0)
         for work in works:
             work.wait()
         self.root.attach()
@@ -76,67 +78,68 @@ class PrefetchingFSDP(FSDP):
     def after_model(self):
         if torch.is_grad_enabled():
             # backward begins where forward ended; the loss is computed meanwhile
-            self.fetch(len(self.units) - 1)
+            self.prefetch(len(self.units) - 1)
         super().after_model()
 
-    def before_forward(self, place):
-        self.take(place)
-        self.fetch(place + 1)
+    def before_forward(self, index):
+        self.wait_for_unshard(index)
+        self.prefetch(index + 1)
 
-    def before_backward(self, place):
-        self.take(place)
-        self.fetch(place - 1)
+    def before_backward(self, index):
+        self.wait_for_unshard(index)
+        self.prefetch(index - 1)
 
-    def after_backward(self, place):
-        self.keep_gradients()  # of the unit before: two units' gradients at a time, no more
-        self.send_gradients(self.units[place])
-        self.units[place].reshard()
+    def after_backward(self, index):
+        self.finish_reduce_scatters()  # of the previous unit: gradients of two units at most
+        self.start_reduce_scatters(self.units[index])
+        self.units[index].reshard()
 
-    def send_gradients(self, unit):
-        self.leaving += [
-            (flat, collectives.start(unit.reduce_scatter, flat.take_gradients(), flat.group))
+    def start_reduce_scatters(self, unit):
+        self.reduce_scatters += [
+            (flat, collectives.start(unit.reduce_scatter, flat.flatten_gradients(), flat.group))
             for flat in unit.trained
         ]
 
-    def keep_gradients(self):
-        for flat, work in self.leaving:
+    def finish_reduce_scatters(self):
+        for flat, work in self.reduce_scatters:
             flat.add_gradient(work.wait())
-        self.leaving = []
+        self.reduce_scatters = []
 
     def average_gradients(self):
-        """After each backward: what is left, and the root. Then the mean is in every
-        shard's `.grad`."""
-        for place in tuple(self.in_backward):
-            self._end(place)
-        self.send_gradients(self.root)
+        """After each backward: finish the units that are left, and the root. Then the mean is in
+        every shard's `.grad`."""
+        for index in tuple(self.in_backward):
+            self._post_backward(index)
+        self.start_reduce_scatters(self.root)
         self.root.reshard()
-        self.settle()
+        self.finish_communication()
 
-    def settle(self):
-        """Nothing under way, and no unit gathered that nobody came to use."""
-        self.keep_gradients()
-        for place in tuple(self.coming):
-            self.take(place)
-            self.units[place].reshard()
+    def finish_communication(self):
+        """Wait for all that is in flight, and reshard the units that were prefetched but not
+        used."""
+        self.finish_reduce_scatters()
+        for index in tuple(self.gathers):
+            self.wait_for_unshard(index)
+            self.units[index].reshard()
 
 
 def start_unshard(unit):
-    """Begin to gather a unit's parameters; returns the works. When all have ended,
-    `attach()` it."""
+    """Start to gather a unit's parameters; returns the works. Call `unit.attach()` when all have
+    ended."""
     unit.allocate()
     return [
-        collectives.start(unit.all_gather, flat.to_gather(), flat.group, out=flat.whole)
+        collectives.start(unit.all_gather, flat.to_gather(), flat.group, out=flat.full)
         for flat in unit.flats
     ]
 
 
 class HSDP(PrefetchingFSDP):
-    """PrefetchingFSDP over `group`, a node; used alike, and once per step, before clipping and the
-    optimizer:
+    """PrefetchingFSDP over `group`, a node. Used in the same way, and once per step, before
+    clipping and the optimizer:
 
         hsdp.average_over_replicas()
 
-    replicas: the group of the ranks that hold this rank's shard, one of each node. The values of
+    replicas: the group of the ranks that have this shard, one of each node. The values of
     its rank 0 count. To clip: clip_gradients(hsdp.shards, 1.0, [group]): replicas are equal, and
     would be counted R times.
     """

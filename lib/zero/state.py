@@ -1,13 +1,14 @@
-"""The sharded state of ZeRO in a checkpoint: what each rank steps on, cut anew where the number of
+"""The sharded state of ZeRO in a checkpoint: what each rank steps on, resharded where the number of
 ranks changes.
 
     rank r saves  per flat  weight (m,), exp_avg (m,), exp_avg_sq (m,)  its own shard of each
-    all ranks     per flat  step 7                                      alike, so once
+    all ranks     per flat  step 7                                      replicated, so once
                   once      learning rates and the like; each flat's shapes, to know the model again
 
 A weight is saved as its fp32 master where there is one; the 16-bit weight follows from it. Momentum
-and variance are lines like the weights: an optimizer that works element by element can go on from
-any cut.
+and variance are flat buffers like the weights, so an optimizer that works element by element can
+continue from any sharding of them. torch's DCP calls this resharding, DeepSpeed a universal
+checkpoint.
 """
 
 import math
@@ -26,16 +27,16 @@ def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=Non
     in no flat. save: `checkpoint.save`, or a BackgroundSave's, which writes while training goes on.
     Sends, raises: as `checkpoint.save_sharded`.
     """
-    pieces, sizes, alike = {}, {}, {}
+    shards, sizes, alike = {}, {}, {}
     for name, flat, master, state in entries(flats, optimizer):
         for key, value in [("weight", master), *state.items()]:
-            if is_line(value, flat):
-                pieces[f"{name} {key}"], sizes[f"{name} {key}"] = value.detach(), flat.n
+            if is_flat(value, flat):
+                shards[f"{name} {key}"], sizes[f"{name} {key}"] = value.detach(), flat.n
             else:
                 alike[f"{name} {key}"] = value
     settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     facts = {"layout": layout(flats), "alike": alike, "settings": settings, "shared": shared}
-    save_sharded(folder, step, pieces, sizes, facts, own, group, save)
+    save_sharded(folder, step, shards, sizes, facts, own, group, save)
 
 
 @torch.no_grad()
@@ -46,14 +47,14 @@ def load_shards(folder, flats, optimizer, step=None, group=None):
     `checkpoint.load` does. Sends, raises: as `checkpoint.load_sharded`. Raises ValueError for a
     checkpoint of other flats.
     """
-    pieces, saved, own, facts = load_sharded(folder, step, group)
+    shards, saved, own, facts = load_sharded(folder, step, group)
     if saved["layout"] != layout(flats):
         raise ValueError(
             f"{facts.path} holds flats of {[sum(map(math.prod, f)) for f in saved['layout']]} "
-            f"numbers, and here are {[flat.n for flat in flats]}: build model, units or buckets, "
+            f"elements, and here are {[flat.n for flat in flats]}: build model, units or buckets, "
             f"and groups as in the run that saved it"
         )
-    found, states = {**pieces, **saved["alike"]}, {}
+    found, states = {**shards, **saved["alike"]}, {}
     for i, (name, flat, master, _) in enumerate(entries(flats, optimizer)):
         master.copy_(found.pop(f"{name} weight"))
         flat.shard.copy_(master)
@@ -86,8 +87,9 @@ def torch_optimizer(optimizer):
     return getattr(optimizer, "optimizer", optimizer)
 
 
-def is_line(value, flat):
-    """Is this part of the state cut like the flat, a number for each number of the shard?"""
+def is_flat(value, flat):
+    """Is this part of the state sharded like the flat, one element for each element of the
+    shard?"""
     return isinstance(value, torch.Tensor) and value.shape == flat.shard.shape
 
 

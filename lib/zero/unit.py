@@ -1,26 +1,28 @@
-"""A unit of ZeRO-3: parameters that are gathered together, used, and let go together.
+"""A unit of ZeRO-3: parameters that are gathered, used and freed together.
 
-    sharded     shard (padded/N,)        whole: no memory          parameters: empty
+    sharded     shard (padded/N,)        full: no memory           parameters: empty
                     | unshard: all-gather        ^
                     v                            | reshard: free
-    unsharded   shard (padded/N,)        whole (padded,)           parameters: views of whole
+    unsharded   shard (padded/N,)        full (padded,)            parameters: views of full
 
-`whole` keeps its identity while its memory comes and goes: autograd's graph may hold views of it
-from forward, and in backward they find the same numbers there again. To be safe, a sharded
-parameter is an empty tensor: whoever touches it meets an error of shapes, not memory that is gone.
+`full` stays the same tensor while its memory is freed and allocated again, because autograd's graph
+may hold views of it from forward, and in backward these must find the same values. To be safe, a
+sharded parameter is an empty tensor: code that uses it gets an error about shapes instead of
+reading freed memory.
 
 Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 2023, section 3.2).
 
-When backward begins and ends with a unit: hooks between the modules of a model, where their tensors
-go by.
+Pre-backward and post-backward hooks: identity functions on the tensors between the modules of a
+model, whose backward is called when backward reaches a unit and when it has left it.
 
-    forward     x --[ after ]--> module --[ before ]--> y     nothing happens: the tensors go
-                                                              through
+    forward     x --[ after ]--> module --[ before ]--> y     nothing happens: the tensors are
+                                                              passed on
     backward  g_x <-[ after ]--  module <-[ before ]--- g_y
                         2. module is done   1. module begins
 
-autograd runs what was made last first, and adds to the parameters' `.grad` as soon as it can: so
-when the gradients of all of a module's inputs are there, those of its parameters are too.
+autograd runs what was recorded last first, and adds to the parameters' `.grad` as soon as it can.
+Therefore, when the gradients of all of a module's inputs are ready, those of its parameters are
+too.
 """
 
 import torch
@@ -34,16 +36,16 @@ from lib.zero.zero1 import gather_parameters, reduce_gradients
 
 # exercise: lab4.Unit
 class Unit:
-    """The flats of one unit, sharded. flats: one per dtype and parameter group; the
-    frozen ones apart."""
+    """The flats of one unit, sharded (an FSDPParamGroup in FSDP2). flats: one per dtype and
+    parameter group; frozen parameters in flats of their own."""
 
     def __init__(
         self, flats, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
     ):
         self.flats, self.all_gather, self.reduce_scatter = flats, all_gather, reduce_scatter
-        for flat in flats:  # out of `whole`, whose memory goes
+        for flat in flats:  # a copy, because the memory of `full` is freed
             flat.shard = flat.shard.detach().clone().requires_grad_(flat.trained)
-        self.is_unsharded = True  # as flats are made
+        self.is_unsharded = True  # flats are created unsharded
         self.reshard()
 
     @property
@@ -53,20 +55,20 @@ class Unit:
 
     @uncompiled
     def allocate(self):
-        """Memory for the whole, not yet filled."""
+        """Allocate the memory of the full parameters, not yet filled."""
         for flat in self.flats:
-            flat.whole.untyped_storage().resize_(flat.padded * flat.whole.element_size())
+            flat.full.untyped_storage().resize_(flat.padded * flat.full.element_size())
 
     @uncompiled
     def attach(self):
-        """The whole is there: let the parameters be views of it."""
+        """After the gather: make the parameters views of the full flats."""
         for flat in self.flats:
             flat.attach()
         self.is_unsharded = True
 
     @uncompiled
     def unshard(self):
-        """Gather the whole parameters. Sends: an all-gather of (padded/N,) per flat."""
+        """Gather the full parameters. Sends: an all-gather of (padded/N,) per flat."""
         self.allocate()
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
@@ -74,15 +76,15 @@ class Unit:
 
     @uncompiled
     def reshard(self):
-        """Keep the shards, free the rest. Sends nothing."""
+        """Keep the shards and free the full parameters. Sends nothing."""
         for flat in self.flats:
             for parameter in flat.parameters:
                 parameter.data = flat.shard.detach()[:0]  # (0,)
-            flat.whole.untyped_storage().resize_(0)
+            flat.full.untyped_storage().resize_(0)
         self.is_unsharded = False
 
     def reduce_gradients(self):
-        """Add the ranks' mean gradient to the shards', and drop the whole one. Sends: a
+        """Add the ranks' mean gradient to the shards' `.grad`, and free the full one. Sends: a
         reduce-scatter per flat."""
         for flat in self.trained:
             reduce_gradients(flat, self.reduce_scatter)
@@ -90,7 +92,7 @@ class Unit:
 
 class BackwardHook(torch.autograd.Function):
     """The identity on any number of tensors; in backward, calls `then()` once, when all their
-    gradients are there."""
+    gradients are ready."""
 
     @staticmethod
     def forward(ctx, then, *tensors):
@@ -112,10 +114,10 @@ def on_backward(then, values):
     torch.no_grad().
     """
     leaves, nest = tree_flatten(values)
-    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.requires_grad]
-    if places and torch.is_grad_enabled():
+    indices = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if indices and torch.is_grad_enabled():
         for i, passed in zip(
-            places, BackwardHook.apply(then, *(leaves[i] for i in places)), strict=True
+            indices, BackwardHook.apply(then, *(leaves[i] for i in indices)), strict=True
         ):
             leaves[i] = passed
     return tree_unflatten(leaves, nest)

@@ -1,15 +1,15 @@
 """ZeRO-1: every rank updates its shard of the parameters, and keeps optimizer state for that shard
 only.
 
-    rank r  gradients (whole) --reduce-scatter--> mean of shard r --update--> shard r of w
-            --all-gather--> w (whole)
+    rank r  full gradients --reduce-scatter--> mean of shard r --update--> shard r of w
+            --all-gather--> full w
                                                         ^
                                             Adam's m and v, fp32 masters: of shard r only
 
-Data parallelism lets N ranks compute the same update N times, each with a whole optimizer state. An
-all-reduce is a reduce-scatter and an all-gather; do the update between the two, where each rank has
-its shard of the mean gradient, and the same bytes travel. N ranks, psi padded parameters: 2 (N-1)/N
-psi elements per rank and step, as for an all-reduce.
+In data parallelism N ranks compute the same update N times, each with the full optimizer state. An
+all-reduce is a reduce-scatter and an all-gather. If the update is done between the two, where each
+rank has its shard of the mean gradient, the same bytes are sent. N ranks, psi padded parameters: 2
+(N-1)/N psi elements per rank and step, as for an all-reduce.
 
 Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 """
@@ -28,14 +28,14 @@ def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
 
     Sends: one reduce-scatter of (padded,), (N-1)/N of it per rank.
     """
-    line = flat.take_gradients()  # (padded,)    partial: g_r / N
-    flat.add_gradient(reduce_scatter(line, flat.group))  # (padded/N,)  sum over r, the mean
+    buffer = flat.flatten_gradients()  # (padded,)    partial: g_r / N
+    flat.add_gradient(reduce_scatter(buffer, flat.group))  # (padded/N,)  sum over r, the mean
 
 
 def gather_parameters(flat, all_gather=collectives.all_gather):
-    """Every rank's shard to every rank: `flat.whole`, and so the parameters. Sends: one all-gather
-    of (padded/N,)."""
-    all_gather(flat.to_gather(), flat.group, out=flat.whole)
+    """All-gather the shards into `flat.full`, and so into the parameters. Sends: one all-gather of
+    (padded/N,)."""
+    all_gather(flat.to_gather(), flat.group, out=flat.full)
 
 
 # exercise: lab4.Zero1
@@ -53,8 +53,8 @@ class Zero1(torch.optim.Optimizer):
     device: its parameters become views of flats, with rank 0's values. Frozen parameters and
     buffers are left as they are. make_optimizer: called with the groups, shards in place of
     parameters. For 16-bit parameters let it return `MasterShards(groups, ...)`, for state in the
-    CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(line, group) -> (n/N,) and
-    all_gather(shard, group, out=whole): as in `lib.collectives`.
+    CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(buffer, group) -> (padded/N,)
+    and all_gather(shard, group, out=full): as in `lib.collectives`.
 
     torch's learning-rate schedulers take it as any optimizer. `state_dict` is this rank's, of its
     shards; `save_shards` writes a checkpoint for any number of ranks.
@@ -119,7 +119,7 @@ class Zero1(torch.optim.Optimizer):
     def step(self):
         """Update the shards, then give all ranks all parameters. Sends: an all-gather per flat.
 
-        Raises RuntimeError for a gradient that is still whole: the step would go without it.
+        Raises RuntimeError for a gradient that was not averaged: the step would ignore it.
         """
         for flat in self.flats:
             for parameter in flat.parameters:
@@ -148,11 +148,11 @@ class Zero1(torch.optim.Optimizer):
 
 
 def in_order_of_backward(flats):
-    """The flats of all groups, [[flat, ...], ...], in one line, about in the order in which they
-    become ready.
+    """The flats of all groups, [[flat, ...], ...], in one list, about in the order in which their
+    gradients become ready.
 
-    Within a group they are in order already. Between groups: by the share of its group that
-    backward has been through.
+    Within a group they are in order already. Groups are merged by the share of its group that
+    backward has passed.
     """
     due = []
     for of_group in flats:

@@ -6,11 +6,11 @@
     gradients kept  shard only             +1..3 flats, never the whole model's           shard only
 
 ZeRO-1 keeps psi gradients until backward ends. Here the hook of a flat's last gradient starts its
-reduce-scatter; the parameters' gradients go at once, the line when it has been sent. At most
-UNDER_WAY lines are on their way: before the next leaves, backward waits for the oldest, or a slow
-link would let them pile up to psi again.
+reduce-scatter. The parameters' gradients are freed at once, the flat buffer when it has been sent.
+At most MAX_IN_FLIGHT buffers are in flight: before the next one is sent, backward waits for the
+oldest, because on a slow link they would add up to psi again.
 
-With k micro-batches there is no whole gradient to accumulate in, so each is sent: (k+1) (N-1)/N psi
+With k micro-batches there is no full gradient to accumulate in, so each is sent: (k+1) (N-1)/N psi
 elements per rank and step, where ZeRO-1 sends 2 (N-1)/N psi.
 
 Source: ZeRO (Rajbhandari et al. 2020, section 5.2).
@@ -23,12 +23,12 @@ from lib.training.buckets import gradient_came_twice, when_gradient_is_ready
 from lib.zero.guards import check_still_frozen
 from lib.zero.zero1 import Zero1
 
-UNDER_WAY = 2  # lines of gradients that wait for the wire or are on it
+MAX_IN_FLIGHT = 2  # flat buffers of gradients that are being sent, or wait for that
 
 
 # exercise: lab4.Zero2
 class Zero2(Zero1):
-    """Zero1, with gradients reduce-scattered while backward runs. Used alike, but for
+    """Zero1, with gradients reduce-scattered while backward runs. Used in the same way, except for
     micro-batches:
 
         for microbatch in microbatches:
@@ -37,25 +37,25 @@ class Zero2(Zero1):
         zero.step()
 
     reduce_scatter runs on the communication thread: from backward to `average_gradients` the group
-    is in use there. All ranks start the same flats in the same order; one that a rank did not use
-    leaves with `average_gradients`. Raises RuntimeError from a second backward before
-    `average_gradients`.
+    is in use there. All ranks start the same flats in the same order; one with a parameter that a
+    rank did not use is sent by `average_gradients`. Raises RuntimeError from a second backward
+    before `average_gradients`.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.place = {p: place for place, flat in enumerate(self.in_order) for p in flat.parameters}
+        self.index_of = {p: i for i, flat in enumerate(self.in_order) for p in flat.parameters}
         self._begin_backward()
-        when_gradient_is_ready(self.place, self._gradient_is_ready)
+        when_gradient_is_ready(self.index_of, self._gradient_is_ready)
 
     def _begin_backward(self):
-        # per flat: the gradients that are not ready
+        # per flat: the parameters whose gradients are not ready
         self.missing = [set(flat.parameters) for flat in self.in_order]
-        self.left = 0  # how many flats have left: 0, 1, ... of in_order
-        self.under_way = deque()  # (flat, work)
+        self.n_sent = 0  # flats that have been sent: 0, 1, ... of in_order
+        self.in_flight = deque()  # (flat, work)
 
     def _gradient_is_ready(self, parameter):
-        missing = self.missing[self.place[parameter]]
+        missing = self.missing[self.index_of[parameter]]
         if parameter not in missing:
             raise gradient_came_twice(
                 parameter,
@@ -65,29 +65,29 @@ class Zero2(Zero1):
         missing.remove(parameter)
         # All ranks must send in one order, so a flat that is complete too early waits for those
         # before it.
-        while self.left < len(self.in_order) and not self.missing[self.left]:
+        while self.n_sent < len(self.in_order) and not self.missing[self.n_sent]:
             self._send_next()
 
     def _send_next(self):
-        if self.left == 0:
+        if self.n_sent == 0:
             check_still_frozen(self.frozen)
-        if len(self.under_way) == UNDER_WAY:
-            self._keep_oldest()
-        flat = self.in_order[self.left]
-        self.under_way.append(
-            (flat, collectives.start(self.reduce_scatter, flat.take_gradients(), flat.group))
+        if len(self.in_flight) == MAX_IN_FLIGHT:
+            self._finish_oldest()
+        flat = self.in_order[self.n_sent]
+        self.in_flight.append(
+            (flat, collectives.start(self.reduce_scatter, flat.flatten_gradients(), flat.group))
         )
-        self.left += 1
+        self.n_sent += 1
 
-    def _keep_oldest(self):
-        flat, work = self.under_way.popleft()
+    def _finish_oldest(self):
+        flat, work = self.in_flight.popleft()
         flat.add_gradient(work.wait())
 
     def average_gradients(self):
-        """Send what has not left, and wait until the mean is in every shard's `.grad`. Call it
-        after each backward."""
-        while self.left < len(self.in_order):
+        """Send the flats that have not been sent, and wait until the mean is in every shard's
+        `.grad`. Call it after each backward."""
+        while self.n_sent < len(self.in_order):
             self._send_next()
-        while self.under_way:
-            self._keep_oldest()
+        while self.in_flight:
+            self._finish_oldest()
         self._begin_backward()

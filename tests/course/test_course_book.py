@@ -370,7 +370,7 @@ def test_the_recorded_runs_say_what_the_notebooks_figures_say():
         )
         assert f"Round {number}: {ways}; then {held}." in told_by("ring_all_reduce")
     step = data["gather_and_free"]
-    figure = plots.units_whole(
+    figure = plots.units_unsharded(
         {"FSDP": step["events"]}, [f"block {i}" for i in range(step["units"])]
     )
     assert figure.alt == told_by("gather_and_free")

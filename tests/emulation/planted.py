@@ -135,8 +135,8 @@ MISTAKES = [
     ),
     Mistake(
         "parameters are used before they are gathered", "lib.zero.prefetch",
-        "        for work in self.coming.pop(place, []):\n            work.wait()",
-        "        self.coming.pop(place, [])", "prefetching", "read before wait",
+        "        for work in self.gathers.pop(index, []):\n            work.wait()",
+        "        self.gathers.pop(index, [])", "prefetching", "read before wait",
     ),
     Mistake(
         "an activation is changed while it is sent", "lib.pipeline.relay_step",

@@ -352,7 +352,7 @@ def refusals(kind):
         try:
             torch.autograd.grad(wrapper(x).square().sum(), x, create_graph=True)
         finally:
-            getattr(wrapper, "settle", lambda: None)()  # gathers in the background
+            getattr(wrapper, "finish_communication", lambda: None)()  # gathers in the background
 
     def moved(change):
         model = mlp()

@@ -26,7 +26,7 @@ from lib.zero import (
     padded_size,
     start_counting,
 )
-from lib.zero.zero2 import UNDER_WAY
+from lib.zero.zero2 import MAX_IN_FLIGHT
 
 SHAPE = Shape(vocab_size=64, seq_len=8, n_layers=3, hidden=64, n_heads=2)  # 154,688 parameters
 GROUPS = [(0,), (0, 1), (0, 1, 2, 3)]
@@ -131,7 +131,7 @@ def units_over_a_step(stage):
     seen, between = [], 0
 
     def note(where):
-        allocated = sum(flat.whole.untyped_storage().nbytes() > 0 for flat in fsdp.flats)
+        allocated = sum(flat.full.untyped_storage().nbytes() > 0 for flat in fsdp.flats)
         seen.append(Seen(where, allocated, live_bytes() - between))
 
     watch(net, note)
@@ -284,7 +284,7 @@ def test_zero2_never_holds_the_whole_gradient_even_over_a_slow_link(results):
         # A layer's gradient, twice while autograd hands it over; lines under way, the one being
         # sent with two buffers.
         most = max(s.nbytes for s in seen)
-        assert most <= (2 + UNDER_WAY + 2 / 4) * WHOLE + shards + 4096 < LAYERS * WHOLE
+        assert most <= (2 + MAX_IN_FLIGHT + 2 / 4) * WHOLE + shards + 4096 < LAYERS * WHOLE
         assert most > 2 * WHOLE, "some were under way"
         assert seen[-1].nbytes == pytest.approx(shards, rel=0.1)
 

@@ -97,7 +97,7 @@ def nests(stage):
         off.append(
             max(((got - right).abs().max() / right.abs().max()).item() for got, right in pairs)
         )
-        assert not any(flat.whole.untyped_storage().nbytes() for flat in fsdp.flats)
+        assert not any(flat.full.untyped_storage().nbytes() for flat in fsdp.flats)
     return off
 
 
@@ -131,7 +131,7 @@ def evaluation(stage):
             seen.append(
                 (case.loss(net, case.batch(5)) - case.loss(one, case.batch(5))).abs().item()
             )
-        memory.append(sum(flat.whole.untyped_storage().nbytes() for flat in fsdp.flats))
+        memory.append(sum(flat.full.untyped_storage().nbytes() for flat in fsdp.flats))
 
     evaluate()
     loss = case.loss(net, share(case.batch(0), dist.get_rank(), 4))
@@ -204,11 +204,11 @@ def flats():
         nn.Parameter(torch.tensor(5.0)),
     ]
     flat = Flat(parameters)
-    seen = {"n": (flat.n, flat.padded, tuple(flat.shard.shape)), "rank 0's": flat.whole.tolist()}
+    seen = {"n": (flat.n, flat.padded, tuple(flat.shard.shape)), "rank 0's": flat.full.tolist()}
     unit = Unit([flat])
     seen["sharded"] = (
         [tuple(p.shape) for p in parameters],
-        flat.whole.untyped_storage().nbytes(),
+        flat.full.untyped_storage().nbytes(),
         unit.is_unsharded,
     )
     with torch.no_grad():

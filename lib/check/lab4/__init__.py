@@ -2,8 +2,8 @@
 
     rank_state_bytes.py   1  what one of N ranks keeps at each stage
     zero1.py              2  a rank's shard of the update
-    zero2.py              3  gradients that leave during backward
-    fsdp.py               4  which unit is whole when; with unit.py
+    zero2.py              3  reduce-scatter during backward
+    fsdp.py               4  which unit is unsharded when; with unit.py
     prefetching_fsdp.py   5  the next unit's gather beside this one's compute
     recompute.py          8  only the input is kept until backward
     muon.py              11  a step with owned matrices; with owners.py, who owns which

@@ -45,35 +45,35 @@ FSDP = Exercise(
     hints=(
         CALLS_LIB,
         Hint("not gathered for forward", s.kind("not whole", way="forward"),
-             "before_forward(place) makes self.units[place] whole: unshard()."),
+             "before_forward(index) unshards self.units[index]: unshard()."),
         Hint("not gathered for backward", s.kind("not whole"),
              "after_forward has freed it, and its backward reads the weights again: "
-             "before_backward(place) gathers it anew."),
+             "before_backward(index) gathers it anew."),
         Hint("old weights", s.kind("stale"),
              "the optimizer has changed the shards since this unit was gathered. after_backward "
              "frees it, and the next forward gathers it anew."),
         Hint("gradients are not reduced", s.kind("unreduced"),
-             "when backward is through with a unit its gradients are all there, and leave: "
-             "after_backward(place) calls reduce_gradients()."),
+             "when backward has left a unit all its gradients are ready and are reduced: "
+             "after_backward(index) calls reduce_gradients()."),
         Hint("another result", s.kind("value", "root"),
-             "the four methods are about self.units[place], and nothing else."),
+             "the four methods are about self.units[index], and nothing else."),
         Hint("two at a time", s.kind("memory"),
              "the next unit is gathered before the last one was freed. after_forward and "
              "after_backward reshard, and only the unit that computes is gathered."),
         Hint("gradients wait", s.kind("alive", way="backward"),
-             "what the unit behind has used is still there: its whole gradients, or a copy. "
-             "after_backward(place) sends the gradients of its own unit and frees it, before the "
-             "backward of the next one begins."),
+             "what the previous unit used is still allocated: its full gradients, or a copy. "
+             "after_backward(index) reduces the gradients of its own unit and reshards it, before "
+             "the backward of the next one begins."),
         Hint("a second copy", s.kind("alive"),
-             "something is kept beside what is whole now: a copy of gathered parameters, or of "
-             "whole gradients."),
-        Hint("whole in the end", s.kind("left"),
+             "something is kept besides the unsharded unit: a copy of gathered parameters, or of "
+             "full gradients."),
+        Hint("unsharded in the end", s.kind("left"),
             "reshard() it: after forward, and again after backward."),
         Hint("gathered too often", s.kind("gathers", more=True),
-             "once for forward, once for backward, and not while it is whole already."),
+             "once for forward, once for backward, and not while it is unsharded already."),
         Hint("kept from forward to backward", s.kind("gathers"),
-             "a unit that is kept needs no second gather, and its memory all the time. Each is "
-             "freed after its forward."),
+             "a unit that stays unsharded needs no second gather, but its memory all the time. "
+             "Reshard each after its forward."),
         Hint("reduced twice", s.kind("reduced"),
             "a unit's gradients are sent once, when its backward has ended."),
         NOT_GIVEN,

@@ -53,12 +53,12 @@ GROUPS_SAY = "4 ranks, groups of 3 and 2"
 class Layer(nn.Module):
     """h + tanh(linear(h)), h (B, D)."""
 
-    def __init__(self, place):
+    def __init__(self, index):
         super().__init__()
         self.linear = nn.Linear(D, D)
-        self.branch = nn.Linear(D, D, bias=False) if place == 2 else None
-        self.gain = nn.Parameter(torch.ones(())) if place == 0 else 1.0
-        self.linear.bias.requires_grad_(place != 1)
+        self.branch = nn.Linear(D, D, bias=False) if index == 2 else None
+        self.gain = nn.Parameter(torch.ones(())) if index == 0 else 1.0
+        self.linear.bias.requires_grad_(index != 1)
         self.at = lambda way: None
 
     def forward(self, h, with_branch):
@@ -89,7 +89,7 @@ class Net(nn.Module):
     def __init__(self, seed):
         super().__init__()
         self.tied, self.scale = nn.Parameter(torch.empty(D, 3)), nn.Parameter(torch.empty(()))
-        self.layers = nn.ModuleList(Layer(place) for place in range(LAYERS))
+        self.layers = nn.ModuleList(Layer(index) for index in range(LAYERS))
         self.to(backend.device(), torch.float64)
         draw = torch.Generator("cpu").manual_seed(seed)
         for p in self.parameters():

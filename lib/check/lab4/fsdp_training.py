@@ -1,10 +1,10 @@
 """A training by an FSDP on a group of ranks, watched, against one process.
 
     events  gather 0 | forward 0 | free 0 | gather 1 | forward 1 | free 1 | ...
-    rules   a unit that computes is whole, and as new as its shards; beside it there are `most` - 1
-            others at most
+    rules   a unit that computes is unsharded, and as new as its shards; besides it there are
+            `most` - 1 others at most
 
-Where a unit that computes is not whole the training stops there: its parameters have no memory. In
+Where a unit that computes is sharded the training stops there: its parameters have no memory. In
 the first case the bytes that are alive in every layer are counted, and compared with those of lib's
 own.
 """
@@ -42,8 +42,8 @@ class WatchedUnit(zero.Unit):
 
     @property
     def holds(self):
-        """Has it memory for the whole?"""
-        return any(flat.whole.untyped_storage().nbytes() for flat in self.flats)
+        """Has it memory for the full parameters?"""
+        return any(flat.full.untyped_storage().nbytes() for flat in self.flats)
 
     def allocate(self):
         super().allocate()
@@ -65,8 +65,9 @@ class Watch:
     """What one rank's FSDP does with its units. broken: {claim: the first rule of it that was not
     kept}.
 
-    most: units that may be whole at a time, beside the root; None: the units are the answer's, and
-    are not watched. counted: bytes that are alive are counted, those that are made from here on.
+    most: units that may be unsharded at a time, besides the root; None: the units are the answer's,
+    and are not watched. counted: bytes that are alive are counted, those that are made from here
+    on.
     """
 
     def __init__(self, where, most=None, counted=False):
@@ -74,15 +75,15 @@ class Watch:
         if counted:
             self.alive.begin()
         self.step, self.evaluates = 0, False
-        self.looks = []  # (place, way, bytes) where a layer began
-        self.stale = set()  # units that are whole with weights of the step before
+        self.looks = []  # (index, way, bytes) where a layer began
+        self.stale = set()  # units that are unsharded with weights of the step before
         self.broken = {}
 
     def watches(self, fsdp):
         """From now on."""
         self.fsdp, self.units = fsdp, {**dict(enumerate(fsdp.units)), "root": fsdp.root}
-        for place, unit in enumerate(fsdp.units):
-            fsdp.module.layers[place].at = lambda way, place=place: self.computes(way, place)
+        for index, unit in enumerate(fsdp.units):
+            fsdp.module.layers[index].at = lambda way, index=index: self.computes(way, index)
             unit.watch = fsdp.root.watch = self
 
     def note(self, claim, kind, text, **facts):
@@ -90,7 +91,7 @@ class Watch:
         self.broken.setdefault(claim, Problem(kind, f"{self.where}, {when}: {text}", facts))
 
     def allocated(self):
-        held = [place for place, unit in enumerate(self.fsdp.units) if unit.holds]
+        held = [index for index, unit in enumerate(self.fsdp.units) if unit.holds]
         if len(held) > self.most:
             text = (
                 f"units {', '.join(map(str, held))} have memory at a time, expected {self.most} at "
@@ -101,31 +102,31 @@ class Watch:
     def freed(self, unit):
         self.stale.discard(unit)
 
-    def computes(self, way, place):
+    def computes(self, way, index):
         """A layer's forward or backward begins."""
         if self.alive and not self.evaluates:
-            self.looks.append((place, way, self.alive.look()))
+            self.looks.append((index, way, self.alive.look()))
         if self.most is None:
             return
-        unit, facts = self.fsdp.units[place], {"way": way, "place": place}
+        unit, facts = self.fsdp.units[index], {"way": way, "index": index}
         if not (unit.is_unsharded and unit.holds):
             self.note(
                 "value",
                 "not whole",
-                f"the {way} of unit {place} began while it was not whole",
+                f"the {way} of unit {index} began while it was sharded",
                 **facts,
             )
             raise Stop
         if not self.fsdp.root.holds:
             self.note(
-                "value", "root", f"the {way} of unit {place} began when the root had been freed"
+                "value", "root", f"the {way} of unit {index} began when the root had been freed"
             )
             raise Stop
         if unit in self.stale:
             self.note(
                 "value",
                 "stale",
-                f"the {way} of unit {place} ran with the weights before the last step",
+                f"the {way} of unit {index} ran with the weights before the last step",
                 **facts,
             )
 
@@ -136,9 +137,9 @@ class Watch:
 
     def nothing_is_left(self):
         """Is every unit sharded again, and the root?"""
-        left = [place for place, unit in self.units.items() if self.most and unit.holds]
+        left = [index for index, unit in self.units.items() if self.most and unit.holds]
         if left:
-            self.note("memory", "left", f"in the end unit {left[0]} is still whole")
+            self.note("memory", "left", f"in the end unit {left[0]} is still unsharded")
 
     def sent(self, calls, forwards):
         """A backward is over: was every unit gathered for it and for each forward, and
@@ -146,21 +147,21 @@ class Watch:
         times = lambda op, elements: sum(
             call.op == op and call.elements == elements for call in calls
         )
-        for place, unit in self.units.items():
+        for index, unit in self.units.items():
             name, N = (
-                "the root" if place == "root" else f"unit {place}",
+                "the root" if index == "root" else f"unit {index}",
                 self.fsdp.flats[0].world_size,
             )
             got = sum(times("all_gather", flat.padded // N) for flat in unit.flats)
-            want = len(unit.flats) * forwards * (1 if place == "root" else 2)
+            want = len(unit.flats) * forwards * (1 if index == "root" else 2)
             if got != want:
                 text = f"gathers of {name}'s flats: {got}, expected {want}"
                 self.note("sent", "gathers", text, more=got > want)
         got = sum(call.elements for call in calls if call.op == "reduce_scatter")
-        times_of = lambda place: 1 if place == "root" else forwards
+        times_of = lambda index: 1 if index == "root" else forwards
         want = sum(
-            times_of(place) * flat.padded
-            for place, unit in self.units.items()
+            times_of(index) * flat.padded
+            for index, unit in self.units.items()
             for flat in unit.trained
         )
         if got != want:
@@ -204,12 +205,12 @@ def trained(case, kind, groups, most=None, watch_type=Watch):
             (pair for pair in zip(looks, libs, strict=True) if pair[0][2] > pair[1][2]), None
         )
         if more and "sent" not in record:  # what is sent too often is there too
-            (place, way, got), (*_, right) = more
+            (index, way, got), (*_, right) = more
             text = (
-                f"{case.name}: in the {way} of unit {place} {got} bytes are alive, expected "
+                f"{case.name}: in the {way} of unit {index} {got} bytes are alive, expected "
                 f"{right} at most"
             )
-            record.setdefault("memory", Problem("alive", text, {"way": way, "place": place}))
+            record.setdefault("memory", Problem("alive", text, {"way": way, "index": index}))
     return record
 
 

@@ -3,10 +3,10 @@ release has this file."""
 
 from lib.check.mistakes import Mistake, edit
 
-TAKE = "take_gradients()"
-PIECE = "self.reduce_scatter(flat.take_gradients(), flat.group)"
+GRADIENTS = "flatten_gradients()"
+SHARD = "self.reduce_scatter(flat.flatten_gradients(), flat.group)"
 FREE, EMPTY = (
-    "flat.whole.untyped_storage().resize_(0)",
+    "flat.full.untyped_storage().resize_(0)",
     "parameter.data = flat.shard.detach()[:0]  # (0,)",
 )
 UNSHARD = """self.allocate()
@@ -26,8 +26,8 @@ def _reduce(hint, new, text=""):
 
 
 UNIT = (
-    _gather("the group is not passed on", "self.all_gather(flat.shard, out=flat.whole)"),
-    Mistake("elements for bytes", edit("resize_(flat.padded * flat.whole.element_size())",
+    _gather("the group is not passed on", "self.all_gather(flat.shard, out=flat.full)"),
+    Mistake("elements for bytes", edit("resize_(flat.padded * flat.full.element_size())",
         "resize_(flat.padded)")),
     Mistake("no memory to gather into", edit("self.allocate()", "pass")),
     Mistake("no memory to gather into", edit(
@@ -35,10 +35,10 @@ UNIT = (
         "[self.all_gather(flat.shard, flat.group) for flat in self.flats]\n        "
         "self.is_unsharded = True"
     )),
-    _gather("another tensor for the whole",
-        "flat.whole = self.all_gather(flat.shard.detach(), flat.group)"),
-    Mistake("another tensor for the whole", edit(FREE,
-        f"{FREE}\n            flat.whole = flat.whole.new_empty(0)")),
+    _gather("another tensor for full",
+        "flat.full = self.all_gather(flat.shard.detach(), flat.group)"),
+    Mistake("another tensor for full", edit(FREE,
+        f"{FREE}\n            flat.full = flat.full.new_empty(0)")),
     Mistake("not attached", edit("self.attach()", "self.is_unsharded = True")),
     Mistake("not attached",
             edit("flat.attach()",
@@ -47,64 +47,67 @@ UNIT = (
         "gathered once",
         "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), "
         "flat.group)\n"
-        "            flat.whole.copy_(flat.first)",
+        "            flat.full.copy_(flat.first)",
         "the optimizer has changed the shards since the last unshard. Gather every time.",
     ),
     _gather("another part gathered",
-        "flat.whole.copy_(flat.shard.detach().repeat(flat.world_size))"),
+        "flat.full.copy_(flat.shard.detach().repeat(flat.world_size))"),
     _gather("rounded on the way",
-        "flat.whole.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
+        "flat.full.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
     Mistake("the flag", edit("        self.is_unsharded = True\n", "")),
     Mistake("the flag", edit("self.is_unsharded = False",
         "self.is_unsharded = getattr(self, 'is_unsharded', False)")),
-    _reduce("overwritten", f"flat.shard.grad = {PIECE}",
+    _reduce("overwritten", f"flat.shard.grad = {SHARD}",
             "a second micro-batch adds to the shards' .grad, as backward adds to a parameter's: "
-            "flat.add_gradient(piece)."),
-    _reduce("averaged twice", f"flat.add_gradient({PIECE} / flat.world_size)",
-            "flat.take_gradients() has divided by N already, so the sum of all ranks' lines is the "
-            "mean."),
-    _reduce("a sum, no mean", f"flat.add_gradient({PIECE} * flat.world_size)"),
-    _reduce("another rank's gradient", f"{PIECE.replace(TAKE, 'shard.new_zeros(flat.padded)')}\n"
+            "flat.add_gradient(shard)."),
+    _reduce("averaged twice", f"flat.add_gradient({SHARD} / flat.world_size)",
+            "flat.flatten_gradients() has divided by N already, so the sum of all ranks' buffers "
+            "is the mean."),
+    _reduce("a sum, no mean", f"flat.add_gradient({SHARD} * flat.world_size)"),
+    _reduce("another rank's gradient",
+            f"{SHARD.replace(GRADIENTS, 'shard.new_zeros(flat.padded)')}\n"
             "            at = flat.padded // flat.world_size\n"
-            "            flat.add_gradient(flat.take_gradients()[:at].clone())"),
-    _reduce("rounded on the way", f"flat.add_gradient({PIECE.replace(TAKE, TAKE + '.float()')})"),
-    _reduce("padding left out", f"flat.add_gradient({PIECE.replace(TAKE, TAKE + '[: flat.n]')})"),
-    _reduce("nothing is reduced", PIECE),
+            "            flat.add_gradient(flat.flatten_gradients()[:at].clone())"),
+    _reduce("rounded on the way",
+            f"flat.add_gradient({SHARD.replace(GRADIENTS, GRADIENTS + '.float()')})"),
+    _reduce("padding left out",
+            f"flat.add_gradient({SHARD.replace(GRADIENTS, GRADIENTS + '[: flat.n]')})"),
+    _reduce("nothing is reduced", SHARD),
     _reduce("not on every rank",
-        f"if any(p.grad is not None for p in flat.parameters): flat.add_gradient({PIECE})"),
-    _reduce("a second copy", "flat.line = flat.take_gradients()\n"
-            "            flat.add_gradient(self.reduce_scatter(flat.line, flat.group))"),
+        f"if any(p.grad is not None for p in flat.parameters): flat.add_gradient({SHARD})"),
+    _reduce("a second copy", "flat.kept = flat.flatten_gradients()\n"
+            "            flat.add_gradient(self.reduce_scatter(flat.kept, flat.group))"),
     _gather("a second copy",
-        "flat.kept = self.all_gather(flat.shard, flat.group, out=flat.whole).clone()"),
+        "flat.kept = self.all_gather(flat.shard, flat.group, out=flat.full).clone()"),
     Mistake("not freed", edit(FREE, "pass")),
-    Mistake("parameters of memory that is gone", edit(EMPTY, "pass")),
+    Mistake("parameters of freed memory", edit(EMPTY, "pass")),
     Mistake("the shard is lost", edit(
         FREE,
         "at = flat.padded // flat.world_size\n"
-        f"            flat.shard = flat.whole[:at].detach().requires_grad_(flat.trained)\n         "
+        f"            flat.shard = flat.full[:at].detach().requires_grad_(flat.trained)\n         "
         f"   {FREE}",
     )),
     Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:")),
     Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:").then(
         "reduce_gradients(flat, self.reduce_scatter)",
-        f"piece = {PIECE}\n            if flat.trained: flat.add_gradient(piece)",
+        f"shard = {SHARD}\n            if flat.trained: flat.add_gradient(shard)",
     )),
-    _reduce("frozen flats too", f"piece = {PIECE}\n            self.all_gather(piece, flat.group)\n"
-            "            flat.add_gradient(piece)"),
+    _reduce("frozen flats too", f"shard = {SHARD}\n            self.all_gather(shard, flat.group)\n"
+            "            flat.add_gradient(shard)"),
     _gather("not what it was given",
-        "collectives.all_gather(flat.shard, flat.group, out=flat.whole)"),
+        "collectives.all_gather(flat.shard, flat.group, out=flat.full)"),
     _gather("not what it was given", "self.all_gather(flat.shard, flat.group)\n"
-            "            collectives.all_gather(flat.shard, flat.group, out=flat.whole)"),
+            "            collectives.all_gather(flat.shard, flat.group, out=flat.full)"),
 )  # fmt: skip
 
-METHOD = "def {}(self, place):\n        self.units[place].{}()"
+METHOD = "def {}(self, index):\n        self.units[index].{}()"
 BEFORE_FORWARD, AFTER_FORWARD = (
     METHOD.format("before_forward", "unshard"),
     METHOD.format("after_forward", "reshard"),
 )
 BEFORE_BACKWARD = METHOD.format("before_backward", "unshard")
 AFTER_BACKWARD = (
-    METHOD.format("after_backward", "reduce_gradients") + "\n        self.units[place].reshard()"
+    METHOD.format("after_backward", "reduce_gradients") + "\n        self.units[index].reshard()"
 )
 
 
@@ -122,13 +125,13 @@ def _all(changes):
 
 
 GATHER, REDUCE, FREE_IT = (
-    f"self.units[place].{name}()" for name in ("unshard", "reduce_gradients", "reshard")
+    f"self.units[index].{name}()" for name in ("unshard", "reduce_gradients", "reshard")
 )
-IF_NOT = f"if not self.units[place].is_unsharded: {GATHER}"
+IF_NOT = f"if not self.units[index].is_unsharded: {GATHER}"
 FSDP = (
     _instead("not gathered for forward", (BEFORE_FORWARD, "pass")),
     _instead("not gathered for backward", (BEFORE_BACKWARD, "pass")),
-    _instead("not gathered for backward", (BEFORE_BACKWARD, "self.units[place - 1].unshard()")),
+    _instead("not gathered for backward", (BEFORE_BACKWARD, "self.units[index - 1].unshard()")),
     _instead("old weights", (BEFORE_FORWARD, IF_NOT), (AFTER_FORWARD, "pass"),
         (BEFORE_BACKWARD, "pass"),
              (AFTER_BACKWARD, REDUCE)),
@@ -137,29 +140,29 @@ FSDP = (
         (AFTER_BACKWARD, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, "self.average_gradients()", FREE_IT)),
     _instead("gradients wait", (AFTER_BACKWARD, FREE_IT,
-                                "for unit in self.units if place == 0 else (): "
+                                "for unit in self.units if index == 0 else (): "
                                 "unit.reduce_gradients()")),
     _instead("an error in one case", (AFTER_BACKWARD, "unit.reduce_gradients()", FREE_IT)),
     _instead("reduced twice", (AFTER_FORWARD, REDUCE, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, REDUCE,
-                                "for flat in self.units[place].trained: flat.shard.grad *= 2",
+                                "for flat in self.units[index].trained: flat.shard.grad *= 2",
                                 FREE_IT)),
     _instead("two at a time", (AFTER_FORWARD, "pass")),
     _instead("two at a time", (AFTER_BACKWARD, REDUCE)),
-    _instead("two at a time", (AFTER_FORWARD, "if place > 0: self.units[place - 1].reshard()")),
+    _instead("two at a time", (AFTER_FORWARD, "if index > 0: self.units[index - 1].reshard()")),
     _instead("two at a time", (BEFORE_FORWARD,
-        "for unit in self.units if place == 0 else (): unit.unshard()")),
+        "for unit in self.units if index == 0 else (): unit.unshard()")),
     _instead("two at a time", (BEFORE_FORWARD, GATHER,
-        "if place > 0: self.units[place - 1].reshard()"),
-             (AFTER_FORWARD, f"if place == len(self.units) - 1: {FREE_IT}")),
+        "if index > 0: self.units[index - 1].reshard()"),
+             (AFTER_FORWARD, f"if index == len(self.units) - 1: {FREE_IT}")),
     _instead("a second copy", (AFTER_FORWARD,
-                               "self.kept = [flat.whole.clone() for flat in "
-                               "self.units[place].flats]", FREE_IT)),
-    _instead("whole in the end", (AFTER_BACKWARD, REDUCE, f"if place > 0: {FREE_IT}")),
+                               "self.kept = [flat.full.clone() for flat in "
+                               "self.units[index].flats]", FREE_IT)),
+    _instead("unsharded in the end", (AFTER_BACKWARD, REDUCE, f"if index > 0: {FREE_IT}")),
     _instead("gathered too often", (BEFORE_BACKWARD, GATHER, GATHER)),
     _instead("kept from forward to backward",
              (AFTER_FORWARD,
-             f"if place < len(self.units) - 1 or not torch.is_grad_enabled(): {FREE_IT}"),
+             f"if index < len(self.units) - 1 or not torch.is_grad_enabled(): {FREE_IT}"),
              (BEFORE_BACKWARD, IF_NOT)),
     _instead("reduced twice", (AFTER_BACKWARD, REDUCE, REDUCE, FREE_IT)),
     _instead("not what it was given", (AFTER_BACKWARD, REDUCE, FREE_IT,

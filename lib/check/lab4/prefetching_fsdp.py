@@ -3,7 +3,8 @@
     started 1 | forward 0 ... | waited 1 | started 2 | forward 1 ...          events, no times
 
 A gather that was started before a unit computes, and that nobody has waited for yet, runs beside
-the compute, on any machine and under any load. First fetch and take by hand, then trainings.
+the compute, on any machine and under any load. First prefetch and wait_for_unshard by hand, then
+trainings.
 """
 
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ from lib.collectives import background
 
 BY_HAND = "by hand"
 CASES = (models.Training((0, 1, 2), what=BY_HAND), *models.CASES)
-METHODS = ("fetch", "take", "before_forward", "before_backward")
+METHODS = ("prefetch", "wait_for_unshard", "before_forward", "before_backward")
 
 
 class AheadWatch(Watch):
-    """`Watch`, which is told of the works too. works: {place: [a unit's gathers since its
+    """`Watch`, which is told of the works too. works: {index: [a unit's gathers since its
     memory was freed]}."""
 
     def __init__(self, *args):
@@ -47,38 +48,38 @@ class AheadWatch(Watch):
 
     def started(self, work, args):
         shard = args[0].data_ptr() if args and torch.is_tensor(args[0]) else None
-        for place, unit in self.units.items():
+        for index, unit in self.units.items():
             if shard in [flat.shard.data_ptr() for flat in unit.flats]:
-                self.works.setdefault(place, []).append(work)
+                self.works.setdefault(index, []).append(work)
 
-    def is_waited_for(self, place):
+    def is_waited_for(self, index):
         """Has every gather of the unit been waited for?"""
-        return self.waited.issuperset(self.works.get(place, []))
+        return self.waited.issuperset(self.works.get(index, []))
 
     def freed(self, unit):
         super().freed(unit)
-        self.works.pop(next(place for place, one in self.units.items() if one is unit), None)
+        self.works.pop(next(index for index, one in self.units.items() if one is unit), None)
 
-    def computes(self, way, place):
-        if self.fsdp.units[place].is_unsharded and not self.is_waited_for(place):
+    def computes(self, way, index):
+        if self.fsdp.units[index].is_unsharded and not self.is_waited_for(index):
             self.note(
                 "value",
                 "not waited",
-                f"the {way} of unit {place} began and nobody had waited for its gathers",
+                f"the {way} of unit {index} began before its gathers had been waited for",
             )
-        super().computes(way, place)
-        coming = place + (1 if way == "forward" else -1)
-        if self.evaluates or not 0 <= coming < len(self.fsdp.units):
+        super().computes(way, index)
+        ahead = index + (1 if way == "forward" else -1)
+        if self.evaluates or not 0 <= ahead < len(self.fsdp.units):
             return
-        under_way = [p for p in self.works if p != "root" and not self.is_waited_for(p)]
-        if coming not in under_way:
-            whole = self.fsdp.units[coming].is_unsharded
+        in_flight = [p for p in self.works if p != "root" and not self.is_waited_for(p)]
+        if ahead not in in_flight:
+            whole = self.fsdp.units[ahead].is_unsharded
             then = (
-                "it was whole already"
+                "it was unsharded already"
                 if whole
-                else f"under way were those of {under_way or 'no unit'}"
+                else f"in flight were those of {in_flight or 'no unit'}"
             )
-            text = f"during the {way} of unit {place} unit {coming} was not being gathered: {then}"
+            text = f"during the {way} of unit {index} unit {ahead} was not being gathered: {then}"
             self.note("ahead", "ahead", text, way=way, whole=whole)
 
     def sent(self, calls, forwards):
@@ -138,7 +139,7 @@ def _by_hand(case, kind, groups, watch_type):
     net = models.Net(seed=rank)
     fsdp = kind(net, net.layers, group, None, recorder.reduce_scatter, recorder.all_gather)
     watch.watches(fsdp)
-    told = part(case, "fetch and take", recorder, _walk, fsdp, watch, recorder)
+    told = part(case, "prefetch and wait", recorder, _walk, fsdp, watch, recorder)
     problem = told and Problem(told[0], f"{watch.where}: {told[1]}")
     return recorder.record() | {
         "ok": recorder.agreed(not problem and recorder.clash is None),
@@ -147,72 +148,75 @@ def _by_hand(case, kind, groups, watch_type):
 
 
 def _walk(fsdp, watch, recorder):
-    """fetch and take, asked one after the other: what is wrong first, (kind, text), or None. Unit 1
-    has two flats."""
+    """prefetch and wait_for_unshard, called in turn: what is wrong first, (kind, text), or None.
+    Unit 1 has two flats."""
     begun = lambda: sum(map(len, watch.works.values()))
-    gathered = lambda place: sum(call.elements in sizes[place] for call in recorder.calls)
+    gathered = lambda index: sum(call.elements in sizes[index] for call in recorder.calls)
     sizes = [[flat.padded // flat.world_size for flat in unit.flats] for unit in fsdp.units]
     flats = len(fsdp.units[1].flats)
-    fsdp.fetch(1)
+    fsdp.prefetch(1)
     if begun() == 0:
         whole = fsdp.units[1].is_unsharded
         text = (
-            "the unit was whole, and nothing under way"
+            "the unit was unsharded, and nothing in flight"
             if whole
-            else "no gather of it was under way"
+            else "no gather of it was in flight"
         )
-        return "at once" if whole else "nothing fetched", f"after fetch(1) {text}"
+        return "at once" if whole else "nothing fetched", f"after prefetch(1) {text}"
     if watch.waited:
-        return "at once", "fetch(1) waited for what it had begun"
-    fsdp.fetch(1)
+        return "at once", "prefetch(1) waited for what it had started"
+    fsdp.prefetch(1)
     if begun() != flats:
         return (
             "again",
-            f"a second fetch(1), unit 1 being on its way, began {begun() - flats} gathers more",
+            f"a second prefetch(1), with unit 1 in flight, started {begun() - flats} gathers more",
         )
-    for place in (-1, len(fsdp.units)):
-        fsdp.fetch(place)
+    for index in (-1, len(fsdp.units)):
+        fsdp.prefetch(index)
         if begun() != flats:
             return (
                 "no such unit",
-                f"fetch({place}) began to gather something: units are 0 to {len(fsdp.units) - 1}",
+                f"prefetch({index}) started a gather: units are 0 to {len(fsdp.units) - 1}",
             )
     seen, attach = [], fsdp.units[1].attach
     fsdp.units[1].attach = lambda: (seen.append(watch.is_waited_for(1)), attach())
-    fsdp.take(1)
+    fsdp.wait_for_unshard(1)
     if not watch.is_waited_for(1) or not all(seen):
         return (
             "not waited",
-            f"take(1) did not wait for all gathers of unit 1{' before attach()' if seen else ''}",
+            "wait_for_unshard(1) did not wait for all gathers of unit 1"
+            f"{' before attach()' if seen else ''}",
         )
     if not fsdp.units[1].is_unsharded:
-        return "not attached", "after take(1) unit 1 was not attached"
-    fsdp.fetch(1)
+        return "not attached", "after wait_for_unshard(1) unit 1 was not attached"
+    fsdp.prefetch(1)
     if begun() != flats or gathered(1) != flats:
-        return "again", f"fetch(1), unit 1 being whole, gathered its {flats} flats once more"
-    for place in (2, 0):
-        fsdp.take(place)
-        if not (gathered(place) and watch.is_waited_for(place) and fsdp.units[place].is_unsharded):
-            fsdp.units[place].reshard()
-            fsdp.fetch(place)
-            if not watch.works.get(place):
+        return "again", f"prefetch(1), with unit 1 unsharded, gathered its {flats} flats once more"
+    for index in (2, 0):
+        fsdp.wait_for_unshard(index)
+        if not (gathered(index) and watch.is_waited_for(index) and fsdp.units[index].is_unsharded):
+            fsdp.units[index].reshard()
+            fsdp.prefetch(index)
+            if not watch.works.get(index):
                 return (
                     "no such unit",
-                    f"fetch({place}) began nothing: units are 0 to {len(fsdp.units) - 1}",
+                    f"prefetch({index}) started nothing: units are 0 to {len(fsdp.units) - 1}",
                 )
             return (
                 "not coming",
-                f"after take({place}), unit {place} not being on its way, it was not whole",
+                f"after wait_for_unshard({index}), with unit {index} not in flight, it was not "
+                f"unsharded",
             )
-        if not watch.works.get(place):
+        if not watch.works.get(index):
             return (
                 "by itself",
-                f"take({place}) gathered unit {place} outside the communication thread",
+                f"wait_for_unshard({index}) gathered unit {index} outside the communication thread",
             )
     fsdp.units[1].reshard()
-    fsdp.take(1)
+    fsdp.wait_for_unshard(1)
     if gathered(1) == flats:
-        return "coming stays", "unit 1 was taken and freed; the next take(1) did not gather it"
+        text = "unit 1 was unsharded and resharded; the next wait_for_unshard(1) did not gather it"
+        return "coming stays", text
     for way, then in (("before_forward", 2), ("before_backward", 0)):
         for unit in fsdp.units:
             unit.reshard()
@@ -220,9 +224,9 @@ def _walk(fsdp, watch, recorder):
         if [*watch.works] == [then, 1]:
             return (
                 "order",
-                f"{way}(1) began to gather unit {then} before unit 1, which then waits for it",
+                f"{way}(1) started to gather unit {then} before unit 1, which then waits for it",
             )
-        fsdp.settle()
+        fsdp.finish_communication()
     return None
 
 
@@ -240,51 +244,52 @@ EXERCISE = Exercise(
             found(CASES, "ahead")),
         claim("two units whole at most", 1, "and the root", found(CASES, "memory")),
         claim("sends 3 (N-1)/N psi", 1, "each unit gathered twice",
-              only_calls(CASES, None, ("fetch and take", *PHASES), section), found(CASES, "sent")),
+              only_calls(CASES, None, ("prefetch and wait", *PHASES), section),
+              found(CASES, "sent")),
     ),
     hints=(
         CALLS_LIB,
         Hint("no end", s.either(s.kind("no such unit"), s.raised("IndexError")),
-             "behind the last unit and before the first there is nothing to fetch: 0 <= place < "
+             "after the last unit and before the first there is nothing to gather: 0 <= index < "
              "len(self.units). (units[-1] is the last one.)"),
-        Hint("nothing is fetched", s.kind("nothing fetched"),
-             "self.coming[place] = zero.start_unshard(self.units[place])."),
+        Hint("prefetch starts nothing", s.kind("nothing fetched"),
+             "self.gathers[index] = zero.start_unshard(self.units[index])."),
         Hint("not in the background", s.either(s.kind("at once"), s.kind("ahead", whole=True)),
-             "fetch begins, and does not wait: zero.start_unshard(unit) returns works. take waits "
-             "for them, when the unit is needed."),
-        Hint("fetched again", s.kind("again"),
-             "fetch does nothing for a unit that is on its way (place in self.coming) or whole "
-             "(unit.is_unsharded)."),
+             "prefetch starts and does not wait: zero.start_unshard(unit) returns works. "
+             "wait_for_unshard waits for them, when the unit is needed."),
+        Hint("prefetched again", s.kind("again"),
+             "prefetch does nothing for a unit that is in flight (index in self.gathers) or "
+             "unsharded (unit.is_unsharded)."),
         Hint("does not wait", s.kind("not waited"),
              "a unit has a gather for each of its flats: wait() for every work in "
-             "self.coming[place] before it is used."),
+             "self.gathers[index] before it is used."),
         Hint("not attached", s.kind("not attached"),
-             "when the gathers have ended, the parameters become views of what came: "
-             "self.units[place].attach()."),
-        Hint("only what was coming", s.either(s.kind("not coming"), s.raised("KeyError")),
-             "nobody may have fetched the unit before: take begins with fetch(place), which does "
-             "nothing if it is coming."),
-        Hint("not by fetch", s.kind("by itself"),
-             "while anything is under way the group belongs to the communication thread. All "
-             "gathers begin in fetch, with zero.start_unshard."),
+             "when the gathers have ended, make the parameters views of the result: "
+             "self.units[index].attach()."),
+        Hint("only what was prefetched", s.either(s.kind("not coming"), s.raised("KeyError")),
+             "the unit may not have been prefetched: wait_for_unshard begins with prefetch(index), "
+             "which does nothing if it is in flight."),
+        Hint("not by prefetch", s.kind("by itself"),
+             "while anything is in flight only the communication thread may use the group. Start "
+             "all gathers in prefetch, with zero.start_unshard."),
         Hint("the next one first", s.kind("order"),
-             "gathers go over the wire in the order in which they begin, and this unit is needed "
-             "now: take it first, then fetch the next."),
-        Hint("coming is not emptied", s.kind("coming stays"),
-             "take the works out of self.coming (pop): what is left there counts as on its way for "
+             "gathers are sent in the order in which they are started, and this unit is needed "
+             "now: wait for it first, then prefetch the next."),
+        Hint("gathers is not emptied", s.kind("coming stays"),
+             "take the works out of self.gathers (pop): what stays there counts as in flight for "
              "ever."),
-        Hint("not taken", s.kind("not whole"),
-             "before a unit computes it is taken: take(place) in before_forward and in "
-             "before_backward."),
+        Hint("not waited for", s.kind("not whole"),
+             "a unit has to be unsharded before it computes: wait_for_unshard(index) in "
+             "before_forward and in before_backward."),
         Hint("backward goes down", s.kind("ahead", way="backward"),
-             "in backward unit place-1 comes after unit place, and is fetched while this one "
+             "in backward unit index-1 comes after unit index, and is prefetched while this one "
              "computes."),
-        Hint("nothing is fetched ahead", s.kind("ahead"),
-             "after take(place) comes fetch of the next one, place+1 in forward: it is gathered "
-             "while this one computes."),
-        Hint("too many whole", s.kind("memory", "left"),
-             "fetch the next unit and no other: two are whole at a time, the one that computes and "
-             "the one that comes."),
+        Hint("nothing is prefetched", s.kind("ahead"),
+             "after wait_for_unshard(index) prefetch the next one, index+1 in forward: it is "
+             "gathered while this one computes."),
+        Hint("too many unsharded", s.kind("memory", "left"),
+             "prefetch the next unit and no other: two are unsharded at a time, the one that "
+             "computes and the next."),
         Hint("gathered too often", s.kind("gathers", "reduced"),
              "a unit is gathered once for forward and once for backward."),
         NOT_GIVEN,

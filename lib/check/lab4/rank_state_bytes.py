@@ -104,7 +104,7 @@ MISTAKES = (
         "the optimizer is cut from stage 1 on, `stage >= 1`; the gradient from 2 on, the weight at "
         "3."),
     Mistake("a stage too early", edit(CUT, "part in SHARDED[min(stage + 1, 3)]"),
-        "stage 0 is plain data parallelism: everything is whole on every rank. The first part is "
+        "stage 0 is plain data parallelism: every rank has everything in full. The first part is "
         "cut at stage 1."),
     Mistake("4x, 8x, Nx",
         edit(
@@ -122,11 +122,11 @@ MISTAKES = (
     Mistake("one moment", edit(TOTAL, "N, precision)._replace(variance=0).total"),
         "Adam keeps two moments of each parameter: momentum and variance."),
     Mistake("gradients forgotten", edit(TOTAL, "N, precision)._replace(gradient=0).total"),
-        "the gradient is missing: whole up to stage 1, 1/N of it from stage 2 on."),
+        "the gradient is missing: full up to stage 1, 1/N of it for stage 2 and above."),
     Mistake("of all ranks", edit(TOTAL, f"{TOTAL} * N"),
         "that is what N ranks keep together. The function tells of one of them."),
     Mistake("cut twice", edit(TOTAL, f"{TOTAL} / N"),
-        "what is not cut is whole on every rank, and the rest is divided by N once."),
+        "what is not sharded is full on every rank, and the rest is divided by N once."),
     Mistake("rounded", edit("each / (N", "each // (N")),
     Mistake("divided by // before it is multiplied",
         edit("parameters * each / (N if part in SHARDED[stage] else 1)",

@@ -75,7 +75,7 @@ class _ByItself:
             for i, of in enumerate(SHAPES)
         ]
         self.flats = [zero.Flat(parameters, group) for parameters in leaves]
-        self.wholes, self.record = [flat.whole for flat in self.flats], {}
+        self.wholes, self.record = [flat.full for flat in self.flats], {}
 
     def walk(self, fn):
         """Two turns: new shards, unshard, backward, reduce_gradients, reshard."""
@@ -136,12 +136,12 @@ class _ByItself:
             got = whole.untyped_storage().nbytes()
             if got and not _has_memory(whole):
                 raise MemoryError(
-                    f"whole has memory of {got} bytes; its {whole.numel()} elements need "
+                    f"flat.full has memory of {got} bytes; its {whole.numel()} elements need "
                     f"{whole.nbytes}"
                 )
 
     def _line(self, i, turn):
-        """What flat i's whole should be in this turn. (padded,)"""
+        """What flat i's full should be in this turn. (padded,)"""
         line = (
             torch.arange(1, self.flats[i].padded + 1, dtype=torch.float64, device=backend.device())
             + 100 * turn
@@ -194,10 +194,10 @@ class _ByItself:
 
     def _whole(self, when, turn):
         for i, (flat, whole) in enumerate(zip(self.flats, self.wholes, strict=True)):
-            if flat.whole is not whole:
-                return Problem("another whole", f"{when}flat.whole is another tensor")
+            if flat.full is not whole:
+                return Problem("another whole", f"{when}flat.full is another tensor")
             if not _has_memory(whole):
-                return Problem("no memory", f"{when}flat.whole has no memory")
+                return Problem("no memory", f"{when}flat.full has no memory")
             pieces = slots(self._line(i, turn)[: flat.n], flat.slots)
             for name, p, want in zip(self.names[i], flat.parameters, pieces, strict=True):
                 if p.shape != want.shape:
@@ -206,7 +206,7 @@ class _ByItself:
                         f"{when}{name}: expected {form_of(want)}, got {form_of(p.detach())}",
                     )
                 if p.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
-                    return Problem("not attached", f"{when}{name} is not a view of flat.whole")
+                    return Problem("not attached", f"{when}{name} is not a view of flat.full")
                 if problem := compared(f"{when}{name}", p, want):
                     problem.facts["gathered"] = True
                     return problem
@@ -220,17 +220,17 @@ class _ByItself:
                 problem.facts["reduced"] = True
                 return problem
             if any(p.grad is not None for p in flat.parameters):
-                return Problem("kept", f"{when}a parameter of {name} still has its whole gradient")
+                return Problem("kept", f"{when}a parameter of {name} still has its full gradient")
         return None
 
     def _sharded(self, when, before=None):
         for i, (flat, whole) in enumerate(zip(self.flats, self.wholes, strict=True)):
-            if flat.whole is not whole:
-                return Problem("another whole", f"{when}flat.whole is another tensor")
+            if flat.full is not whole:
+                return Problem("another whole", f"{when}flat.full is another tensor")
             if not _has_memory(flat.shard):
                 return Problem("shard gone", f"{when}the shard of flat {i} has no memory")
             if got := whole.untyped_storage().nbytes():
-                return Problem("not freed", f"{when}flat.whole still has {got} bytes", {"got": got})
+                return Problem("not freed", f"{when}flat.full still has {got} bytes", {"got": got})
             for name, p in zip(self.names[i], flat.parameters, strict=True):
                 if p.numel():
                     return Problem(
@@ -255,10 +255,10 @@ def _has_memory(tensor):
 
 
 CALLS_LIB = s.CALLED_LIB.saying(
-    "write the methods yourself; what the class inherits beside them is there to be used."
+    "write the methods yourself; what else the class inherits may be used."
 )
 NOT_GIVEN = s.NOT_GIVEN.saying(
-    "whoever makes the units chooses what sends: self.all_gather and self.reduce_scatter."
+    "the caller chooses the collectives: self.all_gather and self.reduce_scatter."
 )
 LEAVES_OUT = {
     "generators": "no method is given an iterator; the constructor is lib's",
@@ -284,57 +284,58 @@ UNIT = Exercise(
         s.NO_GROUP.saying("each flat knows its group: flat.group."),
         s.NARROW,
         Hint("elements for bytes", s.raised("MemoryError"),
-             "a storage counts bytes: resize_(flat.padded * flat.whole.element_size()). And memory "
-             "comes first, then what is gathered into it."),
+             "a storage counts bytes: resize_(flat.padded * flat.full.element_size()). Allocate "
+             "first, then gather into it."),
         Hint("no memory to gather into", s.kind("died", "no memory"),
-             "reshard has freed flat.whole's memory. Before you copy into it: "
-             "flat.whole.untyped_storage().resize_(flat.padded * flat.whole.element_size())."),
-        Hint("another tensor for the whole", s.kind("another whole"),
-             "autograd's graph may hold views of flat.whole: fill that tensor, "
-             "flat.whole.copy_(...), and let its memory come and go by resize_. `flat.whole = ...` "
-             "makes another."),
+             "reshard has freed flat.full's memory. Before you copy into it: "
+             "flat.full.untyped_storage().resize_(flat.padded * flat.full.element_size())."),
+        Hint("another tensor for full", s.kind("another whole"),
+             "autograd's graph may hold views of flat.full: fill that tensor, "
+             "flat.full.copy_(...), and free and allocate its memory by resize_. `flat.full = ...` "
+             "makes another tensor."),
         Hint("not attached", s.kind("not attached"),
-             "after the gather the parameters must become views of whole again, in their shapes: "
-             "flat.attach()."),
+             "after the gather the parameters must become views of flat.full again, in their "
+             "shapes: flat.attach()."),
         Hint("the flag", s.kind("flag"),
             "unshard sets self.is_unsharded to True, reshard to False: FSDP asks it."),
         Hint("a sum, no mean", s.both(s.fact("reduced"), lambda p: (p.fact("factor") or 0) > 1),
-             "divide by the number of ranks, once: flat.take_gradients() does."),
+             "divide by the number of ranks, once: flat.flatten_gradients() does."),
         Hint("another rank's gradient", s.either(s.fact("reduced"), s.kind("form")),
-             "reduce_scatter(line, group) adds up the ranks' lines and gives rank r chunk r, "
+             "reduce_scatter(buffer, group) sums the ranks' buffers and gives rank r chunk r, "
              "(padded/N,)."),
         Hint("another part gathered", s.fact("gathered"),
-             "each rank gives flat.shard; all_gather puts the ranks' shards in a line, which is "
-             "the whole."),
+             "each rank gives flat.shard; all_gather concatenates the ranks' shards, which gives "
+             "the full flat parameter."),
         Hint("an unused parameter", s.refused("None"),
              "a parameter that this rank did not use has .grad None, and counts as zeros: "
-             "flat.take_gradients() does that."),
+             "flat.flatten_gradients() does that."),
         Hint("padding left out", s.refused("shape"),
-             "N need not divide the flat's numbers: the line has flat.padded, and so every rank's "
-             "piece has padded/N."),
+             "N need not divide the flat's n elements: the buffer has flat.padded, so that every "
+             "rank's shard has padded/N."),
         Hint("nothing is reduced", s.kind("no gradient"),
-             "every flat with flat.trained sends its line, whatever this rank used of it, and "
-             "keeps its piece: flat.add_gradient(piece)."),
-        Hint("whole gradients stay", s.kind("kept", "unreduced"),
-             "they are as large as the whole parameters. flat.take_gradients() sets them to None."),
+             "every flat with flat.trained sends its buffer of gradients, whatever this rank used "
+             "of it, and keeps its shard: flat.add_gradient(shard)."),
+        Hint("full gradients stay", s.kind("kept", "unreduced"),
+             "they are as large as the full parameters. flat.flatten_gradients() sets them to "
+             "None."),
         Hint("a second copy", s.kind("alive"),
-             "something is kept beside the shards: what was gathered, or a line of gradients. Let "
-             "go of it."),
+             "something is kept besides the shards: what was gathered, or a buffer of gradients. "
+             "Keep no reference to it."),
         Hint("not freed", s.kind("not freed"),
-             "flat.whole.untyped_storage().resize_(0) gives the memory back. Parameters that are "
-             "empty free nothing by themselves: whole still holds it."),
-        Hint("parameters of memory that is gone", s.kind("not empty"),
-             "give every parameter an empty tensor: parameter.data = flat.shard.detach()[:0]. Who "
-             "touches it then meets an error, not memory that is gone."),
+             "flat.full.untyped_storage().resize_(0) gives the memory back. Parameters that are "
+             "empty free nothing by themselves: flat.full still holds it."),
+        Hint("parameters of freed memory", s.kind("not empty"),
+             "give every parameter an empty tensor: parameter.data = flat.shard.detach()[:0]. Code "
+             "that uses it then gets an error, and does not read freed memory."),
         Hint("the shard is lost", s.kind("shard gone", "shard changed"),
-             "the shard stays, all the time: it is what the optimizer steps on, and what is "
-             "gathered next time."),
+             "the shard always stays: it is what the optimizer steps on, and what the next unshard "
+             "gathers."),
         Hint("frozen flats too", s.kind("calls", more=True),
              "each flat is gathered once; and of the flats only those with flat.trained have "
              "gradients to send."),
         Hint("another number of calls", s.kind("calls"),
-             "self.all_gather(flat.shard, flat.group) for each flat; self.reduce_scatter(line, "
-             "flat.group) for each that is trained, with the whole line, (padded,)."),
+             "self.all_gather(flat.shard, flat.group) for each flat; self.reduce_scatter(buffer, "
+             "flat.group) for each that is trained, with the full buffer, (padded,)."),
         s.NOT_ALL_RANKS.saying(
             "all ranks must gather and reduce the same flats in the same order, whatever is in "
             "them: a flat whose parameters this rank did not use too."),

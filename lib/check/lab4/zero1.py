@@ -193,7 +193,7 @@ EXERCISE = Exercise(
         "zero1.gather_parameters",
     ),
     leaves_out={
-        "memory": "weights and gradients are whole on every rank; what stays after a step is "
+        "memory": "every rank has full weights and gradients; what stays after a step is "
                   "counted",
         "returned": "nothing is returned: the model and the shard hold the result",
     },
@@ -211,14 +211,14 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.BUILT_IN.saying(
-            "build it yourself: a line of zeros, the parameters copied into it, and a shard of it "
-            "for the optimizer."),
+            "build it yourself: a flat buffer of zeros, the parameters copied into it, and a shard "
+            "of it for the optimizer."),
         s.NO_GROUP.saying(
-            "hand `self.group` on: self.reduce_scatter(line, self.group), self.all_gather(shard, "
-            "self.group)."),
+            "pass `self.group` on: self.reduce_scatter(buffer, self.group), "
+            "self.all_gather(shard, self.group)."),
         Hint("a parameter without gradient", s.refused("None"),
-            "a parameter that this rank did not use has .grad None. Its places in the line stay "
-            "zero."),
+            "a parameter that this rank did not use has .grad None. Its part of the buffer "
+            "stays zero."),
         Hint("not on every rank",
             lambda p: p.kind == "clash" and bool(p.fact("over") or len({*p.facts["ops"]}) > 1),
             "every rank of the group calls reduce_scatter once in average_gradients(), and "
@@ -239,7 +239,7 @@ EXERCISE = Exercise(
                     in_case(CASES, lambda case: case.n == 77 and SETUPS[case].models == 1),
                 ),
             ),
-            "with 72 parameters it was right: N divides them. Make the line as long as the next "
+            "with 72 parameters it was right: N divides them. Make the buffer as long as the next "
             "multiple of N, -(-n // N) * N, with zeros at its end: then all shards are of one "
             "size."),
         Hint("kept for all of the class", s.both(numbers, in_case(CASES,
@@ -249,60 +249,60 @@ EXERCISE = Exercise(
             "default argument."),
         Hint("not the one it was given",
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
-            "whoever calls your class chooses what sends: call self.reduce_scatter and "
+            "the caller of your class chooses the collectives: call self.reduce_scatter and "
             "self.all_gather."),
         Hint("more than one message", s.both(s.kind("calls"),
             lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-            "one line for all parameters: one reduce_scatter, one all_gather, however many "
+            "one buffer for all parameters: one reduce_scatter, one all_gather, however many "
             "parameters there are."),
         Hint("other elements", s.either(s.kind("calls"), value(lambda f: f["gathers_other"])),
-            "reduce_scatter takes the padded line, all_gather this rank's shard, padded/N."),
+            "reduce_scatter takes the padded buffer, all_gather this rank's shard, padded/N."),
         Hint("gradients sent in step()", value(lambda f: f["late"]),
-            "average_gradients() sums them and drops them, once; clipping comes between. step() "
+            "average_gradients() sums them and frees them, once; clipping comes between. step() "
             "updates and gathers."),
-        Hint("numbers lost", s.kind("lost"),
-            "the model is to compute what it did: copy every parameter into its place in the line, "
-            "and only then make it a view of that place."),
+        Hint("values lost", s.kind("lost"),
+            "the model is to compute what it did: copy every parameter into its part of the "
+            "buffer, and only then make it a view of that part."),
         Hint("a frozen parameter", value(lambda f: f["frozen"]),
-            "parameters without requires_grad are left alone. They are not in the line: weight "
-            "decay would move them."),
+            "parameters without requires_grad are left alone. They are not in the buffer: "
+            "weight decay would move them."),
         Hint("no gradient in the shard", value(lambda f: f["still"] and not f["has_gradients"]),
             "the optimizer steps on what it was given, the shard. Put the mean gradient in "
             "`self.shard.grad`."),
         Hint("gradients of zeros", value(lambda f: f["zeros"]),
-            "the mean in the shard is zeros: read the parameters' .grad into the line before they "
-            "become None."),
+            "the mean in the shard is zeros: read the parameters' .grad into the buffer before "
+            "they become None."),
         Hint("the optimizer does not step", value(lambda f: not f["state"]),
             "step() calls self.optimizer.step() first, then gathers what it has changed."),
         Hint("the gradient gathered", value(lambda f: f["gathers_gradient"]),
-            "what the other ranks lack is this rank's new numbers: all_gather(self.shard, group), "
+            "what the other ranks lack are this rank's new values: all_gather(self.shard, group), "
             "not its gradient."),
         Hint("the model does not see it",
             value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
-            "the new numbers were gathered, but the model's parameters are elsewhere. Make every "
-            "parameter a view of the line, p.data = piece.view(p.shape), and copy what is gathered "
-            "into that same line."),
+            "the new values were gathered, but the model's parameters are elsewhere. Make every "
+            "parameter a view of the buffer, p.data = buffer[begin:end].view(p.shape), and copy "
+            "what is gathered into that same buffer."),
         Hint("the optimizer's shard is a copy",
             value(lambda f: f["moved"] and f["gathers"]
                   and (f["still"] or not (f["partly"] or f["gathers_new"]))),
             "the optimizer has changed one tensor, and another one was gathered. The shard must "
-            "share memory with the line (chunk and detach do, clone does not), or be what you "
+            "share memory with the buffer (chunk and detach do, clone does not), or be what you "
             "gather."),
         Hint("gathered before the step",
             value(lambda f: f["step"] == 0 and f["partly"] and f["gathers"]),
-            "this rank's part is new, the others' are of before: first self.optimizer.step(), then "
+            "this rank's shard is new, the others' are old: first self.optimizer.step(), then "
             "all_gather."),
         Hint("not gathered", value(lambda f: f["step"] == 0 and not f["gathers"] and f["partly"]),
-            "each rank has updated its shard, and nobody else knows: step() ends with an "
+            "each rank has updated its shard, and no other rank has it: step() ends with an "
             "all_gather of the shards."),
         Hint("the ranks' gradients are not summed",
             value(lambda f: not f["reduces"] or f["one_rank"]),
-            "each rank has updated its shard by its own gradient. Reduce-scatter the line in "
+            "each rank has updated its shard by its own gradient. Reduce-scatter the buffer in "
             "average_gradients(), and keep what that returns."),
         Hint("averaged twice", by(lambda N: 1 / N),
-            "the sum is divided by N once: in the line, or after reduce_scatter, not in both."),
+            "the sum is divided by N once: before reduce_scatter or after it, not both."),
         Hint("not averaged", value(lambda f: f["factor"] is not None),
-            "reduce_scatter sums. Divide the line by the number of ranks."),
+            "reduce_scatter sums. Divide the buffer by the number of ranks."),
         Hint("a new optimizer in each step", value(lambda f: f["made"] > 1),
             "an optimizer that is made anew has forgotten its moments. Call make_optimizer once, "
             "in __init__."),
@@ -310,20 +310,20 @@ EXERCISE = Exercise(
             "gradients of several backwards add up in .grad. Read them in average_gradients(), "
             "when all are there, or add."),
         Hint("left over from the step before", value(lambda f: f["step"] > 0),
-            "right in the first step. The line of gradients begins with zeros in every step."),
-        Hint("another place in the line", s.either(s.kind("value", "form"), s.refused("shape")),
-            "a parameter, its gradient and its piece of what is gathered have one place in the "
-            "line, from `begin` to `begin + p.numel()`. `begin` moves on by p.numel() for every "
-            "parameter, also for one without gradient."),
-        Hint("the whole state", s.kind("kept", whole=True),
-            "the optimizer keeps state for all that it is given. Give it this rank's shard alone: "
+            "right in the first step. The buffer of gradients begins with zeros in every step."),
+        Hint("another offset in the buffer", s.either(s.kind("value", "form"), s.refused("shape")),
+            "a parameter, its gradient and its part of what is gathered have the same offset in "
+            "the buffer, from `begin` to `begin + p.numel()`. Advance `begin` by p.numel() for "
+            "every parameter, also for one without gradient."),
+        Hint("the full state", s.kind("kept", whole=True),
+            "the optimizer keeps state for all that it is given. Give it only this rank's shard: "
             "make_optimizer([self.shard])."),
         Hint("a shard of another size", s.kind("kept"),
-            "pad the whole line once, to the next multiple of N, and cut it into N equal parts, "
+            "pad the buffer once, to the next multiple of N, and split it into N equal shards, "
             "wherever parameters begin and end."),
-        Hint("a whole line is kept", s.kind("memory"),
-            "as long as all parameters is one line, of which they are views. The line of gradients "
-            "and what is gathered are made anew in each step, and let go."),
+        Hint("a full buffer is kept", s.kind("memory"),
+            "only one buffer is as long as all parameters, of which they are views. The buffer of "
+            "gradients and what is gathered are allocated in each step, and freed."),
         Hint("another name for the optimizer", s.kind("attribute"),
             "later cells call sharded.optimizer.zero_grad(): keep what make_optimizer returns as "
             "self.optimizer."),
@@ -341,14 +341,16 @@ EXERCISE = Exercise(
 from lib.check.mistakes import Mistake, edit  # noqa: E402
 
 SENT, GATHERED = (
-    "reduce_scatter(line, flat.group))",
+    "reduce_scatter(buffer, flat.group))",
     "self.optimizer.step()\n        self.gather_parameters()",
 )
 MISTAKES = (
-    Mistake("the group is not passed on", edit(SENT, "reduce_scatter(line))")),
-    Mistake("averaged twice", edit(SENT, "reduce_scatter(line, flat.group) / flat.world_size)")),
-    Mistake("not averaged", edit(SENT, "reduce_scatter(line, flat.group) * flat.world_size)")),
-    Mistake("rounded on the way", edit(SENT, "reduce_scatter(line.float(), flat.group).double())")),
+    Mistake("the group is not passed on", edit(SENT, "reduce_scatter(buffer))")),
+    Mistake("averaged twice", edit(SENT, "reduce_scatter(buffer, flat.group) / flat.world_size)")),
+    Mistake("not averaged", edit(SENT, "reduce_scatter(buffer, flat.group) * flat.world_size)")),
+    Mistake(
+        "rounded on the way", edit(SENT, "reduce_scatter(buffer.float(), flat.group).double())")
+    ),
     Mistake(
         "gathered before the step",
         edit(GATHERED, "self.gather_parameters()\n        self.optimizer.step()"),

@@ -115,7 +115,7 @@ class _Run(Run):
         ready = self.held.begin if self.held else lambda: None
         super().__init__(case, setup, fn, group, given, model, ready, capacity=_capacity(setup))
         for flat in self.answer.in_order if self.held else ():
-            flat.take_gradients = partial(self.held.taken, flat.take_gradients)
+            flat.flatten_gradients = partial(self.held.taken, flat.flatten_gradients)
 
     def train(self, step):
         """Backward, and average_gradients(), of each micro-batch."""
@@ -210,18 +210,18 @@ EXERCISE = Exercise(
         claim("each flat once, in one order", 2,
             "padded elements, by the reduce_scatter it was given",
             only_calls(CASES, _expected)),
-        claim("sent while backward runs", 5, "two under way, and backward goes on",
+        claim("sent while backward runs", 5, "two in flight, and backward goes on",
             each(CASES, _beside)),
         claim("two lines at most", 5, "bytes of gradients, after each layer of backward",
             first(CASES, "memory"), first(CASES, "mean")),
     ),
     hints=(
         s.BUILT_IN.saying("inherit from zero.Zero1, and write the three methods."),
-        s.NO_GROUP.saying("give the group on: collectives.start(self.reduce_scatter, line, "
+        s.NO_GROUP.saying("pass the group on: collectives.start(self.reduce_scatter, buffer, "
                           "flat.group)."),
         Hint("beyond the last flat", s.raised("IndexError"),
-            "when all flats have left, self.left is their number, and there is no such flat: "
-            "`while self.left < len(self.in_order) and ...`."),
+            "when all flats have been sent, self.n_sent is their number, and there is no such "
+            "flat: `while self.n_sent < len(self.in_order) and ...`."),
         s.NARROW, s.WRONG_DTYPE,
         Hint("kept for all of the class", s.both(numbers, in_case(CASES,
             lambda case: SETUPS[case].models > 1)),
@@ -232,59 +232,60 @@ EXERCISE = Exercise(
             lambda p: p.fact("step", 0) > 0),
             "right in the first step. average_gradients() ends with self.begin_backward(), which "
             "counts anew."),
-        Hint("what is left is not sent", s.either(s.kind("clash", over=True),
+        Hint("the rest is not sent", s.either(s.kind("clash", over=True),
             value(lambda f: f["sent"] < f["flats"])),
              "a flat with a parameter that this rank did not use is never complete. "
-             "average_gradients() sends what is left, as every rank does, with zeros for what is "
+             "average_gradients() sends the rest, as on every rank, with zeros for what is "
              "missing."),
         Hint("in the order of completion", s.kind("clash"),
             "ranks that use different parameters complete their flats in different orders. Only "
-            "the flat whose turn it is, self.in_order[self.left], may leave."),
+            "the flat whose turn it is, self.in_order[self.n_sent], may be sent."),
         Hint("does not wait", s.either(s.kind("early"), value(lambda f: not f["has_gradients"])),
-            "before average_gradients() returns, wait for all that is under way, and keep what "
-            "comes."),
-        Hint("averaged twice", by(lambda N: 1 / N), "take_gradients() has divided by N already."),
+            "before average_gradients() returns, wait for all that is in flight, and add what is "
+            "received."),
+        Hint("averaged twice", by(lambda N: 1 / N),
+            "flatten_gradients() has divided by N already."),
         Hint("not averaged", by(lambda N: N),
-            "reduce_scatter sums. flat.take_gradients() gives a line that is divided by N."),
+            "reduce_scatter sums. flat.flatten_gradients() has divided by N."),
         Hint("gradients not dropped",
              s.either(s.kind("left"), s.both(s.fact("left"), s.either(s.kind("memory"),
                  in_case(CASES, _several)))),
-             "a gradient that has been copied into its line is no longer needed. "
-             "flat.take_gradients() drops it."),
+             "a gradient that has been copied into its flat buffer is no longer needed. "
+             "flat.flatten_gradients() frees it."),
         Hint("overwritten by the next micro-batch", s.both(numbers, in_case(CASES, _several)),
-            "each micro-batch's mean is added to what the shard has: flat.add_gradient(piece)."),
-        Hint("a flat leaves too early", s.both(numbers, lambda p: p.kind != "raised"),
-            "a flat may leave when its set in self.missing is empty: with the *last* of its "
+            "each micro-batch's mean is added to what the shard has: flat.add_gradient(shard)."),
+        Hint("a flat is sent too early", s.both(numbers, lambda p: p.kind != "raised"),
+            "a flat may be sent when its set in self.missing is empty: with the *last* of its "
             "gradients, and once."),
         Hint("not the one it was given",
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
-            "whoever calls your class chooses what sends: start self.reduce_scatter."),
+            "the caller of your class chooses the collective: start self.reduce_scatter."),
         Hint("other messages", s.kind("calls"),
-            "every flat is sent once in each backward, as the line that flat.take_gradients() "
-            "gives."),
+            "every flat is sent once in each backward, as the buffer that flat.flatten_gradients() "
+            "returns."),
         Hint("no mean in the shard", s.kind("no mean"),
             "after average_gradients() the shard's .grad is the ranks' mean."),
         Hint("everything at the end", s.kind("late", in_backward=0),
-            "nothing leaves before backward has ended. gradient_is_ready must send a flat with the "
-            "last of its gradients."),
+            "nothing is sent before backward has ended. gradient_is_ready must send a flat with "
+            "the last of its gradients."),
         Hint("one at a time", s.kind("late"),
-            "a flat that was complete too early waits for those before it; when their turn has "
-            "come, several may leave at once: `while`, not `if`."),
+            "a flat that was complete too early waits for those before it; then several may be "
+            "sent at once: `while`, not `if`."),
         Hint("backward waits for the network", s.kind("stuck", passed=0),
             "the hook sends by itself, or waits for what it has started, and autograd waits for "
-            "the hook. collectives.start hands it to the communication thread."),
-        Hint("one under way", s.kind("stuck", number=0),
-            "two may be under way: one on the wire, the next behind it. Wait when a *third* is "
-            "about to leave."),
+            "the hook. collectives.start leaves it to the communication thread."),
+        Hint("one in flight", s.kind("stuck", number=0),
+            "two may be in flight: one is being sent, the next is queued. Wait when a *third* is "
+            "about to be sent."),
         Hint("not for the oldest", s.kind("stuck"),
-            "before a third leaves, wait for the oldest of the two alone. The other one has only "
+            "before a third is sent, wait only for the oldest of the two. The other one has only "
             "begun."),
-        Hint("lines kept for all flats", s.kind("memory", before=True),
-            "between two steps nothing waits for gradients: a line is made when its flat leaves, "
-            "and is gone when it has been sent."),
-        Hint("three under way", s.kind("memory"),
-            "lines pile up if the network is slower than backward. When two are under way, keep "
-            "the oldest before the next line is made."),
+        Hint("buffers kept for all flats", s.kind("memory", before=True),
+            "between two steps nothing waits for gradients: a buffer is allocated when its flat is "
+            "sent, and freed when it has been sent."),
+        Hint("three in flight", s.kind("memory"),
+            "buffers add up if the network is slower than backward. When two are in flight, wait "
+            "for the oldest before the next buffer is allocated."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -292,9 +293,9 @@ EXERCISE = Exercise(
 ### BEGIN MISTAKES
 from lib.check.mistakes import Mistake, edit  # noqa: E402
 
-SENT = "collectives.start(self.reduce_scatter, flat.take_gradients(), flat.group)"
-ROOM = "self._keep_oldest()\n        flat = "
-WAIT = "        while self.under_way:\n            self._keep_oldest()\n"
+SENT = "collectives.start(self.reduce_scatter, flat.flatten_gradients(), flat.group)"
+ROOM = "self._finish_oldest()\n        flat = "
+WAIT = "        while self.in_flight:\n            self._finish_oldest()\n"
 HOOKS = "        self._begin_backward()\n        when_gradient_is_ready"
 MISTAKES = (
     Mistake("the group is not passed on", edit(SENT, SENT.replace(", flat.group", ""))),
@@ -306,9 +307,10 @@ MISTAKES = (
                 "lambda x, group: self.reduce_scatter(x.float(), group).double()")
         )),
     Mistake("not the one it was given", edit(SENT, SENT.replace("self.", "collectives."))),
-    Mistake("beyond the last flat", edit("while self.left < len(self.in_order) and ", "while ")),
-    Mistake("what is left is not sent",
-        edit("        while self.left < len(self.in_order):\n            self._send_next()\n", "")),
+    Mistake("beyond the last flat", edit("while self.n_sent < len(self.in_order) and ", "while ")),
+    Mistake("the rest is not sent",
+        edit("        while self.n_sent < len(self.in_order):\n            self._send_next()\n",
+            "")),
     Mistake("does not wait", edit(WAIT, "")),
     Mistake("does not wait", edit(WAIT, WAIT.replace("while", "if"))),
     Mistake(
@@ -317,20 +319,20 @@ MISTAKES = (
     Mistake("everything at the end", edit("            self._send_next()\n\n",
         "            break\n\n")),
     Mistake(
-        "one at a time", edit("while self.left < len(self.in_order) and ",
-            "if self.left < len(self.in_order) and ")),
+        "one at a time", edit("while self.n_sent < len(self.in_order) and ",
+            "if self.n_sent < len(self.in_order) and ")),
     Mistake("backward waits for the network",
-            edit("self.left += 1", "self.left += 1\n        self.under_way[-1][1].wait()")),
-    Mistake("one under way", edit("== UNDER_WAY", "== 1")),
+            edit("self.n_sent += 1", "self.n_sent += 1\n        self.in_flight[-1][1].wait()")),
+    Mistake("one in flight", edit("== MAX_IN_FLIGHT", "== 1")),
     Mistake("not for the oldest", edit("popleft()", "pop()")),
-    Mistake("not for the oldest", edit(ROOM, f"self._keep_oldest()\n            {ROOM}")),
-    Mistake("three under way", edit("== UNDER_WAY", "== 9")),
-    Mistake("three under way", edit("== UNDER_WAY", "> UNDER_WAY")),
-    Mistake("three under way", edit("        if len(self.under_way)",
-            "        line = self.in_order[self.left].take_gradients()\n        if "
-            "len(self.under_way)")
-            .then("flat.take_gradients()", "line")),
-    Mistake("lines kept for all flats",
-        edit(HOOKS, f"        self.lines = [f.whole.clone() for f in self.in_order]\n{HOOKS}")),
+    Mistake("not for the oldest", edit(ROOM, f"self._finish_oldest()\n            {ROOM}")),
+    Mistake("three in flight", edit("== MAX_IN_FLIGHT", "== 9")),
+    Mistake("three in flight", edit("== MAX_IN_FLIGHT", "> MAX_IN_FLIGHT")),
+    Mistake("three in flight", edit("        if len(self.in_flight)",
+            "        buffer = self.in_order[self.n_sent].flatten_gradients()\n        if "
+            "len(self.in_flight)")
+            .then("flat.flatten_gradients()", "buffer")),
+    Mistake("buffers kept for all flats",
+        edit(HOOKS, f"        self.buffers = [f.full.clone() for f in self.in_order]\n{HOOKS}")),
 )  # fmt: skip
 ### END MISTAKES

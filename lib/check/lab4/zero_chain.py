@@ -121,8 +121,8 @@ class Held(Alive):
     def at_gate(self, flat, gradient):
         """gradient: what flows through the gate; it does not count."""
         held = self.look(gradient)
-        under_way = EACH * sum(self.padded[max(flat - 1, 0) : flat + 1])
-        allowed = under_way + EACH * sum(self.padded[: max(flat - 1, 0)]) // self.N
+        in_flight = EACH * sum(self.padded[max(flat - 1, 0) : flat + 1])
+        allowed = in_flight + EACH * sum(self.padded[: max(flat - 1, 0)]) // self.N
         # the ledger keeps it alive
         last_sent = EACH * sum(self.padded[max(flat - 2, 0) : max(flat - 1, 0)]) // self.N
         if held > allowed + last_sent + SLACK:

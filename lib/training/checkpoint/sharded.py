@@ -1,16 +1,17 @@
 """Sharded checkpoints: every rank writes its shards, and any number of ranks reads them back.
 
-    a line of n = 10 numbers    0 1 2 3 4 5 6 7 8 9
+    a flat of n = 10 elements   0 1 2 3 4 5 6 7 8 9
     saved on 4 ranks          | 0 1 2 | 3 4 5 | 6 7 8 | 9 . . |      padded to 12
     loaded on 3               | 0 1 2   3 | 4 5   6 7 | 8   9 . . |  rank 1 reads the files of ranks
                                                                      1 and 2
 
-Nobody gathers anything: N ranks write at once, each 1/N, and a rank that loads opens only the files
-that hold numbers of its own. The padding depends on the number of ranks, so n is saved and the
-padding is made anew.
+No rank gathers anything: N ranks write at once, each 1/N, and a rank that loads opens only the
+files that contain elements of its shard. The padding depends on the number of ranks, so n is saved
+and the padding is added again. torch's DCP (torch.distributed.checkpoint) reshards while it loads,
+too.
 
-Whole or not there, like every checkpoint of this room: a save that was killed leaves the one before
-it.
+Complete or not there, like every checkpoint of this package: a save that was killed leaves the one
+before it.
 """
 
 import functools
@@ -24,10 +25,10 @@ from lib.training.checkpoint.ranks import load, save
 def save_sharded(folder, step, pieces, sizes, shared=None, own=None, group=None, save=save):
     """Write the checkpoint of `step`: this rank's `pieces`, and what `save` takes.
 
-    pieces: {name: (m,)}, this rank's of each line, where m = ceil(n/N) on every rank and the last
-    numbers are padding. sizes: {name: n}. Names and sizes are the same on every rank. save:
-    `checkpoint.save`, or a BackgroundSave's. Sends and raises: as `save`. Raises ValueError for a
-    piece that is not of the size that n gives.
+    pieces: {name: (m,)}, this rank's shard of each flat buffer, where m = ceil(n/N) on every rank
+    and the last elements are padding. sizes: {name: n}. Names and sizes are the same on every rank.
+    save: `checkpoint.save`, or a BackgroundSave's. Sends and raises: as `save`. Raises ValueError
+    for a shard that is not of the size that n gives.
     """
     world_size = dist.get_world_size(group)
     for name, piece in pieces.items():
@@ -46,7 +47,7 @@ def save_sharded(folder, step, pieces, sizes, shared=None, own=None, group=None,
 
 
 def load_sharded(folder, step=None, group=None):
-    """Read a whole checkpoint of `save_sharded`, on any number of ranks: (pieces, shared, own,
+    """Read a complete checkpoint of `save_sharded`, on any number of ranks: (pieces, shared, own,
     facts).
 
     pieces: {name: (ceil(n/N),)} for this rank of these N. own: None if it was saved on another
@@ -63,18 +64,18 @@ def load_sharded(folder, step=None, group=None):
 
 
 def shard_size(n, world_size):
-    """ceil(n/N): numbers in a shard, padding and all."""
+    """ceil(n/N): elements of a shard, with padding."""
     return -(-n // world_size)
 
 
 def recut(n, piece_of, saved_on, rank, world_size):
-    """The shard of `rank` of N, (ceil(n/N),), of a line of n numbers that lies in the shards of M =
-    saved_on ranks.
+    """The shard of `rank` of N, (ceil(n/N),), of a flat buffer of n elements that was saved as the
+    shards of M = saved_on ranks: resharding.
 
     piece_of(r) -> (ceil(n/M),), the shard of rank r of M; called only for those that are needed.
     """
     m, size = shard_size(n, saved_on), shard_size(n, world_size)
-    begin, end = min(rank * size, n), min((rank + 1) * size, n)  # of this rank, in the line
+    begin, end = min(rank * size, n), min((rank + 1) * size, n)  # of this rank, in the flat buffer
     parts = [
         piece_of(r)[max(begin - r * m, 0) : end - r * m]
         for r in range(begin // m, shard_size(end, m))

@@ -11,27 +11,27 @@ from lib.zero import prefetch
 
 
 class AsInTheNotebook(zero.PrefetchingFSDP):
-    def fetch(self, place):
+    def prefetch(self, index):
         if (
-            0 <= place < len(self.units)
-            and place not in self.coming
-            and not self.units[place].is_unsharded
+            0 <= index < len(self.units)
+            and index not in self.gathers
+            and not self.units[index].is_unsharded
         ):
-            self.coming[place] = zero.start_unshard(self.units[place])
+            self.gathers[index] = zero.start_unshard(self.units[index])
 
-    def take(self, place):
-        self.fetch(place)
-        for work in self.coming.pop(place, []):
+    def wait_for_unshard(self, index):
+        self.prefetch(index)
+        for work in self.gathers.pop(index, []):
             work.wait()
-        self.units[place].attach()
+        self.units[index].attach()
 
-    def before_forward(self, place):
-        self.take(place)
-        self.fetch(place + 1)
+    def before_forward(self, index):
+        self.wait_for_unshard(index)
+        self.prefetch(index + 1)
 
-    def before_backward(self, place):
-        self.take(place)
-        self.fetch(place - 1)
+    def before_backward(self, index):
+        self.wait_for_unshard(index)
+        self.prefetch(index - 1)
 
 
 # wrong
@@ -42,30 +42,30 @@ class OnlyTheHooks(zero.PrefetchingFSDP):
 
 
 class AsksLibs(AsInTheNotebook):
-    def fetch(self, place):
-        super(AsInTheNotebook, self).fetch(place)
+    def prefetch(self, index):
+        super(AsInTheNotebook, self).prefetch(index)
 
 
 class OnceABackward(AsInTheNotebook):
     """Fetches a unit in forward once, until its backward has ended: a second forward before
     it finds none."""
 
-    def before_forward(self, place):
+    def before_forward(self, index):
         seen = self.__dict__.setdefault("seen", set())
-        if place not in seen:
-            super().before_forward(place)
-        seen.add(place)
+        if index not in seen:
+            super().before_forward(index)
+        seen.add(index)
 
-    def after_backward(self, place):
-        super().after_backward(place)
-        self.seen.discard(place)
+    def after_backward(self, index):
+        super().after_backward(index)
+        self.seen.discard(index)
 
 
 class NotWritten(zero.PrefetchingFSDP):
-    def fetch(self, place):
+    def prefetch(self, index):
         raise NotImplementedError
 
-    take = before_forward = before_backward = fetch
+    wait_for_unshard = before_forward = before_backward = prefetch
 
 
 # right
@@ -75,30 +75,30 @@ class NextFirst(AsInTheNotebook):
     """The next is fetched before this one is taken, which is on its way already; ends
     looked after elsewhere."""
 
-    def before_forward(self, place):
-        if place not in self.coming:
-            self.begin(place)
-        if place + 1 < len(self.units):
-            self.begin(place + 1)
-        self.take(place)
+    def before_forward(self, index):
+        if index not in self.gathers:
+            self.begin(index)
+        if index + 1 < len(self.units):
+            self.begin(index + 1)
+        self.wait_for_unshard(index)
 
-    def begin(self, place):
-        unit = self.units[place]
-        if not (unit.is_unsharded or place in self.coming):
-            self.coming[place] = zero.start_unshard(unit)
+    def begin(self, index):
+        unit = self.units[index]
+        if not (unit.is_unsharded or index in self.gathers):
+            self.gathers[index] = zero.start_unshard(unit)
 
-    def fetch(self, place):
-        if place in range(len(self.units)):
-            self.begin(place)
+    def prefetch(self, index):
+        if index in range(len(self.units)):
+            self.begin(index)
 
-    def take(self, place):
-        unit = self.units[place]
+    def wait_for_unshard(self, index):
+        unit = self.units[index]
         if unit.is_unsharded:
             return
-        if place not in self.coming:
-            self.begin(place)
-        works = self.coming[place]
-        del self.coming[place]
+        if index not in self.gathers:
+            self.begin(index)
+        works = self.gathers[index]
+        del self.gathers[index]
         for work in reversed(works):
             work.wait()
         unit.attach()
@@ -107,7 +107,7 @@ class NextFirst(AsInTheNotebook):
 WRONG = {
     OnlyTheHooks: "called lib's",
     AsksLibs: "called lib's",
-    OnceABackward: "not taken",
+    OnceABackward: "not waited for",
     NotWritten: "not written",
 }
 

@@ -14,7 +14,7 @@ from lib.zero import padded_size
 
 
 class OneLine:
-    """The parameters are views of `whole`, the shard too."""
+    """The parameters are views of `full`, the shard too."""
 
     def __init__(
         self, parameters, make_optimizer, group=None,
@@ -27,8 +27,8 @@ class OneLine:
         )
         self.rank, self.N = dist.get_rank(group), dist.get_world_size(group)
         self.n = sum(p.numel() for p in self.parameters)
-        self.whole = self.parameters[0].new_zeros(self.length())
-        for p, piece in self.pieces(self.whole):
+        self.full = self.parameters[0].new_zeros(self.length())
+        for p, piece in self.pieces(self.full):
             piece.copy_(p.detach())
             self.attach(p, piece)
         self.shard = self.cut()
@@ -47,13 +47,13 @@ class OneLine:
         p.data = piece
 
     def cut(self):
-        return self.whole.chunk(self.N)[self.rank].detach().requires_grad_()
+        return self.full.chunk(self.N)[self.rank].detach().requires_grad_()
 
     def make(self):
         return self.make_optimizer([self.shard])
 
     def line(self):
-        line = torch.zeros_like(self.whole)
+        line = torch.zeros_like(self.full)
         for p, piece in self.pieces(line):
             if p.grad is not None:
                 piece.copy_(p.grad)
@@ -76,7 +76,7 @@ class OneLine:
         return self.all_gather(self.shard.detach(), self.group)
 
     def fill(self, line):
-        self.whole.copy_(line)
+        self.full.copy_(line)
 
     @torch.no_grad()
     def step(self):
@@ -141,7 +141,7 @@ class FromTheLastOn(OneLine):
             end -= p.numel()
 
     def gathered(self):
-        return self.all_gather(self.shard, self.group, out=self.whole) if self.N > 1 else self.whole
+        return self.all_gather(self.shard, self.group, out=self.full) if self.N > 1 else self.full
 
 
 # wrong
@@ -165,7 +165,7 @@ class NothingToSend(OneLine):
 
 class NoneIsNoGradient(OneLine):
     def line(self):
-        line = torch.zeros_like(self.whole)
+        line = torch.zeros_like(self.full)
         for p, piece in self.pieces(line):
             piece.copy_(p.grad)
             p.grad = None
@@ -175,7 +175,7 @@ class NoneIsNoGradient(OneLine):
 class OnTheClass(OneLine):
     def attach(self, p, piece):
         super().attach(p, piece)
-        type(self).newest = self.whole
+        type(self).newest = self.full
 
     def fill(self, line):
         self.newest.copy_(line)
@@ -206,7 +206,7 @@ class KeepsItsLine(OneLine):
     kept = None
 
     def line(self):
-        self.kept = torch.zeros_like(self.whole) if self.kept is None else self.kept
+        self.kept = torch.zeros_like(self.full) if self.kept is None else self.kept
         for p, piece in self.pieces(self.kept):
             if p.grad is not None:
                 piece.copy_(p.grad)
@@ -248,10 +248,10 @@ class PlacesDrift(OneLine):
 
     def line(self):
         used = [p for p in self.parameters if p.grad is not None]
-        line = torch.cat([p.grad.flatten() for p in used] + [self.whole.new_zeros(0)])
+        line = torch.cat([p.grad.flatten() for p in used] + [self.full.new_zeros(0)])
         for p in used:
             p.grad = None
-        return torch.nn.functional.pad(line, (0, len(self.whole) - len(line)))
+        return torch.nn.functional.pad(line, (0, len(self.full) - len(line)))
 
 
 class LeavesGradients(OneLine):
@@ -273,7 +273,7 @@ class InTwoMessages(OneLine):
 
 class GathersTheWholeLine(OneLine):
     def gathered(self):
-        lines = self.all_gather(self.whole, self.group).chunk(self.N)
+        lines = self.all_gather(self.full, self.group).chunk(self.N)
         return torch.cat([line.chunk(self.N)[r] for r, line in enumerate(lines)])
 
 
@@ -293,13 +293,13 @@ WRONG = {
     returns_libs: "called what it builds",
     InheritsLibs: "called what it builds",
     but(
-        "GathersOnRank0", gathered=lambda z: OneLine.gathered(z) if z.rank == 0 else z.whole.clone()
+        "GathersOnRank0", gathered=lambda z: OneLine.gathered(z) if z.rank == 0 else z.full.clone()
     ): "not on every rank",
     NothingToSend: "not on every rank",
     NoneIsNoGradient: "a parameter without gradient",
     but(
         "RankOfTheWorld",
-        cut=lambda z: z.whole.chunk(z.N)[dist.get_rank() % z.N].detach().requires_grad_(),
+        cut=lambda z: z.full.chunk(z.N)[dist.get_rank() % z.N].detach().requires_grad_(),
     ): "ranks of the world, not of the group",
     but(
         "DividesByTheWorld",
@@ -311,11 +311,11 @@ WRONG = {
     ): "no gradient in the shard",
     but("OnlyGathers", update=lambda z: None): "the optimizer does not step",
     but("NotViews", attach=lambda z, p, piece: None): "the model does not see it",
-    but("ANewLine", fill=lambda z, line: setattr(z, "whole", line)): "the model does not see it",
+    but("ANewLine", fill=lambda z, line: setattr(z, "full", line)): "the model does not see it",
     but(
         "ShardIsACopy",
         cut=lambda z: OneLine.cut(z).detach().clone().requires_grad_(),
-        gathered=lambda z: z.all_gather(z.whole.chunk(z.N)[z.rank], z.group),
+        gathered=lambda z: z.all_gather(z.full.chunk(z.N)[z.rank], z.group),
     ): "the optimizer's shard is a copy",
     but(
         "OwnGradients", mean=lambda z: z.line().chunk(z.N)[z.rank].clone()
@@ -324,13 +324,13 @@ WRONG = {
     OnTheClass: "kept for all of the class",
     OverwritesInAHook: "only the last micro-batch",
     KeepsItsLine: "left over from the step before",
-    PlacesDrift: "another place in the line",
+    PlacesDrift: "another offset in the buffer",
     but(
         "WholeState",
-        cut=lambda z: z.whole.detach().requires_grad_(),
+        cut=lambda z: z.full.detach().requires_grad_(),
         mean=lambda z: z.all_gather(OneLine.mean(z), z.group),
-        gathered=lambda z: z.whole.clone(),
-    ): "the whole state",
+        gathered=lambda z: z.full.clone(),
+    ): "the full state",
     but("PadsMore", length=lambda z: padded_size(z.n, 8 * z.N)): "a shard of another size",
     but(
         "AnotherName",
@@ -358,14 +358,14 @@ WRONG = {
         "ViewsOfFloat32", attach=lambda z, p, piece: setattr(p, "data", piece.float())
     ): "a buffer of another dtype",
     but(
-        "GathersItsLine", gathered=lambda z: z.all_gather(z.whole, z.group)[: len(z.whole)]
+        "GathersItsLine", gathered=lambda z: z.all_gather(z.full, z.group)[: len(z.full)]
     ): "other elements",
     but(
         "AveragesAgain", update=lambda z: (z.average_gradients(), z.optimizer.step())
     ): "gradients sent in step()",
     but(
         "ViewsOfZeros", attach=lambda z, p, piece: setattr(p, "data", piece.zero_())
-    ): "numbers lost",
+    ): "values lost",
     but(
         "StepsByHand", update=lambda z: z.shard.data.sub_(z.shard.grad)
     ): "the optimizer does not step",
@@ -378,7 +378,7 @@ WRONG = {
     FrozenToo: "a frozen parameter",
     ReadsWhatItHasDropped: "gradients of zeros",
     KeepsItsOwnPart: "the ranks' gradients are not summed",
-    KeepsTheLineOfGradients: "a whole line is kept",
+    KeepsTheLineOfGradients: "a full buffer is kept",
     NotWritten: "not written",
 }
 

@@ -17,49 +17,49 @@ class ByHand(zero.Zero1):
 
     def __init__(self, *args, **named):
         super().__init__(*args, **named)
-        self.place = {p: place for place, flat in enumerate(self.in_order) for p in flat.parameters}
+        self.index_of = {p: i for i, flat in enumerate(self.in_order) for p in flat.parameters}
         self.begin_backward()
-        for parameter in self.place:
+        for parameter in self.index_of:
             parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
 
     def begin_backward(self):
         self.missing = [set(flat.parameters) for flat in self.in_order]
-        self.left = 0
-        self.under_way = []
+        self.n_sent = 0
+        self.in_flight = []
 
     def gradient_is_ready(self, parameter):
-        self.missing[self.place[parameter]].remove(parameter)
-        while self.left < len(self.in_order) and not self.missing[self.left]:
+        self.missing[self.index_of[parameter]].remove(parameter)
+        while self.n_sent < len(self.in_order) and not self.missing[self.n_sent]:
             self.send_next()
 
     def send_next(self):
         self.make_room()
-        flat = self.in_order[self.left]
-        self.under_way.append((flat, self.start(flat, self.line(flat))))
-        self.left += 1
+        flat = self.in_order[self.n_sent]
+        self.in_flight.append((flat, self.start(flat, self.line(flat))))
+        self.n_sent += 1
 
     def make_room(self):
-        if len(self.under_way) == 2:
-            self.keep_oldest()
+        if len(self.in_flight) == 2:
+            self.finish_oldest()
 
     def line(self, flat):
-        return flat.take_gradients()
+        return flat.flatten_gradients()
 
     def start(self, flat, line):
         return collectives.start(self.reduce_scatter, line, flat.group)
 
-    def keep_oldest(self):
-        flat, work = self.under_way.pop(0)
+    def finish_oldest(self):
+        flat, work = self.in_flight.pop(0)
         flat.add_gradient(work.wait())
 
     def average_gradients(self):
         self.send_rest()
-        while self.under_way:
-            self.keep_oldest()
+        while self.in_flight:
+            self.finish_oldest()
         self.begin_backward()
 
     def send_rest(self):
-        while self.left < len(self.in_order):
+        while self.n_sent < len(self.in_order):
             self.send_next()
 
 
@@ -72,16 +72,16 @@ class Counting(zero.Zero1):
     def __init__(self, *args, **named):
         super().__init__(*args, **named)
         self.begin()
-        for place, flat in enumerate(self.in_order):
+        for index, flat in enumerate(self.in_order):
             for p in flat.parameters:
-                p.register_post_accumulate_grad_hook(lambda _, place=place: self.ready(place))
+                p.register_post_accumulate_grad_hook(lambda _, index=index: self.ready(index))
 
     def begin(self):
         self.missing = [len(flat.parameters) for flat in self.in_order]
         self.waiting, self.works = deque(self.in_order), deque()
 
-    def ready(self, place):
-        self.missing[place] -= 1
+    def ready(self, index):
+        self.missing[index] -= 1
         complete = [n == 0 for n in self.missing[len(self.missing) - len(self.waiting) :]] + [False]
         for _ in range(complete.index(False)):
             self.send()
@@ -91,7 +91,7 @@ class Counting(zero.Zero1):
             self.keep()
         flat = self.waiting.popleft()
         self.works.append(
-            (flat, collectives.start(self.reduce_scatter, flat.take_gradients(), self.group))
+            (flat, collectives.start(self.reduce_scatter, flat.flatten_gradients(), self.group))
         )
 
     def keep(self):
@@ -121,17 +121,17 @@ class InheritsLibs(zero.Zero2):
 class NeverBeginsAnew(ByHand):
     def average_gradients(self):
         self.send_rest()
-        while self.under_way:
-            self.keep_oldest()
+        while self.in_flight:
+            self.finish_oldest()
 
 
 class CountsOn(ByHand):
-    """What is missing begins anew, self.left does not."""
+    """What is missing begins anew, self.n_sent does not."""
 
     def average_gradients(self):
-        left = self.left
+        left = self.n_sent
         super().average_gradients()
-        self.left = max(left, len(self.in_order))
+        self.n_sent = max(left, len(self.in_order))
 
 
 class NothingToSend(ByHand):
@@ -147,20 +147,20 @@ class NothingToSend(ByHand):
 
 class InOrderOfCompletion(ByHand):
     def gradient_is_ready(self, parameter):
-        place = self.place[parameter]
-        self.missing[place].remove(parameter)
-        if not self.missing[place]:
-            self.send(place)
+        index = self.index_of[parameter]
+        self.missing[index].remove(parameter)
+        if not self.missing[index]:
+            self.send(index)
 
-    def send(self, place):
-        self.left = place
+    def send(self, index):
+        self.n_sent = index
         self.send_next()
-        self.missing[place] = {None}
+        self.missing[index] = {None}
 
     def send_rest(self):
-        for place, missing in enumerate(self.missing):
+        for index, missing in enumerate(self.missing):
             if missing != {None}:
-                self.send(place)
+                self.send(index)
 
 
 class OnTheClass(ByHand):
@@ -169,12 +169,12 @@ class OnTheClass(ByHand):
         type(self).newest = self.in_order
 
     def line(self, flat):
-        return self.newest[self.left].take_gradients()
+        return self.newest[self.n_sent].flatten_gradients()
 
 
 class LeavesWithTheFirst(ByHand):
     def gradient_is_ready(self, parameter):
-        if self.place[parameter] == self.left:
+        if self.index_of[parameter] == self.n_sent:
             self.send_next()
 
 
@@ -187,7 +187,7 @@ class SendsTwice(ByHand):
 class NeverDrops(ByHand):
     def line(self, flat):
         gradients = [p.grad for p in flat.parameters]
-        line = flat.take_gradients()
+        line = flat.flatten_gradients()
         for p, gradient in zip(flat.parameters, gradients, strict=True):
             p.grad = gradient
         return line
@@ -196,13 +196,13 @@ class NeverDrops(ByHand):
 class DropsAtTheEnd(NeverDrops):
     def average_gradients(self):
         super().average_gradients()
-        for parameter in self.place:
+        for parameter in self.index_of:
             parameter.grad = None
 
 
 class DividesInStep(ByHand):
     def line(self, flat):
-        return flat.take_gradients() * flat.world_size
+        return flat.flatten_gradients() * flat.world_size
 
     def step(self):
         for flat in self.flats:
@@ -220,10 +220,10 @@ WRONG = {
     InheritsLibs: "called what it builds",
     NeverBeginsAnew: "left over from the backward before",
     CountsOn: "left over from the backward before",
-    NothingToSend: "what is left is not sent",
+    NothingToSend: "the rest is not sent",
     InOrderOfCompletion: "in the order of completion",
     OnTheClass: "kept for all of the class",
-    LeavesWithTheFirst: "a flat leaves too early",
+    LeavesWithTheFirst: "a flat is sent too early",
     SendsTwice: "other messages",
     NeverDrops: "gradients not dropped",
     DropsAtTheEnd: "gradients not dropped",

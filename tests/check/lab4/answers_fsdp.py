@@ -19,9 +19,9 @@ class AsInTheNotebook(zero.Unit):
 
     def unshard(self):
         for flat in self.flats:
-            flat.whole.untyped_storage().resize_(flat.padded * flat.whole.element_size())
+            flat.full.untyped_storage().resize_(flat.padded * flat.full.element_size())
             with torch.no_grad():
-                flat.whole.copy_(self.all_gather(flat.shard.detach(), flat.group))
+                flat.full.copy_(self.all_gather(flat.shard.detach(), flat.group))
             flat.attach()
         self.is_unsharded = True
 
@@ -29,7 +29,7 @@ class AsInTheNotebook(zero.Unit):
         for flat in self.flats:
             for parameter in flat.parameters:
                 parameter.data = flat.shard.detach()[:0]
-            flat.whole.untyped_storage().resize_(0)
+            flat.full.untyped_storage().resize_(0)
         self.is_unsharded = False
 
     def reduce_gradients(self):
@@ -38,7 +38,7 @@ class AsInTheNotebook(zero.Unit):
                 self.reduce(flat)
 
     def reduce(self, flat):
-        flat.add_gradient(self.reduce_scatter(flat.take_gradients(), flat.group))
+        flat.add_gradient(self.reduce_scatter(flat.flatten_gradients(), flat.group))
 
 
 # Unit: wrong
@@ -62,14 +62,14 @@ class GradientsAsTheyAre(AsInTheNotebook):
     """An unused parameter has none, and there is padding."""
 
     def reduce(self, flat):
-        line = flat.whole.new_zeros(flat.padded)
+        line = flat.full.new_zeros(flat.padded)
         line[: flat.n] = torch.cat([parameter.grad.flatten() for parameter in flat.parameters])
         flat.add_gradient(self.reduce_scatter(line / dist.get_world_size(flat.group), flat.group))
 
 
 class WholeGradientsStay(AsInTheNotebook):
     def reduce(self, flat):
-        line, begin = flat.whole.new_zeros(flat.padded), 0
+        line, begin = flat.full.new_zeros(flat.padded), 0
         for parameter in flat.parameters:
             if parameter.grad is not None:
                 line[begin : begin + parameter.numel()] = parameter.grad.flatten()
@@ -84,7 +84,7 @@ class InOneLine(AsInTheNotebook):
         flats = [flat for flat in self.flats if flat.trained]
         if flats:
             N = dist.get_world_size(flats[0].group)
-            chunks = zip(*(flat.take_gradients().chunk(N) for flat in flats), strict=True)
+            chunks = zip(*(flat.flatten_gradients().chunk(N) for flat in flats), strict=True)
             line = torch.cat([chunk for of_rank in chunks for chunk in of_rank])
             piece = self.reduce_scatter(line, flats[0].group)
             for flat, part in zip(
@@ -116,11 +116,11 @@ class InPlace(AsInTheNotebook):
 
     def unshard(self):
         for flat in reversed(self.flats):
-            flat.whole.untyped_storage().resize_(flat.padded * flat.shard.element_size())
+            flat.full.untyped_storage().resize_(flat.padded * flat.shard.element_size())
             flat.attach()
         self.is_unsharded = True
         for flat in self.flats:
-            self.all_gather(flat.shard, flat.group, out=flat.whole)
+            self.all_gather(flat.shard, flat.group, out=flat.full)
 
     def reshard(self):
         super().reshard()
@@ -140,18 +140,18 @@ class InPlace(AsInTheNotebook):
 class When(zero.FSDP):
     """Right."""
 
-    def before_forward(self, place):
-        self.units[place].unshard()
+    def before_forward(self, index):
+        self.units[index].unshard()
 
-    def after_forward(self, place):
-        self.units[place].reshard()
+    def after_forward(self, index):
+        self.units[index].reshard()
 
-    def before_backward(self, place):
-        self.units[place].unshard()
+    def before_backward(self, index):
+        self.units[index].unshard()
 
-    def after_backward(self, place):
-        self.units[place].reduce_gradients()
-        self.units[place].reshard()
+    def after_backward(self, index):
+        self.units[index].reduce_gradients()
+        self.units[index].reshard()
 
 
 # FSDP: wrong
@@ -162,27 +162,27 @@ class InheritsOne(When):
 
 
 class AsksLibsFSDP(When):
-    def before_forward(self, place):
-        super(When, self).before_forward(place)
+    def before_forward(self, index):
+        super(When, self).before_forward(index)
 
 
 class OncePerBackward(When):
     """Gathers a unit for forward once, until its backward has ended: a second forward
     before it finds none."""
 
-    def before_forward(self, place):
+    def before_forward(self, index):
         seen = self.__dict__.setdefault("seen", set())
-        if place not in seen:
-            super().before_forward(place)
-        seen.add(place)
+        if index not in seen:
+            super().before_forward(index)
+        seen.add(index)
 
-    def after_backward(self, place):
-        super().after_backward(place)
-        self.seen.discard(place)
+    def after_backward(self, index):
+        super().after_backward(index)
+        self.seen.discard(index)
 
 
 class NotWrittenFSDP(zero.FSDP):
-    def before_forward(self, place):
+    def before_forward(self, index):
         raise NotImplementedError
 
     after_forward = before_backward = after_backward = before_forward
@@ -194,22 +194,22 @@ class NotWrittenFSDP(zero.FSDP):
 class FreedFirst(zero.FSDP):
     """The weights go before the gradients leave; helpers of its own."""
 
-    def _gather(self, place):
-        unit = self.units[place]
+    def _gather(self, index):
+        unit = self.units[index]
         if not unit.is_unsharded:
             unit.unshard()
 
-    def before_forward(self, place):
-        self._gather(place)
+    def before_forward(self, index):
+        self._gather(index)
 
-    def before_backward(self, place):
-        self._gather(place)
+    def before_backward(self, index):
+        self._gather(index)
 
-    def after_forward(self, place):
-        list(self.units)[place].reshard()
+    def after_forward(self, index):
+        list(self.units)[index].reshard()
 
-    def after_backward(self, place):
-        unit = self.units[place]
+    def after_backward(self, index):
+        unit = self.units[index]
         unit.reshard()
         unit.reduce_gradients()
 
@@ -220,7 +220,7 @@ WRONG = {
         AsksLibs: "called lib's",
         AsksLibsReshard: "called lib's",
         GradientsAsTheyAre: "an unused parameter",
-        WholeGradientsStay: "whole gradients stay",
+        WholeGradientsStay: "full gradients stay",
         InOneLine: "another number of calls",
         NotWrittenUnit: "not written",
     },
