@@ -75,7 +75,7 @@ def names_in(path):
 
 def unknown_names(text, folder):
     """The names in backticks that no Python file defines which the same paragraph, item or row
-    names; no rooms."""
+    names; no packages."""
     for block in BLOCK.split(without_fences(text)):
         spans = re.findall(r"`([^`]+)`", block)
         files = [
@@ -159,10 +159,12 @@ def test_a_name_that_is_gone_would_be_found():
     assert list(unknown_names(text, ROOT / "lib")) == ["clip_more", "clip_gradients", "Unit.gon"]
 
 
-def test_the_guide_to_lib_names_every_room():
+def test_the_guide_to_lib_names_every_package():
     shown = re.findall(
         r"`([^`]+)`",
-        " ".join(room for room, _ in rows((ROOT / "lib" / "README.md").read_text(), "rooms")),
+        " ".join(
+            package for package, _ in rows((ROOT / "lib" / "README.md").read_text(), "packages")
+        ),
     )
     there = {
         p.name

@@ -51,14 +51,16 @@ class Work:
     """An operation in flight on the communication thread. Made by `start`. (torch calls it a Work,
     Megatron a handle.)"""
 
-    def __init__(self, fn, args, kwargs):
+    def __init__(self, fn: Callable, args: Any, kwargs: Any) -> None:
         self.fn, self.args, self.kwargs = fn, args, kwargs
         # the line that called start: the thread's own stack does not show it
         self.site = ledger.call_site()
         self.result = self.error = None
         self.ended = threading.Event()
         given = [*args, *kwargs.values()]
-        self.groups = [g for g in given if isinstance(g, dist.ProcessGroup)] or [dist.group.WORLD]
+        self.groups: list = [g for g in given if isinstance(g, dist.ProcessGroup)] or [
+            dist.group.WORLD
+        ]
         in_use.update(dict.fromkeys(self.groups, self))
         self.gpu = next(
             (t.device for t in given if isinstance(t, torch.Tensor) and t.is_cuda), None
@@ -91,7 +93,7 @@ class Work:
         )
         return self.result
 
-    def run(self, streams):
+    def run(self, streams: Any) -> None:
         """On the communication thread."""
         with ledger.attributed_to(self.site):
             if self.gpu is None:

@@ -22,7 +22,7 @@ install.py publish.py                      what make setup runs;
                                            where the repository's address is shown
 release.py strip_solutions.py bytecode.py  a folder for students: what is left out, compiled;
                                            bundle/ beside
-rooms.py layers.py                         the picture of lib's rooms
+packages.py layers.py                         the picture of lib's packages
 book/                                      the labs as pages for a browser
 """
 
@@ -32,3 +32,38 @@ import sys
 # every process that is started here. It does without where that module is missing; no notebook is
 # checked for them.
 sys.modules.setdefault("rfc3987_syntax", None)
+
+__all__ = [
+    "answers",
+    "book",
+    "build",
+    "bytecode",
+    "carry",
+    "classroom",
+    "edition",
+    "execute",
+    "feedback",
+    "grade",
+    "install",
+    "layers",
+    "lint",
+    "merge",
+    "mine",
+    "namespaces",
+    "nbval_plugin",
+    "nbval_run",
+    "notebook",
+    "output_cap",
+    "packages",
+    "publish",
+    "reach",
+    "release",
+    "report",
+    "sandbox",
+    "strip_solutions",
+    "submissions",
+    "supervisor",
+    "tamper",
+    "temporary",
+    "validate",
+]  # fmt: skip

@@ -25,10 +25,10 @@ from . import (
     feedback,
     grade,
     notebook,
+    packages,
     publish,
     release,
     report,
-    rooms,
     sandbox,
     submissions,
     temporary,
@@ -134,8 +134,8 @@ def parser() -> argparse.ArgumentParser:
     )
     what = "run the cells again whose runs the book's animations show"
     commands.add_parser("record", help=what, description=what)
-    what = f"draw lib's rooms and what they import: lib/{rooms.NAME}"
-    commands.add_parser("rooms", help=what, description=what)
+    what = f"draw lib's packages and what they import: lib/{packages.NAME}"
+    commands.add_parser("packages", help=what, description=what)
     return top
 
 
@@ -171,8 +171,8 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "record":
         book.runs.record(root, list(book.runs.RUNS))
         return 0
-    if args.command == "rooms":
-        print(f"lib/{rooms.NAME} {'written' if rooms.write(root / 'lib') else 'unchanged'}")
+    if args.command == "packages":
+        print(f"lib/{packages.NAME} {'written' if packages.write(root / 'lib') else 'unchanged'}")
         return 0
     labs = notebook.labs(root, args.labs)
     if args.command == "validate":

@@ -41,7 +41,7 @@ TESTS = (
 # For who changes lib. What makes known mistakes, and they themselves: a table of what they leave
 # behind ships. Of lib/course only what `make setup`, `make lab` and `make merge` need.
 LEFT_OUT = re.compile(
-    r"lib/(course/(?!(answers|carry|edition|install|mine|notebook)\.py$).*|README\.md|rooms\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))"
+    r"lib/(course/(?!(answers|carry|edition|install|mine|notebook)\.py$).*|README\.md|packages\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))"
 )
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 

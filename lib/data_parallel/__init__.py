@@ -65,3 +65,11 @@ from lib.data_parallel.replicate import (
 )
 from lib.data_parallel.sampler import Sampler, sample_indices, until_all_done, weighted_loss
 from lib.data_parallel.threaded import ThreadedDataParallel
+
+__all__ = [
+    "BucketedDataParallel", "NaiveDataParallel", "OverlappedDataParallel", "ParameterServer",
+    "Replicas", "ReplicasDiffer", "Sampler", "ThreadedDataParallel", "TrainingServer",
+    "accumulate", "average_gradients", "broadcast_buffers", "broadcast_parameters",
+    "parameter_server_step", "reduce_bucket", "sample_indices", "until_all_done",
+    "weighted_loss",
+]  # fmt: skip

@@ -22,3 +22,7 @@ command.py   the command: its options, the ranks, a bar of their progress
 from lib.demo.claims import one_process, report
 from lib.demo.command import main
 from lib.demo.on_ranks import buffer_size, shape_for, train
+
+__all__ = [
+    "buffer_size", "main", "one_process", "report", "shape_for", "train",
+]  # fmt: skip

@@ -40,3 +40,12 @@ from lib.explore.lab4 import draw_zero_memory, draw_zero_volume, zero_memory, ze
 from lib.explore.lab5 import capacity, draw_capacity
 from lib.explore.lab6 import draw_plans, plans
 from lib.explore.show import explore, settings, sliders
+
+__all__ = [
+    "all_reduce_cost", "capacity", "data_parallel_step", "draw_all_reduce_cost",
+    "draw_capacity", "draw_data_parallel_step", "draw_model_memory", "draw_pipeline",
+    "draw_plans", "draw_ring_against_hierarchical", "draw_scaling", "draw_zero_memory",
+    "draw_zero_volume", "explore", "model_memory", "pipeline", "plans",
+    "ring_against_hierarchical", "scaling_explorer", "settings", "sliders", "zero_memory",
+    "zero_volume",
+]  # fmt: skip

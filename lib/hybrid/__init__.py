@@ -32,3 +32,10 @@ from lib.hybrid.train import (
     mesh_of,
 )
 from lib.hybrid.update import ReplicatedUpdate, ShardedUpdate
+
+__all__ = [
+    "DATA", "EXPERT_DATA", "SETS", "Hybrid", "HybridByHand", "ReplicatedUpdate", "Sets",
+    "ShardedUpdate", "average_over_mesh", "expert_gpt", "free_other_stages", "global_norm",
+    "load_hybrid", "local_batch", "mesh_of", "norm_over_mesh", "norm_sets", "save_hybrid",
+    "sets_of",
+]  # fmt: skip

@@ -27,12 +27,13 @@ Everything here but `Mesh` is plain Python: a layout of 3,072 ranks needs none o
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch.distributed as dist
 
 
-def check_sizes(sizes, world_size):
+def check_sizes(sizes: Mapping[str, int], world_size: int) -> None:
     """Raise ValueError unless the axes' sizes multiply to `world_size`; it names the axis to
     change, and to what."""
     n, said = (
@@ -104,14 +105,14 @@ def _check_axes(axes, sizes):
         )
 
 
-def axes_of(ranks, sizes):
+def axes_of(ranks: Iterable[int], sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The axes in which these ranks differ, in the order of `sizes`: those that a group, or a
     message, lies along."""
     places = [coordinates(rank, sizes) for rank in ranks]
     return tuple(axis for axis in sizes if len({place[axis] for place in places}) > 1)
 
 
-def sent_along(entries, sizes):
+def sent_along(entries: Iterable[Any], sizes: Mapping[str, int]) -> dict:
     """{axes: elements}: what all ranks sent, by the axes of the group they sent it in.
 
     entries: of a ledger: each message by the group that it was sent in, whichever of its members it
@@ -139,7 +140,7 @@ class Mesh:
     not make the world.
     """
 
-    def __init__(self, sizes, sets=()):
+    def __init__(self, sizes: Mapping[str, int], sets: Iterable[Sequence[str]] = ()) -> None:
         rank = dist.get_rank()
         check_sizes(sizes, dist.get_world_size())
         self.sizes, self.here, self.groups, made = dict(sizes), coordinates(rank, sizes), {}, {}

@@ -20,7 +20,7 @@ Source: Narayanan et al. 2021, "Efficient large-scale language model training on
 Megatron-LM".
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -162,7 +162,7 @@ class Hybrid:
         """The mean over a micro-batch's tokens on this rank: (b, t, V/tp), (b, t) -> ()."""
         return vocab_parallel_cross_entropy(logits, targets, self.tp)
 
-    def complete_gradients(self):
+    def complete_gradients(self) -> None:
         """What the parts of a gradient are summed to, once backward has ended.
         Sends: lines 3 and 4."""
         self.part.sum_gradients()  # 3
@@ -175,7 +175,7 @@ class Hybrid:
         for update in self.updates:
             update.average_gradients()
 
-    def mean_loss(self, loss):
+    def mean_loss(self, loss: Any) -> Tensor:
         """The last stage's losses, averaged over the data ranks, on every rank: ()
         or None -> ()."""
         total = torch.zeros(1, dtype=torch.float64) if loss is None else loss.double().reshape(1)
@@ -194,7 +194,7 @@ class Hybrid:
         scale_gradients(self.trained(), norm, max_norm)
         return norm
 
-    def trained(self):
+    def trained(self) -> list[Tensor]:
         """The tensors with this rank's gradients. Both copies of the tied one, though it counts
         once in the norm."""
         dense = [parameter for parameters in self.sets[:3] for parameter in parameters]
@@ -210,7 +210,7 @@ class Hybrid:
             update.zero_grad()
 
 
-def free_other_stages(part: Any, blocks: Sequence[Iterable[int]], mine: Sequence[int]) -> None:
+def free_other_stages(part: Any, blocks: Sequence[Iterable[int]], mine: Collection[int]) -> None:
     """Leave in `part` only the modules of the stages `mine`. The modules of other stages are
     replaced by Identity, which frees their parameters and keeps the indices of the blocks.
 

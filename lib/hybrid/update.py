@@ -57,11 +57,11 @@ class ReplicatedUpdate:
         """The tensors whose `.grad` this rank keeps for these parameters: themselves."""
         return list(parameters)
 
-    def lines(self):
+    def lines(self) -> list:
         """[([parameter], what this rank has of it)], in the optimizer's order: all of it."""
         return [([p], p) for g in self.optimizer.param_groups for p in g["params"]]
 
-    def own_piece(self, line, mine):
+    def own_piece(self, line: Tensor, mine: Tensor) -> Tensor:
         """What this rank has of a line, (n,), shaped as `mine`."""
         return line.view(mine.shape)
 
@@ -70,21 +70,21 @@ class ShardedUpdate(Zero1):
     """ZeRO-1 over the data ranks. Rank 0's values count."""
 
     @property
-    def shards_over(self):
+    def shards_over(self) -> list:
         """[the group over which what is held lies]"""
         return [self.group]
 
-    def held(self, parameters):
+    def held(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         """The tensors whose `.grad` this rank keeps for these parameters: shards of their flats."""
         wanted = set(parameters)
         return [flat.shard for flat in self.flats if flat.parameters[0] in wanted]
 
-    def lines(self):
+    def lines(self) -> list:
         """[([parameter, ...] of a flat, what this rank has of it)], in the optimizer's
         order: its shard."""
         return [(flat.parameters, flat.shard) for flat in self.flats]
 
-    def own_piece(self, line, mine):
+    def own_piece(self, line: Tensor, mine: Tensor) -> Tensor:
         """What this rank has of a line, (n,): its shard, (padded/N,)."""
         rank, world_size = dist.get_rank(self.group), dist.get_world_size(self.group)
         padding = line.new_zeros(world_size * len(mine) - len(line))

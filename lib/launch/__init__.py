@@ -29,3 +29,7 @@ from lib.launch.errors import RankError
 from lib.launch.run import Results, capture, run
 from lib.launch.script import as_script
 from lib.launch.slurm import as_slurm
+
+__all__ = [
+    "RankError", "Results", "as_script", "as_slurm", "capture", "run",
+]  # fmt: skip

@@ -18,7 +18,6 @@ in the parent Logs, Ledger
 judging       audit, verdict
     match.py      pairs what the logs say, and finds what does not agree
     verdict.py    who waits for whom, and when that is a deadlock for certain
-    cycle.py      a circle in such a graph
 on a cluster  record_to_dir(), `python -m lib.ledger DIR`
     record_to_dir.py  a log under plain torchrun
     flight.py     PyTorch's Flight Recorder, where there is no ledger
@@ -38,3 +37,8 @@ from lib.ledger.record import (
 )
 from lib.ledger.record_to_dir import record_to_dir
 from lib.ledger.verdict import verdict
+
+__all__ = [
+    "Entry", "Finding", "Ledger", "Logs", "attributed_to", "audit", "call_site", "finish",
+    "install", "mark", "not_waited_for", "record_to_dir", "uninstall", "verdict",
+]  # fmt: skip

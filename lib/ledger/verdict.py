@@ -15,7 +15,7 @@ out. Nothing here looks at a clock: a program that is only slow is never in that
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lib.ledger.cycle import find_cycle
+from lib.cycle import find_cycle
 from lib.ledger.log import EXITED, KILLED, RAISED, RETURNED, RUNNING, Entry, Head
 from lib.ledger.match import audit, called, groups_not_made, never_waited_for
 from lib.ledger.read import Ledger

@@ -56,3 +56,15 @@ from lib.moe.gpt import MoEGPT, expert_parallel_gpt
 from lib.moe.gradients import expert_parameters, reduce_gradients
 from lib.moe.layer import MoE, Statistics, run_experts
 from lib.moe.overlapped import OverlappedMoE, SharedMoE, start_exchange
+
+__all__ = [
+    "Choice", "CorrelatedGate", "DeduplicatedMoE", "ExpertBiasGate", "ExpertParallelMoE",
+    "GroupedExperts", "MoE", "MoEGPT", "OverlappedMoE", "Routing", "SharedMoE",
+    "SigmoidExpertBiasGate", "Statistics", "assign_by_expert_choice", "assign_slots",
+    "auxiliary_loss", "capacity", "co_activation_counts", "combine", "combine_einsum",
+    "device_limited_gate", "dispatch", "dispatch_einsum", "dropless", "dropped",
+    "exchange_counts", "exchange_tokens", "expert_choice", "expert_parallel_gpt",
+    "expert_parameters", "grouped_mm", "gshard_gate", "load", "padded_to_capacity",
+    "reduce_gradients", "reroute", "run_experts", "start_exchange", "switch_gate", "top_k_gate",
+    "top_k_indices", "transpose_blocks", "uniform_per_token", "z_loss",
+]  # fmt: skip

@@ -43,3 +43,10 @@ from lib.pipeline.schedules import dualpipe_v, gpipe, interleaved, one_f_one_b, 
 from lib.pipeline.simulate import UNIT, Bar, Simulation, grid, kept, simulate
 from lib.pipeline.stash import pipedream, versions
 from lib.pipeline.validate import ScheduleError, validate
+
+__all__ = [
+    "UNIT", "Action", "Bar", "ScheduleError", "Simulation", "Wiring", "balance", "dualpipe_v",
+    "gpipe", "grid", "inputs", "interleaved", "kept", "loop", "messages", "one_f_one_b",
+    "parse", "pipedream", "recorded", "relay", "simulate", "source", "target", "times_of",
+    "v_shape", "validate", "versions", "zb_h1", "zb_v",
+]  # fmt: skip

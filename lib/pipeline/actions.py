@@ -29,6 +29,7 @@ Notation: torch.distributed.pipelining. Halves of backward: Qi et al. 2024, who 
 """
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 KINDS = ("F", "B", "I", "W")
@@ -46,7 +47,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.microbatch}"
 
 
-def parse(text):
+def parse(text: str) -> Action:
     """The Action that is written `text`, such as "2F0". Raises ValueError if `text`
     is not of that form."""
     found = TEXT.fullmatch(text)
@@ -59,7 +60,7 @@ def parse(text):
     return Action(int(stage), kind, int(microbatch))
 
 
-def source(action, n_stages):
+def source(action: Action, n_stages: int) -> Action | None:
     """The action of another stage whose result this one receives; None if it receives nothing.
 
     A forward receives the previous stage's output, a B or I the gradient of its own output from the
@@ -74,7 +75,7 @@ def source(action, n_stages):
     return None
 
 
-def target(action, n_stages):
+def target(action: Action, n_stages: int) -> Action | None:
     """The action of another stage that receives this one's result; None if none does. The
     reverse of `source`."""
     stage, kind, microbatch = action
@@ -85,7 +86,7 @@ def target(action, n_stages):
     return None
 
 
-def inputs(action, n_stages):
+def inputs(action: Action, n_stages: int) -> list[Action]:
     """All actions that must be done before this one: of its own stage, then of another."""
     stage, kind, microbatch = action
     own = {"F": None, "B": "F", "I": "F", "W": "I"}[kind]
@@ -99,12 +100,12 @@ def count_stages(schedule):
     return 1 + max(action.stage for actions in schedule for action in actions)
 
 
-def loop(p, n_stages):
+def loop(p: int, n_stages: int) -> list[int]:
     """[rank of stage 0, 1, ...]: stage s on rank s mod p."""
     return [stage % p for stage in range(n_stages)]
 
 
-def v_shape(p, n_stages):
+def v_shape(p: int, n_stages: int) -> list[int]:
     """[rank of stage 0, 1, ...]: 0 to p-1, then p-1 to 0, and so on: stages p-1 and
     p are on one rank."""
     return [stage % p if stage // p % 2 == 0 else p - 1 - stage % p for stage in range(n_stages)]
@@ -117,9 +118,9 @@ class Wiring:
     n_stages: vp. ranks: [rank of stage 0, 1, ...]; None for a stage that no list has.
     """
 
-    def __init__(self, schedule):
+    def __init__(self, schedule: Sequence[Sequence[Action]]) -> None:
         self.n_stages = count_stages(schedule)
-        self.ranks = [None] * self.n_stages
+        self.ranks: list[int] = [None] * self.n_stages  # type: ignore[list-item]
         for rank, actions in enumerate(schedule):
             for action in actions:
                 self.ranks[action.stage] = rank
@@ -128,28 +129,28 @@ class Wiring:
             (a.stage, a.microbatch) for actions in schedule for a in actions if a.kind == "I"
         }
 
-    def rank(self, action):
+    def rank(self, action: Action) -> int:
         """The rank that runs `action`."""
         return self.ranks[action.stage]
 
-    def source(self, action):
+    def source(self, action: Action) -> Action | None:
         """`source`, with the kind of backward that is in the lists."""
         return self._as_listed(source(action, self.n_stages))
 
-    def target(self, action):
+    def target(self, action: Action) -> Action | None:
         """`target`, with the kind of backward that is in the lists."""
         return self._as_listed(target(action, self.n_stages))
 
-    def inputs(self, action):
+    def inputs(self, action: Action) -> list[Action]:
         """`inputs`, with the kind of backward that is in the lists."""
         return [self._as_listed(need) for need in inputs(action, self.n_stages)]
 
-    def sender(self, action):
+    def sender(self, action: Action) -> int | None:
         """The action of another rank whose result `action` receives; None if nothing comes
         from another rank."""
         return self._elsewhere(self.source(action), action)
 
-    def receiver(self, action):
+    def receiver(self, action: Action) -> int | None:
         """The action of another rank that receives the result of `action`; None if
         it stays on its rank."""
         return self._elsewhere(self.target(action), action)
@@ -165,7 +166,7 @@ class Wiring:
         return other if other and self.rank(other) != self.rank(action) else None
 
 
-def messages(schedule):
+def messages(schedule: Sequence[Sequence[Action]]) -> list[tuple[Action, int]]:
     """[(action, target)] for every result that goes to another rank, by sender and in the order of
     sending.
 

@@ -27,7 +27,11 @@ refuses the backward if it has been changed since ("modified by an inplace opera
 the gradient would be wrong. PipeDream without stashing is about that gradient.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
@@ -47,7 +51,15 @@ class PipeDream(Pipeline):
     that it read}, as `versions` foretells. most_versions: how many versions there were at a time.
     """
 
-    def __init__(self, stages, links, minibatches, optimizer_for, stash=WeightStash, m=1):
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        links: Any,
+        minibatches: Sequence[Any],
+        optimizer_for: Callable[..., torch.optim.Optimizer],
+        stash: Callable = WeightStash,
+        m: int = 1,
+    ) -> None:
         """stages: p modules, one for each rank of `links`. minibatches: n tensors as `run` will get
         them.
 
@@ -74,7 +86,13 @@ class PipeDream(Pipeline):
     def new_stage(self, module, is_first):
         return UpdatingStage(module, is_first, self.optimizer_for, self.stash, self.to_an_update)
 
-    def run(self, minibatches, targets, loss_fn, record=None):
+    def run(  # type: ignore[override]
+        self,
+        minibatches: Sequence[Any],
+        targets: Sequence[Any],
+        loss_fn: Callable[..., Tensor],
+        record: Callable | None = None,
+    ) -> list[Tensor] | None:
         """Train on n mini-batches, in order; returns their losses, [() detached, ...], on the last
         rank, else None.
 
@@ -86,7 +104,7 @@ class PipeDream(Pipeline):
         return [losses[j] for j in range(len(minibatches))] if losses else None
 
     @property
-    def reads(self):
+    def reads(self) -> dict[Action, int]:
         return {
             Action(s, kind, j): version
             for s, stage in self.stages.items()
@@ -94,7 +112,7 @@ class PipeDream(Pipeline):
         }
 
     @property
-    def most_versions(self):
+    def most_versions(self) -> int:
         return max(stage.most_versions for stage in self.stages.values())
 
 

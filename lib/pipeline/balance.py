@@ -17,11 +17,12 @@ Often several cuts are best. Then the earliest stages take as few layers as they
 i keeps p-i micro-batches, so layers weigh most on the memory of the first.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 
 # exercise: lab2.balance
-def balance(costs, p):
+def balance(costs: Sequence[float], p: int) -> list[range]:
     """The best cut of layers with these costs into p stages: [range of stage 0's layers, range of
     stage 1's, ...].
 

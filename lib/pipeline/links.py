@@ -14,7 +14,7 @@ turn, and the next rank with it. Only over `slow_link` it takes as long as the l
 communication thread posts (`collectives.start`), and the rank computes meanwhile.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -62,7 +62,7 @@ class _Later(NamedTuple):
         self.work.wait().wait()  # posted; arrived
 
 
-def connect(pipelines=None):
+def connect(pipelines: Any = None) -> Any:
     """Make the links of one or several pipelines; returns this rank's Links, or None if it is in
     none of them.
 

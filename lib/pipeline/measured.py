@@ -23,14 +23,16 @@ Left out by the simulation, and so the difference: that no two F of a stage take
 messages disturb each other, and what a rank does between two actions.
 """
 
+from collections.abc import Sequence
 from math import inf
 from statistics import mean
+from typing import Any
 
 from lib.pipeline.actions import Wiring
 from lib.pipeline.simulate import Simulation
 
 
-def recorded(bars):
+def recorded(bars: Sequence[Any]) -> Simulation:
     """All ranks' bars of one run as a Simulation, whose schedule is the order in which they ran; it
     begins at 0.
 
@@ -44,7 +46,7 @@ def recorded(bars):
     return Simulation([[bar.action for bar in bars if bar.rank == rank] for rank in range(p)], bars)
 
 
-def times_of(bars):
+def times_of(bars: Sequence[Any]) -> tuple[dict[str, list[float]], list[float]]:
     """(times, message) for `simulate`, in seconds, from all ranks' bars of one run.
 
     times: {kind: [mean length of that kind's bars at stage 0, 1, ...]}, of the kinds that ran.

@@ -11,19 +11,23 @@ that
 link says.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
+from typing import Any
 
 import torch
 
 from lib.collectives import barrier
 from lib.measuring.paced import PacedStage
-from lib.pipeline.actions import Wiring
+from lib.pipeline.actions import Action, Wiring
 from lib.pipeline.stage import Pipeline
 
 WIDTH = 64  # elements of a row: little to compute
 
 
-def run_paced(schedule, times, links, rows=1):
+def run_paced(
+    schedule: Sequence[Sequence[Action]], times: Mapping[str, Any], links: Any, rows: int = 1
+) -> list:
     """Execute `schedule` on all ranks of the world, each of which calls it; returns this rank's
     bars, in seconds.
 
@@ -42,7 +46,7 @@ def run_paced(schedule, times, links, rows=1):
         1 + max(action.microbatch for actions in schedule for action in actions),
     )
     n_stages = len(stage_ranks)
-    per_stage = lambda time: [time] * n_stages if isinstance(time, Real) else time
+    per_stage: Callable[[Any], Any] = lambda t: [t] * n_stages if isinstance(t, Real) else t
     F = per_stage(times["F"])
     if "B" in times:
         I = W = [time / 2 for time in per_stage(times["B"])]

@@ -17,14 +17,20 @@ p ranks, and one of them works at a time: each is idle for (p-1)/p of the step. 
 (schedules.py) cut the batch into micro-batches to fill that time.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
+from lib.backend import Group
 from lib.collectives import p2p
 
 
 # exercise: lab2.relay_step
-def relay_step(stage, x, target, loss_fn, group=None):
+def relay_step(
+    stage: nn.Module, x: Tensor, target: Tensor, loss_fn: Callable[..., Tensor], group: Group = None
+) -> Tensor | None:
     """One batch forward through the stages of `group` and back; adds one process's gradients to
     every `.grad`.
 
@@ -50,5 +56,5 @@ def relay_step(stage, x, target, loss_fn, group=None):
         loss = loss_fn(y, target)
         loss.backward()
     if rank > 0:
-        p2p.send(x.grad, rank - 1, group)
+        p2p.send(x.grad, rank - 1, group)  # type: ignore[arg-type]
     return loss.detach() if rank == last else None

@@ -42,7 +42,7 @@ from collections import Counter
 from lib.pipeline.actions import Action, at_least_one, loop
 
 
-def relay(p, m=1):
+def relay(p: int, m: int = 1) -> list[list[Action]]:
     """Each micro-batch forward through all stages and back before the next one starts. Returns a
     list per rank."""
     at_least_one(p=p, m=m)
@@ -50,7 +50,7 @@ def relay(p, m=1):
 
 
 # exercise: lab2.gpipe
-def gpipe(p, m):
+def gpipe(p: int, m: int) -> list[list[Action]]:
     """All m forwards, then all m backwards. Returns a list per rank."""
     at_least_one(p=p, m=m)
     return [[Action(rank, kind, j) for kind in "FB" for j in range(m)] for rank in range(p)]
@@ -70,7 +70,7 @@ def forwards(p, m, v=1, placement=loop):
 
 
 # exercise: lab2.one_f_one_b
-def one_f_one_b(p, m):
+def one_f_one_b(p: int, m: int) -> list[list[Action]]:
     """Fill the pipeline, then one forward, one backward. Returns a list per rank.
 
     Rank i runs p-1-i forwards ahead, one for each rank behind it: enough to keep them all at work
@@ -94,7 +94,7 @@ def warmup_steady_cooldown(forwards, backwards, warmup):
 
 
 # exercise: lab2.interleaved
-def interleaved(p, m, v):
+def interleaved(p: int, m: int, v: int) -> list[list[Action]]:
     """1F1B with v stages per rank, stage s on rank s mod p. Returns a list per rank; with v = 1 it
     is one_f_one_b.
 
@@ -156,7 +156,7 @@ def interleaved(p, m, v):
 
 
 # exercise: lab2.zb_h1
-def zb_h1(p, m):
+def zb_h1(p: int, m: int) -> list[list[Action]]:
     """1F1B with B split into I and W, W delayed by i micro-batches on rank i. Returns a list per
     rank.
 
@@ -202,7 +202,7 @@ def zb_h1(p, m):
 
 
 # exercise: lab2.zb_v
-def zb_v(p, m):
+def zb_v(p: int, m: int) -> list[list[Action]]:
     """ZB-V: two stages per rank, placed in a V, and every backward in halves. Returns a list per
     rank.
 
@@ -256,7 +256,7 @@ def zb_v(p, m):
     return schedule
 
 
-def dualpipe_v(p, m):
+def dualpipe_v(p: int, m: int) -> list[list[Action]]:
     """DualPipeV: placed in a V like `zb_v`, with a forward and a backward side by side. Returns a
     list per rank.
 

@@ -22,12 +22,13 @@ makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, 
 """
 
 from itertools import combinations, count
+from typing import Any
 
 from lib.pipeline.actions import Action, inputs
 
 
 # exercise: lab2.fastest
-def fastest(puzzle):
+def fastest(puzzle: Any) -> list[list[Action]] | None:
     """The lists with the shortest makespan: for each rank its actions F, I and W, within
     `puzzle.cap`.
 
@@ -40,7 +41,7 @@ def fastest(puzzle):
     )
 
 
-def most_work(puzzle):
+def most_work(puzzle: Any) -> float:
     """The work of the rank that has most: no makespan is shorter."""
     return puzzle.m * max(map(sum, zip(*puzzle.times.values(), strict=True)))
 

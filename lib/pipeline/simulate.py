@@ -23,9 +23,10 @@ A schedule as text, as the papers draw it: time steps are columns, ranks are row
     rank 1   .  1F0 1B0 --- 1F1 1B1 ---  .   .          .  the rank is idle
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lib.pipeline.actions import Action, Wiring
 from lib.pipeline.validate import walk
@@ -47,46 +48,48 @@ class Simulation:
     """A schedule with times: `bars`, by rank and then by start; everything else
     follows from them."""
 
-    schedule: list[list[Action]]
+    schedule: Sequence[Sequence[Action]]
     bars: list[Bar]
 
     @property
-    def makespan(self):
+    def makespan(self) -> float:
         """From the start of the first action to the end of the last."""
         return max(bar.end for bar in self.bars) - min(bar.start for bar in self.bars)
 
     @property
-    def busy(self):
+    def busy(self) -> list[float]:
         """[time that rank 0, 1, ... computes]"""
-        busy = [0] * len(self.schedule)
+        busy: list[float] = [0] * len(self.schedule)
         for rank, _, start, end in self.bars:
             busy[rank] += end - start
         return busy
 
     @property
-    def bubbles(self):
+    def bubbles(self) -> list[float]:
         """[share of the makespan that rank 0, 1, ... is idle]"""
         makespan = self.makespan
         return [(makespan - busy) / makespan for busy in self.busy]
 
     @property
-    def bubble(self):
+    def bubble(self) -> float:
         """Share of all ranks' time that is idle: the mean of `bubbles`."""
         everyones = len(self.schedule) * self.makespan
         return (everyones - sum(self.busy)) / everyones
 
     @property
-    def peak_live(self):
+    def peak_live(self) -> list[int]:
         """[most micro-batches x stages with F done and B (or I) not, on rank 0, 1, ...]"""
         return [max(live for live, _ in kept(actions)) for actions in self.schedule]
 
     @property
-    def peak_kept(self):
+    def peak_kept(self) -> list[int]:
         """[most micro-batches x stages with F done and B (or W) not, on rank 0, 1, ...]"""
         return [max(live + waiting for live, waiting in kept(actions)) for actions in self.schedule]
 
 
-def simulate(schedule, times=UNIT, message=0):
+def simulate(
+    schedule: Sequence[Sequence[Action]], times: Mapping[str, Any] = UNIT, message: Any = 0
+) -> Simulation:
     """Run `schedule` on a clock. Returns a Simulation, whose `bars` are (rank, action, start, end).
 
     times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B" or in addition to it, in any
@@ -123,7 +126,7 @@ def simulate(schedule, times=UNIT, message=0):
     return Simulation(schedule, sorted(bars, key=lambda bar: (bar.rank, bar.start)))
 
 
-def kept(actions):
+def kept(actions: Iterable[Action]) -> list[tuple[int, int]]:
     """What one rank keeps after each action of its list: [(live, waiting), ...], in micro-batches x
     stages.
 
@@ -149,7 +152,12 @@ def _one_per(n, times, what):
     return times
 
 
-def grid(schedule, times=UNIT, message=0, page=100):
+def grid(
+    schedule: Sequence[Sequence[Action]],
+    times: Mapping[str, Any] = UNIT,
+    message: Any = 0,
+    page: int = 100,
+) -> str:
     """`schedule` as text, one line per rank, one column per unit of time.
 
     times, message: as in `simulate`, but whole numbers; plots draws the others.

@@ -20,6 +20,8 @@ the copies' gradients one process's. Equal copies that get equal updates stay eq
 """
 
 import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,7 +39,7 @@ def split_layers(layers, ranges):
     return [nn.Sequential(*(layers[i] for i in part)) for part in ranges]
 
 
-def split_gpt(model, ranges):
+def split_gpt(model: Any, ranges: Sequence[Iterable[int]]) -> list[nn.Sequential]:
     """A `lib.training.model.GPT` into stages: the embedding goes with the first, the norm and the
     head with the last.
 

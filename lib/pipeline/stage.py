@@ -21,11 +21,14 @@ next stage: the node of the graph that y came from is enough to go back from.
 
 import contextlib
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from lib.pipeline.actions import Wiring, loop
+from lib.pipeline.actions import Action, Wiring, loop
 from lib.pipeline.execute import execute
 from lib.pipeline.halves import LinearsLater, weight_gradients
 from lib.pipeline.rehearse import rehearse
@@ -38,13 +41,13 @@ from lib.pipeline.validate import validate
 class Stage:
     """One stage's module, and what it keeps of the micro-batches in flight."""
 
-    def __init__(self, module, is_first):
+    def __init__(self, module: nn.Module, is_first: bool) -> None:
         self.module, self.is_first = module, is_first
         # micro-batch: (x, where its graph ends, list for LinearsLater), from F to B or I
         self.kept = {}
         self.waiting = {}  # micro-batch: list of what W reads, from I to W
 
-    def forward(self, j, x, splits, loss_of=None):
+    def forward(self, j: int, x: Tensor, splits: bool, loss_of: Callable | None = None) -> Tensor:
         """F: x -> f(x), or loss_of(f(x)) at the last stage; detached. splits: what follows is I and
         W, not B.
 
@@ -67,25 +70,25 @@ class Stage:
         """f(x)"""
         return self.module(x)
 
-    def backward(self, j, grad):
+    def backward(self, j: int, grad: Tensor | None) -> Tensor | None:
         """B: from the gradient of y to that of x, which is None at the first stage."""
         x, end, _ = self.kept.pop(j)
         if end is not None:
             torch.autograd.backward([end], [grad])
         return x.grad
 
-    def input_gradient(self, j, grad):
+    def input_gradient(self, j: int, grad: Tensor | None) -> Tensor | None:
         """I: as B, but weights wait for W."""
         self.waiting[j] = self.kept[j][-1]
         # forward may run again in here (lib/training/recompute.py)
         with LinearsLater(self.waiting[j]):
             return self.backward(j, grad)
 
-    def weight_gradients(self, j):
+    def weight_gradients(self, j: int) -> None:
         """W."""
         weight_gradients(self.waiting.pop(j))
 
-    def held(self):
+    def held(self) -> list[Tensor]:
         """The tensors that this object keeps: inputs, and what W reads. What graphs save is
         not among them."""
         inputs = [x for x, _, _ in self.kept.values()]
@@ -107,7 +110,13 @@ class Pipeline:
     tied: this rank's parameters that are also in a stage of another rank.
     """
 
-    def __init__(self, stages, links, microbatches, placement=loop):
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        links: Any,
+        microbatches: Sequence[Any],
+        placement: Callable[[int, int], list[int]] = loop,
+    ) -> None:
         """stages: the modules of all stages, v for each rank, in order; stage s is on
         pipeline rank `placement(p, vp)[s]`.
 
@@ -142,7 +151,14 @@ class Pipeline:
     def new_stage(self, module, is_first):
         return Stage(module, is_first)
 
-    def run(self, schedule, microbatches, targets, loss_fn, record=None):
+    def run(
+        self,
+        schedule: Sequence[Sequence[Action]],
+        microbatches: Sequence[Any],
+        targets: Sequence[Any],
+        loss_fn: Callable[..., Tensor],
+        record: Callable | None = None,
+    ) -> Tensor | None:
         """One step without its update: execute `schedule` and add the whole batch's gradient to
         every `.grad`.
 
@@ -169,7 +185,9 @@ class Pipeline:
         return sum(losses.values()) if losses else None
 
     @torch.no_grad()
-    def evaluate(self, microbatches, targets, loss_fn):
+    def evaluate(
+        self, microbatches: Sequence[Any], targets: Sequence[Any], loss_fn: Callable[..., Tensor]
+    ) -> Tensor | None:
         """The batch's loss by forward passes alone, for a validation set; nothing is kept, no
         `.grad` changes.
 
@@ -188,7 +206,14 @@ class Pipeline:
         rows = sum(len(target) for target in targets) if self.last in self.stages else None
         return lambda y, target: loss_fn(y, target) * (len(target) / rows)
 
-    def execute(self, schedule, microbatches, targets, loss_fn, record=None):
+    def execute(
+        self,
+        schedule: Sequence[Sequence[Action]],
+        microbatches: Sequence[Any],
+        targets: Sequence[Any],
+        loss_fn: Callable[..., Tensor],
+        record: Callable | None = None,
+    ) -> Any:
         """`run`, with losses as `loss_fn` gives them and tied copies left alone. Returns
         {micro-batch: loss, ()}."""
         return self._execute(self._plan(schedule), microbatches, targets, loss_fn, record)

@@ -38,10 +38,14 @@ weights     {name: tensor}, all of a stage's
 version     the weights after so many updates
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from lib.pipeline.actions import Action
 from lib.pipeline.schedules import one_f_one_b
 
 
-def pipedream(p, n):
+def pipedream(p: int, n: int) -> list[list[Action]]:
     """The order of PipeDream for n mini-batches: 1F1B's. Returns a list per rank.
 
     What is different is when weights change: after every B, not once after all of them.
@@ -49,7 +53,7 @@ def pipedream(p, n):
     return one_f_one_b(p, n)
 
 
-def versions(p, n, stashing):
+def versions(p: int, n: int, stashing: bool) -> Any:
     """{Action: version of its stage's weights that it reads}, for n mini-batches over p ranks.
 
     Version k: after k updates of that stage. stashing: B reads the version that its F read; else
@@ -97,23 +101,23 @@ class WeightStash:
         stash.update(change)                   # then the newest become newer
     """
 
-    def __init__(self, weights):
+    def __init__(self, weights: dict[str, Any]) -> None:
         """weights: {name: tensor} of version 0, without grad. The stash may change
         these tensors."""
         self.newest = weights
         self.in_flight = {}  # mini-batch: the weights of its forward, from F to B
 
-    def for_forward(self, j):
+    def for_forward(self, j: int) -> Any:
         """The newest weights, {name: tensor}; remembered until mini-batch j's backward."""
         self.in_flight[j] = self.newest
         return self.newest
 
-    def for_backward(self, j):
+    def for_backward(self, j: int) -> Any:
         """The values that for_forward(j) gave; the stash forgets them, unless another
         mini-batch needs them."""
         return self.in_flight.pop(j)
 
-    def update(self, change):
+    def update(self, change: Callable) -> None:
         """change(weights) changes all of these tensors in place, from the newest version to the
         next.
 

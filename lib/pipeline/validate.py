@@ -16,6 +16,7 @@ walk decides.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from lib.pipeline.actions import KINDS, Action, Wiring, at_least_one, loop
 
@@ -24,14 +25,19 @@ class ScheduleError(ValueError):
     """A schedule that cannot be run. kind: what is wrong, one word; actions: the ones at
     fault, worst first."""
 
-    def __init__(self, kind, text, *actions):
+    def __init__(self, kind: str, text: str, *actions: Action) -> None:
         super().__init__(text)
         # "unknown", "wrong rank", "missing", "twice", "mixed", "order", "deadlock"
         self.kind = kind
         self.actions = actions
 
 
-def validate(schedule, m, v=1, placement=loop):
+def validate(
+    schedule: Sequence[Sequence[Action]],
+    m: int,
+    v: int = 1,
+    placement: Callable[[int, int], list[int]] = loop,
+) -> Sequence[Sequence[Action]]:
     """Raise ScheduleError, a ValueError, if `schedule` is not one of m micro-batches over v stages
     per rank.
 

@@ -80,3 +80,21 @@ from lib.plots.traffic import exchange_matrix, server_traffic, traffic_claim, tr
 from lib.plots.unequal import unequal_steps
 from lib.plots.units import units_unsharded
 from lib.plots.versions import stage_versions
+
+__all__ = [
+    "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "activation_memory",
+    "attention_volume", "axis_volume", "before_after", "big_mesh", "bubble_curve",
+    "capacity_trade", "communication_share", "cost_curves", "evidence", "exchange_matrix",
+    "expert_load", "expert_slots", "find_cycle", "finish", "four_ways", "gantt", "gantts",
+    "gradient_range", "hidden_share", "kept_over_time", "loss_curve", "loss_curves",
+    "lost_share", "matched", "memory_over_a_step", "memory_parts", "mesh", "message_rounds",
+    "on_color", "owner_loads", "plan_cost", "plan_ranking", "predicted_against_measured",
+    "prediction_errors", "prefetch_timeline", "rank_color", "readable", "recompute", "ring",
+    "ring_attention_work", "rounds", "routing", "scale", "scaling", "seed_differences",
+    "seed_losses", "server_traffic", "sharded_linears", "shardings", "short",
+    "simulated_and_measured", "singular_values", "sparse_layer", "spread", "stage_cut",
+    "stage_loads", "stage_versions", "state_by_stage", "state_measured", "step_timeline",
+    "step_times", "styled", "timeline", "told", "topology", "tp_volume", "traffic_claim",
+    "traffic_matrix", "underflow", "unequal_steps", "units_unsharded", "volume_by_stage",
+    "waits_for", "walls", "who_holds_what",
+]  # fmt: skip

@@ -8,7 +8,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from lib.ledger.cycle import find_cycle
+from lib.cycle import find_cycle
 from lib.plots.draw import arrow
 from lib.plots.style import ALARM, FAINT, INK, PAPER, drawing, on_color, rank_color
 

@@ -75,3 +75,14 @@ from lib.tensor_parallel.vocabulary import (
     vocab_parallel_cross_entropy,
     vocab_parallel_embedding,
 )
+
+__all__ = [
+    "ColumnParallelLinear", "ParallelAttention", "ParallelGPT", "ParallelMLP",
+    "RowParallelLinear", "SequenceParallelGPT", "ShardedDropout", "VocabParallelEmbedding",
+    "column_parallel", "copy_to_group", "gather_from_group", "gather_sequence",
+    "merge_state_dicts", "own_random_numbers", "parallel_gpt", "plain_gpt", "reduce_from_group",
+    "regathered_column_parallel", "row_parallel", "scatter_sequence",
+    "sequence_column_parallel", "sequence_parallel_gpt", "sequence_row_parallel", "split_dim",
+    "split_state_dict", "split_to_group", "sum_gradients", "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding",
+]  # fmt: skip

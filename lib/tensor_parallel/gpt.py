@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib import collectives
 from lib.backend import Collective, Group
@@ -81,7 +81,11 @@ class ParallelGPT(nn.Module):
     """A rank's shard of a GPT, under the GPT's names for parts and parameters. Made by
     `parallel_gpt`."""
 
-    def __init__(self, model, group, column_linear, output_mapping):
+    embedding: Any
+
+    def __init__(
+        self, model: GPT, group: Group, column_linear: Callable, output_mapping: Callable
+    ) -> None:
         super().__init__()
         self.shape, self.group = model.shape, group
         row_linear = partial(row_parallel, output_mapping=output_mapping)
@@ -96,7 +100,7 @@ class ParallelGPT(nn.Module):
             # both are sharded by vocabulary: the tie holds on every rank
             self.head.weight = self.embedding.token.weight
 
-    def forward(self, tokens):
+    def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) int64, the same on all ranks -> logits (B, T, V/tp) of this
         rank's part of the vocabulary."""
         x = self.embedding(tokens)  # (B, T, D), in sequence parallel (B, T/tp, D)
@@ -104,16 +108,16 @@ class ParallelGPT(nn.Module):
             x = block(x)
         return self.head(self.norm(x))  # (B, T, V/tp)
 
-    def loss(self, tokens, targets, reduction="mean"):
+    def loss(self, tokens: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The loss of predicting `targets` from `tokens`, both (B, T), the same on all
         ranks: ()."""
         return vocab_parallel_cross_entropy(self(tokens), targets, self.group, reduction)
 
-    def replicated(self):
+    def replicated(self) -> list[nn.Parameter]:
         """The parameters that every rank has in full."""
         return [parameter for name, parameter in self.named_parameters() if split_dim(name) is None]
 
-    def sum_gradients(self):
+    def sum_gradients(self) -> None:
         """Call it after the last backward of a step, in sequence parallel; here every gradient is
         complete already."""
 
@@ -121,7 +125,9 @@ class ParallelGPT(nn.Module):
 class SequenceParallelGPT(ParallelGPT):
     """Between the sharded layers each rank has its own tokens. Made by `sequence_parallel_gpt`."""
 
-    def __init__(self, model, group, column_linear, output_mapping):
+    def __init__(
+        self, model: GPT, group: Group, column_linear: Callable, output_mapping: Callable
+    ) -> None:
         super().__init__(model, group, column_linear, output_mapping)
         own = partial(ShardedDropout, model.shape.dropout, group)
         self.embedding = SequenceEmbedding(
@@ -130,7 +136,7 @@ class SequenceParallelGPT(ParallelGPT):
         for block in self.blocks:
             block.attention.dropout, block.mlp.dropout = own(), own()
 
-    def sum_gradients(self):
+    def sum_gradients(self) -> None:
         """Replicated parameters saw this rank's tokens only: replace their gradients by the sums
         over the ranks.
 

@@ -20,7 +20,7 @@ say for each set of parameters over which groups it is sharded:
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lib import backend, collectives
 from lib.backend import Collective, Group
@@ -28,7 +28,7 @@ from lib.backend import Collective, Group
 
 @torch.no_grad()
 def squared_norm(
-    parameters: Iterable[nn.Parameter],
+    parameters: Iterable[Tensor],
     groups: Sequence[Group] = (),
     all_reduce: Collective = collectives.all_reduce,
 ) -> Tensor:
@@ -50,7 +50,7 @@ def squared_norm(
 
 
 @torch.no_grad()
-def scale_gradients(parameters: Iterable[nn.Parameter], norm: Tensor, max_norm: float) -> None:
+def scale_gradients(parameters: Iterable[Tensor], norm: Tensor, max_norm: float) -> None:
     """g <- g * min(1, max_norm / |g|), in place. Sends nothing.
 
     norm: |g|, the same on every rank. The 1e-6 is torch's, so that the two clip to the same bits.
@@ -62,7 +62,7 @@ def scale_gradients(parameters: Iterable[nn.Parameter], norm: Tensor, max_norm: 
 
 
 def clip_gradients(
-    parameters: Iterable[nn.Parameter],
+    parameters: Iterable[Tensor],
     max_norm: float,
     groups: Sequence[Group] = (),
     all_reduce: Collective = collectives.all_reduce,

@@ -57,3 +57,10 @@ from lib.zero.state import load_shards, save_shards
 from lib.zero.unit import Unit
 from lib.zero.zero1 import Zero1, gather_parameters, reduce_gradients
 from lib.zero.zero2 import Zero2
+
+__all__ = [
+    "FSDP", "HSDP", "FSDPModule", "Flat", "MasterShards", "Muon", "OffloadedOptimizer",
+    "PrefetchingFSDP", "Unit", "Zero1", "Zero2", "gather_parameters", "live_bytes",
+    "load_shards", "newton_schulz", "owners", "padded_size", "parameter_groups",
+    "reduce_gradients", "save_shards", "start_counting", "start_unshard",
+]  # fmt: skip

@@ -29,15 +29,20 @@ Parameter groups: weights that decay and biases that do not are kept in differen
 An optimizer treats a shard as one tensor, so a flat may hold parameters of one group only.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lib import collectives
+from lib.backend import Group
 from lib.training.buckets import check_replicated, dense_gradient, slots
 from lib.zero.guards import guard
 
 
-def padded_size(n, world_size):
+def padded_size(n: int, world_size: int) -> int:
     """The smallest multiple of world_size that is not below n."""
     return -(-n // world_size) * world_size
 
@@ -54,7 +59,7 @@ class Flat:
     the group's ranks.
     """
 
-    def __init__(self, parameters, group=None):
+    def __init__(self, parameters: Iterable[Any], group: Group = None) -> None:
         self.parameters, self.group, self.world_size = (
             list(parameters),
             group,
@@ -75,27 +80,27 @@ class Flat:
         self.shard = self.own_shard().detach().requires_grad_(self.trained)
         self.reduce_dtype = self.shard.dtype  # in which gradients are summed over the ranks
 
-    def to_gather(self):
+    def to_gather(self) -> Tensor:
         """This rank's input to the all-gather that fills `full`."""
         return self.shard
 
-    def own_shard(self):
+    def own_shard(self) -> Tensor:
         """This rank's shard of `full`, a view of it."""
         return self.full.chunk(self.world_size)[dist.get_rank(self.group)]
 
-    def attach(self):
+    def attach(self) -> None:
         """Make the parameters views of `full`, in their own shapes."""
         for parameter, slot in zip(self.parameters, self.slots, strict=True):
             parameter.data = slot
 
     @torch.no_grad()
-    def write_back(self):
+    def write_back(self) -> None:
         """Copy the current values of the parameters into the shard (FSDP's `writeback`). Sends
         nothing."""
         self.shard.copy_(self.own_shard())
 
     @torch.no_grad()
-    def flatten_gradients(self):
+    def flatten_gradients(self) -> Tensor:
         """This rank's gradients, divided by N, in one new flat buffer, (padded,); sets the
         parameters' `.grad` to None.
 
@@ -112,14 +117,14 @@ class Flat:
         return buffer
 
     @torch.no_grad()
-    def add_gradient(self, shard):
+    def add_gradient(self, shard: Tensor) -> None:
         """Add this rank's shard of the mean gradient, (padded/N,), to `self.shard.grad`: like
         backward, it accumulates."""
         shard = shard.to(self.shard.dtype)
         self.shard.grad = shard if self.shard.grad is None else self.shard.grad.add_(shard)
 
 
-def parameter_groups(parameters):
+def parameter_groups(parameters: Iterable[Any]) -> list[dict]:
     """[{"params": [...], and the group's settings}, ...] of what torch's optimizers take:
     parameters, or such dicts.
 

@@ -21,10 +21,14 @@ Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 
 import contextlib
 import functools
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.zero.flat import Flat, parameter_groups
 from lib.zero.guards import guard_model
 from lib.zero.unit import Unit, on_backward
@@ -54,9 +58,14 @@ class FSDP:
     unit_type, flat_type = Unit, Flat  # a Unit of your own: class MyFSDP(FSDP): unit_type = MyUnit
 
     def __init__(
-        self, module, units, group=None, parameters=None,
-        reduce_scatter=collectives.reduce_scatter, all_gather=collectives.all_gather,
-    ):  # fmt: skip
+        self,
+        module: nn.Module,
+        units: Sequence[nn.Module],
+        group: Group = None,
+        parameters: Any = None,
+        reduce_scatter: Collective = collectives.reduce_scatter,
+        all_gather: Collective = collectives.all_gather,
+    ) -> None:
         self.module, self.group, units = module, group, list(units)
         for buffer in module.buffers():
             collectives.broadcast(buffer, 0, group)
@@ -89,7 +98,7 @@ class FSDP:
             submodule.register_forward_hook(functools.partial(self._post_forward, index))
 
     @property
-    def shards(self):
+    def shards(self) -> list[Tensor]:
         """This rank's trained shards, in the order of `groups`; `.grad` holds the mean after
         `average_gradients`."""
         return [flat.shard for flat in self.flats if flat.trained]
@@ -99,28 +108,28 @@ class FSDP:
 
     # --- what each hook does; a subclass that prefetches overrides these
 
-    def before_model(self):
+    def before_model(self) -> None:
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
         self.root.unshard()  # every time: the optimizer may have stepped since the last
 
-    def after_model(self):
+    def after_model(self) -> None:
         if not self.backward_will_come:
             self.root.reshard()
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         self.units[index].unshard()
 
-    def after_forward(self, index):
+    def after_forward(self, index: int) -> None:
         self.units[index].reshard()
 
-    def before_backward(self, index):
+    def before_backward(self, index: int) -> None:
         self.units[index].unshard()
 
-    def after_backward(self, index):
+    def after_backward(self, index: int) -> None:
         self.units[index].reduce_gradients()
         self.units[index].reshard()
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """After each backward: finish the units that are left, and the root. Then the mean is in
         every shard's `.grad`."""
         # a unit whose input needs no gradient ends here: the first one
@@ -150,7 +159,7 @@ class FSDP:
         self.after_backward(index)
 
     @contextlib.contextmanager
-    def unsharded(self):
+    def unsharded(self) -> Iterator[nn.Module]:
         """A context in which `module` has full parameters, to save or to inspect; each rank keeps
         its shard of what is loaded there (FSDP's `summon_full_params`).
 

@@ -14,6 +14,8 @@ was freed and kept. On a GPU `torch.cuda.max_memory_allocated` tells the peak as
 """
 
 import gc
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -22,7 +24,7 @@ from lib.zero.guards import GuardedParameter
 PLAIN = (torch.Tensor, torch.nn.Parameter, GuardedParameter)
 
 
-def start_counting():
+def start_counting() -> None:
     """From here on only what is made from here on is counted. It also makes counting fast: a tenth
     of a second less.
 
@@ -32,7 +34,7 @@ def start_counting():
     gc.freeze()
 
 
-def live_bytes(besides=()):
+def live_bytes(besides: Iterable[Any] = ()) -> int:
     """Bytes of all storages that this process's tensors hold, of those made since `start_counting`
     if it was called.
 

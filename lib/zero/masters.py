@@ -23,6 +23,9 @@ so a slow processor can do it; forward and backward are not. ZeRO makes the two 
 ranks bring N processors and N buses, each for its own shard.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 
 from lib.training.precision import MasterWeights
@@ -43,14 +46,19 @@ class MasterShards(MasterWeights):
     grads_to_master() after each `average_gradients`; then clip `masters` instead of shards.
     """
 
-    def __init__(self, groups, make_optimizer, masters_of=make_masters):
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        make_optimizer: Callable[..., torch.optim.Optimizer],
+        masters_of: Callable = make_masters,
+    ) -> None:
         super().__init__(
             params_of(groups),
             lambda masters: make_optimizer(with_params(groups, masters)),
             masters_of,
         )
 
-    def step(self):
+    def step(self) -> None:
         """Copy up what was not, update the masters, and round them into the shards.
         Sends nothing."""
         self.grads_to_master()
@@ -65,10 +73,12 @@ class OffloadedOptimizer(MasterShards):
     masters: N shards of 12/N bytes.
     """
 
-    def __init__(self, groups, make_optimizer):
+    def __init__(
+        self, groups: Iterable[Any], make_optimizer: Callable[..., torch.optim.Optimizer]
+    ) -> None:
         super().__init__(groups, make_optimizer, copies_on_cpu)
 
-    def step(self):
+    def step(self) -> None:
         """Gradients in, the update on the CPU, weights back. Sends nothing to other ranks."""
         with torch.device("cpu"):  # whatever state the optimizer makes now belongs there
             super().step()

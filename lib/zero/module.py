@@ -17,10 +17,13 @@ Source: torch.distributed.fsdp, whose policy and whose names these are.
 
 import contextlib
 import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from lib.backend import Group
 from lib.backend.torch_private import tree_map
 from lib.training import clip
 from lib.training.buckets import slots
@@ -52,36 +55,40 @@ class FSDPModule(nn.Module):
     wrapped.
     """
 
-    def __init__(self, module, units, group=None, policy=None):
+    def __init__(
+        self, module: nn.Module, units: Sequence[nn.Module], group: Group = None, policy: Any = None
+    ) -> None:
         super().__init__()
         self.module = module
         self.fsdp = _MixedFSDP(module, units, group, policy)
 
-    def forward(self, *inputs, **named):
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         inputs, named = self.fsdp.cast_inputs(inputs, named)
         return self.fsdp.cast_output(self.module(*inputs, **named))
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """After each backward: then the ranks' mean is in every shard's `.grad`."""
         self.fsdp.average_gradients()
 
-    def unsharded(self):
+    def unsharded(self) -> Any:
         """A context in which `module` has full parameters in the shards' dtype; changes stay. See
         FSDP.unsharded."""
         return self.fsdp.unsharded()
 
-    def clip_grad_norm_(self, max_norm):
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clip the gradient of the full model to this norm; returns the norm before. Sends: one
         number per rank."""
         return clip.clip_gradients(self.fsdp.shards, max_norm, [self.fsdp.group])
 
-    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
         """(name, shard) of each flat buffer that this rank has a shard of, the
         trained ones first."""
         for i, flat in enumerate(self.fsdp.flats):
             yield f"{prefix}{'.' if prefix else ''}flat_{i}", flat.shard
 
-    def state_dict(self, *args, **named):
+    def state_dict(self, *args: Any, **named: Any) -> Any:
         """A copy of the full model's, in the shards' dtype. Sends: an all-gather per flat."""
         with self.unsharded() as module:
             return tree_map(
@@ -89,7 +96,7 @@ class FSDPModule(nn.Module):
                 dict(module.state_dict(*args, **named)),
             )
 
-    def load_state_dict(self, state, strict=True, assign=False):
+    def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
         """Load the full model's, the same on every rank: each keeps its shard. Sends: an
         all-gather per flat."""
         if assign:

@@ -25,17 +25,21 @@ coefficients, which torch.optim.Muon has too; owners by Graham 1969, "Bounds on 
 timing anomalies".
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 SMALLEST = 1e-7  # a norm below it counts as this: a gradient of zeros stays zeros
 
 
-def newton_schulz(G, steps=STEPS):
+def newton_schulz(G: Tensor, steps: int = STEPS) -> Tensor:
     """The orthogonal matrix near G (m, n), roughly: of G = U S V^T it is U S' V^T, S' about 0.7 to
     1.2, mostly.
 
@@ -60,7 +64,7 @@ def cost(shape):
 
 
 # exercise: lab4.owners
-def owners(costs, N):
+def owners(costs: Sequence[float], N: int) -> list[int]:
     """[the rank that owns matrix 0, 1, ...], so that the busiest of N ranks has about the least
     possible.
 
@@ -68,7 +72,7 @@ def owners(costs, N):
     ranks. At most (4 - 1/N)/3 times the best possible (Graham 1969); within 5 % of it for the sizes
     of a GPT, which are few.
     """
-    load, owner = [0] * N, [0] * len(costs)
+    load, owner = [0.0] * N, [0] * len(costs)
     for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
         owner[i] = load.index(min(load))
         load[owner[i]] += costs[i]
@@ -107,9 +111,17 @@ class Muon:
     """
 
     def __init__(
-        self, matrices, lr=0.02, momentum=0.95, weight_decay=0.0, owner=None, group=None,
-        reduce=collectives.reduce, broadcast=collectives.broadcast, dtype=None,
-    ):  # fmt: skip
+        self,
+        matrices: Sequence[nn.Parameter],
+        lr: float = 0.02,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        owner: Sequence[int] | None = None,
+        group: Group = None,
+        reduce: Collective = collectives.reduce,
+        broadcast: Collective = collectives.broadcast,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         N, self.matrices = dist.get_world_size(group), list(matrices)
         odd = next((tuple(p.shape) for p in self.matrices if p.dim() != 2), None)
         if odd is not None:
@@ -128,13 +140,13 @@ class Muon:
         self.lr, self.momentum, self.weight_decay, self.dtype = lr, momentum, weight_decay, dtype
         self.group, self.reduce, self.broadcast, self.momenta = group, reduce, broadcast, {}
 
-    def update(self, matrix, gradient):
+    def update(self, matrix: nn.Parameter, gradient: Tensor) -> None:
         """Change `matrix` by one step, and its momentum, which begins with zeros."""
         kept = self.momenta.setdefault(matrix, torch.zeros_like(gradient))
         update(matrix, gradient, kept, self.lr, self.momentum, self.weight_decay, self.dtype)
 
     @torch.no_grad()
-    def step(self):
+    def step(self) -> None:
         """After backward: update every matrix on its owner, then give it to all ranks. Every
         `.grad` becomes None.
 

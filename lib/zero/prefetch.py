@@ -29,11 +29,17 @@ the slow link before every unit. Here the nodes communicate once per step, an S-
 The price is memory: a rank keeps 1/S of the model state, not 1/(S R).
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.zero.fsdp import FSDP
+from lib.zero.unit import Unit
 
 
 # exercise: lab4.PrefetchingFSDP
@@ -44,12 +50,12 @@ class PrefetchingFSDP(FSDP):
     From forward to `average_gradients` the group is in use there.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gathers = {}  # {index of a unit: [work]}: all-gathers in flight
         self.reduce_scatters = []  # [(flat, work)]: reduce-scatters in flight, of one unit
 
-    def prefetch(self, index):
+    def prefetch(self, index: int) -> None:
         """Start to gather unit `index`, if there is such a unit, and it is neither unsharded nor
         being gathered."""
         if (
@@ -59,14 +65,14 @@ class PrefetchingFSDP(FSDP):
         ):
             self.gathers[index] = start_unshard(self.units[index])
 
-    def wait_for_unshard(self, index):
+    def wait_for_unshard(self, index: int) -> None:
         """Return when unit `index` is unsharded, whether it was prefetched or not."""
         self.prefetch(index)
         for work in self.gathers.pop(index, []):
             work.wait()
         self.units[index].attach()
 
-    def before_model(self):
+    def before_model(self) -> None:
         self.finish_communication()
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
         works = start_unshard(self.root)
@@ -75,37 +81,37 @@ class PrefetchingFSDP(FSDP):
             work.wait()
         self.root.attach()
 
-    def after_model(self):
+    def after_model(self) -> None:
         if torch.is_grad_enabled():
             # backward begins where forward ended; the loss is computed meanwhile
             self.prefetch(len(self.units) - 1)
         super().after_model()
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         self.wait_for_unshard(index)
         self.prefetch(index + 1)
 
-    def before_backward(self, index):
+    def before_backward(self, index: int) -> None:
         self.wait_for_unshard(index)
         self.prefetch(index - 1)
 
-    def after_backward(self, index):
+    def after_backward(self, index: int) -> None:
         self.finish_reduce_scatters()  # of the previous unit: gradients of two units at most
         self.start_reduce_scatters(self.units[index])
         self.units[index].reshard()
 
-    def start_reduce_scatters(self, unit):
+    def start_reduce_scatters(self, unit: Unit) -> None:
         self.reduce_scatters += [
             (flat, collectives.start(unit.reduce_scatter, flat.flatten_gradients(), flat.group))
             for flat in unit.trained
         ]
 
-    def finish_reduce_scatters(self):
+    def finish_reduce_scatters(self) -> None:
         for flat, work in self.reduce_scatters:
             flat.add_gradient(work.wait())
         self.reduce_scatters = []
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """After each backward: finish the units that are left, and the root. Then the mean is in
         every shard's `.grad`."""
         for index in tuple(self.in_backward):
@@ -114,7 +120,7 @@ class PrefetchingFSDP(FSDP):
         self.root.reshard()
         self.finish_communication()
 
-    def finish_communication(self):
+    def finish_communication(self) -> None:
         """Wait for all that is in flight, and reshard the units that were prefetched but not
         used."""
         self.finish_reduce_scatters()
@@ -123,7 +129,7 @@ class PrefetchingFSDP(FSDP):
             self.units[index].reshard()
 
 
-def start_unshard(unit):
+def start_unshard(unit: Unit) -> list[Any]:
     """Start to gather a unit's parameters; returns the works. Call `unit.attach()` when all have
     ended."""
     unit.allocate()
@@ -144,15 +150,23 @@ class HSDP(PrefetchingFSDP):
     would be counted R times.
     """
 
-    def __init__(self, module, units, group, replicas, all_reduce=collectives.all_reduce, **named):
+    def __init__(
+        self,
+        module: nn.Module,
+        units: Sequence[nn.Module],
+        group: Group,
+        replicas: Group,
+        all_reduce: Collective = collectives.all_reduce,
+        **named: Any,
+    ) -> None:
         for tensor in [*module.parameters(), *module.buffers()]:
             collectives.broadcast(tensor.detach(), 0, replicas)
         super().__init__(module, units, group, **named)
         self.replicas, self.all_reduce = replicas, all_reduce
 
-    def average_over_replicas(self):
+    def average_over_replicas(self) -> None:
         """The mean of every shard's gradient over its replicas. Sends: an all-reduce of
         (padded/S,) per flat."""
         for shard in self.shards:
-            shard.grad /= dist.get_world_size(self.replicas)
+            shard.grad /= dist.get_world_size(self.replicas)  # type: ignore
             self.all_reduce(shard.grad, self.replicas)

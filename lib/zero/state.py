@@ -12,13 +12,27 @@ checkpoint.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from lib.backend import Group
 from lib.training.checkpoint import load_sharded, save, save_sharded
+from lib.zero.flat import Flat
 
 
-def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=None, save=save):
+def save_shards(
+    folder: str | Path,
+    step: int,
+    flats: Sequence[Flat],
+    optimizer: Any,
+    shared: dict | None = None,
+    own: dict | None = None,
+    group: Group = None,
+    save: Callable = save,
+) -> None:
     """Write weights and optimizer state of `flats` as the checkpoint of `step`; each rank writes
     its shards.
 
@@ -40,7 +54,13 @@ def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=Non
 
 
 @torch.no_grad()
-def load_shards(folder, flats, optimizer, step=None, group=None):
+def load_shards(
+    folder: str | Path,
+    flats: Sequence[Flat],
+    optimizer: Any,
+    step: int | None = None,
+    group: Group = None,
+) -> tuple:
     """Fill the shards and the optimizer's state from a checkpoint, saved on any number of ranks.
 
     After it, Zero1 and Zero2 need `gather_parameters()`. Returns (shared, own, facts) as

@@ -25,11 +25,15 @@ Therefore, when the gradients of all of a module's inputs are ready, those of it
 too.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from lib import collectives
+from lib.backend import Collective
 from lib.backend.torch_private import tree_flatten, tree_unflatten
 from lib.collectives.uncompiled import uncompiled
+from lib.zero.flat import Flat
 from lib.zero.guards import refuse_second_derivative
 from lib.zero.zero1 import gather_parameters, reduce_gradients
 
@@ -40,8 +44,11 @@ class Unit:
     parameter group; frozen parameters in flats of their own."""
 
     def __init__(
-        self, flats, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter
-    ):
+        self,
+        flats: Sequence[Flat],
+        all_gather: Collective = collectives.all_gather,
+        reduce_scatter: Collective = collectives.reduce_scatter,
+    ) -> None:
         self.flats, self.all_gather, self.reduce_scatter = flats, all_gather, reduce_scatter
         for flat in flats:  # a copy, because the memory of `full` is freed
             flat.shard = flat.shard.detach().clone().requires_grad_(flat.trained)
@@ -49,25 +56,25 @@ class Unit:
         self.reshard()
 
     @property
-    def trained(self):
+    def trained(self) -> list[Flat]:
         """The flats that have gradients."""
         return [flat for flat in self.flats if flat.trained]
 
     @uncompiled
-    def allocate(self):
+    def allocate(self) -> None:
         """Allocate the memory of the full parameters, not yet filled."""
         for flat in self.flats:
             flat.full.untyped_storage().resize_(flat.padded * flat.full.element_size())
 
     @uncompiled
-    def attach(self):
+    def attach(self) -> None:
         """After the gather: make the parameters views of the full flats."""
         for flat in self.flats:
             flat.attach()
         self.is_unsharded = True
 
     @uncompiled
-    def unshard(self):
+    def unshard(self) -> None:
         """Gather the full parameters. Sends: an all-gather of (padded/N,) per flat."""
         self.allocate()
         for flat in self.flats:
@@ -75,7 +82,7 @@ class Unit:
         self.attach()
 
     @uncompiled
-    def reshard(self):
+    def reshard(self) -> None:
         """Keep the shards and free the full parameters. Sends nothing."""
         for flat in self.flats:
             for parameter in flat.parameters:
@@ -83,7 +90,7 @@ class Unit:
             flat.full.untyped_storage().resize_(0)
         self.is_unsharded = False
 
-    def reduce_gradients(self):
+    def reduce_gradients(self) -> None:
         """Add the ranks' mean gradient to the shards' `.grad`, and free the full one. Sends: a
         reduce-scatter per flat."""
         for flat in self.trained:

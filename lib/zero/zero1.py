@@ -14,15 +14,20 @@ rank has its shard of the mean gradient, the same bytes are sent. N ranks, psi p
 Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from lib import collectives
+from lib.backend import Collective, Group
 from lib.training.buckets import CAPACITY, plan_tapered_buckets
 from lib.zero.flat import Flat, as_groups, parameter_groups, params_of
 from lib.zero.guards import check_still_frozen
 
 
-def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
+def reduce_gradients(flat: Flat, reduce_scatter: Collective = collectives.reduce_scatter) -> None:
     """Add the ranks' mean gradient of this rank's shard to `flat.shard.grad`, and drop the
     parameters' gradients.
 
@@ -32,7 +37,7 @@ def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
     flat.add_gradient(reduce_scatter(buffer, flat.group))  # (padded/N,)  sum over r, the mean
 
 
-def gather_parameters(flat, all_gather=collectives.all_gather):
+def gather_parameters(flat: Flat, all_gather: Collective = collectives.all_gather) -> None:
     """All-gather the shards into `flat.full`, and so into the parameters. Sends: one all-gather of
     (padded/N,)."""
     all_gather(flat.to_gather(), flat.group, out=flat.full)
@@ -61,9 +66,14 @@ class Zero1(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, parameters, make_optimizer, group=None, capacity=CAPACITY,
-        reduce_scatter=collectives.reduce_scatter, all_gather=collectives.all_gather,
-    ):  # fmt: skip
+        self,
+        parameters: Iterable[Any],
+        make_optimizer: Callable[..., torch.optim.Optimizer],
+        group: Group = None,
+        capacity: int = CAPACITY,
+        reduce_scatter: Collective = collectives.reduce_scatter,
+        all_gather: Collective = collectives.all_gather,
+    ) -> None:
         self.group, self.reduce_scatter, self.all_gather = group, reduce_scatter, all_gather
         parameters = as_groups(parameters)
         self.frozen = [p for p in params_of(parameters) if not p.requires_grad]
@@ -82,41 +92,41 @@ class Zero1(torch.optim.Optimizer):
         self.in_order = in_order_of_backward(flats)
 
     @property
-    def shards(self):
+    def shards(self) -> list[Tensor]:
         """This rank's shards, one per flat, with the mean gradient in `.grad` after
         `average_gradients`."""
         return [flat.shard for flat in self.flats]
 
     @property
-    def param_groups(self):
+    def param_groups(self) -> list[dict]:  # type: ignore[override]
         """The optimizer's, of shards or of their masters. LossScaler reads gradients there,
         schedulers set rates."""
         return self.optimizer.param_groups
 
     @property
-    def state(self):
+    def state(self) -> Any:  # type: ignore[override]
         """{shard or master: its state}, of the optimizer that steps on them."""
         return getattr(self.optimizer, "optimizer", self.optimizer).state
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """The state_dict of what `make_optimizer` returned: for this rank's shards, and with
         masters if it has them."""
         return self.optimizer.state_dict()
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """Load what the same rank of as many ranks saved. Sends: an all-gather per flat, for
         masters make shards."""
         self.optimizer.load_state_dict(state)
         self.gather_parameters()
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """After backward: the ranks' mean gradient, each rank its shard. Sends: a
         reduce-scatter per flat."""
         check_still_frozen(self.frozen)
         for flat in self.in_order:
             reduce_gradients(flat, self.reduce_scatter)
 
-    def step(self):
+    def step(self) -> None:  # type: ignore[override]
         """Update the shards, then give all ranks all parameters. Sends: an all-gather per flat.
 
         Raises RuntimeError for a gradient that was not averaged: the step would ignore it.
@@ -131,13 +141,13 @@ class Zero1(torch.optim.Optimizer):
         self.optimizer.step()
         self.gather_parameters()
 
-    def gather_parameters(self):
+    def gather_parameters(self) -> None:
         """The parameters from all ranks' shards; part of `step`, and what a loaded
         checkpoint needs."""
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of parameters, shards and masters."""
         self.optimizer.zero_grad()
         for tensor in [

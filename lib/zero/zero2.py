@@ -17,6 +17,7 @@ Source: ZeRO (Rajbhandari et al. 2020, section 5.2).
 """
 
 from collections import deque
+from typing import Any
 
 from lib import collectives
 from lib.training.buckets import gradient_came_twice, when_gradient_is_ready
@@ -42,7 +43,7 @@ class Zero2(Zero1):
     before `average_gradients`.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.index_of = {p: i for i, flat in enumerate(self.in_order) for p in flat.parameters}
         self._begin_backward()
@@ -83,7 +84,7 @@ class Zero2(Zero1):
         flat, work = self.in_flight.popleft()
         flat.add_gradient(work.wait())
 
-    def average_gradients(self):
+    def average_gradients(self) -> None:
         """Send the flats that have not been sent, and wait until the mean is in every shard's
         `.grad`. Call it after each backward."""
         while self.n_sent < len(self.in_order):

@@ -21,3 +21,10 @@ Beside them:
     blame_cases.py                  dumps as plain data
     *_wrong.py                      known mistakes of the file of that name; no release has them
 """
+
+__all__ = [
+    "all_reduce_time", "all_to_all", "blame", "blame_cases", "broadcast", "cheapest",
+    "four_splits", "hierarchical_all_reduce", "model_state_bytes",
+    "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "seconds_lost", "send_recv",
+    "training_days",
+]  # fmt: skip

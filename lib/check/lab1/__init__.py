@@ -21,3 +21,11 @@ Beside them:
     loss_scaler_runs.py           runs of a few steps, and where their gradients overflow
     *_wrong.py                    known mistakes of the file of that name; no release has them
 """
+
+__all__ = [
+    "accumulate", "broadcast_parameters", "buckets",
+    "exposed_seconds", "loss_scaler", "loss_scaler_runs", "means",
+    "models", "naive_data_parallel", "outer_step", "overlapped",
+    "parameter_server_step", "plan_buckets", "sample_indices",
+    "unequal_shards", "until_all_done",
+]  # fmt: skip

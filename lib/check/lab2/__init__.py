@@ -19,3 +19,9 @@ Beside them:
     relay_hints.py       what its mistakes leave behind, and the hint for each
     *_wrong.py           known mistakes of the file of that name; no release has them
 """
+
+__all__ = [
+    "balance", "fastest", "gpipe", "hints", "interleaved", "on_ranks", "one_f_one_b",
+    "relay_cases", "relay_hints", "relay_step", "schedules", "weight_stash",
+    "zb_h1", "zb_v",
+]  # fmt: skip

@@ -16,3 +16,9 @@ Beside them:
     sequence_cut.py  attention over a cut sequence: cases, and what one process makes of the whole
     *_wrong.py       known mistakes of the file of that name; no release has them
 """
+
+__all__ = [
+    "both_ways", "f_and_g", "linear_layers", "merge_attention", "parallel_attention",
+    "ring_attention", "sequence", "sequence_cut",
+    "split_state_dict", "ulysses_attention", "vocabulary",
+]  # fmt: skip

@@ -21,3 +21,10 @@ Beside them:
     disk.py                 a disk that stands still when told to
     *_wrong.py              known mistakes of the file of that name; no release has them
 """
+
+__all__ = [
+    "async_checkpoint", "disk", "fsdp", "fsdp_models", "fsdp_training", "muon",
+    "owners", "prefetching_fsdp", "rank_state_bytes",
+    "recompute", "unit", "zero1", "zero2", "zero_chain", "zero_models",
+    "zero_runs",
+]  # fmt: skip

@@ -53,7 +53,7 @@ GROUPS_SAY = "4 ranks, groups of 3 and 2"
 class Layer(nn.Module):
     """h + tanh(linear(h)), h (B, D)."""
 
-    def __init__(self, index):
+    def __init__(self, index: int) -> None:
         super().__init__()
         self.linear = nn.Linear(D, D)
         self.branch = nn.Linear(D, D, bias=False) if index == 2 else None

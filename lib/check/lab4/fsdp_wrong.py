@@ -100,7 +100,7 @@ UNIT = (
             "            collectives.all_gather(flat.shard, flat.group, out=flat.full)"),
 )  # fmt: skip
 
-METHOD = "def {}(self, index):\n        self.units[index].{}()"
+METHOD = "def {}(self, index: int) -> None:\n        self.units[index].{}()"
 BEFORE_FORWARD, AFTER_FORWARD = (
     METHOD.format("before_forward", "unshard"),
     METHOD.format("after_forward", "reshard"),

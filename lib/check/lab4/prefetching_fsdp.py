@@ -52,7 +52,7 @@ class AheadWatch(Watch):
             if shard in [flat.shard.data_ptr() for flat in unit.flats]:
                 self.works.setdefault(index, []).append(work)
 
-    def is_waited_for(self, index):
+    def is_waited_for(self, index: int) -> None:
         """Has every gather of the unit been waited for?"""
         return self.waited.issuperset(self.works.get(index, []))
 

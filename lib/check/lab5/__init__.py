@@ -17,3 +17,11 @@ And:
     reduce_model.py          the model of reduce_gradients.py, and its gradients by hand
     *_wrong.py               known mistakes of the file of that name; no release has them
 """
+
+__all__ = [
+    "assign_slots", "auxiliary_loss", "dispatch_combine",
+    "dropless_experts", "exchange_tokens",
+    "expert_parallel", "gates", "hide_exchange",
+    "later", "reduce_gradients",
+    "reduce_model", "start_exchange",
+]  # fmt: skip

@@ -23,3 +23,11 @@ Beside them:
     capstone_hints.py         hints for estimates, by which plans they are off, and for plans
     *_wrong.py                known mistakes of the file of that name; no release has them
 """
+
+__all__ = [
+    "average_over_mesh", "capstone", "capstone_costs",
+    "capstone_hints", "capstone_jobs", "choose_plan", "choose_plan_jobs",
+    "findings", "goodput", "hybrid_by_hand",
+    "hybrid_by_hand_cases", "mesh", "mesh_cases",
+    "norm_over_mesh", "on_a_mesh", "plan_costs", "shares",
+]  # fmt: skip

@@ -8,3 +8,7 @@ its choices cost.
 
 Nothing that predicts or plans needs this folder.
 """
+
+__all__ = [
+    "fit", "score", "sweeps",
+]  # fmt: skip

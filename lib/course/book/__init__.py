@@ -27,6 +27,11 @@ from lib.course.notebook import CourseError
 
 from . import explorers, notebooks, runs
 
+__all__ = [
+    "HERE", "CourseError", "build", "explorers", "make", "notebook", "notebooks", "runs",
+    "write_animations", "write_sources",
+]  # fmt: skip
+
 HERE = Path(__file__).parent
 
 

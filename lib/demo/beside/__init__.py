@@ -22,3 +22,8 @@ deepspeed.json      DeepSpeed's rows, stored; `python -m lib.demo.beside` measur
 from lib.demo.beside.job import SHAPE, STEPS, Row
 from lib.demo.beside.rows import deepspeed_rows, installed, our_rows, results, stored
 from lib.demo.beside.table import table
+
+__all__ = [
+    "SHAPE", "STEPS", "Row", "deepspeed_rows", "installed", "our_rows", "results", "stored",
+    "table",
+]  # fmt: skip

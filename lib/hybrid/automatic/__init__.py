@@ -34,3 +34,9 @@ from lib.hybrid.automatic.price import Cluster, Move, Plan, named, price
 from lib.hybrid.automatic.stages import Stages, cut_into_stages
 from lib.hybrid.automatic.strategies import Strategy, strategies
 from lib.hybrid.automatic.trace import Operator, Traced, trace
+
+__all__ = [
+    "COPY", "PARTIAL", "REPLICATE", "Cluster", "Move", "Operator", "Plan", "Sharded", "Stages",
+    "Strategy", "Traced", "choose", "cut_into_stages", "named", "price", "reshard",
+    "strategies", "trace",
+]  # fmt: skip

@@ -19,3 +19,8 @@ detective.py  findings from the evidence alone: no release shows it
 from lib.hybrid.hunt.detective import findings
 from lib.hybrid.hunt.evidence import Evidence, alike, example, job
 from lib.hybrid.hunt.rules import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding
+
+__all__ = [
+    "HEALTHY", "JOBS", "KINDS", "MISTAKES", "STEPS", "Evidence", "Finding", "alike", "example",
+    "findings", "job",
+]  # fmt: skip

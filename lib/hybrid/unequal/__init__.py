@@ -22,3 +22,8 @@ from lib.hybrid.unequal.averaging import average_by_share
 from lib.hybrid.unequal.paced import paced_steps
 from lib.hybrid.unequal.shares import seconds_of_step, shares
 from lib.hybrid.unequal.stages import Placed, stages_by_speed, stages_in_any_order
+
+__all__ = [
+    "Placed", "average_by_share", "paced_steps", "seconds_of_step", "shares", "stages_by_speed",
+    "stages_in_any_order",
+]  # fmt: skip

@@ -15,3 +15,7 @@ needs the masters all the more.
 
 from lib.training.precision.loss_scaler import LossScaler
 from lib.training.precision.master_weights import MasterWeights
+
+__all__ = [
+    "LossScaler", "MasterWeights",
+]  # fmt: skip

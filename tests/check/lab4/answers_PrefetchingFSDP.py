@@ -11,7 +11,7 @@ from lib.zero import prefetch
 
 
 class AsInTheNotebook(zero.PrefetchingFSDP):
-    def prefetch(self, index):
+    def prefetch(self, index: int) -> None:
         if (
             0 <= index < len(self.units)
             and index not in self.gathers
@@ -19,17 +19,17 @@ class AsInTheNotebook(zero.PrefetchingFSDP):
         ):
             self.gathers[index] = zero.start_unshard(self.units[index])
 
-    def wait_for_unshard(self, index):
+    def wait_for_unshard(self, index: int) -> None:
         self.prefetch(index)
         for work in self.gathers.pop(index, []):
             work.wait()
         self.units[index].attach()
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         self.wait_for_unshard(index)
         self.prefetch(index + 1)
 
-    def before_backward(self, index):
+    def before_backward(self, index: int) -> None:
         self.wait_for_unshard(index)
         self.prefetch(index - 1)
 
@@ -42,7 +42,7 @@ class OnlyTheHooks(zero.PrefetchingFSDP):
 
 
 class AsksLibs(AsInTheNotebook):
-    def prefetch(self, index):
+    def prefetch(self, index: int) -> None:
         super(AsInTheNotebook, self).prefetch(index)
 
 
@@ -50,19 +50,19 @@ class OnceABackward(AsInTheNotebook):
     """Fetches a unit in forward once, until its backward has ended: a second forward before
     it finds none."""
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         seen = self.__dict__.setdefault("seen", set())
         if index not in seen:
             super().before_forward(index)
         seen.add(index)
 
-    def after_backward(self, index):
+    def after_backward(self, index: int) -> None:
         super().after_backward(index)
         self.seen.discard(index)
 
 
 class NotWritten(zero.PrefetchingFSDP):
-    def prefetch(self, index):
+    def prefetch(self, index: int) -> None:
         raise NotImplementedError
 
     wait_for_unshard = before_forward = before_backward = prefetch
@@ -75,23 +75,23 @@ class NextFirst(AsInTheNotebook):
     """The next is fetched before this one is taken, which is on its way already; ends
     looked after elsewhere."""
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         if index not in self.gathers:
             self.begin(index)
         if index + 1 < len(self.units):
             self.begin(index + 1)
         self.wait_for_unshard(index)
 
-    def begin(self, index):
+    def begin(self, index: int) -> None:
         unit = self.units[index]
         if not (unit.is_unsharded or index in self.gathers):
             self.gathers[index] = zero.start_unshard(unit)
 
-    def prefetch(self, index):
+    def prefetch(self, index: int) -> None:
         if index in range(len(self.units)):
             self.begin(index)
 
-    def wait_for_unshard(self, index):
+    def wait_for_unshard(self, index: int) -> None:
         unit = self.units[index]
         if unit.is_unsharded:
             return

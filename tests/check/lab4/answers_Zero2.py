@@ -80,7 +80,7 @@ class Counting(zero.Zero1):
         self.missing = [len(flat.parameters) for flat in self.in_order]
         self.waiting, self.works = deque(self.in_order), deque()
 
-    def ready(self, index):
+    def ready(self, index: int) -> None:
         self.missing[index] -= 1
         complete = [n == 0 for n in self.missing[len(self.missing) - len(self.waiting) :]] + [False]
         for _ in range(complete.index(False)):
@@ -152,7 +152,7 @@ class InOrderOfCompletion(ByHand):
         if not self.missing[index]:
             self.send(index)
 
-    def send(self, index):
+    def send(self, index: int) -> None:
         self.n_sent = index
         self.send_next()
         self.missing[index] = {None}

@@ -140,16 +140,16 @@ class InPlace(AsInTheNotebook):
 class When(zero.FSDP):
     """Right."""
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         self.units[index].unshard()
 
-    def after_forward(self, index):
+    def after_forward(self, index: int) -> None:
         self.units[index].reshard()
 
-    def before_backward(self, index):
+    def before_backward(self, index: int) -> None:
         self.units[index].unshard()
 
-    def after_backward(self, index):
+    def after_backward(self, index: int) -> None:
         self.units[index].reduce_gradients()
         self.units[index].reshard()
 
@@ -162,7 +162,7 @@ class InheritsOne(When):
 
 
 class AsksLibsFSDP(When):
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         super(When, self).before_forward(index)
 
 
@@ -170,19 +170,19 @@ class OncePerBackward(When):
     """Gathers a unit for forward once, until its backward has ended: a second forward
     before it finds none."""
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         seen = self.__dict__.setdefault("seen", set())
         if index not in seen:
             super().before_forward(index)
         seen.add(index)
 
-    def after_backward(self, index):
+    def after_backward(self, index: int) -> None:
         super().after_backward(index)
         self.seen.discard(index)
 
 
 class NotWrittenFSDP(zero.FSDP):
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         raise NotImplementedError
 
     after_forward = before_backward = after_backward = before_forward
@@ -194,21 +194,21 @@ class NotWrittenFSDP(zero.FSDP):
 class FreedFirst(zero.FSDP):
     """The weights go before the gradients leave; helpers of its own."""
 
-    def _gather(self, index):
+    def _gather(self, index: int) -> None:
         unit = self.units[index]
         if not unit.is_unsharded:
             unit.unshard()
 
-    def before_forward(self, index):
+    def before_forward(self, index: int) -> None:
         self._gather(index)
 
-    def before_backward(self, index):
+    def before_backward(self, index: int) -> None:
         self._gather(index)
 
-    def after_forward(self, index):
+    def after_forward(self, index: int) -> None:
         list(self.units)[index].reshard()
 
-    def after_backward(self, index):
+    def after_backward(self, index: int) -> None:
         unit = self.units[index]
         unit.reshard()
         unit.reduce_gradients()

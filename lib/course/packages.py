@@ -1,9 +1,9 @@
-"""The rooms of lib and what they import, as a picture: `python -m lib.course rooms` writes
-lib/rooms.png.
+"""The packages of lib and what they import, as a picture: `python -m lib.course packages` writes
+lib/packages.png.
 
-A room is a folder of lib, or a file that lies beside the folders. Every room stands above those
-that it imports. Where a longer way leads to a room no arrow is drawn; the words that the PNG
-carries as its description have all imports.
+A package is a folder of lib, or a file next to the folders. Every package is drawn above those
+that it imports. Where a longer path leads to the same package, no arrow is drawn; the description
+that the PNG carries has all imports.
 """
 
 import ast
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from .layers import Graph, Layers, reduced
 
-NAME = "rooms.png"
-TITLE = "A room of lib imports only rooms below it"
+NAME = "packages.png"
+TITLE = "A package of lib imports only packages below it"
 CAPTION = (
-    "An arrow: the upper room imports the lower one. Where a longer way down leads to the same "
-    "room, no arrow is drawn. An arrow has the colour of the room that it leaves; a black frame: "
-    "imports nothing of lib."
+    "An arrow means that the upper package imports the lower one. No arrow is drawn where a longer "
+    "path down leads to the same package. An arrow has the colour of the package that imports; a "
+    "package with a black frame imports nothing of lib."
 )
 # inches: from row to row, and for each arrow; a box; between boxes
 ROW, ARROW, BOX, GAP = (
@@ -31,7 +31,7 @@ ROW, ARROW, BOX, GAP = (
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """The rooms of lib that a file imports, wherever in the file."""
+    """The packages of lib that a file imports, wherever in the file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -49,15 +49,15 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def imports(lib: Path) -> Graph:
-    """{room: the other rooms that it imports}, of the folder `lib`; each by its name there:
+    """{package: the other packages that it imports}, of the folder `lib`; each by its name there:
     "zero", "clip.py"."""
     names = {path.stem: path.name for path in lib.iterdir()}
     found: Graph = {}
     for path in sorted(lib.rglob("*.py")):
-        room = path.relative_to(lib).parts[0]
-        if not room.startswith("__"):
-            found.setdefault(room, set()).update(
-                {names[other] for other in imports_of(path)} - {room}
+        package = path.relative_to(lib).parts[0]
+        if not package.startswith("__"):
+            found.setdefault(package, set()).update(
+                {names[other] for other in imports_of(path)} - {package}
             )
     return found
 
@@ -65,8 +65,8 @@ def imports(lib: Path) -> Graph:
 def in_words(imported: Graph) -> str:
     """All imports in words: the description that the PNG carries, and the figure's alt text."""
     told = [
-        f"{room} imports {', '.join(sorted(others)) or 'nothing'}"
-        for room, others in sorted(imported.items())
+        f"{package} imports {', '.join(sorted(others)) or 'nothing'}"
+        for package, others in sorted(imported.items())
     ]
     return f"{TITLE}: {'; '.join(told)}."
 
@@ -81,7 +81,7 @@ def description(path: Path) -> str:
 
 
 def write(lib: Path) -> bool:
-    """Draw the rooms of `lib` into its rooms.png, unless that one says the same; returns
+    """Draw the packages of `lib` into its packages.png, unless that one says the same; returns
     whether it was written."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
@@ -109,14 +109,18 @@ def _drawn(imported):
 
     from lib.plots import INK, PAPER, finish, rank_color
 
-    layers = Layers(reduced(imported), {room: 0.13 + 0.077 * len(room) for room in imported}, GAP)
+    layers = Layers(
+        reduced(imported), {package: 0.13 + 0.077 * len(package) for package in imported}, GAP
+    )
     steps = [ROW + ARROW * sum(len(layers.below[node]) for node in row) for row in layers.rows[1:]]
     heights = [0.0, *itertools.accumulate(steps)]
     y = {node: height for row, height in zip(layers.rows, heights, strict=True) for node in row}
     left = min(x - layers.width[node] / 2 for node, x in layers.x.items()) - 0.05
     right = max(x + layers.width[node] / 2 for node, x in layers.x.items()) + 0.05
-    importing = [room for room in sorted(imported) if imported[room]]
-    color = dict.fromkeys(imported, INK) | {room: rank_color(i) for i, room in enumerate(importing)}
+    importing = [package for package in sorted(imported) if imported[package]]
+    color = dict.fromkeys(imported, INK) | {
+        package: rank_color(i) for i, package in enumerate(importing)
+    }
 
     figure = Figure(figsize=(max(6.0, right - left + 0.3), heights[-1] + 1.6))
     axes = figure.add_subplot(xlim=(left, right), ylim=(-BOX, heights[-1] + BOX))
@@ -125,12 +129,14 @@ def _drawn(imported):
         axes.add_patch(FancyArrowPatch(path=_curve(line, layers.x, y), arrowstyle="-|>",
             mutation_scale=7, lw=1.1,
                                        shrinkA=0, shrinkB=0, color=color[line[0]]))  # fmt: skip
-    for room in imported:
-        corner = layers.x[room] - layers.width[room] / 2, y[room] - BOX / 2
-        axes.add_patch(FancyBboxPatch(corner, layers.width[room], BOX,
+    for package in imported:
+        corner = layers.x[package] - layers.width[package] / 2, y[package] - BOX / 2
+        axes.add_patch(FancyBboxPatch(corner, layers.width[package], BOX,
             boxstyle="round,pad=0,rounding_size=0.06",
-                                      fc=PAPER, ec=color[room], lw=1.3))  # fmt: skip
-        axes.text(layers.x[room], y[room], room, ha="center", va="center_baseline", size=9.5)
+                                      fc=PAPER, ec=color[package], lw=1.3))  # fmt: skip
+        axes.text(
+            layers.x[package], y[package], package, ha="center", va="center_baseline", size=9.5
+        )
     return finish(figure, TITLE, CAPTION, in_words(imported))
 
 

@@ -1,4 +1,4 @@
-"""lib/rooms.png shows what lib imports today, and every arrow of it goes down."""
+"""lib/packages.png shows what lib imports today, and every arrow of it goes down."""
 
 import itertools
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lib.course import __main__ as command
-from lib.course import rooms
+from lib.course import packages
 from lib.course.layers import Layers, reduced, rows_of
 
 LIB = Path(__file__).parents[2] / "lib"
@@ -24,7 +24,7 @@ def test_what_is_not_drawn_is_reached_by_a_longer_way():
     assert reduced(graph := {"a": {"b"}, "b": set()}) == graph
 
 
-def test_a_room_stands_above_what_it_imports_and_as_near_to_who_imports_it():
+def test_a_package_stands_above_what_it_imports_and_as_near_to_who_imports_it():
     assert rows_of(DIAMOND) == {"low": 0, "left": 1, "right": 1, "far": 1, "top": 2}
     assert rows_of({"a": {"b", "e"}, "b": {"c"}, "c": set(), "e": set()}) == {
         "c": 0,
@@ -36,19 +36,19 @@ def test_a_room_stands_above_what_it_imports_and_as_near_to_who_imports_it():
 
 @pytest.fixture(scope="module")
 def libs():
-    return rooms.imports(LIB)
+    return packages.imports(LIB)
 
 
 def test_the_picture_shows_todays_imports(libs):
-    """Else: `python -m lib.course rooms`."""
-    assert rooms.description(LIB / rooms.NAME) == rooms.in_words(libs)
+    """Else: `python -m lib.course packages`."""
+    assert packages.description(LIB / packages.NAME) == packages.in_words(libs)
 
 
 @pytest.mark.parametrize("which", ["diamond", "lib"])
 def test_arrows_go_down_and_boxes_stand_apart(which, libs):
     graph = DIAMOND if which == "diamond" else libs
     drawn = reduced(graph)
-    layers = Layers(drawn, {room: 0.1 * len(room) for room in graph}, 0.1)
+    layers = Layers(drawn, {package: 0.1 * len(package) for package in graph}, 0.1)
     assert {(line[0], line[-1]) for line in layers.lines} == {
         (a, b) for a in drawn for b in drawn[a]
     }
@@ -76,13 +76,13 @@ def test_the_command_draws_a_stale_picture_anew_and_leaves_a_true_one(tmp_path, 
     (tmp_path / "lib" / "lower.py").touch()
     upper = tmp_path / "lib" / "upper" / "x.py"
     upper.write_text("def f():\n    from lib import lower\n")
-    assert command.main(["--root", str(tmp_path), "rooms"]) == 0
-    assert rooms.description(tmp_path / "lib" / "rooms.png").endswith(
+    assert command.main(["--root", str(tmp_path), "packages"]) == 0
+    assert packages.description(tmp_path / "lib" / "packages.png").endswith(
         "lower.py imports nothing; upper imports lower.py."
     )
-    assert command.main(["--root", str(tmp_path), "rooms"]) == 0
+    assert command.main(["--root", str(tmp_path), "packages"]) == 0
     upper.write_text("")
-    assert command.main(["--root", str(tmp_path), "rooms"]) == 0
-    assert "upper imports nothing" in rooms.description(tmp_path / "lib" / "rooms.png")
-    said = "lib/rooms.png written\nlib/rooms.png unchanged\nlib/rooms.png written\n"
+    assert command.main(["--root", str(tmp_path), "packages"]) == 0
+    assert "upper imports nothing" in packages.description(tmp_path / "lib" / "packages.png")
+    said = "lib/packages.png written\nlib/packages.png unchanged\nlib/packages.png written\n"
     assert capsys.readouterr().out == said
