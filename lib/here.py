@@ -1,5 +1,5 @@
-"""Is this machine ready for a lab? It prints nothing if all is well, and else a line for what a
-student should know.
+"""Is this machine ready for a lab? It prints nothing if all is well, and otherwise a line for each
+thing that a student should know.
 
     laptop, cluster     missing, or not in the range of pyproject.toml  error: `make setup`
     Colab, Kaggle       the same                                        installed; the rest stays
@@ -9,9 +9,9 @@ student should know.
     labs/ and its copy  answers in labs/, or a copy of another edition  said
 
 The first cell of every lab calls `ready`; if lib is not there at all and the course has an address,
-it fetches the repository first. That lib is another clone's is said and is no error, because the
-lab may well work: only what it imports or measures next can show whether it does, and then the
-reader has seen which lib it was.
+it fetches the repository first. If lib belongs to another clone, this is said and is no error,
+because the lab may well work: only what it imports or measures next can show whether it does, and
+by then the reader has seen which lib it was.
 """
 
 import importlib.metadata
@@ -122,8 +122,8 @@ def about_files(notebook: Path | None) -> list[str]:
     number = re.match(r"lab(\d+)_|", notebook.name)[1] or "0"
     if folder == clone / "labs":
         text = (
-            f"labs/{notebook.name} is the course's own file, and answers in it would conflict with "
-            f"updates"
+            f"labs/{notebook.name} is the course's own file, "
+            f"and answers in it would conflict with updates"
         )
         lines.append(
             f"{text}: save it and run `make lab LAB={number}`, which opens your own copy, with "

@@ -1,5 +1,5 @@
-"""What only Linux tells or does. Elsewhere, as on macOS, each of these says that it does not know,
-and nothing fails.
+"""What only Linux reports or does. Elsewhere, as on macOS, each function here says that it does not
+know, and nothing fails.
 
     asked                       Linux                         elsewhere, or hidden (WITHOUT)
     when threads ran or waited  /proc/<pid>/task/*/schedstat  {}      no rank is ever called idle

@@ -1,10 +1,10 @@
 """What all tests share: which backend they run on, and the processes that tests start kept light.
 
     --backend      a launch that names no backend  GPUs
-    gloo           gloo                            hidden, from the programs and kernels that tests
-                                                   start, too
+    gloo           gloo                            hidden, also from the programs
+                                                   and kernels that tests start
     nccl, -shared  NCCL with a GPU for each rank,  seen
-                     else gloo ("auto")
+                   else gloo ("auto")
 
 So `make test` tests the same on a machine with eight GPUs as on one without. Tests that ask for
 `--backend`, such as those of the collectives, run on it, or are skipped where the GPUs are too few.

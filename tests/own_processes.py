@@ -8,8 +8,8 @@ something that no other program can have:
                    Children, orphans and new sessions inherit the environment; only a process that
                    empties it needs a word of its own
     known(pids)    numbers that its own ranks or programs reported, remembered together with their
-                   start times, so
-                       that a process that gets one of these numbers later is not mistaken for them
+                   start times, so that a process that gets one of these numbers later is not
+                   mistaken for them
 
 and by psutil's `children`, below a process that it has started. A path below `tmp_path` is such a
 mark, too.
@@ -24,9 +24,8 @@ import uuid
 import psutil
 
 MARK = "LAB_TEST_MARK"  # a variable for marks; a mark is found in any other one, too
-SHORTEST = (
-    10  # characters; an empty mark would be found in every process that has an empty argument
-)
+# characters; an empty mark would be found in every process that has an empty argument
+SHORTEST = 10
 
 
 def new_mark() -> str:

@@ -196,7 +196,7 @@ class Cluster:
         where = ["nsenter", f"--net=/run/netns/{self.nodes.names[node]}"]
         apart = ["unshare", "--uts", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
         return ["setpriv", "--pdeathsig", "KILL", *where, *apart, "sh", "-c", ON_A_NODE, "sh",
-            str(node), self.folder,
+                str(node), self.folder,
                 *command]  # fmt: skip
 
     def _daemon(self, node, *command):

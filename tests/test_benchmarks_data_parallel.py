@@ -44,11 +44,8 @@ def test_equal_gradients_pass_and_rounding_too():
             lambda g: g + torch.tensor([[1e-3, 0.0], [0.0, 0.0]]),
             "x: w has a gradient off by 0.00025",
         ),
-        (
-            "b",
-            torch.zeros_like,
-            "x: b has a gradient off by 1 of its largest",
-        ),  # small beside w's, not to itself
+        # small beside w's, not to itself
+        ("b", torch.zeros_like, "x: b has a gradient off by 1 of its largest"),
         ("b", lambda g: g * torch.nan, "x: b has a gradient off by nan"),
         ("b", lambda g: None, "x: b has no gradient"),
     ],

@@ -18,10 +18,7 @@ from tests.benchmarks.bench_measured_runs import PLANS, ROWS, SHAPE, predicted  
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=2, hidden=16, n_heads=2)
 # forward, backward, first, last, update; alpha, beta
-COMPUTE, LINK = (
-    [4e-3, 8e-3, 1e-3, 2e-3, 5e-3],
-    [1e-4, 1e-9],
-)
+COMPUTE, LINK = [4e-3, 8e-3, 1e-3, 2e-3, 5e-3], [1e-4, 1e-9]
 
 
 def found_times(longer, rounds=9):

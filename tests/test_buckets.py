@@ -37,11 +37,8 @@ def numbers(given, buckets):
         ([2, 9, 1], 16, [[2], [1], [0]]),  # larger than a bucket: one of its own
         ([9, 1, 1], 16, [[2, 1], [0]]),
         ([1, 1, 9], 16, [[2], [1, 0]]),
-        (
-            [2, 3, 1, 3],
-            16,
-            [[3, 2], [1], [0]],
-        ),  # the 2 of the first would fit in nobody's gap: order before fullness
+        # the 2 of the first would fit in nobody's gap: order before fullness
+        ([2, 3, 1, 3], 16, [[3, 2], [1], [0]]),
         ([1, 1], 1, [[1], [0]]),  # every one is larger
         ([0, 4, 0], 16, [[2, 1, 0]]),  # an empty one takes no room
         ([], 16, []),

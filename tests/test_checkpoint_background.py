@@ -147,10 +147,7 @@ def check_killed(tmp_path, number):
             folder.mkdir()
             status = killed_at(folder, moment)
             # threads go at their own pace: there may be a moment less
-            assert status in (
-                0,
-                -signal.SIGKILL,
-            )
+            assert status in (0, -signal.SIGKILL)
             whole = sorted(folder.glob("step_*.pt"))
             states = [torch.load(path, weights_only=True) for path in whole]
             assert all(

@@ -15,14 +15,7 @@ from lib import launch
 from lib.training import checkpoint
 
 # of os: whatever changes a folder or brings it to disk
-CALLS = [
-    "mkdir",
-    "open",
-    "fsync",
-    "rename",
-    "unlink",
-    "rmdir",
-]
+CALLS = ["mkdir", "open", "fsync", "rename", "unlink", "rmdir"]
 
 
 def die_before(number):

@@ -58,10 +58,7 @@ def test_every_rank_sent_the_formula_to_its_right_neighbour_and_nothing_else(tin
     n = record["traffic"]["n"]
     assert n == record["parameters"] + 2  # even already
     # 2(N-1)/N = 1 for two ranks
-    assert record["traffic"]["matrix_bytes"] == [
-        [0, n * 4 * 10],
-        [n * 4 * 10, 0],
-    ]
+    assert record["traffic"]["matrix_bytes"] == [[0, n * 4 * 10], [n * 4 * 10, 0]]
     assert record["traffic"]["equal"]
 
 

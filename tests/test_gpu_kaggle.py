@@ -226,7 +226,5 @@ def test_the_notebook_is_one_cell_without_outputs_and_gets_the_address_where_it_
     assert cell.cell_type == "code" and cell.outputs == [] and cell.execution_count is None
     text = NOTEBOOK.read_text(encoding="utf-8")
     there = publish.kaggle(text, "https://host.org/owner/name")
-    assert (
-        '\nADDRESS = "https://host.org/owner/name"  # ' in nbformat.reads(there, 4).cells[0].source
-    )
+    assert '\nADDRESS = "https://host.org/owner/name"\n' in nbformat.reads(there, 4).cells[0].source
     assert publish.kaggle(there, "") == publish.kaggle(text, "") and there != text

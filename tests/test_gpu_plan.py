@@ -114,8 +114,8 @@ def test_a_step_that_fails_or_hangs_or_cannot_run_does_not_stop_the_next(
         step("two", "print('never')", needs=("gpus 2",)),
         step("module", "print('never')", needs=("module no_such_module",)),
         step("sees",
-            "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'], os.environ['A'])",
-            visible=1,
+             "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'], os.environ['A'])",
+             visible=1,
              env={"A": "b"}),
         step("fine", "print('3 | 4')"),
     )  # fmt: skip

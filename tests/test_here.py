@@ -37,10 +37,7 @@ def test_every_lab_begins_with_the_same_cell():
 def test_it_lets_a_server_import_ahead_of_the_first_run_once_and_nothing_where_graded(monkeypatch):
     begun = []
     # else the thread between runs would see no server
-    with (
-        warm.one_at_a_time,
-        monkeypatch.context() as patched,
-    ):
+    with warm.one_at_a_time, monkeypatch.context() as patched:
         patched.setattr(warm.Server, "start", lambda server: begun.append(server))
         for graded in (False, True):
             patched.setattr(warm, "_servers", [])

@@ -31,7 +31,7 @@ def test_a_package_names_all_of_its_files_and_no_others(package):
 
 def test_a_file_that_is_gone_would_be_found():
     assert named("a.py b_c.py   *_wrong.py; `python -m lib.cost x` d.pyx") == {
-        "a.py", "b_c.py", "*_wrong.py", "__main__.py"
+        "a.py", "b_c.py", "*_wrong.py", "__main__.py",
     }  # fmt: skip
 
 

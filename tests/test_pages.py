@@ -18,12 +18,7 @@ PAGES = [
     "tests") for p in sorted((ROOT / top).rglob("README.md")) if p.parent.name != "bundle"),
 ]  # fmt: skip
 # by commands; and all in results/, labs/mine
-MADE = {
-    "points.csv",
-    "points.json",
-    "junit.xml",
-    "lib/_reference.zip",
-}
+MADE = {"points.csv", "points.json", "junit.xml", "lib/_reference.zip"}
 LOOKS_LIKE_A_PATH = re.compile(
     r"[\w.*-]+(/[\w.*-]+)*(\.(py|md|csv|json|yml|toml|zip|xml|png|ipynb)|/)"
 )

@@ -19,11 +19,11 @@ from lib.training.model import Block, Shape
 
 SIZES = {"pp": 2, "dp": 2, "tp": 2}
 TAKES = {"matmul": 6.0, "attention": 1.0, "elementwise": 0.5, "tensor": 2.0, "context": 0.0,
-    "expert": 0.0,
+         "expert": 0.0,
          "launch": 0.0, "message": 0.1, "bubble": 1.0, "sharding": 0.3,
          "optimizer": 0.1}  # fmt: skip
 NEEDS = {"weights": 10 * GIB, "gradients": 20 * GIB, "optimizer": 6 * GIB, "activations": 30 * GIB,
-    "logits": 0.0,
+         "logits": 0.0,
          "working": 2 * GIB, "reserve": 0.0}  # fmt: skip
 INSIDE = {"computes": 0.3, "messages": 0.1}
 ACROSS = {"computes": 0.3, "messages": 0.5}
@@ -42,7 +42,7 @@ class Halves(NamedTuple):
 
 EQUAL = Halves([range(1), range(1, 2), range(2, 3), range(3, 4)], [1, 1, 1, 1])
 MEGATRON = {"attention_q": "column", "attention_k": "column", "attention_v": "column",
-    "split_heads": "dim 2",
+            "split_heads": "dim 2",
             "split_heads_1": "dim 2", "split_heads_2": "dim 2", "causal_attention": "dim 1",
             "merge_heads": "dim 1",
             "attention_out": "row", "mlp_up": "column", "gelu": "dim 2",
@@ -73,12 +73,12 @@ FIGURES = {
     "big mesh": lambda: plots.big_mesh(),
     "placement": lambda: plots.step_times(
         {"inside": INSIDE, "across": ACROSS}, {"across": ACROSS | {"messages": 0.6},
-            "inside": INSIDE}, note="8 ranks."
+                                               "inside": INSIDE}, note="8 ranks."
     ),
     "own runs": lambda: plots.step_times({"a": 1.1, "b": 3.0}, {"a": 1.0, "b": 2.0}, within=0.15),
     "predicted in parts": lambda: plots.step_times(
         {"a": 0.4, "b": 0.9}, {"a": {"pipeline": 0.3, "tensor": 0.1, "tied": 0.0,
-            "gradients": 0.05}, "b": INSIDE}
+                                     "gradients": 0.05}, "b": INSIDE}
     ),
     "volume": lambda: plots.axis_volume(
         {"3-D": {"tp": 24e9, "pp": 33e6, "dp": 1.2e9}, "data alone": {"tp": 0.0, "dp": 14e9}},

@@ -123,12 +123,7 @@ def test_partial_sums_in_scratch_buffers_are_seen_too(results):
 def test_sums_between_two_receives_are_inferred(results):
     states, _ = totals(results, "tree")
     # rank 0 receives twice before it sends
-    assert [state[0][0] for state in states] == [
-        2,
-        4,
-        4,
-        4,
-    ]
+    assert [state[0][0] for state in states] == [2, 4, 4, 4]
 
 
 def test_a_round_in_which_nothing_is_added_is_named(results):

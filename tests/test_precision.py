@@ -64,12 +64,7 @@ def test_an_overflow_on_rank_1_alone_skips_the_step_on_all_three(overflowed):
             good, skipped, after = seen
             assert good == (True, False, 8.0, 1)
             # parameters and Adam's state as they were; the scale backs off
-            assert skipped == (
-                False,
-                True,
-                4.0,
-                0,
-            )
+            assert skipped == (False, True, 4.0, 0)
             assert after == (True, False, 4.0, 1)
 
 

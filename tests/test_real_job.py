@@ -87,7 +87,7 @@ def test_the_job_on_two_nodes_killed_and_resumed_ends_as_on_one_machine(tmp_path
     script = make_script(one)
     alone = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        script],
+         script],
         capture_output=True, text=True, cwd=one, timeout=400,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

@@ -151,11 +151,7 @@ def test_with_equal_speeds_the_pace_is_that_of_balance():
 
 def test_a_device_with_more_memory_becomes_the_first_stage():
     # a layer needs 4 in the first of three stages, then 3, then 2
-    memory = (
-        [1] * 6,
-        [1] * 6,
-        [6, 5, 20],
-    )
+    memory = [1] * 6, [1] * 6, [6, 5, 20]
     assert stages_by_speed([1] * 6, [1, 1, 1], memory).layers == [
         range(1),
         range(1, 2),

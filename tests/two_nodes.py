@@ -6,8 +6,8 @@
       link0, 10.77.0.1  ======== rate, each way ========     link0, 10.77.0.2
 
     with two_nodes(rate="1gbit") as nodes:
-        first, second = nodes.run("train.py", nproc_per_node=2)  # torchrun in both, until both have
-                                                                 ended
+        # torchrun in both, until both have ended
+        first, second = nodes.run("train.py", nproc_per_node=2)
 
 A namespace has network cards, addresses and ports of its own: the two meet as two machines would,
 by TCP over that cable alone. `tc tbf`, a token bucket, lets bytes out of each end at the rate.
@@ -37,10 +37,7 @@ PORT = "29500"  # nobody else is in the namespace who could have taken it
 # card would
 MTU = "9000"
 # else ranks warn that nobody knows addresses' names
-QUIET = {
-    "OMP_NUM_THREADS": "1",
-    "TORCH_CPP_LOG_LEVEL": "ERROR",
-}
+QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 GRACE = 10.0  # seconds that a node has to end by itself once the other has failed
 
 _pairs = itertools.count()

@@ -93,10 +93,10 @@ def join(
 
     RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun
     call `join()` bare: it picks NCCL when the node has a GPU for each of its ranks, else gloo, and
-    meets at MASTER_ADDR. There a GPU is believed in untried: a job that asked for GPUs should fail
-    rather than run on the CPU. New tensors then lie on `device()` by default, so that the same cell
-    runs on a CPU and on a GPU. timeout: seconds after which a collective that nobody answers fails,
-    or a meeting to which a rank does not come.
+    meets at MASTER_ADDR. There GPUs are used without being tried first, because a job that asked
+    for GPUs should fail rather than run on the CPU. New tensors are then on `device()` by default,
+    so that the same cell runs on a CPU and on a GPU. timeout: seconds after which a collective
+    fails that other ranks do not join, or a meeting to which a rank does not come.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -130,10 +130,10 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.
     """A part of `store` that only the ranks of this attempt have, though ranks that are dead have
     left keys in it.
 
-        rank r  here/r = r's own name, new in every process       waits until somebody answers that
-                                                                  name
-        rank 0  answer/(name of r) = name of rank 0, for every r  until all have come: came/(name of
-                                                                  rank 0)/r
+        rank r  here/r = r's own name, new in every process
+                waits until rank 0 answers that name
+        rank 0  answer/(name of r) = name of rank 0, for every r
+                waits until all have come: came/(name of rank 0)/r
 
     torchrun keeps one store over all its restarts, and init_process_group puts the ranks' addresses
     under the same keys each time: a rank of the second attempt reads the address of a dead rank of
@@ -191,8 +191,8 @@ def synchronize_stream() -> None:
     As `synchronize`.
 
     Before a host sleeps in the place of its GPU, say: on NCCL `wait()` lets the stream wait, and
-    not the host. A receive that nobody waits for yet is not waited for here: it may depend on what
-    this rank does next.
+    not the host. A receive that the program does not wait for yet is not waited for here: it may
+    depend on what this rank does next.
     """
     if device().type == "cuda":
         torch.cuda.current_stream().synchronize()
@@ -236,8 +236,8 @@ OVER_PCIE = {
 
 
 def unless_set(settings: dict[str, str]) -> None:
-    """Put `settings` into the environment of this rank; what stands there already,
-    from its user, stays."""
+    """Put `settings` into the environment of this rank; what the user
+    has set there already stays."""
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 

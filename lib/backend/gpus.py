@@ -1,14 +1,13 @@
-"""Which GPUs of this machine work: each computes a small product, once, in a process of its own.
+"""Which GPUs of this machine work: each computes a small matmul, once, in a process of its own.
 
     counted by the driver  tried here                             used
-    0 1 2 3                0 ok, 1 ok, 2 "no kernel image", 3 ok  0 1, and the reason why not the
-                                                                  others
+    0 1 2 3                0 ok, 1 ok, 2 "no kernel image", 3 ok  0 1, and why not the others
 
 `torch.cuda.device_count()` asks the driver's management library, and proves nothing: a driver too
 old for this torch, a GPU that this torch was not built for and one that another program has taken
-for itself are all counted. In a process of its own, because a notebook that has opened a GPU keeps
-hundreds of megabytes of it, and because the trial may crash. Rank r gets GPU r, so the first GPU
-that does not work ends the count.
+for itself are all counted. The trial runs in a process of its own, because a notebook that has
+opened a GPU keeps hundreds of megabytes of it, and because the trial may crash. Rank r gets GPU r,
+so the first GPU that does not work ends the count.
 """
 
 import functools

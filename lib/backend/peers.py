@@ -1,13 +1,14 @@
-"""Partners of this rank: one that does not exist is an error at once, in words; a message nobody
-waits for is noticed.
+"""Partners of this rank: one that does not exist is an error at once, in words; a message that
+is not waited for is noticed.
 
-    2 ranks:  dist.send(x, rank + 1)  on rank 1:   ValueError: send to rank 2: the group has ranks 0
-                                                   to 1. ...
-              dist.isend(x, 1)        on rank 0, and no `wait`:   messages_left() is 1
+    dist.send(x, rank + 1) on rank 1 of 2:
+        ValueError: send to rank 2: the group has ranks 0 to 1. ...
+    dist.isend(x, 1) on rank 0, and no `wait`:
+        messages_left() is 1
 
-torch hands such a number to the backend, and gloo waits for that rank for ever. So the methods of
-ProcessGroup behind dist.send, dist.isend, dist.recv, dist.irecv, dist.broadcast, dist.reduce,
-dist.scatter and dist.gather look first.
+torch hands such a number to the backend, and gloo waits for that rank for ever. Therefore the
+methods of ProcessGroup behind dist.send, dist.isend, dist.recv, dist.irecv, dist.broadcast,
+dist.reduce, dist.scatter and dist.gather check it first.
 """
 
 import torch.distributed as dist
@@ -21,7 +22,7 @@ ROOTED = {
     "scatter": "scatter from",
     "gather": "gather to",
 }
-_begun: set[int] = set()  # the ids of the Works of messages that nobody has waited for
+_begun: set[int] = set()  # the ids of the Works of messages that have not been waited for
 _counts = {"begun": 0, "waited for": 0, "in the world": 0}
 
 
@@ -50,7 +51,7 @@ def count_messages() -> None:
 
 
 def messages_left() -> int:
-    """Messages that this rank has begun and not waited for. One may still be under way, or take a
+    """Messages that this rank has begun and not waited for. One may still be in flight, or take a
     later one's place."""
     # not len(_begun): a dropped Work gives its id to a later one
     return _counts["begun"] - _counts["waited for"]

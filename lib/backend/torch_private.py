@@ -72,7 +72,7 @@ def collectives_so_far(group: dist.ProcessGroup) -> int:
 
 
 def unawaited_collectives() -> int:
-    """How many functional collectives of this rank nobody has waited for."""
+    """How many functional collectives of this rank have not been waited for."""
     return torch._C._distributed_c10d._get_work_registry_size()
 
 

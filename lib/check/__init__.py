@@ -4,20 +4,20 @@ A check has the name of its exercise; each exercise is one file in the folder of
 lab6/. `python -m lib.check` prints which exercise meets which adversarial case. `check.points(0)`
 adds up Lab 0's points.
 
-exercise.py exercises.py             what an exercise, a claim and a hint are, as data; which
-                                     exercises there are
+exercise.py exercises.py             what an exercise, a claim and a hint are, as data;
+                                     which exercises there are
 framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
-cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case; one that
-                                     raises
+cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case;
+                                     one that raises
 forward_backward.py comm.py          ... with a backward; the collectives that it is given
-overlap.py footprint.py products.py  what runs beside what; what is made and kept; matrix products,
-                                     counted
-pure.py tensors.py                   functions without ranks, of plain numbers and of tensors with
-                                     gradients
+overlap.py footprint.py products.py  what runs at the same time; what is made and kept;
+                                     matrix products, counted
+pure.py tensors.py                   functions without ranks, of plain numbers
+                                     and of tensors with gradients
 claims.py traffic.py                 the usual judges: of values, and of what was sent
 explain.py symptoms.py               what a wrong number says; hints that exercises share
-failure.py guard.py                  an answer that raised, hung or exited, on ranks and here, as
-                                     facts
+failure.py guard.py                  the facts of an answer that raised, hung or exited,
+                                     on ranks and in this process
 left_out.py                          why adversarial cases do not apply
 mistakes.py fingerprints.py          known mistakes, which no release has, and the table of what
                                      they leave behind

@@ -1,5 +1,5 @@
 """python -m lib.check                              which exercise meets which adversarial case, and
-                                                    why not
+                                                 why not
 python -m lib.check fingerprints [exercise ...]  judge the known mistakes anew and write
                                                  lib/check/fingerprints/"""
 

@@ -32,7 +32,7 @@ class Calls:
     cases: a tuple, or a function of the number of ranks.
     watch: `with watch() as watched:` around each call; what it saw is in the record.
     groups: (cases) -> {case: its group, given by name unless None; or a tuple of groups, given in
-    order}.
+        order}.
     """
 
     cases: tuple[Case, ...] | Callable

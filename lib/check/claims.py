@@ -304,12 +304,7 @@ def off(where, got, want, tolerance=1e-12):
 
 
 # one rank's error is what others' calls do not fit
-CAUSES = {
-    "raised": 0,
-    "unreadable": 0,
-    "group": 0,
-    "clash": 1,
-}
+CAUSES = {"raised": 0, "unreadable": 0, "group": 0, "clash": 1}
 
 
 def noted(cases, key, among=None):

@@ -46,12 +46,10 @@ COLLECTIVES = (
 MAY_CALL = (*(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *COLLECTIVES)
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
-    torch.int16, torch.int8,
-    torch.uint8, torch.bool,
+    torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
-INLINE = (
-    4096  # bytes of a call's numbers that travel with what is told of it: one round instead of two
-)
+# bytes of a call's numbers that travel with what is told of it: one round instead of two
+INLINE = 4096
 REDUCTIONS = {
     dist.ReduceOp.SUM: "sum",
     dist.ReduceOp.AVG: "avg",
@@ -88,9 +86,9 @@ class Recorder:
     allowed: the sets of ranks over which an answer may call; a call for others is noted (`stray`)
         and done over the first of them. None: any ranks of control.
     before: before(Call) is called as each call begins; it may look at the memory, or wait
-    (overlap.py). raises: False for calls in the background, whose thread a Clash would end: it is
-    noted, and a call that nobody
-        joins is done with this rank's own numbers as those of all.
+        (overlap.py).
+    raises: False for calls in the background, whose thread a Clash would end: it is noted, and a
+        call that nobody joins is done with this rank's own numbers as those of all.
     """
 
     def __init__(self, control, allowed=None, before=None, raises=True):

@@ -54,9 +54,9 @@ class Problem:
     """What is wrong, in words.
 
     kind: which sort; facts: what hints look at, never the words: numbers, ranks, flags (claims.py
-    says which). trace: what tells one mistake from another more finely than the words: numbers,
-    rounded, and names. See
-        `fingerprints.py`. None: the words do.
+        says which).
+    trace: what tells one mistake from another more finely than the words: numbers, rounded, and
+        names. See `fingerprints.py`. None: the words do.
     """
 
     kind: str
@@ -99,13 +99,13 @@ class Exercise:
         rank, and puts `ledger.mark(label)` before and `ledger.mark("")` after each call of the
         student's function.
     worlds: the numbers of ranks it runs on; () for a function that needs no ranks: `measure` runs
-    here, as world 0. may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv")
-    that an answer may be built from. reference: lib's function of the same name and signature, for
-    `use`.
+        here, as world 0.
+    may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer
+        may be built from.
+    reference: lib's function of the same name and signature, for `use`.
     bonus: its points come on top of the lab's 100 (the notebook tags the check's cell "bonus").
     leaves_out: {name in ADVERSARIAL: why it does not apply}; left_out.py has the usual reasons.
-    That a function has no
-        attributes need not be said.
+        That a function has no attributes need not be said.
     """
 
     name: str

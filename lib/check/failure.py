@@ -23,9 +23,8 @@ from lib.ledger import Ledger, audit
 from lib.ledger.log import RETURNED, RUNNING
 
 HANGS = ("deadlock", "no progress")
-BEGINS = (
-    "exercise: "  # how the mark that opens an exercise's part of a log begins: it opens no case
-)
+# how the mark that opens an exercise's part of a log begins: it opens no case
+BEGINS = "exercise: "
 
 # What torch and lib say where they refuse. Nowhere else is the text of an exception read.
 REFUSALS = {

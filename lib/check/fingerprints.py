@@ -1,5 +1,4 @@
-"""Known mistakes, told by their fingerprints: what ships is a table, not the mistakes and not the
-solution.
+"""Known mistakes, told by their fingerprints: we ship a table, not the mistakes or the solution.
 
     fingerprints/lab0.json    {"ring_reduce_scatter": {"source": hash of all that it depends on,
                                                        "hints": {name: sentence},

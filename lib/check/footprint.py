@@ -2,10 +2,8 @@
 backward waits for.
 
     footprint = Footprint(given)
-    with footprint: ... forward ...  footprint.largest  of the largest tensor that any operation
-                                                        made
-    footprint.look(out)              footprint.kept     of all floats that are alive now, and were
-                                                        not before
+    with footprint: ... forward ...  footprint.largest  of the largest tensor that any op made
+    footprint.look(out)              footprint.kept     of all new floats that are still alive
     with footprint: ... backward ...
 
 Python sees what stands on ctx and in lists, and autograd's hooks what a graph has saved: both are

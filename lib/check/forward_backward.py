@@ -32,9 +32,8 @@ from lib.check.footprint import Footprint
 from lib.check.guard import is_students
 from lib.check.traffic import astray
 
-TOLERANCE = (
-    1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
-)
+# of the largest number expected, or of 1: some gradients are zero but for rounding
+TOLERANCE = 1e-12
 SINGLE = 2.0**-20  # what float32 loses, and a little more
 SAMPLE = 12  # elements of a tensor that are in a trace
 

@@ -2,8 +2,9 @@
 
     backward  layer 3  gate  layer 2  gate  layer 1  gate  layer 0
     call 0    [== begun in time, held =====]
-    call 1                   [== held =============]         call i is held until gate i + 2 has
-                                                             been passed
+    call 1                   [== held =============]
+
+    call i is held until gate i + 2 has been passed
 
     gates = Gates(3);  recorder = Recorder(control, before=gates.hold)
     with gates:  ... gates.pass_one() after each layer ...  gates.end() ...

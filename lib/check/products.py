@@ -3,8 +3,8 @@
     x @ w, matmul, einsum, F.linear, ...     torch's functions
                |
         aten::mm, aten::addmm, ...           one dispatcher entry each
-               |  BackendSelect  <- we stand here, as the ledger does: note the factors' shapes,
-                                 then redispatch
+               |  BackendSelect  <- we are called here, as the ledger is: note the factors' shapes,
+               |                    then redispatch
            CPU or CUDA
 
 (m, k) times (k, n) is m k n multiply-adds. Elementwise multiplication followed by a sum is not

@@ -1,10 +1,9 @@
 """Functions without ranks: called in every case and, last, in the first case again; read, and
 judged case by case.
 
-    seen = asked(fn, shares, CASES, given, read)  {case: what was read, or the Problem}; and of all
-                                                  calls together
-    each(CASES, judge, words)                     a judge: the first case in which something is
-                                                  wrong
+    seen = asked(fn, shares, CASES, given, read)  {case: what was read, or the Problem};
+                                                  and of all calls together
+    each(CASES, judge, words)                     a judge: the first case with something wrong
     refused(CASES, words, why)                    a judge: a ValueError in each of these
     left_alone(words), new_each_time(words)       judges of all calls
 

@@ -3,8 +3,8 @@ Problem's words.
 
 An exercise lists those that apply among its own, the more particular first:
 
-    hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW, Hint("another rank's
-    chunk", ...), NOT_PAIRED)
+    hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW,
+           Hint("another rank's chunk", ...), NOT_PAIRED)
 
 `kind` and `fact` make predicates: kind("value"), fact("doubled"), kind("form", dtype=True).
 """

@@ -1,5 +1,6 @@
-"""Collectives from send and receive. N ranks, n elements, L = ceil(log2 N), P the largest power of
-two up to N.
+"""Collectives from send and receive.
+
+N ranks, n elements, L = ceil(log2 N), P the largest power of two up to N.
 
 function                         rounds     elements sent by all  used when
 -------------------------------  ---------  --------------------  ----------------------------------
@@ -20,8 +21,8 @@ all-reduce:
   hierarchical_all_reduce        two rings  see hierarchical.py   fast links in a node, slow between
   all_reduce                     -          -                     always: it picks one by size
 
-(recursive_doubling and halving_doubling where N = P; else two rounds and 2(N-P) n more.) Exact
-formulas: `cost.py`.
+The rows of recursive_doubling and halving_doubling hold for N = P; otherwise put P for N and add
+two rounds and 2(N-P) n elements. Exact formulas: `cost.py`.
 
 Conventions. Ranks are ranks within `group`. `op` is one of torch.distributed.ReduceOp's SUM,
 PRODUCT, MAX, MIN, AVG. Chunk r is `tensor_split(N)[r]`: no padding. After an all-reduce all ranks
@@ -32,13 +33,13 @@ file                 what it is
 -------------------  ----------------------------------------------------------------
 p2p.py               send, receive, and both at once: every message of ours
 uncompiled.py        what torch.compile leaves out of its graphs: messages
-local.py             what a rank does with what has come: combine, cut into chunks
+local.py             what a rank does by itself: combine, split into chunks, flatten
 star.py              everything through one rank
 tree.py              down and up a binomial tree
 ring.py              the two passes of a ring
-doubling.py          the whole tensor, exchanged log2 N times
+doubling.py          the full tensor, exchanged log2 N times
 halving_doubling.py  halves of halves, and back
-direct.py            every chunk straight to its rank, its total straight to all
+direct.py            every chunk directly to its rank, and its total directly to all
 hierarchical.py      rings inside nodes, rings between nodes
 pairwise.py          all-to-all
 dissemination.py     the barrier
@@ -67,8 +68,7 @@ reduce_scatter = ring_reduce_scatter
 __all__ = [
     "Work", "all_gather", "all_reduce", "all_to_all", "all_to_all_at_once", "barrier", "broadcast",
     "direct_all_reduce", "gather", "halving_doubling_all_reduce", "hierarchical_all_reduce",
-    "node_groups",
-    "recursive_doubling_all_reduce", "reduce", "reduce_scatter", "ring_all_gather",
-    "ring_all_reduce",
-    "ring_reduce_scatter", "scatter", "star_all_reduce", "start", "tree_all_reduce",
+    "node_groups", "recursive_doubling_all_reduce", "reduce", "reduce_scatter", "ring_all_gather",
+    "ring_all_reduce", "ring_reduce_scatter", "scatter", "star_all_reduce", "start",
+    "tree_all_reduce",
 ]  # fmt: skip

@@ -4,9 +4,10 @@ do.
     few bytes   latency counts    recursive doubling: the fewest rounds; star: the fewest messages
     many bytes  bandwidth counts  a ring, halving and doubling, or direct: the fewest bytes per rank
 
-Where one overtakes the other is a matter of the machine, so it is measured and kept as data:
-`thresholds.json`. It maps a world size to rows [up to so many bytes, algorithm], sizes rising, null
-without end. A world size that is not there takes the rows of the nearest smaller one that is.
+Where one overtakes the other depends on the machine, so it is measured and stored as data in
+`thresholds.json`. It maps a world size to rows [largest size in bytes, algorithm], in increasing
+size; null means no upper limit. A world size that is not there takes the rows of the nearest
+smaller one that is.
 """
 
 import functools
@@ -48,7 +49,7 @@ def all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) 
 
 @functools.lru_cache(1024)
 def choose(nbytes: int, world_size: int) -> str:
-    """The name, in ALL_REDUCE, of the algorithm for `nbytes` bytes a rank over
-    `world_size` ranks."""
+    """The name, in ALL_REDUCE, of the algorithm for `nbytes` bytes a rank over `world_size`
+    ranks."""
     row = max((int(size) for size in THRESHOLDS if int(size) <= world_size), default=2)
     return next(name for up_to, name in THRESHOLDS[str(row)] if up_to is None or nbytes <= up_to)

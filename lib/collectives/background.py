@@ -30,8 +30,8 @@ from lib import backend, ledger
 from lib.backend import Group
 from lib.ledger.source import position
 
-# group -> the last work started on it and not yet waited for: until then it is the communication
-# thread's
+# group -> the last work that was started on it and not yet waited for: until then the group belongs
+# to the communication thread
 in_use = {}
 
 
@@ -88,9 +88,8 @@ class Work:
             stream.wait_event(self.done)
             if isinstance(self.result, torch.Tensor):
                 self.result.record_stream(stream)  # made on the thread's stream, read on this one
-        self.args = self.kwargs = (
-            None  # not before: on a GPU the thread's stream may only now have finished with them
-        )
+        # not before: on a GPU the thread's stream may only now have finished with them
+        self.args = self.kwargs = None
         return self.result
 
     def run(self, streams: Any) -> None:
@@ -110,8 +109,8 @@ class Work:
 
 
 class Communication(threading.Thread):
-    """Runs works in order. After a failure it runs no more: the messages of the
-    ranks are out of step."""
+    """Runs works in order. After a failure it runs no more, because the messages of the ranks are
+    then out of step."""
 
     def __init__(self):
         super().__init__(name="lib.collectives.background", daemon=True)
@@ -121,8 +120,8 @@ class Communication(threading.Thread):
 
     @property
     def is_idle(self):
-        """Nothing to do: only another thread could change that. The ledger asks, when it
-        judges a deadlock."""
+        """True when it has no work; only another thread can give it some. The ledger reads this to
+        decide whether there is a deadlock."""
         return not in_use
 
     def run(self):
@@ -150,7 +149,7 @@ class Communication(threading.Thread):
 
 
 def check_may_use(group: Group) -> None:
-    """Raise RuntimeError where the communication thread has `group`, and another thread asks."""
+    """Raise RuntimeError if the communication thread has `group` and another thread calls this."""
     if group in in_use and not is_this_thread():
         raise RuntimeError(
             f"this group is in use in the background: {in_use[group]}. Call its wait() first, "
@@ -164,7 +163,7 @@ def communication_thread() -> threading.Thread | None:
 
 
 def is_this_thread() -> bool:
-    """Is it the communication thread that asks?"""
+    """Is the caller on the communication thread?"""
     return _thread is not None and threading.get_ident() == _thread.ident
 
 

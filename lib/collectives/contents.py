@@ -1,7 +1,7 @@
 """What the messages of an all-reduce hold: for each element, whose values have been summed in it so
 far.
 
-Nobody says so in a message, but the values can. Rank r starts with
+A message does not say so, but its values can. Rank r starts with
 
     x[i] = 16^r + i * 16^N          element i, rank r of N
 
@@ -50,14 +50,14 @@ def traced(all_reduce: Callable) -> dict[str, Any]:
 
 
 def marked(rank: int, world_size: int) -> Tensor:
-    """(N,) float64: rank's own values, one element per rank, each of which tells
-    whose and which it is."""
+    """(N,) float64: rank's own values, one element per rank, each of which tells whose and which it
+    is."""
     return 16.0**rank + torch.arange(world_size, dtype=torch.float64) * 16.0**world_size
 
 
 def read(values: Tensor, world_size: int, what: str) -> dict[int, tuple[int, ...]]:
-    """{element: (how often rank 0's value is in it, rank 1's, ...)} of marked sums; a plain
-    0 holds nothing."""
+    """{element: (how often rank 0's value is in it, rank 1's, ...)} of marked sums; a plain 0 holds
+    nothing."""
     found = {}
     for value in values.flatten().tolist():
         if value == 0:
@@ -76,8 +76,8 @@ def read(values: Tensor, world_size: int, what: str) -> dict[int, tuple[int, ...
 
 
 class Sent(TorchDispatchMode):
-    """Within the block, keeps a copy of every tensor that this thread sends, however it does, and
-    of `x` by then."""
+    """Within the block, keeps a copy of every tensor that this thread sends, by whatever call, and
+    of `x` at that moment."""
 
     def __init__(self, x):
         super().__init__()

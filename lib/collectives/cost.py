@@ -6,14 +6,14 @@
     COST[name].time(n_bytes, N, alpha, beta)   seconds
 
 N       ranks                              alpha   seconds per message, however short (latency)
-n       elements of the whole tensor       beta    seconds per byte (1 / bandwidth)
+n       elements of the full tensor        beta    seconds per byte (1 / bandwidth)
 P       largest power of two up to N       L       ceil(log2 N)
 
-Whole tensor: what all_gather returns, what reduce_scatter, scatter and all_to_all are given, what
-gather collects. The counts are exact, for n that N does not divide too; all_to_all is counted for
-equal blocks, roots are rank 0. The time model: a message of m bytes takes alpha + m beta; a rank
-sends one and receives one at a time, at once; all links are alike; the additions are free. It takes
-chunks as n/N exactly.
+The full tensor is what all_gather returns, what reduce_scatter, scatter and all_to_all are given,
+and what gather collects. The counts are exact, also for n that N does not divide; all_to_all is
+counted for equal blocks, and roots are rank 0. The time model: a message of m bytes takes
+alpha + m beta; a rank can send one message and receive one at the same time (full duplex); all
+links are alike; the additions are free. It takes chunks as n/N exactly.
 
 Sources: Thakur, Rabenseifner, Gropp 2005 (all but the ring's optimality); Patarasuk & Yuan 2009
 (ring); Chan, Heimlich, Purkayastha, van de Geijn 2007 (lower bounds: L alpha, and 2(N-1)/N n beta
@@ -54,15 +54,15 @@ def folded(N: int) -> int:
 
 
 def ring_sent(n: int, N: int) -> int:
-    """Rank r passes on every chunk but r while reducing, and every chunk but r+1
-    while gathering."""
+    """Rank r passes on every chunk but r while reducing, and every chunk but r+1 while
+    gathering."""
     size = chunk_sizes(n, N)
     return max(2 * n - size[r] - size[(r + 1) % N] for r in range(N))
 
 
 def halving_doubling_sent(n: int, N: int) -> int:
-    """In each round rank r sends the block that its partner keeps (halving), or its
-    own (doubling)."""
+    """In each round rank r sends the block that its partner keeps (halving), or its own
+    (doubling)."""
     p = P(N)
     bounds = [n * chunk // p for chunk in range(p + 1)]
     block = lambda r, distance: bounds[r - r % distance + distance] - bounds[r - r % distance]
@@ -149,9 +149,8 @@ COST = {
     ),
     "direct": Cost(
         rounds=lambda N: 2 * (N - 1),
-        sent=lambda n, N: (
-            n + (N - 2) * max(chunk_sizes(n, N))
-        ),  # all chunks but its own, and that one N-1 times
+        # all chunks but its own, and that one N-1 times
+        sent=lambda n, N: n + (N - 2) * max(chunk_sizes(n, N)),
         total=lambda n, N: 2 * (N - 1) * n,
         time=ring_time,  # as many rounds, of messages as long
     ),
@@ -183,8 +182,8 @@ def cheapest(n_bytes: float, N: int, alpha: float, beta: float) -> str:
 
 
 def hierarchical(R: int) -> Cost:
-    """The Cost of the hierarchical all-reduce with R ranks per node (R divides N),
-    all links alike."""
+    """The Cost of the hierarchical all-reduce with R ranks per node (R divides N), all links
+    alike."""
 
     def sent(n, N):
         """Rank (m, i): a ring over its node, and a ring over the M nodes for chunk i."""
@@ -194,9 +193,8 @@ def hierarchical(R: int) -> Cost:
     return Cost(
         rounds=lambda N: 2 * (R - 1) + 2 * (N // R - 1),
         sent=sent,
-        total=lambda n, N: (
-            2 * N // R * (R - 1) * n + 2 * (N // R - 1) * n
-        ),  # inside all nodes + between nodes
+        # inside all nodes + between nodes
+        total=lambda n, N: 2 * N // R * (R - 1) * n + 2 * (N // R - 1) * n,
         time=lambda n_bytes, N, alpha, beta: hierarchical_time(
             n_bytes, N // R, R, (alpha, beta), (alpha, beta / R)
         ),
@@ -209,8 +207,8 @@ def hierarchical_time(
     """Seconds of the hierarchical all-reduce over M nodes of R ranks.
 
     inside: (alpha, beta) of a rank's link in its node. across: (alpha, beta) of a node's link to
-    the others, which its R ranks share: R messages at once, of n/(R M) each. (With a network card
-    per rank, pass its beta / R.)
+    the others, which its R ranks share: R messages at once, of n/(R M) each. (With a NIC per rank,
+    pass its beta / R.)
     """
     fast = COST["ring"].time(n_bytes, R, *inside)
     slow = COST["ring"].time(n_bytes, M, *across)  # R rings of n/R each through one link: n in all

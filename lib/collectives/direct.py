@@ -1,18 +1,18 @@
-"""Direct all-reduce, in two steps: each chunk straight to the rank that sums it, and its total
-straight to all.
+"""Direct all-reduce, in two steps: each chunk directly to the rank that sums it, and its total
+directly to all.
 
     N = 4         chunk 0  chunk 1  chunk 2  chunk 3
-    rank 0 sends     .      to 1     to 2     to 3    step 1: rank r gets every rank's chunk r, and
-                                                      adds them up
-    rank 0 sends   to 1      .        .        .      step 2: chunk 0, done, goes
-                   to 2                                       to each
-                   to 3                                       of the others
+    rank 0 sends     .      to 1     to 2     to 3    step 1: rank r adds up every rank's chunk r
+    rank 0 sends   to 1      .        .        .      step 2: chunk 0, now summed, is sent to each
+                   to 2                                       of the others
+                   to 3
 
-The bytes are a ring's. But no rank forwards anything: no message waits for another one's sum, so
-ranks that share cores seldom wait for each other. In the first step AHEAD messages are in flight
-from each rank, so that one is added while the next ones are sent. They are cut at SEGMENT bytes,
-and the receive buffer is AHEAD of these: a second long tensor would cost as much in fresh pages as
-the wire. It needs a link from every rank to every other, as inside a machine.
+A rank sends as many bytes as in a ring. But no rank forwards anything, so no message waits for
+another one's sum, and ranks that share cores seldom wait for each other. In the first step AHEAD
+messages are in flight from each rank, so that one is added while the next ones are sent. Messages
+are at most SEGMENT bytes, and the receive buffer holds AHEAD such segments: a full-length buffer
+would cost as much in fresh pages as the transfer itself. The algorithm needs a link from every rank
+to every other, as inside a machine.
 
 Source: Thakur, Rabenseifner, Gropp 2005, sections 4.1 and 4.3 (pairwise exchange); "two-shot" in
 today's libraries.

@@ -1,4 +1,4 @@
-"""All-reduce by recursive doubling: log2 N exchanges of the whole tensor. The fastest there is for
+"""All-reduce by recursive doubling: log2 N exchanges of the full tensor. The fastest algorithm for
 short ones.
 
     distance 1   0 <-> 1   2 <-> 3   4 <-> 5   6 <-> 7      each pair has the sum of its 2
@@ -9,8 +9,9 @@ Partner = rank with one bit flipped, rank XOR distance. Every rank sends n eleme
 so it loses to the ring once n is long; but while a message's latency costs more than its bytes,
 log2 N rounds beat the ring's 2(N-1).
 
-Where N is no power of two, P = the largest power of two below N, do the work: rank P+i gives its
-tensor to rank i before, and gets the result after (two more rounds).
+If N is no power of two, only P ranks do this, P being the largest power of two below N. In a
+pre-step (`fold`) rank P+i sends its tensor to rank i, which adds it to its own; in a post-step
+(`unfold`) rank P+i receives the result. That makes two more rounds.
 
 Source: Thakur, Rabenseifner, Gropp 2005, section 4.4.
 """
@@ -56,8 +57,8 @@ def recursive_doubling_all_reduce(
 def fold(
     x: Tensor, received: Tensor, rank: int, P: int, world_size: int, group: Group, combine: Callable
 ) -> None:
-    """Ranks P, P+1, ... give their x to ranks 0, 1, ..., which add it to theirs. Nothing to
-    do where N = P."""
+    """The pre-step for an N that is no power of two: ranks P, P+1, ... send their x to ranks 0, 1,
+    ..., which add it to theirs. Nothing to do where N = P."""
     if rank >= P:
         p2p.send(x, rank - P, group)
     elif rank + P < world_size:
@@ -66,7 +67,8 @@ def fold(
 
 
 def unfold(x: Tensor, rank: int, P: int, world_size: int, group: Group) -> None:
-    """The reverse: ranks P, P+1, ... get their result from ranks 0, 1, ..."""
+    """The post-step, the reverse of `fold`: ranks P, P+1, ... receive the result from ranks 0, 1,
+    ..."""
     if rank >= P:
         p2p.recv(x, rank - P, group)
     elif rank + P < world_size:

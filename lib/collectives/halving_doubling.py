@@ -1,17 +1,18 @@
 """All-reduce by recursive halving, then doubling (Rabenseifner): few rounds and few bytes.
 
-Reduce-scatter by halving, N = 4: exchange half of what you still hold, add, and go on with the half
-you kept.
+Reduce-scatter by halving, N = 4: exchange half of what you still hold, add, and continue with the
+half you kept.
 
     distance 2  0 <-> 2, 1 <-> 3  ranks 0, 1 keep chunks 0 1, ranks 2, 3 keep 2 3  n/2 elements sent
     distance 1  0 <-> 1, 2 <-> 3  rank r keeps chunk r, and it is the sum of all   n/4 elements sent
 
-All-gather by doubling is the same pairs backwards: distance 1, then 2. In all 2 log2 N rounds, not
-the ring's 2(N-1), and the ring's 2(N-1)/N * n elements per rank. But half of a tensor goes to a
-partner N/2 ranks away, where a ring needs neighbours only: over a network with slow links between
-nodes, long tensors may still go better round the ring.
+All-gather by doubling has the same pairs in reverse order: distance 1, then 2. In all, 2 log2 N
+rounds instead of the ring's 2(N-1), with as many elements per rank as the ring, 2(N-1)/N * n. But
+half of a tensor is sent to a partner N/2 ranks away, whereas a ring needs neighbours only: over a
+network with slow links between nodes, the ring may still be faster for long tensors.
 
-Where N is no power of two: fold to P ranks before and unfold after, as `doubling.py` does.
+If N is no power of two, there is a pre-step to P ranks (`fold`) and a post-step (`unfold`), as in
+`doubling.py`.
 
 Source: Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005, section 4.4.
 """

@@ -1,6 +1,6 @@
 """All-reduce in two levels: fast links inside a node, slow links between nodes.
 
-    node 0: ranks 0 1 2 3    inside: my node's ranks     across: the ranks of my place in every node
+    node 0: ranks 0 1 2 3    inside: my node's ranks     across: one local rank of all nodes
     node 1: ranks 4 5 6 7            0 1 2 3 | 4 5 6 7           0 4 | 1 5 | 2 6 | 3 7
 
     1. inside, reduce-scatter   rank i of each node has chunk i, summed over its node     fast links
@@ -30,8 +30,8 @@ def hierarchical_all_reduce(
     """Reduce `tensor` over all ranks of all nodes, in place; returns it.
 
     tensor: any shape, the same on every rank. inside, across: this rank's two groups, from
-    `node_groups`; every node has as many ranks (which also makes the average of averages the
-    average).
+    `node_groups`; every node needs the same number of ranks (which also makes the average of
+    averages the average).
     Sends: 2(R-1) rounds inside, 2(M-1) across; over all ranks 2 M (R-1) n elements inside and
     2(M-1) n across. Bit-identical on all ranks: each chunk is finished on one rank and copied.
     """
@@ -52,8 +52,8 @@ def node_groups(ranks_per_node: int) -> tuple[dist.ProcessGroup, dist.ProcessGro
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size % ranks_per_node:
         raise ValueError(
-            f"{world_size} ranks cannot form nodes of {ranks_per_node}: every node needs as many "
-            f"ranks"
+            f"{world_size} ranks cannot form nodes of {ranks_per_node}: "
+            f"every node needs as many ranks"
         )
     firsts = range(0, world_size, ranks_per_node)
     inside = [dist.new_group(range(first, first + ranks_per_node)) for first in firsts]

@@ -1,11 +1,11 @@
-"""What a collective does on its own rank: combine two partial results, cut a tensor into chunks,
-see it as a line.
+"""What a collective does on its own rank: combine two partial results, split a tensor into chunks,
+flatten it.
 
-op              combine(a, b)       dtype
-SUM             a + b               any number
-PRODUCT         a * b               any number
-MAX, MIN        max(a, b), min(a, b)
-AVG             a + b, the total divided by world_size at the end; floating point only
+op        combine(a, b)                                    dtype
+SUM       a + b                                            any number
+PRODUCT   a * b                                            any number
+MAX, MIN  max(a, b), min(a, b)                             any number
+AVG       a + b; at the end the total is divided by N      floating point only
 
 Chunk r of n elements (or rows) over N ranks is `tensor.tensor_split(N)[r]`: contiguous, in order,
 no padding, and the sizes differ by at most one: the first n mod N chunks hold one more.
@@ -29,8 +29,8 @@ _COMBINE: dict[Op, Callable] = {
 
 
 def combiner(op: Op, tensor: Tensor) -> Callable:
-    """The function `combine(a, b, out=c)` of `op`; raises ValueError where `tensor`'s dtype
-    has no such `op`."""
+    """The function `combine(a, b, out=c)` of `op`; raises ValueError where `tensor`'s dtype has no
+    such `op`."""
     if op not in _COMBINE:
         raise ValueError(
             f"op={op}: use SUM, PRODUCT, MAX, MIN or AVG of torch.distributed.ReduceOp"
@@ -43,16 +43,16 @@ def combiner(op: Op, tensor: Tensor) -> Callable:
 
 
 def finish(total: Tensor, op: Op, world_size: int) -> Tensor:
-    """Turn the total over `world_size` ranks into `op`'s result, in place: only AVG has
-    anything left to do."""
+    """Turn the total over `world_size` ranks into `op`'s result, in place: only AVG has anything
+    left to do."""
     return total.div_(world_size) if op == ReduceOp.AVG else total
 
 
 class line:
-    """`with line(tensor) as x:` x is `tensor` as one line, (n,); what is written to x is in
+    """`with line(tensor) as x:` x is `tensor` as a flat buffer, (n,); what is written to x is in
     `tensor` afterwards.
 
-    A view of a contiguous tensor, else a copy that is written back at the end.
+    x is a view of a contiguous tensor, otherwise a copy that is written back at the end.
     """
 
     def __init__(self, tensor):

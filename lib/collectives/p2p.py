@@ -30,7 +30,7 @@ from lib.backend import Group, torch_private
 from lib.collectives import background
 from lib.collectives.uncompiled import uncompiled
 
-_delay = None  # in `delayed`: called before messages go
+_delay = None  # in `delayed`: called before messages are posted
 
 
 def send(tensor: Tensor, to: int, group: Group = None) -> None:
@@ -39,8 +39,8 @@ def send(tensor: Tensor, to: int, group: Group = None) -> None:
 
 
 def recv(out: Tensor, frm: int, group: Group = None) -> Tensor:
-    """Fill `out` with what rank `frm` of `group` sends (as many elements, the same dtype);
-    returns `out`."""
+    """Fill `out` with what rank `frm` of `group` sends (as many elements, the same dtype); returns
+    `out`."""
     post([], [(out, frm)], group).wait()
     return out
 
@@ -63,8 +63,8 @@ def send_recv(
 def exchange(
     sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], group: Group = None
 ) -> None:
-    """Several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns
-    when all are done."""
+    """Several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns when all
+    are done."""
     post(sends, receives, group).wait()
 
 
@@ -90,9 +90,8 @@ def post(
     if _delay is not None:
         _delay(sends, group)
     rank, world_size = group.rank(), group.size()
-    batches = _backend(
-        group, (sends or receives)[0][0].device
-    ).supports_coalescing  # NCCL does, gloo does not
+    # NCCL does, gloo does not
+    batches = _backend(group, (sends or receives)[0][0].device).supports_coalescing
 
     outbound, inbound, to_self, landings = [], [], [], []
     for tensor, to in sends:
@@ -106,8 +105,8 @@ def post(
         if frm == rank:
             if not to_self:
                 raise ValueError(
-                    f"rank {rank} receives from itself, but sends itself nothing: it would wait "
-                    f"for ever"
+                    f"rank {rank} receives from itself, but sends itself nothing: "
+                    f"it would wait for ever"
                 )
             out.detach().copy_(to_self.pop(0))
             continue
@@ -123,8 +122,8 @@ def post(
 
 @contextlib.contextmanager
 def delayed(delay):
-    """Inside the block `post` first calls delay(sends, group), which may take its time: what
-    `slow_link` is made of."""
+    """Inside the block `post` first calls delay(sends, group), which may take its time. `slow_link`
+    is made with it."""
     global _delay
     before, _delay = _delay, delay
     try:
@@ -134,7 +133,7 @@ def delayed(delay):
 
 
 def posting_takes_time():
-    """Does `post` return only when a slow link has let the messages go?"""
+    """Does `post` return only when a slow link has let the messages through?"""
     return _delay is not None
 
 
@@ -167,12 +166,12 @@ def _begin(inbound, outbound, group):
 
 
 def _begin_batch(inbound, outbound, group):
-    """On NCCL, separate sends and receives can deadlock. A batch cannot where the others' batches
-    mirror it.
+    """On NCCL, separate sends and receives can deadlock. One batch cannot deadlock if the other
+    ranks' batches mirror it.
 
-    At the first message of two ranks NCCL connects them, and each needs of the other what it posts
-    itself, turned round (NVIDIA/nccl issues 1279 and 2130). Every exchange of lib is such a pair of
-    batches.
+    At the first message of two ranks NCCL connects them, and each needs the other to post the
+    counterpart: a receive for its send, and a send for its receive (NVIDIA/nccl issues 1279 and
+    2130). Every exchange of lib is such a pair of batches.
     """
     receives = [dist.P2POp(dist.irecv, wire, group=group, group_peer=frm) for wire, frm in inbound]
     sends = [dist.P2POp(dist.isend, wire, group=group, group_peer=to) for wire, to in outbound]
@@ -180,8 +179,8 @@ def _begin_batch(inbound, outbound, group):
 
 
 def _ready_to_send(tensor, batches):
-    """`tensor` as the backend can send it: contiguous, and on the CPU where gloo is to send
-    a CUDA tensor."""
+    """`tensor` as the backend can send it: contiguous, and on the CPU where gloo is to send a CUDA
+    tensor."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_cuda and not batches:
@@ -190,8 +189,8 @@ def _ready_to_send(tensor, batches):
 
 
 def _ready_to_receive(out, batches):
-    """`out` itself where the backend can receive into it, else a buffer that `Pending.wait`
-    copies to `out`."""
+    """`out` itself where the backend can receive into it, else a buffer that `Pending.wait` copies
+    to `out`."""
     staged = out.is_cuda and not batches
     if out.is_contiguous() and not staged and not out.requires_grad:
         return out
@@ -217,6 +216,6 @@ def _backend(group, device):
 def check_rank(what: str, rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise ValueError(
-            f"{what} rank {rank}: the group has {world_size} ranks, 0 to {world_size - 1} (group "
-            f"ranks)"
+            f"{what} rank {rank}: the group has {world_size} ranks, 0 to {world_size - 1} "
+            f"(group ranks)"
         )

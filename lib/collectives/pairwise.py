@@ -1,5 +1,4 @@
-"""All-to-all, pairwise: in round s every rank sends to the rank s places on and receives from the
-one s places back.
+"""All-to-all, pairwise: in round s rank r sends to rank r+s and receives from rank r-s (mod N).
 
     N = 4            to 0  to 1  to 2  to 3
     from rank 0       .     1     2     3        the round in which each block is sent;
@@ -8,11 +7,11 @@ one s places back.
     from rank 3       1     2     3     .
 
 The transpose of a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is reduced
-and no block is passed on, so each element is sent once: N-1 rounds, and what a rank sends is its
-tensor less its own block.
+and no block is forwarded, so each element is sent once: there are N-1 rounds, and a rank sends its
+tensor without its own block.
 
-Rounds keep each link with one message at a time, and make every rank wait for its slowest partner
-in each round. `all_to_all_at_once` posts all blocks together and waits once: for uneven blocks, and
+Rounds put one message at a time on each link, but make every rank wait for its slowest partner in
+each round. `all_to_all_at_once` posts all blocks together and waits once: for uneven blocks, and
 where ranks are not in step.
 
 Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (long messages; short ones at once).
@@ -71,7 +70,8 @@ def all_to_all_at_once(
 
 
 def _blocks(tensor, rank, world_size, send_counts, recv_counts):
-    """The result to be, what goes to each rank, and where what comes from each will be."""
+    """(output tensor, block to send to each rank, view of the output that receives each rank's
+    block)"""
     send_counts, recv_counts = _check_counts(
         len(tensor), send_counts, recv_counts, rank, world_size
     )
@@ -80,12 +80,12 @@ def _blocks(tensor, rank, world_size, send_counts, recv_counts):
 
 
 def _check_counts(rows, send_counts, recv_counts, rank, world_size):
-    """Both lists of counts, or the reason why not."""
+    """(send_counts, recv_counts) as lists; raises ValueError for counts that do not fit."""
     if send_counts is None and recv_counts is None:
         if rows % world_size:
             raise ValueError(
-                f"{rows} rows do not divide over {world_size} ranks: pass send_counts and "
-                f"recv_counts"
+                f"{rows} rows do not divide over {world_size} ranks: "
+                f"pass send_counts and recv_counts"
             )
         return [rows // world_size] * world_size, [rows // world_size] * world_size
     if send_counts is None or recv_counts is None:

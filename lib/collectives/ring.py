@@ -1,5 +1,5 @@
-"""Ring reduce-scatter, ring all-gather, and ring all-reduce = the one, then the other (Patarasuk &
-Yuan 2009).
+"""Ring reduce-scatter, ring all-gather, and ring all-reduce, which is the one and then the other
+(Patarasuk & Yuan 2009).
 
     rank 0 -> rank 1 -> ... -> rank N-1 -> rank 0  N ranks, n elements, chunk c = tensor_split(N)[c]
 
@@ -15,9 +15,9 @@ Each pass has N-1 rounds. In each round every rank sends one chunk right and rec
 left, so over all ranks a pass sends exactly (N-1)n elements: about n per rank, however many ranks
 there are.
 
-The textbook lets rank r begin with chunk r and end with chunk (r+1) mod N. Here rank r begins one
-chunk earlier, with r-1, and ends with chunk r: what torch's reduce_scatter returns, and where
-all-gather begins.
+In the textbook rank r begins with chunk r and ends with chunk (r+1) mod N. Here rank r begins one
+chunk earlier, with r-1, and ends with chunk r, because that is what torch's reduce_scatter returns
+and what all-gather begins with.
 
 Each chunk is summed by one chain of ranks, in one order, and the result is copied: all ranks end
 bit-identical.
@@ -72,12 +72,12 @@ def ring_reduce_scatter(tensor: Tensor, group: Group = None, op: Op = dist.Reduc
 
 # exercise: lab0.ring_all_gather
 def ring_all_gather(chunk: Tensor, group: Group = None, out: Tensor | None = None) -> Tensor:
-    """Every rank's chunk, in rank order, on every rank; returns the whole.
+    """Every rank's chunk, in rank order, on every rank; returns the full tensor.
 
     chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]; None: the chunks
-    are all of one size and the whole is a new (N * rows, ...).
+    are all of one size and the result is a new (N * rows, ...).
     Sends: N-1 rounds, one chunk each to the right neighbour; (N-1)n elements over all ranks.
-    Raises ValueError where `chunk` is not of the size that this rank's place in `out` has.
+    Raises ValueError if the shape of `chunk` is not that of this rank's chunk of `out`.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     right, left = (rank + 1) % world_size, (rank - 1) % world_size

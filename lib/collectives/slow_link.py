@@ -1,23 +1,23 @@
 """A slow link between "nodes" of one machine, without root: messages of `p2p` that cross it are
 held back.
 
-    node 0: ranks 0 1 2 3  === one card ===   the slow link  === one card ===  node 1: ranks 4 5 6 7
+    node 0: ranks 0 1 2 3  ==== one NIC ===   the slow link  ==== one NIC ===  node 1: ranks 4 5 6 7
 
-Each node has one card, which its ranks share, and which sends and receives at once. A message of m
-bytes from one node to another keeps the sender's card and the receiver's busy for m /
-bytes_per_second, as soon as both are free, and arrives seconds_per_message after that. Latency
-keeps no card busy: messages posted at once wait for it together. Messages inside a node are not
-touched. This is the alpha and beta of `cost.hierarchical_time(..., across=...)`.
+Each node has one NIC, which its ranks share, and which sends and receives at the same time. A
+message of m bytes from one node to another keeps the sender's NIC and the receiver's busy for
+m / bytes_per_second, as soon as both are free, and arrives seconds_per_message after that. Latency
+keeps no NIC busy: messages posted at once wait for it together. Messages inside a node are not
+delayed. This is the alpha and beta of `cost.hierarchical_time(..., across=...)`.
 
-How: a page of memory that all ranks map holds, for each card, the instant until which it is busy.
-Who sends adds the message's time to it, sleeps until the arrival, and only then posts the message.
-So a hold-up takes no processor, and two cores are enough for eight ranks. A sleep ends a little
-late, and the real message takes its own time after it: choose a link whose times are milliseconds.
+How: a page of memory that all ranks map holds, for each NIC, the time until which it is busy. The
+sender adds the message's time to it, sleeps until the arrival, and only then posts the message. So
+a delay uses no CPU time, and two cores are enough for eight ranks. A sleep ends a little late, and
+the real message takes its own time after it: choose a link whose times are milliseconds.
 
 What it is not: `post` itself takes as long as the link is busy, so a send is not in the background
-(use `start`); the messages of one `post` all go when the last of them may; packets, switches and
-congestion are not modelled; torch's own collectives and sends are not slowed; and all ranks must be
-on one machine, whose clock they share.
+(use `start`); all messages of one `post` leave when its last message is allowed to; packets,
+switches and congestion are not modelled; torch's own collectives and sends are not slowed; and all
+ranks must be on one machine, whose clock they share.
 """
 
 import contextlib
@@ -44,15 +44,15 @@ def slow_link(
     ranks are slow.
 
     Every rank of the world must enter it. seconds_per_message: alpha. bytes_per_second: 1 / beta,
-    of a node's card. Sends: a broadcast and a barrier of torch's, when entered.
+    of a node's NIC. Sends: a broadcast and a barrier of torch's, when entered.
     Raises ValueError where `ranks_per_node` does not divide the world, RuntimeError inside another
     slow_link.
     """
     world_size = dist.get_world_size()
     if ranks_per_node < 1 or world_size % ranks_per_node:
         raise ValueError(
-            f"{world_size} ranks cannot form nodes of {ranks_per_node}: every node needs as many "
-            f"ranks"
+            f"{world_size} ranks cannot form nodes of {ranks_per_node}: "
+            f"every node needs as many ranks"
         )
     if seconds_per_message < 0 or not bytes_per_second > 0:
         raise ValueError(
@@ -72,9 +72,8 @@ def slow_link(
             if there == node:
                 continue
             if tensor.is_cuda:
-                torch.cuda.current_stream(
-                    tensor.device
-                ).synchronize()  # it cannot leave before it has been computed
+                # it cannot leave before it has been computed
+                torch.cuda.current_stream(tensor.device).synchronize()
             sent = cards.reserve(
                 node, there, tensor.numel() * tensor.element_size() / bytes_per_second
             )
@@ -89,7 +88,7 @@ def slow_link(
 
 
 class Cards:
-    """For each node's card, the instants until which it sends and receives: one page, shared by all
+    """For each node's NIC, the times until which it sends and receives: one page, shared by all
     ranks.
 
     All ranks make it together. The file has no name once all have mapped it, so nothing is left
@@ -99,7 +98,7 @@ class Cards:
     def __init__(self, nodes):
         path = [tempfile.mkstemp(prefix="slow-link-")[1]] if dist.get_rank() == 0 else [None]
         if path[0]:
-            # two doubles per node, 0.0: the card has never been busy
+            # two doubles per node, 0.0: the NIC has never been busy
             os.truncate(path[0], 16 * nodes)
         dist.broadcast_object_list(path)
         self.file = open(path[0], "r+b")  # noqa: SIM115  closed by close(), with the map

@@ -1,15 +1,15 @@
-"""Everything through one rank: scatter, gather, and the all-reduce of a parameter server.
+r"""Everything through one rank: scatter, gather, and the all-reduce of a parameter server.
 
           1   2                      N ranks, the root in the middle.
-           \\ /                       Scatter: the root sends each rank its own tensor.
+           \ /                       Scatter: the root sends each rank its own tensor.
         3 - 0 - 4                    Gather: the root receives each rank's tensor.
-           / \\                       Star all-reduce: n elements of every rank in, the sum out.
+           / \                       Star all-reduce: n elements of every rank in, the sum out.
           5   6
 
-N-1 messages leave or enter by the root's one link, one after another; a tree does no better for
-scatter and gather, whose bytes all have to pass the root anyway. For an all-reduce it is the naive
-way, and the measure of others: 2(N-1) messages of n elements at the root, while each other rank
-sends one.
+N-1 messages leave or enter by the root's one link, one after another. A tree sends no fewer bytes
+through the root for scatter and gather, though it needs fewer rounds. For an all-reduce the star is
+the naive way, to which the others are compared: 2(N-1) messages of n elements at the root, while
+each other rank sends one.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def scatter(
     """Fill each rank's `tensor` with its entry of rank `src`'s `scatter_list`; returns it.
 
     tensor: this rank's part, any shape; parts may differ in size. scatter_list: N tensors on `src`,
-    None elsewhere (cut one with `whole.tensor_split(N)`).
+    None elsewhere (`full.tensor_split(N)` makes such a list).
     Sends: N-1 messages from `src`. Raises ValueError for a list of another length or part of
     another size.
     """

@@ -1,4 +1,4 @@
-"""Broadcast and reduce down and up a binomial tree, and all-reduce = the two after one another.
+"""Broadcast and reduce down and up a binomial tree; all-reduce is a reduce and then a broadcast.
 
 Broadcast from rank 0, N = 8: every rank that has the tensor forwards it, so the number of holders
 doubles each round.
@@ -7,9 +7,9 @@ doubles each round.
     round 1   0 -> 2   1 -> 3
     round 2   0 -> 4   1 -> 5   2 -> 6   3 -> 7
 
-ceil(log2 N) rounds of n elements, and fewer rounds cannot do. Reduce is the same picture read from
-the bottom, with the arrows reversed and each arrival added. Any other root: number the ranks from
-the root, v = (rank - root) mod N.
+This takes ceil(log2 N) rounds of n elements, and fewer rounds are not enough. Reduce is the same
+picture read from the bottom, with the arrows reversed and each arrival added. For any other root,
+number the ranks from the root, v = (rank - root) mod N.
 
 Source: Thakur, Rabenseifner, Gropp 2005; Chan, Heimlich, Purkayastha, van de Geijn 2007 ("minimum
 spanning tree").
@@ -72,7 +72,7 @@ def tree_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.
     down again.
 
     Sends: 2 ceil(log2 N) rounds; 2(N-1)n elements in all, at most n ceil(log2 N) by one rank.
-    Bit-identical on all ranks: rank 0 alone has the last word.
+    Bit-identical on all ranks: rank 0 alone finishes the result, and sends copies.
     """
     reduce(tensor, 0, group, op)
     return broadcast(tensor, 0, group)

@@ -3,10 +3,10 @@
     @uncompiled
     def post(...): ...          traced code breaks its graph here, and runs `post` as plain Python
 
-torch.compile cannot trace what asks a process group for its backend, nor memory that is freed and
-filled again behind a parameter. `torch.compiler.disable` says so, but imports torch._dynamo, which
-takes as long as importing torch. Here it is called once something else has imported that: whoever
-compiles anything does.
+torch.compile cannot trace code that asks a process group for its backend, or that frees and refills
+a parameter's storage. `torch.compiler.disable` declares this, but imports torch._dynamo, which
+takes as long as importing torch. Here it is called only once something else has imported
+torch._dynamo, which any use of torch.compile does.
 """
 
 import functools

@@ -1,8 +1,10 @@
 """What training costs, in bytes, operations and seconds. No torch, no ranks; scipy only where
 something is fitted.
 
-    python -m lib.cost score | predict ROWS.csv --out OUT.csv | plan --model ... --gpu ... --gpus
-    ... --batch ... | fit
+    python -m lib.cost score
+    python -m lib.cost predict ROWS.csv --out OUT.csv
+    python -m lib.cost plan --model ... --gpu ... --gpus ... --batch ...
+    python -m lib.cost fit
 
 Formulas
     state.py          bytes of weights, gradients and optimizer state
@@ -18,8 +20,8 @@ The model: what a plan costs
     hardware.py shapes.py plan.py stacks.py  GPUs and links, models, plans, software
     matmul.py network.py                     seconds of a product, of a collective
     layer.py sharding.py step.py             seconds of a layer, of data ranks' exchange, of a step
-    parts.py kept.py memory.py               who holds which parameters; bytes of a layer, of the
-                                             fullest GPU
+    parts.py kept.py memory.py               who holds which parameters;
+                                             bytes of a layer, of the fullest GPU
     by_hand.py                               memory, bubble and messages of a plan, on a page
     volume.py                                numbers that a step on a mesh sends along each axis
     bubbles.py                               bubble rates of pipeline schedules
@@ -27,16 +29,17 @@ The model: what a plan costs
     placement.py                             the same plan over nodes in another order of its axes
 
 Against published runs
-    published.py described.py rows.py metrics.py the tables in data/, a row's model, its plan, its
-    metric as seconds
-    parameters.py                      what is fitted
-    predict.py ranges.py               rows predicted; how sure that is
-    study/                             the fit, the errors, what the plans that it would choose cost
+    published.py described.py                the tables in data/, a row's model,
+    rows.py metrics.py                       its plan, its metric as seconds
+    parameters.py                            what is fitted
+    predict.py ranges.py                     rows predicted; how sure that is
+    study/                                   the fit, the errors,
+                                             what the plans that it would choose cost
 
 Planning
-    choose.py                         the fastest plan that fits, in one loop
-    search.py explain.py remedies.py  every plan that fits, ranked; why the best wins; what would
-                                      fit
+    choose.py                                the fastest plan that fits, in one loop
+    search.py explain.py remedies.py         every plan that fits, ranked;
+                                             why the best wins; what would fit
 """
 
 from lib.cost.compute import training_days

@@ -1,6 +1,6 @@
-"""python -m lib.cost score                          errors against published runs
-python -m lib.cost predict ROWS.csv --out OUT.csv    predict rows of the columns of
-                                                     lib/cost/data/rows.csv
+"""python -m lib.cost score                             errors against published runs
+python -m lib.cost predict ROWS.csv --out OUT.csv    predict rows of the columns
+                                                     of lib/cost/data/rows.csv
 python -m lib.cost plan --model gpt-3-175b --gpu A100-80GB --gpus 1024 --batch 1536
                                                      what fits, how fast, how sure
 python -m lib.cost fit                               fit the parameters again, from what they are

@@ -1,5 +1,4 @@
-"""Bytes of activations: what forward keeps for backward, for each layer and each sequence of the
-batch.
+"""Bytes of activations: what forward keeps for backward, for each layer and sequence of the batch.
 
     s b h (34 + 5 a s / h)    bytes per layer, 16-bit activations
 

@@ -1,5 +1,4 @@
-"""Bubble rates of pipeline schedules: the share of the longest rank's time in which it computes
-nothing.
+"""Bubble rates of pipeline schedules: the share of the longest rank's time in which it is idle.
 
     rate = (cost - ideal) / cost        ideal = m (F + I + W)
 
@@ -36,12 +35,7 @@ from lib.pipeline.actions import count_stages
 from lib.pipeline.validate import walk
 
 # and two less: embedding and loss count as one each
-LAYERS = {
-    "1.5B": 24,
-    "6.2B": 32,
-    "14.6B": 48,
-    "28.3B": 64,
-}
+LAYERS = {"1.5B": 24, "6.2B": 32, "14.6B": 48, "28.3B": 64}
 SCHEDULES = ("1f1b-i", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v")
 WITHIN = 0.005  # of a published rate
 MOST = 1024  # micro-batches: the clock takes about a second for them

@@ -3,7 +3,7 @@
     P = (12 h^2 L/p + V h) / t  parameters of the first stage on one GPU: layers and embedding
 
     memory    state        P (2 + 2 + 12)  ZeRO-1 divides the 12 by d
-              activations  34 s b h / t  per layer of L/p, per micro-batch of min(m, p) in flight
+              activations  34 s b h / t    per layer of L/p, per micro-batch of min(m, p) in flight
     bubble    (p-1) / (v m + p - 1)
     messages  tp           m L/p x 4 all-reduces of 2 s b h bytes  two forward, two backward a layer
               pp           m v x 2 messages of 2 s b h / t         in a middle stage: on, and back

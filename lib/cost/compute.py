@@ -1,10 +1,10 @@
 """Operations of a training run, and how long they take.
 
     forward     2 per parameter and token  one multiplication and one addition for each weight
-    backward    4                          the same again for the inputs' gradient, and for the
-                                           weights'
-    recompute  +2                          the forward pass once more, where activations were not
-                                           kept
+    backward    4                          the same again for the gradient of the inputs,
+                                           and for that of the weights
+    recompute  +2                          the forward pass once more,
+                                           where activations were not kept
 
 6 P T in all, 8 P T with recomputation, for P parameters and T tokens. The attention scores are left
 out: for sequences of s tokens and hidden size h they add about s / (6h), which is 3 % for GPT-3.

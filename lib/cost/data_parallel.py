@@ -3,14 +3,14 @@ hides.
 
     after backward    [ forward ][     backward     ][ c ][ c ][ c ][ c ]
 
-    overlapped  [ forward ][    backward     ]
-                              [ c ][ c ][ c ] [ c ]  bucket k is ready once (k+1)/K of backward is
-                                                     done
+    overlapped  [ forward ][     backward     ]
+                               [ c ][ c ][ c ] [ c ]  bucket k is ready
+                                                      once (k+1)/K of backward is done
 
-N ranks  b rows (examples, or tokens) per rank    n bytes of gradients, in K equal buckets
-F, B     seconds of forward and backward, b rows  alpha, beta   seconds per message, seconds per
-                                                                byte
-c        seconds of one bucket's all-reduce
+N ranks      b rows (examples, or tokens) per rank, n bytes of gradients in K equal buckets
+F, B         seconds of forward and backward, b rows
+alpha, beta  seconds per message, seconds per byte
+c            seconds of one bucket's all-reduce
 
     c = 2(N-1) (alpha + n/(K N) beta)                       a ring
     t = F + B + K c                                         after backward

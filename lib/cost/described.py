@@ -17,8 +17,7 @@ from lib.cost import shapes
 SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "topk")
 EXTRAS = (
     "head_dim", "gated", "tied", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank",
-    "rope_dim", "window",
-    "latent", "biased",
+    "rope_dim", "window", "latent", "biased",
 )  # fmt: skip
 
 
@@ -78,10 +77,7 @@ def model_of(row):
     if "seq" not in said:
         raise Unpredictable("seq is empty: the sequence length decides the step")
     # one that all tokens visit is a dense MLP
-    if said.get("experts") in (0, 1) and said.get("topk", 0) in (
-        0,
-        1,
-    ):
+    if said.get("experts") in (0, 1) and said.get("topk", 0) in (0, 1):
         said |= {"experts": 0, "topk": 0}
     missing = [key for key in ("hidden", "heads") if not (base or key in said)]
     if missing:

@@ -1,5 +1,4 @@
-"""Exposed communication: the seconds of messages that no compute hides. Only they make a step
-longer.
+"""Exposed communication: the seconds of messages that no compute hides and that lengthen a step.
 
     compute     [=======]  [===============]            [==]
     messages         [===========]     [========][====]

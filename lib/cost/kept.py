@@ -3,9 +3,9 @@ it at once.
 
 Kernels that keep the scores (Megatron-LM until 2022; dropout; GeLU):
 
-    h (10 + 24/t) + 5 a s / t  with f = 4 h; for another width 24 = 8 + 16 f / 4h. Grouped queries,
-                               SwiGLU, latent attention and experts as below, without what is
-                               rotated
+    h (10 + 24/t) + 5 a s / t  with f = 4 h; for another width 24 = 8 + 16 f / 4h.
+                               Grouped queries, SwiGLU, latent attention and experts
+                               as below, without what is rotated
 
 Fused kernels (Transformer Engine; no dropout), 16 bits each:
 

@@ -13,8 +13,7 @@
                         parallelism each is a reduce-scatter and an all-gather, and backward gathers
                         once more
     context parallelism keys and values go round a ring while their predecessors are used; uneven
-    under a causal mask
-                        if ranks hold neighbouring tokens (stacks.py)
+                        under a causal mask if ranks hold neighbouring tokens (stacks.py)
     experts             a dispatch and a combine forward, two backward; between nodes they hide
                         behind another micro-batch's products where stages are interleaved and the
                         stack can do it

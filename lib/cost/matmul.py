@@ -2,8 +2,8 @@
 
     Y = X A        (T, n) times (n, m): 2 T n m operations
 
-    t = sqrt( arithmetic^2 + moved^2 )             the longer of the two, rounded at the corner:
-                                                   they overlap
+    t = sqrt( arithmetic^2 + moved^2 )             they overlap: the longer of the two,
+                                                   rounded at the corner
     arithmetic = 2 T n m / R  x  waves  x  (1 + ramp / n)
     moved      = 2 (T n + n m + T m) / M           16-bit numbers
 

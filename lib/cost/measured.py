@@ -1,5 +1,4 @@
-"""A step on this machine, from what was measured on it: a layer's compute, and a link's alpha and
-beta.
+"""A step on this machine, from its measured parts: a layer's compute, and a link's alpha and beta.
 
     S_F, S_B   one stage's forward and backward for one micro-batch: its layers, and two all-reduces
                of the activations in each of them if tensor parallelism splits it

@@ -3,20 +3,19 @@
     component    bytes                                              divided by
     weights      w of each parameter: 2, or 4                       the part's own (parts.py: tp,
                                                                     ep, pp); at ZeRO-3 by the ranks
-                                                                    that hold the same: dp cp, for
-                                                                    experts dp cp tp / ep
+                                                                    that hold the same: dp cp,
+                                                                    for experts dp cp tp / ep
     gradients    g: 2, or 4                                         likewise from ZeRO-2 on; with a
                                                                     pipeline, ZeRO-3
     optimizer    o: 12, copy, momentum, variance; 8 without copy    likewise from ZeRO-1 on
     activations  what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only
-                                                                    with sequence
-                 each layer of the stage, a mixture's first as      parallelism; pp, times the
-                                                                    micro-batches in flight;
-                 dense as they are, each micro-batch in flight;     experts' copies of tokens: tp,
-                                                                    not ep, as a rank
-                 under torch's pipelining also a place for all      gets as many as it sends away;
-                                                                    less the share
-                 that neighbours send in a step                     `offload` that goes to the host
+                 each layer of the stage, a mixture's first as      with sequence parallelism; pp,
+                 dense as they are, each micro-batch in flight;     times the micro-batches in
+                 under torch's pipelining also a place for all      flight; experts' copies of
+                 that neighbours send in a step                     tokens: tp, not ep, as a rank
+                                                                    gets as many as it sends away;
+                                                                    less the share `offload` that
+                                                                    goes to the host
     logits       the vocabulary's product and what the loss makes   tp, cp; on the last stage
                  of it
     working      what comes and goes: a layer being recomputed; the gradient of the largest matrix
@@ -82,8 +81,8 @@ def received_bytes(model, plan, stage, tokens):
 
 
 def stage_memory(model, plan, stack, stage, layers=None):
-    """{component: bytes} of a stage. layers: [layers of each stage],
-    lib.cost.step.split if not given."""
+    """{component: bytes} of a stage. layers: [layers of each stage], lib.cost.step.split if not
+    given."""
     layers = layers or split(model.layers, plan.pp)
     tokens = plan.micro_batch * model.seq / plan.cp
     parts = stage_parts(model, plan, stage, layers)

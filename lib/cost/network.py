@@ -11,8 +11,8 @@ B, bytes per second: inside a node what nccl-tests measured on NVLink, `gpu.link
 ring leaves a node once, and the g ranks of it that share a node have the network cards of g GPUs
 between them:
 
-    B = min( link, g nic )  g = ranks of the group in one node: 8 if they sit side by side, 1 if 8
-                            apart
+    B = min( link, g nic )  g = ranks of the group in one node:
+                            8 if they sit side by side, 1 if 8 apart
 
 l(n) fits the A100's measured all-reduce of 16 MB and more within 3 % of its time at n = 2 ... 8
 (VIA-Research/vTrain trace/a100). Bandwidth terms: nccl-tests doc/PERFORMANCE.md. A link carries one

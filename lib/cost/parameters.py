@@ -23,12 +23,10 @@ class Parameters(NamedTuple):
     fp8: dict  # {family: an fp8 product's share of its peak, relative to bf16's share of its own}
     fp4: float  # the same for fp4
     grouped: float  # experts' products: rate, relative to one product of that size
-    grouped_fp8: (
-        float  # and in fp8 and fp4, where small experts pay for conversion, relative to that
-    )
-    convert: (
-        float  # seconds in which an expert on a rank has its operands put into fp8 or fp4, forward
-    )
+    # and in fp8 and fp4, where small experts pay for conversion, relative to that
+    grouped_fp8: float
+    # seconds in which an expert on a rank has its operands put into fp8 or fp4, forward
+    convert: float
     ramp: float  # steps of the inner dimension that starting a tile and writing it take
     hbm: float  # share of the memory's bandwidth that kernels reach
     unfused: float  # bytes of elementwise kernels, relative to a count of what must move
@@ -38,9 +36,8 @@ class Parameters(NamedTuple):
     hidden: float  # share of a layer's computing behind which collectives of data parallelism hide
     exposed: float  # share of a pipeline message's time that a stage waits
     misaligned: float  # slowdown of the scores' products if 8 does not divide the head size
-    straggler: (
-        float  # growth of the step with each doubling of the nodes: the slowest sets the pace
-    )
+    # growth of the step with each doubling of the nodes: the slowest sets the pace
+    straggler: float
     factors: dict  # {stack: its factor on step time, the vocabulary's product apart}
 
 

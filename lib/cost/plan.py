@@ -1,7 +1,7 @@
 """A plan: how a model is laid over GPUs, and how one step runs.
 
-    GPUs = tp x cp x pp x dp     rank order: tensor ranks side by side, then context, then data,
-                                 then pipeline
+    GPUs = tp x cp x pp x dp     rank order: tensor ranks side by side,
+                                 then context, then data, then pipeline
     ep divides dp x cp x tp      experts lie across ranks that the other layers use as data ranks
     m = global batch / (dp x b)  micro-batches that each pipeline runs in a step
 

@@ -13,8 +13,8 @@ rows          about 2,000 published measurements: model, plan, step time, throug
 unseen        116 rows more, from other pages of the same sources, which no fit has seen
 unseen_stacks 124 rows of releases and publishers of which no row is known
 residuals     errors of step times, cross-validated, and of peak memory
-sweeps        the rest of a published sweep of plans, with the columns of rows; nothing is fitted to
-              it
+sweeps        the rest of a published sweep of plans, with the columns of rows;
+              nothing is fitted to it
 sources       where each of them was published, and under which conditions
 stacks        software stacks; parameters: what is fitted
 """

@@ -8,8 +8,8 @@ that were not fitted.
                                                c: least squares
     r = (n mean e / mean s + 6) / (n + 6)      of the n other configurations of the same publisher,
                                                drawn towards 1
-    low, high = predicted x exp(-q s), x exp(q s)        q: what 80 % (S + 1) / S of all e_j / s_j
-                                                         are at most
+    low, high = predicted x exp(-q s), x exp(q s)
+                                               q: what 80 % (S + 1) / S of all e_j / s_j are at most
 
 So a range says what the row says: mixtures, and steps that wait for the host, are predicted less
 well than others, and some publishers' runs less well than other publishers'. No source counts as

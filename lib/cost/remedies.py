@@ -1,5 +1,4 @@
-"""What would make it fit: changes to a request that no plan can meet, each tried before it is
-named.
+"""What would make it fit: tested changes to a request that no plan can meet.
 
     the plan     one of the settings that were asked for, left free: tp, pp, micro-batch, ZeRO,
                  recomputation ...

@@ -51,12 +51,7 @@ CHEAP = (  # counted as none
 )  # fmt: skip
 SELECTIVE = ("selective", "selective-op", "selective-layer", "core_attn")
 # Narayanan et al. 2021, by billions of parameters
-MICRO_BATCHES = {
-    3.6: 16,
-    18.4: 8,
-    39.1: 4,
-    76.1: 2,
-}
+MICRO_BATCHES = {3.6: 16, 18.4: 8, 39.1: 4, 76.1: 2}
 
 
 class Job(NamedTuple):

@@ -1,10 +1,12 @@
 """Every plan for a model on a cluster, and those that fit in memory, fastest first.
 
-    degrees      tp: powers of two that divide the heads, within a node pp: any number of stages
-                 with a layer at least, as even as can be (lib.cost.step.split) v: whatever divides
-                 a stage's layers, where all stages have as many and m allows it cp: 1, or for
-                 16,384 tokens and more also 2 to 16; ep: powers of two that divide the experts dp:
-                 the GPUs that are left
+    degrees      tp: powers of two that divide the heads, within a node
+                 pp: any number of stages with a layer at least, as even as can be
+                     (lib.cost.step.split)
+                 v: whatever divides a stage's layers, where all stages have as many and m allows it
+                 cp: 1, or for 16,384 tokens and more also 2 to 16
+                 ep: powers of two that divide the experts
+                 dp: the GPUs that are left
     micro-batch  1, 2, 4, ... 32
     ZeRO         0 to 3
     recompute    none, selective where scores are kept, full

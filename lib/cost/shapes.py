@@ -3,8 +3,8 @@ operations a token.
 
 One layer, per token (2 operations for each weight; s tokens of sequence):
 
-    attention  q k v   h x (a + 2 kv) d        grouped-query attention: kv < a heads of keys and
-                                               values
+    attention  q k v   h x (a + 2 kv) d        grouped-query attention:
+                                               kv < a heads of keys and values
                scores  2 x 2 s a d             every pair of tokens; half of them if the mask is
                                                causal and skipped
                out     a d x h
@@ -73,9 +73,8 @@ class Model:
     kv_rank: int = 0  # latent attention where it is not 0
     rope_dim: int = 0
     window: int = 0  # every other layer attends to the last `window` tokens only
-    latent: int = (
-        0  # width that tokens are brought down to before they travel to the experts (LatentMoE)
-    )
+    # width that tokens are brought down to before they travel to the experts (LatentMoE)
+    latent: int = 0
     # experts' products add biases, and their activation is clamped: no fused kernel does it
     biased: bool = False
 

@@ -1,20 +1,20 @@
 """Six ways to divide a dense transformer over a cluster: does it fit, and how long does a step
 stand still for it?
 
-    W parameters, L layers, hidden size h, sequences of s tokens, B of them in a step; M nodes of R
-    GPUs, N = M R
+    W parameters, L layers, hidden size h, sequences of s tokens, B of them in a step;
+    M nodes of R GPUs, N = M R
 
                                     state over  sent in a step, on each GPU
     data                            1           all-reduce of the gradients, 2W bytes, over N
-    sharded                         N           2 all-gathers and a reduce-scatter of 2W bytes over
-                                                N
+    sharded                         N           2 all-gathers and a reduce-scatter of 2W bytes,
+                                                over N
     tensor                          N           4 all-reduces of A per layer and sequence, over N
     pipeline                        N           A to a neighbour, twice per sequence; idle
     tensor inside, data across      R           4 all-reduces of A per layer and own sequence, over
                                                 the node's R; all-reduce of 2W/R bytes over M
     tensor inside, pipeline across  N           4 all-reduces of A per own layer and sequence, over
                                                 the node's R;
-                                                   A to a neighbour, twice per sequence; idle
+                                                A to a neighbour, twice per sequence; idle
 
 A = 2 s h, the bytes of a sequence's activation between two layers, in 16 bits. State: 16 bytes per
 parameter. Ring algorithms; a group of GPUs on several nodes has the slower link. Idle: p stages

@@ -2,8 +2,7 @@
 
     tp    activations            (tp-1) BT ((8L + 4) D + 6)      whatever pp, dp and cp are
           sequence parallel      the same, and 2 (tp-1) N W      gradients of what no rank has cut
-    pp    activations, and back  2 (vp-1) BTD tp                 each tp rank has all of it, and
-                                                                 sends all of it
+    pp    activations, and back  2 (vp-1) BTD tp                 each tp rank has and sends all
           sequence parallel      2 (vp-1) BTD                    each sends its own tokens
           tied embedding         2 VDN                           between the ends, if p > 1
     cp    keys, values, and back 6 (cp-1) BT L K d
@@ -13,10 +12,10 @@
 
     cut  VD + L (2D^2 + 2DKd + 2DF + D + 2Kd + F)  what tp divides: q k v, out, up, down, and the
                                                    embedding
-    W    TmaxD + L 6D + 2D                         what every tp rank has: norms, biases of rows,
-                                                   positions
-    psi  cut + tp W (+ VD if p > 1)                what the ranks of one data coordinate hold
-                                                   together
+    W    TmaxD + L 6D + 2D                         what every tp rank has:
+                                                   norms, biases of rows, positions
+    psi  cut + tp W (+ VD if p > 1)                what the ranks of one data coordinate
+                                                   have together
 
 B rows of T tokens, D hidden, F MLP width, K key/value heads of d numbers, V vocabulary, L layers,
 Tmax positions; p ranks with v stages each; N = dp x ep x cp data ranks. Left out: recomputation,

@@ -22,7 +22,7 @@ install.py publish.py                      what make setup runs;
                                            where the repository's address is shown
 release.py strip_solutions.py bytecode.py  a folder for students: what is left out, compiled;
                                            bundle/ beside
-packages.py layers.py                         the picture of lib's packages
+packages.py layers.py                      the picture of lib's packages
 book/                                      the labs as pages for a browser
 """
 

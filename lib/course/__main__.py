@@ -1,5 +1,4 @@
-"""`python -m lib.course <command>`: the commands behind `make notebooks`, `make validate` and `make
-grade`.
+"""`python -m lib.course <command>`: the commands behind `make notebooks`, `validate` and `grade`.
 
 Exit code 0: done (a graded notebook may have any number of points). 1: something failed, and was
 named. 2: usage.
@@ -36,9 +35,8 @@ from . import (
 )
 from .notebook import CourseError
 
-AT_A_TIME = (
-    2  # labs that are validated at the same time; of three, measurements are taken again and again
-)
+# labs that are validated at the same time; of three, measurements are taken again and again
+AT_A_TIME = 2
 
 
 def parser() -> argparse.ArgumentParser:

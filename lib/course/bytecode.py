@@ -2,9 +2,9 @@
 to release. Both ways as JSON:
 
     stdin   {"lab0.ring_all_reduce": ["def ring_all_reduce(...", "lib/collectives/ring.py", 28],
-            ...}
-    stdout  {"tag": "cpython-311", "code": {"lab0.ring_all_reduce": base64 of the marshalled code,
-            ...}}
+             ...}
+    stdout  {"tag": "cpython-311",
+             "code": {"lab0.ring_all_reduce": base64 of the marshalled code, ...}}
 
 Every instruction gets the one line number given: what stands there says in a traceback whose code
 this is. Only the standard library is imported, so that any interpreter can run this file.

@@ -2,17 +2,15 @@
 wrote.
 
     cell                    the student's copy  the new edition     after the merge
-    answer                  written             any                 the student's, found as for
-                                                                    grading (answers.py)
+    answer                  written             any                 the student's,
+                                                                    found as answers.py does
                             still the stub      any                 the new stub
     other cell              changed             as before           the student's
-                            changed             changed, or locked  the new one, and its id in
-                                                                    `given_up`
+                            changed             changed, or locked  the new one,
+                                                                    and its id in `given_up`
                             as it was           any                 the new one
-    the student's own cell                      not there           stays after the cell that it
-                                                                    followed
-    changed, then removed from the course       not there           stays as a cell of the student's
-                                                                    own
+    the student's own cell                      not there           stays after the one before it
+    changed, then removed from the course       not there           stays as the student's own cell
 
 What the student changed is known from the fingerprints that edition.py stored. Outputs stay where
 the source does.

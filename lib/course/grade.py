@@ -24,13 +24,11 @@ from . import answers, merge, nbval_run, notebook, sandbox, temporary
 from .nbval_run import Cell
 from .notebook import CourseError, Exercise
 
-NOT_WRITTEN = (
-    "not written yet"  # the message of a check whose exercise still raises NotImplementedError
-)
+# the message of a check whose exercise still raises NotImplementedError
+NOT_WRITTEN = "not written yet"
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
-DIFFER = (
-    "Cell outputs differ"  # what nbval says of a check that printed something else than all points
-)
+# what nbval says of a check that printed something else than all points
+DIFFER = "Cell outputs differ"
 RAISED = re.compile(r"\brank \d+ raised ")
 LOOK = "look by hand: "  # how a note begins that is meant for the instructor
 BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|[^\s'\"]*/lab-(?:run|grade)-\w+")
@@ -55,9 +53,8 @@ def grade_notebook(
     Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus",
     "status", "message", "hint"}], "notes": [str]}. A bonus exercise adds to "points" and not to
     "max_points". Statuses: "passed", "failed", "not written yet", "error", "timeout", "kernel
-    died", "missing".
-    A notebook that cannot be read, or is none of this lab, earns 0 points, and "unreadable" says
-    why; CourseError is raised only if the grader itself cannot work.
+    died", "missing". A notebook that cannot be read, or is none of this lab, earns 0 points, and
+    "unreadable" says why; CourseError is raised only if the grader itself cannot work.
     """
     (lab,) = notebook.labs(root, [lab])
     canonical = notebook.read(notebook.solution_path(root, lab))

@@ -1,10 +1,10 @@
 """What `make setup` runs: it creates the environment, and installs torch and the rest of the course
 into it.
 
-    python3 lib/course/install.py environment .venv  an empty environment, if this Python is
-                                                     supported
-    .venv/bin/python lib/course/install.py packages 2.13.0 dev [INDEX] torch from INDEX, or as
-    `choose` decides
+    python3 lib/course/install.py environment .venv
+        an empty environment, if this Python is supported
+    .venv/bin/python lib/course/install.py packages 2.13.0 dev [INDEX]
+        torch from INDEX, or as `choose` decides
 
 Both run in the folder of pyproject.toml. A release has this file too.
 
@@ -43,11 +43,7 @@ DRIVER_FILES = (
 CPU_SIZE = "about 0.4 GB to download and 1.5 GB on disk"
 CUDA_SIZE = "about 3 GB to download and 8 GB on disk"
 # settings with which pip may do without its index
-LOCAL = (
-    "find-links",
-    "extra-index-url",
-    "no-index",
-)
+LOCAL = "find-links", "extra-index-url", "no-index"
 AGAIN = "Then repeat the command."
 
 
@@ -217,14 +213,7 @@ def default_index():
     """The index that pip uses if its settings name none, as its help says; "" if that is
     not found there."""
     # without the environment's settings
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--isolated",
-        "--help",
-    ]
+    command = [sys.executable, "-m", "pip", "install", "--isolated", "--help"]
     without = {**os.environ, "PIP_CONFIG_FILE": os.devnull}  # and without those of files
     told = subprocess.run(
         command, env=without, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -1,11 +1,11 @@
 """A student's own copies of the labs, labs/mine/*.ipynb: made once, never overwritten, and merged
 with new editions.
 
-    python -m lib.course.mine open 0   make labs/mine/lab0_concepts.ipynb unless it exists, and open
-                                       it
+    python -m lib.course.mine open 0   make labs/mine/lab0_concepts.ipynb unless it exists,
+                                       and open it
     python -m lib.course.mine copy     only make the copies, for every lab
-    python -m lib.course.mine merge 0  put the answers of the copy into the edition that is in labs/
-                                       now
+    python -m lib.course.mine merge 0  put the answers of the copy into the edition
+                                       that is in labs/ now
 
 `make lab` and `make merge` call these, in the repository and in a release. Git ignores the folder,
 so `git pull` can change labs/ without touching a student's work. JupyterLab is started with this

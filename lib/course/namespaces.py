@@ -5,9 +5,8 @@ any tool.
                shared memory; for an ordinary user a user namespace first, which gives the right to
                make the others
     close()    in init: of the network only loopback; every file system read-only but for bounded
-               ones in memory, at
-                the work folder and /dev/shm; hidden folders empty, but for what lies in them and is
-                needed
+               ones in memory, at the work folder and /dev/shm; hidden folders empty, but for what
+               they contain that is needed
 
 See unshare(2), mount_namespaces(7), mount_setattr(2). Standard library only; Linux 5.12 or later.
 """
@@ -23,22 +22,11 @@ from pathlib import Path
 from lib import linux
 
 # clone flags
-NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
-    0x00020000,
-    0x08000000,
-    0x10000000,
-    0x20000000,
-    0x40000000,
-)
+NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 NOSUID, NODEV = 2, 4
 # by number: older C libraries have no function
-MOUNT_SETATTR, HERE, RECURSIVE, READ_ONLY = (
-    442,
-    -100,
-    0x8000,
-    1,
-)
+MOUNT_SETATTR, HERE, RECURSIVE, READ_ONLY = 442, -100, 0x8000, 1
 DEATH_SIGNAL, DUMPABLE, SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 36, 38  # for prctl
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 C = ctypes.CDLL(None, use_errno=True)

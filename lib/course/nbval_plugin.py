@@ -6,8 +6,8 @@ each code cell one JSON line is appended to the file named by LAB_CELLS:
 
     {"cell": id, "outcome": "passed" | "failed" | "skipped" | "timeout" | "kernel died",
      "message": one line, "report": what the cell's check appended to LAB_REPORT meanwhile,
-     "compared": nbval passed its outputs, and does not pass them with a line that was planted in
-     what is stored}
+     "compared": nbval passed its outputs,
+                 and does not pass them with a line that was planted in what is stored}
 
 nbval waits out the whole cell timeout for a kernel that is dead, and after a timeout runs on
 without reporting failures; here both end the session, and whoever started it decides what to run
@@ -40,10 +40,7 @@ REPORT_BYTES = 1_000_000
 FILE = re.compile(r" \(\w+\.py, line \d+\)$")  # IPython's name of a cell, in a SyntaxError
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 # a kernel's own, for its ranks
-HELPERS = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
-)
+HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 # Run in the kernel: what has ended and was not waited for counts as a process still.
 REAP = """
 def _reap(os=__import__("os")):

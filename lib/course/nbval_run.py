@@ -108,9 +108,8 @@ def run(
         command += ["--rootdir", str(runs.parent), str(runs)]
         task = b""
         if not limits:
-            env["LAB_OURS"] = (
-                "1"  # its ranks may stay from one exercise to the next (lib/launch/warm.py)
-            )
+            # its ranks may stay from one exercise to the next (lib/launch/warm.py)
+            env["LAB_OURS"] = "1"
         else:
             env |= {"LAB_WORK": str(runs.parent), "PYTHONDONTWRITEBYTECODE": "1"}
             command, task = sandbox.wrap(

@@ -54,13 +54,7 @@ LANGUAGE_INFO = {
 
 
 # of a disk or a folder, to write
-REFUSALS = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-)
+REFUSALS = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT
 
 
 class CourseError(Exception):

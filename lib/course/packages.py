@@ -22,12 +22,7 @@ CAPTION = (
     "package with a black frame imports nothing of lib."
 )
 # inches: from row to row, and for each arrow; a box; between boxes
-ROW, ARROW, BOX, GAP = (
-    0.48,
-    0.014,
-    0.28,
-    0.11,
-)
+ROW, ARROW, BOX, GAP = 0.48, 0.014, 0.28, 0.11
 
 
 def imports_of(path: Path) -> Iterator[str]:

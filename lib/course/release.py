@@ -52,8 +52,8 @@ def release(
     """Write the bundle of `labs` ("lab0_concepts", ...) to `out`, a folder that is new or empty.
 
     with_reference: labs that are over ("lab0_concepts", ...): their definitions stay in lib as
-    source. pythons: interpreters besides this one for which the bundle is made, such as
-    "python3.12".
+    source.
+    pythons: interpreters besides this one for which the bundle is made, such as "python3.12".
     Returns {"labs": [...], "withheld": ["lab0.broadcast", ...], "pythons": ["3.11", ...]}. Raises
     CourseError.
     """

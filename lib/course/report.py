@@ -1,5 +1,4 @@
-"""A grading result (the dict of grade.grade_notebook) as text to read, and as JUnit XML for
-machines.
+"""A grading result (the dict of grade.grade_notebook) as text, and as JUnit XML for machines.
 
 JSON needs no code here: the result is plain data.
 """

@@ -1,22 +1,20 @@
 """Shut in what a notebook's code may do while it is graded: what is asked of supervisor.py, and
 what it can hold here.
 
-    what                    bubblewrap, sealed (Linux, namespaces)   open (elsewhere; most
-                                                                     containers)
+    what                    bubblewrap, sealed (Linux, namespaces)   open (elsewhere;
+                                                                     most containers)
     network                 loopback only                            not prevented
-    files                   read-only, work bounded; there are only  an ordinary user's: not
-                                                                     prevented
-                            - bubblewrap: Python, lib, /usr, and     root's: code runs as a user of
-                                                                     its own
-                              what of /etc and /sys is in SYSTEM
-                            - sealed: these, and all of SHOWN
-    other processes         not seen                                 root's: cannot be touched; else
-                                                                     not prevented
+    files                   read-only, work bounded; there are only  an ordinary user's:
+                            - bubblewrap: Python, lib, /usr, and     not prevented;
+                              what of /etc and /sys is in SYSTEM     root's: code runs
+                            - sealed: these, and all of SHOWN        as a user of its own
+    other processes         not seen                                 root's: cannot be touched;
+                                                                     else not prevented
     left running            ended by the kernel                      ended by the supervisor
                                                                      (Linux), or by name
     environment             the names in ALLOWED, nothing else       the same
-    CPU, memory, file size  per process, and memory of all           per process (macOS: CPU, file
-                                                                     size only), of all
+    CPU, memory, file size  per process, and memory of all           per process, of all (macOS:
+                                                                     CPU, file size only)
 
 bubblewrap is taken where `bwrap` is installed, sealed where the namespaces can be had without it.
 
@@ -45,12 +43,7 @@ from .notebook import ROOT, CourseError
 from .supervisor import FIRST_USER
 
 # -S: it needs no packages, and starts at once
-START = [
-    sys.executable,
-    "-S",
-    "-m",
-    "lib.course.supervisor",
-]
+START = [sys.executable, "-S", "-m", "lib.course.supervisor"]
 ALLOWED = {
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),

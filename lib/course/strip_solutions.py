@@ -7,8 +7,9 @@ stood.
         with line(tensor) as x:           --->       raise NotImplementedError
             ...
 
-                                                 ring_all_reduce = reference("lab0.ring_all_reduce",
-                                                 globals())
+                                                 ring_all_reduce = reference(
+                                                     "lab0.ring_all_reduce", globals()
+                                                 )
 
 The marker is the line above the definition: a function or class at the top of a module (above its
 decorators), or a `key=lambda ...`. Of a class, its docstring and the signatures of its public

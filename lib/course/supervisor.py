@@ -1,8 +1,8 @@
 """Runs one command shut in: started by sandbox.py, with the standard library only.
 
     grader  --starts-->  supervisor  --starts-->  init  --starts-->  pytest, kernel, ranks, anything
-                         (waits)                  |<---- sealed: they see only each other, no
-                                                  network ---->| reaps orphans, ends whoever holds
+                         (waits)                  |<-- sealed: they see each other, no network -->|
+                                                  reaps orphans, ends processes that use
                                                   too much memory
 
 Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in a user namespace of

@@ -1,8 +1,8 @@
 """Looks, after each cell, for signs that a graded notebook changed what it is graded by: loaded
 into its kernel.
 
-    builtins, torch.distributed, lib  a function there that the notebook defined, or that is another
-                                      than before
+    builtins, torch.distributed, lib  a function there that the notebook defined,
+                                      or that is another than before
     names of modules in the notebook  such as `check`, bound to something else
     IPython's input transformers      more than there were, so that later cells run as other text
 

@@ -8,9 +8,8 @@ solution        nbval passes the solution notebook, and every claim about a meas
 planted errors  of each check nbval would not pass the same outputs with a wrong line in what is
                 stored: so the comparison is alive; and all points are earned
 unsolved        the student's notebook runs from top to bottom, scores 0, and only its checks fail;
-                what no answer
-                  reaches has run with the solution and is left out, and what reads answers by
-                  use(f) alone is `use(f)` alone: there is an own one of lib's (reach.py)
+                what no answer reaches has run with the solution and is left out, and what reads
+                answers by use(f) alone is `use(f)` alone: there is an own one of lib's (reach.py)
 
 With `whole`, the unsolved lab also runs with lib's own what reads answers by use(f), and there is a
 sixth: the solution is graded as a submission, and earns all points.

@@ -162,7 +162,7 @@ class OverlappedDataParallel(Replicated):
             slot.zero_()  # not used on this rank
         else:
             torch.div(parameter.grad, dist.get_world_size(self.group), out=slot)  # g/N
-        parameter.grad = None  # it is on its way
+        parameter.grad = None  # it is in flight
         self.missing[self.bucket_of[parameter]].remove(parameter)
 
     def _start_next(self):

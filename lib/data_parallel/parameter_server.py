@@ -19,8 +19,7 @@ What is where. More ranks make the activations of each fewer, in every kind of d
 nothing else:
 
                   parameters  gradients  optimizer state  activations
-    rank 0        all         all        all              none, or its share of the rows if it
-                                                          trains too
+    rank 0        all         all        all              none, or its share if it trains too
     another rank  all         all        none             its share of the rows
 
 `ParameterServer`: rank 0 only serves, N-1 ranks train. `TrainingServer`: rank 0 trains too, so all
@@ -92,10 +91,7 @@ def push(parameters: Iterable[nn.Parameter], workers: int, group: Group = None) 
     elements.
     """
     # zeros where this rank has none
-    rank, gradients = (
-        dist.get_rank(group),
-        [gradient(p) for p in parameters],
-    )
+    rank, gradients = dist.get_rank(group), [gradient(p) for p in parameters]
     if rank > 0:
         deliver(gradients, rank, 0, group)
         return

@@ -2,10 +2,8 @@
 differs is named.
 
     rank 0  w: 8f3a...  b: 01c7...  --+
-    rank 1  w: 8f3a...  b: 01c7...  --+-- one all-gather of 8 bytes per tensor and rank --> equal,
-                                    or
-    rank 2  w: 8f3a...  b: 77e0...  --+   "after step 3 ... first in layers.1.bias of Linear: rank 2
-                                          ..."
+    rank 1  w: 8f3a...  b: 01c7...  --+-- one all-gather, 8 bytes per tensor and rank: equal, or
+    rank 2  w: 8f3a...  b: 77e0...  --+   "after step 3 ... in layers.1.bias of Linear: rank 2 ..."
 
 Replicas drift apart in silence: a parameter that no rank averages, a norm's weight that is summed
 nowhere, a checkpoint that one rank alone has loaded. Nothing calls this by itself. A comparison
@@ -32,8 +30,8 @@ ADVICE = {
     "parameters": "broadcast them before the first step; later, compare the gradients before the "
     "optimizer's step, "
     'with Replicas(model, of="gradients")',
-    "gradients": "look for what averages this gradient on every rank, and for a rank on which it "
-    "is None",
+    "gradients": "look for what averages this gradient on "
+    "every rank, and for a rank on which it is None",
     "buffers": "broadcast them; a batch norm's follow each rank's own shards",
 }
 
@@ -50,11 +48,11 @@ class ReplicasDiffer(RuntimeError):
 class Replicas:
     """Compares a model on the ranks of a group that should hold the same one.
 
-    replicas = Replicas(model)                  on every rank of the group
-    for step in range(steps):
-        ...
-        optimizer.step()
-        replicas.compare(step)                  raises ReplicasDiffer on every rank, or returns
+        replicas = Replicas(model)  # on every rank of the group
+        for step in range(steps):
+            ...
+            optimizer.step()
+            replicas.compare(step)  # raises ReplicasDiffer on every rank, or returns
 
     group: the ranks that replicate; None is all ranks. Of a sharded model (HSDP) give the group
         across which it is replicated: each rank then compares its own shard.

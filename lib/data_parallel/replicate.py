@@ -15,8 +15,7 @@ The plainest data parallelism averages one by one:
     forward   backward                     all-reduce w0  all-reduce b0  all-reduce w1  ...   update
     [=======] [====================]       [--]           [-]            [--]                 [=]
 
-    g = 1/N (g_0 + g_1 + ... + g_{N-1})  the gradient of the mean loss over the batch, where shards
-                                         are equal
+    g = 1/N (g_0 + g_1 + ... + g_{N-1})  the gradient of the batch's mean loss, for equal shards
 
 N ranks, P parameters of n elements in all: P all-reduces per step, and a ring sends 2(N-1)n
 elements over all ranks. Nothing else happens while they run: the step takes compute +
@@ -25,12 +24,10 @@ communication.
 Gradient accumulation: a large batch in k micro-batches, one exchange of gradients.
 
     micro-batch 0     micro-batch 1     ...  micro-batch k-1
-    [forward backward][forward backward]     [forward backward ]
-     no_sync           no_sync                [= all-reduces =]   1/k of the messages and bytes per
-                                                                  example
+    [forward backward][forward backward]     [forward backward ]   per example 1/k of the messages
+     no_sync           no_sync                [= all-reduces =]    and bytes
 
-    1/k sum_i grad L_i = grad (1/k sum_i L_i)  the gradient of the whole batch, where micro-batches
-                                               are equal
+    1/k sum_i grad L_i = grad (1/k sum_i L_i)  the gradient of the batch, for equal micro-batches
 
 It buys memory too: activations of one micro-batch at a time.
 """

@@ -13,8 +13,7 @@ Shards of unequal size, and ranks that run out of data. The batch's loss is a me
 the mean over ranks of the ranks' means is another number, unless all ranks hold equally many. With
 c_r examples on rank r, C = sum_r c_r, and s_r the *sum* of rank r's losses:
 
-    L = 1/C sum_r s_r = 1/N sum_r (N/C s_r)  so N/C s_r is the loss whose gradient rank r
-                                             contributes
+    L = 1/C sum_r s_r = 1/N sum_r (N/C s_r)  so rank r contributes the gradient of N/C s_r
 
     rank 0   3 examples, losses 1 1 1   mean 1   --+-- mean of means        (1 + 5)/2     = 3  wrong
     rank 1   1 example,  loss   5       mean 5   --+-- mean over examples   (1+1+1+5)/4   = 2  right

@@ -80,8 +80,8 @@ def scatter(inputs, devices):
             )
     if len({len(x) for x in inputs}) != 1:
         raise ValueError(
-            f"the inputs have {[len(x) for x in inputs]} rows: give at least one, all with as many "
-            f"rows"
+            f"the inputs have {[len(x) for x in inputs]} rows: "
+            f"give at least one, all with as many rows"
         )
     shards = [x.chunk(len(devices)) for x in inputs]
     return [

@@ -2,9 +2,8 @@
 prove what they did.
 
     rank 0  batch 0 -> loss, gradients --+
-    rank 1  batch 1 -> loss, gradients --+-- ring all-reduce, / N --> the same mean gradient --> the
-            same AdamW step
-    rank 2  batch 2 -> loss, gradients --+
+    rank 1  batch 1 -> loss, gradients --+-- ring all-reduce, / N --> the same mean gradient,
+    rank 2  batch 2 -> loss, gradients --+                            the same AdamW step
     rank 3  batch 3 -> loss, gradients --+
 
 Each step every rank lays its gradients end to end in one buffer of n numbers, and the ring sums the

@@ -1,8 +1,9 @@
 """A figure with sliders: the static figure first, and sliders below it where a live kernel can
 serve them.
 
-    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])  draw(ranks=2..., size=...) -> a Drawing of
-                                                          lib.plots
+    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])
+
+    draw(ranks=2..., size=...) -> a Drawing of lib.plots
 
 The figure is an ordinary output of the cell: it is stored in the notebook, and is all that a reader
 on a web page sees. A slider redraws that same output in place. With LAB_STATIC=1 in the
@@ -42,10 +43,9 @@ from lib.explore.lab6 import draw_plans, plans
 from lib.explore.show import explore, settings, sliders
 
 __all__ = [
-    "all_reduce_cost", "capacity", "data_parallel_step", "draw_all_reduce_cost",
-    "draw_capacity", "draw_data_parallel_step", "draw_model_memory", "draw_pipeline",
-    "draw_plans", "draw_ring_against_hierarchical", "draw_scaling", "draw_zero_memory",
-    "draw_zero_volume", "explore", "model_memory", "pipeline", "plans",
-    "ring_against_hierarchical", "scaling_explorer", "settings", "sliders", "zero_memory",
-    "zero_volume",
+    "all_reduce_cost", "capacity", "data_parallel_step", "draw_all_reduce_cost", "draw_capacity",
+    "draw_data_parallel_step", "draw_model_memory", "draw_pipeline", "draw_plans",
+    "draw_ring_against_hierarchical", "draw_scaling", "draw_zero_memory", "draw_zero_volume",
+    "explore", "model_memory", "pipeline", "plans", "ring_against_hierarchical", "scaling_explorer",
+    "settings", "sliders", "zero_memory", "zero_volume",
 ]  # fmt: skip

@@ -3,11 +3,11 @@
 n tokens, each with one expert of E. Expert e, from 0 on, is chosen with a probability that falls
 with skew s:
 
-    p_e = (e+1)^-s / sum of these          s = 0: all alike;  s = 1: the first is chosen E times as
-                                                              often as the last
+    p_e = (e+1)^-s / sum of these          s = 0: all alike
+                                           s = 1: the first is chosen E times as often as the last
     C = ceil(factor n / E)                 slots of each expert
-    dropped = sum over e of E[max(0, N_e - C)] / n        N_e: tokens of expert e, a binomial of n
-                                                          and p_e
+    dropped = sum over e of E[max(0, N_e - C)] / n
+                                           N_e: tokens of expert e, a binomial of n and p_e
     empty   = 1 - n (1 - dropped) / (E C)
 """
 

@@ -38,10 +38,8 @@ def plans():
         pp=PP,
         micro_batch=[1, 2, 4, 8],
         zero=[0, 1, 2, 3],
-        recompute=[
-            "none",
-            "full",
-        ],  # the stack's attention is fused: it keeps no scores to recompute
+        # the stack's attention is fused: it keeps no scores to recompute
+        recompute=["none", "full"],
     )
 
 

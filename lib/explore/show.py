@@ -16,8 +16,8 @@ def explore(draw, **choices):
 
     draw: returns a Drawing; each of its parameters that has a slider has a default.
     choices: name -> the values its slider steps through, or {"how it reads": value, ...}; the
-    default is one of them. Raises ValueError for a name that `draw` does not have, or choices
-    without its default.
+    default is one of them.
+    Raises ValueError for a name that `draw` does not have, or choices without its default.
     """
     defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
     for name, values in choices.items():
@@ -55,10 +55,7 @@ def sliders(draw, update, **choices):
 
     start = inspect.signature(draw).parameters
     # em, of the longest name: none is cut
-    controls, words = (
-        {},
-        1 + 0.6 * max(map(len, choices), default=0),
-    )
+    controls, words = {}, 1 + 0.6 * max(map(len, choices), default=0)
     for name, values in choices.items():
         look = {
             "style": {"description_width": f"{words:.1f}em"},

@@ -7,7 +7,7 @@ train.py      a GPT on a mesh, one step after another
 by_hand.py    a whole step by hand, a message for each parameter
 update.py     the update over data ranks: all-reduce and a replicated update, or ZeRO-1
 context.py    the sequence over cp, inside heads over tp
-experts.py    mixtures over ep, beside attention over tp and stages over pp
+experts.py    mixtures over ep, with attention over tp and stages over pp
 state.py      checkpoints: saved on one mesh, loaded on another
 paced.py      the same GPT on ranks that wait: what a placement costs
 measured_runs.py

@@ -1,8 +1,7 @@
 """A hybrid step by hand: the gradients, their norm, and the step that uses them, with one message
 for each parameter.
 
-    pp = 2, dp = 2, tp = 2, with sequence parallelism; gradients after backward, and what is still
-    to be done
+    pp = dp = tp = 2, with sequence parallelism: gradients after backward, and what remains to do
 
     set         a rank's gradient is that of                       summed over      then
     sharded     its rows, its shard of the weight                  -                the mean over dp
@@ -12,8 +11,8 @@ for each parameter.
     |g|^2 = sum over pp of ( replicated^2
                              + sum over tp of (sharded^2 + tied^2, on the first stage alone) )
 
-    one step  forward and backward of the micro-batches (pp, tp) | gradients: tied, replicated, all
-              (ends, tp, dp) | norm (tp, pp), clip | update
+    one step  forward and backward of the micro-batches (pp, tp)
+              | gradients: tied (ends), replicated (tp), all (dp) | norm (tp, pp), clip | update
 
 `Hybrid` does the same in fewer messages: it sums over the data ranks in buckets or shards
 (update.py), sums the tied gradients when the pipeline ends (lib/pipeline/split.py), and sends all
@@ -69,7 +68,7 @@ def average_over_mesh(
 def norm_over_mesh(
     sets: Sets, mesh: Mesh, all_reduce: Collective = collectives.all_reduce
 ) -> Tensor:
-    """|g| of the whole model, () in float64, the same on every rank. Sends: one number over tp, one
+    """|g| of the full model, () in float64, the same on every rank. Sends: one number over tp, one
     over pp.
 
     sets, mesh: as in `average_over_mesh`, after it.
@@ -98,7 +97,7 @@ class HybridByHand:
 
     Used as `Hybrid` is, with average(sets, mesh, ends) and norm_of(sets, mesh) as above: one stage
     on each rank of a pipeline, 1F1B, plain data parallelism. part: this rank's parameters, under
-    the whole model's names; sets: `Sets`.
+    the full model's names; sets: `Sets`.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class HybridByHand:
         average: Callable = average_over_mesh,
         norm_of: Callable = norm_over_mesh,
     ) -> None:
-        """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is. mesh: a
+        """model: the full `lib.training.model.GPT`, alike on all ranks; it stays as it is. mesh: a
         Mesh with pp, dp and tp.
 
         tokens: (rows, T) int64, `local_batch` of a batch, as `backward` will get them. b: rows of a

@@ -1,14 +1,14 @@
 """Context parallelism inside a tensor-parallel GPT: the sequence over cp, the heads over tp.
 
-    tokens (B, T) --cp--> (B, t) --> columns --> my heads q k v (B, H/tp, t, d) --ring over cp-->
-    rows --> (B, t, D)
+    tokens (B, T) --cp--> (B, t) --column split--> my heads q k v (B, H/tp, t, d)
+                  --ring over cp--> my heads' output --row split--> (B, t, D)
 
-A rank of the mesh has t = T/cp tokens and H/tp heads. Its keys and values go round the ring of the
-ranks that have the same heads: 1/tp of what they would be alone. f and g move t tokens instead of
-T. Nothing else meets.
+A rank of the mesh has t = T/cp tokens and H/tp heads. Its keys and values are sent around the ring
+of the ranks that have the same heads: 1/tp of what they would be without tensor parallelism. f and
+g communicate t tokens instead of T. Apart from that the two do not interact.
 
-`lib.tensor_parallel.context_parallel` does the same to the plain GPT. Two modules change: what
-knows the position of a token, and what looks at other tokens.
+`lib.tensor_parallel.context_parallel` does the same to the plain GPT. Two modules change: the one
+that knows the position of a token, and the one that looks at other tokens.
 """
 
 import torch

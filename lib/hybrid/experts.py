@@ -2,23 +2,23 @@
 over tp.
 
     rows over dp x ep  ep ranks are data ranks: each has its own rows, and E/ep of the experts
-    attention          cut over tp; x leaves it alike on all tp ranks
-    mixture            each tp rank routes x and sends it over its own ep group; experts are whole
-                       on it
+    attention          sharded over tp; x leaves it alike on all tp ranks
+    mixture            each tp rank routes x and sends it over its own ep group; experts are not
+                       sharded over tp
 
     stage 0    ... --> mixture --> + --> next stage            no loss here: it is the last stage's
                           |auxiliary loss a_j of micro-batch j
                           +--> backward begins here too, with the weight of micro-batch j
 
-    L = sum_j b_j/B (cross-entropy_j + sum over mixtures a_j)  b_j rows of micro-batch j, B of this
-                                                               rank
+    L = sum_j b_j/B (cross-entropy_j + sum over mixtures a_j)   this rank's rows: b_j of B in
+                                                                micro-batch j
 
-The last stage knows only its own mixtures. So each puts its a_j on the way: `carry` passes x on as
-it is, and in backward hands a_j its part of dL/da_j = b_j/B, whatever comes from behind.
-(Megatron-LM's MoEAuxLossAutoScaler.)
+The last stage knows only its own mixtures. Therefore each mixture adds its a_j along the way:
+`carry` returns x as it is, and in backward gives a_j its part of the gradient, dL/da_j = b_j/B,
+whatever gradient arrives from the later layers. (Megatron-LM's MoEAuxLossAutoScaler.)
 
-That tp ranks compute the same experts on the same rows is a waste, and simple. Megatron-LM cuts the
-experts over tp as well, or lets tp ranks route different tokens.
+The tp ranks compute the same experts on the same rows, which is wasteful but simple. Megatron-LM
+shards the experts over tp as well, or lets tp ranks route different tokens.
 """
 
 import copy
@@ -44,7 +44,7 @@ def expert_gpt(model: GPT, group: Group, ep: Group, rows: int) -> nn.Module:
     plain = copy.deepcopy(model)
     for block in plain.blocks:
         if isinstance(block, MoEBlock):
-            block.mlp = block.mlp.experts[0]  # anything that can be cut; it does not stay
+            block.mlp = block.mlp.experts[0]  # anything that can be sharded; it does not stay
     part = parallel_gpt(plain, group)
     for i, block in enumerate(model.blocks):
         if isinstance(block, MoEBlock):
@@ -55,7 +55,7 @@ def expert_gpt(model: GPT, group: Group, ep: Group, rows: int) -> nn.Module:
 
 
 class ExpertBlock(MoEBlock):
-    """A ParallelBlock with a mixture, and its auxiliary losses on the way: (b, t,
+    """A ParallelBlock with a mixture, which adds its auxiliary losses along the way: (b, t,
     D) -> (b, t, D)."""
 
     def __init__(self, block, moe, auxiliary, z, rows):

@@ -4,7 +4,7 @@ steps to compare them with.
     apart     embedding | a stage's layers | head, loss    and back, for every micro-batch of a step
               copies into buckets, the optimizer           per parameter
               all-reduces of 1 number, and of LARGE        alpha and beta
-    whole     Hybrid.backward, Hybrid.step
+    full      Hybrid.backward, Hybrid.step
 
 `lib.cost.measured` puts the first together to the second: m micro-batches, L layers, stages that
 wait for each other, bytes. Things are measured as they occur: all ranks at the same time, for ranks
@@ -13,8 +13,8 @@ memory of the first is cold when backward comes to it; and one part after the ot
 again, so that a slow second is slow for all.
 
 Ranks that split a layer wait for the slower one at each all-reduce, and no mean of their times
-knows that. So where tensor parallelism sends an activation, the parts send one number: the wait,
-and alpha, are in the layer's time.
+contains that wait. So where tensor parallelism sends an activation, the parts send one number: the
+wait, and alpha, are in the layer's time.
 """
 
 import itertools

@@ -1,7 +1,6 @@
 """A mesh: the ranks in a grid of named axes, and the groups along its axes.
 
-    sizes = {"pp": 2, "dp": 2, "tp": 2}  8 ranks; the last axis runs fastest, like the last digit of
-                                         a number
+    sizes = {"pp": 2, "dp": 2, "tp": 2}  8 ranks; the last axis runs fastest, like the last digit
 
                  dp = 0     dp = 1            rank 5 = 1 0 1: pp = 1, dp = 0, tp = 1
                tp 0   1   tp 0   1
@@ -131,9 +130,9 @@ class Mesh:
     same arguments.
 
         mesh = Mesh({"pp": 2, "dp": 2, "tp": 2}, sets=[("dp", "tp")])
-        mesh.here               {"pp": 1, "dp": 0, "tp": 1} on rank 5
-        mesh.group("tp")        of ranks 4 and 5, for any function of this course that takes a group
-        mesh.group("dp", "tp")  of ranks 4 to 7
+        mesh.here  # {"pp": 1, "dp": 0, "tp": 1} on rank 5
+        mesh.group("tp")  # of ranks 4 and 5, for any function of this course that takes a group
+        mesh.group("dp", "tp")  # of ranks 4 to 7
 
     sizes: {axis: size}, the slowest axis first. sets: the sets of several axes that need groups;
     each axis alone has its groups anyway. Sends nothing itself. Raises ValueError if the sizes do

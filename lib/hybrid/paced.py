@@ -1,4 +1,4 @@
-"""A GPT on paced ranks: the real one, in which a layer's products take the time they are told.
+"""A GPT on paced ranks: the real one, but a layer's matmuls take the time that they are told to.
 
     half a layer    f --[ products ....... wait ]-- g        forward: from f to g
                     f --[ wait ....... products ]-- g        backward: from g to f
@@ -8,8 +8,7 @@ included; f, g, messages, norms, the optimizer take what they take. So a `Hybrid
 cores what a placement costs on devices that compute as fast as you say, with the network of
 `collectives.slow_link` (lib/measuring/paced.py says why). For f, g and gradients recursive doubling
 is named, which between 2 ranks is one exchange; what the front door would choose for long messages
-is best
-over loopback.
+is best over loopback.
 """
 
 import time

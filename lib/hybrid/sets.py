@@ -1,17 +1,15 @@
 """How each parameter is sharded and replicated over the mesh, and what follows for its gradient and
 for the norm.
 
-    set         parameters        sharded   replicated    a rank's gradient is of   so
-                                  over      over
-    sharded     q k v, out, up,   pp tp     data          its rows and tokens       mean
+    set         parameters         sharded  replicated    a rank's gradient is of  so
+                                   over     over
+    sharded     q k v, out, up,    pp tp    data          its rows and tokens      mean
                 down
-    replicated  norms, positions, pp        data tp       its rows and tokens       mean
-                row biases        in sequence parallel:   its tokens alone          sum tp, mean
-    tied        token embedding   tp        data, first   one of the two uses       sum of the two,
-                = head                      and last                                mean
-                                            stage
-    experts                       pp ep     dp cp tp      the tokens of its ep      mean over dp cp,
-                                                          ranks                     / ep
+    replicated  norms, positions,  pp       data tp       its rows and tokens      mean
+                row biases         in sequence parallel:  its tokens alone         sum tp, mean
+    tied        token embedding    tp       data, first   one of the two uses      sum of both, mean
+                = head                      + last stage
+    experts                        pp ep    dp cp tp      its ep ranks' tokens     mean dp cp, / ep
 
 Data: dp, ep and cp together. A context rank is a data rank with other tokens in place of other
 rows: if all have equally many, the mean of their means is the batch's. An ep rank is one with other
@@ -62,7 +60,7 @@ class Sets(NamedTuple):
 
 
 def sets_of(part: nn.Module, tied: Sequence[nn.Parameter]) -> Sets:
-    """The Sets of `part`, this rank's part of the model under the whole model's names.
+    """The Sets of `part`, this rank's part of the model under the full model's names.
     tied: as in `Pipeline`."""
     sets, ends = Sets([], [], list(tied), []), set(tied)
     for name, parameter in part.named_parameters():
@@ -99,7 +97,7 @@ def norm_sets(sets: Sets, update: Any, experts: Any, mesh: Mesh) -> list:
 
 
 def global_norm(counted: list) -> Tensor:
-    """|g| of the whole model, () in float64, the same on every rank. counted: [(tensors, groups),
+    """|g| of the full model, () in float64, the same on every rank. counted: [(tensors, groups),
     ...].
 
     Sends: an all-reduce of one number for each group of each set.

@@ -5,7 +5,7 @@ optimizers.
     rank_0.pt   blocks 0 1, heads 0 1   shard 0         rank 1 wants block 0, heads 2 3:
     rank_1.pt   blocks 0 1, heads 2 3   shard 0           reads the ranks that have block 0,
     rank_2.pt   blocks 0 1, heads 0 1   shard 1           joins data shards, then heads,
-    ...                                                   takes its part of the whole
+    ...                                                   takes its part of them
 
 Every rank writes what its optimizer steps on, in flat buffers: weights and the optimizer's
 averages. A flat buffer is one full parameter, or a rank's shard of a flat where the update is
@@ -125,7 +125,7 @@ def _part(found, name, rank, tp):
 
 
 def _reader(saved, facts):
-    """find(name) -> ({key: the whole tensor}, {key: what is alike on all ranks}), from the
+    """find(name) -> ({key: the full tensor}, {key: what is alike on all ranks}), from the
     files of the ranks."""
     sizes = saved["sizes"]
     read = functools.cache(lambda rank: facts.own_of(rank)["lines"])

@@ -79,13 +79,13 @@ class Hybrid:
 
         mesh = mesh_of(pp=2, dp=2, tp=2)
         tokens, targets = local_batch(tokens, mesh), local_batch(targets, mesh)
-        hybrid = Hybrid(GPT(shape), mesh, tokens, 2, lambda groups: torch.optim.AdamW(groups,
-        lr=3e-4))
-        loss = hybrid.backward(tokens, targets)        # once per step
-        norm = hybrid.clip(1.0)                        # if you like
+        make_adam = lambda groups: torch.optim.AdamW(groups, lr=3e-4)
+        hybrid = Hybrid(GPT(shape), mesh, tokens, 2, make_adam)
+        loss = hybrid.backward(tokens, targets)  # once per step
+        norm = hybrid.clip(1.0)  # if you like
         hybrid.step()
 
-    part: this rank's parameters, under the whole model's names. On the last stage the tied one is
+    part: this rank's parameters, under the full model's names. On the last stage the tied one is
     "head.weight".
     """
 
@@ -101,7 +101,7 @@ class Hybrid:
         update: Callable = ReplicatedUpdate,
         layout: Callable = zigzag,
     ) -> None:
-        """model: the whole `lib.training.model.GPT`, alike on all ranks; it stays as it is.
+        """model: the full `lib.training.model.GPT`, alike on all ranks; it stays as it is.
 
         mesh: of the axes pp, dp, ep, cp and tp, with SETS. tokens: (rows, T) int64, shaped as
         `backward` will get them. b: rows of a micro-batch; the last one may have fewer.
@@ -184,7 +184,7 @@ class Hybrid:
         return total[0] / self.mesh.size(*DATA)
 
     def norm(self) -> Tensor:
-        """|g| of the whole model, () on every rank. Sends: a number for each group in sets.py."""
+        """|g| of the full model, () on every rank. Sends: a number for each group in sets.py."""
         return global_norm(self.counted)
 
     def clip(self, max_norm: float) -> Tensor:

@@ -1,14 +1,13 @@
 """Two ways to average gradients over the data ranks and to update: everything on every rank, or
 each rank its shard.
 
-                      gradients       update       optimizer state  sent per rank, psi its
-                                                                    parameters, N ranks
+                      gradients       update       optimizer state  sent per rank
     ReplicatedUpdate  all-reduce      all of them  replicated       2 (N-1)/N psi
     ShardedUpdate     reduce-scatter  a shard      1/N              2 (N-1)/N psi, padded
 
-The first is plain data parallelism, as in torch's DistributedDataParallel; the second is ZeRO-1, as
-in Megatron-LM's DistributedOptimizer. Both are used alike, so `Hybrid` takes either. N counts
-context ranks too: they hold the same parameters.
+N ranks, each with psi parameters. The first is plain data parallelism, as in torch's
+DistributedDataParallel; the second is ZeRO-1, as in Megatron-LM's DistributedOptimizer. Both are
+used alike, so `Hybrid` takes either. N counts context ranks too: they hold the same parameters.
 """
 
 from collections.abc import Callable, Iterable
@@ -71,7 +70,7 @@ class ShardedUpdate(Zero1):
 
     @property
     def shards_over(self) -> list:
-        """[the group over which what is held lies]"""
+        """[the group over whose ranks the gradients that are held are sharded]"""
         return [self.group]
 
     def held(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:

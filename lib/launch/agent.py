@@ -2,8 +2,8 @@
 
     kernel --(thread)--> LocalElasticAgent --> server (torch imported once) --> rank 0, rank 1, ...
 
-A thread, because elastic in the main thread replaces the handler of the stop button. While no run
-goes on it sleeps.
+It runs in a thread, because in the main thread elastic replaces the handler of the stop button.
+Between runs it sleeps.
 """
 
 import contextlib
@@ -140,7 +140,7 @@ class Agent:
         self.watch(True)
         deadline = time.monotonic() + 10
         while not self.has_ended and time.monotonic() < deadline:
-            # again and again: a rank may have been on its way when we looked
+            # again and again: a rank may just have been starting when we looked
             signal_to(self.pids(), signal.SIGKILL)
             time.sleep(0.005)
 

@@ -5,10 +5,9 @@ meanwhile.
     a measurement   takes the gate alone, then the room alone: new runs wait at the gate, earlier
                     ones end first
 
-    gate  run run |= = = measurement = = =| run    two files in the temporary folder, locked with
-                                                   flock:
-    room  = = = = |  = = = = = = = = = = =| = = =  whatever becomes of a process, its locks go with
-                                                   it
+    gate  run run |= = = measurement = = =| run      two files in the temporary folder, locked with
+    room  = = = = |  = = = = = = = = = = =| = = =    flock: whatever becomes of a process, its
+                                                     locks go with it
 
 No launch waits longer than `PATIENCE`: after that it runs at the same time as the others. What a
 measurement starts itself does not wait.
@@ -74,10 +73,7 @@ def _locked(name, how):
 def _open(path):
     """A file that every user of the machine can lock; None where none can be opened."""
     # another user's may be opened, but not made anew
-    for flags in (
-        os.O_RDONLY,
-        os.O_RDONLY | os.O_CREAT,
-    ):
+    for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):
         with contextlib.suppress(OSError):
             return os.open(path, flags | os.O_CLOEXEC, 0o666)
     return None

@@ -5,10 +5,10 @@ notebook does not see it.
     def train():                     warning: losses was changed on ranks 0 and 1, but not here: ...
         losses.append(loss.item())   losses is still []
 
-Looked at are the arguments, and the variables of the notebook that the function itself uses: which
-objects a list, set or dict holds (of one with many only how many), what an object of a class of the
-notebook's has, and how often the parameters of a model were changed in place. A tensor may be
-changed for the sake of the traffic alone, so it is left out. It takes microseconds.
+It compares the arguments, and the variables of the notebook that the function itself uses: which
+objects a list, set or dict holds (where there are many, only how many), what an object of a class
+of the notebook's has, and how often the parameters of a model were changed in place. A tensor may
+be changed for the sake of the traffic alone, so it is left out. It takes microseconds.
 
     certain  a container that the function only adds to: no line on the rank can have read it
     likely   anything else, where the function returned None and printed nothing: its work has gone

@@ -28,7 +28,7 @@ now = time.monotonic
 
 
 class CpuTime:
-    """Looks at the ranks again and again, from beside them."""
+    """Looks at the ranks again and again, from outside."""
 
     def __init__(self):
         self.looked, self.seen, self.told = now(), {}, {}
@@ -69,8 +69,8 @@ class CpuTime:
     def _since(self, number, before, thread, span):
         """(seconds it ran, seconds it was ready and waited) of a thread in the last `span` seconds.
 
-        Linux books a wait when it is over. One that goes on is seen by the state, and taken off
-        when it is booked.
+        Linux counts a wait when it is over. One that goes on is seen by the state, and subtracted
+        when it is counted.
         """
         ran, booked = thread.ran - before.ran, thread.waited - before.waited
         told = self.told.pop(number, 0.0)

@@ -58,7 +58,7 @@ class RankError(RuntimeError):
 
 
 def from_failure(failure, folder: str) -> RankError:
-    """The error for a Failure that the watch returned; the ranks have been ended, their reports lie
+    """The error for a Failure that the watch returned; the ranks have been ended, their reports are
     in `folder`, their stacks in the one above it."""
     mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
     found = find_waits(failure.ledger, failure.heads)
@@ -128,8 +128,8 @@ def _failed(failure, folder, mismatch, reports):
     )
     if failure.heads[first].state == EXITED:
         lines = [
-            f"{who} called {report['text']} and left the others alone; return from the function "
-            f"instead"
+            f"{who} called {report['text']} and left the "
+            f"others alone; return from the function instead"
         ]
     else:
         lines = [

@@ -1,9 +1,8 @@
-"""Where the random numbers of a rank begin: elsewhere on each rank, and at the same place in every
-run.
+"""How the random numbers of a rank begin: differently on each rank, and in every run the same.
 
     seed 0, rank 0  ->  8213...  torch.rand(2) on rank 0 and on rank 1 differs, as under torchrun.
-                                 There every run
-    seed 0, rank 1  ->  4507...  differs, too; with a base seed it is repeated number by number
+    seed 0, rank 1  ->  4507...  There every run differs, too; with a base seed it is repeated
+                                 number by number
 
 A model that no rank seeds therefore begins with other weights on every rank, so a forgotten
 broadcast shows. To get the same numbers on all ranks, call `torch.manual_seed` with one number on

@@ -2,11 +2,11 @@
 
     a run ends    groups that it made are destroyed, but a check's, which the next run of that check
                   asks for again
-    a run begins  the groups it makes meet at a place of its own in the store
+    a run begins  the groups it makes meet at keys of their own in the store
 
-To make the groups of 8 ranks on gloo takes as long as everything else that a check does. But every
-group has a thread in every rank that wakes a hundred times a second: those that a run has not asked
-for are destroyed after it, and all are before a run whose time is measured.
+Making the groups of 8 ranks on gloo takes as long as everything else that a check does. But every
+group has a thread in every rank that wakes a hundred times a second. Therefore the groups that a
+run has not asked for are destroyed after it, and all are before a run whose time is measured.
 """
 
 import contextlib

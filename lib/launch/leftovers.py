@@ -6,11 +6,9 @@
                          that were made are destroyed
     seeded               random numbers, when the next run begins (generators.py)
     found, and the rank  a name of torch, its classes, torch.distributed, builtins or lib that is
-                         another object than
-    is not used again    before; threads, processes, hooks, modes, ops not waited for, modules of
-                         the user's own,
-                          meshes (torch caches by them), memory of a GPU that is still in use, or
-                          work on it that does not end
+    is not used again    another object than before; threads, processes, hooks, modes, ops not
+                         waited for, modules of the user's own, meshes (torch caches by them),
+                         memory of a GPU that is still in use, or work on it that does not end
 
 Not found: what is changed inside an object that is none of these, such as an entry of a table of
 torch's, and what C++ keeps to itself, such as a warning that torch gives once in a process.

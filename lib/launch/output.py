@@ -1,8 +1,8 @@
 """What the ranks print: read from their files as they write, shown as `[rank 2] ...`, capped.
 
 In the first second after the first output nothing is shown, so that a short run prints all of rank
-0, then all of rank 1, ..., the same every time; a longer run streams from then on, in rank order
-within each look.
+0, then all of rank 1, ..., the same every time; a longer run streams after that, in rank order each
+time that it looks.
 """
 
 import glob

@@ -106,7 +106,7 @@ class Ranks:
     def is_alive(self) -> bool:
         if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
             return False
-        # A rank whose server was killed has ended, too, but in some containers nobody takes notice.
+        # A rank whose server was killed has ended, too, but in some containers this goes unnoticed.
         return all(linux.state(pid) != "Z" for pid in self.agent.pids())
 
     def left(self) -> str:

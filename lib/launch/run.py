@@ -1,4 +1,4 @@
-"""launch.run: a function of the notebook goes to N ranks, its results come back."""
+"""launch.run sends a function of the notebook to N ranks, and returns its results."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ from lib.ledger.read import Ledger, Logs
 SLOW = (b"optim", b"fsdp")
 ROOM = 1 << 16  # bytes that a run needs free: with less, its logs and results cannot be written
 _said: set[tuple] = set()  # what this kernel's ranks have run on
-_packing = threading.RLock()  # what travels by value is a list that all threads share
+_packing = threading.RLock()  # what is sent by value is a list that all threads share
 ways_out.explain_outside()
 
 
@@ -62,16 +62,18 @@ def run(
 
     fn and args are sent by value, so a function typed into a notebook works, lambdas and all; what
     a rank changes in its copies does not come back. On a rank, torch.distributed is initialised,
-    and torch runs on one thread. backend: "auto" is NCCL where there is one GPU per rank, else gloo
-    on the CPU; "gloo", "nccl", "nccl-shared". timeout: seconds from when all ranks have begun until
-    a run that does not end is stopped and explained; the time that other programs on a busy machine
-    keep from the ranks is not counted.
+    and torch runs on one thread.
+    backend: "auto" is NCCL where there is one GPU per rank, else gloo on the CPU; "gloo", "nccl",
+        "nccl-shared".
+    timeout: seconds from when all ranks have begun until a run that does not end is stopped and
+        explained; the time that other programs on a busy machine keep from the ranks is not
+        counted.
     ledger: keep the ranks' logs (up to 200 microseconds per op; turn it off to measure time).
     fresh: on new processes. Else on those of an earlier run, which are as they were before it
-    (lib/launch/warm.py). seed: the base seed of the generators of torch, numpy and Python. Each
-    rank's are seeded from it and the rank, so
-        they differ between the ranks and are the same in every run; another seed gives other
-        numbers.
+        (lib/launch/warm.py).
+    seed: the base seed of the generators of torch, numpy and Python. Each rank's are seeded from it
+        and the rank, so they differ between the ranks and are the same in every run; another seed
+        gives other numbers.
 
     Raises RankError, naming rank, line and values, if a rank fails, if they deadlock, if their
     calls do not match, or at the timeout; ValueError, TypeError or RuntimeError for what is wrong
@@ -245,8 +247,8 @@ def _wrong_call(fn, args, nproc, timeout, seed, unknown):
         return TypeError(ways_out.unknown_names(unknown))
     if isinstance(nproc, bool) or not isinstance(nproc, int):
         return TypeError(
-            f"nproc={nproc!r} is a {type(nproc).__name__}; how many ranks? Use a whole number such "
-            f"as nproc=4"
+            f"nproc={nproc!r} is a {type(nproc).__name__}; how "
+            f"many ranks? Use a whole number such as nproc=4"
         )
     if nproc < 1:
         return ValueError(f"nproc={nproc}: a run needs at least one rank")
@@ -254,8 +256,8 @@ def _wrong_call(fn, args, nproc, timeout, seed, unknown):
         return ValueError(f"timeout={timeout!r}: give a number of seconds above 0")
     if isinstance(seed, bool) or not isinstance(seed, int):
         return TypeError(
-            f"seed={seed!r} is a {type(seed).__name__}; the base seed is a whole number such as "
-            f"seed=1"
+            f"seed={seed!r} is a {type(seed).__name__}; the "
+            f"base seed is a whole number such as seed=1"
         )
     wrong = ways_out.of_call(fn, args)
     return TypeError(wrong) if wrong else None
@@ -304,8 +306,8 @@ def _name_what_cannot_be_packed(fn, args):
             "subprocess.run([...]) on the rank."
         )) from None  # fmt: skip
     outside = (
-        "something that cannot be copied to another process (an open file, a lock, a generator, a "
-        "figure)"
+        "something that cannot be copied to another process "
+        "(an open file, a lock, a generator, a figure)"
     )
     things = [
         (
@@ -316,8 +318,8 @@ def _name_what_cannot_be_packed(fn, args):
     ]
     for position, arg in enumerate(args):
         advice = (
-            "Send tensors, numbers, strings, functions, lists or dicts, and make the rest inside "
-            "the function."
+            "Send tensors, numbers, strings, functions, lists "
+            "or dicts, and make the rest inside the function."
         )
         things.append((arg, f"argument {position} ({type(arg).__name__})", advice))
     for thing, name, advice in things:

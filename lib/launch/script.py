@@ -228,8 +228,8 @@ def _class_source(cls):
                     "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
                 )
     raise TypeError(
-        f"the source of class {cls.__name__} cannot be found; give it a method, and define it in a "
-        f"cell"
+        f"the source of class {cls.__name__} cannot be found; "
+        f"give it a method, and define it in a cell"
     )
 
 

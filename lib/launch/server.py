@@ -1,12 +1,12 @@
 """The processes that ranks are forked from: each has imported torch once, and nothing of lib.
 
     the kernel's first launch   waits for a server that has imported `PRELOAD`
-    soon after, beside nothing  a second one imports what takes as long again, `LATER`; ranks then
-                                come from it. At
-                                 once, if a run names an optimizer, or has imported of that itself
+    soon after, when idle       a second one imports what takes as long again, `LATER`; ranks then
+                                come from it. At once, if a run names an optimizer, or has imported
+                                some of that itself
 
 A fresh interpreter takes seconds to import torch, and a kernel that has run torch's threads cannot
-fork. Of lib nothing is imported before a rank is made, so that an edit to it is seen. See
+fork. Nothing of lib is imported before a rank is made, so that an edit to it takes effect. See
 multiprocessing's forkserver; a program that uses that itself has its own, in addition to ours.
 """
 
@@ -77,7 +77,7 @@ def processes_from(server: Server):
 
 
 _here = threading.local()
-# no fork meanwhile: the new process would hold a pipe open that nobody knows of
+# no fork meanwhile: the new process would hold a pipe open that is known to no one else
 _starting = threading.Lock()
 os.register_at_fork(
     before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
@@ -99,8 +99,8 @@ def _preparation_data(name):
     """What multiprocessing tells a new process; of ours, without the main module.
 
     Else every rank would run the user's script again up to its `if __name__ == "__main__":`, and a
-    script without one would launch ranks that launch ranks. Functions of the main module travel by
-    value.
+    script without one would launch ranks that launch ranks. Functions of the main module are sent
+    by value.
     """
     data = _prepare(name)
     if _ours():

@@ -2,22 +2,22 @@
 first of them.
 
     launch.as_script(train, "train.py")
-    launch.as_slurm("train.py", "train.sbatch", nodes=2, nproc_per_node=8)   ->  sbatch train.sbatch
+    launch.as_slurm("train.py", "train.sbatch", nodes=2, nproc_per_node=8)  # -> sbatch train.sbatch
 
-    sbatch --> node 0: train.sbatch --> srun --+--> node 0: torchrun --> ranks 0 to 7  meeting place
-                                               +--> node 1: torchrun --> ranks 8 to 15
+    sbatch -> node 0: train.sbatch -> srun -+-> node 0: torchrun -> ranks 0 to 7 (meeting place)
+                                            +-> node 1: torchrun -> ranks 8 to 15
 
-    what dies   who starts it again                                        from
-    a rank      torchrun, on all nodes, --max-restarts times               the last whole checkpoint
-    a node      Slurm puts the whole job back into its queue (--requeue)   the last whole checkpoint
+    what dies   who starts it again                                  from
+    a rank      torchrun, on all nodes, --max-restarts times         the last complete checkpoint
+    a node      Slurm puts the job back into its queue (--requeue)   the last complete checkpoint
 
 No user gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers
 those that join. With the other one, "static" (--node-rank), a node learns of a death elsewhere only
 when its own ranks fail over it.
 
 Before torchrun starts, every node connects to every other one at its NodeAddr, the address by which
-Slurm itself reaches it. Without that, torchrun would silently look for a name that no node has,
-and give up after a minute.
+Slurm itself reaches it. Without that, torchrun would silently look for a name that no node has, and
+give up after a minute.
 
 Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine
 (tests/slurm.py): two ranks on each, over gloo, with a rank killed and with a node set down. The
@@ -99,8 +99,8 @@ def as_slurm(
     script: on a file system that all nodes see, like the checkpoints it writes. nproc_per_node:
     ranks on each node. gpus_per_node: asked of Slurm; 0 asks for none. max_restarts: how often
     torchrun starts all ranks again. time: the limit, as Slurm writes it. ledger_dir: where a job
-    keeps its ranks' logs, in a folder named after it. Raises FileNotFoundError for a script that
-    is not there, ValueError for fewer than 1 node or rank.
+    keeps its ranks' logs, in a folder named after it. Raises FileNotFoundError for a script that is
+    not there, ValueError for fewer than 1 node or rank.
     """
     script, path = os.path.abspath(script), os.fspath(path)
     if not os.path.isfile(script):

@@ -1,8 +1,8 @@
 """Where a rank is: its stack, which Python's faulthandler writes into a file, on SIGUSR1 and when
 the rank crashes.
 
-The handler works at the level of C: also while the main thread is inside a call that never returns
-to Python.
+The handler is written in C, so it also works while the main thread is inside a call that never
+returns to Python.
 """
 
 import contextlib
@@ -20,11 +20,7 @@ ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wai
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # between a call of the user's and torch's
-BELOW = (
-    LIB + "launch",
-    LIB + "ledger",
-    LIB + "peers.py",
-)
+BELOW = (LIB + "launch", LIB + "ledger", LIB + "backend/peers.py")
 GROUP = ("new_group", "init_process_group")  # torch's functions that make one
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first

@@ -4,8 +4,7 @@ between.
     taken   the set for this backend and this many ranks: one that rests, or a new one. After a run
             that ended well it rests again; else it is ended
     keeper  a thread; when no run goes on it ends sets that their run left changed, and has one
-            ready of the kind
-               that was used last
+            ready of the kind that was used last
 
 Sets end, too, when memory gets short (the oldest first), after `IDLE` seconds, when a file of lib
 has changed, and with this process. On GPUs there is one set at a time.
@@ -25,10 +24,8 @@ from lib.launch import leftovers
 from lib.launch import server as servers
 from lib.launch.agent import signal_to
 
-# then each exercise has ranks of its own, and nothing is made ahead
-from lib.launch.errors import (
-    GRADED,
-)
+# where graded, each exercise has ranks of its own, and nothing is made ahead
+from lib.launch.errors import GRADED
 from lib.launch.ranks import Ranks, kind_of, leaving
 from lib.launch.ranks import sets as _sets
 from lib.launch.server import Server
@@ -181,14 +178,14 @@ def _server(choice):
 
 
 def _first(on_gpus):
-    # Nobody waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context
+    # No one waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context
     # costs more.
     at_once = servers.AT_ONCE or UNATTENDED or GRADED or on_gpus
     _servers.append(Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True))
 
 
 def _pause(number):
-    """Stop or continue what is being made ahead: it must not run beside a measurement."""
+    """Stop or continue what is being made ahead: it must not run during a measurement."""
     for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
         signal_to(
             [pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number

@@ -2,11 +2,10 @@
 
     state     is entered when                            and ends with
     --------  -----------------------------------------  -------------------------------------------
-    starting  the ranks are launched                     "no start", when not every rank has begun
-                                                         after 5 minutes
+    starting  the ranks are launched                     "no start", if after 5 minutes not every
+                                                         rank has begun
     running   all have begun; any log changes            (the time runs: from when all have begun,
-                                                         without what a busy machine kept from the
-                                                         ranks)
+                                                         less what a busy machine kept from them)
     quiet     no log has changed for 0.1 s               "deadlock", if the logs prove one
     stalled   nor since, and every rank has been idle    "no progress", if each is inside torch or a
               for 2 s                                    wait of lib: blocked below Python, as in

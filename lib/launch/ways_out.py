@@ -1,17 +1,13 @@
 """What people bring along from other launchers and from one process, recognised: a sentence that
 names the way out.
 
-    of_error         what a function raised on its rank  init_process_group, .cuda() without a GPU,
-                                                         input(), ...
-    of_result        what a rank cannot send back        a model in DistributedDataParallel, a
-                                                         group, ...
-    of_call          how launch.run was called           main(rank, world_size) as for torch's
-                                                         mp.spawn
-    shell_line       what a rank does not have           `!ls` or `%timeit` in the function
-    explain_outside  what only a rank can do             launch.run(f(), ...): dist.get_rank() in
-                                                         the notebook
+    of_error         what a rank's function raised  init_process_group, .cuda() without a GPU, ...
+    of_result        what a rank cannot send back   a model in DistributedDataParallel, a group, ...
+    of_call          how launch.run was called      main(rank, world_size) as for torch's mp.spawn
+    shell_line       what a rank does not have      `!ls` or `%timeit` in the function
+    explain_outside  what only a rank can do        launch.run(f(), ...): dist.get_rank() outside
 
-Nothing of this runs for a call that works, but for a look at the signature.
+For a call that works none of this runs, except for a look at the signature.
 """
 
 import dis
@@ -36,8 +32,8 @@ ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
     (
         r"initialize the default process group twice", False,
         "launch.run has initialised torch.distributed on every rank. Leave out init_process_group, "
-        "and destroy_process_group at the end; dist.get_rank() and dist.get_world_size() give the "
-        "two numbers.",
+        "and destroy_process_group at the end; dist.get_rank() "
+        "and dist.get_world_size() give the two numbers.",
     ),
     (
         r"Default process group has not been initialized|Process group cannot be None", False,
@@ -63,8 +59,8 @@ ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
     ),
     (
         r"NCCL", True,
-        "These ranks have no GPU and communicate over gloo: leave out the name of the backend, and "
-        "it is theirs.",
+        "These ranks have no GPU and communicate over gloo: "
+        "leave out the name of the backend, and it is theirs.",
     ),
     (
         r"CUDA|_cuda_|NVIDIA|accelerator device when none", True,
@@ -236,7 +232,7 @@ def shell_line(things: tuple) -> str:
 
 
 def functions_of(*things: Any) -> Iterator[types.CodeType]:
-    """The code of these functions, of those inside them, and of those beside them
+    """The code of these functions, of those inside them, and of those next to them
     that they call."""
     seen, waiting = set(), [thing for thing in things if isinstance(thing, types.FunctionType)]
     while waiting:
@@ -267,8 +263,8 @@ def refuse_debuggers() -> None:
 
     def set_trace(*_, **__) -> NoReturn:
         raise RuntimeError(
-            f"{NO_KEYBOARD}, and a debugger waits for commands. Print what you want to see, or "
-            f"return it."
+            f"{NO_KEYBOARD}, and a debugger waits for "
+            f"commands. Print what you want to see, or return it."
         )
 
     pdb.Pdb.set_trace = set_trace

@@ -1,16 +1,16 @@
-"""What runs on a rank: join the group; then, run after run, do the student's function and say in
+"""What runs on a rank: join the group; then, run after run, call the student's function and say in
 the log how it ended.
 
-    the parent                                   a rank joins the group, notes how it is
-                                                 (leftovers.py), says RESTED
+    the parent                                   a rank
+                                                 joins the group, notes how it is, says RESTED
     writes run 0's payload, says "0"  -------->  writes its log of run 0: RUNNING ... RETURNED
     all have returned; says "rest"    -------->  puts back what the function changed, says RESTED
     all rest: stops them (SIGSTOP)               sleeps
     writes run 1's payload, says "1"  -------->  ...
 
 Until all have returned nothing of a rank may be put back, nor may it be stopped: others may still
-wait for what its threads send. A rank that cannot be made as it was before says USED, and is ended.
-One that failed waits for its end.
+wait for what its threads send. A rank that cannot be made as it was before (leftovers.py) says
+USED, and is ended. One that failed waits for its end.
 """
 
 import ctypes
@@ -65,10 +65,7 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
     stack = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the rank lives
     listen(stack)  # a crash goes there too, and not onto the student's screen
     # so that the parent can empty the file between two runs
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):
+    for stream in (sys.stdout, sys.stderr):
         fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
     sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)

@@ -2,8 +2,7 @@
 blame for a hang.
 
 on a rank     install / uninstall, mark, not_waited_for
-    record.py     sees every operation in torch's dispatcher, and writes it down: who, with whom,
-                  what, where
+    record.py     sees every operation in torch's dispatcher; logs who, with whom, what, where
     caller.py     the user's line that led to it
     inside.py     the module of the model that torch's own code needs it for
     follow.py     learns when an operation has ended

@@ -68,8 +68,8 @@ def _how(folder, ledger, heads, waits, rank):
         return f"was ended while it waited in {say(waits[rank].entry)}{for_whom(waits[rank])}"
     if state == KILLED:
         return (
-            f"was killed: its process is gone, with no error and no return (SIGKILL, or out of "
-            f"memory){last}"
+            f"was killed: its process is gone, with no "
+            f"error and no return (SIGKILL, or out of memory){last}"
         )
     if state in (RAISED, EXITED) and (error := error_of(folder, rank)):
         text = " ".join(error["text"].split())[:500]

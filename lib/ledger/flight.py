@@ -6,8 +6,7 @@ only where that is set, as `lib.backend.join` does). Under NCCL a watchdog write
 when a collective exceeds its timeout. gloo has no watchdog, but is recorded too, without its sends
 and receives: there `dump_after` plays the watchdog.
 
-    on a rank   dump_after(seconds, folder), dump(folder)  folder/rank_0, rank_1, ...: pickles, as
-                                                           torch makes them
+    on a rank   dump_after(seconds, folder), dump(folder)  torch's pickles folder/rank_0, rank_1 ...
     afterwards  read(folder) -> {rank: [record, ...]}      table(dumps), blame(dumps)
 
 A record is a dict: group, members, nth, op, elements, state.
@@ -110,7 +109,7 @@ def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]
     """In each group, the first collective that went wrong, {group: (nth, op, ranks)}; {} if none
     did.
 
-    Wrong is a collective that somebody waits in while a member has not come so far, and one that
+    Wrong is a collective that some rank waits in while a member has not come so far, and one that
     not all called with the same op and elements. ranks: who has not come, and whose call is not the
     most frequent one.
     """
@@ -142,8 +141,8 @@ def _recorder():
         or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0"
     ):
         raise RuntimeError(
-            "torch's Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out of the "
-            "environment"
+            "torch's Flight Recorder is off here: "
+            "take TORCH_FR_BUFFER_SIZE=0 out of the environment"
         )
     function, name = torch_private.flight_recorder(dist.get_backend())
     if function is None:

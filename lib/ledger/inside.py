@@ -7,8 +7,8 @@ DTensor or DDP.
     DTensor        the operator that needs it, and in forward the modules on the stack, from the
                    model inwards
     DDP's reducer  C++: nothing is on the stack. It reduces the buckets in order, so it is the next
-                   one of the DDP
-                     module whose forward ran last; the elements tell which parameters it has
+                   one of the DDP module whose forward ran last; the elements tell which parameters
+                   it has
 
 Only ops that the program has not called itself are looked at, so the others cost nothing.
 """
@@ -35,10 +35,7 @@ class Inside:
         # model -> {id(module): its name in it}
         self.names: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         # the DDP module whose forward ran last; its buckets since then
-        self.ddp, self.buckets = (
-            lambda: None,
-            0,
-        )
+        self.ddp, self.buckets = (lambda: None), 0
 
     def forward(self, plain):
         """DDP's forward, noted."""

@@ -279,7 +279,7 @@ class LogWriter:
         return struct.unpack_from("<q", self.map, at)[0] == seq
 
     def touch(self) -> None:
-        """Something next to this log has changed: whoever watches the ranks sees
+        """Something next to this log has changed: the watch over the ranks sees
         that this one goes on."""
         with self.lock:
             self._touch()

@@ -2,9 +2,8 @@
 ranks' groups apart by number alone.
 
     rank 0  new_group([0, 3])  torch calls it group 1  the n-th group of a rank is group n on every
-                                                       rank, so
-    rank 1  new_group([1, 2])  torch calls it group 1  these two meet at one address, and mix up or
-                                                       hang
+    rank 1  new_group([1, 2])  torch calls it group 1  rank, so these two meet at one address, and
+                                                       mix up or hang
 
 `new_group` must therefore be called by every rank, for every group, in the same order. A group that
 only its members make (use_local_synchronization=True) is named by a hash of its ranks instead, and

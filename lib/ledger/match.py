@@ -3,10 +3,10 @@
     collectives   n-th op of a group on rank 0  <->  n-th op of that group on every other member
     messages      n-th send from a to b (same tag)  <->  n-th receive on b from a
 
-gloo passes in silence, with wrong numbers: SUM against MAX, float32 against int32, a receive larger
-than its send, a part of an all_to_all larger than what is given.
-These are findings. Two collectives of one shape in swapped order cannot be told from a program that
-meant it: if the source lines differ, that is a warning (`certain=False`) that names both.
+gloo accepts these in silence, and the results are wrong: SUM against MAX, float32 against int32, a
+receive larger than its send, a part of an all_to_all larger than what is given. They are findings.
+Two collectives of one shape in swapped order cannot be told from a program that meant it: if the
+source lines differ, that is a warning (`certain=False`) that names both.
 """
 
 import math
@@ -289,8 +289,8 @@ def _collective_finding(kind, first, present, n):
     )
     if any(entry.inside for entry in present.values()):
         text += (
-            "\n  Try: every rank calls the same modules in the same order, also one for which it "
-            "has no tokens"
+            "\n  Try: every rank calls the same modules in "
+            "the same order, also one for which it has no tokens"
         )
     return Finding(kind, text, True, tuple(sorted(present)))
 

@@ -116,8 +116,7 @@ class Ledger:
     def section(self, label: str) -> "Ledger":
         """The part of every rank's log after `ledger.mark(label)` and before its next mark.
 
-        Raises KeyError when no rank made the mark, RuntimeError when a log has overwritten
-        entries.
+        Raises KeyError when no rank made the mark, RuntimeError when a log has overwritten entries.
         """
         if any(self.lost):
             raise RuntimeError(

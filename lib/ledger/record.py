@@ -3,7 +3,7 @@
     dist.send, DDP's reducer, FSDP2, DTensor, compiled code
                           |
                 torch.ops.c10d.<op>         one dispatcher entry each
-                          |  BackendSelect  <- we stand here: write the entry, then redispatch
+                          |  BackendSelect  <- we are here: write the entry, then redispatch
                    gloo or NCCL
 
 Replacing the functions of `dist` would miss what DDP's C++ calls; a TorchDispatchMode is local to a
@@ -91,7 +91,7 @@ def uninstall() -> None:
 
 
 def finish() -> None:
-    """Wait until all that this rank posted has ended: on a GPU it may still be under way when the
+    """Wait until all that this rank posted has ended: on a GPU it may still be in flight when the
     program is through.
 
     To be called before the results are taken. What is not there then waits in this call, and the

@@ -2,9 +2,8 @@
 it expects.
 
     all_to_all_single  rank 0 gives [1, 2] rows  rank 1 expects 3 rows from rank 0, and gets 2: the
-                                                 third keeps
-                       rank 1 gives [3, 0] rows  what torch.empty found in memory, and no error is
-                                                 raised
+                       rank 1 gives [3, 0] rows  third keeps what torch.empty found in memory, and
+                                                 no error is raised
 
 A second ring next to a rank's log, with a slot of fixed size for each such call; the entry holds
 the slot's number.

@@ -1,9 +1,8 @@
 """Who waits for whom, and when that is a deadlock for certain.
 
     rank 0  waits for  rank 3
-       ^                  |     edges: what an op still lacks. A receive lacks its send; a
-                                collective lacks
-       |                  v     the members that have not called it.
+       ^                  |     edges: what an op still lacks. A receive lacks its send;
+       |                  v     a collective lacks the members that have not called it.
     rank 1  <---------  rank 2
 
 A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and one of those
@@ -74,8 +73,7 @@ def _first_of_queue(mine, entry):
 def _reached(ledger):
     """(rank, channel, op of a message) -> how many such ops the rank has posted.
 
-    What stands in a GPU's queue behind an op that has not ended has not begun, and is no partner
-    yet.
+    What is in a GPU's queue behind an op that has not ended has not begun, and is no partner yet.
     """
     reached = {}
     for rank in range(ledger.world_size):

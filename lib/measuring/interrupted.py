@@ -1,18 +1,17 @@
 """A small job whose ranks are killed at times drawn before: what failures, saves and restarts cost
 it, measured.
 
-    failure       + restart                + save                          failure
-       X [launch, load, wait]|step|step|step|wait, save|step|step|step|wait, sa X [launch, load,
-       wait]|step ...
-                              [==== kept ====]          [=== lost ===]
+    failure       + restart             + save                      failure
+       X [launch, load, wait]|step|step|wait, save|step|step|wait, sa X [launch, load, wait]|...
+                              [= kept =]           [= lost =]
 
 The ranks train a GPT data parallel, and the last one kills itself by SIGKILL when its time has
-come, whatever it does then; all start again from the last whole checkpoint. What is kept is what
+come, whatever it does then; all start again from the last complete checkpoint. What is kept is what
 the folder of checkpoints says.
 
-Each step, save and restart takes the time of a Pace, longer than what it does. So a formula may be
-given these times, also on a machine that has other things to do: `pace_here` makes all of them
-longer there.
+Each step, save and restart takes the time of a Pace, which is longer than what it does. So a
+formula may be given these times, even on a busy machine: `pace_here` makes all of them longer
+there.
 """
 
 import itertools
@@ -68,7 +67,7 @@ def pace_here(pace=PACE, nproc=2):
 
 
 def kept_steps(folder, gaps, every, pace, nproc=2):
-    """(n,) steps that were kept between failures that lie so many seconds apart, (n,): each a
+    """(n,) steps that were kept between failures that are so many seconds apart, (n,): each a
     SIGKILL of the last rank.
 
     folder: of the checkpoints, in which the job goes on; every: steps between two saves. A failure
@@ -100,7 +99,7 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
 
     failed: when the failure before it came, from which on the restart counts; fails: when the last
     rank is killed, None for never. Both by time.monotonic(), which all processes of a machine
-    share. steps: of the whole job, None for ever. Returns {"loss", "ready": when it went on,
+    share. steps: of the entire job, None for ever. Returns {"loss", "ready": when it went on,
     "step", "save": seconds that these really took, medians}.
     """
     rank, N = dist.get_rank(), dist.get_world_size()
@@ -128,7 +127,7 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
         _wait_until(due)
         if (step + 1) % every == 0:
             due += pace.save
-            _wait_until(due - pace.save / 2)  # it is whole at its end
+            _wait_until(due - pace.save / 2)  # it is complete at its end
             begin = time.monotonic()
             checkpoint.save(
                 folder, step + 1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

@@ -2,8 +2,7 @@
 devices would do.
 
     a device      [== forward ==][==== backward ====]  its own processor is busy
-    a paced rank  [..  sleep  ..][....  sleep   ....]  the machine's cores are free for the other
-                                                       ranks
+    a paced rank  [..  sleep  ..][....  sleep   ....]  the machine's cores are free for other ranks
 
 Ranks that compute share the machine's cores: eight of them on two cores are four times slower than
 two, and say nothing about eight devices. Ranks that sleep do not disturb each other. All else is
@@ -16,7 +15,7 @@ and a step takes as long as a formula says, or the formula is wrong.
     dL/dw_i = sum(g x) / n                            depends on this rank's rows
 
 The arithmetic is part of the set time, as long as it is shorter. A sleep ends a little late, by
-about 0.1 ms, more on a machine that has other things to do: choose times of milliseconds.
+about 0.1 ms, and more on a busy machine, so choose times of milliseconds.
 """
 
 import contextlib
@@ -81,7 +80,7 @@ class PacedStage(nn.Module):
         forward    y = x w^T,  w (n, n)                                     forward_seconds
         backward   dL/dx = g w,       the half that the previous stage      input_seconds
                                       waits for
-                   dL/dw = g^T x,     the half that can be put off          weight_seconds
+                   dL/dw = g^T x,     the half that can be delayed          weight_seconds
 
     Whole or in halves, a backward takes both: the first wait is where the gradient of y arrives,
     the second where that of w is added to `w.grad`. The weight starts at one: the stage's output is
@@ -94,8 +93,8 @@ class PacedStage(nn.Module):
         if n < 1 or min(forward_seconds, input_seconds, weight_seconds) < 0:
             raise ValueError(
                 f"n={n}, forward_seconds={forward_seconds}, input_seconds={input_seconds}, "
-                f"weight_seconds={weight_seconds}: use rows of at least 1 element, and times of 0 "
-                f"or more"
+                f"weight_seconds={weight_seconds}: use rows of "
+                f"at least 1 element, and times of 0 or more"
             )
         self.weight = nn.Parameter(torch.eye(n))  # (n, n)
         self.weight.register_post_accumulate_grad_hook(lambda _: sleep(weight_seconds))

@@ -1,23 +1,21 @@
 """A measurement proves its sentence: it is repeated in rounds, and ends in a claim with one of
 three outcomes.
 
-    holds                  all of the claim's interval is within its bounds: it is printed with its
-                           numbers
-    refuted                all of it is outside, twice, on a machine that had nothing else to do:
-                           raises Refuted
-    could not be measured  neither: a line says so, there is no result, and so no figure with
-                           nonsense
+    holds                  all of the claim's interval is within its bounds: it is printed, with
+                           its numbers
+    refuted                all of it is outside, twice, on an otherwise idle machine: raises Refuted
+    could not be measured  neither: a line says so, and there is no result, so no nonsense is drawn
 
-    round 0  star  ring  value, one number a round, such as star / ring: what slows a second slows
-                         both sides
-    round 1  ring  star  interval: the median over the rounds, with 95 % bounds by the bootstrap
+    round 0  star  ring  value: one number a round, such as star / ring, because what slows a
+    round 1  ring  star  second slows both sides
+    ...                  interval: the median over the rounds, with 95 % bounds by the bootstrap
                          (Efron 1979)
-    ...
 
-While one measures, ranks of other notebooks on this machine wait (lib/launch/alone.py). What else
-runs is seen by what it uses of the processors: such rounds cannot refute. More rounds are taken
-until the claims hold or are refuted, or patience ends. With LAB_CLAIMS=hold, as where solutions are
-executed and validated, only "holds" passes; with LAB_CLAIMS=once there is one try and nobody waits.
+While one measures, ranks of other notebooks on this machine wait (lib/launch/alone.py). Other
+programs are noticed by the processor time that they use, and rounds next to them cannot refute.
+More rounds are taken until the claims hold or are refuted, or patience ends. With LAB_CLAIMS=hold,
+as where solutions are executed and validated, only "holds" passes; with LAB_CLAIMS=once there is
+one try and no other program waits.
 """
 
 import contextlib
@@ -208,7 +206,7 @@ def _used():
 
 
 def _between(before, after):
-    """(share of the processors that others used, share that nobody did)"""
+    """(share of the processors that others used, share that was idle)"""
     span = max(1e-9, after.at - before.at) * after.processors
     idle = min(1.0, (after.idle - before.idle) / span)
     return max(0.0, 1.0 - idle - (after.ours - before.ours) / span), idle

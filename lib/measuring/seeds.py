@@ -1,11 +1,11 @@
 """Validation losses of several seeds, as stored: what takes too long for a cell is trained by a
 command.
 
-    SEEDS = Seeds(file, "python -m lib.moe", runs, seeds=(0, 1, 2), steps=(50, 100, ...))
-    SEEDS.store(train)  the command: trains every run with every seed, writes the file with date and
-                        versions
-    SEEDS.stored()      the cell: reads it
-    SEEDS.heading()     the line under which the cell prints it
+    SEEDS = Seeds(file, "python -m lib.moe", runs, seeds=(0, 1, 2), steps=(50, 100))
+    SEEDS.store(train)  # the command: trains every run with every seed, and writes the file with
+                        # date and versions
+    SEEDS.stored()      # the cell: reads it
+    SEEDS.heading()     # the line under which the cell prints it
 
 A seed decides the weights and the batches: runs of one seed read the same text in the same order,
 so differences are taken seed by seed. The loss is that of all of the text's validation part, which

@@ -18,8 +18,7 @@ exchange.py         uneven all-to-all of routed tokens, with its   each token fo
 expert_parallel.py  E/ep experts on each rank                      4 exchanges a step and the counts
 dropless.py         no capacity: grouped GEMM (MegaBlocks)         the same, and nothing dropped
 overlapped.py       tokens in flight while others are computed     4 exchanges, the counts twice
-device_limited.py   at most M ranks for a token (DeepSeek-V2)      each token once per rank that
-                                                                   needs it
+device_limited.py   at most M ranks for a token (DeepSeek-V2)      once per rank that needs it
 gradients.py        experts together with data parallelism         experts' gradients over their
                                                                    replicas, others over all ranks
 gpt.py              a GPT whose every other MLP is a mixture       as its layers

@@ -6,8 +6,8 @@ alone, most experts die, and capacity drops the rest of the tokens.
     auxiliary_loss  E * sum_e f_e P_e       f_e the part of the tokens whose first choice is e, P_e
                                             the mean probability of e. All equal: E * E * 1/E * 1/E
                                             = 1, the least where f follows P; all on one expert: E
-    z_loss          mean_t (log sum_e exp(z_te))^2     keeps logits small, where softmax and 16 bits
-                                                       are exact
+    z_loss          mean_t (log sum_e exp(z_te))^2   keeps logits small, where softmax and 16 bits
+                                                     are exact
     ExpertBiasGate  b_e up where e has less than its share, down where it has more; b decides which
                     experts are chosen, and is no part of their weights
     SigmoidExpertBiasGate

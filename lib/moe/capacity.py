@@ -34,8 +34,7 @@ from lib.moe.choice import Choice, load
 
 
 class Routing(NamedTuple):
-    """The m pairs that are kept, sorted by expert, then by slot: the order of the routed
-    tokens."""
+    """The m pairs that are kept, sorted by expert, then by slot: the order of the routed tokens."""
 
     token: torch.Tensor  # (m,)  int64, 0 to n-1
     expert: torch.Tensor  # (m,)  int64, 0 to E-1, never falling
@@ -100,14 +99,14 @@ def reroute(choice: Choice, n_experts: int, C: int) -> Routing:
     choice: of n tokens, one each. In round 0 all ask for their choice, in token order; in round j
     those still without a slot ask for their next best expert. So no token loses its first choice to
     a rerouted one. The weight is the probability of the expert that the token gets. Only the tokens
-    beyond E*C are dropped. Returns the Routing of min(n, E*C) pairs. Sends
-    nothing. Raises ValueError for more than one choice a token.
+    beyond E*C are dropped. Returns the Routing of min(n, E*C) pairs. Sends nothing. Raises
+    ValueError for more than one choice a token.
     """
     n, k = choice.experts.shape
     if k != 1:
         raise ValueError(
-            f"{k} choices a token: reroute finds one expert for each, use switch_gate, or "
-            f"assign_slots"
+            f"{k} choices a token: reroute finds one "
+            f"expert for each, use switch_gate, or assign_slots"
         )
     # Each token's experts from best to worst; its choice leads, whatever its probability.
     likes = choice.probabilities.detach().scatter(1, choice.experts, torch.inf)  # (n, E)

@@ -23,7 +23,7 @@ class Choice(NamedTuple):
     back to the router."""
 
     experts: torch.Tensor  # (n, k)  int64, best first; -1 where a token does without
-    weights: torch.Tensor  # (n, k)  by what the experts' outputs are multiplied; 0 beside a -1
+    weights: torch.Tensor  # (n, k)  by what the experts' outputs are multiplied; 0 next to a -1
     probabilities: torch.Tensor  # (n, E)  of all experts, chosen or not: balance.py weighs them
 
 
@@ -41,5 +41,5 @@ def top_k_indices(scores: Tensor, k: int) -> Tensor:
 
 def load(experts: Tensor, n_experts: int) -> Tensor:
     """How many pairs each expert has, (E,) int64. experts: expert numbers in any
-    shape; -1 is nobody."""
+    shape; -1 is no expert."""
     return torch.bincount(experts[experts >= 0], minlength=n_experts)

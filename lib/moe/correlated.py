@@ -8,9 +8,9 @@
     logits' = logits + lambda * C[argmax logits]        and from there it is top_k_gate
     C <- beta C + (1 - beta) * what this step's tokens did
 
-Experts that form teams save messages: put e0 and e1 on one rank, and a token that needs both
-travels once. The price is seen in balance: what is chosen often is chosen more often, so it wants a
-loss or a bias (balance.py) beside it. lambda = 0 is top_k_gate; a lambda below 0 drives teams
+Experts that form teams save messages: put e0 and e1 on one rank, and a token that needs both is
+sent once. The price is paid in balance: what is chosen often is chosen more often, so the gate
+needs a loss or a bias (balance.py) as well. lambda = 0 is top_k_gate; a lambda below 0 drives teams
 apart.
 
 n tokens of one set, E experts, k choices a token.

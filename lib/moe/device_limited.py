@@ -85,10 +85,7 @@ class DeduplicatedMoE(ExpertParallelMoE):
         rank = routing.expert // each  # (m,)
         rows, of_pair = torch.unique(rank * n + routing.token, return_inverse=True)  # (u,), (m,)
         # (u,), (ep,)
-        token, send = (
-            rows % max(n, 1),
-            torch.bincount(rows // max(n, 1), minlength=ep),
-        )
+        token, send = rows % max(n, 1), torch.bincount(rows // max(n, 1), minlength=ep)
         receive = exchange_counts(send, self.group, self.all_to_all).squeeze(1)  # (ep,)
 
         # (m,)  the row's index among those for that rank

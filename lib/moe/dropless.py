@@ -11,8 +11,7 @@ are computed too. Without slots the groups have unequal lengths, and need a grou
 the rows times the e-th matrix. MegaBlocks wrote it as a block-sparse matmul; in Megatron Core it is
 `--moe-grouped-gemm`.
 
-    multiply-adds of a matmul, D to F   slots     E C D F, about factor m D F, and what does not fit
-                                                  is dropped
+    multiply-adds of a matmul, D to F   slots     E C D F, about factor m D F; the rest is dropped
                                         dropless  m D F, always
 
 Tokens that are not dropped have to be waited for: a rank computes all rows that its experts are

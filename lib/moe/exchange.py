@@ -12,8 +12,7 @@ Over all ranks together, the exchange only reorders tokens, and the transpose of
 its inverse:
 
     forward   y  = P x     token i of rank r is sent to the rank that has its expert
-    backward  dx = P^T dy  its gradient is sent back: the same exchange with the two lists of counts
-                           swapped
+    backward  dx = P^T dy  its gradient is sent back: the same exchange, the two counts swapped
 
 In Megatron Core this is `all_to_all` of tensor_parallel/mappings.py, which its
 MoEAlltoAllTokenDispatcher calls with `input_splits` and `output_splits`: our send_counts and

@@ -1,7 +1,6 @@
 """Expert choice: not tokens choose experts, but experts choose tokens (Zhou et al. 2022).
 
-    p = softmax over experts  e0  e1  each expert takes the C = 2 tokens that like it best, column
-                                      by column
+    p = softmax over experts  e0  e1  column by column: the C = 2 tokens that like the expert best
     token 0                   .9  .1  e0: tokens 0, 1
     token 1                   .8  .2  e1: tokens 3, 2
     token 2                   .6  .4

@@ -8,18 +8,18 @@ Lepikhin et al. 2020).
     experts            y = expert_e(x)                       y = expert_e(x)
     transpose, exchange, combine: the same way back; weights are applied on the token's own rank
 
-The whole forward, with the file of each step. `MoE.forward` (layer.py) has the first two and the
-last; `run` below is what lies between them, and the only part that communicates:
+The full forward, with the file of each step. `MoE.forward` (layer.py) has the first two and the
+last; `run` below is what comes between them, and the only part that communicates:
 
-    routing = route(tokens)                                         gates.py, capacity.py
-    routed_tokens = dispatch(tokens, routing)                       dispatch.py      (m, D)
-    received = exchange_counts(load)                                exchange.py      (ep, E/ep)
-    routed_tokens = exchange_tokens(routed_tokens, to, from)        exchange.py      by sender
-    routed_tokens = transpose_blocks(routed_tokens, received)       here             by expert
-    routed_tokens = run_experts(experts, routed_tokens, ...)        layer.py
-    routed_tokens = transpose_blocks(routed_tokens, received.t())   here             by sender
-    routed_tokens = exchange_tokens(routed_tokens, from, to)        exchange.py      (m, D)
-    y = combine(routed_tokens, routing, n)                          dispatch.py      (n, D)
+    routing = route(tokens)                                         # gates.py, capacity.py
+    routed_tokens = dispatch(tokens, routing)                       # dispatch.py   (m, D)
+    received = exchange_counts(load)                                # exchange.py   (ep, E/ep)
+    routed_tokens = exchange_tokens(routed_tokens, send, receive)   # exchange.py   by sender
+    routed_tokens = transpose_blocks(routed_tokens, received)       # here          by expert
+    routed_tokens = run_experts(experts, routed_tokens, ...)        # layer.py
+    routed_tokens = transpose_blocks(routed_tokens, received.t())   # here          by sender
+    routed_tokens = exchange_tokens(routed_tokens, receive, send)   # exchange.py   (m, D)
+    y = combine(routed_tokens, routing, n)                          # dispatch.py   (n, D)
 
 Megatron Core calls it a token dispatcher, `MoEAlltoAllTokenDispatcher`: its `permute` and
 `unpermute` are our dispatch and combine, its `sort_chunks_by_idxs` is our transpose_blocks.

@@ -8,8 +8,8 @@
                     the smaller its part, the more seldom         e1 with probability 2 * .375 = .75
 
 An expert number has no gradient: the router learns through the weights alone. So Switch's weight
-must not be renormalised: p / p = 1 would say nothing to the router (and so says top_k_gate with k =
-1).
+must not be renormalised: p / p = 1 teaches the router nothing, so top_k_gate with k = 1 teaches it
+nothing either.
 
 n tokens of one set, E experts, k choices a token.
 
@@ -71,7 +71,7 @@ def uniform_per_token(index: Tensor, seed: int) -> Tensor:
     """A random number in [0, 1) for each token, fixed by its index and the seed: (n,) int64 -> (n,)
     float64.
 
-    index: the tokens' indices in the whole run, over all ranks and steps. A token draws the same
+    index: the tokens' indices in the entire run, over all ranks and steps. A token draws the same
     number on whichever rank it is and whatever comes before it, so one process and many ranks
     sample alike. seed: another one for each layer.
     """

@@ -5,8 +5,8 @@
     one process            full       all E      full       all E
     on each of ep ranks    replicated E/ep       replicated E/ep            its own sequences
 
-    L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e) + z * sum over layers of
-    (mean (log sum exp)^2)
+    L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e)
+                      + z * sum over layers of (mean (log sum exp)^2)
 
 With one expert a token (Switch) the layer computes as much per token as the MLP that it replaces:
 the same compute, E times the parameters. With k experts of a k-th of the width each, too.
@@ -101,7 +101,7 @@ class MoEGPT(GPT):
     def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:
         """tokens (B, T) int64 -> logits (B, T, V).
 
-        first: the number of the first of these B*T tokens in the whole run, over all ranks and
+        first: the number of the first of these B*T tokens in the entire run, over all ranks and
         steps. A gate that samples needs it: each token draws by its own number, so one process and
         many ranks sample alike.
         """
@@ -132,8 +132,8 @@ def expert_parallel_gpt(
     is.
 
     Everything but the experts is replicated; the names of parameters stay. Give every rank its own
-    sequences. Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep
-    does not divide E.
+    sequences. Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep does not
+    divide E.
     """
     part = copy.deepcopy(model)
     for block in part.blocks:

@@ -161,10 +161,7 @@ class Half:
     def __init__(self, layer, tokens, routing, counts, received):
         self.layer, self.tokens, self.routing, self.received = layer, tokens, routing, received
         # ep each
-        self.send_counts, self.receive_counts = (
-            counts.sum(1).tolist(),
-            received.sum(1).tolist(),
-        )
+        self.send_counts, self.receive_counts = counts.sum(1).tolist(), received.sum(1).tolist()
 
     def start_dispatch(self):
         """Start sending the half's tokens to their experts; returns wait() -> (M, D), the routed

@@ -1,10 +1,10 @@
-"""Pipeline parallelism: every rank has some of the layers, and micro-batches go through the ranks
-like cars on a line.
+"""Pipeline parallelism: every rank has some of the layers, and micro-batches pass through the ranks
+like cars on an assembly line.
 
 Deciding: plain Python, no torch, no ranks.
     actions.py     2F0: what a rank does, and what that needs
     schedules.py   relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV
-    validate.py    can the ranks run it? else the action at fault, or the circle
+    validate.py    can the ranks run it? if not, the action at fault, or the cycle of waits
     simulate.py    when each action runs, the bubble, what is kept; a schedule as text
     measured.py    the times and the messages of a run, to simulate it with
     balance.py     layers into stages
@@ -15,10 +15,10 @@ Deciding: plain Python, no torch, no ranks.
     transfers.py   the messages of a schedule: when to post a receive, what has been sent
 
 Executing, on ranks. This needs torch, so it is imported by its own name and not from here.
-    relay_step.py    one batch there and back, by hand
+    relay_step.py    one batch forward and back, by hand
     split.py         a model into stages, and a parameter in two of them
     links.py         a process group for each direction between two neighbours
-    rehearse.py      the shapes of all messages, before the first run
+    rehearse.py      shape inference: the shapes of all messages, before the first run
     halves.py        backward in two halves
     execute.py       a list of actions on a rank
     stage.py         Stage, Pipeline: `run` a step, `evaluate` a loss without gradients

@@ -1,5 +1,5 @@
-"""`python -m lib.pipeline`: find the shortest makespan of every level of the
-puzzle, and store it."""
+"""`python -m lib.pipeline`: find the shortest makespan of every level of the puzzle, and store
+it."""
 
 import json
 from itertools import count
@@ -10,7 +10,7 @@ from lib.pipeline.shortest import _by, most_work
 
 
 def store():
-    """Find the shortest makespan of every level, say it, and write the file."""
+    """Find the shortest makespan of every level, print it, and write the file."""
     levels = {}
     for level, puzzle in LEVELS.items():
         refuted = {}
@@ -25,12 +25,13 @@ def store():
             "nodes": nodes,
             "nodes of what is shorter": refuted,
         }
-        print(f"level {level}: 1F1B {puzzle.of_1f1b}, shortest {deadline}, found after {nodes} "
-              f"nodes; "
-              f"nothing shorter, {sum(refuted.values())} nodes")  # fmt: skip
+        print(
+            f"level {level}: 1F1B {puzzle.of_1f1b}, shortest {deadline}, "
+            f"found after {nodes} nodes; nothing shorter, {sum(refuted.values())} nodes"
+        )
     what = (
-        "shortest makespans by level, and the nodes of the search, written by `python -m "
-        "lib.pipeline`"
+        "shortest makespans by level, and the nodes of the search, "
+        "written by `python -m lib.pipeline`"
     )
     FILE.write_text(
         json.dumps({"what": what, **stamp(), "levels": levels}) + "\n", encoding="utf-8"

@@ -2,8 +2,8 @@
 
     2F0   stage 2 runs forward on micro-batch 0
     2B0   ... backward, full: the gradients of its input and of its weights
-    2I0   ... backward, first half: the gradient of its input, which stage 1 waits for
-    2W0   ... backward, second half: the gradient of its weights, which no other stage waits for
+    2I0   ... backward, first half: the gradient of its input (dgrad), which stage 1 waits for
+    2W0   ... backward, second half: the gradient of its weights (wgrad), for which no stage waits
 
     0F0 --> 1F0 --> 2F0        forward: from the previous stage
              |       |
@@ -11,18 +11,19 @@
     0B0 <-- 1B0 <-- 2B0        backward: from the next stage
 
 A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in
-this order. All modules of this package that decide (schedules, validate, simulate, grid) pass such
-lists around, and so does stage.py, which executes them.
+this order. All modules of this package that decide (schedules, validate, simulate) pass such
+schedules around, and so does stage.py, which executes them.
 
 p      ranks, so the length of a schedule
-v      stages per rank, 1 if not said            stages are 0 ... vp-1
-m      micro-batches                             0 ... m-1
+v      stages per rank, 1 unless stated otherwise   stages are 0 ... vp-1
+m      micro-batches                                0 ... m-1
 
-Which rank has a stage is read off the lists: the rank whose list has its actions. Two placements
-have a name:
+Which rank has a stage follows from the schedule: it is the rank whose list has the stage's actions.
+Two placements have a name:
 
     stage    0 1 2 3 4 5 6 7  p = 4, v = 2
-    loop     0 1 2 3 0 1 2 3  round the ranks: what every schedule does that says nothing else
+    loop     0 1 2 3 0 1 2 3  round the ranks: the placement of every schedule that does not state
+                              another
     v_shape  0 1 2 3 3 2 1 0  down the ranks and up again: the first and the last stage share a rank
 
 Notation: torch.distributed.pipelining. Halves of backward: Qi et al. 2024, who call I "B".
@@ -48,13 +49,13 @@ class Action(NamedTuple):
 
 
 def parse(text: str) -> Action:
-    """The Action that is written `text`, such as "2F0". Raises ValueError if `text`
-    is not of that form."""
+    """The Action that is written `text`, such as "2F0". Raises ValueError if `text` is not of that
+    form."""
     found = TEXT.fullmatch(text)
     if not found:
         raise ValueError(
-            f"{text!r} is no action: write stage, one of {' '.join(KINDS)}, micro-batch, as in "
-            f"'2F0'"
+            f"{text!r} is no action: write stage, one of {' '.join(KINDS)}, micro-batch, "
+            f"as in '2F0'"
         )
     stage, kind, microbatch = found.groups()
     return Action(int(stage), kind, int(microbatch))
@@ -76,8 +77,8 @@ def source(action: Action, n_stages: int) -> Action | None:
 
 
 def target(action: Action, n_stages: int) -> Action | None:
-    """The action of another stage that receives this one's result; None if none does. The
-    reverse of `source`."""
+    """The action of another stage that receives this one's result; None if none does. The reverse
+    of `source`."""
     stage, kind, microbatch = action
     if kind == "F" and stage < n_stages - 1:
         return Action(stage + 1, kind, microbatch)
@@ -106,16 +107,17 @@ def loop(p: int, n_stages: int) -> list[int]:
 
 
 def v_shape(p: int, n_stages: int) -> list[int]:
-    """[rank of stage 0, 1, ...]: 0 to p-1, then p-1 to 0, and so on: stages p-1 and
-    p are on one rank."""
+    """[rank of stage 0, 1, ...]: 0 to p-1, then p-1 to 0, and so on: stages p-1 and p are on one
+    rank."""
     return [stage % p if stage // p % 2 == 0 else p - 1 - stage % p for stage in range(n_stages)]
 
 
 class Wiring:
-    """Which rank has which stage of a schedule, and which action needs whose result: read off its
-    lists.
+    """The placement of a schedule and the dependencies between its actions, both read from the
+    schedule: which rank has which stage, and which action needs whose result.
 
-    n_stages: vp. ranks: [rank of stage 0, 1, ...]; None for a stage that no list has.
+    n_stages: vp. ranks: [rank of stage 0, 1, ...], torch's stage_index_to_group_rank; None for a
+    stage without actions in the schedule.
     """
 
     def __init__(self, schedule: Sequence[Sequence[Action]]) -> None:
@@ -134,25 +136,25 @@ class Wiring:
         return self.ranks[action.stage]
 
     def source(self, action: Action) -> Action | None:
-        """`source`, with the kind of backward that is in the lists."""
+        """`source`, with the kind of backward that the schedule has."""
         return self._as_listed(source(action, self.n_stages))
 
     def target(self, action: Action) -> Action | None:
-        """`target`, with the kind of backward that is in the lists."""
+        """`target`, with the kind of backward that the schedule has."""
         return self._as_listed(target(action, self.n_stages))
 
     def inputs(self, action: Action) -> list[Action]:
-        """`inputs`, with the kind of backward that is in the lists."""
+        """`inputs`, with the kind of backward that the schedule has."""
         return [self._as_listed(need) for need in inputs(action, self.n_stages)]
 
-    def sender(self, action: Action) -> int | None:
-        """The action of another rank whose result `action` receives; None if nothing comes
+    def sender(self, action: Action) -> Action | None:
+        """The action of another rank whose result `action` receives; None if it receives nothing
         from another rank."""
         return self._elsewhere(self.source(action), action)
 
-    def receiver(self, action: Action) -> int | None:
-        """The action of another rank that receives the result of `action`; None if
-        it stays on its rank."""
+    def receiver(self, action: Action) -> Action | None:
+        """The action of another rank that receives the result of `action`; None if it stays on its
+        rank."""
         return self._elsewhere(self.target(action), action)
 
     def _as_listed(self, action):
@@ -166,9 +168,9 @@ class Wiring:
         return other if other and self.rank(other) != self.rank(action) else None
 
 
-def messages(schedule: Sequence[Sequence[Action]]) -> list[tuple[Action, int]]:
-    """[(action, target)] for every result that goes to another rank, by sender and in the order of
-    sending.
+def messages(schedule: Sequence[Sequence[Action]]) -> list[tuple[Action, Action]]:
+    """[(action, target)] for every result that is sent to another rank, by sender and in the order
+    of sending.
 
     2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(vp-1)m in a
     loop, and 2v(p-1)m in a V, where a rank passes results to itself at every turn.
@@ -183,6 +185,6 @@ def at_least_one(**sizes):
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(
-                f"{name} = {size}: a pipeline has at least 1 rank, 1 stage per rank and 1 "
-                f"micro-batch"
+                f"{name} = {size}: a pipeline has at least 1 rank, "
+                f"1 stage per rank and 1 micro-batch"
             )

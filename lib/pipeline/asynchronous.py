@@ -3,24 +3,23 @@ al. 2019).
 
     rank 0 of 4   F0 F1 F2 F3 B0 u0 F4 B1 u1 F5 B2 u2 ...  which version each action reads: stash.py
 
-A gradient is that of a function if its backward goes through the weights of its forward. For y = x
-w:
+What backward computes is the gradient of a function if it uses the same weights as forward. For
+y = x w, with forward at w_1, then two updates, then backward:
 
-                               grad x                grad w
-    forward with w_1, then two updates, then backward with
-    w_1 (stashed)              grad y  w_1^T         x^T grad y  the gradient at w_1
-    w_3 (the newest)           grad y  w_3^T         x^T grad y  of no function: x is of one
-                                                                 version, w of another
+    backward with       grad x           grad w
+    w_1 (stashed)       grad y  w_1^T    x^T grad y    the gradient at w_1
+    w_3 (the newest)    grad y  w_3^T    x^T grad y    the gradient of no function, because x and w
+                                                       are of different versions
 
-With stashing, a stage whose weights are still needed does not change them: it goes on with a copy,
-and changes that. The old ones live as long as a mini-batch in flight has read them: stage i has p-i
-versions, the newest among them.
+With stashing, a stage whose weights are still needed does not change them: it continues with a
+copy, and changes that. Old weights are kept as long as a mini-batch in flight has read them: stage
+i has p-i versions, the newest among them.
 
 A graph keeps the names of weights in place of the weights, so that backward reads what the stash
 (stash.py) gives it:
 
     F    y = x w^T     a graph saves x and w         here: x and "w"
-    B    grad y w      with the w that was saved     here: with what the name stands for by then
+    B    grad y w      with the w that was saved     here: with what the name refers to by then
 
 That makes the stash answerable for what backward reads. torch by itself keeps the very tensor, and
 refuses the backward if it has been changed since ("modified by an inplace operation"): rightly, for
@@ -43,12 +42,12 @@ from lib.pipeline.stash import WeightStash, pipedream
 class PipeDream(Pipeline):
     """This rank's stage of a pipeline that updates after every mini-batch.
 
-        pipeline = PipeDream(stages, links, minibatches, lambda parameters:
-        torch.optim.SGD(parameters, lr=0.1)) losses = pipeline.run(minibatches, targets,
-        cross_entropy)
+        sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+        pipeline = PipeDream(stages, links, minibatches, sgd)
+        losses = pipeline.run(minibatches, targets, cross_entropy)
 
     Afterwards this stage's module has the newest weights. reads: {Action: version of the weights
-    that it read}, as `versions` foretells. most_versions: how many versions there were at a time.
+    that it read}, as `versions` predicts. most_versions: how many versions there were at a time.
     """
 
     def __init__(
@@ -63,11 +62,12 @@ class PipeDream(Pipeline):
         """stages: p modules, one for each rank of `links`. minibatches: n tensors as `run` will get
         them.
 
-        optimizer_for(parameters) -> a torch optimizer, over this stage's. stash(weights) -> what
-        says which weights an action reads: a WeightStash; your own; or NewestOnly, to see what
-        stashing is for. m: backwards to an update, of the mean of their
-        gradients: 1, or what the stash wants (TwoVersions). Sends: a rehearsal. Raises ValueError
-        for several stages per rank, or for a parameter in two of them.
+        optimizer_for(parameters) -> a torch optimizer of this stage's parameters. stash(weights) ->
+        the object that decides which weights an action reads: a WeightStash; your own; or
+        NewestOnly, to see what stashing is for. m: number of backwards per update; the update uses
+        the mean of their gradients. It is 1, or what the stash needs (TwoVersions). Sends: the
+        messages of shape inference. Raises ValueError for several stages per rank, or for a
+        parameter in two of them.
         """
         self.optimizer_for, self.stash, self.to_an_update = optimizer_for, stash, m
         super().__init__(stages, links, minibatches)
@@ -130,10 +130,7 @@ class UpdatingStage(Stage):
         self.leaves = {}
         self.read_now = None  # in B: the weights that it reads
         # the newest; {memory: the version in it}
-        self.version, self.version_in = (
-            0,
-            {address(weights): 0},
-        )
+        self.version, self.version_in = 0, {address(weights): 0}
         self.reads, self.most_versions = {}, 1
 
     def apply(self, j, x):
@@ -164,8 +161,8 @@ class UpdatingStage(Stage):
         return grad_x
 
     def step(self, weights):
-        """w = w - lr grad w, or what the optimizer does, in place, on the weights that are
-        to be version + 1."""
+        """w = w - lr grad w, or what the optimizer does, in place, on the weights that become
+        version + 1."""
         for name, parameter in self.parameters.items():
             parameter.data = weights[name]
         self.optimizer.step()
@@ -173,8 +170,8 @@ class UpdatingStage(Stage):
         self.version_in[address(weights)] = self.version
 
     def versions_held(self):
-        """[weights, ...], each version once: the newest, and those that mini-batches under
-        way have read."""
+        """[weights, ...], each version once: the newest, and those that mini-batches in flight have
+        read."""
         return list(
             {
                 address(weights): weights for weights in [self.parameters, *self.leaves.values()]
@@ -195,8 +192,8 @@ def address(weights):
 
 
 def by_name(weights, now):
-    """`with by_name(weights, now):` what graphs save in here of `weights`, {name: tensor}, backward
-    finds by name.
+    """Inside the block `with by_name(weights, now):` autograd saves each tensor of `weights`,
+    {name: tensor}, by name; backward looks the name up in now().
 
     now: called in backward -> {name: tensor}, of the same shapes.
     """

@@ -1,20 +1,20 @@
-"""Layers into stages: cut a row of layers into p parts so that the slowest part is as fast as can
-be.
+"""Layers into stages: split a row of layers into p stages so that the slowest stage is as fast as
+possible.
 
 A pipeline moves at the pace of its slowest stage. p = 3, layers of cost
 
     2 2 2 | 1 1 1 1 | 4         6 4 4: pace 6
-    2 2 | 2 1 1 1 | 1 4         4 5 5: pace 5, and no cut is faster
+    2 2 | 2 1 1 1 | 1 4         4 5 5: pace 5, and no split is faster
 
-Dynamic programming. pace(k, i) is the best pace of the layers from i on, cut into k stages:
+Dynamic programming. pace(k, i) is the best pace of layers i and above, split into k stages:
 
     pace(1, i) = cost of all of them
     pace(k, i) = min over j of max( cost of layers i ... j-1, pace(k-1, j) )
 
-with L layers p L^2 / 2 steps, where trying every cut would take (L-1 choose p-1).
+For L layers this takes p L^2 / 2 steps, whereas trying every split would take (L-1 choose p-1).
 
-Often several cuts are best. Then the earliest stages take as few layers as they can: in 1F1B stage
-i keeps p-i micro-batches, so layers weigh most on the memory of the first.
+Often several splits are best. Then the earliest stages take as few layers as they can: in 1F1B
+stage i keeps p-i micro-batches, so a layer needs most memory in the first stage.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from itertools import accumulate
 
 # exercise: lab2.balance
 def balance(costs: Sequence[float], p: int) -> list[range]:
-    """The best cut of layers with these costs into p stages: [range of stage 0's layers, range of
+    """The best split of layers with these costs into p stages: [range of stage 0's layers, range of
     stage 1's, ...].
 
     costs: one per layer, not negative: seconds, or anything that adds up. Every stage has at least

@@ -1,20 +1,20 @@
 """Executes any valid list of actions on ranks: what each action waits for, and when tensors are
 sent. The function that computes is given.
 
-    rank 0  0F0 ---activation---> rank 1  1F0  Each rank goes through its own list. No coordinator:
-            0B0 <---gradient-----         1B0  an action waits for what it needs, and for nothing
-                                               else.
+    rank 0  0F0 ---activation---> rank 1  1F0
+            0B0 <---gradient-----         1B0
 
-For each action, in the order of the list:
+Each rank runs its own list. There is no coordinator: an action waits for what it needs, and for
+nothing else. For each action, in the order of the list:
 
     post      receives of what this action and the next one need
     wait      until what this action needs has arrived
-    free      what was sent and has now arrived for certain
+    free      what was sent and has certainly arrived by now
     compute
     send      the result to the rank that needs it, without waiting
 
 So a rank waits only in order to receive, which is what `validate` assumes: a list that it accepts
-cannot deadlock. `transfers` has said beforehand which messages each of these lines is about.
+cannot deadlock. `transfers` determines beforehand which messages each of these lines is about.
 """
 
 import time
@@ -64,9 +64,8 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
             sent[action] = links.send(result, wiring.rank(wiring.target(action)))
         elif wiring.target(action):
             local_results[action] = result
-        given = result = out = arriving = (
-            None  # keep no tensor alive while waiting for the next one
-        )
+        # keep no tensor alive while waiting for the next one
+        given = result = out = arriving = None
 
     for work in sent.values():
         work.wait()

@@ -1,5 +1,5 @@
-"""Backward in two halves without doing anything twice: matrix products delay the gradients of
-their weights.
+"""Backward in two halves without doing anything twice: matmuls delay the gradients of their
+weights.
 
     forward    y = x w^T + b
 
@@ -7,25 +7,28 @@ their weights.
     W          grad w = grad y^T x               later: kept until then are x and grad y
                grad b = sum of grad y's rows
 
+This is the split backward: I is also called dgrad, and BACKWARD_INPUT in
+torch.distributed.pipelining; W is wgrad, and BACKWARD_WEIGHT.
+
 autograd computes both at once. Inside `LinearsLater`, F.linear, which every nn.Linear calls,
-becomes an autograd function whose backward computes grad x alone and notes (w, b, x, grad y) in a
-list. I is then an ordinary backward over such functions: it takes down the graph, and what it
-leaves is the list. W works it off.
+becomes an autograd function whose backward computes grad x alone and appends (w, b, x, grad y) to a
+list. I is then an ordinary backward over such functions: it frees the graph, and only the list
+remains. W computes what is in the list.
 
-What is not a matrix product (gains of norms, embeddings, anything a stage does with a parameter of
-its own) has its gradient in I, since autograd's kernels give it together with grad x. It is little
-work. So after I and W all gradients are complete, in whichever way a stage uses its parameters; but
-only the weights of F.linear wait for W.
+The gradients of parameters that are not weights of F.linear (gains of norms, embeddings, parameters
+that a stage uses by itself) are computed in I, since autograd's kernels compute them together with
+grad x. It is little work. So after I and W all gradients are complete, in whichever way a stage
+uses its parameters; but only the weights of F.linear wait for W.
 
-Under autocast the product runs in a dtype that neither x nor w has. Both halves then multiply in
-that dtype too, as autograd would, and what they give is cast to the dtype of x and of w.
+Under autocast the matmul runs in a dtype that neither x nor w has. Both halves then multiply in
+that dtype too, as autograd would, and their results are cast to the dtype of x and of w.
 
-(To ask autograd twice for each half, with `torch.autograd.grad(..., inputs=...)`, would pass
-through the whole graph twice: W would compute every grad y again, half of I's work, and the whole
-graph would live until W.)
+(Asking autograd once for each half, with `torch.autograd.grad(..., inputs=...)`, would pass through
+the whole graph twice: W would compute every grad y again, half of I's work, and the whole graph
+would live until W.)
 
 Sources: Qi et al. 2024 ("Zero bubble pipeline parallelism"), whose Megatron code keeps such a list
-too.
+too, `WeightGradStore`.
 """
 
 import torch
@@ -35,8 +38,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class LinearsLater(TorchFunctionMode):
-    """Inside, F.linear notes in the list `later` what its weight's gradient needs. For
-    forward, and for I."""
+    """Deferred wgrad: inside, F.linear appends to the list `later` what its weight's gradient
+    needs. For forward, and for I."""
 
     def __init__(self, later):
         super().__init__()
@@ -52,15 +55,15 @@ class LinearsLater(TorchFunctionMode):
         if not (weight.requires_grad and weight.is_leaf):
             return F.linear(x, weight, bias)
         # autograd must not see the weight, or the weight's hooks would run in I, with no gradient
-        # there. And with no input that needs a gradient (the first layer's x) it would leave the
+        # there. And with no input that requires grad (the first layer's x) it would leave the
         # product out: hence the anchor.
         anchor = torch.empty(0, requires_grad=True)
         return LinearLater.apply(x, anchor, (weight, bias), self.later)
 
 
 class LinearLater(torch.autograd.Function):
-    """y = x w^T + b, x (..., n_in), w (n_out, n_in), b (n_out,) or None; backward gives grad x and
-    notes the rest."""
+    """y = x w^T + b, x (..., n_in), w (n_out, n_in), b (n_out,) or None; backward returns grad x
+    and appends the rest to `later`."""
 
     @staticmethod
     def forward(ctx, x, anchor, parameters, later):
@@ -83,7 +86,7 @@ class LinearLater(torch.autograd.Function):
 
 
 def weight_gradients(later):
-    """W: add to `.grad` of each weight and bias what its entry gives, and empty the list."""
+    """W: add to `.grad` of each weight and bias the gradient from its entry, and empty the list."""
     while later:
         weight, bias, x, grad_y = later.pop(0)
         x, grad_y = x.flatten(0, -2), grad_y.flatten(0, -2)  # (rows, n_in), (rows, n_out)

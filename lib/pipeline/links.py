@@ -10,8 +10,8 @@ a receive cannot send before that message has arrived. With a queue for each dir
 waits for no send.
 
 Posting a send takes no time, so the rank does it itself: another thread would have to wait for its
-turn, and the next rank with it. Only over `slow_link` it takes as long as the link does. Then the
-communication thread posts (`collectives.start`), and the rank computes meanwhile.
+turn, and the next rank with it. Only over `slow_link` does posting take as long as the link. Then
+the communication thread posts (`collectives.start`), and the rank computes meanwhile.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from lib.collectives import barrier, p2p, start
 
 
 class Links(NamedTuple):
-    """What one rank has of its pipeline's links. Made by `connect`."""
+    """The pipeline's P2P process groups, those of one rank. Made by `connect`."""
 
     rank: int  # this rank's number in the pipeline, 0 ... p-1 (Megatron's pipeline rank)
     ranks: list[int]  # the global rank of each pipeline rank
@@ -77,8 +77,8 @@ def connect(pipelines: Any = None) -> Any:
     twice = sorted({rank for rank in everyone if everyone.count(rank) > 1})
     if twice:
         raise ValueError(
-            f"ranks {twice} are listed twice in {[list(ranks) for ranks in pipelines]}: a rank is "
-            f"in one pipeline, once"
+            f"ranks {twice} are listed twice in {[list(ranks) for ranks in pipelines]}: "
+            f"a rank is in one pipeline, once"
         )
 
     for ranks in pipelines:

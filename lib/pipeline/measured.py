@@ -1,15 +1,15 @@
 """What a pipeline did, from the bars that its ranks recorded: a Simulation to draw, and the times
 to simulate it with.
 
-    bars = [bar for rank_bars in results for bar in rank_bars]  # Pipeline.run(..., record=...) on
-                                                                every rank
-    run = recorded(bars)                                        # as it ran
-    foretold = simulate(run.schedule, *times_of(bars))          # as it would run if every F took
-                                                                the mean F, ...
-    run.makespan / foretold.makespan                            # what the simulation leaves out
+    # results: what Pipeline.run(..., record=...) recorded on every rank
+    bars = [bar for rank_bars in results for bar in rank_bars]
+    run = recorded(bars)                                 # as it ran
+    # as it would run if every F took the mean F, ...
+    predicted = simulate(run.schedule, *times_of(bars))
+    run.makespan / predicted.makespan                    # what the simulation leaves out
 
 A bar's length is its action's time. A message's time lies between two bars: from the end of the
-action whose result it is to the start of the action that needs it, if the receiver stood waiting
+action whose result it is to the start of the action that needs it, if the receiver was waiting
 when it was sent,
 
     rank 0   [ 0F3 ]                          message = start(1F3) - end(0F3)
@@ -17,10 +17,10 @@ when it was sent,
     rank 1   [ 1F2 ] waiting [ 1F3 ]          1F2 ended before 0F3 did
 
 and unknown if the receiver was at work: then it started when it was free, and the message had
-perhaps come long before.
+perhaps arrived long before.
 
-Left out by the simulation, and so the difference: that no two F of a stage take the same time, that
-messages disturb each other, and what a rank does between two actions.
+The simulation leaves out, and the difference therefore is: variation between the F of a stage,
+messages that slow each other down, and what a rank does between two actions.
 """
 
 from collections.abc import Sequence
@@ -51,9 +51,8 @@ def times_of(bars: Sequence[Any]) -> tuple[dict[str, list[float]], list[float]]:
 
     times: {kind: [mean length of that kind's bars at stage 0, 1, ...]}, of the kinds that ran.
     message: [mean time of a message between stages s and s+1, either way, ...], of those that were
-    waited for. Where
-        none was, the shortest time from a result to its use, which no message between the two can
-        have exceeded. 0 between stages of one rank.
+        waited for. Where none was, the shortest time from a result to its use, which no message
+        between the two can have exceeded. 0 between stages of one rank.
     """
     n_stages = 1 + max(bar.action.stage for bar in bars)
     lengths = {}

@@ -1,14 +1,12 @@
 """A schedule on ranks whose stages take the times they are told: p devices, shown on fewer cores.
 
-    simulate   a clock that is computed               0F0 takes 8, 1F0 starts at 8 + message
-    run_paced  the executor, its messages, its waits  0F0 sleeps 8 ms, 1F0 starts when the message
-                                                      is there
+    simulate   a computed clock             0F0 takes 8, 1F0 starts at 8 + message
+    run_paced  real messages, real waits    0F0 sleeps 8 ms, 1F0 starts when the message is there
 
 Ranks that compute share the machine's cores, and a bubble on one is another's gain. Ranks that
 sleep do not (lib/measuring/paced.py): so a bubble is a bubble here, with as many ranks as you like.
-Messages are real; over loopback they are short. Inside `collectives.slow_link` they take as long as
-that
-link says.
+The executor and its messages are real; over loopback a message takes little time, and inside
+`collectives.slow_link` it takes as long as that link's latency and bandwidth say.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +29,8 @@ def run_paced(
     """Execute `schedule` on all ranks of the world, each of which calls it; returns this rank's
     bars, in seconds.
 
-        results = launch.run(lambda: run_paced(one_f_one_b(4, 8), {"F": 8e-3, "B": 16e-3},
-        connect()), nproc=4)
+        schedule, times = one_f_one_b(4, 8), {"F": 8e-3, "B": 16e-3}
+        results = launch.run(lambda: run_paced(schedule, times, connect()), nproc=4)
         bars = [bar for rank_bars in results for bar in rank_bars]   # for `recorded` and `times_of`
 
     times: as for `simulate`, in seconds: F and B, or F, I and W; numbers, or lists with one per

@@ -1,9 +1,9 @@
-"""The puzzle: lists with the shortest makespan, where stages differ, messages take time and memory
-is short.
+"""The puzzle: find the schedule with the shortest makespan, where stages differ, messages take time
+and memory is short.
 
     LEVELS[1]    2 ranks, 4 micro-batches     LEVELS[3].of_1f1b           the makespan of 1F1B
     LEVELS[2]    3 ranks, 5 micro-batches     LEVELS[3].best              the shortest that there is
-    LEVELS[3]    4 ranks, 6 micro-batches     LEVELS[3].time(schedule)    that of yours
+    LEVELS[3]    4 ranks, 6 micro-batches     LEVELS[3].time(schedule)    that of your schedule
 
 A rank keeps a micro-batch from its F to its W, and may keep `cap` of them at a time. The shortest
 makespans are stored in puzzle.json; shortest.py finds them, shows that nothing is shorter, and
@@ -21,8 +21,8 @@ FILE = Path(__file__).with_name("puzzle.json")
 
 
 class Puzzle(NamedTuple):
-    """p ranks with a stage each, m micro-batches; times are whole numbers, at least
-    1, of any unit."""
+    """p ranks with a stage each, m micro-batches; times are whole numbers, at least 1, of any
+    unit."""
 
     p: int
     m: int
@@ -33,7 +33,7 @@ class Puzzle(NamedTuple):
 
     @property
     def whole(self):
-        """`times` for lists whose backwards are full: B takes I + W."""
+        """`times` for schedules whose backwards are full: B takes I + W."""
         F, I, W = (self.times[kind] for kind in "FIW")
         return {"F": F, "B": tuple(i + w for i, w in zip(I, W, strict=True))}
 
@@ -43,14 +43,13 @@ class Puzzle(NamedTuple):
         return simulate(one_f_one_b(self.p, self.m), self.whole, self.message).makespan
 
     def time(self, schedule):
-        """The makespan of a schedule in F, I and W. Raises ScheduleError for one
-        that deadlocks."""
+        """The makespan of a schedule in F, I and W. Raises ScheduleError for one that deadlocks."""
         return simulate(schedule, self.times, self.message).makespan
 
 
 def stored():
-    """What puzzle.json says: {"what", "date", "python", "torch", "levels": {"1": {"1F1B",
-    "best", ...}, ...}}."""
+    """What puzzle.json says: {"what", "date", "python", "torch", "levels": {"1": {"1F1B", "best",
+    ...}, ...}}."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""A rehearsal before the first run: the shapes of all messages.
+"""A rehearsal before the first run, which is shape inference: it finds the shapes of all messages.
 
     rank 0  (2, 8) int64 --stage 0--> (2, 8, 64) --+
     rank 1                                         +-> (2, 8, 64) --stage 1--> (2, 8, 64) --+
@@ -29,9 +29,8 @@ def rehearse(stages, links, stage_ranks, microbatches):
     """{(stage, micro-batch): (shape, dtype) of what that stage gives}, for this rank's stages and
     those before them.
 
-    stages: {stage: module}, this rank's. stage_ranks: [rank of stage 0, 1, ...] in the
-    pipeline. microbatches: a tensor each on the rank of stage 0; elsewhere only their number
-    counts.
+    stages: {stage: module}, this rank's. stage_ranks: [rank of stage 0, 1, ...] in the pipeline.
+    microbatches: a tensor each on the rank of stage 0; elsewhere only their number is used.
     Sends: for each two neighbouring stages on different ranks one message, int64 (m, 10).
     Raises ValueError for a stage that gives anything but a tensor of a floating-point dtype.
     """
@@ -72,8 +71,8 @@ def _forward(module, stage, x):
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module):
-    """The block with `module` in evaluation mode; afterwards each of its parts is in the
-    mode that it was in."""
+    """The block with `module` in evaluation mode; afterwards each of its parts is in the mode that
+    it was in."""
     before = {part: part.training for part in module.modules()}
     module.eval()
     try:

@@ -5,16 +5,16 @@
     rank 2                    +-- f_2, loss, through f_2 --+
               ------- activations forward ------->  <------ gradients back -------
 
-Stage i computes y_i = f_i(x_i), and what it gives is what the next one takes: x_{i+1} = y_i.
-Backward, a rank gets the gradient of what it gave, and passes on the gradient of what it took.
-The chain rule leads from one to the other:
+Stage i computes y_i = f_i(x_i), and its output is the input of the next stage: x_{i+1} = y_i. In
+backward, a rank receives the gradient of its output, and sends the gradient of its input. The chain
+rule leads from one to the other:
 
-    grad y_i = grad x_{i+1}                    comes from the next rank
-    grad x_i = (dy_i / dx_i)^T grad y_i        goes to the previous one
+    grad y_i = grad x_{i+1}                    received from the next rank
+    grad x_i = (dy_i / dx_i)^T grad y_i        sent to the previous rank
     grad w_i = (dy_i / dw_i)^T grad y_i        stays: stage i's weights are here and nowhere else
 
-p ranks, and one of them works at a time: each is idle for (p-1)/p of the step. The schedules
-(schedules.py) cut the batch into micro-batches to fill that time.
+There are p ranks, and one of them works at a time, so each is idle for (p-1)/p of the step. The
+schedules (schedules.py) split the batch into micro-batches to fill that time.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ from lib.collectives import p2p
 def relay_step(
     stage: nn.Module, x: Tensor, target: Tensor, loss_fn: Callable[..., Tensor], group: Group = None
 ) -> Tensor | None:
-    """One batch forward through the stages of `group` and back; adds one process's gradients to
-    every `.grad`.
+    """One batch forward through the stages of `group` and back; adds the gradients that a single
+    process would compute to every `.grad`.
 
     stage: this rank's module; rank i of the group has stage i. It takes one tensor and gives one.
     x: on the first rank the batch, (B, ...), maybe of integers (tokens). On the others any tensor
-    of the shape and dtype of what the previous rank sends: who receives must know them, since
-    nothing but elements travels. Its values do not count.
+    of the shape and dtype of what the previous rank sends: the receiver must know them, because
+    only the elements are sent. Its values are ignored.
     target: read on the last rank. loss_fn(y, target) -> (), called there alone.
     Returns the loss, detached (), on the last rank; None elsewhere.
     Sends: y_i to the next rank, once it is computed; after backward grad x_i to the previous one.

@@ -59,8 +59,8 @@ def gpipe(p: int, m: int) -> list[list[Action]]:
 def forwards(p, m, v=1, placement=loop):
     """The forward passes alone, for a loss without gradients. Returns a list per rank.
 
-    With several stages on a rank, p micro-batches go through one of them before the first goes on
-    to the next: as many as it takes until the first is back from the other ranks.
+    With several stages on a rank, p micro-batches pass through one of them before the first enters
+    the next: as many as it takes until the first is back from the other ranks.
     """
     at_least_one(p=p, m=m, v=v)
     stage_ranks = placement(p, v * p)
@@ -71,7 +71,7 @@ def forwards(p, m, v=1, placement=loop):
 
 # exercise: lab2.one_f_one_b
 def one_f_one_b(p: int, m: int) -> list[list[Action]]:
-    """Fill the pipeline, then one forward, one backward. Returns a list per rank.
+    """Warmup forwards, then one forward, one backward in turn. Returns a list per rank.
 
     Rank i runs p-1-i forwards ahead, one for each rank behind it: enough to keep them all at work
     when gradients begin to come back, and no more, for each of them is kept in memory.
@@ -104,31 +104,30 @@ def interleaved(p: int, m: int, v: int) -> list[list[Action]]:
     A stage has 1/v of the layers, so a step down the pipeline takes 1/v of the time, and so does
     the bubble:
 
-        bubble    (p-1) / (vm + p-1)                    instead of (p-1) / (m + p-1)
-        messages  2(vp-1)m                              instead of 2(p-1)m: about v times as many,
-                                                        of the same size
+        bubble    (p-1) / (vm + p-1)    instead of (p-1) / (m + p-1)
+        messages  2(vp-1)m              instead of 2(p-1)m: about v times as many, of the same size
         kept      rank i: min(vm, (v-1)p + 2(p-1-i) + 1) micro-batches x stages, a stage being 1/v
-                  of 1F1B's;
-                   rank 0 so keeps 1 + (p-1)/(pv) times as much as in 1F1B
+                  of 1F1B's, so that rank 0 keeps 1 + (p-1)/(pv) times as much as in 1F1B
 
     Order of the forwards on a rank: p micro-batches through its first stage, the same p through its
     second, ... through its v-th; then the next p micro-batches. By the time rank 0 has sent p
-    micro-batches off, the first of them has come round to rank 0 again. That is why p should divide
-    m: p micro-batches enter together. Where it does not, rounds are made longer, r = m / (m // p)
-    micro-batches, or shorter if there is only one of fewer than p; read r for p in the formula of
-    what is kept, and where m is below p the bubble is larger than the formula says. Backward the
-    same, from the last stage to the first. Rank 0 of p = 2, v = 2, m = 4 (stages 0 and 2):
+    micro-batches, the first of them has come round to rank 0 again. That is why p should divide m:
+    a round is p micro-batches that enter together. If p does not divide m, a round has
+    r = m / (m // p) micro-batches, more than p; if m < p, there is one round, of r = m. In the
+    formula for `kept`, (v-1)p then becomes (v-1)r; for m < p the bubble is larger than the formula
+    says. The backwards have the same order, from the last stage to the first. Rank 0 of p = 2,
+    v = 2, m = 4 (stages 0 and 2):
 
         forwards   0F0 0F1  2F0 2F1   0F2 0F3  2F2 2F3
         backwards  2B0 2B1  0B0 0B1   2B2 2B3  0B2 0B3
 
-    and then warmup, steady, cooldown, as in 1F1B. Rank i's warmup holds (v-1)r forwards, all rounds
-    of the first r micro-batches but the last, and two more for each rank behind it: in that last
-    round the first micro-batch goes down these ranks (an F each) and its gradient comes up again (a
-    B each), and rank i is not idle meanwhile.
+    and then warmup, steady, cooldown, as in 1F1B. Rank i's warmup has (v-1)r forwards, those of the
+    first r micro-batches through all its stages but the last, and two more for each rank behind it:
+    at that last stage the first micro-batch goes down these ranks (an F each) and its gradient
+    comes up again (a B each), and rank i is not idle meanwhile.
 
-    Raises ValueError if v > 1 and m // p whole rounds of equal length cannot be made of m, with the
-    nearest multiples of p.
+    Raises ValueError if v > 1 and m does not divide into m // p rounds of equal length; the message
+    names the nearest multiples of p.
     """
     at_least_one(p=p, m=m, v=v)
     if v == 1:
@@ -160,31 +159,31 @@ def zb_h1(p: int, m: int) -> list[list[Action]]:
     """1F1B with B split into I and W, W delayed by i micro-batches on rank i. Returns a list per
     rank.
 
-    Backward of y = x w makes two products:
+    Backward of y = x w has two matmuls:
 
         I    grad x = grad y w^T      the previous stage waits for it
         W    grad w = x^T grad y      needed only by the optimizer's step
 
-    1F1B does both at once, so every stage keeps the next one waiting for work that it does not
-    need. Here I goes first, and rank i delays its W by i micro-batches: the later the rank, the
-    more W are left to fill the end, when no micro-batch is left to run forward. p = 4, m = 4, F = I
-    = W; stage left out, `0` is micro-batch 0:
+    1F1B does both at once, so every stage keeps the previous stage waiting for work that the
+    previous stage does not need. Here I runs first, and rank i delays its W by i micro-batches: the
+    later the rank, the more W are left to fill the end, when no micro-batch is left to run forward.
+    In this example p = 4, m = 4 and F = I = W; the stage is left out, and `0` is micro-batch 0:
 
         rank 0   F0 F1 F2 F3  .  .  . I0 W0 I1 W1 I2 W2 I3 W3
         rank 1    . F0 F1 F2  .  . I0 F3 I1 W0 I2 W1 I3 W2 W3
         rank 2    .  . F0 F1  . I0 F2 I1 F3 I2 W0 I3 W1 W2 W3
         rank 3    .  .  . F0 I0 F1 I1 F2 I2 F3 I3 W0 W1 W2 W3
 
-        idle time of a rank  (p-1)(F + I - W)  1F1B: (p-1)(F + I + W), three times as much if F = I
-                                               = W
+        idle time of a rank  (p-1)(F + I - W)    1F1B: (p-1)(F + I + W)
 
-    That holds for m >= p if W is the shortest of the three; else it is (p-1) max(F, I): a W that is
-    too long to fit where a rank would wait makes the others late.
+    With F = I = W that is a third of 1F1B's. It holds for m >= p if W is the shortest of the three;
+    otherwise the idle time is (p-1) max(F, I), because a W that is too long to fit where a rank
+    would wait makes the others late.
 
     Memory. Until I a micro-batch keeps everything that backward reads; between I and W only what W
     reads, the layers' inputs and their output gradients. Rank i has at most p-i micro-batches
     before I and i between I and W: min(m, p) together, on every rank. That is the peak of 1F1B's
-    rank 0, so the largest GPU needs no more memory than before.
+    rank 0, so the GPU with the highest peak needs no more memory than before.
     """
     at_least_one(p=p, m=m)
     schedule = []
@@ -209,14 +208,14 @@ def zb_v(p: int, m: int) -> list[list[Action]]:
         stage  0 1 2 3 | 4 5 6 7  p = 4: down the ranks and up again
         rank   0 1 2 3 | 3 2 1 0  rank 0 has the first stage and the last, rank 3 the middle two
 
-    In the V the loss is computed on rank 0, where the gradient of the last stage is at once at
-    hand, and no rank is nearer to it than another: every rank can begin its backwards as early, and
-    keeps as much. On rank i:
+    In the V the loss is computed on rank 0, which can begin the backward of the last stage at once.
+    The nearer one stage of a rank is to the loss, the farther is its other stage, so that all ranks
+    keep the same amount. On rank i, whose first and second model chunk are stages i and 2p-1-i:
 
-        fill    2(p-i)-1 forwards of the upper stage, i of both in turn, p-i of the lower, each with
-                its I and W
-        steady  F I W of the upper stage, F I W of the lower
-        drain   the I that are left, and behind them W, which no other rank waits for
+        warmup    2(p-i)-1 forwards of the first chunk, then i of both in turn, then p-i of the
+                  second, each followed by its I and W
+        steady    F I W of the first chunk, F I W of the second
+        cooldown  the I that are left, and behind them W, which no other rank waits for
 
     p = 2, m = 4, F = I = W = 1; a and b are the rank's two stages:
 
@@ -226,20 +225,20 @@ def zb_v(p: int, m: int) -> list[list[Action]]:
            ...  bI2 bW2 aI1 aW1 bF3 bI3 bW3 aI2 aW2 aI3 aW3  .
            ...  aF3 aI1 aW1 bF3 bI2 bW2 aI2 bI3 aI3 aW2 bW3 aW3
 
-        idle time of a rank  (p-1) max(I, 2(I-W)) of one stage's, if I >= F >= W and m >= 2p-1:
-                             where all three are equal p-1 of them, the skew of the start, and
-                             1F1B's is six times as long
+        idle time of a rank  (p-1) max(I, 2(I-W)) of one stage's times, if I >= F >= W and m >=
+                             2p-1: p-1 of them if all three are equal, which is the skew of the
+                             start; that of 1F1B is six times as long
         kept                 2p stages x micro-batches on every rank, with F done and W not, if m >=
                              2p-1; a stage is half of 1F1B's, so that is the peak of 1F1B's rank 0
         messages             4(p-1)m
 
-    Order as in torch's ScheduleZBVZeroBubble; with fewer than 2p-1 micro-batches it is the list for
-    2p-1, without those that are not there.
+    The order is that of torch's ScheduleZBVZeroBubble. With fewer than 2p-1 micro-batches it is the
+    schedule for 2p-1, without those that are not there.
     """
     at_least_one(p=p, m=m)
     schedule, n = [], max(m, 2 * p - 1)
     for i in range(p):
-        a, b = i, 2 * p - 1 - i  # upper and lower stage
+        a, b = i, 2 * p - 1 - i  # the first and the second model chunk
         work = (
             [(a, "F")] * (2 * (p - i) - 1)
             + [(b, "F"), (a, "F")] * i
@@ -267,11 +266,11 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
     wait, at the beginning and at the end. Here, and in torch's runtime by default, the F is run
     first and the B after it.
 
-        idle time of a rank    (p-1) max(F + I - W, 2(F-W)) of one stage's, if F >= I >= W
+        idle time of a rank    (p-1) max(F + I - W, 2(F-W)) of one stage's times, if F >= I >= W
         kept                   2p+1 stages x micro-batches on every rank, one more than ZB-V
 
     (DeepSeek's formula, (PP/2 - 1)(F&B + B - 3W) with PP = 2p, is for pairs that run as one, F&B.)
-    Order as in torch's ScheduleDualPipeV, whose pairs follow one another here. Raises
+    The order is that of torch's ScheduleDualPipeV, whose pairs follow one another here. Raises
     ValueError for m < 2p.
     """
     at_least_one(p=p, m=m)
@@ -281,7 +280,7 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
         )
     schedule = []
     for i in range(p):
-        # upper and lower stage, and how many ranks are behind this one
+        # the first and the second model chunk, and how many ranks are behind this one
         a, b, behind = i, 2 * p - 1 - i, p - 1 - i
         up_and_down = [b, a] * (i + 1)
         whole, halves = up_and_down[: i + 1], up_and_down[i + 1 :]
@@ -300,8 +299,8 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
 
 
 def numbered(work, m):
-    """[(stage, kind), ...] as actions: each stage takes the micro-batches in order; those
-    from m on are left out."""
+    """[(stage, kind), ...] as actions: each stage takes the micro-batches in order; those numbered
+    m and above are left out."""
     actions, done = [], Counter()
     for stage, kind in work:
         actions.append(Action(stage, kind, done[stage, kind]))

@@ -1,21 +1,27 @@
-"""The shortest makespan of a puzzle, and lists that take it: branch and bound, so that nothing is
-shorter.
+"""The shortest makespan of a puzzle and a schedule that achieves it, by branch and bound, which
+proves that none is shorter.
 
     python -m lib.pipeline        all levels anew: puzzle.json, a few seconds
 
 Can it be done by a deadline? Each action has a window, from the soonest it can begin to the latest
-it must. What is known to stand in order, an arrow, narrows the windows at both its ends:
+it must. An arrow says that one action is known to come before another, and it narrows the windows
+at both its ends. These arrows are known at the beginning:
 
-    in order   0F0 -> 0F1 -> 0F2              each kind of a stage: micro-batches are all alike, so
-                                              nothing is lost
-    its needs  0F0 -> 1F0, 0F0 -> 0I0, 0I0 -> 0W0;  between ranks the message on top
-    the cap    0W0 -> 0F2 on a rank that may keep 2
+    in order  0F0 -> 0F1 -> 0F2  all actions of one kind at a stage: micro-batches are all alike, so
+                                 no shorter schedule is lost
+    needs     0F0 -> 1F0, 0F0 -> 0I0, 0I0 -> 0W0; between ranks with the message's time
+    cap       0W0 -> 0F2         on a rank that may keep 2
 
-    two actions of a rank that fit in one order only  a new arrow
-    in neither order, or an empty window,             no schedule from here: back
-      or more work between two times than time
-    in both orders                                    try the tightest pair in the one, then in the
-                                                      other
+What follows for two actions of a rank:
+
+    they fit in one order only              a new arrow
+    they fit in neither order               no schedule from here: go back
+    they fit in both orders                 try the tightest pair in one order, then in the other
+
+There is no schedule from here either if
+
+    a window is empty                       go back
+    a rank has more work than time          go back; this is tested between any two times
 
 If all pairs are in order it is a schedule. The first deadline by which there is one is the shortest
 makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the job shop.)
@@ -29,11 +35,11 @@ from lib.pipeline.actions import Action, inputs
 
 # exercise: lab2.fastest
 def fastest(puzzle: Any) -> list[list[Action]] | None:
-    """The lists with the shortest makespan: for each rank its actions F, I and W, within
+    """The schedule with the shortest makespan: for each rank its actions F, I and W, within
     `puzzle.cap`.
 
-    With `puzzle.best` None the deadlines are tried from below, so that it is proved; else from
-    there on.
+    If `puzzle.best` is None, deadlines are tried upwards from the lower bound, which proves the
+    result minimal; otherwise upwards from `puzzle.best`.
     """
     deadlines = count(most_work(puzzle) if puzzle.best is None else puzzle.best)
     return next(
@@ -47,8 +53,8 @@ def most_work(puzzle: Any) -> float:
 
 
 def _by(puzzle, deadline):
-    """(lists that end by `deadline`, or None if there are none; how many nodes of the
-    search were looked at)."""
+    """(a schedule that ends by `deadline`, or None if there is none; how many nodes of the search
+    were looked at)."""
     actions = [
         Action(i, kind, j) for i in range(puzzle.p) for kind in "FIW" for j in range(puzzle.m)
     ]
@@ -90,8 +96,8 @@ def _by(puzzle, deadline):
 
 
 def _needs(puzzle, actions):
-    """(action, one that comes before it, the time of a message between them) for all that
-    is known beforehand."""
+    """(action, one that comes before it, the time of a message between them) for all that is known
+    beforehand."""
     for action in actions:
         i, kind, j = action
         for need in inputs(action, puzzle.p):

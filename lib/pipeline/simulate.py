@@ -9,9 +9,8 @@ r"""When does each action of a schedule run, if every action takes a known time?
     end(a)   = start(a) + time of a
 
 A message is sent while both ranks compute: it delays the rank that waits for it and takes no rank's
-time.
-Messages do not slow each other down either. On a real network they may; the difference is what Lab
-2 measures.
+time. Messages do not slow each other down either. On a real network they may; the difference is
+what Lab 2 measures.
 
     bubble of a rank   (makespan - busy) / makespan
 
@@ -19,7 +18,7 @@ Whole numbers in, whole numbers out, so that a formula can be compared with ==.
 
 A schedule as text, as the papers draw it: time steps are columns, ranks are rows.
 
-    rank 0  0F0 0F1  .   .   .  0B0 --- 0B1 ---        --- the action goes on
+    rank 0  0F0 0F1  .   .   .  0B0 --- 0B1 ---        --- the action continues
     rank 1   .  1F0 1B0 --- 1F1 1B1 ---  .   .          .  the rank is idle
 """
 
@@ -31,11 +30,11 @@ from typing import Any, NamedTuple
 from lib.pipeline.actions import Action, Wiring
 from lib.pipeline.validate import walk
 
-UNIT = {"F": 1, "B": 2, "I": 1, "W": 1}  # backward makes two products where forward makes one
+UNIT = {"F": 1, "B": 2, "I": 1, "W": 1}  # backward has two matmuls where forward has one
 
 
 class Bar(NamedTuple):
-    """One action on the time axis."""
+    """A timed action, one event of the run's trace."""
 
     rank: int
     action: Action
@@ -45,8 +44,8 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """A schedule with times: `bars`, by rank and then by start; everything else
-    follows from them."""
+    """A schedule with times: `bars`, by rank and then by start; everything else follows from
+    them."""
 
     schedule: Sequence[Sequence[Action]]
     bars: list[Bar]
@@ -97,8 +96,7 @@ def simulate(
     message: time from one rank to the next, same unit; a number, or a list with one per pair of
         neighbouring stages: message[s] between stages s and s+1, in both directions. Nothing is
         sent between stages of one rank.
-    Raises ScheduleError for a schedule that deadlocks, ValueError for a time that is
-    missing.
+    Raises ScheduleError for a schedule that deadlocks, ValueError for a time that is missing.
     """
     wiring = Wiring(schedule)
     n_stages = wiring.n_stages
@@ -133,8 +131,8 @@ def kept(actions: Iterable[Action]) -> list[tuple[int, int]]:
     live: F done, B or I not: all that backward reads. In a transformer layer of batch b, sequence
         s, hidden size h and a heads 34 sbh + 5 a s^2 b bytes, if nothing is recomputed.
     waiting: I done, W not: only what the weights' gradients read, 32 sbh bytes (Qi et al. 2024,
-    table 1). So the bytes after each action are live * (bytes of the one) + waiting * (bytes of the
-    other).
+        table 1).
+    So the bytes after each action are live * (bytes of the one) + waiting * (bytes of the other).
     """
     live = waiting = 0
     after = []
@@ -161,9 +159,9 @@ def grid(
     """`schedule` as text, one line per rank, one column per unit of time.
 
     times, message: as in `simulate`, but whole numbers; plots draws the others.
-    page: characters of a line, at most; where that is too few, the rows go on below, under the time
-    at which they do. Raises ValueError for times that are not whole, ScheduleError for a schedule
-    that deadlocks.
+    page: the most characters of a line; if that is too few, the rows continue below, under the time
+    at which they continue. Raises ValueError for times that are not whole, ScheduleError for a
+    schedule that deadlocks.
     """
     bars = simulate(schedule, times, message).bars
     torn = next(
@@ -171,8 +169,8 @@ def grid(
     )
     if torn:
         raise ValueError(
-            f"{torn.action} runs from {torn.start} to {torn.end}: columns are whole units, draw it "
-            f"instead"
+            f"{torn.action} runs from {torn.start} to {torn.end}: "
+            f"columns are whole units, draw it instead"
         )
     width = max(len(str(bar.action)) for bar in bars)
     steps = int(max(bar.end for bar in bars))

@@ -1,8 +1,9 @@
 """A model into stages: the GPT between its blocks, any row of layers between its layers.
 
     embedding | block 0 | block 1 | block 2 | block 3 | norm, head
-    [------ stage 0 ------][---- stage 1 ----][----- stage 2 -----]  range(0, 2), range(2, 3),
-                                                                     range(3, 4)
+    [--------- stage 0 ---------]  [stage 1]  [---- stage 2 -----]
+
+    ranges    range(0, 2), range(2, 3), range(3, 4)
 
 A stage takes one tensor and gives one. It holds the model's own parameters, not copies.
 
@@ -15,8 +16,9 @@ Wolf 2017).
     two ranks       w, .grad = the embedding's           w, .grad = the head's
                     rank 0 ------------ all-reduce ------------ rank p-1
 
-On one rank autograd adds both uses. On two ranks each has a copy; the sum over the two ranks makes
-the copies' gradients one process's. Equal copies that get equal updates stay equal.
+On one rank autograd adds both uses. On two ranks each has a copy; after the sum over the two ranks
+each copy has the gradient that a single process would compute. Equal copies that get equal updates
+stay equal.
 """
 
 import contextlib
@@ -65,8 +67,8 @@ def _check(ranges, n, what):
 
 
 def tied(stages, links, stage_ranks):
-    """This rank's parameters that a stage of another rank has too, in the order of the stages: both
-    ends' is the same.
+    """This rank's parameters that a stage of another rank has too, in the order of the stages,
+    which is the same on both ranks that share them.
 
     stages: the modules of all stages. stage_ranks: [rank of stage 0, 1, ...] in the pipeline.
     Raises ValueError for a tie between other ranks.
@@ -82,8 +84,8 @@ def tied(stages, links, stage_ranks):
         if at.keys() != {0, p - 1}:
             names = " and ".join(at.values())
             raise ValueError(
-                f"{names} are one parameter on ranks {sorted(at)}: only ranks 0 and {p - 1} may "
-                f"share one"
+                f"{names} are one parameter on ranks {sorted(at)}: "
+                f"only ranks 0 and {p - 1} may share one"
             )
     return [parameter for parameter, at in shared.items() if links.rank in at]
 

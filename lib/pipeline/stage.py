@@ -6,17 +6,18 @@
                                                   (halves.py)
     W  the gradients of the weights
 
-execute.py says in which order things happen, and what is sent when; rehearse.py how large messages
-are; split.py what becomes of a parameter in two stages.
+execute.py determines in which order actions run and when messages are sent, rehearse.py how large
+messages are, and split.py what happens to a parameter in two stages.
 
-The loss of micro-batch j counts with its share of the rows, b_j of B, and gradients add up in
+The loss of micro-batch j is weighted by its share of the rows, b_j of B, and gradients add up in
 `.grad`:
 
-    grad L = sum over j of b_j / B  grad L_j  the gradient of the whole batch's mean, also if the
-                                              last is smaller
+    grad L = sum over j of b_j / B  grad L_j
 
-Kept of a micro-batch in flight: the input, and what the graph saves. Not y, which belongs to the
-next stage: the node of the graph that y came from is enough to go back from.
+This is the gradient of the whole batch's mean, also if the last micro-batch is smaller.
+
+A stage keeps the input of a micro-batch in flight, and what the graph saves. It does not keep y,
+which belongs to the next stage: backward can start from the node of the graph that y came from.
 """
 
 import contextlib
@@ -89,8 +90,8 @@ class Stage:
         weight_gradients(self.waiting.pop(j))
 
     def held(self) -> list[Tensor]:
-        """The tensors that this object keeps: inputs, and what W reads. What graphs save is
-        not among them."""
+        """The tensors that this object keeps: inputs, and what W reads. What graphs save is not
+        among them."""
         inputs = [x for x, _, _ in self.kept.values()]
         return inputs + [
             t for later in self.waiting.values() for _, _, x, grad_y in later for t in (x, grad_y)
@@ -117,15 +118,15 @@ class Pipeline:
         microbatches: Sequence[Any],
         placement: Callable[[int, int], list[int]] = loop,
     ) -> None:
-        """stages: the modules of all stages, v for each rank, in order; stage s is on
-        pipeline rank `placement(p, vp)[s]`.
+        """stages: the modules of all stages, v for each rank, in order; stage s is on pipeline rank
+        `placement(p, vp)[s]`.
 
         Only this rank's are run. The others show which parameters are tied, and may be on the meta
         device; copies of a tied parameter start from equal values.
-        microbatches: m tensors as `run` will get them; on the first stage's rank their shapes
-        count, elsewhere only m. Sends: a rehearsal. Raises ValueError where p does not divide the
-        number of stages, or for a parameter that is tied between other ranks than the first and the
-        last.
+        microbatches: m tensors as `run` will get them; on the first stage's rank their shapes are
+        used, elsewhere only m. Sends: the messages of shape inference. Raises ValueError where p
+        does not divide the number of stages, or for a parameter that is tied between other ranks
+        than the first and the last.
         """
         p, n_stages = len(links.ranks), len(stages)
         if n_stages == 0 or n_stages % p:
@@ -168,9 +169,9 @@ class Pipeline:
         on the last stage's rank; None elsewhere. Sends: per micro-batch and pair of neighbouring
         stages on different ranks its activation, and back the gradient of that, which is as large:
         2(vp-1)m messages in a loop. Then one all-reduce per tied parameter, between the two ends.
-        Raises, before any message, ScheduleError for lists that cannot be run, ValueError for those
-        of other sizes, and RuntimeError under torch.no_grad(), where there is nothing to go back
-        through.
+        Raises, before any message, ScheduleError for a schedule that cannot be run, ValueError for
+        one of other sizes, and RuntimeError under torch.no_grad(), where there is no graph for
+        backward.
         """
         if not torch.is_grad_enabled():
             raise RuntimeError(
@@ -214,8 +215,8 @@ class Pipeline:
         loss_fn: Callable[..., Tensor],
         record: Callable | None = None,
     ) -> Any:
-        """`run`, with losses as `loss_fn` gives them and tied copies left alone. Returns
-        {micro-batch: loss, ()}."""
+        """`run`, with losses as `loss_fn` returns them, and without summing the gradients of tied
+        parameters. Returns {micro-batch: loss, ()}."""
         return self._execute(self._plan(schedule), microbatches, targets, loss_fn, record)
 
     def _execute(self, plan, microbatches, targets, loss_fn, record=None):
@@ -249,8 +250,8 @@ class Pipeline:
         p = len(self.links.ranks)
         if len(schedule) != p:
             raise ValueError(
-                f"a schedule of {len(schedule)} ranks, but this pipeline has {p}: make it with p = "
-                f"{p}"
+                f"a schedule of {len(schedule)} ranks, but this pipeline has {p}: "
+                f"make it with p = {p}"
             )
         if {action.kind for actions in schedule for action in actions} == {"F"}:
             raise ValueError(
@@ -270,7 +271,7 @@ class Pipeline:
 
 @functools.lru_cache(maxsize=8)
 def _plan(schedule, m, v, placement, rank):
-    """The schedule's wiring, and this rank's steps. A training loop asks for the same ones
-    at every step."""
+    """The schedule's wiring, and this rank's steps. A training loop asks for the same ones at every
+    step."""
     validate(schedule, m, v, placement)
     return Wiring(schedule), transfers(schedule)[rank]

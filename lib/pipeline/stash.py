@@ -1,7 +1,7 @@
 """PipeDream: 1F1B that never flushes. Which weights does each action read? (Narayanan et al. 2019)
 
-Every stage updates its weights after each B, at once, and the next mini-batch is already on its
-way. So the pipeline never drains, and there is no bubble between two updates. The price: a
+Every stage updates its weights after each B, at once, and the next mini-batches are already in
+flight. So the pipeline never drains, and there is no bubble between two updates. The price: a
 mini-batch may run backward through other weights than it ran forward with. Rank 0 of p = 4; u1 is
 the update that the backward of mini-batch 1 makes:
 
@@ -30,9 +30,9 @@ the one that every stage keeps. Rank 0 of p = 3; w_k are its weights after k upd
     newest    w_0 ............. w_1 ......... w_2 ......... w_3 ........
     kept too                    w_0           w_0 w_1       w_1 w_2       at most p-1-i at stage i
 
-Nothing is copied that no mini-batch needs. Weights change in place, unless a mini-batch in flight
-has still to read them; then the stage goes on with a copy. So the last stage, where every F is
-followed by its own B, never copies.
+Weights are copied only if a mini-batch needs them. They change in place, unless a mini-batch in
+flight has still to read them; then the stage continues with a copy. So the last stage, where every
+F is followed by its own B, never copies.
 
 weights     {name: tensor}, all of a stage's
 version     the weights after so many updates
@@ -102,8 +102,8 @@ class WeightStash:
     """
 
     def __init__(self, weights: dict[str, Any]) -> None:
-        """weights: {name: tensor} of version 0, without grad. The stash may change
-        these tensors."""
+        """weights: {name: tensor} of version 0, without grad. The stash may change these
+        tensors."""
         self.newest = weights
         self.in_flight = {}  # mini-batch: the weights of its forward, from F to B
 
@@ -113,8 +113,8 @@ class WeightStash:
         return self.newest
 
     def for_backward(self, j: int) -> Any:
-        """The values that for_forward(j) gave; the stash forgets them, unless another
-        mini-batch needs them."""
+        """The values that for_forward(j) gave; the stash forgets them, unless another mini-batch
+        needs them."""
         return self.in_flight.pop(j)
 
     def update(self, change: Callable) -> None:
@@ -151,14 +151,14 @@ class TwoVersions:
     """
 
     def __init__(self, weights, m):
-        """weights: {name: tensor} of version 0. m: micro-batches to a batch, as many as the
+        """weights: {name: tensor} of version 0. m: micro-batches per batch, at least as many as the
         pipeline has stages."""
         self.m = m
         self.versions = {0: weights}
 
     def for_forward(self, j):
-        """{name: tensor} of the version that micro-batch j reads: of batch k = j //
-        m, version k-1."""
+        """{name: tensor} of the version that micro-batch j reads: version k-1 for batch k = j // m,
+        and version 0 for batch 0."""
         return self.versions[max(0, j // self.m - 1)]
 
     def for_backward(self, j):
@@ -166,8 +166,8 @@ class TwoVersions:
         return self.for_forward(j)
 
     def update(self, change):
-        """After the last backward of a batch: change(weights) changes a copy of the newest
-        into the next version."""
+        """After the last backward of a batch: change(weights) changes a copy of the newest into the
+        next version."""
         k = max(self.versions)
         self.versions.pop(k - 1, None)
         self.versions[k + 1] = {name: w.clone() for name, w in self.versions[k].items()}

@@ -38,14 +38,14 @@ class Step(NamedTuple):
 
     recvs_to_post: list[Action]  # receives of the results of these actions of other ranks
     waits_on: Action | None  # wait for the result of this one
-    # the results of these, sent by this rank, have now arrived for certain
+    # the results of these, sent by this rank, have certainly arrived by now
     sends_completed: list[Action]
     action: Action  # compute
     sends: bool  # send the result to another rank
 
 
 def transfers(schedule):
-    """[[Step, ...] of rank 0, of rank 1, ...]: the schedule's lists, with what each rank does about
+    """[[Step, ...] of rank 0, of rank 1, ...]: the schedule, with what each rank does about
     messages.
 
     schedule: a valid one. Raises ScheduleError for one that deadlocks.
@@ -87,8 +87,8 @@ def _arriving(schedule, wiring, rank):
 
 
 def _recvs_to_post(waits_on, arriving, wiring):
-    """Per action: the receives to post before it, so that its own message can arrive, and the
-    next action's too.
+    """Per action: the receives to post before it, so that its own message can arrive, and the next
+    action's too.
 
     Receives from one rank are posted in its order: before a message all that come earlier.
     """

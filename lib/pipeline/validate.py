@@ -6,13 +6,13 @@
     no deadlock          across ranks, with sends that do not block: a rank waits only in order to
                          receive
 
-A deadlock is a circle. Two ranks are enough:
+A deadlock is a cycle of waits. Two ranks are enough:
 
     rank 0   0F0 0B0 0F1        at 0B0, which needs 1B0
     rank 1   1F0 1F1 1B0        at 1F1, which needs 0F1, which comes after 0B0 in rank 0's list
 
-Ranks that run their lists as far as they can, in whatever order, always get equally far; so one
-walk decides.
+Ranks that run their lists as far as they can get equally far, in whatever order they take turns; so
+one walk decides.
 """
 
 from collections import Counter
@@ -22,8 +22,8 @@ from lib.pipeline.actions import KINDS, Action, Wiring, at_least_one, loop
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be run. kind: what is wrong, one word; actions: the ones at
-    fault, worst first."""
+    """A schedule that cannot be run. kind: what is wrong, one word; actions: the ones at fault,
+    worst first."""
 
     def __init__(self, kind: str, text: str, *actions: Action) -> None:
         super().__init__(text)
@@ -106,7 +106,7 @@ def _check_once(schedule, m, stage_ranks):
                 "twice", f"rank {stage_ranks[action.stage]} has {action} {n} times", action
             )
     kinds = {action.kind for action in times}
-    # of a backward that is not there at all
+    # the kinds to report as missing if a micro-batch has no backward action at all
     halves = "IW" if kinds & {"I", "W"} and "B" not in kinds else "B"
     for j in range(m):
         for stage, rank in enumerate(stage_ranks):
@@ -136,7 +136,7 @@ def _check_order(schedule):
 
 def _deadlock(schedule, wiring, at, done):
     """Follow from a waiting rank to the rank that it waits for, until a rank comes up again: that
-    is the circle."""
+    is the cycle."""
     rank = next(rank for rank, actions in enumerate(schedule) if at[rank] < len(actions))
     chain = {}  # rank -> (the action that it waits at, what that needs)
     while rank not in chain:

@@ -1,9 +1,8 @@
 """Figures from plain data, all in one style. Nothing here needs torch or ranks.
 
-    plots.traffic_matrix(results.ledger.matrix("bytes"))       the last line of a cell: the notebook
-                                                               shows it
-    plots.timeline(entries).show()                             anywhere else in a cell
-    plots.loss_curve(steps, losses, entropy).save("loss.png")  a script
+    plots.traffic_matrix(results.ledger.matrix("bytes"))       # last line of a cell: it is shown
+    plots.timeline(entries).show()                             # anywhere else in a cell
+    plots.loss_curve(steps, losses, entropy).save("loss.png")  # in a script
 
 Colours: one per rank, the same in every lab (`rank_color`); one per kind of work (`OP_COLOR`). They
 stay apart for readers who see no red, no green or no blue. Predictions are dashed, measurements
@@ -83,18 +82,17 @@ from lib.plots.versions import stage_versions
 
 __all__ = [
     "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "activation_memory",
-    "attention_volume", "axis_volume", "before_after", "big_mesh", "bubble_curve",
-    "capacity_trade", "communication_share", "cost_curves", "evidence", "exchange_matrix",
-    "expert_load", "expert_slots", "find_cycle", "finish", "four_ways", "gantt", "gantts",
-    "gradient_range", "hidden_share", "kept_over_time", "loss_curve", "loss_curves",
-    "lost_share", "matched", "memory_over_a_step", "memory_parts", "mesh", "message_rounds",
-    "on_color", "owner_loads", "plan_cost", "plan_ranking", "predicted_against_measured",
-    "prediction_errors", "prefetch_timeline", "rank_color", "readable", "recompute", "ring",
-    "ring_attention_work", "rounds", "routing", "scale", "scaling", "seed_differences",
-    "seed_losses", "server_traffic", "sharded_linears", "shardings", "short",
-    "simulated_and_measured", "singular_values", "sparse_layer", "spread", "stage_cut",
-    "stage_loads", "stage_versions", "state_by_stage", "state_measured", "step_timeline",
-    "step_times", "styled", "timeline", "told", "topology", "tp_volume", "traffic_claim",
-    "traffic_matrix", "underflow", "unequal_steps", "units_unsharded", "volume_by_stage",
-    "waits_for", "walls", "who_holds_what",
+    "attention_volume", "axis_volume", "before_after", "big_mesh", "bubble_curve", "capacity_trade",
+    "communication_share", "cost_curves", "evidence", "exchange_matrix", "expert_load",
+    "expert_slots", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",
+    "hidden_share", "kept_over_time", "loss_curve", "loss_curves", "lost_share", "matched",
+    "memory_over_a_step", "memory_parts", "mesh", "message_rounds", "on_color", "owner_loads",
+    "plan_cost", "plan_ranking", "predicted_against_measured", "prediction_errors",
+    "prefetch_timeline", "rank_color", "readable", "recompute", "ring", "ring_attention_work",
+    "rounds", "routing", "scale", "scaling", "seed_differences", "seed_losses", "server_traffic",
+    "sharded_linears", "shardings", "short", "simulated_and_measured", "singular_values",
+    "sparse_layer", "spread", "stage_cut", "stage_loads", "stage_versions", "state_by_stage",
+    "state_measured", "step_timeline", "step_times", "styled", "timeline", "told", "topology",
+    "tp_volume", "traffic_claim", "traffic_matrix", "underflow", "unequal_steps", "units_unsharded",
+    "volume_by_stage", "waits_for", "walls", "who_holds_what",
 ]  # fmt: skip

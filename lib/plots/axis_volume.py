@@ -12,7 +12,7 @@ from lib.plots.labels import each, size_in_words
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, drawing
 
 AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1],
-    "cp": RANK_COLORS[3],
+              "cp": RANK_COLORS[3],
               "ep": RANK_COLORS[6], "data": RANK_COLORS[1]}  # fmt: skip
 
 
@@ -59,13 +59,13 @@ def axis_volume(sent, across=None):
                     zorder=2,
                 )
                 axes.plot([n_bytes], [y], marker="D" if leaves else "o", ms=8 if leaves else 7,
-                    mfc=color, mec=PAPER,
+                          mfc=color, mec=PAPER,
                           zorder=3)  # fmt: skip
             words = f"{in_words(n_bytes)}{', across nodes' * (leaves and n_bytes > 0)}"
             beside(axes, n_bytes or low, y, words, INK if n_bytes else FAINT, 8, size=9, bbox=None)
             y += 1
         axes.annotate(plan, (0, (top + y - 1) / 2), xycoords=("axes fraction", "data"),
-            xytext=(-34, 0), ha="right",
+                      xytext=(-34, 0), ha="right",
                       textcoords="offset points", va="center", weight="bold")  # fmt: skip
         y += gap
         if plan != list(sent)[-1]:

@@ -34,7 +34,8 @@ def before_after(ranks, title=None, note=""):
 
     ranks: for each rank, {"broadcast": (before, after), ...}, lists of at most 4 marked values
     (`whose`); 0 is memory that holds nothing yet, and an empty list is no buffer, or one that the
-    collective leaves undefined. note: a sentence to end the caption with.
+    collective leaves undefined.
+    note: a sentence to end the caption with.
     Raises ValueError for other than 2 to 4 ranks, 1 to 9 collectives, or a value that is not
     marked.
     """

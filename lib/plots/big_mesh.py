@@ -50,10 +50,7 @@ def big_mesh(sizes=None, at=(20, 2)):
     first = (stage * dp + copy) * tp
     _enlarged(below, first, tp)
     # from the node to what it holds
-    for start, end in (
-        (stage + 0.1, 0.02),
-        (stage + 0.9, tp + 0.18),
-    ):
+    for start, end in ((stage + 0.1, 0.02), (stage + 0.9, tp + 0.18)):
         figure.add_artist(ConnectionPatch((start, copy + 0.9), (end, -0.06), grid.transData,
             below.transData,
                                           color=TENSOR, lw=0.9))  # fmt: skip

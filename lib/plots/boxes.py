@@ -1,9 +1,10 @@
 """Boxes of a schedule: F, B, I and W on lanes of time, the micro-batch inside. What gantt.py draws.
 
-rank 0  [0][1][2][3]:::::[  0 ][  1 ]  a box: an action, from start to end; its number: the
-                                       micro-batch
-rank 1  :::[0][1][2][3][ 0 ][  1 ]::   lighter: a later one of the rank's v stages; grey: the rank
-                                       is idle
+rank 0  [0][1][2][3]:::::[  0 ][  1 ]
+rank 1  :::[0][1][2][3][ 0 ][  1 ]::
+
+A box is an action, from start to end, and its number is the micro-batch. Boxes of a later one of
+the rank's v stages are lighter. Where it is grey, the rank is idle.
 """
 
 import functools

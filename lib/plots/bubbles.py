@@ -14,7 +14,8 @@ def bubble_curve(simulated, formulas, measured=None):
 
     simulated: {"1F1B": {p: {m: bubble, ...}, ...}, ...}, bubbles from 0 to 1; 1 to 3 schedules.
     Hollow points. formulas: {"1F1B": lambda p, m: (p - 1) / (m + p - 1), ...}; dashed, where a
-    schedule has one. measured: as simulated, from ranks; filled points.
+    schedule has one.
+    measured: as simulated, from ranks; filled points.
     Raises ValueError for another number of schedules, one of them without points, or a share that
     is none.
     """
@@ -62,7 +63,7 @@ def bubble_curve(simulated, formulas, measured=None):
                 )
             first, text = min(curve), f"p = {p}" if axes is panels[0] else f"{p}"
             axes.annotate(text, (first, 100 * curve[first]), xytext=(3, 4),
-                textcoords="offset points", ha="right",
+                          textcoords="offset points", ha="right",
                           va="bottom", color=color[p], weight="bold", size=9.5)  # fmt: skip
         ticks(axes.xaxis, ms)
         grid(axes, "y")

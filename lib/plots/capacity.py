@@ -13,7 +13,8 @@ def capacity_trade(predicted, at=None):
     empty.
 
     predicted: {"tokens dropped": (factors, shares), "slots empty": (...)}, shares from 0 to 1; 1 to
-    8 curves. at: a factor to be marked, at which the title says the shares.
+    8 curves.
+    at: a factor to be marked, at which the title says the shares.
     Raises ValueError for another number of curves, or a share that is none.
     """
     if not 1 <= len(predicted) <= 8:
@@ -33,7 +34,7 @@ def capacity_trade(predicted, at=None):
     every = list(predicted.values())
     highest = 100 * max(max(shares) for _, shares in every)
     axes.set(xlim=(min(min(x) for x, _ in every), max(max(x) for x, _ in every)),
-        xlabel="capacity factor",
+             xlabel="capacity factor",
              ylim=(0, min(100, 1.08 * highest) or 1), ylabel="share (%)")  # fmt: skip
     named_ends(axes, ends, 0.09)
     here = {}

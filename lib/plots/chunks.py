@@ -1,5 +1,4 @@
-"""An all-reduce, round by round: how many ranks' values are already summed in each chunk, on each
-rank.
+"""An all-reduce, round by round: how many ranks' values are summed in each chunk, on each rank.
 
     results = launch.run(traced, my_ring_all_reduce, nproc=4)      lib.collectives.contents.traced
     plots.ring(results)
@@ -87,10 +86,7 @@ def states_after(results, panels):
     """
     N, entries = len(results), _entries(results)
     # id of a send -> {chunk: counts} in the message, and in the rank's tensor by then
-    contents, holding = (
-        {},
-        {},
-    )
+    contents, holding = {}, {}
     for rank, result in enumerate(results):
         sends = [e for e in entries if e.rank == rank and e.op == "send"]
         if len(sends) != len(result["sent"]):
@@ -210,7 +206,7 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
         strips.append(Rectangle((left - 0.2, low), N * cell + 0.2, cell, fc="none", ec="none"))
         axes.add_patch(strips[-1])
         axes.text(left - 0.05, y, str(rank), ha="right", va="center_baseline", size=10,
-            weight="bold",
+                  weight="bold",
                   color=readable(rank_color(rank)))  # fmt: skip
         for chunk in range(N):
             counts = state[rank][chunk]
@@ -225,7 +221,7 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
     for a, b in pairs:
         bend = 0.25 if (b, a) in pairs else 0.0
         arrow(axes, places[a], places[b], rank_color(a), 1.5, 11, patchA=strips[a],
-            patchB=strips[b], shrinkA=4,
+              patchB=strips[b], shrinkA=4,
               shrinkB=4, connectionstyle=f"arc3,rad={bend}", zorder=3)  # fmt: skip
     axes.set(xlim=(-width / 2 + 0.1, width / 2 - 0.1), ylim=(-0.72, 0.72))
     axes.set_aspect("equal")

@@ -123,7 +123,8 @@ def plan_cost(plans, memory, room, title=None):
 
     plans: {"yours": ({component: bytes}, {component: seconds}), "the best": ...}, 1 to 3, as of
     `lib.cost.memory.memory` and `lib.cost.step.step_seconds`; the first is the one that the title
-    speaks of. memory: of a GPU, bytes; room: how many of them a plan may need.
+    speaks of.
+    memory: of a GPU, bytes; room: how many of them a plan may need.
     Raises ValueError for another number of plans, or components that are not known.
     """
     if not 1 <= len(plans) <= 3:

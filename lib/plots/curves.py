@@ -59,7 +59,7 @@ def cost_curves(measured, predicted, title=None, at=None):
     for size, seconds, _, _ in takeovers:
         axes.plot([size], [seconds], marker="D", ms=8, mfc=PAPER, mec=INK, mew=1.8, zorder=6)
         axes.annotate(size_in_words(size), (size, seconds), xytext=(5, -8),
-            textcoords="offset points", va="top",
+                      textcoords="offset points", va="top",
                       weight="bold", zorder=7)  # fmt: skip
     if at is not None:
         axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
@@ -130,7 +130,7 @@ def tp_volume(measured, predicted, of="a layer", domain=None):
     if starts:
         axes.plot(degrees, [max(starts) / n for n in degrees], color=FAINT, lw=1.2, zorder=1)
         axes.annotate("nothing sent: 1/tp", (degrees[-1], max(starts) / degrees[-1]),
-            xytext=(-4, -5), size=9,
+                      xytext=(-4, -5), size=9,
                       textcoords="offset points", color=FAINT, ha="right", va="top")  # fmt: skip
     ends = curves(axes, measured, predicted, color)
     best = {name: int(np.argmin(seconds)) for name, (_, seconds) in judged.items()}

@@ -1,13 +1,10 @@
 """What figures are drawn with: the page and its axes, rows and boxes, curves and the names at their
 ends.
 
-figure, axes = page(3.6)                    one chart; page(3.6, columns=2, sharey=True): two beside
-                                            each other
-rows(axes, ["a", "b"])                      a name per row, the first on top: row i lies at y = i
-stack(axes, 0, {"F": 2, "B": 4}, color, 1)  boxes end to end, each with its number where there is
-                                            room
-curves(axes, measured, predicted, color)    solid and dashed; named_ends writes their names where
-                                            they end
+figure, axes = page(3.6)                    # one chart; page(3.6, columns=2, sharey=True): two
+rows(axes, ["a", "b"])                      # a name per row, the first on top: row i is at y = i
+stack(axes, 0, {"F": 2, "B": 4}, color, 1)  # boxes end to end, each with its number where it fits
+curves(axes, measured, predicted, color)    # solid and dashed; named_ends writes names at the ends
 """
 
 import math
@@ -188,7 +185,7 @@ def outline(axes, row, half, lengths):
     for length in lengths:
         end = start + length
         axes.plot([start, end, end, start], np.array([-half, -half, half, half]) + row, color=INK,
-            lw=1.4, ls=DASHES,
+                  lw=1.4, ls=DASHES,
                   zorder=4)  # fmt: skip
         start = end
 
@@ -213,7 +210,7 @@ def bar(axes, row, value, color, text, longest, mark=None, height=0.68):
     box(axes, 0, row - height / 2, value, height, color, ec="none")
     inside = min(mark or value, value) > 0.45 * longest
     beside(axes, 0 if inside else max(value, mark or 0), row, text,
-        on_color(color) if inside else INK, 7, zorder=5,
+           on_color(color) if inside else INK, 7, zorder=5,
            bbox=None)  # fmt: skip
     if mark is not None:
         axes.plot([mark, mark], [row - 0.46, row + 0.46], color=INK, ls=DASHES, lw=1.8, zorder=4)

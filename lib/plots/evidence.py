@@ -50,7 +50,7 @@ def evidence(off, framed=False):
     for step in range(steps):
         for rank in range(N):
             axes.text(step * (N + GAP) + rank + BOX / 2, -0.25, str(rank), ha="center", va="bottom",
-                size=8,
+                      size=8,
                       color=readable(rank_color(rank)), weight="bold")  # fmt: skip
         axes.text(
             step * (N + GAP) + N / 2 - 0.1, -1.15, f"step {step}", ha="center", va="bottom", size=10

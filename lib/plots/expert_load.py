@@ -1,8 +1,7 @@
 """Load of each expert over training: with nothing to balance them, a few experts get all tokens.
 
 1 +----------------+  +----------------+
-  |  0    _________|  |  0             |  a band: an expert's share of the tokens, from top to
-                                          bottom
+  |  0    _________|  |  0             |  a band: an expert's share of the tokens
   |  1 __/         |  |- - - - - - - - |  dashed: where the bands would part at 1/E each
   |  2/   0        |  |  1             |  hatched: what is over an expert's capacity
 0 +----------------+  +----------------+
@@ -95,7 +94,7 @@ def _bands(axes, x, share, capacity):
         axes.plot(x, high, color=PAPER, lw=0.8, zorder=3)
         if share[-1, e] > 0.05:
             axes.annotate(str(e), (0.985, (low[-1] + high[-1]) / 2),
-                xycoords=("axes fraction", "data"), size=9,
+                          xycoords=("axes fraction", "data"), size=9,
                           ha="right", va="center_baseline", zorder=6, weight="bold",
                           color=on_color(color),
                           bbox=paper(0.1, color))  # fmt: skip

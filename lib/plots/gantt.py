@@ -1,9 +1,8 @@
 """A schedule on the clock: a lane per rank, a box per action, and how much of the time the rank
 stands idle.
 
-    rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    43%  4  idle, and the most that is kept at
-                                                                 a time
-    rank 1  :::[0][1][2][3]:::[ 0 ][ 1 ][ 2 ][ 3 ]:::    43%  4
+    rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    43%  4  idle, and the most
+    rank 1  :::[0][1][2][3]:::[ 0 ][ 1 ][ 2 ][ 3 ]:::    43%  4  that is kept at a time
                                                     all  43%
 
 Times are a simulation's, or those that ranks measured: see boxes.py.
@@ -109,7 +108,8 @@ def simulated_and_measured(simulation, bars):
              [ 0 ][ 1 ][ 2  ]     [  0 ][ 1  ]      below, filled: the ranks
 
     simulation: a Simulation with times in seconds. bars: the Bars of all ranks, in seconds, as
-    `record` got them. Each begins at 0 with its first action.
+    `record` got them.
+    Each begins at 0 with its first action.
     Raises ValueError if a rank did other actions than the simulation's, or in another order.
     """
     (simulated, _), (measured, _) = on_clock(simulation, "s"), on_clock(bars, "s")

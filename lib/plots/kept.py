@@ -69,7 +69,7 @@ def kept_over_time(schedules, limits=None, unit=None):
             grid(axes, "y")
             if column == 0:
                 axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center",
-                    color=readable(rank_color(rank)),
+                                color=readable(rank_color(rank)),
                                 weight="bold")  # fmt: skip
         heading(panels[0, column], name, pad=4)
         panels[-1, column].set_xlabel(f"time ({unit_name})", loc="left")

@@ -35,7 +35,7 @@ def memory_over_a_step(live):
         heights = [n / factor for _, n in events]
         # From broad to narrow, so that equal lines are all seen.
         axes.plot(range(len(at)), heights, color=RANK_COLORS[i], marker="o", ms=4,
-            lw=max(1.4, 4.4 - i), zorder=3 + i,
+                  lw=max(1.4, 4.4 - i), zorder=3 + i,
                   clip_on=False)  # fmt: skip
     top = 1.06 * max(peak.values()) / factor
     axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live model state ({unit})")
@@ -75,18 +75,17 @@ def _events(axes, at):
     words = [label.split(" ", 1) for label in at]
     axes.set_xticks(range(len(at)), [rest[0] if rest else "" for _, *rest in words])
     axes.tick_params(axis="x", length=3)
-    alone = (
-        0  # events of one word so far: every other one stands higher, so that neighbours keep apart
-    )
+    # events of one word so far: every other one stands higher, so that neighbours keep apart
+    alone = 0
     for word, group in groupby(range(len(at)), key=lambda i: words[i][0]):
         places = list(group)
         higher = len(words[places[0]]) == 1 and alone % 2 == 1
         alone += len(words[places[0]]) == 1
         axes.annotate(word, (sum(places) / len(places), 0), xycoords=("data", "axes fraction"),
-            ha="center",
+                      ha="center",
                       xytext=(0, -15 if higher else -29), textcoords="offset points",
                       va="baseline")  # fmt: skip
         if len(places) > 1:
             axes.plot([places[0] - 0.35, places[-1] + 0.35], [-0.085] * 2, color=FAINT, lw=1.0,
-                clip_on=False,
+                      clip_on=False,
                       transform=axes.get_xaxis_transform())  # fmt: skip

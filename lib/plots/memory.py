@@ -38,7 +38,8 @@ def walls(models, gpus):
     """A bar per model, its parts end to end, and an upright line where each GPU's memory ends.
 
     models: {"6.7B": {"weights": bytes, "gradients": bytes, ...}, ...}, top to bottom, as from
-    `memory_parts`. gpus: {"A100": bytes, ...}.
+    `memory_parts`.
+    gpus: {"A100": bytes, ...}.
     A bar of more than four times the largest GPU runs off the page.
     Raises ValueError for a part without a colour, no model, or no GPU.
     """

@@ -1,5 +1,4 @@
-"""Ranks in a mesh of named axes: the first axis downwards, the last one side by side, the others as
-blocks.
+"""Ranks in a mesh of named axes: the first axis downwards, the last across, the others as blocks.
 
          dp 0          dp 1
       tp 0  tp 1    tp 0  tp 1
@@ -69,7 +68,7 @@ def mesh(sizes, groups=None, per_node=None):
         middle(axes, x + 0.5, y + 0.44, str(rank), on_color(color), 12, weight="bold")
         if groups:
             axes.text(x + 0.88, y + 0.84, string.ascii_letters[letter[rank]], ha="right",
-                va="baseline", size=8,
+                      va="baseline", size=8,
                       color=on_color(color), zorder=4)  # fmt: skip
     _coordinates(axes, sizes, rows, wide, lefts, pitch)
     if per_node:
@@ -97,7 +96,7 @@ def _coordinates(axes, sizes, rows, wide, lefts, pitch):
         )
     for column in range(wide):
         axes.text(lefts[column] + 0.5, -0.2, f"{last} {column % sizes[last]}", ha="center",
-            va="baseline", size=9,
+                  va="baseline", size=9,
                   color=FAINT)  # fmt: skip
     for block, where in enumerate(
         itertools.product(*(range(sizes[axis]) for axis in middle)) if middle else []
@@ -118,7 +117,7 @@ def _nodes(axes, count, per_node, wide, lefts, pitch):
             fc="none", ec=INK,
                                       lw=1.4, boxstyle="round,pad=0.1", zorder=2))  # fmt: skip
         axes.text(lefts[column] + 0.04, pitch * row + height + 0.38, f"node {node}", va="baseline",
-            size=8.5,
+                  size=8.5,
                   color=INK)  # fmt: skip
 
 

@@ -186,5 +186,5 @@ def draw_ranks(axes, N, radius, filled, size):
 def draw_arrow(axes, start, end, color, width, bend=0.0):
     """An arrow from the edge of one disk to the edge of another."""
     arrow(axes, start.center, end.center, color, width, 6 + 5 * width, patchA=start, patchB=end,
-        shrinkA=2, shrinkB=2,
+          shrinkA=2, shrinkB=2,
           connectionstyle=f"arc3,rad={bend}", zorder=3)  # fmt: skip

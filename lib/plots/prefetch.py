@@ -116,7 +116,7 @@ def _hidden(boxes):
 def _bracket(axes, end, text):
     """From 0 to end, above the lanes."""
     axes.plot([0, 0, end, end], [-0.62, -0.82, -0.82, -0.62], color=INK, lw=1.2, clip_on=False,
-        zorder=2,
+              zorder=2,
               solid_joinstyle="miter")  # fmt: skip
     axes.text(end / 2, -0.82, text, ha="center", va="center_baseline", weight="bold", zorder=3,
               bbox=paper(0.2))  # fmt: skip

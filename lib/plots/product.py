@@ -110,7 +110,7 @@ def sharded_linears(tp=2):
     _mapping(axes, 3.75, height, "f", ("forward: nothing", "backward: all-reduce"), "left")
     _mapping(axes, 23.35, height, "g", ("forward: all-reduce", "backward: nothing"), "right")
     axes.annotate("between f and g nothing is sent", (13.6, height), xytext=(0, 18),
-        textcoords="offset points",
+                  textcoords="offset points",
                   ha="center", va="baseline", color=FAINT)  # fmt: skip
     return (
         figure, "Columns, gelu, rows: each way one all-reduce for two layers",
@@ -140,7 +140,7 @@ def _lane(axes, rank, tp, middle):
     )
     if rank == 0:
         axes.annotate("rank", (0.05, middle + TOKENS / 2), xytext=(0, 4),
-            textcoords="offset points", size=9,
+                      textcoords="offset points", size=9,
                       color=FAINT)  # fmt: skip
 
     def block(left, width, height, fc, name, down=0.0, of=None):
@@ -177,9 +177,9 @@ def _mapping(axes, x, height, name, does, align):
     """f or g: a bar through all ranks' rows, and what it does each way."""
     box(axes, x - 0.28, -0.1, 0.56, height + 0.1, OP_COLOR["collective"], ec="none", zorder=5)
     axes.text(x, height / 2, name, ha="center", va="center_baseline", size=14, style="italic",
-        weight="bold",
+              weight="bold",
               color=PAPER, zorder=6)  # fmt: skip
     for line, up in zip(does, (18, 5), strict=True):
         axes.annotate(line, (x - 0.28 if align == "left" else x + 0.28, height), xytext=(0, up),
-            size=9.5, ha=align,
+                      size=9.5, ha=align,
                       textcoords="offset points", va="baseline", color=INK)  # fmt: skip

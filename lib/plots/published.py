@@ -72,8 +72,8 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
     """Dots by group; the nearer the diagonal, the better the prediction.
 
     runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; up
-    to 8 groups. within: relative error whose band is drawn, and whose share of dots the title
-    tells.
+    to 8 groups.
+    within: relative error whose band is drawn, and whose share of dots the title tells.
     Raises ValueError for no runs, more than 8 groups, unequal lengths, or numbers that a logarithm
     does not have.
     """
@@ -112,7 +112,7 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
             [0.025], [height], marker="os^Dv<>p"[place], ms=6, color=color, transform=axes.transAxes
         )
         axes.text(0.05, height, label, transform=axes.transAxes, va="center", color=readable(color),
-            size=9,
+                  size=9,
                   weight="bold")  # fmt: skip
     return (
         figure,

@@ -2,9 +2,8 @@
 
 the  ----------------.      expert 0  [the][ ]
 cat  ------------------.
-sat  ----x              '-- expert 1  [cat][on]  n tokens on the left; E experts of C slots on the
-                                                 right
-on   -------------------'
+sat  ----x              '-- expert 1  [cat][on]     left: n tokens
+on   -------------------'                           right: E experts of C slots
 """
 
 from matplotlib.patches import PathPatch
@@ -56,7 +55,7 @@ def routing(asked, kept, experts, slots, names=None):
     axes.set(xlim=(0, WIDTH), ylim=(1.0, 0.0))
     for t, name in enumerate(names):
         axes.text(LEFT - 0.12, heights[t], name, ha="right", va="center_baseline",
-            size=min(10, 140 / n),
+                  size=min(10, 140 / n),
                   color=ALARM if t in left_out else INK,
                   weight="bold" if t in left_out else "normal")  # fmt: skip
     _slots(axes, experts, slots, {slot: names[t] for slot, t in holds.items()})
@@ -95,7 +94,7 @@ def _slots(axes, experts, slots, holds):
     for e in range(experts):
         middle, color = (e + 0.5) / experts, rank_color(e)
         axes.text(RIGHT + 0.25 + slots * side, middle, f"expert {e}", va="center_baseline",
-            weight="bold",
+                  weight="bold",
                   color=readable(color))  # fmt: skip
         for slot in range(slots):
             left, fc = RIGHT + 0.1 + slot * side, color if (e, slot) in holds else PAPER

@@ -43,7 +43,7 @@ def scaling(measured, predicted):
         )
         axes.plot([1, most], [1, most], color=FAINT, lw=1.2, zorder=1)
         axes.annotate("perfect", (most**0.5, most**0.5), xytext=(-4, 4), textcoords="offset points",
-            color=FAINT,
+                      color=FAINT,
                       ha="right", size=9)  # fmt: skip
         found, theory = ({link: curve for (of, as_, link),
         curve in speedup.items() if (of, as_) == (kind, how)}
@@ -66,7 +66,7 @@ def scaling(measured, predicted):
     panels[0].set_ylabel("throughput, times one rank's")
     for i, link in enumerate(links):
         panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes,
-            color=readable(color[link]),
+                       color=readable(color[link]),
                        weight="bold", va="top")  # fmt: skip
     of = {f"{kind}, {link}, {how}": curve for (kind, how, link), curve in speedup.items()}
     words = lambda _, curve: ", ".join(

@@ -1,8 +1,8 @@
 """Runs of several seeds, and against one of them, seed by seed: is a difference larger than what
 seeds make?
 
-0 |=================== dense          line: the mean over the seeds of (run - dense), same seed,
-                                      same step
+0 |=================== dense          line: the mean over the seeds of (run - dense),
+                                      at the same seed and step
   |  ````----.....____                band: from the least seed to the largest
   |          o        ```` 8 experts  dot: a run made here
 """
@@ -20,7 +20,8 @@ def seed_differences(steps, losses, against, here=None):
     other run.
 
     steps: (n,). losses: {run: (seeds, n) nats per character}, `against` among them and 1 to 4
-    others. here: {run: (steps, differences)} of runs made here, drawn as dots.
+    others.
+    here: {run: (steps, differences)} of runs made here, drawn as dots.
     Raises ValueError for another number of runs, other shapes than (seeds, n), or dots of a run
     that is not drawn.
     """
@@ -123,7 +124,7 @@ def seed_losses(steps, losses, seconds, here=None):
             axes.plot(x, y, color=color[run], zorder=3)
             dots_at, dots = here.get(run, ([], []))
             axes.plot(np.multiply(dots_at, of_step[run]), dots, lw=0, marker="o", ms=5, mfc=PAPER,
-                mec=color[run],
+                      mec=color[run],
                       mew=1.6, zorder=4)  # fmt: skip
             at_last[what, run] = float(np.interp(end, x, y))
         axes.set(xlim=(0, end), xlabel=what)

@@ -1,5 +1,4 @@
-"""A traced block under one or two plans: how each operator is split, and what is sent between
-operators.
+"""A traced block under one or two plans: how each operator is split, and what is sent between them.
 
                Megatron's: 1.2 ms                        the search's: 0.9 ms
     x          [ replicate ]  -- / all-reduce            [ dim 1 ]
@@ -28,9 +27,8 @@ def shardings(operators, plans, both_ways):
 
     operators: of a Traced, at most 18 rows deep. plans: {"Megatron's": Plan, "the search's": Plan},
     1 or 2. both_ways: that of lib.hybrid.automatic.layouts: (old layout, new one) -> the
-    collectives' names (forward, backward). Raises ValueError for another number of plans, more
-    rows, or a plan
-    of other operators.
+    collectives' names (forward, backward).
+    Raises ValueError for another number of plans, more rows, or a plan of other operators.
     """
     rows = _rows(operators)
     if not 1 <= len(plans) <= 2 or not 2 <= len(rows) <= 18:

@@ -43,14 +43,14 @@ def sparse_layer(points):
     )
     for (kind, of_kind), color, marker in zip(points.items(), RANK_COLORS, "osD^", strict=False):
         axes.plot(*zip(*of_kind.values(), strict=True), color=color, lw=0, marker=marker, ms=8,
-            mec=PAPER, zorder=3,
+                  mec=PAPER, zorder=3,
                   label=kind)  # fmt: skip
         for label, point in of_kind.items():
             side, ha = (
                 (-1, "right") if _in_the_way(point, [other for _, other in every]) else (1, "left")
             )
             axes.annotate(label.replace(", ", "\n"), point, xytext=(8 * side, -6),
-                textcoords="offset points",
+                          textcoords="offset points",
                           va="center", ha=ha, size=9, color=color, weight="bold",
                           zorder=4)  # fmt: skip
     axes.set(xlim=(low, high), ylim=(min(min(y), low / PER_PARAMETER) / 1.3, max(y) * 1.9))

@@ -46,8 +46,8 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
     cuts: {"one device each": Stages, "found": Stages}, 1 or 2 results of cut_into_stages or
     stages_by_speed: what has .layers, a range per stage, and .devices. costs: {device: [cost of
     each layer on it]}, for all that .devices names: how many devices a stage has, or which one.
-    microbatches: m; the panels and the title then tell the step, sum t + (m-1) max t. unit: of a
-    cost. on: {device: how it reads}; left out: "2 devices".
+    microbatches: m; the panels and the title then show the step time, sum t + (m-1) max t.
+    unit: of a cost. on: {device: how it reads}; left out: "2 devices".
     Raises ValueError for another number of cuts, one that is not all layers in order, or a device
     without costs.
     """

@@ -1,5 +1,4 @@
-"""One training step, rank by rank: what computes, what travels beside it, and how much of that is
-hidden.
+"""One training step, rank by rank: computation, communication, and how much of that is hidden.
 
     rank 0   compute   [ forward ][ backward          ][/ wait /]
              network                   [= 0 =][= 1 =][= 2 =]

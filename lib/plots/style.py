@@ -1,13 +1,11 @@
 """The one style of all figures: colours, letters, and the frame with title, caption and alt text.
 
 +--------------------------------+
-| The claim, in bold  |  @drawing: a function that draws, and says the claim, what to look at, and
-                         the rest
-|                     |  in words. It becomes one that returns a Drawing: PNG bytes with alt text.
-                         `finish`
-|   what is drawn     |  puts the frame round what is drawn.
-|                     |
-| What to look at.    |
+| The claim, in bold             |  @drawing: a function that draws, and says the claim,
+|                                |  what to look at, and the rest in words. It becomes one
+|   what is drawn                |  that returns a Drawing: PNG bytes with alt text.
+|                                |  `finish` puts the frame round what is drawn.
+| What to look at.               |
 +--------------------------------+
 """
 

@@ -173,7 +173,7 @@ def _bars(axes, matrix, most, predicted):
         box(axes, rank - 0.36, 0, 0.72, sent, color, ec=color)
         box(axes, rank - 0.36, sent, 0.72, received, PAPER, ec=color, hatch="/////")
         axes.annotate(amount(sent + received), (rank, sent + received), xytext=(0, 3), ha="center",
-            va="bottom",
+                      va="bottom",
                       textcoords="offset points", weight="bold", size=9)  # fmt: skip
         if rank == busiest and sent > 0.12 * most:
             middle(axes, rank, sent / 2, "sent", on_color(color), 8.5)

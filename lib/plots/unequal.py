@@ -73,7 +73,7 @@ def unequal_steps(splits, speeds, measured=None):
             axes.axvline(done, color=INK, lw=1.8, zorder=4)
         axes.set_xlim(0, 1.03 * longest * factor)
         rows(axes, [f"rank {rank}, {short(v)}/s" for rank, v in enumerate(speeds)],
-            map(rank_color, range(N)),
+             map(rank_color, range(N)),
              size=min(10, 58 * lane))  # fmt: skip
         axes.tick_params(axis="x", length=3 if axes is panels[-1] else 0)
         idle = 1 - sum(busy[name]) / (N * ends[name])

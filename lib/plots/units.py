@@ -24,8 +24,8 @@ def units_unsharded(events, names):
     order.
 
     events: {"FSDP": [(seconds, "unshard" or "reshard", index), ...], "prefetching": [...]}; 1 or 2
-    of them. index: that of a unit, or None for the root. From an unshard of the root on, a
-    unit's first, third, ... unshard is forward's, the others are backward's.
+    of them. index: that of a unit, or None for the root. From an unshard of the root on, a unit's
+    first, third, ... unshard is forward's, the others are backward's.
     names: of the units, such as ["block 0", ...]; at most 12.
     Raises ValueError for another number of panels or names, or an event of another kind or index.
     """
@@ -44,7 +44,7 @@ def units_unsharded(events, names):
 
     figure, panels = page(2.1 + 0.2 * len(lanes), 2, len(events), sharex="col", sharey="row",
                           height_ratios=[max(4, len(lanes)),
-                          max(1.6, 0.24 * len(lanes))])  # fmt: skip
+                                         max(1.6, 0.24 * len(lanes))])  # fmt: skip
     for (upper, lower), (name, spans) in zip(panels.T, unsharded.items(), strict=True):
         end, cuts = len(order[name]), phases(order[name])
         _lanes(upper, spans, lanes, cuts, end)

@@ -3,7 +3,7 @@
     version 2                          [F5]       a box lies on the row of the version that it reads
     version 1              [F4]
     version 0  [F0][F1] [ B0 ]   [ B1 ]           with stashing: F and B of a mini-batch on one row
-                                                            without: B on a higher one, the newest
+                                                  without: B on a higher one, the newest
 
 Narayanan et al. 2019. Version k: the weights after k updates of this stage.
 """
@@ -26,7 +26,8 @@ def stage_versions(reads):
         mini-batches each, as `versions(p, n, stashing)` foretells them or `PipeDream.reads` of the
         ranks, put together; 1 or 2 of them.
     Stage 0's are drawn, the oldest. Boxes are placed as 1F1B places them if B takes as long as two
-    F. Raises ValueError for another number of ways, or for other actions than 1F1B's.
+    F.
+    Raises ValueError for another number of ways, or for other actions than 1F1B's.
     """
     if not 1 <= len(reads) <= 2:
         raise ValueError(f"{len(reads)} ways to run it: 1 or 2 fit beside each other")

@@ -1,9 +1,8 @@
 """Asynchronous tensor parallelism: a linear layer's communication hidden behind its own matmul.
 
-    column, plain  [ all-gather x ][        x W^T    ]
-    column, here   [x0 W^T][x3 W^T][x2 W^T][x1 W^T]     rank 0 of tp = 4: each shard of x is
-                                                        multiplied when it arrives
-    on the wire    [= x3 =][= x2 =][= x1 =]
+    column, plain  [ all-gather x ][            x W^T             ]
+    column, here   [x0 W^T][x3 W^T][x2 W^T][x1 W^T]  rank 0 of tp = 4: each shard of x is multiplied
+    on the wire    [= x3 =][= x2 =][= x1 =]          when it arrives
 
 With sequence parallelism a column layer must gather its input, and a row layer reduce-scatter its
 output. The matmul needs the result of the first and produces the input of the second, so neither

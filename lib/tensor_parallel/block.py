@@ -22,8 +22,8 @@ MLP: each rank has F/tp of the F hidden units, with their columns of A and rows 
 
     x --f--> x A_r + a_r --gelu--> . B_r --g--> + b          Z = sum_r gelu(X A_r + a_r) B_r + b
 
-Hidden units do not depend on each other, so nothing is sent between f and g. One all-reduce
-of (B, T, D) forward (g), one backward (f).
+Hidden units do not depend on each other, so nothing is sent between f and g. One all-reduce of
+(B, T, D) forward (g), one backward (f).
 """
 
 import copy
@@ -101,8 +101,7 @@ class ParallelMLP(nn.Module):
         super().__init__()
         # weight (F/tp, D)
         self.up = ColumnParallelLinear(mlp.up, group, column_linear, "mlp_hidden")
-        # weight (D, F/tp)
-        self.down = RowParallelLinear(mlp.down, group, row_linear, "mlp_hidden")
+        self.down = RowParallelLinear(mlp.down, group, row_linear, "mlp_hidden")  # weight (D, F/tp)
         self.dropout = nn.Dropout(mlp.dropout.p)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
 """Context parallelism: the full GPT, its sequence sharded over the ranks; only attention
 communicates.
 
-    tokens (B, T) --> (B, t)  embedding    norm, q, k, v  RING  out, norm, mlp  ...  head  loss: a
-                              t positions                 ^ keys and values go round       part of
-                                                                                           the sum
+    tokens (B, T) --> (B, t)  embedding    norm, q, k, v  RING  out, norm, mlp  ...  head  loss
+                              t positions                 ^ keys, values go round   part of the sum
 
 Every layer but attention works on one token at a time, so a rank that holds t = T/cp of the tokens
 runs it as it is. Three things change: the embedding must know which positions these are; attention
@@ -31,7 +30,7 @@ from lib.training.model import GPT, cross_entropy, merge_heads, split_heads
 
 
 def shard(x: Tensor, layout: Sequence[Sequence[int]], group: Group = None) -> Tensor:
-    """This rank's tokens of the whole sequence: x (B, T, ...) -> (B, t, ...). Sends nothing."""
+    """This rank's tokens of the full sequence: x (B, T, ...) -> (B, t, ...). Sends nothing."""
     return x[:, layout[dist.get_rank(group)]]
 
 
@@ -127,12 +126,7 @@ class ContextAttention(nn.Module):
     """
 
     def __init__(
-        self,
-        attention,
-        layout,
-        group,
-        column_linear=unsharded_linears,
-        mix=ring_attention,
+        self, attention, layout, group, column_linear=unsharded_linears, mix=ring_attention
     ):
         super().__init__()
         self.q, self.k, self.v, self.out = attention.q, attention.k, attention.v, attention.out

@@ -2,18 +2,15 @@
 they are sharded.
 
     where                              on the tp ranks   mask        or else
-    after embedding, attention, MLP    replicated        the same    the copies of the residual
-                                                                     stream part
-    attention's weights                sharded by heads  of its own  head 0 and head H/tp drop the
-                                                                     same tokens
-    in sequence parallel: all of them  sharded           of its own  token 0 and token T/tp drop the
-                                                                     same elements
+    after embedding, attention, MLP    replicated        the same    residual streams drift apart
+    attention's weights                sharded by heads  of its own  heads 0 and H/tp drop the same
+    in sequence parallel: all of them  sharded           of its own  tokens 0 and T/tp drop the same
 
 The tp ranks of one group start from one random state (the same torch.manual_seed) and draw alike:
 that is the first row. For the others a rank draws one number, still the same on all, adds its rank,
 and continues from there for a while; afterwards all ranks return to the common state. So there is
-no second state to keep: what saves and restores torch's random state (a checkpoint,
-recomputation) restores these masks too.
+no second state to keep: what saves and restores torch's random state (a checkpoint, recomputation)
+restores these masks too.
 
 Megatron-LM keeps a second state per rank instead (its `CudaRNGStatesTracker`), for the same two
 kinds of masks.

@@ -5,10 +5,9 @@
 
                             per layer, forward     backward               outside the layers
     parallel_gpt            2 all-reduces          2 all-reduces          1 all-reduce each way
-    sequence_parallel_gpt   2 gathers, 2 scatters  2 scatters, 2 gathers  1 scatter, 1 gather,
-                                                                          and back
-      with regathered_      2 gathers, 2 scatters  2 scatters, 4 gathers  1 more gather backward
-      column_parallel
+    sequence_parallel_gpt   2 gathers, 2 scatters  2 scatters, 2 gathers  1 of each, each way
+      with regathered_column_parallel:
+                            2 gathers, 2 scatters  2 scatters, 4 gathers  1 more gather backward
 
 each of (B, T, D); an all-reduce is (tp-1) 2BTD elements over all ranks, a gather or scatter half of
 it. The loss all-reduces 3BT more. In sequence parallel, `sum_gradients` all-reduces the gradients

@@ -1,8 +1,7 @@
 """Column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
 
-    column  x [A_1 | ... | A_tp] = [x A_1 | ... | x A_tp]  x is replicated; each rank gets finished
-                                                           columns of the result, so nothing is sent
-                                                           forward
+    column  x [A_1 | ... | A_tp] = [x A_1 | ... | x A_tp]  x is replicated; each rank has columns of
+                                                           the result, finished: no message forward
 
     row  [x_1 | ... | x_tp] [B_1]
                             [...]  = sum_r x_r B_r  each rank has some columns of x; its product is

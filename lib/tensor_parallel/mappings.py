@@ -5,8 +5,7 @@
     g   reduce   the ranks' x are summed:    the gradient of the sum is that of each term: nothing
                  all-reduce
 
-    x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r          rank r of tp, with its shard of A
-                                                                and of B
+    x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r      rank r of tp, with its shards of A, B
     <--f---  each rank's part of dx  <--g--  dZ, the same on all ranks
 
 Both are one line of calculus, with the tp ranks as one graph:

@@ -1,12 +1,10 @@
 """Ring attention: the sequence is sharded over the ranks; queries stay, keys and values are sent
 around the ring (Liu et al. 2023).
 
-    step 0          step 1         step 2         cp = 3; (i, j): queries of rank i, keys of rank j
-    rank 0  (0, 0)  (0, 2) unseen  (0, 1) unseen
-    rank 1  (1, 1)  (1, 0)         (1, 2) unseen  a block that no query sees is forwarded, not
-                                                  computed
-    rank 2  (2, 2)  (2, 1)         (2, 0)         while a rank computes, the next block is in
-                                                  flight
+            step 0  step 1         step 2         cp = 3; (i, j): queries of rank i, keys of rank j
+    rank 0  (0, 0)  (0, 2) unseen  (0, 1) unseen  a block that no query sees is forwarded, not
+    rank 1  (1, 1)  (1, 0)         (1, 2) unseen  computed; while a rank computes, the next block
+    rank 2  (2, 2)  (2, 1)         (2, 0)         is in flight
 
 B sequences of T tokens, of which this rank has t; H query heads in K groups of G = H/K; head width
 d; cp ranks.

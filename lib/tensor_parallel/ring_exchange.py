@@ -12,8 +12,8 @@ its message, the communication is hidden.
 
 Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition in
 large deep learning models": they decompose an all-gather or a reduce-scatter, and the matmul that
-depends on it, into such steps ("collective matmul"). It is Megatron's
-`tp_comm_overlap` (Transformer Engine's user buffers) and torch's async TP.
+depends on it, into such steps ("collective matmul"). It is Megatron's `tp_comm_overlap`
+(Transformer Engine's user buffers) and torch's async TP.
 """
 
 from collections.abc import Callable, Iterator
@@ -81,8 +81,8 @@ def ring_accumulate(part: Callable[[int], Tensor], group: Group = None) -> Tenso
 
     part(c): this rank's addend of block c, contiguous and of the same shape on every rank; called
     once for each c. The sum of block c starts on rank c+1 and reaches rank c last: while it is
-    sent, rank r computes its addend. Sends: N-1 messages to the right neighbour, the blocks
-    of all ranks but one's own.
+    sent, rank r computes its addend. Sends: N-1 messages to the right neighbour, the blocks of all
+    ranks but one's own.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     total = part((rank - 1) % world_size)  # partial: my addend alone

@@ -40,10 +40,9 @@ again:
                                                                          scatter  (tp-1) BTD
 
 The gathered x is the last of a layer's activations that tp does not divide: 4 of the 34 sbh bytes,
-twice 2 sbh. Without it all of a layer's 34 sbh become 34 sbh/t (Korthikanti et al. 2022,
-sections 4.2.2 and 4.2.3: the layer keeps its input's shard and gathers again in backward). The
-price: two more all-gathers per layer, before attention's and before the MLP's weights get their
-gradients.
+twice 2 sbh. Without it all of a layer's 34 sbh become 34 sbh/t (Korthikanti et al. 2022, sections
+4.2.2 and 4.2.3: the layer keeps its input's shard and gathers again in backward). The price: two
+more all-gathers per layer, before attention's and before the MLP's weights get their gradients.
 
     Y_r = X A_r + a_r     dA_r = X^T dY_r    da_r = sum over tokens of dY_r    dX = sum_r dY_r A_r^T
 
@@ -130,9 +129,9 @@ def sum_gradients(
     """Replace the gradients of these parameters by their sums over the ranks of `group`.
 
     parameters: the replicated ones that were used on this rank's tokens only, in one order on all
-    ranks. Frozen ones are left alone; one that was not used here counts as zeros. Once
-    per step, after the last backward: a second call would sum the sums. Sends: one all-reduce of
-    a flat buffer of all of them; nothing for an empty list.
+    ranks. Frozen ones are left alone; one that was not used here counts as zeros. Once per step,
+    after the last backward: a second call would sum the sums. Sends: one all-reduce of a flat
+    buffer of all of them; nothing for an empty list.
     """
     gradients = [gradient(p) for p in parameters if p.requires_grad]
     if gradients:

@@ -6,8 +6,7 @@ blocks (SUMMA).
     ----+----    ----+----    ----+----
     X10 | X11    W10 | W11    Y10 | Y11         row i: ranks (i, 0) ... (i, q-1);  column j likewise
 
-    Y_ij = sum_k X_ik W_kj  in step k: X_ik is broadcast along row i, W_kj along column j, and
-                            multiplied
+    Y_ij = sum_k X_ik W_kj  in step k X_ik is broadcast along row i, and W_kj along column j
 
 1-D tensor parallelism shards only the weight: each of its p ranks holds, and all-reduces, the full
 activation. Here no rank has a full tensor. Backward has two matmuls of the same kind, in which

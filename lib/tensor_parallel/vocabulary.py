@@ -4,8 +4,7 @@ Embedding: each rank has a shard of the rows (Megatron's `VocabParallelEmbedding
 
     V = 8, tp = 2     tokens    2    7    3
         rank 0: 0..3           w_2   0   w_3  a token's vector is on one rank, the others give
-                                              zeros,
-        rank 1: 4..7            0   w_7   0   and the sum over the ranks is the vector: g
+        rank 1: 4..7            0   w_7   0   zeros, and the sum over the ranks is the vector: g
                           sum  w_2  w_7  w_3
 
 A sum of which all terms but one are 0 is exact. Backward sends nothing: every rank knows the

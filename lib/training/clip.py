@@ -7,14 +7,13 @@
     rank 1   shard 1 of g     sum of its squares 16 --+-- all-reduce: 25 -->  |g| = 5 on every rank
 
 Squares add up over shards, norms do not: a rank that clips by the norm of its own shard scales its
-part by a factor of its own, and the direction of the step changes. Replicated
-gradients must not be added, because adding N equal sums would make the norm sqrt(N) too large. So
-say for each set of parameters over which groups it is sharded:
+part by a factor of its own, and the direction of the step changes. Replicated gradients must not be
+added, because adding N equal sums would make the norm sqrt(N) too large. So say for each set of
+parameters over which groups it is sharded:
 
     data parallel, full gradients        no group
     ZeRO and FSDP shards                 the group of the shards
-    tensor- and pipeline-parallel parts  both groups; what is replicated over tp: the pipeline's
-                                         alone
+    tensor- and pipeline-parallel parts  both groups; for what is replicated over tp, the pipeline's
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,8 +70,8 @@ def clip_gradients(
     the norm before, ().
 
     What `parameters` and `groups` are, what is sent: `squared_norm`. ZeRO:
-    clip_gradients(zero.shards, 1.0, [group]). Where several sets lie over different groups, add
-    their squares yourself:
+    clip_gradients(zero.shards, 1.0, [group]). Where several sets are sharded over different groups,
+    add their squares yourself:
 
         norm = (squared_norm(split, [tp, pp]) + squared_norm(replicated, [pp])).sqrt()
         scale_gradients([*split, *replicated], norm, max_norm)

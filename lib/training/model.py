@@ -125,7 +125,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> T
 
 
 class Attention(nn.Module):
-    """(B, T, D) -> (B, T, D). q, k, v stand apart, so each is split by columns (heads) with one
+    """(B, T, D) -> (B, T, D). q, k, v are separate, so each is split by columns (heads) with one
     slice; out by rows."""
 
     def __init__(self, shape: Shape) -> None:
@@ -174,7 +174,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The whole model, on torch's default device. `seed` alone decides every weight, whatever the
+    """The full model, on torch's default device. `seed` alone decides every weight, whatever the
     device and the rank.
 
     Parameters: V*D + T*D, per block 2D(D+1) + 2Kd(D+1) + 2DF + F + D + 4D, and 2D for the last

@@ -5,13 +5,13 @@
     backward    x --> f --> y             again, now with a graph ...
                 grad x <-- f <-- grad y   ... and back through it
 
-Memory: the input for as long as a micro-batch is under way, and one f's graph while its backward
+Memory: the input for as long as a micro-batch is in flight, and one f's graph while its backward
 runs. Time: a forward more; with backward twice as long as forward, a third more in all.
 
-f must compute the same again. Dropout does if it draws the same numbers, so the random state of the
-first forward is put back for the second, and afterwards what it was. Under autocast the second
-forward runs in the dtypes of the first, although backward is usually called outside of the `with`
-block. A batch norm's running averages would be updated twice.
+f must compute the same values again. Dropout does if it draws the same numbers, so the random state
+of the first forward is restored for the second, and afterwards set back to what it was. Under
+autocast the second forward runs in the dtypes of the first, although backward is usually called
+outside of the `with` block. A batch norm's running averages would be updated twice.
 
 Sources: Chen et al. 2016 ("Training deep nets with sublinear memory cost"); torch.utils.checkpoint,
 reentrant.
@@ -118,8 +118,8 @@ def random_state(tensors):
 
 @contextlib.contextmanager
 def as_then(state):
-    """The block with the generators where they stood at `state`; afterwards they stand where they
-    stood before it."""
+    """The block with the generators set to `state`; afterwards they are set back to what they were
+    before it."""
     on_cpu, on_gpus = state
     with torch.random.fork_rng(devices=list(on_gpus)):
         torch.set_rng_state(on_cpu)

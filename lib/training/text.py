@@ -1,20 +1,16 @@
 """Real text, as characters, and the batches that ranks draw from it.
 
     text.load() -> Text, character numbers in 100 pieces:
-        . . . . . . . . . V . . . . . . . . . V ...        . 90 for training, V every tenth for
-                                                           validation
-    batch(train, step, ...) at step 7, B = 8 sequences, drawn for the whole batch and then shared
-    out in order:
+        . . . . . . . . . V . . . . . . . . . V ...  . 90 for training, V every tenth for validation
+    batch(train, step, ...) at step 7, B = 8 sequences, drawn for the whole batch, then shared out:
         1 rank    [0 1 2 3 4 5 6 7]
-        4 ranks   [0 1] [2 3] [4 5] [6 7]           together the same 8 sequences
-        3 ranks   [0 1 2] [3 4 5] [6 7]             unequal shares: the first B mod N ranks hold one
-                                                    more
+        4 ranks   [0 1] [2 3] [4 5] [6 7]      together the same 8 sequences
+        3 ranks   [0 1 2] [3 4 5] [6 7]        unequal shares: the first B mod N ranks hold 1 more
 
-The text is the prose of Python's own help pages (`pydoc_data.topics`), which every CPython brings
-along, or your file. A model that knows only how frequent each character is cannot get below the
-text's unigram entropy,
-H = -sum_c p(c) log p(c) (Shannon 1951, "Prediction and entropy of printed English"): a loss below H
-has used context.
+The text is the prose of Python's own help pages (`pydoc_data.topics`), which come with every
+CPython, or your file. A model that knows only how frequent each character is cannot get below the
+text's unigram entropy, H = -sum_c p(c) log p(c) (Shannon 1951, "Prediction and entropy of printed
+English"): a loss below H has used context.
 """
 
 import math
@@ -97,7 +93,7 @@ def load(path=None):
 def help_pages():
     """Python's help topics in the order of their names, each paragraph once.
 
-    Some pages repeat others ("typesseq-mutable" stands in "typesseq"): validation would hold text
+    Some pages repeat others ("typesseq-mutable" is also in "typesseq"): validation would hold text
     that was trained on. A paragraph with any but the `CHARACTERS` most frequent characters is left
     out: those of Python 3.14 have more.
     """

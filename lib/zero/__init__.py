@@ -1,11 +1,13 @@
 """ZeRO: data parallelism that shards its state over the ranks (Rajbhandari et al. 2020).
 
-    N ranks, psi parameters  weights  gradients  optimizer state  sent per rank and step, (N-1)/N
-                                                                  psi
+    N ranks, psi parameters  weights  gradients  optimizer state  sent per rank and step
     data parallelism         full     full       full             2
     zero1.py                 full     full       1/N              2
-    zero2.py                 full     1/N        1/N              k + 1      k micro-batches
-    fsdp.py, ZeRO-3          1/N      1/N        1/N              3 k        the root unit: 2 k
+    zero2.py                 full     1/N        1/N              k + 1
+    fsdp.py, ZeRO-3          1/N      1/N        1/N              3 k
+
+What is sent is in units of (N-1)/N psi elements, for k micro-batches. The root unit of ZeRO-3 sends
+2 k of these, not 3 k.
 
 file            what it is
 --------------  ----------------------------------------------------------------------------------
@@ -33,12 +35,13 @@ global norm.
 In a script of your own, put the model on its device, load its weights, and wrap it then. You can
 also load pretrained weights into a model that is wrapped already, in the same way on every rank:
 
-    with fsdp.unsharded() as full:                         # FSDP, PrefetchingFSDP, HSDP: each rank
-                                                           keeps its shard
+    # FSDP, PrefetchingFSDP, HSDP: each rank keeps its shard
+    with fsdp.unsharded() as full:
         full.load_state_dict(torch.load("pretrained.pt"))
-    module.load_state_dict(torch.load("pretrained.pt"))    # FSDPModule does the same by itself
-    model.load_state_dict(torch.load("pretrained.pt"))     # Zero1, Zero2: the parameters are full
-                                                           at all times
+    # FSDPModule does the same by itself
+    module.load_state_dict(torch.load("pretrained.pt"))
+    # Zero1, Zero2: the parameters are full at all times
+    model.load_state_dict(torch.load("pretrained.pt"))
 
 Make `MasterShards` only after that, because masters are copies, and the next step would write the
 old ones back. What would silently do nothing raises an error that says what to do instead

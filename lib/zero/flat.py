@@ -1,9 +1,9 @@
 """A flat parameter, `Flat` for short: some parameters as one padded buffer, of which every rank
 owns a shard.
 
-    parameters   [    w (2, 3)     ][   b (3)  ][ s () ]  0   0  n = 10, N = 4: padded to 12
-    full         w00 w01 w02 | w10 w11 w12 | b0 b1 b2 | s  0  0
-                   shard 0        shard 1     shard 2   shard 3  3 elements each, for any shapes
+    parameters  [      w (2, 3)       ] [  b (3)  ] [s] padding    n = 10, N = 4: padded to 12
+    full        w00 w01 w02 w10 w11 w12 b0  b1  b2  s   0   0
+    shards      [ shard 0 ] [ shard 1 ] [ shard 2 ] [ shard 3 ]    3 elements each, for any shapes
 
 It is sharded by elements, not by parameters, so that all ranks own equally many bytes and one
 reduce-scatter or all-gather does for all parameters. A shard may contain parts of several
@@ -49,12 +49,13 @@ def padded_size(n: int, world_size: int) -> int:
 
 class Flat:
     """`parameters`, of one dtype on one device, as one flat buffer that is sharded over the ranks
-    of `group`. Rank 0's values count.
+    of `group`. Rank 0's values are broadcast.
 
     n            elements of the parameters; `padded`: with the zeros at the end
     full         (padded,)     the unsharded flat parameter: every rank's shard
     shard        (padded/N,)   this rank's shard, a view of `full`; a leaf, for the optimizer
     slots        views of `full` in the shapes of the parameters
+    trained      requires_grad, which is the same for all parameters of a flat
     Sends: a broadcast of the buffer. Raises ValueError for shards, or experts, that differ between
     the group's ranks.
     """
@@ -74,7 +75,7 @@ class Flat:
             slot.copy_(parameter.detach())
         self.attach()
         guard(self)
-        # equal once, and with equal gradients equal for ever
+        # equal now, and with equal gradients equal after every step
         collectives.broadcast(self.full, 0, group)
         self.trained = self.parameters[0].requires_grad
         self.shard = self.own_shard().detach().requires_grad_(self.trained)
@@ -107,7 +108,8 @@ class Flat:
         The sum of these buffers over the ranks is the mean gradient. A parameter that this rank did
         not use contributes zeros.
         """
-        # Zeros: the padding's gradient, or the optimizer would move it.
+        # Zeros, so that the padding's gradient is zero; otherwise the optimizer would change the
+        # padding.
         buffer = self.shard.new_zeros(self.padded, dtype=self.reduce_dtype)
         views = slots(buffer[: self.n], self.slots)
         for parameter, slot in zip(self.parameters, views, strict=True):
@@ -150,8 +152,8 @@ def parameter_groups(parameters: Iterable[Any]) -> list[dict]:
 
 
 def as_groups(parameters):
-    """[{"params": [...], and the group's settings}, ...], of parameters or such groups,
-    frozen ones too."""
+    """[{"params": [...], and the group's settings}, ...], of parameters or such groups, frozen ones
+    too."""
     parameters = list(parameters)
     groups = (
         parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
@@ -160,8 +162,8 @@ def as_groups(parameters):
 
 
 def with_params(groups, tensors):
-    """The groups with other tensors in place of their params: `tensors` holds as many, in
-    the same order."""
+    """The groups with other tensors in place of their params: `tensors` holds as many, in the same
+    order."""
     tensors = iter(tensors)
     return [{**group, "params": [next(tensors) for _ in group["params"]]} for group in groups]
 

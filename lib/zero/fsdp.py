@@ -5,8 +5,7 @@ used.
     backward    ...     unit 1: unshard, compute, reduce-scatter, reshard     unit 0: the same
 
     memory  shards of all units, and the full parameters of one unit and of the root
-    sent    gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; 2 for the
-            root
+    sent    gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; the root: 2
 
 The root has the parameters that belong to no unit, or to two: in a GPT the embedding, which is also
 the head. It is used at both ends, so it stays unsharded from the beginning of forward to the end of
@@ -39,20 +38,19 @@ class FSDP:
     """`module`, sharded over the ranks of `group`; a call calls `module`.
 
         fsdp = FSDP(model, units=model.blocks)
-        optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)  # or MasterShards(fsdp.groups, ...) in
-                                                             16 bits
+        optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)  # or MasterShards, for 16 bits
         model.loss(tokens, targets).backward()               # or fsdp(tokens)
-        fsdp.average_gradients()                             # after every backward: shards
-                                                             accumulate
+        fsdp.average_gradients()                             # after every backward
         clip_gradients(fsdp.shards, 1.0, [None])             # if you like
         optimizer.step()
         optimizer.zero_grad()
 
-    units: submodules in the order of the forward pass, none inside another. parameters: parameter
+    units: submodules in the order of the forward pass, none inside another. Shards accumulate
+    gradients over several calls of average_gradients, one for each backward. parameters: parameter
     groups, as torch's optimizers take them; by default all that `module` trains, in one group. Rank
-    0's values count, buffers too. To recompute activations, make Recomputed(block) the unit: inside
-    a recomputed module a unit would be gathered a third time. Every rank runs the same units in the
-    same order.
+    0's values are broadcast, those of buffers too. To recompute activations, make Recomputed(block)
+    the unit: inside a recomputed module a unit would be gathered a third time. Every rank runs the
+    same units in the same order.
     """
 
     unit_type, flat_type = Unit, Flat  # a Unit of your own: class MyFSDP(FSDP): unit_type = MyUnit
@@ -85,7 +83,7 @@ class FSDP:
         self.groups = [
             {**g, "params": [f.shard for f in fs]} for g, fs in zip(groups, of_group, strict=True)
         ]
-        # As the optimizer has them, then the frozen ones.
+        # in the order of the optimizer, then the frozen ones
         self.flats = [*(f for fs in of_group for f in fs), *(f for f in flats if not f.trained)]
         self.in_backward = []  # units whose backward has begun and not ended
         guard_model(self, units)
@@ -145,7 +143,8 @@ class FSDP:
         return on_backward(lambda: self._post_backward(index), (inputs, named))
 
     def _post_forward(self, index, submodule, inputs, output):
-        # else a checkpoint runs the unit again, for the backward that needs it
+        # otherwise activation checkpointing is rerunning the unit during backward, which still
+        # needs it unsharded
         if index not in self.in_backward:
             self.after_forward(index)
         return on_backward(lambda: self._pre_backward(index), output)
@@ -177,8 +176,8 @@ class FSDP:
 
 
 def group_numbers(module, groups):
-    """{parameter: the number of its group}. Raises ValueError for a trained one
-    that no group has."""
+    """{parameter: the number of its group}. Raises ValueError for a trained one that no group
+    has."""
     number = {parameter: i for i, g in enumerate(groups) for parameter in g["params"]}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter not in number:
@@ -197,8 +196,8 @@ def split_units(module, units):
 
 
 def flats_of(parameters, number, group, flat_type=Flat):
-    """Flats of these parameters: one for each dtype, device and parameter group;
-    the frozen ones apart."""
+    """Flats of these parameters: one for each dtype, device and parameter group; the frozen ones
+    apart."""
     kinds = {}
     for p in parameters:
         kinds.setdefault((p.dtype, p.device, number.get(p)), []).append(p)

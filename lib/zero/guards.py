@@ -1,18 +1,19 @@
 """Errors for what a script may do with an ordinary model, and what would silently go wrong with
 shards.
 
-    AdamW(model.parameters())           no gradient stays in a parameter: it would train nothing
-    clip_grad_norm_(model.parameters()) the norm of no gradient is 0, and nothing would be clipped
-    model.state_dict(), load_state_dict while parameters are empty, there is nothing to save, and
-    nowhere to load to
-    parameter.requires_grad_()          after wrapping: in no shard, so its gradient would stay on
-                                        its own rank
-    create_graph=True                   a second derivative would go through parameters that are no
-                                        longer there
+    AdamW(model.parameters())            no gradient stays in a parameter: it would train nothing
+    clip_grad_norm_(model.parameters())  the norm of no gradient is 0: it would clip nothing
+    model.state_dict(), load_state_dict  while parameters are empty, there is nothing to save, and
+                                         nowhere to load to
+    parameter.requires_grad_()           after wrapping: the parameter is in no shard, so its
+                                         gradient would stay on its own rank
+    create_graph=True                    a second derivative would go through parameters that are no
+                                         longer there
 
-Optimizers are asked by torch's hook for all of them, before each step. What clips reads `.grad` of
-a parameter, so a guarded parameter looks at who reads it. Everyone else gets the gradient as usual,
-and so does everyone once the wrapper is gone, or of a copy of the model.
+A global torch optimizer hook checks every optimizer before each step. Clipping functions read a
+parameter's `.grad`, so a guarded parameter checks which module reads it. All other readers get the
+gradient as usual; so do all readers once the wrapper is gone, or when they read from a copy of the
+model.
 """
 
 import sys
@@ -24,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lib.backend import torch_private
 
-CLIPPERS = {  # they read `.grad`; by the beginning of their module's name: what to do instead
+CLIPPERS = {  # modules whose functions read `.grad`, by name prefix -> what to do instead
     "torch.nn.utils.clip_grad": "call lib.training.clip.clip_gradients(x.shards, max_norm, "
     "[group])",
     "lib.training.clip": "give clip_gradients the shards of x, and [group]",
@@ -32,8 +33,8 @@ CLIPPERS = {  # they read `.grad`; by the beginning of their module's name: what
 
 
 class GuardedParameter(nn.Parameter):
-    """A parameter whose gradients end in shards. flat: a weak reference to what
-    takes them there."""
+    """A parameter whose gradients end in shards. flat: a weak reference to the flat that takes them
+    there."""
 
     @property
     def grad(self):
@@ -64,7 +65,7 @@ class GuardedParameter(nn.Parameter):
 
 
 def guard(flat):
-    """Let what would miss the gradients of this flat's parameters be told so."""
+    """Make code that would miss the gradients of this flat's parameters raise an error."""
     for parameter in flat.parameters:
         if type(parameter) in (nn.Parameter, GuardedParameter) and parameter.requires_grad:
             parameter.__class__, parameter.flat = GuardedParameter, weakref.ref(flat)
@@ -82,8 +83,8 @@ def _check_optimizer(optimizer, args, named):
 
 
 def guard_model(fsdp, units):
-    """Let `fsdp.module` and these submodules of it say what would go wrong while their
-    parameters are sharded."""
+    """Make `fsdp.module` and these submodules of it raise errors for what would go wrong while
+    their parameters are sharded."""
     sharded = [*fsdp.units, fsdp.root]
     guard_state([fsdp.module, *units], lambda: all(unit.is_unsharded for unit in sharded))
     frozen = [
@@ -93,7 +94,7 @@ def guard_model(fsdp, units):
 
 
 def guard_state(modules, is_unsharded):
-    """Let state_dict and load_state_dict of these modules raise RuntimeError unless
+    """Make state_dict and load_state_dict of these modules raise RuntimeError unless
     is_unsharded()."""
 
     def check(*_):
@@ -111,8 +112,8 @@ def guard_state(modules, is_unsharded):
 
 
 def check_still_frozen(parameters):
-    """Raise RuntimeError for a parameter that was frozen when the wrapper was made,
-    and is trained now."""
+    """Raise RuntimeError for a parameter that was frozen when the wrapper was made, and is trained
+    now."""
     for parameter in parameters:
         if parameter.requires_grad:
             raise RuntimeError(

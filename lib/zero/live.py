@@ -4,8 +4,9 @@ measured against.
     w (views of)--+
     w[0], w.T   --+--> one storage, counted once           .grad of a tensor is counted too
 
-The same on any device. Not the process's memory (RSS), which also holds Python, libraries and what
-was freed and kept. On a GPU `torch.cuda.max_memory_allocated` tells the peak as well.
+The count is the same on any device. It is not the process's memory (RSS), which also holds Python,
+libraries and memory that was freed but not returned. On a GPU `torch.cuda.max_memory_allocated`
+gives the peak as well.
 
     start_counting()                          # on a rank, before the model is made
     model = ...
@@ -25,8 +26,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, GuardedParameter)
 
 
 def start_counting() -> None:
-    """From here on only what is made from here on is counted. It also makes counting fast: a tenth
-    of a second less.
+    """Only tensors made after this call are counted. Each count is then about 0.1 s faster.
 
     Python's collector sets aside all that exists (gc.freeze), for the rest of the process.
     """
@@ -38,7 +38,7 @@ def live_bytes(besides: Iterable[Any] = ()) -> int:
     """Bytes of all storages that this process's tensors hold, of those made since `start_counting`
     if it was called.
 
-    besides: tensors whose storages do not count.
+    besides: tensors whose storages are ignored.
     """
     gc.collect()  # an exception or a cycle may still hold what is no longer used
     anyway = {tensor.untyped_storage().data_ptr() for tensor in besides}
@@ -50,8 +50,8 @@ def live_storages():
     out.
 
     A tensor that wraps others (torch's DTensor) has no memory of its own: those within are found.
-    What only autograd's graph holds, saved activations, Python does not see: `recompute.SavedBytes`
-    does.
+    Python does not see what only autograd's graph holds, the saved activations; for these there is
+    `recompute.SavedBytes`.
     """
     found = {}
     for thing in gc.get_objects():

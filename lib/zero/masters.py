@@ -1,8 +1,9 @@
 """Mixed precision over shards: each rank keeps fp32 masters of its own shard only.
 
-    16 bits  shard of w --backward, reduce-scatter--> shard of g        shard of w --all-gather--> w
-                                                         | copy up         ^ copy down
-    fp32     master of the shard -------------------> gradient --update--> master
+    16 bits  shard of w --backward, reduce-scatter--> shard of g    shard of w --all-gather--> w
+                                                         | copy             ^ cast
+                                                         v                  |
+    fp32                                              gradient --update--> master of the shard
 
 2 + 2 + 12 bytes per parameter: 16-bit weight and gradient; master, momentum and variance of 4 each
 in the optimizer. ZeRO-1 divides the 12 by N, ZeRO-2 the gradient's 2 as well, ZeRO-3 all 16. The
@@ -37,9 +38,9 @@ class MasterShards(MasterWeights):
     """Any torch optimizer, on fp32 masters of 16-bit shards. What Zero1 and Zero2 make, or what
     steps FSDP's shards:
 
-        zero = Zero2(model.parameters(), lambda groups: MasterShards(groups, lambda masters:
-        AdamW(masters, lr=3e-4))) optimizer = MasterShards(fsdp.groups, lambda masters:
-        AdamW(masters, lr=3e-4))
+        adamw = lambda masters: torch.optim.AdamW(masters, lr=3e-4)
+        zero = Zero2(model.parameters(), lambda groups: MasterShards(groups, adamw))
+        optimizer = MasterShards(fsdp.groups, adamw)
 
     groups: of shards. make_optimizer: called with the groups, masters in place of shards. A shard
     of 32 or 64 bits is its own master. Micro-batches are summed in 16 bits, unless you call
@@ -59,15 +60,15 @@ class MasterShards(MasterWeights):
         )
 
     def step(self) -> None:
-        """Copy up what was not, update the masters, and round them into the shards.
-        Sends nothing."""
+        """Copy gradients that have not been copied yet to the masters, update the masters, and
+        round them into the shards. Sends nothing."""
         self.grads_to_master()
         super().step()
 
 
 class OffloadedOptimizer(MasterShards):
     """MasterShards with masters in the CPU's memory, for shards on any device and of any floating
-    dtype. Used alike.
+    dtype. Used in the same way.
 
     A master is a copy, in fp32 or wider. Where ranks share one machine, its memory holds all their
     masters: N shards of 12/N bytes.
@@ -80,7 +81,7 @@ class OffloadedOptimizer(MasterShards):
 
     def step(self) -> None:
         """Gradients in, the update on the CPU, weights back. Sends nothing to other ranks."""
-        with torch.device("cpu"):  # whatever state the optimizer makes now belongs there
+        with torch.device("cpu"):  # the state that the optimizer makes now belongs there
             super().step()
 
 

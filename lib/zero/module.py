@@ -1,14 +1,16 @@
 """FSDP as an nn.Module, with mixed precision: what a script of one's own expects of a wrapper.
 
-    fp32    shard of w --round--> 16 bits --all-gather--> w in full, 16 bits    forward and backward
-                                                                   |
+    fp32    shard of w --round--> 16 bits ------all-gather------> w in full, 16 bits
+                                                                      |
+                                                                      |   forward and backward
+                                                                      v
     fp32    shard of g <--widen-- reduce_dtype <--reduce-scatter-- g in full
 
 The shards are in the dtype that the model was made in, so they serve as master weights, and the
-optimizer needs no others. Messages and the units' full parameters are in 16
-bits. That is what `MixedPrecisionPolicy` means to torch's fully_shard, too.
+optimizer needs no others. Messages and the units' full parameters are in 16 bits. That is what
+`MixedPrecisionPolicy` means to torch's fully_shard, too.
 
-    fsdp.py          which unit is full when: the teaching core
+    fsdp.py          which unit is unsharded when: the teaching core
     prefetch.py      communication overlaps with compute
     module.py        the same as a module: parameters(), state_dict(), clip_grad_norm_, a policy
 
@@ -35,9 +37,9 @@ from lib.zero.unit import Unit
 class FSDPModule(nn.Module):
     """`module`, sharded over the ranks of `group`; a call calls `module`.
 
-        fsdp = FSDPModule(model, units=model.layers,
-        policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)) optimizer =
-        torch.optim.AdamW(fsdp.parameters(), lr=3e-4)
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        fsdp = FSDPModule(model, units=model.layers, policy=policy)
+        optimizer = torch.optim.AdamW(fsdp.parameters(), lr=3e-4)
         loss_fn(fsdp(x), y).backward()
         fsdp.average_gradients()   # after every backward
         fsdp.clip_grad_norm_(1.0)  # the norm of all shards; torch's function sees only this rank's
@@ -45,11 +47,13 @@ class FSDPModule(nn.Module):
         optimizer.zero_grad()
 
     units: submodules in the order of the forward pass, none inside another.
-    policy: an object with param_dtype, reduce_dtype, output_dtype and cast_forward_inputs, each as
-        in torch's MixedPrecisionPolicy: of the parameters in forward and backward, of the sum of
-        gradients (None: param_dtype), of what the model returns (None: as it is), and whether
-        floating inputs of the model and of its units are cast to param_dtype first. None:
-        everything in the dtype of the parameters.
+    policy: an object with the fields of torch's MixedPrecisionPolicy; None: everything in the dtype
+        of the parameters.
+        param_dtype: of parameters in forward and backward
+        reduce_dtype: of gradient sums (None: param_dtype)
+        output_dtype: of outputs (None: unchanged)
+        cast_forward_inputs: whether floating inputs of the model and of its units are cast to
+            param_dtype first
     parameters() are this rank's shards. state_dict() and load_state_dict() are of the full model
     and communicate, so all ranks have to call them. Move the model to its device before it is
     wrapped.
@@ -83,8 +87,8 @@ class FSDPModule(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
-        """(name, shard) of each flat buffer that this rank has a shard of, the
-        trained ones first."""
+        """(name, shard) of each flat buffer that this rank has a shard of, the trained ones
+        first."""
         for i, flat in enumerate(self.fsdp.flats):
             yield f"{prefix}{'.' if prefix else ''}flat_{i}", flat.shard
 
@@ -97,8 +101,8 @@ class FSDPModule(nn.Module):
             )
 
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load the full model's, the same on every rank: each keeps its shard. Sends: an
-        all-gather per flat."""
+        """Load the full model's, the same on every rank: each keeps its shard. Sends: an all-gather
+        per flat."""
         if assign:
             raise ValueError(
                 "assign=True would replace parameters that are views of flat buffers: use "
@@ -130,7 +134,8 @@ class _MixedFlat(Flat):
             full.untyped_storage().resize_(0)
 
     def use(self, dtype):
-        """Let the full parameters be those of this dtype. Neither has memory then."""
+        """Switch to the full parameters of this dtype. Call it while neither buffer is
+        allocated."""
         self.full, self.slots = self.in_dtype[dtype]
 
     def to_gather(self):

@@ -4,6 +4,7 @@ orthogonalises it (Jordan et al. 2024).
     rank 0  gradient of W --+               M <- mu M + (1 - mu) G       momentum: the owner's alone
     rank 1  gradient of W --+- reduce --->  O <- NS((1 - mu) G + mu M)   Newton-Schulz, on all of W
     rank 2  gradient of W --+    G, owner   W <- (1 - lr wd) W - lr s O  --- broadcast --> all ranks
+                                            s = sqrt(max(1, m/n)) for W (m, n)
 
     all matrices  [ reduce, reduce, ... ][ owners, all at once ][ broadcast, broadcast, ... ]
 
@@ -36,15 +37,15 @@ from lib.backend import Collective, Group
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
-SMALLEST = 1e-7  # a norm below it counts as this: a gradient of zeros stays zeros
+SMALLEST = 1e-7  # used in place of a smaller norm, so that a gradient of zeros stays zeros
 
 
 def newton_schulz(G: Tensor, steps: int = STEPS) -> Tensor:
     """The orthogonal matrix near G (m, n), roughly: of G = U S V^T it is U S' V^T, S' about 0.7 to
     1.2, mostly.
 
-    Computed in G's dtype. Directions in which G has next to nothing stay small: `steps` times by
-    3.4 at most.
+    Computed in G's dtype. Directions in which G has next to nothing stay small: each of the `steps`
+    iterations multiplies them by at most about 3.4.
     """
     a, b, c = COEFFICIENTS
     X = G.T if G.shape[0] > G.shape[1] else G  # (m, n) with m <= n: X X^T is the smaller square
@@ -57,8 +58,8 @@ def newton_schulz(G: Tensor, steps: int = STEPS) -> Tensor:
 
 
 def cost(shape):
-    """Multiplications of `newton_schulz` for a matrix of this shape: three matmuls
-    in each iteration."""
+    """Multiplications of `newton_schulz` for a matrix of this shape: three matmuls in each
+    iteration."""
     m, n = sorted(shape)
     return STEPS * (2 * m * m * n + m**3)
 
@@ -85,7 +86,8 @@ def update(parameter, gradient, kept, lr, momentum, weight_decay=0.0, dtype=None
     sum or the mean.
 
     dtype: in which Newton-Schulz computes, such as bfloat16; None: the gradient's.
-    lr: times sqrt(max(1, m/n)), so that what a layer gives changes alike for all shapes.
+    lr is multiplied by s = sqrt(max(1, m/n)), so that a layer's output changes by a similar amount
+    for all shapes.
     """
     m, n = parameter.shape
     kept.lerp_(gradient, 1 - momentum)
@@ -126,8 +128,8 @@ class Muon:
         odd = next((tuple(p.shape) for p in self.matrices if p.dim() != 2), None)
         if odd is not None:
             raise ValueError(
-                f"a {odd} parameter is no matrix: give Muon those with two dimensions, AdamW the "
-                f"others"
+                f"a {odd} parameter is no matrix: give Muon those with two dimensions, "
+                f"AdamW the others"
             )
         self.owner = (
             owners([cost(p.shape) for p in self.matrices], N) if owner is None else list(owner)

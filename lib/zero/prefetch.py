@@ -2,7 +2,9 @@
 
     FSDP         gather 0 [ compute 0 ] gather 1 [ compute 1 ] gather 2 [ compute 2 ]
     prefetching  gather 0 [ compute 0 ][ compute 1 ][ compute 2 ]
-                          [ gather 1 ] [ gather 2 ]             in backward: 1 while 2, 0 while 1
+                          [ gather 1 ] [ gather 2 ]
+
+                 in backward: gather 1 during compute 2, gather 0 during compute 1
 
 In backward two messages overlap with the compute of a unit: the all-gather of the next one's
 weights, and the reduce-scatter of the previous one's gradients. The gather is started first,
@@ -16,13 +18,14 @@ section 3.3).
 
 HSDP: shards inside a node, replicas across nodes (Zhao et al. 2023, section 3.2.2).
 
-              S ranks of a node: group
-    node 0  shard 0   shard 1   shard 2  shard 3  gather, reduce-scatter: 3 (S-1)/S psi, over the
-                                                  fast links
-               |         |         |        |
-    node 1  shard 0   shard 1   shard 2  shard 3  R replicas of each shard: all-reduce of its
-                                                  gradient,
-            one column: replicas                  2 (R-1)/R psi/S, over the slow ones
+    node 0    shard 0   shard 1   shard 2   shard 3
+                 |         |         |         |
+    node 1    shard 0   shard 1   shard 2   shard 3
+
+    a row     the S ranks of a node, `group`: gather and reduce-scatter, 3 (S-1)/S psi,
+              over the fast links
+    a column  R replicas of a shard, `replicas`: all-reduce of its gradient, 2 (R-1)/R psi/S,
+              over the slow links
 
 psi: padded parameters. FSDP over all S R ranks would send its 3 psi across nodes too, and wait for
 the slow link before every unit. Here the nodes communicate once per step, an S-th of the gradients.
@@ -145,9 +148,9 @@ class HSDP(PrefetchingFSDP):
 
         hsdp.average_over_replicas()
 
-    replicas: the group of the ranks that have this shard, one of each node. The values of
-    its rank 0 count. To clip: clip_gradients(hsdp.shards, 1.0, [group]): replicas are equal, and
-    would be counted R times.
+    replicas: the group of the ranks that have this shard, one of each node. The values of its rank
+    0 are broadcast. To clip: clip_gradients(hsdp.shards, 1.0, [group]). Replicas are equal, so with
+    their group too they would be counted R times.
     """
 
     def __init__(
@@ -165,8 +168,8 @@ class HSDP(PrefetchingFSDP):
         self.replicas, self.all_reduce = replicas, all_reduce
 
     def average_over_replicas(self) -> None:
-        """The mean of every shard's gradient over its replicas. Sends: an all-reduce of
-        (padded/S,) per flat."""
+        """The mean of every shard's gradient over its replicas. Sends: an all-reduce of (padded/S,)
+        per flat."""
         for shard in self.shards:
             shard.grad /= dist.get_world_size(self.replicas)  # type: ignore
             self.all_reduce(shard.grad, self.replicas)

@@ -3,7 +3,7 @@ ranks changes.
 
     rank r saves  per flat  weight (m,), exp_avg (m,), exp_avg_sq (m,)  its own shard of each
     all ranks     per flat  step 7                                      replicated, so once
-                  once      learning rates and the like; each flat's shapes, to know the model again
+                  once      learning rates and the like; each flat's shapes, to recognise the model
 
 A weight is saved as its fp32 master where there is one; the 16-bit weight follows from it. Momentum
 and variance are flat buffers like the weights, so an optimizer that works element by element can
@@ -92,8 +92,8 @@ def load_shards(
 
 
 def entries(flats, optimizer):
-    """(name, flat, what the optimizer steps on, its state) of each flat; a frozen flat's shard
-    stands for itself."""
+    """(name, flat, tensor that the optimizer steps on, its state) of each flat; for a frozen flat,
+    the third value is its shard."""
     # in the order of the flats
     steps_on = [master for g in optimizer.param_groups for master in g["params"]]
     state = torch_optimizer(optimizer).state

@@ -15,10 +15,10 @@ Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 
 Pre-backward and post-backward hooks: identity functions on the tensors between the modules of a
 model, whose backward is called when backward reaches a unit and when it has left it.
 
-    forward     x --[ after ]--> module --[ before ]--> y     nothing happens: the tensors are
-                                                              passed on
-    backward  g_x <-[ after ]--  module <-[ before ]--- g_y
-                        2. module is done   1. module begins
+    forward     x --[ after ]--> module --[ before ]--> y     the tensors pass through unchanged
+    backward  g_x <-[ after ]--- module <-[ before ]--- g_y
+                        |                     |
+                 2. module is done     1. module begins
 
 autograd runs what was recorded last first, and adds to the parameters' `.grad` as soon as it can.
 Therefore, when the gradients of all of a module's inputs are ready, those of its parameters are
@@ -117,7 +117,7 @@ def on_backward(then, values):
     """`values`, any nest of tuples, lists and dicts, such that backward through its tensors calls
     `then()`.
 
-    Never called where no tensor in it needs a gradient: tokens do not, nor does anything under
+    `then` is never called if no tensor in `values` requires grad, e.g. for tokens or under
     torch.no_grad().
     """
     leaves, nest = tree_flatten(values)

@@ -2,14 +2,15 @@
 only.
 
     rank r  full gradients --reduce-scatter--> mean of shard r --update--> shard r of w
-            --all-gather--> full w
-                                                        ^
-                                            Adam's m and v, fp32 masters: of shard r only
+                                                                   ^            |
+            Adam's m and v, fp32 masters: of shard r only ---------+            | all-gather
+                                                                                v
+                                                                             full w
 
 In data parallelism N ranks compute the same update N times, each with the full optimizer state. An
 all-reduce is a reduce-scatter and an all-gather. If the update is done between the two, where each
-rank has its shard of the mean gradient, the same bytes are sent. N ranks, psi padded parameters: 2
-(N-1)/N psi elements per rank and step, as for an all-reduce.
+rank has its shard of the mean gradient, the same bytes are sent. With N ranks and psi padded
+parameters these are 2 (N-1)/N psi elements per rank and step, as for an all-reduce.
 
 Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 """
@@ -114,13 +115,13 @@ class Zero1(torch.optim.Optimizer):
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict) -> None:
-        """Load what the same rank of as many ranks saved. Sends: an all-gather per flat, for
-        masters make shards."""
+        """Load what the same rank saved in a run with the same number of ranks. Sends: an
+        all-gather per flat, because shards are recomputed from masters."""
         self.optimizer.load_state_dict(state)
         self.gather_parameters()
 
     def average_gradients(self) -> None:
-        """After backward: the ranks' mean gradient, each rank its shard. Sends: a
+        """After backward: the ranks' mean gradient, for each rank its shard. Sends: a
         reduce-scatter per flat."""
         check_still_frozen(self.frozen)
         for flat in self.in_order:
@@ -142,8 +143,8 @@ class Zero1(torch.optim.Optimizer):
         self.gather_parameters()
 
     def gather_parameters(self) -> None:
-        """The parameters from all ranks' shards; part of `step`, and what a loaded
-        checkpoint needs."""
+        """The parameters from all ranks' shards; part of `step`, and what a loaded checkpoint
+        needs."""
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
 
@@ -161,8 +162,8 @@ def in_order_of_backward(flats):
     """The flats of all groups, [[flat, ...], ...], in one list, about in the order in which their
     gradients become ready.
 
-    Within a group they are in order already. Groups are merged by the share of its group that
-    backward has passed.
+    Within a group they are in order already. Flats of different groups are merged by the fraction
+    of their group that backward has finished.
     """
     due = []
     for of_group in flats:

@@ -38,9 +38,9 @@ class Zero2(Zero1):
         zero.step()
 
     reduce_scatter runs on the communication thread: from backward to `average_gradients` the group
-    is in use there. All ranks start the same flats in the same order; one with a parameter that a
-    rank did not use is sent by `average_gradients`. Raises RuntimeError from a second backward
-    before `average_gradients`.
+    is in use there. All ranks start the same flats in the same order; a flat that contains a
+    parameter a rank did not use is sent by `average_gradients`. Raises RuntimeError from a second
+    backward before `average_gradients`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,7 @@
-"""`make bench`: every speed claim of this course, side by side with what it is compared with, in
-one run.
+"""`make bench`: every speed claim of this course next to what it is compared with, in one run.
 
-    python -m tests.benchmarks [NAME ...] [--quick] [--strict] [--write-thresholds] [--out
-    results/bench]
+    python -m tests.benchmarks [NAME ...] [--quick] [--strict] [--write-thresholds]
+                               [--out results/bench]
 
 A benchmark is a file bench_<name>.py beside this one with `run(quick) -> report.Outcome`; the first
 line of its docstring says what it is. How two sides are compared is in measure.py, and on ranks in

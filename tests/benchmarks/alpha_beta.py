@@ -3,8 +3,8 @@ cross.
 
     one message of m bytes   alpha + m beta             `fit`, from a ping-pong
     an algorithm on N ranks  lib.collectives.cost       `predict`: every link works at once
-    the other extreme        beta * bytes of all ranks  `one_by_one`: the machine moves one byte at
-                                                        a time
+    the other extreme        beta * bytes of all ranks  `one_by_one`: the machine moves
+                                                        one byte at a time
 
 Times here are {bytes: seconds}.
 """

@@ -1,10 +1,9 @@
-"""Every all-reduce algorithm, measured and predicted by alpha and beta, and where one overtakes
-another.
+"""Every all-reduce, measured and predicted by alpha and beta, and where one overtakes another.
 
-    1. ping-pong between 2 ranks, 64 B to 64 MB  seconds of one message of m bytes = alpha + m beta:
-                                                 fitted
-    2. lib.collectives.cost                      predicts each algorithm at N ranks from alpha, beta
-                                                 and N alone
+    1. ping-pong between 2 ranks, 64 B to 64 MB  alpha + m beta is fitted to the seconds
+                                                 of one message of m bytes
+    2. lib.collectives.cost                      predicts each algorithm at N ranks
+                                                 from alpha, beta and N alone
     3. the algorithms on 4 and 8 ranks           in the same rounds, beside the prediction
 
 Nothing is fitted in step 2, so where 3 leaves 2 the model has left something out. Its legend says

@@ -1,5 +1,4 @@
-"""A checkpoint in the background: how long training stands still, against a save that waits and
-torch's async_save.
+"""How long a checkpoint in the background stops training, against torch's async_save and waiting.
 
     background  AsyncCheckpoint.begin: the copy
     at once     begin and wait: copy, write, fsync, rename
@@ -43,7 +42,7 @@ def run(quick):
     times, size = measured(SHAPE, RATE, 5 if quick else ROUNDS)
     rows = [
         report.Row(f"background / {theirs}", 1, size,
-            compare(times["background"], times[theirs], times[again]), bar)
+                   compare(times["background"], times[theirs], times[again]), bar)
         for theirs, again, bar in (
             ("at once", "at once, again", AT_ONCE), ("async_save", "async_save, again", NOT_LONGER),
         )
@@ -84,7 +83,7 @@ def measured(shape, rate, rounds):
             ).result
 
         sides = {"background": begin, "at once": at_once, "at once, again": at_once,
-            "async_save": theirs,
+                 "async_save": theirs,
                  "async_save, again": theirs}  # fmt: skip
         for side in sides.values():
             side()()

@@ -27,9 +27,8 @@ from tests.benchmarks.rounds import Side, timed, where
 # 10.7 million parameters
 SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=6, hidden=384, n_heads=6)
 SEQUENCES = 4  # per rank and step
-TOLERANCE = (
-    1e-5  # of a gradient's largest element: sums of 4 float32 in another order stay far below
-)
+# of a gradient's largest element: sums of 4 float32 in another order stay far below
+TOLERANCE = 1e-5
 NOT_SLOWER = Bar(
     None,
     "The same bytes as DistributedDataParallel's, in buckets: Python between them must not be "

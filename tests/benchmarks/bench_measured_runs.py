@@ -1,10 +1,8 @@
-"""The cost model against this machine: steps of the course's own GPT on two cores, predicted from
-their parts.
+"""The cost model against this machine: steps of our GPT on two cores, predicted from their parts.
 
     measured   Hybrid.backward + Hybrid.step on 2 ranks: dp = 2, tp = 2, pp = 2
     predicted  lib.cost.measured from a layer's forward and backward, what the first and the last
-               stage do beside
-                layers, a parameter's update, and the link's alpha and beta
+               stage do besides layers, a parameter's update, and the link's alpha and beta
 
 Parts and steps are of the same round, so a slow second is slow for both; the parts are measured as
 they occur, on both ranks at once (lib/hybrid/measured_runs.py). Nothing is fitted, and no step is

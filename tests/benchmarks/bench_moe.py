@@ -1,5 +1,4 @@
-"""Mixture of experts: dispatch and combine by sorting against the einsum, and an expert-parallel
-layer against torch.
+"""Mixture of experts: sorting against the einsum, and an expert-parallel layer against torch.
 
     sorting     assign_slots, dispatch, combine: the m kept pairs, by index         one process
     einsum      dispatch_einsum, combine_einsum: one-hot masks (n, E, C)            the same routing

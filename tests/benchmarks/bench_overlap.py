@@ -1,5 +1,4 @@
-"""Overlap over a link of 1 Gbit/s: what share of a training step's communication is hidden behind
-backward.
+"""Overlap over a link of 1 Gbit/s: what share of a step's communication backward hides.
 
     compute         [ forward ][       backward       ]
     communication   [== the same buckets, nothing else ==]
@@ -87,7 +86,7 @@ def outcome(found):
     rows = [
         report.Row("step, overlapped", 2, size, compare(ours, theirs, times["again"]), NOT_SLOWER),
         report.Row("step, bucketed", 2, size, compare(times["bucketed"], theirs, times["again"]),
-            None),
+                   None),
         report.Row(
             "exposed / communication", 2, size,
             compare(ours - compute, communication, times["communication again"]),
@@ -98,7 +97,7 @@ def outcome(found):
         report.Row(
             "exposed / communication", 2, "paced",
             compare(paced["ours"] - paced["compute"], paced["communication"],
-                paced["communication again"]), HIDDEN,
+                    paced["communication again"]), HIDDEN,
         ),
     ]  # fmt: skip
     shares = {
@@ -237,7 +236,9 @@ def paced(n):
     seconds = LONGER * clock(alone.op)
     ours = OverlappedDataParallel(layers(seconds), None, recursive_doubling_all_reduce, CAPACITY)
     # the same buckets
-    theirs = DistributedDataParallel(layers(seconds), bucket_cap_mb=ours.flats[0].nbytes / 2**20)
+    theirs = DistributedDataParallel(
+        layers(seconds), bucket_cap_mb=ours.flat_buffers[0].nbytes / 2**20
+    )
     plain = layers(seconds)
 
     def one(model):

@@ -1,15 +1,13 @@
-"""Pipelines on paced ranks: as long as the simulation says, within 5 %, over loopback and over a
-slow link.
+"""Pipelines on paced ranks take as long as simulated, within 5 %, over loopback and a slow link.
 
-    measured   first start to last end of all ranks' bars, on 4 ranks that sleep instead of
-               computing
+    measured   first start to last end of all ranks' bars,
+               on 4 ranks that sleep instead of computing
     simulated  the same list, from the same run's mean F, B, I, W and message times
 
 A paced rank (lib/measuring/paced.py) leaves the cores to the others, so a bubble lasts as long as
 it would on a device of its own. Each round runs every case once; its own times foretell it, so
-nothing is
-fitted over rounds. The control is another round's simulation against this one's: how much the times
-themselves change from run to run.
+nothing is fitted over rounds. The control is another round's simulation against this one's: how
+much the times themselves change from run to run.
 
 What may differ: actions of one kind that are not equally long, messages that meet, the executor
 between two actions.
@@ -109,7 +107,7 @@ def outcome(bars, place):
         bubbles = [f"{np.median([each.bubble for each in some]):.1%}" for some in (runs, foretold)]
         cells.append([name, told, ms(message for _, message in found), *ends, *bubbles])
     header = ["schedule", "measured times, ms", "message, ms", "measured", "simulated",
-        "measured / simulated",
+              "measured / simulated",
               "bubble", "simulated"]  # fmt: skip
     table = report.Table("A run and its simulation (medians over the rounds)", header, cells)
     notes = [

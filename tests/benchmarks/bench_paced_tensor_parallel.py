@@ -7,9 +7,8 @@
 
 On paced ranks (lib/measuring/paced.py): the products wait, each for its time over tp; f and g, the
 messages and the additions are lib's own. Inside a node is this machine as it is. Across nodes every
-rank is
-a node, and its link is slow (lib/collectives/slow_link.py). The ring is named, not left to the
-front door, whose thresholds hold for loopback.
+rank is a node, and its link is slow (lib/collectives/slow_link.py). The ring is named, not left to
+the front door, whose thresholds hold for loopback.
 
 A link's alpha and beta come from two other rings of the same round, of one number and of four times
 as many: so a layer is foretold from its parts, and nothing is fitted to it. The control is another

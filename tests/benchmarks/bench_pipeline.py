@@ -1,5 +1,4 @@
-"""Pipeline schedules on ranks, against torch.distributed.pipelining running the same lists of
-actions.
+"""Pipeline schedules on ranks, against torch.distributed.pipelining with the same lists of actions.
 
     ours    lib.pipeline: one executor for every list
     theirs  GPipe         ScheduleGPipe                 a loop of its own

@@ -1,5 +1,4 @@
-"""Where tensor parallelism lies: the same plan in other orders of the mesh over two nodes,
-predicted and measured.
+"""The same plan with its mesh in other orders over two nodes, predicted and measured.
 
     8 ranks, pp = dp = tp = 2, two nodes of 4      crosses the slow link
     one node                                       nothing
@@ -33,10 +32,7 @@ from tests.benchmarks.rounds import where
 SHAPE = Shape(vocab_size=32, seq_len=16, n_layers=2, hidden=64, n_heads=4)
 M, MICRO_BATCH = 4, 4  # micro-batches of a pipeline, rows of one: activations of 16 KB
 # seconds of a layer's products for one micro-batch on one rank alone, forward, backward
-COMPUTE = (
-    30e-3,
-    60e-3,
-)
+COMPUTE = 30e-3, 60e-3
 LINK = (8e-3, 1 / 3e6)  # seconds per message, seconds per byte of a node's card
 INSIDE = (0.0, 0.0)  # what messages take there is in the step of one node
 ONE, STAGES, DATA, TENSOR = "one node", "stages across", "data ranks across", "tensor ranks across"
@@ -150,7 +146,7 @@ def draw(data):
     figure = Figure(figsize=(8, 3.6))
     axes = figure.add_subplot()
     colors = {"pipeline": plots.OP_COLOR["F"], "tensor": plots.RANK_COLORS[0],
-        "tied": plots.RANK_COLORS[2],
+              "tied": plots.RANK_COLORS[2],
               "gradients": plots.RANK_COLORS[1]}  # fmt: skip
     for lane, each in enumerate(data.values()):
         begin = 0.0

@@ -2,8 +2,8 @@
 
     ours    parallel_gpt, sequence_parallel_gpt  autograd functions on lib's collectives
     theirs  parallelize_module, loss_parallel    weights and activations are DTensors, which know
-                                                 how they are cut;
-                                                      their plan is in dtensor_gpt.py
+                                                 how they are sharded; their plan is in
+                                                 dtensor_gpt.py
 
 A step is zero_grad, forward, backward; no optimizer, which would be the same for both. Before a
 clock runs, the loss and every gradient of both sides, put together from all ranks, must be those of
@@ -60,9 +60,8 @@ class Part(NamedTuple):
 
     step: Callable  # () -> None: zero_grad, forward, backward
     sums: Callable  # () -> None: completes the gradients that sequence parallelism leaves partial
-    found: (
-        Callable  # () -> {name: whole gradient}, and the loss if there is one; alike on all ranks
-    )
+    # () -> {name: whole gradient}, and the loss if there is one; alike on all ranks
+    found: Callable
 
 
 def run(quick):

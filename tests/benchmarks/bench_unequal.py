@@ -1,14 +1,12 @@
-"""Unequal devices on paced ranks: shares in proportion to speed against equal ones, and against the
-ideal.
+"""Unequal devices on paced ranks: shares in proportion to speed, equal shares, and the ideal.
 
     batch     rows over data ranks  ideal: rows / sum of speeds
-    pipeline  layers over stages    ideal: (m+p-1) costs / sum of speeds, as if layers could be cut
-                                    anywhere
+    pipeline  layers over stages    ideal: (m+p-1) costs / sum of speeds,
+                                    as if layers could be cut anywhere
 
 Paced ranks (lib/measuring/paced.py) wait as long as their rows or layers take at their speed;
 gradients and messages are real. Each round runs every split once. Ours: the measured time. Theirs:
-the ideal,
-which is computed, so its control is 1.
+the ideal, which is computed, so its control is 1.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """ZeRO, stage by stage, against torch's ZeroRedundancyOptimizer and fully_shard.
 
     zero1, zero2  optimizer state sharded by elements, gradients too
-    theirs        DistributedDataParallel with ZeroRedundancyOptimizer: state sharded by whole
-                  parameters
+    theirs        DistributedDataParallel with ZeroRedundancyOptimizer:
+                  state sharded by whole parameters
     fsdp          a unit is gathered when it is needed                   a ladder: no bar
     prefetching   and while the unit before it computes
     theirs        fully_shard (FSDP2), which prefetches too
@@ -60,10 +60,7 @@ HIDDEN = Bar(
 
 LAYERS, NUMBERS, LAYER_SECONDS = 8, 100_000, 0.03
 # seconds per message, bytes per second: a layer of 400 kB takes about 20 ms over two nodes
-LINK = (
-    1e-3,
-    20e6,
-)
+LINK = 1e-3, 20e6
 
 
 class Run:

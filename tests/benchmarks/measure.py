@@ -2,8 +2,8 @@
 noise alone would say.
 
     round 0  ours    theirs   again        again: theirs a second time
-    round 1  again   theirs   ours         every other round backwards, so that no side always goes
-                                           first
+    round 1  again   theirs   ours         every other round backwards,
+                                           so that no side always goes first
     ...
     ratio    median over the rounds of ours / theirs
     control  median over the rounds of again / theirs: the ratio of two sides that do not differ

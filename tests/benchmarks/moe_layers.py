@@ -28,11 +28,7 @@ from tests.benchmarks.torch_moe import TorchMoE
 K, FACTOR = 2, 1.25
 TOLERANCE = 1e-5  # of a tensor's largest element: float32, sums in another order stay far below
 # of a rank; of a row's product, each way; bytes a second
-PACED_ROWS, PACED_SECONDS, PACED_LINK = (
-    400,
-    1e-4,
-    5.7e6,
-)
+PACED_ROWS, PACED_SECONDS, PACED_LINK = 400, 1e-4, 5.7e6
 
 
 class Size(NamedTuple):
@@ -156,7 +152,7 @@ def whole_layer(size):
     """The layer of one process, alike on all ranks."""
     experts = [
         nn.Sequential(nn.Linear(size.D, size.F), nn.GELU(),
-            nn.Linear(size.F, size.D)) for _ in range(size.E)
+                      nn.Linear(size.F, size.D)) for _ in range(size.E)
     ]  # fmt: skip
     moe = MoE(size.D, experts, functools.partial(top_k_gate, k=K), FACTOR).to(backend.device())
     with torch.no_grad():

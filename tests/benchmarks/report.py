@@ -159,7 +159,7 @@ def as_json(name: str, outcome: Outcome, facts: dict, quick: bool) -> dict:
             for row in outcome.rows
         ],
         "tables": [{"title": t.title, "header": t.header,
-        "cells": t.cells} for t in outcome.tables],
+                    "cells": t.cells} for t in outcome.tables],
         "notes": outcome.lines_below(),
         "data": plain(outcome.data),
     }  # fmt: skip

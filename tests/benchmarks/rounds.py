@@ -1,7 +1,7 @@
 """Interleaved rounds on ranks: one launch, the same process and the same buffers for every side.
 
     rank 0   | barrier | op op op ... op |      k calls of one side between two looks at the clock
-    rank 1   | barrier | op op op ... op   |    a round's time is that of the slowest rank, per call
+    rank 1   | barrier | op op op ... op   |    a round takes as long as its slowest rank, per call
     ...
 
 Ranks do not leave a barrier together; 8 ranks on 2 cores leave it milliseconds apart, and the first

@@ -3,8 +3,8 @@ bytes.
 
     1 KB      16 KB      256 KB     4 MB            sizes measured
      rd         rd         hd        ring           clearly fastest there
-     [.. up to 64 KB rd] [.. up to 1 MB hd] [ring]  the border: half way between two sizes, on a log
-                                                    scale
+     [.. up to 64 KB rd] [.. up to 1 MB hd] [ring]  the border: half way between two sizes,
+                                                    on a log scale
 
 An algorithm gives way only to one that is clearly faster, the whole interval of the paired ratio
 below CLEARLY: a border must not be where two equally fast ones happened to change places.

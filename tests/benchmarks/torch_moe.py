@@ -55,10 +55,7 @@ class TorchMoE(nn.Module):
         self.z = logits.logsumexp(-1).square().mean()
 
         # (k*n,)  first choices first
-        expert, weight = (
-            expert.t().reshape(-1),
-            weight.t().reshape(-1),
-        )
+        expert, weight = expert.t().reshape(-1), weight.t().reshape(-1)
         token = torch.arange(n, device=x.device).repeat(self.k)
         mask = F.one_hot(expert, E)  # (k*n, E)
         slot = (mask.cumsum(0) * mask).sum(1) - 1  # (k*n,)  place among those of its expert

@@ -131,11 +131,7 @@ def two_levels(ranks_per_node):
 
 @pytest.mark.parametrize(("nproc", "R"), [(4, 2), (6, 3), (6, 2), (3, 1)])
 def test_between_nodes_the_hierarchical_all_reduce_sends_only_2_m_minus_1_n(on_ranks, nproc, R):
-    logs, M, formula = (
-        on_ranks(two_levels, R, nproc=nproc).ledger,
-        nproc // R,
-        cost.hierarchical(R),
-    )
+    logs, M, formula = on_ranks(two_levels, R, nproc=nproc).ledger, nproc // R, cost.hierarchical(R)
     node = torch.arange(nproc) // R
     between = (node[:, None] != node[None, :]).numpy()
     for n in SIZES:

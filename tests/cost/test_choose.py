@@ -54,10 +54,7 @@ def test_no_other_plan_that_fits_is_faster():
         )
         batch = draw.choice([1, 12, 16, 20])
         # many are alike
-        memory, seconds = (
-            drawn(f"memory {seed}", range(10)),
-            drawn(f"seconds {seed}", range(8)),
-        )
+        memory, seconds = drawn(f"memory {seed}", range(10)), drawn(f"seconds {seed}", range(8))
         costs = [
             (seconds(p), memory(p))
             for p in may_be_run(model, device, gpus, batch)

@@ -23,10 +23,7 @@ first = lambda **cells: next(
 DENSE = first(source="vtrain-multi")  # 3.6B on 64 GPUs, tp 1, pp 1, 8 sequences a micro-batch
 LLAMA = first(source="torchtitan-202412", metric="peak_mem", model="llama3-8b")
 # 4 layers, pp 2, ep 4
-MIXTURE = {
-    **first(source="simumax-b200", experts="256", metric="peak_mem"),
-    "recompute": "none",
-}
+MIXTURE = {**first(source="simumax-b200", experts="256", metric="peak_mem"), "recompute": "none"}
 QWEN = first(source="mbridge-26.04", model="qwen3-235b-a22b")
 STATES = first(metric="model_state_mem")
 BUBBLE = first(metric="bubble_rate")

@@ -108,16 +108,7 @@ def test_layers_split_over_stages_add_up():
         assert sum(counts) == layers and len(counts) == stages
         assert max(counts) - min(counts[1:-1] or counts) <= 1 or stages <= 2
     # Qi et al. 2024: first and last have one layer fewer
-    assert split(30, 8) == [
-        3,
-        4,
-        4,
-        4,
-        4,
-        4,
-        4,
-        3,
-    ]
+    assert split(30, 8) == [3, 4, 4, 4, 4, 4, 4, 3]
 
 
 def test_the_fullest_of_uneven_stages_is_compared():

@@ -56,12 +56,7 @@ def test_each_degree_divides_what_it_should():
     }
     first, last = held(Plan(8, pp=3), 0), held(Plan(8, pp=3), 2)
     # the dense layer
-    assert first == {
-        "cut": (256 + 512, 1),
-        "whole": (32, 1),
-        "experts": (0, 1),
-        "ends": (80, 1),
-    }
+    assert first == {"cut": (256 + 512, 1), "whole": (32, 1), "experts": (0, 1), "ends": (80, 1)}
     assert last == {
         "cut": (256 + 192, 1),
         "whole": (64, 1),

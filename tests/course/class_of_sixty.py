@@ -1,8 +1,8 @@
 """A class of 60: answers of tests/check to three exercises of Lab 0, and more than a third broken
 or hostile.
 
-    python tests/course/class_of_sixty.py FOLDER  FOLDER/course (a lab of three exercises),
-                                                  FOLDER/submissions
+    python tests/course/class_of_sixty.py FOLDER
+        makes FOLDER/course (a lab of three exercises) and FOLDER/submissions
 
 The same number gives the same class.
 """
@@ -21,11 +21,7 @@ from lib.course import build, notebook
 
 LAB = "lab0_short"
 # without ranks, without, on ranks
-EXERCISES = {
-    "model_state_bytes": 6,
-    "training_days": 4,
-    "send_recv": 10,
-}
+EXERCISES = {"model_state_bytes": 6, "training_days": 4, "send_recv": 10}
 NEEDED = {
     "here",
     "setup",
@@ -121,7 +117,7 @@ def hostile(folder, root, out):
         "kills_the_grader": (days("os.kill(os.getppid(), 9)", "os.kill(-1, 9)"), False),
         "leaves_a_process": (
             days(f"subprocess.Popen(['sleep', {LEFT!r}], start_new_session=True, env={{}})",
-                before=mine), True
+                 before=mine), True
         ),
         "fills_the_disk": (days("with open('big', 'wb') as file:",
         "    while True: file.write(b'x' * 10**6)"), False),

@@ -182,11 +182,8 @@ def test_two_guesses_are_made_by_the_keyboard_and_stand_where_the_cell_prints_th
     ("lab", "question", "told"),
     [
         ("lab0_concepts", "what does each rank hold after the next cell", "now has 496"),
-        (
-            "lab0_concepts",
-            "which way, or which two together",
-            "best: (a)",
-        ),  # after the exercise that computes it
+        # after the exercise that computes it
+        ("lab0_concepts", "which way, or which two together", "best: (a)"),
         ("lab6_hybrid_3d", "How many groups are there along tp", "Answer to (b)"),
     ],
 )

@@ -100,9 +100,8 @@ def test_right_answers_earn_all_points_whatever_became_of_the_notebook_around_th
 def test_points_are_given_per_claim_hidden_tests_count_and_errors_stay_in_their_exercise(submit):
     result = submit(
         double=body("double", "return abs(x) * 2"),  # right on positive numbers only
-        total=body(
-            "total", "return x[0] + total(x[1:]) if x[1:] else x[0]"
-        ),  # fails the hidden test, on []
+        # fails the hidden test, on []
+        total=body("total", "return x[0] + total(x[1:]) if x[1:] else x[0]"),
         largest="class Largest\n    pass",  # no Python
     )
     assert points(result) == [30, 20, 0]
@@ -228,10 +227,7 @@ def test_a_report_line_cannot_give_more_than_the_checks_points(solution):
     for odd in (-5, "40", None, float("nan"), [40]):
         assert row_of(exercise, {"points": odd})["points"] == 0
     # it ran, and left no report
-    assert (row_of(exercise)["points"], row_of(exercise)["status"]) == (
-        0,
-        "error",
-    )
+    assert (row_of(exercise)["points"], row_of(exercise)["status"]) == (0, "error")
 
 
 def test_the_command_grades_the_lab_by_default_and_writes_json_and_junit(toy_root, tmp_path):

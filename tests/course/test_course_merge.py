@@ -40,7 +40,7 @@ def test_only_answers_come_from_the_student(solution, unsolved):
     result = merged(solution, unsolved)
     assert [cell.id for cell in result.notebook.cells] == [
         "grading-prelude", "tools", "double", "check-double", "total", "check-total", "largest",
-        "check-largest"
+        "check-largest",
     ]  # fmt: skip
     for cell_id in ("tools", "check-double", "check-total", "check-largest"):
         assert by_id(result.notebook, cell_id) == by_id(solution, cell_id)

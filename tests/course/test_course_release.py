@@ -215,8 +215,7 @@ def test_it_holds_the_labs_asked_for_as_labs_holds_them(bundle):
         assert filecmp.cmp(path, ROOT / "labs" / path.name, shallow=False)
     assert {path.name for path in bundle.iterdir()} == {
         "labs", "lib", "tests", "README.md", "Makefile", "pyproject.toml", "environment.yml",
-        "LICENSE", ".gitignore",
-        "AGENTS.md",
+        "LICENSE", ".gitignore", "AGENTS.md",
     }  # fmt: skip
     assert not list(bundle.rglob("__pycache__"))
     of_course = {path.stem for path in (bundle / "lib" / "course").iterdir()}

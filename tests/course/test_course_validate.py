@@ -81,7 +81,7 @@ def test_a_solution_that_nbval_fails_is_named(course):
     spoil(path, "largest", lambda cell: cell.update(source=f"{cell.source}\n{raises}"))
     assert validate.solved(course, LAB, 60) == (
         ["cell 'check-total': Cell outputs differ",
-        f"cell 'largest': ValueError: odd, line 18: {raises}"],
+         f"cell 'largest': ValueError: odd, line 18: {raises}"],
         [],
     )  # fmt: skip
 

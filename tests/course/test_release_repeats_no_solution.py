@@ -71,8 +71,8 @@ def repeated(solutions, source, long):
 
 @pytest.fixture(scope="module")
 def solutions():
-    """{idea: "lab0.broadcast", of lib's source, or "lab0_concepts
-    broadcast-answer", of the notebook's}"""
+    """{idea: "lab0.broadcast", of lib's source, or "lab0_concepts broadcast-answer", of the
+    notebook's}"""
     found = {}
     for path in sorted((ROOT / "lib").rglob("*.py")):
         source = path.read_text(encoding="utf-8")

@@ -193,10 +193,7 @@ def test_ranks_that_run_out_of_data_take_every_step_and_end_as_one_process_on_wh
 ):
     case = MODELS["paths float64"]
     # step -> the ranks that have a batch
-    net, left = (
-        case.build(0),
-        {0: [0, 1, 3], 1: [0, 3], 2: [0]},
-    )
+    net, left = case.build(0), {0: [0, 1, 3], 1: [0, 3], 2: [0]}
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step, ranks in left.items():
         optimizer.zero_grad()

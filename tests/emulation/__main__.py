@@ -1,5 +1,8 @@
-"""python -m tests.emulation tags ...   or   python -m tests.emulation strict ...: what GPUs would
-show, without one."""
+"""What GPUs would show, without one.
+
+python -m tests.emulation tags ...
+python -m tests.emulation strict ...
+"""
 
 import sys
 

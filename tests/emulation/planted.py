@@ -130,7 +130,8 @@ MISTAKES = [
     Mistake(
         "averaged before the sum is there", "lib.data_parallel.bucketed",
         "        for work in self.works:",
-        "        for flat in self.flats:\n            flat /= 2\n        for work in self.works:",
+        "        for flat in self.flat_buffers:\n            flat /= 2\n"
+        "        for work in self.works:",
         "overlapped_in_torch", "written before wait: aten::div_",
     ),
     Mistake(

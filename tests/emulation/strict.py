@@ -64,9 +64,8 @@ from tests.emulation.strict_ops import Post
 from tests.emulation.strict_stream import Item, Stream
 from tests.emulation.strict_touch import BrokenRule, Sentry, Table
 
-UNSEEN = (
-    "<frozen strict>"  # the file of functions that are nobody's, for whoever looks at the stack
-)
+# the file of functions that are nobody's, for whoever looks at the stack
+UNSEEN = "<frozen strict>"
 _rules = None  # those installed in this process
 
 

@@ -1,8 +1,7 @@
 """backward() runs on a thread that C++ began, as autograd's of a GPU: it calls hooks, and DDP's
 reducer, from there.
 
-    main thread        loss.backward() ............ waits ............ returns, or raises what was
-                       raised there
+    main thread        loss.backward() ............ waits ............ returns, or raises that error
     autograd's thread      [ a hook: no Python frames but its own       DDP's reducer: none at all ]
 
 `_thread.start_new_thread` begins a thread in C, and all that it calls here is C, too:

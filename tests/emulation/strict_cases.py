@@ -361,13 +361,10 @@ def torchs_ddp_and_fsdp2():
 
 RIGHT = [
     a_batch_is_waited_for, a_sent_tensor_is_read, a_tensor_is_freed_after_wait,
-    beside_it_is_written,
-    a_synchronous_collective_has_no_work,
-    what_is_under_way_holds_poison, wait_does_not_block_the_host,
-    an_event_ends_with_what_is_before_it,
-    a_barrier_blocks_the_host, the_first_message_blocks_the_host_until_the_other_posts_its_own,
-    later_messages_do_not, backward_is_on_a_thread_without_frames,
-    in_the_background_and_waited_for, torchs_ddp_and_fsdp2,
+    beside_it_is_written, a_synchronous_collective_has_no_work, what_is_under_way_holds_poison,
+    wait_does_not_block_the_host, an_event_ends_with_what_is_before_it, a_barrier_blocks_the_host,
+    the_first_message_blocks_the_host_until_the_other_posts_its_own, later_messages_do_not,
+    backward_is_on_a_thread_without_frames, in_the_background_and_waited_for, torchs_ddp_and_fsdp2,
 ]  # fmt: skip
 WRONG = [
     (

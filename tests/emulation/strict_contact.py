@@ -3,8 +3,7 @@
     ranks 0 and 1 of 4   each direction by itself  a send's host waits until the other has posted
                                                    its receive
     ranks 0 and 2 of 4,  both directions in one    what a rank posts first, a batch or one message,
-                                                   the other
-    ranks 0 and 1 of 2   exchange                  must mirror in what it posts first
+    ranks 0 and 1 of 2   exchange                  the other must mirror in what it posts first
 
 So two ranks of two that both send first, or both receive first, do not hang: NCCL has been seen to
 raise an "internal error" (over sockets) or to read illegal memory (over shared memory). Once they

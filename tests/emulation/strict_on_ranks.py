@@ -2,8 +2,8 @@
 its function returns.
 
     forkserver imports this  ->  backend.join, then install()
-                                 fn(*args)
-                                 leave(), then ledger.uninstall
+                             ->  fn(*args)
+                             ->  leave(), then ledger.uninstall
 
 `lib.launch.server.PRELOAD` names this module (see strict_plugin.py); the ranks are forked from the
 server that imported it.

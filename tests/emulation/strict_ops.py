@@ -1,10 +1,10 @@
 """Each c10d op: which arguments it reads and fills, and what NCCL would refuse of it.
 
     all_gather_into_tensor(out, x)  reads x, fills out       at posting: `out` holds NaN
-    all_reduce(x)                   fills x from its values  x's values go to a private copy, x
-                                                             holds NaN
-                                                                    once waited for: the result is
-                                                                    copied into x
+    all_reduce(x)                   fills x from its values  x's values go to a private copy,
+                                                             x holds NaN
+                                                             once waited for: the result
+                                                             is copied into x
 
 What an op fills it does not fill directly: it works on private tensors, and the user's get the
 values once somebody has waited. What it only reads it reads when it is executed, not when it is

@@ -14,9 +14,8 @@ from tests.emulation import strict_stream, strict_works
 
 SUITES = [
     "tests/collectives", "tests/launch", "tests/data_parallel", "tests/pipeline",
-    "tests/tensor_parallel", "tests/zero",
-    "tests/moe", "tests/hybrid", "tests/test_checkpoint.py", "tests/test_checkpoint_contents.py",
-    "tests/test_checkpoint_killed.py",
+    "tests/tensor_parallel", "tests/zero", "tests/moe", "tests/hybrid", "tests/test_checkpoint.py",
+    "tests/test_checkpoint_contents.py", "tests/test_checkpoint_killed.py",
 ]  # fmt: skip
 
 

@@ -112,10 +112,7 @@ class Stream(threading.Thread):
     """One per process group, made when something is first posted there."""
 
     # to ledger and launcher: no thread of the program, it begins nothing of its own
-    is_idle, failed = (
-        True,
-        None,
-    )
+    is_idle, failed = True, None
 
     def __init__(self, name, settle):
         super().__init__(name=f"strict stream of {name}", daemon=True)

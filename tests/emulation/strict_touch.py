@@ -1,8 +1,8 @@
 """Who touches a tensor that is under way, and whether it may.
 
     what is under way       read it                               write it
-    being sent,    no wait  allowed                               "written while its send is under
-                                                                  way"
+    being sent,    no wait  allowed                               "written while its send is
+                                                                   under way"
     being filled,  no wait  "read before wait"                    "written before wait"
     either, after wait()    the stream's item is executed first, then the op runs: the host waits
                             only here

@@ -26,10 +26,7 @@ from tests.emulation.tags_modes import Dispatch, Placement
 
 GPUS = 8
 # the second: p2p itself, given as an answer
-STAGES = (
-    os.path.join("lib", "collectives", "p2p.py"),
-    "an_answer.py",
-)
+STAGES = os.path.join("lib", "collectives", "p2p.py"), "an_answer.py"
 initialised = False
 
 
@@ -148,9 +145,8 @@ def _answer_for_cuda():
         setattr(torch.cuda, name, answer)
     torch._C._cuda_clearCublasWorkspaces = _clear_workspaces
     torch.Tensor.record_stream = nothing
-    torch.accelerator.current_stream = (
-        Stream  # optimizers ask it, from 2.15 on, whether a graph is captured
-    )
+    # optimizers ask it, from 2.15 on, whether a graph is captured
+    torch.accelerator.current_stream = Stream
     torch.cuda.nccl.version = lambda: (2, 29, 7)
     plain_get_default_device = torch.get_default_device
 

@@ -1,9 +1,8 @@
 """Preloaded into the forkserver of the ranks: a rank that is to join by NCCL gets tagged devices
 first.
 
-A rank for which gloo was asked sees as many as CUDA_VISIBLE_DEVICES lets it.
-The emulation's functions are compiled as files of torch: neither the ledger nor an error takes them
-for the user's.
+A rank for which gloo was asked sees as many as CUDA_VISIBLE_DEVICES lets it. The emulation's
+functions are compiled as files of torch: neither the ledger nor an error takes them for the user's.
 """
 
 import importlib.util

@@ -1,13 +1,13 @@
 """Everything of the course that runs on ranks, on tagged devices, as if NCCL had been asked for.
 
-    python -m tests.emulation tags checks [names]      every graded check, with lib's own reference
-                                                       as the answer
+    python -m tests.emulation tags checks [names]      every graded check,
+                                                       with lib's own reference as the answer
     python -m tests.emulation tags cells [labs] [ids]  the code cells of the solutions, in order;
                                                        "cells 3" is Lab 3's
-    python -m tests.emulation tags faults              planted mistakes, which must be caught, and
-                                                       their mended twins
-    python -m tests.emulation tags reuse               what a run may leave on its GPU, and whether
-                                                       its ranks run again
+    python -m tests.emulation tags faults              planted mistakes, which must be caught,
+                                                       and their mended twins
+    python -m tests.emulation tags reuse               what a run may leave on its GPU,
+                                                       and whether its ranks run again
     python -m tests.emulation tags tests               one test of lib on ranks
 
 One line per item, and a total; the exit code is 1 if an item failed.

@@ -1,5 +1,4 @@
-"""make test-gpu: does this machine do, and then every step of the plan, each with a limit; a table
-at the end.
+"""make test-gpu: checks this machine, runs each step of the plan with a limit, and prints a table.
 
 python -m tests.gpu [--list] [--steps streams-8,hangs] [--minutes 60] [--out results/gpu.md]
 

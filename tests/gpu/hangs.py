@@ -5,8 +5,8 @@ no process.
     both send 12 B, new        deadlock     raised or died: see below
     both send 8 MB, new        deadlock     raised or died
     both receive, new          deadlock     raised, died, or a hang that is told as one
-    both send 12 B, connected  deadlock     returned, because NCCL's buffers take so little; or a
-                                            deadlock
+    both send 12 B, connected  deadlock     returned, because NCCL's buffers take so little;
+                                            or a deadlock
     both send 8 MB, connected  deadlock     deadlock
     both receive, connected    deadlock     deadlock
     larger receive             mismatch     mismatch, or a hang that is told as one
@@ -150,10 +150,7 @@ class Case(NamedTuple):
 
 HANGS = ("deadlock", "no progress")
 # by the error, or by NCCL's watchdog, which ends a process whose GPU met an illegal access
-ENDED = (
-    "raised",
-    "died",
-)
+ENDED = "raised", "died"
 CASES = {
     "both send 12 B, new": Case(both_send_first, (3, False), ("deadlock",), HANGS, ENDED),
     "both send 8 MB, new": Case(both_send_first, (2 << 20, False), ("deadlock",), HANGS, ENDED),

@@ -8,8 +8,8 @@ ranks differ.
 
     one GPU      ON_ONE  ten minutes, all its limits together; then IF_TIME_IS_LEFT of these minutes
     two or more  ON_TWO  ten minutes as well
-                  the rest of ON_ONE and IF_TIME_IS_LEFT, then ON_MANY: up to hours, unless
-                  --minutes ends it
+                 the rest of ON_ONE and IF_TIME_IS_LEFT, then ON_MANY: up to hours,
+                 unless --minutes ends it
 
 The steps that are worth most come first, because a borrowed GPU may be gone after ten minutes. What
 a step does not use of its time is left to the next, which may take twice its own. A step begins
@@ -79,7 +79,7 @@ HANGS = Step(
 )  # fmt: skip
 SHORT_SOAKS = tuple(
     Step(f"streams-{n}",
-        f"Overlapped, Zero2, Prefetching, experts: 20 times, random sleeps, {n} connections", 40,
+         f"Overlapped, Zero2, Prefetching, experts: 20 times, random sleeps, {n} connections", 40,
          program("soak", "--times", "20", "--steps", "2", ranks="2"), ("ranks 2",),
          env={"CUDA_DEVICE_MAX_CONNECTIONS": str(n)})
     for n in (8, 32)
@@ -88,16 +88,16 @@ SHORT_SOAKS = tuple(
 ON_ONE = (
     PROBE, NCCL, REUSE, HANGS, *SHORT_SOAKS,
     Step("streams-unwaited", "the same without waits between streams: wrong values must be seen",
-        20,
+         20,
          program("soak", "--times", "3", "--steps", "2", "--never-wait", ranks="2"), ("ranks 2",)),
     Step("zero", "ZeRO 1 to 3: values, bytes", 50, tests("gpu/test_gpu_zero.py", backend="{pair}"),
-        ("ranks 2",)),
+         ("ranks 2",)),
     Step("models", "pipelines, tensor and context parallel, experts", 90,
-        tests(*MODELS, backend="{pair}"),
+         tests(*MODELS, backend="{pair}"),
          ("ranks 2",)),
     *(
         Step(f"groups-cumem-{on}",
-            f"1, 10, 40 new groups, destroyed and not, NCCL_CUMEM_ENABLE={on}", 50,
+             f"1, 10, 40 new groups, destroyed and not, NCCL_CUMEM_ENABLE={on}", 50,
              program("groups", ranks="2"), ("ranks 2",), env={"NCCL_CUMEM_ENABLE": on})
         for on in ("1", "0")
     ),
@@ -123,11 +123,11 @@ IF_TIME_IS_LEFT = (  # on one GPU: of the ten minutes
 ON_TWO = (
     PROBE, REUSE, HANGS,
     Step("hangs-shm", "the same with NCCL_P2P_DISABLE=1: through shared memory, as between two T4",
-        110,
+         110,
          program("hangs", ranks="2", backend="nccl"), ("gpus 2",), env={"NCCL_P2P_DISABLE": "1"}),
     *SHORT_SOAKS,
     Step("hybrid", "meshes, a traced plan, unequal shares", 60,
-        tests("gpu/test_gpu_hybrid.py", backend="nccl"),
+         tests("gpu/test_gpu_hybrid.py", backend="nccl"),
          ("gpus 2",), visible=2),
     *(
         Step(f"solutions-lab{lab}", f"Lab {lab}, solved, executed with 2 GPUs visible", 70,
@@ -158,15 +158,15 @@ ON_MANY = (
          tests("gpu/test_gpu_hybrid.py", backend="nccl"), ("gpus 3",)),
     *(
         Step(f"solutions-{n}", f"all solutions executed with {n} GPUs visible", 1800,
-            ("-m", "tests.gpu.solutions"),
+             ("-m", "tests.gpu.solutions"),
              (f"gpus {n}", "module nbclient", "module nbval"), visible=n)
         for n in VISIBLE
     ),
     Step("hangs-all", "the hang matrix, a rank per GPU", 180, program("hangs", ranks="{gpus}"),
-        ("gpus 3",)),
+         ("gpus 3",)),
     *(
         Step(f"soak-{loading.lower()}-{n}",
-            f"200 steps with random sleeps, {loading} loading, {n} connections", 240,
+             f"200 steps with random sleeps, {loading} loading, {n} connections", 240,
              program("soak", "--times", "40", "--steps", "5", ranks="{gpus}"), ("gpus 2",),
              env={"CUDA_MODULE_LOADING": loading, "CUDA_DEVICE_MAX_CONNECTIONS": str(n)})
         for loading in LOADING for n in CONNECTIONS
@@ -174,9 +174,9 @@ ON_MANY = (
     Step("restart", "a rank killed under torchrun: all start again, and end at the same loss", 180,
          program("restart", ranks="{gpus}"), ("gpus 2",)),
     Step("groups-all", "1, 10, 40 new groups on all GPUs", 180, program("groups", ranks="{gpus}"),
-        ("gpus 3",)),
+         ("gpus 3",)),
     Step("timings", "all-reduce, lib's and NCCL's", 300, program("timings", ranks="{gpus}"),
-        ("gpus 2",)),
+         ("gpus 2",)),
 )  # fmt: skip
 
 

@@ -27,11 +27,7 @@ from tests.gpu.processes import MARK, end_marked
 
 RAW = Path(__file__).with_name("raw.py")
 # seconds: altogether, and at most of it for the first two; the ranks get the rest
-ALL, FACTS, PRODUCTS = (
-    57.0,
-    20.0,
-    25.0,
-)
+ALL, FACTS, PRODUCTS = 57.0, 20.0, 25.0
 # how the last lines of a traceback begin
 ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 QUERY = "name,driver_version,compute_cap,mig.mode.current,compute_mode"

@@ -1,8 +1,8 @@
 """The processes of a step, found wherever they went, and ended by their numbers.
 
     runner  ->  step (a session of its own, MARK=<a name> in its environment)
-                  ->  forkserver -> ranks         orphans and new sessions keep the environment that
-                                                  they started with
+                  ->  forkserver -> ranks         orphans and new sessions keep
+                                                  the environment that they started with
 
 A process group loses what starts a session of its own, as torchrun's ranks do, and a tree loses
 orphans. What a process was started with stays in /proc/<pid>/environ. So this is for Linux, as CUDA

@@ -62,7 +62,7 @@ def train(folder: Path, how: str, ranks: int, seconds: float) -> tuple[str, str,
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-        str(ranks),
+               str(ranks),
                "--max-restarts", "2", str(folder / "train.py"), str(folder), how]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -1,13 +1,13 @@
 """Launch after launch on the same processes: what a run computed, and what the ledger followed, is
 gone when it ends.
 
-    launch 0  ->  launch 1  ->  launch 2   the same process ids: the ranks were as before, and were
-                                           reused
+    launch 0  ->  launch 1  ->  launch 2   the same process ids:
+                                           the ranks were as before, and were reused
        a matmul and its backward pass      cuBLAS keeps a workspace on each thread that used it
-       200 all_reduces with async_op=True  the ledger follows each one; a work that is kept holds
-                                           its tensors
-       torch.cuda.set_device(another GPU)  so the next run would compute there, if it were not put
-                                           back
+       200 all_reduces with async_op=True  the ledger follows each one;
+                                           a work that is kept holds its tensors
+       torch.cuda.set_device(another GPU)  so the next run would compute there,
+                                           if it were not put back
 
 A rank that is not reused costs seconds on a GPU, for its CUDA context and NCCL's connections, where
 reusing it costs milliseconds. And works that are kept take memory of the GPU until the run ends, in

@@ -1,5 +1,4 @@
-"""Solutions, executed from the first cell to the last with the GPUs that are visible; nothing is
-stored.
+"""Solutions, executed from the first cell to the last with the visible GPUs; nothing is stored.
 
     python -m tests.gpu.solutions            all labs
     python -m tests.gpu.solutions 0 lab1     these

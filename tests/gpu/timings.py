@@ -1,5 +1,4 @@
-"""All-reduce, lib's made of messages and the backend's own: milliseconds and bus bandwidth, over
-the sizes.
+"""All-reduce, lib's made of messages and the backend's own: milliseconds and bandwidth, by size.
 
 Bus bandwidth is 2(N-1)/N * bytes / seconds, what each rank's link carries in a ring (nccl-tests
 says it so). For ranks with a GPU each: two ranks on one GPU take turns, and their times are not

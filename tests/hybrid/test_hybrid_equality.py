@@ -58,10 +58,9 @@ ORDERS = {
 RUNS = FACTORS | SHARDED | CONTEXT | ORDERS
 SLOW = {
     "pp=1 dp=1 tp=8", "pp=1 dp=8 tp=1", "pp=4 dp=2 tp=1", "pp=1 dp=2 tp=4", "pp=1 dp=4 tp=2",
-    "pp=2 dp=1 tp=4",
-    "pp=4 dp=1 tp=2", "pp=2 dp=4 tp=1", "dp, cp, tp", "sequence, zero1", "tp slowest", "zero1",
-    "sequence",
-    "pp, cp, tp", "cp=4, tp", "dp, cp, sequence", "gpipe", "zero bubble",
+    "pp=2 dp=1 tp=4", "pp=4 dp=1 tp=2", "pp=2 dp=4 tp=1", "dp, cp, tp", "sequence, zero1",
+    "tp slowest", "zero1", "sequence", "pp, cp, tp", "cp=4, tp", "dp, cp, sequence", "gpipe",
+    "zero bubble",
 }  # fmt: skip
 
 

@@ -206,9 +206,8 @@ def another_thread(draw):
 
 LIGHT = [
     plain_collectives, uneven_all_to_all, groups_that_every_rank_makes,
-    a_group_that_its_members_make,
-    works_in_any_order, ring, tags_out_of_order, from_anyone, objects, overlapped, libs_collectives,
-    another_thread,
+    a_group_that_its_members_make, works_in_any_order, ring, tags_out_of_order, from_anyone,
+    objects, overlapped, libs_collectives, another_thread,
 ]  # fmt: skip
 HEAVY = [ddp, fsdp, tensor_parallel]  # each run of these needs new ranks
 

@@ -79,9 +79,8 @@ def test_a_launch_inside_a_rank_is_refused():
         launch.capture(nested, nproc=2)
 
 
-@pytest.mark.usefixtures(
-    "keeper_waits"
-)  # else it would prepare ranks for this backend beside the next tests
+# else it would prepare ranks for this backend beside the next tests
+@pytest.mark.usefixtures("keeper_waits")
 def test_a_rank_that_cannot_take_its_device_says_why(monkeypatch):
     """Told to take a GPU where there is none: what torch says, and not how the process left."""
     monkeypatch.setattr(backend, "choose", lambda *_: backend.Choice("nccl", 1, "a GPU each"))
@@ -105,9 +104,8 @@ def test_a_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
     os.name != "posix" or os.geteuid() != 0, reason="not run: only root can mount a small folder"
 )
 @pytest.mark.parametrize("kilobytes", [8, 32, 256])
-@pytest.mark.usefixtures(
-    "keeper_waits"
-)  # else it would prepare ranks in this folder, which then is unmounted
+# else it would prepare ranks in this folder, which then is unmounted
+@pytest.mark.usefixtures("keeper_waits")
 def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
     """Too small for what is sent, for the ranks' output, for the pages of their logs."""
     if subprocess.run(

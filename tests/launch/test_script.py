@@ -160,7 +160,7 @@ def test_torchrun_reports_the_traceback_of_the_rank_that_raised(tmp_path):
         [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]], capture_output=True,
         text=True,
         timeout=300, env={**os.environ, "LEDGER_DIR": str(tmp_path / "logs"),
-            "OMP_NUM_THREADS": "1"},
+                                        "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert ran.returncode == 1
     report = ran.stderr.split("Root Cause (first observed failure):")[1]

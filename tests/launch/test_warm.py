@@ -114,10 +114,8 @@ def test_any_cell_sees_nothing_of_any_before(as_on_fresh_ranks):
 
 HARMLESS = [
     "nothing", "random_numbers", "defaults", "environment", "told_once", "handlers", "streams",
-    "groups",
-    "uneven_groups", "a_message", "a_collective_nobody_waits_for", "in_the_background",
-    "uses_a_linear", "a_class",
-    "a_training_step",
+    "groups", "uneven_groups", "a_message", "a_collective_nobody_waits_for", "in_the_background",
+    "uses_a_linear", "a_class", "a_training_step",
 ]  # fmt: skip
 
 

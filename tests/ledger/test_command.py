@@ -70,9 +70,9 @@ BODIES = {
 }
 SAYS = {
     "killed": ["   1  killed", "rank 1 was killed: its process is gone",
-    "its last op: all_reduce #0", "job.py:9:"],
+               "its last op: all_reduce #0", "job.py:9:"],
     "raises": ["   2  raised",
-    "rank 2 raised ValueError: bad record 17, job.py:13: raise ValueError"],
+               "rank 2 raised ValueError: bad record 17, job.py:13: raise ValueError"],
     "raises inside": ["rank 1 raised RuntimeError: ", "job.py:13: torch.ones(2) @ torch.ones(3)"],
     "exits": ["   0  killed", "rank 0 was killed: its process is gone", "without any op"],
     "killed before it called anything": ["rank 2 was killed", "without any op"],
@@ -118,12 +118,7 @@ def test_the_command_says_how_each_rank_has_left(name, tmp_path):
     try:
         ranks[FIRST.get(name, 2)].communicate(timeout=120)
         # the others wait; a launcher such as torchrun ends them
-        if name not in (
-            "raises inside",
-            "exits",
-            "killed before it called anything",
-            "mismatched",
-        ):
+        if name not in ("raises inside", "exits", "killed before it called anything", "mismatched"):
             for rank in ranks:
                 rank.terminate()
         for rank in ranks:

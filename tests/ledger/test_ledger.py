@@ -233,7 +233,7 @@ def test_two_nodes_keep_logs_that_one_command_judges(tmp_path):
         nodes = [
             subprocess.Popen(
                 [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank",
-                str(node),
+                 str(node),
                  "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port),
                  script],
                 env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

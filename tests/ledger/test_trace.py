@@ -21,11 +21,7 @@ REQUIRED = {  # "Trace Event Format": what each phase needs besides name, pid
     "f": {"ts", "tid", "id", "cat", "bp"},
 }  # fmt: skip
 # and its argument
-METADATA = {
-    "process_name": "name",
-    "process_sort_index": "sort_index",
-    "thread_name": "name",
-}
+METADATA = {"process_name": "name", "process_sort_index": "sort_index", "thread_name": "name"}
 TYPES = {
     "name": str,
     "cat": str,

@@ -112,9 +112,8 @@ def test_the_bias_picks_and_weighs_nothing(dtype):
     logits = p.log().requires_grad_()
     gate = ExpertBiasGate(4, k=2)
     assert gate(logits).experts.tolist() == [[0, 1], [3, 2]]
-    gate.expert_bias += torch.tensor(
-        [-0.4, 0.0, 0.1, 0.0]
-    )  # p + b: .10 .30 .25 .05 and -.3 .2 .4 .4
+    # p + b: .10 .30 .25 .05 and -.3 .2 .4 .4
+    gate.expert_bias += torch.tensor([-0.4, 0.0, 0.1, 0.0])
     choice = gate(logits)
     assert choice.experts.tolist()[0] == [1, 2] and set(choice.experts.tolist()[1]) == {2, 3}
     assert torch.equal(choice.weights, choice.probabilities.gather(1, choice.experts))

@@ -100,11 +100,7 @@ def test_rows_are_the_slots_without_the_empty_ones():
 def test_by_hand():
     x = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
     # token, expert, slot: the picture in dispatch.py
-    where = [
-        [0, 2, 0, 1],
-        [0, 0, 1, 2],
-        [0, 1, 0, 0],
-    ]
+    where = [[0, 2, 0, 1], [0, 0, 1, 2], [0, 1, 0, 0]]
     routing = Routing(*map(torch.tensor, where), torch.tensor([0.75, 1.0, 0.25, 0.5]))
     rows = dispatch(x, routing)
     assert rows.tolist() == [[1.0, 10.0], [3.0, 30.0], [1.0, 10.0], [2.0, 20.0]]

@@ -42,11 +42,7 @@ def test_by_hand(dtype):
 
     switch = switch_gate(logits)
     # the third token likes all alike: the smallest number
-    assert switch.experts.tolist() == [
-        [0],
-        [3],
-        [0],
-    ]
+    assert switch.experts.tolist() == [[0], [3], [0]]
     near(switch.weights, [[0.5], [0.4], [0.25]], tolerance)
 
     top = top_k_gate(logits, 3)
@@ -239,9 +235,8 @@ def test_the_moving_average_by_hand():
 def test_what_is_chosen_together_is_chosen_together_more():
     logits = draw(4, 200, 6)
     gate = CorrelatedGate(6, k=2, strength=8.0, beta=0.5)
-    shares = lambda: (
-        co_activation_counts(gate(logits).experts, 6) / 400
-    )  # of all pairs, counted both ways
+    # of all pairs, counted both ways
+    shares = lambda: co_activation_counts(gate(logits).experts, 6) / 400
     before = shares().square().sum()  # 1/30 = .033 if all pairs are equally frequent
     for _ in range(8):
         gate.update(co_activation_counts(gate(logits).experts, 6))

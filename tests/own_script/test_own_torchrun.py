@@ -55,7 +55,7 @@ def start(folder, ending, **more):
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     job = subprocess.Popen(
         [*command, ending], cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1",
-            "PYTHONPATH": path} | more,
+                                                          "PYTHONPATH": path} | more,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:

@@ -61,12 +61,7 @@ def test_a_simulations_bars_give_its_times_and_these_the_same_bars(name, message
     }
     assert simulate(schedule, got, messages).bars == run.bars
     # somebody waits for a message between any two stages
-    if name in (
-        "relay",
-        "GPipe",
-        "1F1B",
-        "ZB-H1",
-    ):
+    if name in ("relay", "GPipe", "1F1B", "ZB-H1"):
         assert messages == [message] * (n_stages - 1)
 
 

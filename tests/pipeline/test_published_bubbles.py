@@ -8,8 +8,8 @@ each of its v stages takes 1/v.
 Compared in three units:
     rate, points    100 * (simulated rate - published rate)
     rate, relative  simulated rate / published rate - 1
-    cost, relative  simulated makespan / published cost - 1, published cost being m(F+I+W) / (1 -
-                    rate)
+    cost, relative  simulated makespan / published cost - 1,
+                    published cost being m(F+I+W) / (1 - rate)
 
 1F1B and ZB-H1 agree to the four digits that are printed. Interleaved 1F1B comes out higher: by up
 to 0.35 points, which is 2.3 to 4.2 % of these small rates and up to 0.42 % of the step time. The

@@ -118,12 +118,8 @@ def test_by_hand():
     assert [say(step) for step in first] == [
         ("", "None", "", "0F0"),
         ("1B0", "None", "", "0F1"),  # room for what comes next, before it is needed
-        (
-            "1B1",
-            "1B0",
-            "0F0 0F1",
-            "0B0",
-        ),  # rank 1 ran all forwards before 1B0: both activations have arrived
+        # rank 1 ran all forwards before 1B0: both activations have arrived
+        ("1B1", "1B0", "0F0 0F1", "0B0"),
         ("", "1B1", "", "0B1"),
     ]
     assert [say(step) for step in second] == [

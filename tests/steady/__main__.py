@@ -1,14 +1,12 @@
-"""Is the suite green on any machine? Mended tests many times, the quick suite several times, alone
-and beside a zoo.
+"""Is the suite green anywhere? Mended tests many times, the quick suite alone and beside a zoo.
 
     python -m tests.steady           200 times each mended test, the suite 3 times alone, 2 in a zoo
     python -m tests.steady --kinds 20 --alone 0 --beside 1
 
     part    what                                                     beside
     kinds   the tests that once failed by what others did, 25 times  the zoo: busy loops, processes
-                                                                     and namespaces
-            in a process                                             with names like ours, a nearly
-                                                                     full /dev/shm
+            in a process                                             and namespaces with names like
+                                                                     ours, a nearly full /dev/shm
     alone   what `make test` tests, files shuffled                   nothing that we started
     beside  the same                                                 the zoo (zoo.py)
 

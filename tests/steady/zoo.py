@@ -23,9 +23,8 @@ from collections.abc import Iterator
 WAITS = "read line"  # of a shell: until its input ends
 BUSY = "import select, sys\nwhile not select.select([sys.stdin], [], [], 0)[0]: sum(range(100_000))"
 LOOPS = 2
-GRADED_USER = (
-    1_000_000_001  # of a number such as graded notebooks get (lib/course/supervisor.py: FIRST_USER)
-)
+# of a number such as graded notebooks get (lib/course/supervisor.py: FIRST_USER)
+GRADED_USER = 1_000_000_001
 ANIMALS = [  # argv, from its first word on: what ps shows
     ["", ""],
     ["python", "", "train.py", ""],
@@ -52,11 +51,7 @@ ENVIRONMENT = {
     "WORLD_SIZE": "2",
 }
 # torchrun's own, the c10d rendezvous', and the first that a Slurm job would take
-PORTS = (
-    29500,
-    29400,
-    20000,
-)
+PORTS = 29500, 29400, 20000
 FOLDERS = ("launch-", "two-nodes-", "lab-run-", "distributed-training-")
 # A /dev/shm of the command's own, so that the machine's memory and other programs' /dev/shm stay as
 # they are: of 64 MiB 48 are taken. It is gone when the command has ended.

@@ -24,10 +24,7 @@ CASES = [  # layout, T, H, K, members; 24 tokens are equal shards and 13 are not
     for members in GROUPS
 ]
 # LARGE: scores differ by thousands, exp of one alone is infinite or nothing
-SMALL, LARGE = (
-    1.0,
-    40.0,
-)
+SMALL, LARGE = 1.0, 40.0
 
 
 def inputs(T, H, K, size=SMALL):

@@ -20,11 +20,7 @@ from lib.training.recompute import Recomputed
 SHAPE = Shape(vocab_size=12, seq_len=8, n_layers=2, hidden=8, n_heads=4, dropout=0.3)
 SIZES = [(0, 1), (0, 1, 2, 3)]
 # in the order of the forward pass
-PLACES = ["embedding"] + SHAPE.n_layers * [
-    "weights",
-    "attention",
-    "mlp",
-]
+PLACES = ["embedding"] + SHAPE.n_layers * ["weights", "attention", "mlp"]
 
 
 @contextlib.contextmanager

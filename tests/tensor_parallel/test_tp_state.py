@@ -44,8 +44,7 @@ def test_merge_undoes_split_for_every_tp_and_names_what_is_not_cut():
     ends = {n.split(".", 2)[-1] if n.startswith("blocks") else n for n in whole}
     assert ends == {
         "embedding.position.weight", "norm.weight", "norm.bias", "norm1.weight", "norm1.bias",
-        "norm2.weight",
-        "norm2.bias", "attention.out.bias", "mlp.down.bias",
+        "norm2.weight", "norm2.bias", "attention.out.bias", "mlp.down.bias",
     }  # fmt: skip
 
 

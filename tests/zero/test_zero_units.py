@@ -290,10 +290,9 @@ def test_fsdp_gathers_when_needed_and_prefetching_before(results):
     for seen in results:
         plain = seen["events"]["fsdp"]
         assert plain == [
-            "gather", "gather", "forward 0", "gather", "forward 1", "gather", "forward 2",
-            "gather", "backward 2", "reduce", "gather", "backward 1", "reduce", "gather",
-            "backward 0", "reduce",
-            "reduce",
+            "gather", "gather", "forward 0", "gather", "forward 1", "gather", "forward 2", "gather",
+            "backward 2", "reduce", "gather", "backward 1", "reduce", "gather", "backward 0",
+            "reduce", "reduce",
         ]  # fmt: skip
         ahead = [event for event in seen["events"]["prefetching"] if event in ("gather", "reduce")]
         # root, 0, 1, 2; in backward 2 and 1 before anything is reduced, then in turns
@@ -320,9 +319,6 @@ def test_a_flat_and_a_unit_by_hand(results):
         assert flat["rank 0's"] == [1.0] * 6 + [5.0, 0.0]
         assert flat["sharded"] == ([(0,), (0,)], 0, False)
         # each shard plus its rank
-        assert flat["unsharded"] == [
-            [[1.0, 1.0, 2.0], [2.0, 3.0, 3.0]],
-            8.0,
-        ]
+        assert flat["unsharded"] == [[[1.0, 1.0, 2.0], [2.0, 3.0, 3.0]], 8.0]
         mean = (1 + 2 + 3 + 4) / 4
         assert flat["gradient"] == ([mean, mean] if rank < 3 else [0.0, 0.0], [None, None])

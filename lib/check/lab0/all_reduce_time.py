@@ -66,10 +66,10 @@ def _general(time):
     """The mistakes that can be made with each of the formulas."""
     return (
         *_all("latency forgotten",
-        "alpha is missing: every message costs alpha, however short it is.",
+              "alpha is missing: every message costs alpha, however short it is.",
               lambda n, N, a, b: time(n, N, 0, b)),
         *_all("latency once",
-        "alpha is counted once. Messages that follow each other cost alpha each.",
+              "alpha is counted once. Messages that follow each other cost alpha each.",
               lambda n, N, a, b: time(n, N, 0, b) + a),
         *_all("bytes forgotten", "beta is missing: each byte that a message carries costs beta.",
               lambda n, N, a, b: time(n, N, a, 0)),
@@ -122,11 +122,11 @@ MISTAKES = {
               "come home.",
               lambda n, N, a, b: 2 * N * (a + n / N * b)),
         *_all("whole tensors",
-        "a message in the ring is one chunk, n_bytes / N bytes, not the whole tensor.", star),
+              "a message in the ring is one chunk, n_bytes / N bytes, not the whole tensor.", star),
         *_all("chunks of n/(N-1)", "the tensor is cut into N chunks, one per rank, not N-1.",
               lambda n, N, a, b: 2 * (N - 1) * a + 2 * n * b),
         *_all("whole bytes only",
-        "`//` throws the remainder away. The model takes chunks of exactly n_bytes / N.",
+              "`//` throws the remainder away. The model takes chunks of exactly n_bytes / N.",
               lambda n, N, a, b: 2 * (N - 1) * (a + n // N * b)),
         *_all("latency of one pass",
               "reduce-scatter and all-gather have N-1 messages each, one after another: 2(N-1) "
@@ -144,7 +144,7 @@ MISTAKES = {
               "their tensor first and get the result last: log2 P + 2 messages, one after another.",
               *(lambda n, N, a, b, f=f: f(N) * (a + n * b) for f in (L, log2, lambda N: L(P(N))))),
         *_all("bytes divided",
-        "every message is the whole tensor here. It is halving and doubling that cuts it.",
+              "every message is the whole tensor here. It is halving and doubling that cuts it.",
               lambda n, N, a, b: doubling(n / P(N), N, a, b)),
     ),
     "halving_doubling_time": (

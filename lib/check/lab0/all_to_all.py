@@ -38,8 +38,8 @@ def _case(members, what, dtype):
 
 
 CASES = (
-    *(_case(group, *what) for group in GROUPS for what in ((EQUAL, F32), (UNEVEN, F32),
-    (UNEVEN, I64), (ROWS, F64))),
+    *(_case(group, *what) for group in GROUPS
+      for what in ((EQUAL, F32), (UNEVEN, F32), (UNEVEN, I64), (ROWS, F64))),
     _case(ALONE, EQUAL, F64), _case(ALONE, UNEVEN, I64), _case(GROUPS[2], NOTHING, F32),
     _case(GROUPS[1], EQUAL_ROWS, F32),
 )  # fmt: skip
@@ -147,12 +147,12 @@ EXERCISE = Exercise(
     leaves_out=BUILT,
     claims=(
         claim("blocks change places", 4,
-            f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
+              f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
               values(CALLS, _explain), left_alone(CASES), new(CASES), kept(CASES)),
         claim("every element travels once", 2, "rank i sends rank j its block; nothing to itself",
-            _travels_once),
+              _travels_once),
         claim("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one",
-            _pairwise),
+              _pairwise),
     ),
     hints=(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE,

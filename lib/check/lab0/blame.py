@@ -97,7 +97,7 @@ EXERCISE = Exercise(
     claims=(
         claim("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
               _in_cases("4 ranks, 1 is missing", "8 ranks, 2 are missing",
-                  "a rank without a record")),
+                        "a rank without a record")),
         claim("nobody to blame", 1, "all completed; a rank that is only behind",
               _in_cases("all completed", "rank 1 has yet to receive a broadcast that has left")),
         claim("the first of several", 2, "ranks that call ahead; recorders that keep 3 calls",
@@ -207,7 +207,7 @@ EXERCISE = Exercise(
                  have) and set(have[2]) < set(want[2])),
              "more ranks than that are to blame: return them all."),
         Hint("one group only",
-            lambda p: p.kind == "value" and p.facts["have"] is None and p.facts["others"] > 0,
+             lambda p: p.kind == "value" and p.facts["have"] is None and p.facts["others"] > 0,
              "go on after the first: in each group there may be a collective that went wrong."),
         Hint("the missing are not found", s.kind("value"),
              "compare what each member has reached: a collective that somebody called and has not "

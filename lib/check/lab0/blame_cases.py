@@ -31,7 +31,7 @@ STEPS = (REDUCE, REDUCE, SCATTER, GATHER, REDUCE, BARRIER)
 CASES = {
     "4 ranks, 1 is missing": (
         _four(calls(BROADCAST, REDUCE, REDUCE, REDUCE, waiting=1),
-            rank2=calls(BROADCAST, REDUCE, REDUCE)),
+              rank2=calls(BROADCAST, REDUCE, REDUCE)),
         {"0": (4, "all_reduce", [2])},
     ),
     "8 ranks, 2 are missing": (
@@ -50,7 +50,7 @@ CASES = {
     ),
     "ranks that call ahead without waiting": (
         _four(calls(*STEPS, waiting=4), rank2=calls(*STEPS[:2]),
-            rank3=calls(*STEPS[:5], waiting=3)),
+              rank3=calls(*STEPS[:5], waiting=3)),
         {"0": (3, "reduce_scatter", [2])},
     ),
     "recorders that keep 3 calls": (
@@ -63,7 +63,7 @@ CASES = {
     ),
     "another op": (
         _four(calls(BROADCAST, REDUCE, REDUCE, waiting=1),
-            rank0=calls(BROADCAST, REDUCE, BARRIER, waiting=1)),
+              rank0=calls(BROADCAST, REDUCE, BARRIER, waiting=1)),
         {"0": (3, "all_reduce", [0])},
     ),
     "another size, and all completed": (
@@ -72,7 +72,7 @@ CASES = {
     ),
     "another op, and a rank missing": (
         _four(calls(BARRIER, REDUCE, waiting=1), rank2=calls(BARRIER),
-            rank3=calls(BARRIER, BROADCAST, waiting=1)),
+              rank3=calls(BARRIER, BROADCAST, waiting=1)),
         {"0": (2, "all_reduce", [2, 3])},
     ),
     "2 ranks, 2 ops": (
@@ -82,9 +82,9 @@ CASES = {
     "all ranks and pairs": (
         {
             0: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
-            *calls(REDUCE, first=2, waiting=1)],
+                *calls(REDUCE, first=2, waiting=1)],
             1: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
-            *calls(REDUCE, first=2, waiting=1)],
+                *calls(REDUCE, first=2, waiting=1)],
             2: [*calls(REDUCE), *calls(GATHER, GATHER, waiting=1, **PAIR)],
             3: [*calls(REDUCE), *calls(GATHER, **PAIR)],
         },

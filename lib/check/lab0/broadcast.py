@@ -92,10 +92,7 @@ def _rounds(runs):
             continue
         logs, least = sent(run, case), (case.world_size - 1).bit_length()
         # the round in which each rank got it; who has it, in that order
-        came, holders = (
-            {case.root: 0},
-            [case.root],
-        )
+        came, holders = {case.root: 0}, [case.root]
         for holder in holders:
             # a rank sends one message at a time
             for nth, (to, _) in enumerate(logs[holder], start=1):

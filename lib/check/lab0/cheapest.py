@@ -18,10 +18,7 @@ from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
 # alpha, beta: processes of one machine; a fast network
-SLOW, FAST = (
-    (20e-6, 1 / 1e9),
-    (2e-6, 1 / 25e9),
-)
+SLOW, FAST = (20e-6, 1 / 1e9), (2e-6, 1 / 25e9)
 ENDS, BETWEEN = (8, 64_000_000), (1000, 20_000, 100_000, 1_000_000)
 CASES = [
     (n, N, *link) for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST) for n in ENDS + BETWEEN
@@ -95,7 +92,7 @@ EXERCISE = Exercise(
     ),
     hints=(
         Hint("the dearest", _dearest,
-            "that is the slowest of them: compare the times and take the least."),
+             "that is the slowest of them: compare the times and take the least."),
         Hint("one for all", _same_wherever(lambda n, N, a, b: None),
              "you name the same algorithm for every size and number of ranks: compare the times."),
         Hint("by size alone", _same_wherever(lambda n, N, a, b: n),

@@ -162,7 +162,7 @@ HINTS = {
              "x has K columns and w K rows, and both stay whole: cut w's columns, dim=1, and join "
              "along dim=1."),
         Hint("more than one all-gather", s.kind("calls"),
-            "one dist.all_gather of this rank's (B, M/N) is enough."),
+             "one dist.all_gather of this rank's (B, M/N) is enough."),
     ),
     "split_inner": (
         Hint("gathered and added", s.kind("calls", ops=["all_gather"]),
@@ -170,7 +170,7 @@ HINTS = {
              "all_reduce is made for this, and a good one needs only about twice (B, M), whatever "
              "N is."),
         Hint("more than one collective", s.kind("calls"),
-            "one dist.all_reduce of the partial sum, (B, M), is enough."),
+             "one dist.all_reduce of the partial sum, (B, M), is enough."),
         Hint("chunk gave too few pieces", s.raised("IndexError"),
              "tensor.chunk(4) cuts 5 rows into 2 + 2 + 1, three pieces. tensor.tensor_split(4) "
              "gives four: 2 + 1 + 1 + 1."),
@@ -186,7 +186,7 @@ HINTS = {
             s.refused("outside the group")),
              "nobody comes after the last rank: it returns the result and sends nothing."),
         Hint("told everybody", s.kind("calls"),
-            "only the next rank needs the activation: one dist.send to rank + 1."),
+             "only the next rank needs the activation: one dist.send to rank + 1."),
     ),
 }  # fmt: skip
 SHARED = (
@@ -216,9 +216,9 @@ def _part(name, return_says, work_says, wire_says):
         leaves_out=LEFT_OUT,
         claims=(
             claim(return_says, 1, "2 and 4 ranks; float32, float64", values(calls),
-                left_alone(cases), kept(cases)),
+                  left_alone(cases), kept(cases)),
             claim(work_says, 1, "multiply-adds of each rank",
-                partial(_what_is_multiplied, name, cases)),
+                  partial(_what_is_multiplied, name, cases)),
             claim(wire_says, 1, "by each rank, and no more", partial(_what_is_given, name, cases)),
         ),
         hints=(*HINTS[name], *SHARED),

@@ -67,7 +67,7 @@ MISTAKES = {
         Mistake("another op", edit(ADD, "dist.all_reduce(y, dist.ReduceOp.MIN, group=group)")),
         Mistake("N times the result",
                 edit("x.tensor_split(world_size, dim=1)[rank] @ w.tensor_split(world_size)[rank]",
-                    "x @ w"),
+                     "x @ w"),
                 "N times too large: every rank multiplied everything, and then these were added. "
                 "Cut x and w first."),
         Mistake("averaged", edit("return y", "return y / world_size"),
@@ -82,15 +82,15 @@ MISTAKES = {
         ),
         Mistake("joined instead of added",
                 edit(ADD,
-                    "p = [y.clone() for _ in range(world_size)]; dist.all_gather(p, y); y = "
-                    "torch.cat(p, dim=1)"),
+                     "p = [y.clone() for _ in range(world_size)]; dist.all_gather(p, y); y = "
+                     "torch.cat(p, dim=1)"),
                 "the pieces are partial sums of the same (B, M), so they are added, not put side "
                 "by side."),
     ),
     "pipeline": (
         Mistake("all layers at once",
                 edit("    return h",
-                    "    return x @ layers[0] @ layers[1] @ layers[2] @ layers[3]"),
+                     "    return x @ layers[0] @ layers[1] @ layers[2] @ layers[3]"),
                 "that is the result of all four layers. A rank returns what leaves it: x after its "
                 "own layers and those of the ranks before it."),
         Mistake("began again with x", edit("    for layer in", "    h = x\n    for layer in"),

@@ -156,12 +156,12 @@ EXERCISE = Exercise(
     leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("sum on every rank", 6,
-            "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
+              "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
               values(CALLS, in_place_sum), kept(CASES)),
         claim("elements between nodes", 4, "2(M-1)/M n from each of M nodes, 2(M-1)n in all",
-            _between_nodes),
+              _between_nodes),
         claim("every rank does its share", 2,
-            "2M(R-1)n inside M nodes of R; across, a chunk per rank", _shared),
+              "2M(R-1)n inside M nodes of R; across, a chunk per rank", _shared),
     ),
     hints=(
         s.BUILT_IN,

@@ -27,12 +27,12 @@ EXERCISE = Exercise(
     leaves_out=NO_RANKS,
     claims=(
         claim("fp32 and mixed", 2, "GPT-3's 175 billion parameters: 2,800,000,000,000 bytes",
-            _of(("fp32", "mixed"))),
+              _of(("fp32", "mixed"))),
         claim("mixed with fp32 gradients", 1, "3,150,000,000,000 bytes",
-            _of(("mixed, fp32 gradients",))),
+              _of(("mixed, fp32 gradients",))),
         claim("bf16 alone", 1, "1,400,000,000,000 bytes", _of(("bf16",))),
         claim("any number of parameters", 2, "1; GPT-2's 124,439,808",
-            _of(RECIPES, [n for n, _ in CASES])),
+              _of(RECIPES, [n for n, _ in CASES])),
     ),
     hints=(
         s.NO_NUMBER,
@@ -93,7 +93,7 @@ MISTAKES = (
     Mistake("per parameter", lambda n, p: RECIPES[p].total,
             "that is the number of bytes of one parameter: multiply it by `parameters`."),
     Mistake("GPT-3 only", lambda n, p: GPT3 * RECIPES[p].total,
-        "your result does not depend on `parameters`."),
+            "your result does not depend on `parameters`."),
     *(
         Mistake("another unit", lambda n, p, unit=unit,
             whole=whole: whole(n * RECIPES[p].total / unit),

@@ -111,7 +111,7 @@ EXERCISE = Exercise(
         claim("elements on the wire", 2, "(N-1)n over all ranks, none padded",
               _elements),
         claim("only neighbours talk", 2, "N-1 rounds, rank r sends to rank r+1",
-            ring(CASES, lambda N: N - 1)),
+              ring(CASES, lambda N: N - 1)),
     ),
     hints=(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE,

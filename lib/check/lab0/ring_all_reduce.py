@@ -37,10 +37,10 @@ EXERCISE = Exercise(
     leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("sum on every rank", 5, f"{GROUPS_SAY}; {SIZES_SAY}", values(CALLS, in_place_sum),
-            kept(CASES)),
+              kept(CASES)),
         claim("elements on the wire", 3, "2(N-1)n over all ranks, at most 2(N-1)*ceil(n/N) by one",
               elements(CASES, lambda N, n: 2 * (N - 1) * n, "2(N-1)n", _most,
-                  "2(N-1) * ceil(n/N)")),
+                       "2(N-1) * ceil(n/N)")),
         claim("only neighbours talk", 2, "N-1 + N-1 rounds, rank r sends to rank r+1",
               ring(CASES, lambda N: 2 * (N - 1))),
     ),
@@ -58,7 +58,7 @@ EXERCISE = Exercise(
              "a chunk is counted more than once. The first pass adds what arrives; the second "
              "replaces by it."),
         Hint("the second pass is missing",
-            lambda p: p.kind == "value" and len(p.facts["finished"]) == 1,
+             lambda p: p.kind == "value" and len(p.facts["finished"]) == 1,
              "each rank has one finished chunk, as reduce-scatter leaves it. All-gather takes the "
              "finished chunks round."),
         s.NOTHING_ADDED,

@@ -48,14 +48,14 @@ EXERCISE = Exercise(
     leaves_out=BUILT | MAY_BE_A_VIEW,
     claims=(
         claim("chunk r of the sum on rank r", 8, f"{GROUPS_SAY}; {SIZES_SAY}",
-            values(CALLS, _explain, "its chunk")),
+              values(CALLS, _explain, "its chunk")),
         claim("your own tensor is left alone", 2, "the sums go to buffers of their own",
-            left_alone(CASES),
+              left_alone(CASES),
               kept(CASES)),
         claim("elements on the wire", 3, "(N-1)n over all ranks, none padded",
               elements(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
         claim("only neighbours talk", 3, "N-1 rounds, rank r sends to rank r+1",
-            ring(CASES, lambda N: N - 1)),
+              ring(CASES, lambda N: N - 1)),
     ),
     hints=(
         s.BUILT_IN,
@@ -72,7 +72,7 @@ EXERCISE = Exercise(
              "r must end with chunk r, so begin one chunk earlier: in round s = 0, 1, ... send "
              "chunk (r - 1 - s) mod N."),
         Hint("divided by N", s.fact("divided"),
-            "reduce-scatter sums. If you want the mean, divide afterwards."),
+             "reduce-scatter sums. If you want the mean, divide afterwards."),
         Hint("nothing was added", s.fact("own"),
              "add what you received to your own chunk of the same number, and send that sum on in "
              "the next round."),

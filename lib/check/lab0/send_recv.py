@@ -29,11 +29,7 @@ def _cases(world_size):
     members = tuple(range(world_size))
     cases = [Case(members, n, dtype, what) for what in PATTERNS for n, dtype in KINDS]
     right, reverse = "to the right neighbour", "reversed, 0 with N-1"
-    return (
-        *cases,
-        Case(members, 1, torch.float64, right),
-        Case(members, 0, torch.float32, reverse),
-    )
+    return *cases, Case(members, 1, torch.float64, right), Case(members, 0, torch.float32, reverse)
 
 
 def _tensor(rank, case):
@@ -110,10 +106,10 @@ EXERCISE = Exercise(
     leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
     claims=(
         claim("what arrives is what was sent", 6,
-            "2, 3, 4, 5 ranks; neighbours, two away, reversed",
+              "2, 3, 4, 5 ranks; neighbours, two away, reversed",
               values(CALLS, _explain)),
         claim("one message per rank", 2, "as many elements as the tensor has; none to itself",
-            _what_is_sent),
+              _what_is_sent),
         claim("your own tensor is left alone", 2, "the result is a new tensor",
               left_alone(_cases), new(_cases), kept(_cases)),
     ),

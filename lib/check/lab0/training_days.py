@@ -43,7 +43,7 @@ EXERCISE = Exercise(
     ),
     hints=(
         Hint("rounded", _rounded,
-            "this looks rounded. Return the number as it is; round when you print it."),
+             "this looks rounded. Return the number as it is; round when you print it."),
         s.NO_NUMBER,
         Hint("not the operations of a step", s.kind("value"),
              "count: operations per parameter and token (2 forward, 4 backward, 2 more with "
@@ -122,7 +122,7 @@ MISTAKES = (
     *_times("one GPU", "that is one GPU's time. All of them work at once.", lambda P, T, gpus,
     flops, again: gpus),
     *_times("multiplied by the GPUs",
-    "you multiply by the number of GPUs: more of them would take longer. Divide.",
+            "you multiply by the number of GPUs: more of them would take longer. Divide.",
             lambda P, T, gpus, flops, again: gpus**2),
     *_times("utilization once more",
             "`flops_per_gpu` is what a GPU achieves, not its peak: no utilization comes on top.",

@@ -23,9 +23,7 @@ Beside them:
 """
 
 __all__ = [
-    "accumulate", "broadcast_parameters", "buckets",
-    "exposed_seconds", "loss_scaler", "loss_scaler_runs", "means",
-    "models", "naive_data_parallel", "outer_step", "overlapped",
-    "parameter_server_step", "plan_buckets", "sample_indices",
-    "unequal_shards", "until_all_done",
+    "accumulate", "broadcast_parameters", "buckets", "exposed_seconds", "loss_scaler",
+    "loss_scaler_runs", "means", "models", "naive_data_parallel", "outer_step", "overlapped",
+    "parameter_server_step", "plan_buckets", "sample_indices", "unequal_shards", "until_all_done",
 ]  # fmt: skip

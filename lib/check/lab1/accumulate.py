@@ -1,5 +1,4 @@
-"""Lab 1, section 6: accumulate(model, microbatches, loss_fn), k micro-batches and one exchange of
-gradients.
+"""Lab 1, section 6: accumulate(model, microbatches, loss_fn), k micro-batches and one exchange.
 
 The model is a wrapper that notes what happens to it, in order; for k = 3, as it should be:
 
@@ -213,9 +212,9 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches",
-            each(CASES, _gradients)),
+              each(CASES, _gradients)),
         claim("the mean loss", 2, "over the rank's micro-batches, detached", each(CASES, _loss),
-            kept(CASES)),
+              kept(CASES)),
         claim("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
               each(CASES, _one_exchange)),
     ),
@@ -245,7 +244,7 @@ EXERCISE = Exercise(
              "it keeps every micro-batch's graph alive. Add up loss.detach()."),
         s.NOT_KEPT,
         Hint("one backward at the end",
-            _events(lambda f: f["backward"] + f["backward alone"] < f["k"]),
+             _events(lambda f: f["backward"] + f["backward alone"] < f["k"]),
              "summing losses first keeps the activations of all k micro-batches. Call backward "
              "after each forward."),
         Hint("its own average", _events(lambda f: f["average"] == 0),

@@ -16,10 +16,7 @@ from lib.check.lab1.models import Small
 from lib.data_parallel import replicate
 
 # a frozen parameter; a buffer that no state_dict lists
-FROZEN, UNLISTED = (
-    {"scale"},
-    {"norm.cache"},
-)
+FROZEN, UNLISTED = {"scale"}, {"norm.cache"}
 
 
 class _Model(Small):
@@ -45,10 +42,7 @@ def _model(case, rank):
 EMPTY = _Model(0)
 SIZE = sum(tensor.numel() for tensor in _tensors(EMPTY).values())
 BUFFERS = {name for name, _ in EMPTY.named_buffers()}
-CASES = (
-    *(Setting(members, SIZE) for members in (*GROUPS, ALONE)),
-    Setting(GROUPS[0], SIZE, again=1),
-)
+CASES = *(Setting(members, SIZE) for members in (*GROUPS, ALONE)), Setting(GROUPS[0], SIZE, again=1)
 
 
 def _measure(fn):
@@ -63,11 +57,11 @@ def _measure(fn):
         after = _tensors(model)
         values = {name: t.detach().cpu() for name, t in after.items()}
         return {
-            "ok": all(is_a(values.get(name), t.detach().cpu()) for name,
-            t in _tensors(_model(case, 0)).items()),
+            "ok": all(is_a(values.get(name), t.detach().cpu())
+                      for name, t in _tensors(_model(case, 0)).items()),
             "values": values,
-            "replaced": [n for n,
-            t in before.items() if after.get(n) is not t or t.data_ptr() != places[n]],
+            "replaced": [n for n, t in before.items()
+                         if after.get(n) is not t or t.data_ptr() != places[n]],
             "asks": [n for n, t in after.items() if t.requires_grad != wants.get(n)],
         }  # fmt: skip
 
@@ -163,50 +157,50 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("rank 0's model on every rank", 3, f"1 rank, {GROUPS_SAY}; tied, frozen, buffers",
-            each(CASES, _arrives)),
+              each(CASES, _arrives)),
         claim("in place", 1, "the same tensors, their requires_grad unchanged",
-            each(CASES, _in_place)),
+              each(CASES, _in_place)),
         claim("elements on the wire", 2, "(N-1)n over all ranks", _elements),
     ),
     hints=(
         s.CALLED_LIB.saying("build it from collectives.broadcast or dist.broadcast."),
         Hint("a root of the world, not of the group", s.refused("outside the group"),
-            "dist.broadcast's src is a rank of the world. Rank 0 of the group is group_src=0, or "
-            "use collectives.broadcast(tensor, 0, group)."),
+             "dist.broadcast's src is a rank of the world. Rank 0 of the group is group_src=0, or "
+             "use collectives.broadcast(tensor, 0, group)."),
         Hint("in place on a leaf", s.refused("in place"),
-            "autograd guards parameters: write to them under @torch.no_grad(), or to p.detach(), "
-            "which shares their memory."),
+             "autograd guards parameters: write to them under @torch.no_grad(), or to p.detach(), "
+             "which shares their memory."),
         Hint("not every rank takes part", s.either(s.hung, s.kind("mismatch", "died")),
-            "a broadcast is called by every rank of the group, with the same root, the same "
-            "tensors in the same order, and `group`."),
+             "a broadcast is called by every rank of the group, with the same root, the same "
+             "tensors in the same order, and `group`."),
         s.NARROW,
         Hint("not in the state dict", _off(lambda off: off == UNLISTED),
             "module.state_dict() has no buffer that is not persistent, and a tied parameter twice. "
             "Use module.parameters() and module.buffers()."),
         Hint("buffers forgotten", _off(lambda off: off == BUFFERS),
-            "the buffers still differ. module.parameters() has no buffers: module.buffers() are "
-            "needed too."),
+             "the buffers still differ. module.parameters() has no buffers: module.buffers() are "
+             "needed too."),
         Hint("frozen ones forgotten", _off(lambda off: FROZEN <= off <= FROZEN | BUFFERS),
-            "a parameter with requires_grad False has no gradient, but it has a value, which must "
-            "be rank 0's too."),
+             "a parameter with requires_grad False has no gradient, but it has a value, which must "
+             "be rank 0's too."),
         Hint("the sum or the mean of all", s.fact("sum"),
             "that is all ranks' values summed or averaged. Every rank must get rank 0's."),
         Hint("nothing is delivered", s.fact("nothing"),
-            "no tensor of the model was written. Broadcast into the parameters themselves: `p = "
-            "...` and p.clone() leave the model as it was."),
+             "no tensor of the model was written. Broadcast into the parameters themselves: `p = "
+             "...` and p.clone() leave the model as it was."),
         Hint("another rank's", lambda p: p.fact("source") not in (None, p.fact("rank")),
             "the root is rank 0 of the group."),
         Hint("some are left out", s.kind("value"), "all parameters and all buffers, one by one."),
         Hint("another tensor in its place", s.kind("replaced"),
-            "the optimizer and the tied layers hold the old tensor. Receive into it, or copy: "
-            "p.copy_(received)."),
+             "the optimizer and the tied layers hold the old tensor. Receive into it, or copy: "
+             "p.copy_(received)."),
         Hint("requires_grad changed", s.kind("requires_grad"), "leave requires_grad as it was."),
         Hint("tied ones twice", s.fact("tied"),
-            "a tied parameter has two names, and is sent under both. module.parameters() gives it "
-            "once."),
+             "a tied parameter has two names, and is sent under both. module.parameters() gives it "
+             "once."),
         Hint("everyone sends", s.fact("everyone"),
-            "only rank 0's values are needed: a broadcast sends (N-1)n. An all-gather sends "
-            "N(N-1)n, an all-reduce 2(N-1)n."),
+             "only rank 0's values are needed: a broadcast sends (N-1)n. An all-gather sends "
+             "N(N-1)n, an all-reduce 2(N-1)n."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -65,7 +65,7 @@ REDUCE_BUCKET = Exercise(
     },
     claims=(
         claim("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; unused, not contiguous ones",
-            fitting(CASES),
+              fitting(CASES),
               means.as_found(CASES), kept(CASES)),
         claim("one all-reduce per bucket", 3, "of one flat tensor of exactly n elements",
               only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)]),

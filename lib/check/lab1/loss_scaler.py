@@ -33,10 +33,7 @@ from lib.training.precision import loss_scaler
 
 def _measure(fn):
     # a wrong run spoils no other: all are run
-    one = lambda case, groups: {
-        "ok": True,
-        **_run(case, fn, *groups),
-    }
+    one = lambda case, groups: {"ok": True, **_run(case, fn, *groups)}
     return in_step(CASES, groups_and_control, one, wire=dist.new_group())
 
 
@@ -285,11 +282,11 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("scaled, and unscaled once", 3, "the optimizer gets the loss's own gradients",
-            _right(GOOD)),
+              _right(GOOD)),
         claim("an overflow skips the step", 5, f"inf, nan; on every rank; {GROUPS_SAY}",
-            _right(OVERFLOW)),
+              _right(OVERFLOW)),
         claim("the scale goes down and up", 4,
-            "backoff on overflow, growth after growth_interval steps", _scale),
+              "backoff on overflow, growth after growth_interval steps", _scale),
         claim("one number on the wire", 2, "one all-reduce of one element a step", _one_each),
     ),
     hints=(
@@ -297,7 +294,7 @@ EXERCISE = Exercise(
             "build it yourself: multiply the loss, divide the gradients, all_reduce whether there "
             "was an overflow."),
         Hint("no scale", s.kind("attribute"),
-            "keep the scale in self.scale: later cells, and a checkpoint, read it."),
+             "keep the scale in self.scale: later cells, and a checkpoint, read it."),
         Hint("the loss is not scaled", s.kind("scaled"),
              "scale_loss returns the loss times self.scale, a tensor with its graph: backward "
              "starts from it."),
@@ -313,7 +310,7 @@ EXERCISE = Exercise(
              "backward left S * g in .grad. Divide every gradient by the scale before "
              "optimizer.step()."),
         Hint("unscaled twice", s.kind("gradient", twice=1.0),
-            "the gradients are divided by S once too often."),
+             "the gradients are divided by S once too often."),
         Hint("unscaled with the next scale", s.kind("gradient"),
              "the gradients carry the scale that the loss was multiplied by. Divide by it first, "
              "change self.scale last."),
@@ -321,7 +318,7 @@ EXERCISE = Exercise(
              "an overflow on one rank must skip the step on all, or the models part: all_reduce "
              "the flag before anyone decides."),
         Hint("steps in a skipped step",
-            lambda p: p.kind == "stepped" and p.facts["returned"] is False,
+             lambda p: p.kind == "stepped" and p.facts["returned"] is False,
              "a skipped step does not call the optimizer at all. On zeros its momentum would still "
              "move the parameters, and a step that is taken back has still been counted."),
         Hint("nan is not seen", _stepped(lambda o: math.isnan(o.value)),

@@ -45,18 +45,7 @@ STEPS = {  # None: a good step
     None),
 }  # fmt: skip
 # S after each step of the run "scale"
-AFTER = (
-    8.0,
-    32.0,
-    32.0,
-    8.0,
-    8.0,
-    32.0,
-    8.0,
-    2.0,
-    2.0,
-    8.0,
-)
+AFTER = 8.0, 32.0, 32.0, 8.0, 8.0, 32.0, 8.0, 2.0, 2.0, 8.0
 CASES = (
     Setting(GROUPS[0], what=GOOD, dtype=torch.float16),  # a flag: no dtype is too narrow for it
     *(Setting(members, what=OVERFLOW, dtype=torch.float16) for members in (*GROUPS, ALONE)),

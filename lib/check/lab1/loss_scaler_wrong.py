@@ -36,11 +36,11 @@ MISTAKES = (
     Mistake("does not grow in time", edit(GROW, "if self.good_steps > self.growth_interval:")),
     Mistake("the count goes on after growth",
             edit("self.scale *= self.growth\n            self.good_steps = 0",
-                "self.scale *= self.growth")),
+                 "self.scale *= self.growth")),
     Mistake("a factor of its own", edit("self.scale *= self.growth", "self.scale *= 2")),
     Mistake("not lowered", edit("self.scale *= self.backoff", "self.scale *= 0.5")),
     Mistake("not lowered", edit("self.scale *= self.backoff", "pass")),
     Mistake("the count goes on after an overflow",
             edit("self.scale *= self.backoff\n        self.good_steps = 0",
-                "self.scale *= self.backoff")),
+                 "self.scale *= self.backoff")),
 )  # fmt: skip

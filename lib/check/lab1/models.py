@@ -1,7 +1,8 @@
 """The small model of Lab 1's checks, and what a wrong gradient says about the mistake.
 
-    x (B, 3) -- enter --> (B, 4) -- shared -- again --> (B, 4)
-             -- (+ branch) -- * scale -- leave --> (B, 5)
+    x (B, 3) -- enter --> (B, 4) -- shared -- again --> (B, 4) -- (+ branch) --+
+                                                                               |
+                                            (B, 5) <-- leave -- * scale <------+
 
     again       shared's weight under a second name (tied): one gradient, the sum of both uses
     branch      used on ranks 0, 2, ... only
@@ -141,7 +142,7 @@ def wrong_gradient(where, rank, got, parts):
 
     where: the case and the rank in words, as in "4 ranks: rank 1".
     facts: rank, name, world_size; absent (.grad is None), unused (the ranks that contribute zeros),
-    factor (got = factor x expected, or None), own (nothing of another rank is in it).
+        factor (got = factor x expected, or None), own (nothing of another rank is in it).
     """
     for name in got:
         if name not in parts[0] and got[name] is not None:

@@ -1,5 +1,5 @@
-"""Lab 1, section 3: broadcast_parameters(module, group) and average_gradients(parameters, group,
-all_reduce).
+"""Lab 1, section 3: broadcast_parameters(module, group)
+and average_gradients(parameters, group, all_reduce).
 
 average_gradients gets `model.parameters()` as it is, a generator.
 """
@@ -86,14 +86,14 @@ AVERAGE_GRADIENTS = Exercise(
         means.NOT_DIVIDED, means.DIVIDED_TWICE, means.WORLD_SIZE,
         means.ANOTHER_DIVISOR,
         Hint("an iterator used up", s.kind("value", own=True, silent=True),
-            "all_reduce was never called. `parameters` may be a generator, as model.parameters() "
-            "is, and can be gone through once: parameters = list(parameters)."),
+             "all_reduce was never called. `parameters` may be a generator, as model.parameters() "
+             "is, and can be gone through once: parameters = list(parameters)."),
         Hint("nothing written back", s.kind("value", own=True),
-            "the gradient has nothing of the other ranks in it: the sum went to a copy. What "
-            "all_reduce was given must be, or be copied into, p.grad."),
+             "the gradient has nothing of the other ranks in it: the sum went to a copy. What "
+             "all_reduce was given must be, or be copied into, p.grad."),
         Hint("skipped on some ranks", means.UNLIKE,
-            "all ranks must call all_reduce equally often, with equal sizes. A rank whose p.grad "
-            "is None may not skip it: it contributes zeros, p.grad = torch.zeros_like(p)."),
+             "all ranks must call all_reduce equally often, with equal sizes. A rank whose p.grad "
+             "is None may not skip it: it contributes zeros, p.grad = torch.zeros_like(p)."),
         Hint("frozen ones too", s.either(s.kind("frozen"), lambda p: _elements(p) == N_ALL),
             "a parameter with requires_grad False has no gradient: leave it alone, and do not send "
             "it."),

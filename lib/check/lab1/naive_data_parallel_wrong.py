@@ -70,7 +70,7 @@ MISTAKES = {
         Mistake("not divided", edit(DIVIDE, "pass")),
         Mistake("divided twice", _before(DIVIDE)),
         Mistake("the world's size, not the group's",
-            edit("get_world_size(group)", "get_world_size()")),
+                edit("get_world_size(group)", "get_world_size()")),
         Mistake("another divisor", edit(DIVIDE, f"{DIVIDE} + 6")),
         Mistake("the parameter, not its gradient", edit(MEAN,
             "gradient(parameter)\n            mean = parameter")),

@@ -296,7 +296,7 @@ EXERCISE = Exercise(
     worlds=(WORLD,),
     may_call=(*MAY_CALL, *EARLIER),
     leaves_out={"generators": "it is given a module",
-    "returned": "only forward returns, what the module does"},
+                "returned": "only forward returns, what the module does"},
     claims=(
         claim("rank 0's weights everywhere", 1, "parameters and buffers", each(CASES, _weights)),
         claim("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
@@ -304,9 +304,9 @@ EXERCISE = Exercise(
         claim("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
               _given, each(SYNCED, _messages)),
         claim("sent before backward ends", 5, "the first bucket, while backward goes on",
-            each(SYNCED, _overlap)),
+              each(SYNCED, _overlap)),
         claim("no_sync", 6, "sends nothing; the next backward sends the sum",
-            each(CASES, _no_sync)),
+              each(CASES, _no_sync)),
     ),
     hints=(
         s.BUILT_IN.saying(
@@ -317,7 +317,7 @@ EXERCISE = Exercise(
              "broadcast_parameters(module, group)."),
         s.NARROW,
         Hint("another name", s.kind("attribute"),
-            "later cells ask for model.module and model.average_gradients()."),
+             "later cells ask for model.module and model.average_gradients()."),
         Hint("no_sync still sends", s.either(s.kind("sent alone"),
             s.both(s.kind("raised"), _in(NO_SYNC))),
              "inside no_sync the hook must return at once. Set a flag on entry, look at it in the "
@@ -328,7 +328,7 @@ EXERCISE = Exercise(
              "not to the class."),
         Hint("left over from the step before",
              s.both(s.kind("value", "clash", "raised", "early"),
-                 _in(CHAIN, SMALL, IDLE, again=True)),
+                    _in(CHAIN, SMALL, IDLE, again=True)),
              "right in the first step. What counts the missing gradients, and the list of started "
              "works, must begin anew in every step: reset them at the end of average_gradients()."),
         Hint("the hook comes before the gradient", s.both(s.refused("None"), _in(CHAIN)),
@@ -339,7 +339,7 @@ EXERCISE = Exercise(
              "a parameter that this rank did not use has .grad None. It contributes zeros, and "
              "gets the others' mean."),
         Hint("hooks on frozen parameters",
-            lambda p: s.raised("RuntimeError")(p) and MADE in s.failed(p).case,
+             lambda p: s.raised("RuntimeError")(p) and MADE in s.failed(p).case,
              "a frozen parameter has no gradient and takes no hook. Plan buckets of those with "
              "requires_grad only."),
         Hint("the group is not used", s.either(s.kind("group"), means.WORLD_SIZE.fits),

@@ -37,7 +37,7 @@ MISTAKES = (
     Mistake("everything at the end", edit(HOOK, "pass")),
     Mistake("backward waits for the network",
             edit("self.start = start",
-                "self.start = lambda fn, *args: (fn(*args), start(lambda: None))[1]")),
+                 "self.start = lambda fn, *args: (fn(*args), start(lambda: None))[1]")),
     Mistake("another all-reduce", edit(START, START.replace("self.all_reduce",
         "collectives.all_reduce"))),
     Mistake("no_sync still sends", edit("self.syncs = self.syncs, False",

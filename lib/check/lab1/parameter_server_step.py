@@ -207,67 +207,67 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}",
-            _as_one_process),
+              _as_one_process),
         claim("elements on the wire", 2, "(N-1)n out of rank 0, n out of each other", _elements),
         claim("only rank 0 talks to all", 1, "the others send to rank 0", _through_rank_0),
     ),
     hints=(
         s.BUILT_IN,
         Hint("only rank 0 updates", _after_its_push,
-            "the optimizer is rank 0's, and None elsewhere. The others get the new parameters in "
-            "the next pull."),
+             "the optimizer is rank 0's, and None elsewhere. The others get the new parameters in "
+             "the next pull."),
         Hint("a parameter without gradient", s.refused("None"),
             "p.grad is None where this rank did not use p. It sends zeros in its place."),
         Hint("one rank alone", s.in_case(CASES, lambda case: case.world_size == 1),
-            "here N is 1: rank 0 trains alone. There is no other rank to send to, and all "
-            "else stays."),
+             "here N is 1: rank 0 trains alone. There is no other rank to send to, and all "
+             "else stays."),
         Hint("a rank without rows", s.in_case(CASES, lambda case: STEPS[case.what] == 3, *s.SHAPES),
-            "here the last rank has no rows, and no gradient: it takes part all the same, with "
-            "zeros, and N stays N."),
+             "here the last rank has no rows, and no gradient: it takes part all the same, with "
+             "zeros, and N stays N."),
         Hint("ranks of the world, not of the group",
-            s.either(lambda p: s.failed(p) and s.failed(p).beyond_the_group(),
-                s.refused("to itself")),
+             s.either(lambda p: s.failed(p) and s.failed(p).beyond_the_group(),
+                      s.refused("to itself")),
             s.WHOSE_RANKS.text),
         Hint("a receive without its send", s.either(s.hung, s.kind("mismatch", "died")),
-            "rank 0 and each other rank must agree on every message: as many, in the same order, "
-            "also for parameters that one of them did not use."),
+             "rank 0 and each other rank must agree on every message: as many, in the same order, "
+             "also for parameters that one of them did not use."),
         Hint("backward, once", s.kind("backward"),
             "every rank calls backward() once, rank 0 too: it trains as the others do."),
         s.NARROW,
         Hint("not pulled", s.kind("pulled", own=True),
-            "before backward every rank gets rank 0's parameters, in place: p.data, or under "
-            "torch.no_grad()."),
+             "before backward every rank gets rank 0's parameters, in place: p.data, or under "
+             "torch.no_grad()."),
         Hint("one update behind", s.kind("pulled"),
-            "this rank computes with the parameters of an earlier step. It pulls rank 0's at the "
-            "beginning of each."),
+             "this rank computes with the parameters of an earlier step. It pulls rank 0's at the "
+             "beginning of each."),
         Hint("gradients of the step before",
-            lambda p: p.kind == "value" and STEPS[p.facts["case"].what] == 2,
+             lambda p: p.kind == "value" and STEPS[p.facts["case"].what] == 2,
             "right in step 1. backward adds to .grad: set it to None first."),
         Hint("not divided", scaled(lambda N: N),
             "rank 0 has the sum over ranks. Divide by dist.get_world_size(group)."),
         Hint("another divisor", s.kind("value", factor=True),
-            "the sum is right, but it is divided by another number than N, the group's number of "
-            "ranks."),
+             "the sum is right, but it is divided by another number than N, the group's number of "
+             "ranks."),
         Hint("a gradient is missing", s.kind("value"),
-            "rank 0's .grad must be the sum of all ranks' gradients, its own too, divided by N: "
-            "add what you receive, into a buffer of its own."),
+             "rank 0's .grad must be the sum of all ranks' gradients, its own too, divided by N: "
+             "add what you receive, into a buffer of its own."),
         Hint("no update", s.kind("updated", unchanged=True),
             "rank 0 calls optimizer.step() when it has the mean gradient."),
         Hint("another update", s.kind("updated"),
             "the gradient was right. Leave the update to optimizer.step(), once: the optimizer may "
             "have momentum."),
         Hint("frozen ones too", s.kind("elements", frozen=True),
-            "a parameter with requires_grad False is not trained: leave it alone, and do not send "
-            "it."),
+             "a parameter with requires_grad False is not trained: leave it alone, and do not send "
+             "it."),
         Hint("sent back as well", s.kind("elements", back=True),
-            "rank 0 sends its parameters once in a step. The pull of the next step brings the "
-            "update."),
+             "rank 0 sends its parameters once in a step. The pull of the next step brings the "
+             "update."),
         Hint("not a star", s.kind("elements"),
-            "a parameter server is a star: rank 0 sends every parameter to every other rank, and "
-            "receives every gradient from each."),
+             "a parameter server is a star: rank 0 sends every parameter to every other rank, and "
+             "receives every gradient from each."),
         Hint("the others talk", s.kind("talk"),
-            "the others know only rank 0. (A tree or a ring would spare it. That is what comes "
-            "next.)"),
+             "the others know only rank 0. (A tree or a ring would spare it. That is what comes "
+             "next.)"),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -204,19 +204,19 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("every parameter once", 2, f"{len(MODELS)} models; large parameters, two dtypes",
-            _planned(_all_once)),
+              _planned(_all_once)),
         claim("the last is ready first", 2, "reverse order, in a bucket and of the buckets",
-            _planned(_in_reverse)),
+              _planned(_in_reverse)),
         claim("at most `capacity` bytes", 2, "unless one parameter alone is larger",
-            _planned(_capacity)),
+              _planned(_capacity)),
         claim("one dtype in a bucket", 1, "a bucket is one flat tensor", _planned(_one_dtype)),
         claim("few buckets", 1, "a new one only when the open one is full", _planned(_few),
-            _left_alone),
+              _left_alone),
     ),
     hints=(
         s.CALLED_LIB.saying("write the loop over the parameters yourself."),
         Hint("not a list of lists", s.kind("form"),
-            "return [[parameter, ...], ...], the parameters themselves."),
+             "return [[parameter, ...], ...], the parameters themselves."),
         Hint("one list for all calls", s.kind("not kept"),
              "a list is kept from call to call, in a global or a default argument. Begin a new one "
              "in each call."),
@@ -250,7 +250,7 @@ EXERCISE = Exercise(
              "count the bytes of the open bucket, from 0 for each new one."),
         Hint("dtypes mixed", s.kind("dtype"), "a parameter of another dtype needs another bucket."),
         Hint("one each", s.kind("many", alone=True),
-            "a bucket takes parameters as long as they fit."),
+             "a bucket takes parameters as long as they fit."),
         Hint("closed too early", s.kind("many"),
              "a bucket may hold exactly `capacity` bytes, and is closed only when the next "
              "parameter does not fit."),

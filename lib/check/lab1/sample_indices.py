@@ -18,14 +18,7 @@ from lib.check.left_out import NO_RANKS, but
 from lib.data_parallel import sampler
 
 # n, N: N divides n first, then not, then n < N
-SIZES = [
-    (12, 4),
-    (10, 4),
-    (1000, 8),
-    (5, 1),
-    (3, 8),
-    (1, 4),
-]
+SIZES = [(12, 4), (10, 4), (1000, 8), (5, 1), (3, 8), (1, 4)]
 EPOCHS, SEEDS = (0, 1, 2), (0, 1)
 CASES = [(n, N, epoch, seed) for n, N in SIZES for epoch in EPOCHS for seed in SEEDS]
 LARGE = (1000, 8)  # two permutations of so many are not alike by chance
@@ -220,64 +213,64 @@ EXERCISE = Exercise(
     leaves_out=but(NO_RANKS, "again", "alone", "returned"),
     claims=(
         claim("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs",
-            _every_example),
+              _every_example),
         claim("as many on every rank", 2, "ceil(n/N), also where n < N", _equal_lengths),
         claim("a new order in every epoch", 2, "and other examples on every rank", _new_order),
         claim("a pure function", 2, "same arguments, same examples; seeds differ", _repeatable),
     ),
     hints=(
         Hint("no tensor", s.kind("form"),
-            "the function must end with `return` of a tensor of whole numbers, (ceil(n/N),): "
-            "torch.tensor(a_list)."),
+             "the function must end with `return` of a tensor of whole numbers, (ceil(n/N),): "
+             "torch.tensor(a_list)."),
         Hint("not repeatable", s.fact("drawn"),
             "the permutation comes from a generator that has gone on since the last call. Make one "
             "in the function, torch.Generator().manual_seed(a number from seed and epoch), and "
             "give it to torch.randperm."),
         Hint("everything on every rank", s.kind("parts", alike=True),
-            "all ranks get the same. Each keeps its part of the permutation: places rank, rank + "
-            "N, rank + 2N, ..."),
+             "all ranks get the same. Each keeps its part of the permutation: places rank, rank + "
+             "N, rank + 2N, ..."),
         Hint("padded with numbers that are no examples", s.kind("range"),
             "pad with examples of this epoch: the first few of the permutation once more."),
         Hint("the tail is dropped",
-            lambda p: p.fact("absent") and not p.fact("often") and p.fact("n") % p.fact("N"),
-            "n // N examples for each rank leave up to N-1 that no rank sees. Round up, and pad "
-            "the permutation."),
+             lambda p: p.fact("absent") and not p.fact("often") and p.fact("n") % p.fact("N"),
+             "n // N examples for each rank leave up to N-1 that no rank sees. Round up, and pad "
+             "the permutation."),
         Hint("drawn with repetition", s.kind("parts", repeats=True),
-            "a rank has the same example twice, though nothing is padded: torch.randperm(n) has "
-            "each once."),
+             "a rank has the same example twice, though nothing is padded: torch.randperm(n) has "
+             "each once."),
         Hint("every rank its own permutation", s.fact("absent"),
-            "some examples come twice and others never: the ranks have not shuffled alike. The "
-            "permutation must not depend on the rank; only the part taken of it does."),
+             "some examples come twice and others never: the ranks have not shuffled alike. The "
+             "permutation must not depend on the rank; only the part taken of it does."),
         Hint("one example pads", s.fact("often"),
             "the padding repeats one example, which then counts for more in the epoch's mean. Pad "
             "with different ones, the first few of the permutation, and begin again only where n < "
             "N."),
         Hint("padded once only", lambda p: p.kind == "lengths" and p.fact("n") < p.fact("N"),
-            "order[:missing] has at most n elements, and here more are missing than n: repeat the "
-            "permutation as often as needed, then cut."),
+             "order[:missing] has at most n elements, and here more are missing than n: repeat the "
+             "permutation as often as needed, then cut."),
         Hint("padded where nothing is missing",
-            lambda p: p.kind == "lengths" and p.fact("n") % p.fact("N") == 0,
+             lambda p: p.kind == "lengths" and p.fact("n") % p.fact("N") == 0,
             "N - n % N is N where N divides n. What is missing is -n % N, or ceil(n/N) * N - n."),
         Hint("not padded",
-            lambda p: p.kind == "lengths" and min(p.fact("lengths")) < max(p.fact("lengths")),
-            "a rank with fewer examples takes fewer steps, and the others wait for it in their "
-            "all-reduce. Pad the permutation to a multiple of N first."),
+             lambda p: p.kind == "lengths" and min(p.fact("lengths")) < max(p.fact("lengths")),
+             "a rank with fewer examples takes fewer steps, and the others wait for it in their "
+             "all-reduce. Pad the permutation to a multiple of N first."),
         Hint("not shuffled", s.kind("sorted"),
             "deal out a permutation, torch.randperm(n, generator=...), not the examples in order."),
         Hint("the epoch is ignored", s.kind("same order"),
             "the order is that of the epoch before. Let the generator's seed depend on epoch too."),
         Hint("dealt before it is shuffled", s.kind("same examples"),
-            "every rank always keeps its own examples. Shuffle all n first, the same way on every "
-            "rank; then deal."),
+             "every rank always keeps its own examples. Shuffle all n first, the same way on every "
+             "rank; then deal."),
         Hint("moved along", s.kind("moved"),
             "it is one order, begun at another place: neighbours stay neighbours, and batches stay "
             "the same. Draw a new permutation from seed and epoch."),
         Hint("the seed is ignored", s.kind("seed"),
-            "another seed must give another order. Let the generator's seed depend on both, seed "
-            "and epoch."),
+             "another seed must give another order. Let the generator's seed depend on both, seed "
+             "and epoch."),
         Hint("torch.manual_seed", s.kind("generator"),
-            "torch.manual_seed sets the generator that dropout and initialisation draw from, in "
-            "every epoch anew. Use one of your own: torch.Generator().manual_seed(...)."),
+             "torch.manual_seed sets the generator that dropout and initialisation draw from, in "
+             "every epoch anew. Use one of your own: torch.Generator().manual_seed(...)."),
         s.NOT_KEPT,
         *s.ANYWHERE,
     ),
@@ -314,8 +307,8 @@ MISTAKES = (
         "torch.cat([order, order[-1:].repeat(-n % world_size)])")),
     Mistake("padded once only", edit(PADDED, "torch.cat([order, order[: -n % world_size]])")),
     Mistake("padded where nothing is missing",
-        edit(PADDED,
-            "torch.cat([order, order.repeat(world_size)[: world_size - n % world_size]])")),
+            edit(PADDED,
+                 "torch.cat([order, order.repeat(world_size)[: world_size - n % world_size]])")),
     Mistake("not padded", edit(DEALT, "return order[rank::world_size]")),
     Mistake("not padded", edit(DEALT, "return order.tensor_split(world_size)[rank]")),
     Mistake("not shuffled", edit(SHUFFLED, "torch.arange(n)")),

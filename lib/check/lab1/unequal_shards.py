@@ -160,37 +160,37 @@ WEIGHTED_LOSS = Exercise(
             lambda p: p.fact("world_size") != WORLD and _is(lambda c, C, N: WORLD / C)(p),
             "N is the number of ranks of the group: dist.get_world_size(group)."),
         Hint("a mean of means",
-            s.either(s.raised("ZeroDivisionError"), s.fact("nan"),
-                _is(lambda c, C, N: c and 1 / c)),
+             s.either(s.raised("ZeroDivisionError"), s.fact("nan"),
+                      _is(lambda c, C, N: c and 1 / c)),
             "loss_sum / count is the rank's own mean, and a rank without examples has none. Divide "
             "by the number of examples of all ranks, C."),
         Hint("N forgotten", _is(lambda c, C, N: 1 / C),
-            "the gradients of the ranks will be averaged, which divides by N once more: N * "
-            "loss_sum / C."),
+             "the gradients of the ranks will be averaged, which divides by N once more: N * "
+             "loss_sum / C."),
         Hint("weighted twice", s.either(_is(lambda c, C, N: c / C), _is(lambda c, C, N: N * c / C)),
-            "loss_sum is a sum over this rank's examples: a rank with more of them counts more "
-            "already. Only a mean would need the weight count / C."),
+             "loss_sum is a sum over this rank's examples: a rank with more of them counts more "
+             "already. Only a mean would need the weight count / C."),
         Hint("its own count for the total", _is(lambda c, C, N: c and N / c),
-            "you divide by this rank's count. The all-reduce of a tensor sums in place: use that "
-            "tensor afterwards."),
+             "you divide by this rank's count. The all-reduce of a tensor sums in place: use that "
+             "tensor afterwards."),
         Hint("the counts averaged", _is(lambda c, C, N: N * N / C),
-            "the mean count is C/N, not C. Either N * loss_sum / C, or loss_sum / (C/N), not "
-            "both."),
+             "the mean count is C/N, not C. Either N * loss_sum / C, or loss_sum / (C/N), not "
+             "both."),
         Hint("counts not used", s.either(_is(lambda c, C, N: 1), _is(lambda c, C, N: 1 / N)),
-            "the sum of the losses must be divided by the number of examples of all ranks, C: "
-            "all-reduce the counts."),
+             "the sum of the losses must be divided by the number of examples of all ranks, C: "
+             "all-reduce the counts."),
         Hint("one number for all calls", s.kind("gradient", value=True),
-            "the loss is right, but backward multiplies by another number: one kept on a class or "
-            "in a global is the last call's. Let autograd do it: loss_sum times a number."),
+             "the loss is right, but backward multiplies by another number: one kept on a class or "
+             "in a global is the last call's. Let autograd do it: loss_sum times a number."),
         Hint("another number of examples", s.both(s.kind("gradient"), s.fact("factor")),
-            "multiply by N / C: C is the sum of all ranks' counts as they are, also where one is "
-            "0."),
+             "multiply by N / C: C is the sum of all ranks' counts as they are, also where one is "
+             "0."),
         Hint("the loss itself all-reduced", s.kind("value", "gradient"),
-            "each rank returns a loss of its own examples, N/C times their sum; all-reduce the "
-            "count, not the loss."),
+             "each rank returns a loss of its own examples, N/C times their sum; all-reduce the "
+             "count, not the loss."),
         Hint("cut from the graph", s.kind("no graph"),
-            "backward must reach the model: return loss_sum times a number. .item(), .detach() or "
-            "torch.tensor(loss) cut it off."),
+             "backward must reach the model: return loss_sum times a number. .item(), .detach() or "
+             "torch.tensor(loss) cut it off."),
         Hint("a rank without examples left out", s.either(s.hung,
             s.kind("clash", "mismatch", "died")),
             "every rank of the group must call the all-reduce, also one whose count is 0, and with "
@@ -198,11 +198,11 @@ WEIGHTED_LOSS = Exercise(
         s.RETURNED_NONE.saying("the function must end with `return ...`, a tensor."),
         s.NOT_GIVEN,
         Hint("more than the count", s.kind("calls"),
-            "the only number that the ranks must share is how many examples there are: "
-            "torch.tensor([count])."),
+             "the only number that the ranks must share is how many examples there are: "
+             "torch.tensor([count])."),
         Hint("another shape or dtype", s.kind("form"),
-            "the total is a tensor of its own shape and dtype: multiply by a Python number, "
-            "total.item()."),
+             "the total is a tensor of its own shape and dtype: multiply by a Python number, "
+             "total.item()."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ MISTAKES = {
         Mistake("counts not used", edit(LOSS, f"return loss_sum / {N}")),
         Mistake("cut from the graph", edit(LOSS, LOSS.replace("loss_sum", "loss_sum.detach()"))),
         Mistake("a rank without examples left out",
-            edit(SUM, f"    if count == 0:\n        return loss_sum\n{SUM}")),
+                edit(SUM, f"    if count == 0:\n        return loss_sum\n{SUM}")),
         Mistake("the group is not passed on", edit(SUM, "    all_reduce(total)\n")),
         Mistake("not what it was given", edit(SUM, "    dist.all_reduce(total, group=group)\n")),
         Mistake("nothing returned", edit(LOSS, "loss_sum * 1")),
@@ -54,7 +54,7 @@ MISTAKES = {
         Mistake(
             "not None",
             edit("        yield batch",
-                "        last = last if batch is None else batch\n        yield last").then(
+                 "        last = last if batch is None else batch\n        yield last").then(
                 ITER, "    batches, last = iter(batches), torch.zeros(2)\n"
             ),
         ),

@@ -109,10 +109,7 @@ def _measure_turns(fn):
         given = [iter(source) if case.members == ALONE else source for source in loops.sources]
         loop = lambda batches: fn(batches, *args, all_reduce=recorder.all_reduce)
         # a Clash is in the record
-        with (
-            noting_calls(sampler.until_all_done) as calls,
-            contextlib.suppress(Clash),
-        ):
+        with noting_calls(sampler.until_all_done) as calls, contextlib.suppress(Clash):
             called(case, loops.run, loop, given, 2 * max(counts) + 3)
         recorder.end()
         right = loops.yields and not calls and all(got == _wanted(case, rank) for got in loops.got)
@@ -199,12 +196,12 @@ EXERCISE = Exercise(
     leaves_out={"precise": "it sends 0 or 1"},
     claims=(
         claim("as many turns on every rank", 4,
-            f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", _turns),
+              f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", _turns),
         claim("one batch at a time", 1, "at most one taken ahead of its turn",
-            each(CASES, _one_by_one)),
+              each(CASES, _one_by_one)),
         claim("one number per turn", 1, "all-reduced, and once at the end",
-            only_calls(CASES, lambda case, _: [("all_reduce", "",
-                1)] * len(_twice(case)) * (max(BATCHES[case]) + 1))),
+              only_calls(CASES, lambda case, _: [("all_reduce", "",
+                  1)] * len(_twice(case)) * (max(BATCHES[case]) + 1))),
     ),
     hints=(
         s.CALLED_LIB.saying("build it: fetch, all-reduce, yield, in a loop."),
@@ -215,37 +212,37 @@ EXERCISE = Exercise(
             "`batches` is any iterable, a DataLoader for example: it may have no length, no index, "
             "and no next. batches = iter(batches); next(batches, None)."),
         Hint("next at the end", s.kind("stopped"),
-            "next(batches) raises StopIteration when there are no more; next(batches, None) "
-            "returns None."),
+             "next(batches) raises StopIteration when there are no more; next(batches, None) "
+             "returns None."),
         Hint("nothing yielded", s.kind("nothing yielded"),
-            "the function must `yield` each turn's batch."),
+             "the function must `yield` each turn's batch."),
         Hint("one iterator for all loops", s.in_case(CASES, lambda case: len(_twice(case)) > 1,
             "turns", "clash"),
              "two loops run at once here, turn by turn. What a loop needs is in variables of its "
              "own, not in a global, a default argument or on the function."),
         Hint("stops by itself", s.fact("alone"),
-            "a rank that has run out must go on taking part, with None, as long as any rank has a "
-            "batch."),
+             "a rank that has run out must go on taking part, with None, as long as any rank has a "
+             "batch."),
         Hint("stops with the first", s.fact("too few"),
             "you stop when one rank has run out, and the others' batches are lost. Go on while any "
             "rank has one: sum the ranks' 0 or 1, and stop at 0."),
         Hint("one turn too many", s.fact("too many"),
-            "once no rank has a batch left the loop ends, before it yields."),
+             "once no rank has a batch left the loop ends, before it yields."),
         Hint("not None", s.fact("not None"),
-            "a rank that has run out yields None, so that the caller knows; an old batch would be "
-            "trained on twice."),
+             "a rank that has run out yields None, so that the caller knows; an old batch would be "
+             "trained on twice."),
         Hint("batches lost", s.kind("turns"),
             "every batch is yielded once, in order: each one that you fetch must also be yielded."),
         Hint("not all take part", s.either(s.hung, s.kind("clash", "mismatch", "died", "timeout")),
-            "in every turn all ranks of the group call the all-reduce, with `group`, also those "
-            "that have run out, until its sum is 0."),
+             "in every turn all ranks of the group call the all-reduce, with `group`, also those "
+             "that have run out, until its sum is 0."),
         Hint("all fetched first", s.kind("ahead"),
-            "the whole of a rank's data may not fit in memory. Fetch the next batch when its turn "
-            "comes."),
+             "the whole of a rank's data may not fit in memory. Fetch the next batch when its turn "
+             "comes."),
         s.NOT_GIVEN,
         Hint("more than one number", s.kind("calls"),
-            "a single all-reduce per turn is enough, of one number: 1 if this rank has a batch, "
-            "else 0."),
+             "a single all-reduce per turn is enough, of one number: 1 if this rank has a batch, "
+             "else 0."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -21,7 +21,6 @@ Beside them:
 """
 
 __all__ = [
-    "balance", "fastest", "gpipe", "hints", "interleaved", "on_ranks", "one_f_one_b",
-    "relay_cases", "relay_hints", "relay_step", "schedules", "weight_stash",
-    "zb_h1", "zb_v",
+    "balance", "fastest", "gpipe", "hints", "interleaved", "on_ranks", "one_f_one_b", "relay_cases",
+    "relay_hints", "relay_step", "schedules", "weight_stash", "zb_h1", "zb_v",
 ]  # fmt: skip

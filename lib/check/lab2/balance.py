@@ -139,10 +139,10 @@ EXERCISE = Exercise(
     name="balance", reference=balance, measure=_measure, worlds=(),
     leaves_out=BUILT
     | {"precise": "a cut is of whole layers",
-    "empty rank": "there are no ranks; no layers are a case"},
+       "empty rank": "there are no ranks; no layers are a case"},
     claims=(
         claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}",
-            each(CASES, _layers, _words),
+              each(CASES, _layers, _words),
               pure.left_alone(_words), pure.kept(_words)),
         claim("no cut has a faster pace", 7, "as fast as the best of all cuts", _best_pace),
         claim("more stages than layers", 2, "or fewer than one: a ValueError",
@@ -161,7 +161,7 @@ EXERCISE = Exercise(
              "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their "
              "number or their ends."),
         Hint("no lists of layers", s.kind("lists"),
-            "a stage is a range, or a list of the numbers of its layers."),
+             "a stage is a range, or a list of the numbers of its layers."),
         Hint("bounds", lambda p: p.kind == "layers" and p.facts["bounds"],
              "a pair is read as two layers. Return range(first, end), which stands for all from "
              "first to end-1."),
@@ -173,12 +173,12 @@ EXERCISE = Exercise(
              "a stage is a piece of the row: layer 5 needs what layer 4 gives, so neighbours stay "
              "together."),
         Hint("layers twice", s.kind("layers"),
-            "a layer is in one stage: each begins where the one before it ended."),
+             "a layer is in one stage: each begins where the one before it ended."),
         Hint("one cut too many",
-            lambda p: p.kind == "stages" and p.facts["stages"] == p.facts["p"] + 1,
+             lambda p: p.kind == "stages" and p.facts["stages"] == p.facts["p"] + 1,
              "p stages are made by p-1 cuts."),
         Hint("not p stages", s.kind("stages"),
-            "there are p ranks, and each has a stage: never more or fewer than p."),
+             "there are p ranks, and each has a stage: never more or fewer than p."),
         Hint("an empty stage", s.kind("empty"),
              "every stage has a layer at least: leave enough of them for the stages still to "
              "come."),
@@ -186,7 +186,7 @@ EXERCISE = Exercise(
              "you give every stage as many layers. They do not cost the same: compare the stages' "
              "sums."),
         Hint("whole numbers only",
-            lambda p: p.kind == "pace" and any(c % 1 for c in p.facts["case"][0]),
+             lambda p: p.kind == "pace" and any(c % 1 for c in p.facts["case"][0]),
              "right as long as all costs are whole numbers. A pace is a sum of neighbours' costs: "
              "a search that goes up by 1 passes over the best."),
         Hint("not the best", s.kind("pace"),
@@ -196,7 +196,7 @@ EXERCISE = Exercise(
             "another error") and p.facts["case"][1] < 1,
              "too few stages are refused too, not only too many: 1 to len(costs) are right."),
         Hint("no error", s.kind("not refused"),
-            "a stage without a layer has nothing to do: raise ValueError."),
+             "a stage without a layer has nothing to do: raise ValueError."),
         Hint("not a ValueError", s.kind("another error"),
              'look at once: if p > len(costs): raise ValueError(f"{len(costs)} layers, {p} '
              'stages").'),

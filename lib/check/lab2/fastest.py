@@ -1,9 +1,8 @@
 """Lab 2, section 12, bonus: fastest(puzzle), the lists with the shortest makespan, on three levels.
 
     points in steps  lists that run within the cap; half the way, from 1F1B's time to the shortest
-                     there is, on every
-                       level; the shortest of level 1; three quarters of the way; the shortest of
-                       level 2; of level 3
+                     there is, on every level; the shortest of level 1; three quarters of the way;
+                     the shortest of level 2; of level 3
 
 All times are the simulator's. The shortest are stored and told, pipeline/puzzle.json; that nothing
 is shorter was found by branch and bound, pipeline/shortest.py. Any lists that take as long are
@@ -170,10 +169,10 @@ EXERCISE = Exercise(
     bonus=True,
     claims=(
         claim("every action once, on its rank", 1, "F, I, W; three levels",
-            schedules.once("FIW", CASES, words=_words),
+              schedules.once("FIW", CASES, words=_words),
               pure.left_alone(_words)),
         claim("it runs, within the cap", 1, "no deadlock; F done and W not",
-            each(CASES, _within_the_cap)),
+              each(CASES, _within_the_cap)),
         claim("half the way", 1, "from 1F1B's time to the shortest, every level",
               each(CASES, partial(_some_of_the_way, part=Fraction(1, 2)))),
         claim("level 1: the shortest", 1, f"{LEVELS[1].best}", each(CASES[:1], _best)),
@@ -189,17 +188,17 @@ EXERCISE = Exercise(
         hints.NOT_ITS_STAGE,
         *hints.NUMBERS,
         Hint("a whole backward", s.kind("kinds"),
-            "every backward is in halves here, I and W: puzzle.times has no B."),
+             "every backward is in halves here, I and W: puzzle.times has no B."),
         hints.NO_BACKWARD,
         Hint("W left out",
              lambda p: p.kind == "missing"
              and all(action.kind == "W" for action in p.facts["missing"]),
              "what is delayed must still be done: every rank ends with the W that are left."),
         Hint("some left out", s.kind("missing"),
-            "every rank runs F, I and W for all puzzle.m micro-batches."),
+             "every rank runs F, I and W for all puzzle.m micro-batches."),
         hints.TWICE,
         Hint("backward first", s.kind("order"),
-            "F of a micro-batch stands before its I, and I before its W."),
+             "F of a micro-batch stands before its I, and I before its W."),
         Hint("a circle", s.kind("deadlock"),
              "a rank waits for a gradient that another can only make of what this rank has not "
              "sent yet: begin with 1F1B's order of F and I."),

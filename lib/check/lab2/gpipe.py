@@ -34,11 +34,11 @@ EXERCISE = Exercise(
     claims=(
         claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB")),
         claim("needs before it, no deadlock", 3, "on every rank and between them",
-            each(CASES, schedules.runs_through)),
+              each(CASES, schedules.runs_through)),
         claim("all forwards, then backwards", 6, "on every rank", each(CASES, _phases)),
         claim("bubble (p-1)/(m+p-1)", 2, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
         claim("the whole batch's gradients", 2, "executed on 2 and 4 ranks",
-            gradients([(2, 3), (4, 8), (4, 2)])),
+              gradients([(2, 3), (4, 8), (4, 2)])),
     ),
     hints=(
         *hints.FORM,

@@ -1,7 +1,7 @@
 """Lab 2, section 6: interleaved(p, m, v), v thinner stages on every rank.
 
-    rank i has stages  i, i+p, i+2p, ...  p micro-batches through the first, the same p through the
-                                          second, ...
+    rank i has stages  i, i+p, i+2p, ...  p micro-batches through the first,
+                                          the same p through the second, ...
 
 Right is what has the bubble (p-1)/(vm+p-1) and keeps no more than Megatron-LM's order does. That
 order's warmup is longer than the bubble needs where messages take no time, and is chosen for
@@ -33,11 +33,7 @@ CASES = [
 ]
 CASES_SAY = "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4"
 # whatever becomes of an m that makes rounds longer or shorter than p
-REFUSED = [
-    (2, 5, 2),
-    (3, 7, 2),
-    (4, 9, 3),
-]
+REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
 
 
 def _kept(schedule, p, m, v):
@@ -93,10 +89,10 @@ EXERCISE = Exercise(
     claims=(
         claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB", CASES)),
         claim("needs before it, no deadlock", 3, "on every rank and between them",
-            each(CASES, schedules.runs_through)),
+              each(CASES, schedules.runs_through)),
         claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", each(CASES, _kept)),
         claim("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F",
-            each(CASES, schedules.bubble)),
+              each(CASES, schedules.bubble)),
         claim("p must divide m", 2, "where v > 1; else a ValueError",
               refused(REFUSED, words, lambda p, m, v: f"{p} does not divide {m}")),
         claim("the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages",
@@ -109,7 +105,7 @@ EXERCISE = Exercise(
              and p.facts["case"][1] % p.facts["case"][0] > 0,
              "v = 1 is 1F1B, for every m: only thinner stages take p micro-batches at a time."),
         Hint("refuses what divides",
-            lambda p: p.kind == "raised" and isinstance(p.facts.get("error"), ValueError),
+             lambda p: p.kind == "raised" and isinstance(p.facts.get("error"), ValueError),
              "here p divides m, so there is nothing to refuse: `if m % p: raise ...`."),
         Hint("another rank's stage", s.kind("wrong rank"),
              "the pipeline goes round the ranks: stage s is on rank s mod p, so rank i has "
@@ -143,20 +139,20 @@ EXERCISE = Exercise(
              "forward more: then the micro-batch has been through all other stages. In each pair "
              "the forward stands first."),
         Hint("one chunk after another",
-            lambda p: p.kind == "deadlock" and all_seen(_chunk_by_chunk)(p),
+             lambda p: p.kind == "deadlock" and all_seen(_chunk_by_chunk)(p),
              "stage p+i is part of the same pipeline as stage i, not a second one: no gradient "
              "comes back to stage i before the micro-batch has been forward through all stages."),
         Hint("backward from the first",
-            lambda p: p.kind == "deadlock" and all_seen(_backward_from_the_first)(p),
+             lambda p: p.kind == "deadlock" and all_seen(_backward_from_the_first)(p),
              "gradients come from the end: backward a rank goes through its stages from the last "
              "to the first."),
         Hint("one micro-batch at a time",
-            lambda p: p.kind == "deadlock" and all_seen(_one_by_one)(p),
+             lambda p: p.kind == "deadlock" and all_seen(_one_by_one)(p),
              "you take each micro-batch through all stages of a rank before the next one. Between "
              "two stages it goes round all other ranks; meanwhile the rank can take p-1 others "
              "through the same stage."),
         Hint("the warmup grows down the pipeline",
-            lambda p: p.kind == "deadlock" and not all_seen(_warmups_shrink)(p),
+             lambda p: p.kind == "deadlock" and not all_seen(_warmups_shrink)(p),
              "the first rank is farthest from the end and needs the longest warmup: (v-1)p + "
              "2(p-1-i) on rank i."),
         Hint("orders that do not fit", s.kind("deadlock", "bubble"),
@@ -174,7 +170,7 @@ EXERCISE = Exercise(
              "p micro-batches enter together. Where p does not divide m: raise ValueError with "
              "both numbers in it."),
         Hint("not a ValueError", s.kind("another error"),
-            'if m % p: raise ValueError(f"m = {m} ... p = {p} ...").'),
+             'if m % p: raise ValueError(f"m = {m} ... p = {p} ...").'),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

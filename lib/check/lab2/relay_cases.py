@@ -1,8 +1,8 @@
 """What relay_step is checked on: groups of one launch of four, stages of unlike sizes, and one
 process.
 
-    tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3) -- stage 2 --> (B, 2, 6) --
-    stage 3 --> (B, 2, 5)
+    tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3)
+                  -- stage 2 --> (B, 2, 6) -- stage 3 --> (B, 2, 5)
 
 No two messages of a step are equally large, so a tensor sent in place of another does not fit.
 Every group makes three steps, without forgetting the gradients of those before: the second on a

@@ -131,10 +131,10 @@ HINTS = (
          "the previous rank gave you x, so it needs the gradient of x. That of y is what you "
          "received."),
     Hint("the input sent on", wrong_size(False),
-        "the next rank needs what your stage gives: y = stage(x)."),
+         "the next rank needs what your stage gives: y = stage(x)."),
     Hint("a buffer of another form",
          s.either(lambda p: p.kind == "mismatch" and failed(p).mismatch in ("size", "dtype"),
-             s.refused("shape")),
+                  s.refused("shape")),
          "who receives must make room for just what is sent: an activation is like x, "
          "torch.empty_like(x); its gradient like the activation, torch.empty_like(y)."),
     Hint("waits too early", left(lambda a: a.did == ("recv", a.rank + 1) and a.should == ("send",
@@ -168,7 +168,7 @@ HINTS = (
          "start the backward from the gradient that you received, y.backward(grad_y), not from "
          "y.sum() or ones."),
     Hint("no backward", s.kind("gradient", absent=True),
-        "every rank must run its backward: that is what fills .grad."),
+         "every rank must run its backward: that is what fills .grad."),
     Hint("overwritten", _shares(lambda shares, p: 0 not in shares),
          "backward adds to .grad, as it does in one process: p.grad is not to be set, and not to "
          "be cleared here."),
@@ -186,9 +186,9 @@ HINTS = (
          "whoever calls relay_step chooses the loss: call loss_fn(y, target), not a loss of your "
          "own."),
     Hint("another loss", s.kind("loss"),
-        "the loss is loss_fn(y, target), a tensor of shape (), unscaled."),
+         "the loss is loss_fn(y, target), a tensor of shape (), unscaled."),
     Hint("something returned elsewhere", s.kind("elsewhere"),
-        "ranks before the last have no loss: they return None."),
+         "ranks before the last have no loss: they return None."),
     Hint("the loss keeps its graph", s.kind("attached"),
          "return loss.detach(): whoever adds up losses would keep every step's graph."),
     Hint("more messages than two", s.kind("messages", more=True),

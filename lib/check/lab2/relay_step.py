@@ -217,13 +217,13 @@ EXERCISE = Exercise(
     may_call=symptoms.P2P,
     claims=(
         claim("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}",
-            _first("taken")),
+              _first("taken")),
         claim("one process's gradients", 7,
-            "every parameter's .grad, to 1e-12; added to what is there",
+              "every parameter's .grad, to 1e-12; added to what is there",
               _first("gradient")),
         claim("the loss on the last rank", 2, "detached; None elsewhere", _first("loss")),
         claim("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous",
-            _messages),
+              _messages),
     ),
     hints=HINTS,
 )  # fmt: skip

@@ -53,12 +53,12 @@ EXERCISE = Exercise(
     claims=(
         claim("every action once, on its rank", 1, f"F, I, W; {CASES_SAY}", schedules.once("FIW")),
         claim("needs before it, no deadlock", 1, "on every rank and between them",
-            each(CASES, schedules.runs_through)),
+              each(CASES, schedules.runs_through)),
         claim("no more kept than in 1F1B", 2, "min(m, p), F done and W not", each(CASES, _kept)),
         claim("idle for (p-1)(F+I-W)", 3, "simulated, m >= p: 1, 1, 1 and 3, 4, 2",
-            each(CASES, _idle)),
+              each(CASES, _idle)),
         claim("the whole batch's gradients", 1, "executed on 2 and 4 ranks",
-            gradients([(2, 3), (4, 8), (4, 2)])),
+              gradients([(2, 3), (4, 8), (4, 2)])),
     ),
     hints=(
         *hints.FORM,
@@ -74,7 +74,7 @@ EXERCISE = Exercise(
              and all(action.kind == "W" for action in p.facts["missing"]),
              "what is delayed must still be done: when the last I has run, rank i has i W left."),
         Hint("a micro-batch dropped", s.kind("missing"),
-            "every rank runs F, I and W for all m micro-batches."),
+             "every rank runs F, I and W for all m micro-batches."),
         hints.TWICE,
         Hint("backward first",
              lambda p: p.kind == "order"

@@ -21,18 +21,7 @@ from lib.pipeline.schedules import zb_v
 from lib.pipeline.simulate import kept, simulate
 
 # p, m; fewer than 2p-1 last
-CASES = [
-    (2, 3),
-    (2, 4),
-    (3, 5),
-    (4, 8),
-    (1, 4),
-    (8, 16),
-    (4, 4),
-    (3, 1),
-    (4, 2),
-    (1, 1),
-]
+CASES = [(2, 3), (2, 4), (3, 5), (4, 8), (1, 4), (8, 16), (4, 4), (3, 1), (4, 2), (1, 1)]
 CASES_SAY = "F, I, W; p = 1, 2, 3, 4, 8; m = 1 to 16"
 TIMES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})
 
@@ -84,12 +73,12 @@ EXERCISE = Exercise(
     bonus=True,
     claims=(
         claim("every action once, on its rank", 1, CASES_SAY,
-            schedules.once("FIW", CASES, 2, v_shape)),
+              schedules.once("FIW", CASES, 2, v_shape)),
         claim("needs before it, no deadlock", 1, "on every rank and between them",
               each(CASES, partial(schedules.runs_through, v=2, placement=v_shape))),
         claim("2p kept at most", 2, "stages x micro-batches, F done and W not", each(CASES, _kept)),
         claim("idle (p-1) max(I, 2(I-W))", 3, "simulated, m >= 2p-1: 1, 1, 1 and 3, 4, 2",
-            each(CASES, _idle)),
+              each(CASES, _idle)),
         claim("the whole batch's gradients", 1, "executed on 2 and 4 ranks",
               gradients([(2, 3), (4, 8), (4, 2)], 2, v_shape)),
     ),
@@ -123,7 +112,7 @@ EXERCISE = Exercise(
              "I reads what its own F kept: the list of a rank begins with the forwards of its "
              "upper stage."),
         Hint("the upper gradient first",
-            lambda p: p.kind == "order" and p.facts["action"].kind == "I",
+             lambda p: p.kind == "order" and p.facts["action"].kind == "I",
              "on the last rank both middle stages live: I of its upper stage waits for I of its "
              "lower one, of the same micro-batch. In the drain they take turns."),
         Hint("the lower stage first", lambda p: p.kind == "order" and p.facts["action"].kind == "F",
@@ -135,7 +124,7 @@ EXERCISE = Exercise(
              "and its gradient down and up again. On rank i 2(p-i)-1 forwards come first, then i "
              "times both stages' in turn."),
         Hint("all forwards first",
-            lambda p: p.kind == "kept" and all_seen(partial(hints.forwards_first, v=2))(p),
+             lambda p: p.kind == "kept" and all_seen(partial(hints.forwards_first, v=2))(p),
              "that keeps all 2m: I and W of the lower stage can begin as soon as its first forward "
              "is done."),
         Hint("all W at the end", lambda p: p.kind == "kept" and all_seen(partial(hints.weights_last,

@@ -19,6 +19,6 @@ Beside them:
 
 __all__ = [
     "both_ways", "f_and_g", "linear_layers", "merge_attention", "parallel_attention",
-    "ring_attention", "sequence", "sequence_cut",
-    "split_state_dict", "ulysses_attention", "vocabulary",
+    "ring_attention", "sequence", "sequence_cut", "split_state_dict", "ulysses_attention",
+    "vocabulary",
 ]  # fmt: skip

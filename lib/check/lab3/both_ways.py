@@ -1,8 +1,8 @@
 """An answer on ranks, forward and backward, beside one process; and two calls of it under way at
 once.
 
-    two at once  forward 0  forward 1  backward 0  backward 1  0 on all ranks, 1 on pairs, twice as
-                                                               large
+    two at once  forward 0  forward 1  backward 0  backward 1  0 on all ranks,
+                                                               1 on pairs, twice as large
 
 What backward needs belongs to its call: whoever keeps the group on a class or in a global takes
 that of call 1.
@@ -36,9 +36,8 @@ GROUPS_SAY = "1, 2, 3, 4 ranks, a subgroup"
 ALL = GROUPS[2]
 PAIRS = ((0, 1), (2, 3))
 AT_ONCE, LARGER = "two at once", 2
-TOLERANCE = (
-    1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
-)
+# of the largest number expected, or of 1: some gradients are zero but for rounding
+TOLERANCE = 1e-12
 # Other collectives too: that they are not what it was given is a claim, with better words.
 MAY_CALL = (*comm.MAY_CALL, "both_ways.all_reduce", "linear.forward")
 

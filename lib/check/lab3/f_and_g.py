@@ -1,5 +1,5 @@
-"""Lab 3, section 1: f, copy_to_group(x, group, all_reduce), and g, reduce_from_group(x, group,
-all_reduce).
+"""Lab 3, section 1: f, copy_to_group(x, group, all_reduce),
+and g, reduce_from_group(x, group, all_reduce).
 
     f  x on all ranks  y = x          loss_r = sum of w_r y  dx = sum_r w_r  w_r differs by rank
     g  x_r on rank r   y = sum_r x_r  loss   = sum of w y    dx_r = w        w is the same on all
@@ -128,7 +128,7 @@ REDUCE_FROM_GROUP = ways.exercise(
         claim("one all-reduce, forward", 2, "of n elements; backward nothing",
               only_calls(REDUCE_CASES, ways.once("forward"))),
         claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES),
-            new(REDUCE_CASES)),
+              new(REDUCE_CASES)),
     ),
     (
         *COMMON,
@@ -160,7 +160,7 @@ MISTAKES = {
                 "the sum is there after the first all_reduce; a second one multiplies it by the "
                 "number of ranks."),
         Mistake("averaged", edit(F_BACKWARD, F_BACKWARD + " / dist.get_world_size(ctx.how[0])"),
-            AVERAGED),
+                AVERAGED),
         Mistake("the gradient overwritten", edit(F_BACKWARD,
             "ctx.how[1](dy, ctx.how[0])\n        return dy"),
                 "the gradient that backward is given is used elsewhere too: x + f(x) passes the "
@@ -179,7 +179,7 @@ MISTAKES = {
                 "y is still this rank's part: the sum went to a copy, or there was none. Return "
                 "the tensor that all_reduce summed into."),
         Mistake("averaged", edit(G_FORWARD, "        return total / dist.get_world_size(group)\n"),
-            AVERAGED),
+                AVERAGED),
         Mistake("divided backward", edit(G_BACKWARD, "return dy / dist.get_world_size(ctx.how[0])"),
                 "the sum grows as much as any one of its terms: dx_r = dy, not a share of it."),
         Mistake("another result", edit(G_FORWARD, "        return -total\n")),

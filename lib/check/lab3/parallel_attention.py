@@ -3,9 +3,9 @@
     H = 4 tp heads of width 2, K = H or K = 2 tp key/value heads; on a rank 4 heads, and 4 or 2 for
     keys and values
 
-What the given `column_linear` and `row_linear` multiply with is noted: those are the rank's
-layers, whatever the answer calls them. Output and gradients are those of the plain
-attention in one process.
+What the given `column_linear` and `row_linear` multiply with is noted: those are the rank's layers,
+whatever the answer calls them. Output and gradients are those of the plain attention in one
+process.
 """
 
 import gc
@@ -30,10 +30,7 @@ from lib.training.model import Attention, Shape
 HEAD_DIM, B, T = 2, 2, 3
 FULL, GROUPED = "as many k/v heads", "grouped-query"
 # 4 ranks do not divide them, but the layers' widths
-UNEVEN = {
-    "6 heads": (6, 6),
-    "2 key/value heads": (8, 2),
-}
+UNEVEN = {"6 heads": (6, 6), "2 key/value heads": (8, 2)}
 
 
 def _case(ranks, what=GROUPED):

@@ -16,7 +16,7 @@ FACTORS = (  # of the scores
 )  # fmt: skip
 MISTAKES = (
     *(Mistake("another scale", edit(ATTEND, f"causal_attention(q * ({factor}) ** 0.5, k, v, p)"),
-    SCALE)
+              SCALE)
       for factor in FACTORS),
     Mistake("another scale", edit(HEADS, HEADS.replace("head_dim",
         "head_dim // dist.get_world_size(self.group)"))),
@@ -45,6 +45,6 @@ MISTAKES = (
             "region through f, which is in column_linear(x, [layers], group)."),
     Mistake("x enters three times",
             edit(COLUMNS,
-                "[self.column_linear(x, [l], self.group)[0] for l in (self.q, self.k, self.v)]")),
+                 "[self.column_linear(x, [l], self.group)[0] for l in (self.q, self.k, self.v)]")),
     Mistake("another result", edit(ATTEND, "causal_attention(q, v, k, p)")),
 )  # fmt: skip

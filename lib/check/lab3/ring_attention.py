@@ -1,8 +1,7 @@
-"""Lab 3, section 9: ring_attention(q, k, v, layout, group, causal=), in which keys and values
-travel.
+"""Lab 3, section 9: ring_attention(q, k, v, layout, group, causal=), which sends keys and values.
 
-    forward   k and v of every rank go to all others but one step by step: (N-1) n numbers, n =
-              2BKTd
+    forward   k and v of every rank go to all others but one step by step: (N-1) n numbers,
+              n = 2BKTd
     backward  they go once more, and their gradients behind them, home: 2 (N-1) n
 
 Where a rank's own part of the gradients travels too, a hop more is sent: (2N-1) n.
@@ -90,7 +89,7 @@ EXERCISE = Exercise(
         claim("gradients of q, k and v", 4, "each from all ranks' tokens",
               *(fb.values(CALLS, name) for name in ("q", "k", "v"))),
         claim("block by block", 2, "no tensor of all scores; not all keys are kept",
-            each(cut.CASES, _footprint)),
+              each(cut.CASES, _footprint)),
         claim("numbers on the wire", 3, "forward (N-1) 2BKTd, backward twice that, to the right",
               elements(cut.PLAIN, lambda N, n: (N - 1) * n, "(N-1) 2BKTd"), ring(cut.PLAIN),
               elements(BACKWARD, lambda N, n: 2 * (N - 1) * n, "2 (N-1) 2BKTd"), ring(BACKWARD)),
@@ -132,7 +131,7 @@ EXERCISE = Exercise(
              "multiplied."),
         Hint("backward without the positions",
              s.both(s.kind("value", gradient=True),
-                 s.in_case(cut.CASES, lambda case: case == cut.PLAIN[1])),
+                    s.in_case(cut.CASES, lambda case: case == cut.PLAIN[1])),
              "without a mask the gradients were right. attend_backward takes the positions of "
              "queries and keys, as attend does; and K heads of keys have K heads of gradients."),
         Hint("gradients of another block", _of_keys,
@@ -157,17 +156,17 @@ EXERCISE = Exercise(
             "reads which.",
         ),
         Hint("a hop more than is needed",
-            lambda p: p.kind == "elements" and p.facts["sent"] > p.facts["expected"],
+             lambda p: p.kind == "elements" and p.facts["sent"] > p.facts["expected"],
              "after N - 1 rounds every rank has had every block: the last one is not sent again. "
              "And a rank's own part of the gradients is not sent: add it at the end, when the "
              "other ranks' parts have arrived."),
         Hint("not the neighbour", s.kind("neighbours"),
-            "a ring: send to rank + 1, receive from rank - 1, modulo N."),
+             "a ring: send to rank + 1, receive from rank - 1, modulo N."),
         Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
              "out and the gradient of q are (B, H, t, d); those of k and v are (B, K, t, d)."),
         s.NOT_PAIRED, s.TWO_ONLY,
         Hint("changed what it was given", s.kind("input"),
-            "torch.stack([k, v]) is a copy: work on that."),
+             "torch.stack([k, v]) is a copy: work on that."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -181,8 +180,8 @@ FORTH, BACK = (
 )
 NOTED = "\n            ctx.came[owner] = owner != rank and torch.stack([k_j, v_j])"
 MISTAKES = (
-    Mistake("its own part twice", edit("                continue  # stays here",
-        "                pass  # stays here"),
+    Mistake("its own part twice",
+            edit("                continue  # stays here", "                pass  # stays here"),
             "this rank's own part of the gradients of k and v is counted twice: keep it here, or "
             "send it."),
     Mistake("gradients of k and v exchanged", edit("d_k, d_v = own", "d_v, d_k = own"),

@@ -25,10 +25,7 @@ from lib.check.traffic import only_calls
 from lib.tensor_parallel import sequence
 
 # B, T/N, D of the first call, and of one that is under way at the same time
-SHAPES = (
-    (2, 3, 5),
-    (3, 2, 4),
-)
+SHAPES = (2, 3, 5), (3, 2, 4)
 
 
 def _joined(case, N, rank, number):
@@ -115,7 +112,7 @@ GATHER_SEQUENCE = _exercise(
     (
         claim("all tokens, in rank order", 2, f"{fb.GROUPS_SAY}; 2 sequences", fb.values(GATHER)),
         claim("backward sums this rank's", 3, "gradients differ from rank to rank",
-            fb.values(GATHER, "x")),
+              fb.values(GATHER, "x")),
         claim("one all-gather, one reduce-scatter", 1, "forward, backward; nothing else",
               _one_each_way(GATHER, "all_gather", "reduce_scatter")),
     ),
@@ -135,9 +132,9 @@ SCATTER_SEQUENCE = _exercise(
     SCATTER,
     (
         claim("the sum, this rank's tokens", 2, f"{fb.GROUPS_SAY}; 2 sequences",
-            fb.values(SCATTER)),
+              fb.values(SCATTER)),
         claim("backward gathers", 2, "every token's gradient on every rank",
-            fb.values(SCATTER, "x")),
+              fb.values(SCATTER, "x")),
         claim("one reduce-scatter, one all-gather", 1, "forward, backward; nothing else",
               _one_each_way(SCATTER, "reduce_scatter", "all_gather")),
     ),

@@ -1,8 +1,8 @@
 """Attention over a sequence that is cut over the ranks: the cases, and what one process makes of
 the whole.
 
-    ring_attention(q, k, v, layout, group, causal=)   q (B, H, t, d), k and v (B, K, t, d): this
-                                                      rank's tokens
+    ring_attention(q, k, v, layout, group, causal=)  q (B, H, t, d), k and v (B, K, t, d):
+                                                     this rank's tokens
     ulysses_attention(...)                           -> (B, H, t, d), sharded like q
 
 Expected are plain attention of the whole sequence and its gradients; beside them what the queries

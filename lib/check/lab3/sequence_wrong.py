@@ -69,7 +69,7 @@ SCATTER = (
         f"reduce_scatter({TURNED}, group).reshape(B, -1, D)",
     )),
     *(Mistake("the order of the tokens", _scatters(f"total{part}.contiguous()"),
-    ORDER) for part in (
+              ORDER) for part in (
         "[:, rank::N]", ".chunk(N, 1)[N - 1 - rank]", ".chunk(N, 1)[(rank + 1) % N]",
     )),
     Mistake("not summed", _scatters("x.chunk(N, 1)[rank].contiguous()")),

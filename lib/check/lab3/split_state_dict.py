@@ -26,10 +26,7 @@ SHAPE = Shape(
 PREFIX = "group.token.output.up."
 CASES = [(prefix, rank, tp) for prefix in ("", PREFIX) for tp in (1, 2, 3, 6) for rank in range(tp)]
 # one of these is made one shorter where it is cut
-ODD = (
-    "blocks.1.mlp.up.bias",
-    "blocks.1.attention.out.weight",
-)
+ODD = "blocks.1.mlp.up.bias", "blocks.1.attention.out.weight"
 
 
 @functools.cache
@@ -184,7 +181,7 @@ EXERCISE = Exercise(
              "every name of the model is in the result, those of replicated tensors too: return "
              "{name: tensor}."),
         Hint("another dtype", s.fact("dtype"),
-            "a shard has the dtype of the full tensor: chunk and clone, and nothing else."),
+             "a shard has the dtype of the full tensor: chunk and clone, and nothing else."),
         Hint("not by the end of the name", s.fact("inside"),
              "without a prefix it was right. Look at how a name ends, its last two words, not at "
              "what is anywhere in it."),
@@ -259,7 +256,7 @@ MISTAKES = (
     Mistake("columns for rows", _dims({f"{layer}.weight": 1 for layer in COLUMNS})),
     Mistake("views of sharded tensors", edit(COPY, "tensor")),
     Mistake("replicated tensors not copied",
-        edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
+            edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
     Mistake("no error", edit(DIVIDE, "pass").then(PART, "tensor.tensor_split(tp, dim)[rank]")),
     Mistake("no error", edit(DIVIDE, "assert tensor.shape[dim] % tp == 0")),
 )  # fmt: skip

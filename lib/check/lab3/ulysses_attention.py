@@ -1,7 +1,7 @@
 """Lab 3, section 9: ulysses_attention(q, k, v, layout, group, all_to_all, causal=): shards become
 heads, and back.
 
-    forward   q, k, v: all heads of my tokens -> all tokens of my heads  t (H + 2K')
+    forward   q, k, v: all heads of my tokens -> all tokens of my heads   t (H + 2K')
               out: back                                                   T H/N
     backward  dout: as q                                                  t H
               dq, dk, dv: back                                            T (H + 2K')/N
@@ -142,7 +142,7 @@ EXERCISE = Exercise(
              "split_heads gives, and what is permuted, has no flat view: reshape."),
         s.NOT_ALL_RANKS, s.TWO_ONLY,
         Hint("changed what it was given", s.kind("input"),
-            "q, k and v are the caller's: change copies."),
+             "q, k and v are the caller's: change copies."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -39,9 +39,8 @@ RANKS = {
 NOTHING = fb.Turn((0, 1), what="rank 0's words only")
 ANOTHER_ROW = Hint(
     "a row that this rank does not have",
-    lambda p: (
-        s.raised("IndexError", "RuntimeError")(p) and not s.failed(p).refusals
-    ),  # nothing else that torch says
+    # nothing else that torch says
+    lambda p: s.raised("IndexError", "RuntimeError")(p) and not s.failed(p).refusals,
     "rank r's row of token t is t - r * rows, with rows = V/N. Below 0 and from `rows` on it is "
     "another rank's: look up row 0 for those, and cover what comes with zeros.",
 )
@@ -75,7 +74,7 @@ def _vectors(case, N, rank, number):
     parts = [torch.where(tokens[..., None] // rows == r, out.detach(), 0) for r in range(N)]
     mine = lambda whole: whole.detach()[rank * rows : (rank + 1) * rows].clone()
     return fb.Truth({"tokens": tokens, "weight": mine(table)}, out.detach(), dy,
-        {"weight": mine(table.grad)},
+                    {"weight": mine(table.grad)},
                     {"out": parts})  # fmt: skip
 
 
@@ -94,7 +93,7 @@ EMBEDDING = Exercise(
     **RANKS,
     claims=(
         claim("each token's vector", 3, f"{fb.GROUPS_SAY}; each rank's first and last row",
-            fb.values(VECTORS)),
+              fb.values(VECTORS)),
         claim("each row's gradient", 2, "of its own tokens, twice for a token that is there twice",
               fb.values(VECTORS, "weight")),
         claim("one g, of (B, T, D)", 2, "backward sends nothing",
@@ -109,7 +108,7 @@ EMBEDDING = Exercise(
              "every rank has the vectors of its own tokens now, and zeros for the others. "
              "`output_mapping(partial, group)` adds up: return what it returns."),
         Hint("a mean or a multiple",
-            lambda p: p.fact("factor") is not None and not p.fact("gradient"),
+             lambda p: p.fact("factor") is not None and not p.fact("gradient"),
              "one rank has the vector, the others add zeros: the sum is the vector already. Sum "
              "once, divide by nothing."),
         Hint("another shape or dtype", s.either(s.kind("form", "returned"),
@@ -225,11 +224,11 @@ CROSS_ENTROPY = Exercise(
         claim("the mean of -log p(target)", 4, f"{fb.GROUPS_SAY}; every target",
               fb.values(LOSS, cases=(*fb.TURNS, NOTHING, fb.ALONE))),
         claim("large logits", 3, "near 1000, near -1000, and far apart",
-            fb.values(LOSS, cases=LARGE)),
+              fb.values(LOSS, cases=LARGE)),
         claim("the gradient of the logits", 2, "p, less 1 at the target, over BT",
-            fb.values(LOSS, "logits")),
+              fb.values(LOSS, "logits")),
         claim("three numbers per token", 4, "whatever V is; backward nothing",
-            _three_numbers_per_token),
+              _three_numbers_per_token),
         claim("logits and targets left alone", 1, "", left_alone(CASES), kept(CASES)),
     ),
     hints=(
@@ -250,7 +249,7 @@ CROSS_ENTROPY = Exercise(
         *fb.COMMON,
         ANOTHER_ROW,
         Hint("the sum, not the mean", _times(TARGETS.numel()),
-            "the mean over all B*T tokens: .mean() at the end."),
+             "the mean over all B*T tokens: .mean() at the end."),
         Hint("N times", _times(2, 1 / 2),
              "after the all-reduces all ranks have the same loss: neither add it up over the "
              "ranks, nor divide by N."),
@@ -265,7 +264,7 @@ CROSS_ENTROPY = Exercise(
              "backward needs no other rank."),
         Hint("the scale of the gradient",
              s.both(s.fact("gradient"),
-                 lambda p: p.fact("factor") is not None and p.facts["factor"] > 0),
+                    lambda p: p.fact("factor") is not None and p.facts["factor"] > 0),
              "the loss is a mean over B*T tokens, and backward is given the gradient of the loss: "
              "grad * (p - 1 at the target) / (B*T). All ranks have the same loss: no factor N, no "
              "all-reduce."),

@@ -19,8 +19,8 @@ EMBEDDING = (
           "vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0).",
           edit(COVERED, "F.embedding(row, weight)"),
           edit(COVERED,
-              "F.embedding((tokens - dist.get_rank(group) * len(weight)).clamp(0, len(weight) - "
-              "1), weight)"),
+               "F.embedding((tokens - dist.get_rank(group) * len(weight)).clamp(0, len(weight) - "
+               "1), weight)"),
           edit(COVERED, "F.embedding(tokens % len(weight), weight)")),
     *_all("another token's row",
           "rank r has the rows r * rows to (r+1) * rows - 1, one after the other: row t - r * rows "
@@ -82,7 +82,7 @@ CROSS_ENTROPY = (
         _loss((SUMMED, "pass")),
         _loss((SUMMED, NOT_SUMMED.format(0))),
         _loss((SUMS, "torch.stack([p.sum(-1).log() + largest, target])"),
-            (RESULT, "return total - target - largest")),
+              (RESULT, "return total - target - largest")),
         _loss((SUMS, "torch.stack([p.sum(-1).log(), target])"), (RESULT, "return total - target")),
     ),
     *_all("each rank its own largest",

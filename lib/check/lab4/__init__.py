@@ -23,8 +23,7 @@ Beside them:
 """
 
 __all__ = [
-    "async_checkpoint", "disk", "fsdp", "fsdp_models", "fsdp_training", "muon",
-    "owners", "prefetching_fsdp", "rank_state_bytes",
-    "recompute", "unit", "zero1", "zero2", "zero_chain", "zero_models",
-    "zero_runs",
+    "async_checkpoint", "disk", "fsdp", "fsdp_models", "fsdp_training", "muon", "owners",
+    "prefetching_fsdp", "rank_state_bytes", "recompute", "unit", "zero1", "zero2", "zero_chain",
+    "zero_models", "zero_runs",
 ]  # fmt: skip

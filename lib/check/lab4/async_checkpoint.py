@@ -6,8 +6,8 @@ after every call.
     begin(2)  the disk stands still until a second file is open, or for a moment: at most one may be
     begin(3)  what the operating system is asked, in order; at each call the last whole checkpoint
               must still be there
-    begin(4)  the disk is full: who asks next is told; the one before is whole; and begin(5) works
-              again
+    begin(4)  the disk is full: the next call is told so; the checkpoint before is complete;
+              and begin(5) works again
 
 It runs here, without ranks. The disk is a folder, and `open` gives files that wait and note.
 """
@@ -53,12 +53,7 @@ class Run:
 
     def state(self):
         """What a checkpoint of now has to hold."""
-        parts = (
-            self.model.state_dict(),
-            self.optimizer.state_dict(),
-            random_state(),
-            self.position,
-        )
+        parts = self.model.state_dict(), self.optimizer.state_dict(), random_state(), self.position
         return background.snapshot(dict(zip(PARTS, parts, strict=True)))
 
 
@@ -301,12 +296,12 @@ EXERCISE = Exercise(
     claims=(
         claim("training goes on", 2, "begin returns while the disk stands still", _found(BEGIN)),
         claim("the state of that moment", 3,
-            "model, optimizer, random numbers, position; bit for bit", _found("copy")),
+              "model, optimizer, random numbers, position; bit for bit", _found("copy")),
         claim("one write at a time", 2, "the next waits, and none is left out", _found(BESIDE)),
         claim("whole, or not there", 2, "fsync, rename, fsync; at every call the last one is there",
-            _found(TO_DISK)),
+              _found(TO_DISK)),
         claim("errors are told", 1, "a full disk; the one before stays, the next works",
-            _found("errors")),
+              _found("errors")),
     ),
     hints=(
         s.CALLED_LIB.saying("write begin, write and wait yourself."),
@@ -339,7 +334,7 @@ EXERCISE = Exercise(
              "a crash in the middle of a write leaves half a file. Only a rename is all or "
              "nothing: os.replace, from a name that no step_*.pt has to self.path(step)."),
         Hint("another open", s.kind("another open"),
-            "whoever makes the object chooses what opens a file: self.open."),
+             "whoever makes the object chooses what opens a file: self.open."),
         Hint("not brought to disk", s.kind("no fsync"),
              "written is not yet on disk: file.flush(), os.fsync(file.fileno()), and then the "
              "rename."),
@@ -347,7 +342,7 @@ EXERCISE = Exercise(
              "if the power goes between the two, the name is there and its contents are not: fsync "
              "first."),
         Hint("fsync too early", s.kind("early fsync"),
-            "first write all, then flush(), then fsync, then rename."),
+             "first write all, then flush(), then fsync, then rename."),
         Hint("the name is not on disk", s.kind("no folder"),
              "a name belongs to the folder, and has a fsync of its own: "
              "checkpoint.sync_folder(self.folder)."),
@@ -359,7 +354,7 @@ EXERCISE = Exercise(
              "self.error = error, and let wait() raise it."),
         Hint("raised again", s.kind("again"), "once it is told, forget it: self.error = None."),
         Hint("no more", s.kind("no more"),
-            "after an error the next begin starts a new thread, as always."),
+             "after an error the next begin starts a new thread, as always."),
         pure.NOTHING, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -3,8 +3,8 @@ system is noted.
 
     disk.gate.clear()    whoever opens a file or writes to it waits
     disk.starts.clear()  new threads wait
-    disk.calls           [("open", "a.part"), ("fsync", "a.part"), ("rename", "a.part", "a.pt"),
-                         ...]
+    disk.calls           [("open", "a.part"), ("fsync", "a.part"),
+                          ("rename", "a.part", "a.pt"), ...]
 
 What waits for what never comes goes on after PATIENCE.
 """

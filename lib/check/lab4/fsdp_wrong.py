@@ -36,13 +36,13 @@ UNIT = (
         "self.is_unsharded = True"
     )),
     _gather("another tensor for full",
-        "flat.full = self.all_gather(flat.shard.detach(), flat.group)"),
+            "flat.full = self.all_gather(flat.shard.detach(), flat.group)"),
     Mistake("another tensor for full", edit(FREE,
         f"{FREE}\n            flat.full = flat.full.new_empty(0)")),
     Mistake("not attached", edit("self.attach()", "self.is_unsharded = True")),
     Mistake("not attached",
             edit("flat.attach()",
-                "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()")),
+                 "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()")),
     _gather(
         "gathered once",
         "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), "
@@ -51,9 +51,9 @@ UNIT = (
         "the optimizer has changed the shards since the last unshard. Gather every time.",
     ),
     _gather("another part gathered",
-        "flat.full.copy_(flat.shard.detach().repeat(flat.world_size))"),
+            "flat.full.copy_(flat.shard.detach().repeat(flat.world_size))"),
     _gather("rounded on the way",
-        "flat.full.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
+            "flat.full.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
     Mistake("the flag", edit("        self.is_unsharded = True\n", "")),
     Mistake("the flag", edit("self.is_unsharded = False",
         "self.is_unsharded = getattr(self, 'is_unsharded', False)")),
@@ -74,11 +74,11 @@ UNIT = (
             f"flat.add_gradient({SHARD.replace(GRADIENTS, GRADIENTS + '[: flat.n]')})"),
     _reduce("nothing is reduced", SHARD),
     _reduce("not on every rank",
-        f"if any(p.grad is not None for p in flat.parameters): flat.add_gradient({SHARD})"),
+            f"if any(p.grad is not None for p in flat.parameters): flat.add_gradient({SHARD})"),
     _reduce("a second copy", "flat.kept = flat.flatten_gradients()\n"
             "            flat.add_gradient(self.reduce_scatter(flat.kept, flat.group))"),
     _gather("a second copy",
-        "flat.kept = self.all_gather(flat.shard, flat.group, out=flat.full).clone()"),
+            "flat.kept = self.all_gather(flat.shard, flat.group, out=flat.full).clone()"),
     Mistake("not freed", edit(FREE, "pass")),
     Mistake("parameters of freed memory", edit(EMPTY, "pass")),
     Mistake("the shard is lost", edit(
@@ -95,7 +95,7 @@ UNIT = (
     _reduce("frozen flats too", f"shard = {SHARD}\n            self.all_gather(shard, flat.group)\n"
             "            flat.add_gradient(shard)"),
     _gather("not what it was given",
-        "collectives.all_gather(flat.shard, flat.group, out=flat.full)"),
+            "collectives.all_gather(flat.shard, flat.group, out=flat.full)"),
     _gather("not what it was given", "self.all_gather(flat.shard, flat.group)\n"
             "            collectives.all_gather(flat.shard, flat.group, out=flat.full)"),
 )  # fmt: skip
@@ -133,11 +133,11 @@ FSDP = (
     _instead("not gathered for backward", (BEFORE_BACKWARD, "pass")),
     _instead("not gathered for backward", (BEFORE_BACKWARD, "self.units[index - 1].unshard()")),
     _instead("old weights", (BEFORE_FORWARD, IF_NOT), (AFTER_FORWARD, "pass"),
-        (BEFORE_BACKWARD, "pass"),
+             (BEFORE_BACKWARD, "pass"),
              (AFTER_BACKWARD, REDUCE)),
     _instead("gradients are not reduced", (AFTER_BACKWARD, FREE_IT)),
     _instead("gradients are not reduced", (BEFORE_BACKWARD, GATHER, REDUCE),
-        (AFTER_BACKWARD, FREE_IT)),
+             (AFTER_BACKWARD, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, "self.average_gradients()", FREE_IT)),
     _instead("gradients wait", (AFTER_BACKWARD, FREE_IT,
                                 "for unit in self.units if index == 0 else (): "

@@ -22,14 +22,7 @@ from lib.zero import muon
 
 SHAPES = ((3, 4), (5, 2), (4, 4), (2, 3), (1, 6), (5, 2))
 # modulo N: with 4 ranks the last one owns none; rank 0 two of one shape
-OWNED_BY = (
-    2,
-    0,
-    2,
-    1,
-    0,
-    0,
-)
+OWNED_BY = 2, 0, 2, 1, 0, 0
 LR, MOMENTUM, DECAY, STEPS = 2.0**-6, 0.95, 0.125, 2
 CASES = tuple(
     Setting(members, what=what)
@@ -223,12 +216,12 @@ MUON = Exercise(
     },
     claims=(
         claim("as one process, step by step", 3,
-            "1 to 4 ranks, a subgroup; unused matrices, a rank that owns none",
+              "1 to 4 ranks, a subgroup; unused matrices, a rank that owns none",
               fitting(CASES), noted(CASES, "value")),
         claim("to the owner, and back", 2, "each matrix once each way, all reduces first",
               only_calls(CASES, None), each(CASES, _order)),
         claim("momentum on the owner alone", 1, "and every .grad is None afterwards",
-            noted(CASES, "kept")),
+              noted(CASES, "kept")),
     ),
     hints=(
         s.CALLED_LIB.saying("write step() yourself: two loops over all matrices, one between."),

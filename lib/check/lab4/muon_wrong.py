@@ -12,7 +12,7 @@ LEAST, LARGEST = "load.index(min(load))", "key=lambda i: -costs[i]"
 
 OWNERS = (
     Mistake("in turn", edit(LEAST, "i % N"),
-        "a turn each is equal in number; in cost only by chance."),
+            "a turn each is equal in number; in cost only by chance."),
     Mistake("the smallest first", edit(LARGEST, "key=lambda i: costs[i]"),
             "the largest then comes last, on top of what its rank has: begin with it."),
     Mistake("as they come", edit(f"sorted(range(len(costs)), {LARGEST})", "range(len(costs))"),
@@ -21,17 +21,17 @@ OWNERS = (
     Mistake(
         "in sorted order",
         edit("owner[i] =",
-            "owner[sorted(range(len(costs)), key=lambda j: -costs[j]).index(i)] =").then(
+             "owner[sorted(range(len(costs)), key=lambda j: -costs[j]).index(i)] =").then(
             "load[owner[i]]",
             "load[owner[sorted(range(len(costs)), key=lambda j: -costs[j]).index(i)]]"
         ),
         "the list is in the order in which the costs were given, not in that of their sizes.",
     ),
     Mistake("counted, not weighed", edit("+= costs[i]", "+= 1"),
-        "add the matrix's cost to the load, not 1."),
+            "add the matrix's cost to the load, not 1."),
     Mistake("all on one rank", edit("        load[owner[i]] += costs[i]\n", "")),
-    Mistake("ranks from 1", edit(LEAST, f"{LEAST} + 1").then("load[owner[i]] +=",
-        "load[owner[i] - 1] +=")),
+    Mistake("ranks from 1",
+            edit(LEAST, f"{LEAST} + 1").then("load[owner[i]] +=", "load[owner[i] - 1] +=")),
 )  # fmt: skip
 
 MUON = (
@@ -44,8 +44,8 @@ MUON = (
     Mistake("skips what it did not use", edit(
         "gradient = torch.zeros_like",
         "if matrix.grad is None: continue\n            gradient = torch.zeros_like"),
-        "the other ranks wait in the reduce of this matrix: a rank without a gradient gives "
-        "zeros."),
+            "the other ranks wait in the reduce of this matrix: a rank without a gradient gives "
+            "zeros."),
     Mistake("no reduce", edit(REDUCE, "pass\n")),
     Mistake("updates, then reduces", edit(REDUCE, "pass\n").then(EACH,
         "for matrix, gradient in mine:\n"

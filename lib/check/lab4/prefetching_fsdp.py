@@ -238,10 +238,10 @@ EXERCISE = Exercise(
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP"},
     claims=(
         claim("fetch begins, take waits", 3, "once, and only what there is", found(CASES, "hand"),
-            fitting(CASES)),
+              fitting(CASES)),
         claim("trains as one process does", 1, models.GROUPS_SAY, found(CASES, "value")),
         claim("gathered during the unit before", 6, "forward and backward; by events",
-            found(CASES, "ahead")),
+              found(CASES, "ahead")),
         claim("two units whole at most", 1, "and the root", found(CASES, "memory")),
         claim("sends 3 (N-1)/N psi", 1, "each unit gathered twice",
               only_calls(CASES, None, ("prefetch and wait", *PHASES), section),

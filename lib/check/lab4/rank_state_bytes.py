@@ -56,7 +56,7 @@ EXERCISE = Exercise(
     leaves_out=NO_RANKS,
     claims=(
         claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB",
-            _of(FIGURE)),
+              _of(FIGURE)),
         claim("other models and ranks", 2, "4 ranks, 7, and 1", _of(RANKS)),
         claim("other precisions", 2, "fp32; fp32 gradients; bf16 alone", _of(PRECISIONS)),
         claim("no such stage", 2, "a ValueError for stage 4 and -1, and for 0 ranks",
@@ -65,11 +65,11 @@ EXERCISE = Exercise(
     hints=(
         s.NO_NUMBER,
         Hint("rounded", _rounded,
-            "this looks rounded. Padding is left out: divide with /, and return the number as it "
-            "is."),
+             "this looks rounded. Padding is left out: divide with /, and return the number as it "
+             "is."),
         Hint("not refused", s.kind("accepted"),
-            "look at the arguments first: `raise ValueError(...)` unless the stage is 0, 1, 2 or "
-            "3, and N 1 or more. Name the values in its message."),
+             "look at the arguments first: `raise ValueError(...)` unless the stage is 0, 1, 2 or "
+             "3, and N 1 or more. Name the values in its message."),
         Hint("a part is wrong", s.kind("value"),
             "write down for this stage and precision how many bytes of weight, gradient, master, "
             "momentum and variance a rank keeps for one parameter, which of them are divided by N, "
@@ -122,11 +122,11 @@ MISTAKES = (
     Mistake("one moment", edit(TOTAL, "N, precision)._replace(variance=0).total"),
         "Adam keeps two moments of each parameter: momentum and variance."),
     Mistake("gradients forgotten", edit(TOTAL, "N, precision)._replace(gradient=0).total"),
-        "the gradient is missing: full up to stage 1, 1/N of it for stage 2 and above."),
+            "the gradient is missing: full up to stage 1, 1/N of it for stage 2 and above."),
     Mistake("of all ranks", edit(TOTAL, f"{TOTAL} * N"),
         "that is what N ranks keep together. The function tells of one of them."),
     Mistake("cut twice", edit(TOTAL, f"{TOTAL} / N"),
-        "what is not sharded is full on every rank, and the rest is divided by N once."),
+            "what is not sharded is full on every rank, and the rest is divided by N once."),
     Mistake("rounded", edit("each / (N", "each // (N")),
     Mistake("divided by // before it is multiplied",
         edit("parameters * each / (N if part in SHARDED[stage] else 1)",

@@ -1,7 +1,7 @@
 """Lab 4, section 8: recompute(f, x), of which only x is kept until backward. It needs no ranks.
 
-    forward    f     torch.rand(3)    backward            someone else draws numbers between the two
-    look at    y                      gradients, random state, how often f was called
+    forward  f  torch.rand(3)  backward  numbers are drawn elsewhere between the two
+    look at  y                 gradients, random state, how often f was called
 
 Every case is compared with the same function called as it is, from the same random state.
 """
@@ -246,9 +246,9 @@ EXERCISE = Exercise(
         Hint("the first graph", s.refused("graph freed"),
              "a graph can be gone through once. Let each backward make its own: call f in it."),
         Hint("something raised", s.kind("raised"),
-            "do it by hand for one layer: what is x, what is dy?"),
+             "do it by hand for one layer: what is x, what is dy?"),
         Hint("no backward without a gradient of x",
-            s.both(s.kind("cut off"), _of("tokens", "features")),
+             s.both(s.kind("cut off"), _of("tokens", "features")),
              "autograd leaves a Function out if no tensor among its inputs needs a gradient, "
              "though f's weights need one. Give apply a second input that does: torch.empty(0, "
              "requires_grad=True)."),
@@ -256,7 +256,7 @@ EXERCISE = Exercise(
              "y has lost its graph: return what apply() returns, without detach or no_grad around "
              "it."),
         Hint("another output", s.kind("value", "form"),
-            "forward returns f(x), and changes nothing of it."),
+             "forward returns f(x), and changes nothing of it."),
         Hint("doubled", s.fact("factor", 2.0),
              "a gradient arrives twice. The second call must run on x.detach(), or backward goes "
              "through the first x too; and torch.autograd.backward adds to the weights' .grad "
@@ -284,7 +284,7 @@ EXERCISE = Exercise(
              "all that f computed is kept until backward: call f without a graph in forward, and "
              "save x alone."),
         Hint("f runs too often", s.kind("calls"),
-            "each call costs a forward: one in forward, one in backward."),
+             "each call costs a forward: one in forward, one in backward."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

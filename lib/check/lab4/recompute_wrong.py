@@ -41,7 +41,7 @@ MISTAKES = (
     Mistake("something raised", _edit("torch.set_rng_state(on_cpu)",
         "torch.zeros(2) + torch.zeros(3)")),
     Mistake("no backward without a gradient of x",
-        _edit("anchor = torch.empty(0, requires_grad=True)", "anchor = 0")),
+            _edit("anchor = torch.empty(0, requires_grad=True)", "anchor = 0")),
     Mistake("cut off", _edit(CALL, f"{CALL}.detach()")),
     Mistake("cut off", _edit(CALL, "with torch.no_grad():\n        return f(*inputs)")),
     Mistake("another output", _first("return 2 * f(*inputs)")),
@@ -59,10 +59,10 @@ MISTAKES = (
     Mistake("the generator was moved by backward",
             _edit("with torch.random.fork_rng(devices=list(on_gpus)):", "if True:")),
     Mistake("the generator was not moved by forward",
-        _first("with torch.random.fork_rng():", "    return f(*inputs)")),
+            _first("with torch.random.fork_rng():", "    return f(*inputs)")),
     Mistake("f runs too often",
             _first("state = torch.get_rng_state()", "f(*inputs)", "torch.set_rng_state(state)",
-                "return f(*inputs)")),
+                   "return f(*inputs)")),
     Mistake("what the calls share", _edit("ctx.f, ctx.inputs = f,", "Recompute.f, ctx.inputs = f,")
             .then("y = ctx.f(*inputs)", "y = Recompute.f(*inputs)")),
     Mistake("what the calls share", _edit("ctx.random_state, ctx", "Recompute.state, ctx")

@@ -165,9 +165,8 @@ class _ByItself:
         )
         line[flat.n :] = 0
         if rank == 0:
-            line[flat.n - 1 if i == 0 and turn == 1 else 0 :] = (
-                0  # s of flat 0, u of flat 2; everything
-            )
+            # s of flat 0, u of flat 2; everything
+            line[flat.n - 1 if i == 0 and turn == 1 else 0 :] = 0
         return line * FINE[torch.float64]
 
     def _backward(self, turn):
@@ -269,13 +268,13 @@ UNIT = Exercise(
     leaves_out=LEAVES_OUT,
     claims=(
         claim("unshard: the whole, in place", 3, "groups of 2 and 3", found(CASES, "unshard"),
-            fitting(CASES)),
+              fitting(CASES)),
         claim("reduce_gradients: the mean", 3, "added to the shards; unused, frozen",
-            found(CASES, "reduce")),
+              found(CASES, "reduce")),
         claim("reshard: no memory but the shards", 3, "parameters are empty",
-            found(CASES, "reshard")),
+              found(CASES, "reshard")),
         claim("trains as one process does", 2, f"4 ranks, under lib's FSDP, {ADAMW}",
-            found(CASES, "value")),
+              found(CASES, "value")),
         claim("sends each flat once", 1, "by what it was given",
               only_calls(CASES, None, SECTIONS, section), found(CASES, "called")),
     ),
@@ -297,7 +296,7 @@ UNIT = Exercise(
              "after the gather the parameters must become views of flat.full again, in their "
              "shapes: flat.attach()."),
         Hint("the flag", s.kind("flag"),
-            "unshard sets self.is_unsharded to True, reshard to False: FSDP asks it."),
+             "unshard sets self.is_unsharded to True, reshard to False: FSDP asks it."),
         Hint("a sum, no mean", s.both(s.fact("reduced"), lambda p: (p.fact("factor") or 0) > 1),
              "divide by the number of ranks, once: flat.flatten_gradients() does."),
         Hint("another rank's gradient", s.either(s.fact("reduced"), s.kind("form")),

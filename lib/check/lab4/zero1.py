@@ -85,10 +85,7 @@ def _one(fn, case, places):
         for run in runs:
             _update(run, step)
     # one rank alone may send to itself
-    made, calls = (
-        runs[0].made,
-        given.calls if case.world_size > 1 else [],
-    )
+    made, calls = runs[0].made, given.calls if case.world_size > 1 else []
     return given.record() | {
         "ok": all(run.value is None for run in runs),
         "value": next((run.value for run in runs if run.value), None),
@@ -199,15 +196,15 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("as one process, step by step", 7,
-            "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
+              "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
             first(CASES, "value", lambda case: not _several(case))),
         claim("micro-batches add up", 2, "two of them, then one step", first(CASES, "value")),
         claim("1/N of the optimizer's state", 8,
-            "padded/N elements, and AdamW's two moments of them", _state),
+              "padded/N elements, and AdamW's two moments of them", _state),
         claim("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone",
-            first(CASES, "mean")),
+              first(CASES, "mean")),
         claim("one message each way", 4, "padded elements each, by those it was given",
-            only_calls(CASES, _expected)),
+              only_calls(CASES, _expected)),
     ),
     hints=(
         s.BUILT_IN.saying(
@@ -217,17 +214,17 @@ EXERCISE = Exercise(
             "pass `self.group` on: self.reduce_scatter(buffer, self.group), "
             "self.all_gather(shard, self.group)."),
         Hint("a parameter without gradient", s.refused("None"),
-            "a parameter that this rank did not use has .grad None. Its part of the buffer "
-            "stays zero."),
+             "a parameter that this rank did not use has .grad None. Its part of the buffer "
+             "stays zero."),
         Hint("not on every rank",
-            lambda p: p.kind == "clash" and bool(p.fact("over") or len({*p.facts["ops"]}) > 1),
-            "every rank of the group calls reduce_scatter once in average_gradients(), and "
-            "all_gather once in step(), also one that has no gradients."),
+             lambda p: p.kind == "clash" and bool(p.fact("over") or len({*p.facts["ops"]}) > 1),
+             "every rank of the group calls reduce_scatter once in average_gradients(), and "
+             "all_gather once in step(), also one that has no gradients."),
         s.NARROW,
         s.WRONG_DTYPE.also(s.refused("dtype")),
         Hint("ranks of the world, not of the group",
              s.either(s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))),
-                 by(lambda N: N / WORLD)),
+                      by(lambda N: N / WORLD)),
              "ranks are counted within the group: dist.get_rank(group), "
              "dist.get_world_size(group), also where you divide."),
         Hint("the padding is missing",
@@ -239,9 +236,9 @@ EXERCISE = Exercise(
                     in_case(CASES, lambda case: case.n == 77 and SETUPS[case].models == 1),
                 ),
             ),
-            "with 72 parameters it was right: N divides them. Make the buffer as long as the next "
-            "multiple of N, -(-n // N) * N, with zeros at its end: then all shards are of one "
-            "size."),
+             "with 72 parameters it was right: N divides them. Make the buffer as long as the next "
+             "multiple of N, -(-n // N) * N, with zeros at its end: then all shards are of one "
+             "size."),
         Hint("kept for all of the class", s.both(numbers, in_case(CASES,
             lambda case: SETUPS[case].models > 1)),
             "two models are trained side by side, each by a Zero1 of its own, and one's state went "
@@ -249,90 +246,90 @@ EXERCISE = Exercise(
             "default argument."),
         Hint("not the one it was given",
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
-            "the caller of your class chooses the collectives: call self.reduce_scatter and "
-            "self.all_gather."),
+             "the caller of your class chooses the collectives: call self.reduce_scatter and "
+             "self.all_gather."),
         Hint("more than one message", s.both(s.kind("calls"),
             lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-            "one buffer for all parameters: one reduce_scatter, one all_gather, however many "
-            "parameters there are."),
+             "one buffer for all parameters: one reduce_scatter, one all_gather, however many "
+             "parameters there are."),
         Hint("other elements", s.either(s.kind("calls"), value(lambda f: f["gathers_other"])),
-            "reduce_scatter takes the padded buffer, all_gather this rank's shard, padded/N."),
+             "reduce_scatter takes the padded buffer, all_gather this rank's shard, padded/N."),
         Hint("gradients sent in step()", value(lambda f: f["late"]),
-            "average_gradients() sums them and frees them, once; clipping comes between. step() "
-            "updates and gathers."),
+             "average_gradients() sums them and frees them, once; clipping comes between. step() "
+             "updates and gathers."),
         Hint("values lost", s.kind("lost"),
-            "the model is to compute what it did: copy every parameter into its part of the "
-            "buffer, and only then make it a view of that part."),
+             "the model is to compute what it did: copy every parameter into its part of the "
+             "buffer, and only then make it a view of that part."),
         Hint("a frozen parameter", value(lambda f: f["frozen"]),
-            "parameters without requires_grad are left alone. They are not in the buffer: "
-            "weight decay would move them."),
+             "parameters without requires_grad are left alone. They are not in the buffer: "
+             "weight decay would move them."),
         Hint("no gradient in the shard", value(lambda f: f["still"] and not f["has_gradients"]),
-            "the optimizer steps on what it was given, the shard. Put the mean gradient in "
-            "`self.shard.grad`."),
+             "the optimizer steps on what it was given, the shard. Put the mean gradient in "
+             "`self.shard.grad`."),
         Hint("gradients of zeros", value(lambda f: f["zeros"]),
-            "the mean in the shard is zeros: read the parameters' .grad into the buffer before "
-            "they become None."),
+             "the mean in the shard is zeros: read the parameters' .grad into the buffer before "
+             "they become None."),
         Hint("the optimizer does not step", value(lambda f: not f["state"]),
             "step() calls self.optimizer.step() first, then gathers what it has changed."),
         Hint("the gradient gathered", value(lambda f: f["gathers_gradient"]),
-            "what the other ranks lack are this rank's new values: all_gather(self.shard, group), "
-            "not its gradient."),
+             "what the other ranks lack are this rank's new values: all_gather(self.shard, group), "
+             "not its gradient."),
         Hint("the model does not see it",
-            value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
-            "the new values were gathered, but the model's parameters are elsewhere. Make every "
-            "parameter a view of the buffer, p.data = buffer[begin:end].view(p.shape), and copy "
-            "what is gathered into that same buffer."),
+             value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
+             "the new values were gathered, but the model's parameters are elsewhere. Make every "
+             "parameter a view of the buffer, p.data = buffer[begin:end].view(p.shape), and copy "
+             "what is gathered into that same buffer."),
         Hint("the optimizer's shard is a copy",
-            value(lambda f: f["moved"] and f["gathers"]
-                  and (f["still"] or not (f["partly"] or f["gathers_new"]))),
-            "the optimizer has changed one tensor, and another one was gathered. The shard must "
-            "share memory with the buffer (chunk and detach do, clone does not), or be what you "
-            "gather."),
+             value(lambda f: f["moved"] and f["gathers"]
+                   and (f["still"] or not (f["partly"] or f["gathers_new"]))),
+             "the optimizer has changed one tensor, and another one was gathered. The shard must "
+             "share memory with the buffer (chunk and detach do, clone does not), or be what you "
+             "gather."),
         Hint("gathered before the step",
-            value(lambda f: f["step"] == 0 and f["partly"] and f["gathers"]),
-            "this rank's shard is new, the others' are old: first self.optimizer.step(), then "
-            "all_gather."),
+             value(lambda f: f["step"] == 0 and f["partly"] and f["gathers"]),
+             "this rank's shard is new, the others' are old: first self.optimizer.step(), then "
+             "all_gather."),
         Hint("not gathered", value(lambda f: f["step"] == 0 and not f["gathers"] and f["partly"]),
-            "each rank has updated its shard, and no other rank has it: step() ends with an "
-            "all_gather of the shards."),
+             "each rank has updated its shard, and no other rank has it: step() ends with an "
+             "all_gather of the shards."),
         Hint("the ranks' gradients are not summed",
-            value(lambda f: not f["reduces"] or f["one_rank"]),
-            "each rank has updated its shard by its own gradient. Reduce-scatter the buffer in "
-            "average_gradients(), and keep what that returns."),
+             value(lambda f: not f["reduces"] or f["one_rank"]),
+             "each rank has updated its shard by its own gradient. Reduce-scatter the buffer in "
+             "average_gradients(), and keep what that returns."),
         Hint("averaged twice", by(lambda N: 1 / N),
-            "the sum is divided by N once: before reduce_scatter or after it, not both."),
+             "the sum is divided by N once: before reduce_scatter or after it, not both."),
         Hint("not averaged", value(lambda f: f["factor"] is not None),
-            "reduce_scatter sums. Divide the buffer by the number of ranks."),
+             "reduce_scatter sums. Divide the buffer by the number of ranks."),
         Hint("a new optimizer in each step", value(lambda f: f["made"] > 1),
-            "an optimizer that is made anew has forgotten its moments. Call make_optimizer once, "
-            "in __init__."),
+             "an optimizer that is made anew has forgotten its moments. Call make_optimizer once, "
+             "in __init__."),
         Hint("only the last micro-batch", s.both(numbers, in_case(CASES, _several)),
-            "gradients of several backwards add up in .grad. Read them in average_gradients(), "
-            "when all are there, or add."),
+             "gradients of several backwards add up in .grad. Read them in average_gradients(), "
+             "when all are there, or add."),
         Hint("left over from the step before", value(lambda f: f["step"] > 0),
-            "right in the first step. The buffer of gradients begins with zeros in every step."),
+             "right in the first step. The buffer of gradients begins with zeros in every step."),
         Hint("another offset in the buffer", s.either(s.kind("value", "form"), s.refused("shape")),
-            "a parameter, its gradient and its part of what is gathered have the same offset in "
-            "the buffer, from `begin` to `begin + p.numel()`. Advance `begin` by p.numel() for "
-            "every parameter, also for one without gradient."),
+             "a parameter, its gradient and its part of what is gathered have the same offset in "
+             "the buffer, from `begin` to `begin + p.numel()`. Advance `begin` by p.numel() for "
+             "every parameter, also for one without gradient."),
         Hint("the full state", s.kind("kept", whole=True),
-            "the optimizer keeps state for all that it is given. Give it only this rank's shard: "
-            "make_optimizer([self.shard])."),
+             "the optimizer keeps state for all that it is given. Give it only this rank's shard: "
+             "make_optimizer([self.shard])."),
         Hint("a shard of another size", s.kind("kept"),
-            "pad the buffer once, to the next multiple of N, and split it into N equal shards, "
-            "wherever parameters begin and end."),
+             "pad the buffer once, to the next multiple of N, and split it into N equal shards, "
+             "wherever parameters begin and end."),
         Hint("a full buffer is kept", s.kind("memory"),
-            "only one buffer is as long as all parameters, of which they are views. The buffer of "
-            "gradients and what is gathered are allocated in each step, and freed."),
+             "only one buffer is as long as all parameters, of which they are views. The buffer of "
+             "gradients and what is gathered are allocated in each step, and freed."),
         Hint("another name for the optimizer", s.kind("attribute"),
-            "later cells call sharded.optimizer.zero_grad(): keep what make_optimizer returns as "
-            "self.optimizer."),
+             "later cells call sharded.optimizer.zero_grad(): keep what make_optimizer returns as "
+             "self.optimizer."),
         Hint("gradients not dropped", s.kind("left"),
-            "the next backward would add to what is left. Set every parameter's .grad to None in "
-            "average_gradients()."),
+             "the next backward would add to what is left. Set every parameter's .grad to None in "
+             "average_gradients()."),
         Hint("no mean in the shard", s.kind("no mean"),
-            "clipping and logging read it there: after average_gradients() the mean is in the "
-            "shard's .grad, not the sum."),
+             "clipping and logging read it there: after average_gradients() the mean is in the "
+             "shard's .grad, not the sum."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -204,14 +204,14 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("as one process, step by step", 4,
-            "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
+              "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
             first(CASES, "value", lambda case: not _several(case))),
         claim("micro-batches add up", 2, "average_gradients() after each", first(CASES, "value")),
         claim("each flat once, in one order", 2,
-            "padded elements, by the reduce_scatter it was given",
+              "padded elements, by the reduce_scatter it was given",
             only_calls(CASES, _expected)),
         claim("sent while backward runs", 5, "two in flight, and backward goes on",
-            each(CASES, _beside)),
+              each(CASES, _beside)),
         claim("two lines at most", 5, "bytes of gradients, after each layer of backward",
             first(CASES, "memory"), first(CASES, "mean")),
     ),
@@ -220,8 +220,8 @@ EXERCISE = Exercise(
         s.NO_GROUP.saying("pass the group on: collectives.start(self.reduce_scatter, buffer, "
                           "flat.group)."),
         Hint("beyond the last flat", s.raised("IndexError"),
-            "when all flats have been sent, self.n_sent is their number, and there is no such "
-            "flat: `while self.n_sent < len(self.in_order) and ...`."),
+             "when all flats have been sent, self.n_sent is their number, and there is no such "
+             "flat: `while self.n_sent < len(self.in_order) and ...`."),
         s.NARROW, s.WRONG_DTYPE,
         Hint("kept for all of the class", s.both(numbers, in_case(CASES,
             lambda case: SETUPS[case].models > 1)),
@@ -230,62 +230,62 @@ EXERCISE = Exercise(
             "default argument."),
         Hint("left over from the backward before", s.either(s.raised("KeyError"),
             lambda p: p.fact("step", 0) > 0),
-            "right in the first step. average_gradients() ends with self.begin_backward(), which "
-            "counts anew."),
+             "right in the first step. average_gradients() ends with self.begin_backward(), which "
+             "counts anew."),
         Hint("the rest is not sent", s.either(s.kind("clash", over=True),
             value(lambda f: f["sent"] < f["flats"])),
              "a flat with a parameter that this rank did not use is never complete. "
              "average_gradients() sends the rest, as on every rank, with zeros for what is "
              "missing."),
         Hint("in the order of completion", s.kind("clash"),
-            "ranks that use different parameters complete their flats in different orders. Only "
-            "the flat whose turn it is, self.in_order[self.n_sent], may be sent."),
+             "ranks that use different parameters complete their flats in different orders. Only "
+             "the flat whose turn it is, self.in_order[self.n_sent], may be sent."),
         Hint("does not wait", s.either(s.kind("early"), value(lambda f: not f["has_gradients"])),
-            "before average_gradients() returns, wait for all that is in flight, and add what is "
-            "received."),
+             "before average_gradients() returns, wait for all that is in flight, and add what is "
+             "received."),
         Hint("averaged twice", by(lambda N: 1 / N),
-            "flatten_gradients() has divided by N already."),
+             "flatten_gradients() has divided by N already."),
         Hint("not averaged", by(lambda N: N),
-            "reduce_scatter sums. flat.flatten_gradients() has divided by N."),
+             "reduce_scatter sums. flat.flatten_gradients() has divided by N."),
         Hint("gradients not dropped",
              s.either(s.kind("left"), s.both(s.fact("left"), s.either(s.kind("memory"),
                  in_case(CASES, _several)))),
              "a gradient that has been copied into its flat buffer is no longer needed. "
              "flat.flatten_gradients() frees it."),
         Hint("overwritten by the next micro-batch", s.both(numbers, in_case(CASES, _several)),
-            "each micro-batch's mean is added to what the shard has: flat.add_gradient(shard)."),
+             "each micro-batch's mean is added to what the shard has: flat.add_gradient(shard)."),
         Hint("a flat is sent too early", s.both(numbers, lambda p: p.kind != "raised"),
-            "a flat may be sent when its set in self.missing is empty: with the *last* of its "
-            "gradients, and once."),
+             "a flat may be sent when its set in self.missing is empty: with the *last* of its "
+             "gradients, and once."),
         Hint("not the one it was given",
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
-            "the caller of your class chooses the collective: start self.reduce_scatter."),
+             "the caller of your class chooses the collective: start self.reduce_scatter."),
         Hint("other messages", s.kind("calls"),
             "every flat is sent once in each backward, as the buffer that flat.flatten_gradients() "
             "returns."),
         Hint("no mean in the shard", s.kind("no mean"),
             "after average_gradients() the shard's .grad is the ranks' mean."),
         Hint("everything at the end", s.kind("late", in_backward=0),
-            "nothing is sent before backward has ended. gradient_is_ready must send a flat with "
-            "the last of its gradients."),
+             "nothing is sent before backward has ended. gradient_is_ready must send a flat with "
+             "the last of its gradients."),
         Hint("one at a time", s.kind("late"),
-            "a flat that was complete too early waits for those before it; then several may be "
-            "sent at once: `while`, not `if`."),
+             "a flat that was complete too early waits for those before it; then several may be "
+             "sent at once: `while`, not `if`."),
         Hint("backward waits for the network", s.kind("stuck", passed=0),
-            "the hook sends by itself, or waits for what it has started, and autograd waits for "
-            "the hook. collectives.start leaves it to the communication thread."),
+             "the hook sends by itself, or waits for what it has started, and autograd waits for "
+             "the hook. collectives.start leaves it to the communication thread."),
         Hint("one in flight", s.kind("stuck", number=0),
-            "two may be in flight: one is being sent, the next is queued. Wait when a *third* is "
-            "about to be sent."),
+             "two may be in flight: one is being sent, the next is queued. Wait when a *third* is "
+             "about to be sent."),
         Hint("not for the oldest", s.kind("stuck"),
-            "before a third is sent, wait only for the oldest of the two. The other one has only "
-            "begun."),
+             "before a third is sent, wait only for the oldest of the two. The other one has only "
+             "begun."),
         Hint("buffers kept for all flats", s.kind("memory", before=True),
             "between two steps nothing waits for gradients: a buffer is allocated when its flat is "
             "sent, and freed when it has been sent."),
         Hint("three in flight", s.kind("memory"),
-            "buffers add up if the network is slower than backward. When two are in flight, wait "
-            "for the oldest before the next buffer is allocated."),
+             "buffers add up if the network is slower than backward. When two are in flight, wait "
+             "for the oldest before the next buffer is allocated."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -309,8 +309,8 @@ MISTAKES = (
     Mistake("not the one it was given", edit(SENT, SENT.replace("self.", "collectives."))),
     Mistake("beyond the last flat", edit("while self.n_sent < len(self.in_order) and ", "while ")),
     Mistake("the rest is not sent",
-        edit("        while self.n_sent < len(self.in_order):\n            self._send_next()\n",
-            "")),
+            edit("        while self.n_sent < len(self.in_order):\n            self._send_next()\n",
+                 "")),
     Mistake("does not wait", edit(WAIT, "")),
     Mistake("does not wait", edit(WAIT, WAIT.replace("while", "if"))),
     Mistake(

@@ -19,9 +19,7 @@ And:
 """
 
 __all__ = [
-    "assign_slots", "auxiliary_loss", "dispatch_combine",
-    "dropless_experts", "exchange_tokens",
-    "expert_parallel", "gates", "hide_exchange",
-    "later", "reduce_gradients",
-    "reduce_model", "start_exchange",
+    "assign_slots", "auxiliary_loss", "dispatch_combine", "dropless_experts", "exchange_tokens",
+    "expert_parallel", "gates", "hide_exchange", "later", "reduce_gradients", "reduce_model",
+    "start_exchange",
 ]  # fmt: skip

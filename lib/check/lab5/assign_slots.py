@@ -197,7 +197,7 @@ HINTS = (
     Hint("another k", s.raised("IndexError"),
          "a token has k choices, one, two or three: k = choice.experts.shape[1]."),
     Hint("no Routing", s.kind("returned"),
-        "the function must end with return Routing(token, expert, slot, weight)."),
+         "the function must end with return Routing(token, expert, slot, weight)."),
     Hint("nobody to keep", lambda p: p.fact("case") in NOBODY and p.kind in s.SHAPES,
          "m may be 0. torch.tensor([]) is float32 (0,): say dtype=torch.int64, and .view(-1, 4) "
          "for rows of 4."),
@@ -209,9 +209,9 @@ HINTS = (
          "for each of the k choices, for each token: if the expert is not -1 and has given fewer "
          "than C slots, the pair gets the next one."),
     Hint("other slots", s.kind("slot"),
-        "a pair's slot is how many slots the expert had given before it."),
+         "a pair's slot is how many slots the expert had given before it."),
     Hint("sorted by something else", s.kind("order"),
-        "sort by expert, and within an expert by slot; nothing else."),
+         "sort by expert, and within an expert by slot; nothing else."),
     Hint("weights detached", s.kind("no graph"),
          "the router learns through these weights. A number from .item() or .tolist() has no "
          "gradient: index choice.weights with tensors."),
@@ -231,9 +231,9 @@ EXERCISE = Exercise(
         claim("who is kept", 7, "k 1, 2, 3; -1; nobody dropped; all to one expert", _all(SOME)[0]),
         claim("slots and order", 4, "by expert, then slot; slots by priority", *_all(SOME)[1:]),
         claim("the pairs' weights", 3, "and their gradient", values(CALLS, SOME),
-            gradients(CALLS, SOME)),
+              gradients(CALLS, SOME)),
         claim("nobody to keep", 1, "no tokens; all choices -1", *_all(NOBODY),
-            values(CALLS, NOBODY)),
+              values(CALLS, NOBODY)),
         claim("the choice left alone", 1, "", left_alone(CASES), new(CASES), kept(CASES)),
     ),
     hints=HINTS,

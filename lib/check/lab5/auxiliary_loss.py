@@ -66,12 +66,12 @@ EXERCISE = Exercise(
     leaves_out=TENSORS,
     claims=(
         claim("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that nobody chose",
-            values(CALLS, SOME)),
+              values(CALLS, SOME)),
         claim("the gradient", 4, "E f_e / n of every token's p_e: through P alone",
-            gradients(CALLS, SOME)),
+              gradients(CALLS, SOME)),
         claim("no tokens", 1, "0", values(CALLS, NO_TOKENS)),
         claim("arguments left alone", 1, "", left_alone(CALLS.cases), new(CALLS.cases),
-            kept(CALLS.cases)),
+              kept(CALLS.cases)),
     ),
     hints=(
         s.CALLED_LIB.saying("E * (f * P).sum(): count the first choices, and average p."),
@@ -80,7 +80,7 @@ EXERCISE = Exercise(
              "and the loss is 0."),
         Hint("no place for the unchosen",
              s.either(s.refused("shape"),
-                 lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
+                      lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
              "bincount ends with the last expert that any token chose. bincount(first_choices, "
              "minlength=E) counts all E."),
         s.NARROW,
@@ -142,7 +142,7 @@ MISTAKES = (
           lambda f, P, n, E: n * (f * P).sum(), lambda f, P, n, E: E * (n * f * P).sum(),
           lambda f, P, n, E: E * (n * f * n * P).sum()),
     *_all("counts for both",
-    "counts have no gradient. One factor counts, f; the other is the mean probability, P.",
+          "counts have no gradient. One factor counts, f; the other is the mean probability, P.",
           lambda f, P, n, E: E * (f * f).sum()),
     *_all("probabilities for both",
           "f counts first choices, in whole tokens: bincount. P is what the router can change.",

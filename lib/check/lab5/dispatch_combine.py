@@ -24,8 +24,9 @@ def _routing(token, expert, slot):
 
 # name -> routing, n, D, dtype
 SOME = {
-    "tokens 0 1 | 0 3 2": (_routing([0, 1, 0, 3, 2], [0, 0, 2, 2, 2], [0, 1, 0, 1, 2]), 6, 3,
-    torch.float64),
+    "tokens 0 1 | 0 3 2": (
+        _routing([0, 1, 0, 3, 2], [0, 0, 2, 2, 2], [0, 1, 0, 1, 2]), 6, 3, torch.float64,
+    ),
     "tokens 2 5 1 | 4 | 1 0 2": (
         _routing([2, 5, 1, 4, 1, 0, 2], [0, 0, 0, 1, 3, 3, 3], [0, 1, 2, 0, 0, 1, 2]), 8, 3,
         torch.float64,
@@ -83,10 +84,10 @@ DISPATCH = Exercise(
     name="dispatch", reference=moe.dispatch, measure=DISPATCH_CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
         claim("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none",
-            values(DISPATCH_CALLS, SOME)),
+              values(DISPATCH_CALLS, SOME)),
         claim("the gradient of x", 1, "a token's copies added up", gradients(DISPATCH_CALLS, SOME)),
         claim("nobody; left alone", 1, "no pairs, no tokens", values(DISPATCH_CALLS, EMPTY),
-            left_alone(ALL), new(ALL),
+              left_alone(ALL), new(ALL),
               kept(ALL)),
     ),
     hints=(
@@ -95,7 +96,7 @@ DISPATCH = Exercise(
              "a token's copies all count: the gradient of x adds them up, as indexing does by "
              "itself."),
         Hint("other rows", s.kind("value", "form", "returned"),
-            "rows[i] = x[routing.token[i]], (m, D)."),
+             "rows[i] = x[routing.token[i]], (m, D)."),
         Hint("changed in place", s.either(s.kind("input"), s.refused("in place")),
              "x and the routing are the caller's. Make new tensors."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
@@ -105,7 +106,7 @@ COMBINE = Exercise(
     name="combine", reference=moe.combine, measure=COMBINE_CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
         claim("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none",
-            values(COMBINE_CALLS, SOME)),
+              values(COMBINE_CALLS, SOME)),
         claim("gradients", 2, "of rows and of weights", gradients(COMBINE_CALLS, SOME)),
         claim("nobody", 1, "no pairs: zeros; no tokens", values(COMBINE_CALLS, EMPTY)),
         claim("rows and routing left alone", 1, "", left_alone(ALL), new(ALL), kept(ALL)),

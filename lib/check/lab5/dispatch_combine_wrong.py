@@ -44,21 +44,21 @@ def _end(r, n):
 
 DISPATCH = (
     *_all("weighted already",
-    "combine weights what comes back. The experts get the tokens as they are.",
+          "combine weights what comes back. The experts get the tokens as they are.",
           lambda x, r: _weighted(x[r.token], r)),
     *_all("the wrong index",
-    "routing.token says whose row it is; expert and slot say where it goes.",
+          "routing.token says whose row it is; expert and slot say where it goes.",
           lambda x, r: x[r.expert.clamp(max=len(x) - 1)] if len(x) else x,
           lambda x, r: x[r.slot.clamp(max=len(x) - 1)] if len(x) else x),
     *_all("each token once",
           "a token with two experts is there twice, and one that was dropped is not there: a row "
           "for each pair.",
-          lambda x, r: x[r.token.unique()], lambda x, r: x.clone(), lambda x,
-          r: x.repeat(2, 1)[: len(r.token)]),
+          lambda x, r: x[r.token.unique()], lambda x, r: x.clone(),
+          lambda x, r: x.repeat(2, 1)[: len(r.token)]),
     *_all("another order",
-    "row i is the token of pair i: x[routing.token], sorted by expert as the routing is.",
-          lambda x, r: x[r.token.sort().values], lambda x,
-          r: x[r.token[r.token.sort(descending=True).indices]]),
+          "row i is the token of pair i: x[routing.token], sorted by expert as the routing is.",
+          lambda x, r: x[r.token.sort().values],
+          lambda x, r: x[r.token[r.token.sort(descending=True).indices]]),
 )  # fmt: skip
 COMBINE = (
     *_all("the last wins",
@@ -87,7 +87,7 @@ COMBINE = (
             lambda rows, r, n: _weighted(rows, r) if len(rows) else rows.new_zeros(n,
                 rows.shape[1])),
     *_all("rows of other tokens",
-    "row i belongs to token routing.token[i]: rows are sorted by expert, not by token.",
+          "row i belongs to token routing.token[i]: rows are sorted by expert, not by token.",
           lambda rows, r, n: _added(_weighted(rows, r), r.token.sort().values, n),
           lambda rows, r, n: _added(_weighted(rows[r.token.argsort(stable=True)], r), r.token, n),
           lambda rows, r, n: _added(_weighted(rows, r)[r.token.argsort(stable=True)], r.token, n),

@@ -99,11 +99,11 @@ GROUPED_MM = Exercise(
     leaves_out=but(TENSORS, "memory"),
     claims=(
         claim("each group by its own matrix", 1,
-            f"{len(GROUPS)} cases; groups without rows, no rows",
+              f"{len(GROUPS)} cases; groups without rows, no rows",
               values(GROUPED, GROUPS), all_left_alone(GROUPS), new(GROUPS), all_kept(GROUPS)),
         claim("gradients", 1, "of rows and of all matrices", gradients(GROUPED, GROUPS)),
         claim("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups",
-            _unpadded),
+              _unpadded),
     ),
     hints=(
         s.CALLED_LIB.saying("rows.split and @ are enough."),
@@ -117,7 +117,7 @@ GROUPED_MM = Exercise(
              "rows."),
         Hint("a group without rows",
              s.both(s.kind(*s.SHAPES, "returned", "no graph", "backward"),
-                 lambda p: p.fact("case") in [*GROUPS][1:3]),
+                    lambda p: p.fact("case") in [*GROUPS][1:3]),
              "an expert may get no row: (0, D) @ (D, F) is (0, F), and its matrix has a gradient, "
              "of zeros."),
         Hint("no gradient", s.either(s.kind("no graph"), s.refused("no graph", "in place")),
@@ -137,7 +137,7 @@ GROUPED_MM = Exercise(
              "rows are sorted: the first counts[0] are group 0's, the next counts[1] group 1's. "
              "(m, F) comes out, in the same order."),
         Hint("changed in place", s.kind("input"),
-            "rows, weights and counts are the caller's. Make new tensors."),
+             "rows, weights and counts are the caller's. Make new tensors."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -181,10 +181,7 @@ def _chosen(case, N, rank, number):
     liking[:, 1::2] -= 100.0 * (case.what == SOME_IDLE)  # experts 1, 3, 5, ... get nobody
     chosen = liking.argsort(1, descending=True)[:, : case.k]
     # the last expert is asked, or bincount would be short: SOME_IDLE's point
-    if case.what in (
-        ANY,
-        NOBODY,
-    ):
+    if case.what in (ANY, NOBODY):
         chosen[-1:] = torch.arange(E - 1, E - 1 - case.k, -1, device="cpu")
     if case.what == NOBODY:
         chosen[1:-1:2, 1:] = -1
@@ -304,7 +301,7 @@ DROPLESS = Exercise(
     },
     claims=(
         claim("every token, all its experts", 2,
-            "1 to 4 ranks, 1 to 3 experts each; none, one for all",
+              "1 to 4 ranks, 1 to 3 experts each; none, one for all",
               each(CASES, _unfinished), fb.values(CALLS)),
         claim("every gradient", 2, "of x, the weights and all experts",
               *map(_gradients, ("x", "weights", "w_in", "w_out"))),
@@ -336,7 +333,7 @@ DROPLESS = Exercise(
              "after exchange_counts."),
         Hint("nobody here", s.both(s.either(s.hung, s.kind("clash", "raised", *s.SHAPES)),
                                    s.in_case(CASES,
-                                       lambda case: 0 in case.tokens[:case.world_size])),
+                                             lambda case: 0 in case.tokens[:case.world_size])),
              "a rank without tokens calls all that the others call: its experts work for their "
              "tokens."),
         Hint("experts that get nobody", s.in_case(CASES, lambda case: case.what == SOME_IDLE),
@@ -356,7 +353,7 @@ DROPLESS = Exercise(
              "each is sent once: E/ep counts to each other rank, and the row of each pair whose "
              "expert is on another rank, to it and back. No block is padded to a common length."),
         Hint("changed what it was given", s.kind("input"),
-            "x and the choice are the caller's: make new tensors."),
+             "x and the choice are the caller's: make new tensors."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -59,7 +59,7 @@ MISTAKES = {
         Mistake("other rows", edit("weights, strict", "weights.flip(0), strict")),
         Mistake("changed in place",
                 edit(f"return {JOINED}",
-                    f"y = {JOINED}\n    rows.data.zero_()\n    return y")),
+                     f"y = {JOINED}\n    rows.data.zero_()\n    return y")),
         *(Mistake("another matrix", edit("group @ w for", f"group @ {w} for"),
                   "each group times its own matrix as it is: (rows, D) @ (D, F).")
           for w in ("w.t()", "weights.mean(0)")),
@@ -69,18 +69,15 @@ MISTAKES = {
     ),
     "dropless": (
         Mistake("nothing returned", edit(RETURN, RETURN.removeprefix("return "))),
-        Mistake(
-            "the group is not passed on",
-            edit(SENT, SENT.replace("group", "None")),
-        ),
+        Mistake("the group is not passed on", edit(SENT, SENT.replace("group", "None"))),
         Mistake("the group is not passed on",
                 edit("exchange_counts(counts, group,", "exchange_counts(counts, None,")
                 .then(SENT, SENT.replace("group", "None"))
                 .then(BACK, BACK.replace("group", "None"))),
         Mistake("dropped",
                 edit(PAIRS,
-                    f"{PAIRS}\n    C = int(1.25 * len(asked) / n_experts) + 1\n    pairs = "
-                    f"torch.cat([pairs[asked[pairs] == e][:C] for e in range(n_experts)])")
+                     f"{PAIRS}\n    C = int(1.25 * len(asked) / n_experts) + 1\n    pairs = "
+                     f"torch.cat([pairs[asked[pairs] == e][:C] for e in range(n_experts)])")
                 .then("load(asked,", "load(asked[pairs],"),
                 "nothing is dropped: there is no capacity, and every pair has a row."),
         Mistake("divided", edit(RETURN, f"{RETURN} / k"),
@@ -96,7 +93,7 @@ MISTAKES = {
                          edit(THERE, THERE.replace("(rows, received)", "(rows, received.t())")))),
         Mistake("not what it was given",
                 edit("exchange_counts(counts, group, all_to_all)",
-                    "exchange_counts(counts, group)")),
+                     "exchange_counts(counts, group)")),
         Mistake("tokens that ask for nobody", edit(PAIRS, "pass")),
         Mistake("experts that get nobody", edit("load(asked, n_experts)",
             "torch.bincount(asked[asked >= 0])")),
@@ -105,7 +102,7 @@ MISTAKES = {
                     "send_counts, receive_counts"))),
         Mistake("nobody here",
                 edit("received = exchange_counts",
-                    "if not len(x):\n        return x\n    received = exchange_counts")),
+                     "if not len(x):\n        return x\n    received = exchange_counts")),
         Mistake("experts get each other's rows",
                 edit(THERE, "rows = experts(rows, received.sum(0))").then(HOME, "pass"),
                 "what arrives is sorted by expert within each sender only: transpose_blocks(rows, "
@@ -117,7 +114,7 @@ MISTAKES = {
                 "choice.experts.flatten() goes token by token: pair i is of token i // k."),
         Mistake("weights of other pairs",
                 edit(WEIGHTED,
-                    "weighted = choice.weights.flatten()[: len(pairs)].unsqueeze(1) * rows"),
+                     "weighted = choice.weights.flatten()[: len(pairs)].unsqueeze(1) * rows"),
                 "rows come back in the order of the sorted pairs: their weights are "
                 "choice.weights.flatten()[pairs]."),
         Mistake("not weighted", edit(WEIGHTED, "weighted = rows"),
@@ -130,7 +127,7 @@ MISTAKES = {
             "choice.weights.detach()"))),
         Mistake("another gradient",
                 edit(WEIGHTED,
-                    f"{WEIGHTED}\n    weighted = 1.5 * weighted - 0.5 * weighted.detach()")),
+                     f"{WEIGHTED}\n    weighted = 1.5 * weighted - 0.5 * weighted.detach()")),
         Mistake(
             "no gradient",
             edit(THERE, THERE.replace("transpose_blocks(rows, received)",
@@ -142,6 +139,6 @@ MISTAKES = {
         Mistake("more than the pairs", edit(BACK, f"{BACK} + 0 * {BACK}")),
         Mistake("changed what it was given",
                 edit(RETURN,
-                    f"y = {RETURN.removeprefix('return ')}\n    x.data.zero_()\n    return y")),
+                     f"y = {RETURN.removeprefix('return ')}\n    x.data.zero_()\n    return y")),
     ),
 }  # fmt: skip

@@ -259,7 +259,7 @@ EXCHANGE_TOKENS = Exercise(
     claims=(
         claim("rows to their ranks", 3, f"{GROUPS_SAY}; uneven, none", noted(CASES, "value")),
         claim("gradients the same way back", 4, "also through two exchanges",
-            noted(CASES, "gradient")),
+              noted(CASES, "gradient")),
         claim("each row once, each way", 2, "elements, by the all_to_all it was given",
               only_calls(CASES, None, WAYS, section), as_many(CASES, elements_of)),
         claim("rows and counts left alone", 1, "", noted(CASES, "touched"), kept(CASES)),
@@ -309,7 +309,7 @@ EXCHANGE_TOKENS = Exercise(
              "each token for another rank is sent once in each direction, unpadded, and none "
              "twice."),
         Hint("changed in place", s.kind("touched"),
-            "leave `routed_tokens` and the lists as they are; return a new tensor."),
+             "leave `routed_tokens` and the lists as they are; return a new tensor."),
         Hint("shapes do not fit", s.either(s.kind("form"), s.refused("shape")),
              "(sum(send_counts), D) goes in, and (sum(receive_counts), D) comes out; in backward "
              "it is the other way round."),

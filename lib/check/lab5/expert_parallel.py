@@ -224,7 +224,7 @@ EXPERT_PARALLEL_MOE = Exercise(
              "`run` must end with a `return` of the tokens that came back."),
         s.NARROW,
         Hint("counts not exchanged",
-            lambda p: _in_forward(p) and p.facts["calls"] == p.facts["exchanges"] == 1,
+             lambda p: _in_forward(p) and p.facts["calls"] == p.facts["exchanges"] == 1,
              "how many tokens come from each rank is known to the others only: first "
              "moe.exchange_counts(load, self.group, self.all_to_all)."),
         Hint("home by the same lists", lambda p: _in_forward(p) and p.facts["exchanges"] == 2,

@@ -50,8 +50,8 @@ MISTAKES = {
         Mistake("nothing returned", WHOLE.then(APPLY, APPLY.removeprefix("return "))),
         Mistake("shapes do not fit", edit(SEND, f"{SEND}.flatten()")),
         Mistake("no gradient",
-            WHOLE.then(APPLY + "routed_tokens, send_counts, receive_counts, group, all_to_all)",
-                SEND)),
+                WHOLE.then(APPLY + "routed_tokens, send_counts, receive_counts, group, all_to_all)",
+                           SEND)),
         Mistake("rows in another order",
                 edit(SEND, f"y = {CALL}\n        return torch.cat(y.split(receive_counts)[::-1])")),
         Mistake("changed in place", edit(SEND,
@@ -82,7 +82,7 @@ MISTAKES = {
                 "the counts differ from call to call: call exchange_counts each time."),
         Mistake("experts in another order",
                 edit("self.experts.values()",
-                    "[self.experts[name] for name in sorted(self.experts)]"),
+                     "[self.experts[name] for name in sorted(self.experts)]"),
                 "names are texts: sorted, '10' comes before '9'. self.experts.values() has the "
                 "right order."),
         Mistake("more than rows and counts", edit(COUNTS, f"{COUNTS} + 0 * {COUNTS}")),
@@ -98,7 +98,7 @@ MISTAKES = {
                 "received is (sender, expert): run_experts wants the rows of each expert here, "
                 "received.sum(0)."),
         Mistake("experts get each other's rows",
-            edit(THERE, "routed_tokens").then(HERE, "routed_tokens"), EACH_OTHERS),
+                edit(THERE, "routed_tokens").then(HERE, "routed_tokens"), EACH_OTHERS),
         Mistake("experts get each other's rows", edit(THERE, "routed_tokens"), EACH_OTHERS),
         Mistake("sent home in the experts' order", edit(HERE, "routed_tokens"),
                 "run_experts returns tokens sorted by expert. Before they are sent back they must "
@@ -119,8 +119,8 @@ MISTAKES = {
                 edit(THERE, "transpose_blocks(routed_tokens.detach(), received)")),
         Mistake("gradient scaled",
                 edit(RUN,
-                    f"{RUN}\n        N, its = len(received), routed_tokens\n"
-                    f"        routed_tokens = its / N + (1 - 1 / N) * its.detach()")),
+                     f"{RUN}\n        N, its = len(received), routed_tokens\n"
+                     f"        routed_tokens = its / N + (1 - 1 / N) * its.detach()")),
         Mistake("another gradient", edit(RUN,
             f"{RUN}\n        routed_tokens = 0.3 * routed_tokens + 0.7 * routed_tokens.detach()")),
     ),

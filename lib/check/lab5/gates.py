@@ -149,7 +149,7 @@ COMMON = (
          "experts are their numbers, int64; weights are what they count: Choice(experts, weights, "
          "probabilities)."),
     Hint("another dtype",
-        lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
+         lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
          "weights and probabilities have the dtype of the logits, which the experts' outputs have, "
          "too."),
     Hint("exp of large logits", s.kind("value", nan=True),
@@ -159,7 +159,7 @@ COMMON = (
          "a rank may have no tokens. Work on whole tensors: a list of none cannot be stacked, and "
          "has no largest number."),
     Hint("equal logits",
-        lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
+         lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
          "topk and an unstable sort promise no order among equals. top_k_indices(logits, k) takes "
          "the smaller index first."),
     s.NARROW,
@@ -170,7 +170,7 @@ COMMON = (
          "the numbers were right and what they teach is not. Is something detached, or added only "
          "to be taken away?"),
     Hint("other probabilities", _about("probabilities"),
-        "probabilities are logits.softmax(-1), (n, E), as they are."),
+         "probabilities are logits.softmax(-1), (n, E), as they are."),
     Hint("in place", s.either(s.kind("input"), s.refused("in place")),
          "in-place operations (-=, x[...] = ...) change a tensor that the caller, or backward, "
          "still needs as it was. Make new ones: where, masked_fill."),
@@ -213,11 +213,10 @@ def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), me
         claims=(
             claim(first, points, says, *judges, values(calls, cases["value"])),
             claim("gradients to the logits", 1, "of weights and of probabilities",
-                gradients(calls, learning)),
+                  gradients(calls, learning)),
             claim("equal logits", 1, equal_says, values(calls, cases["equal"])),
             claim("any set, left alone", 1, sets_says, values(calls, cases["sets"]),
-                left_alone(everywhere),
-                  new(everywhere), kept(everywhere)),
+                  left_alone(everywhere), new(everywhere), kept(everywhere)),
         ),
         hints=(*hints, *s.ANYWHERE),
     )  # fmt: skip
@@ -227,7 +226,7 @@ EXERCISE = Bundle(
     "gates",
     (
         _part("switch_gate", "the best expert, its probability", 2,
-            "3, 4 and 24 tokens; large logits",
+              "3, 4 and 24 tokens; large logits",
               "the smaller number", "0 and 1 tokens, 1 expert", SWITCH_HINTS),
         _part("top_k_gate", "the k best, their parts", 3, "k 1, 2, 3 and all; large logits",
               "the smaller number first", "0 and 1 tokens, 1 expert", TOP_K_HINTS),

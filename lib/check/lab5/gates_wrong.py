@@ -4,9 +4,8 @@ release has this file."""
 from lib.check.mistakes import Mistake, edit
 
 SOFTMAX, PARTS = "logits.softmax(-1)", "g / g.sum(-1, keepdim=True)"
-DETACHED = (
-    f"{SOFTMAX}.detach() * (logits - logits.detach()).exp()"  # the right numbers, another gradient
-)
+# the right numbers, another gradient
+DETACHED = f"{SOFTMAX}.detach() * (logits - logits.detach()).exp()"
 A_SIGMOID = (
     "a sigmoid looks at one logit alone. In the softmax the experts compete: p adds up to 1 over "
     "them."
@@ -71,7 +70,7 @@ TOP_K = (
             "each token's weights add up to 1: sum over its k, dim -1, with keepdim=True."),
     Mistake("over all tokens", edit(PARTS, "g / g.sum(0)")),
     Mistake("logits divided", LOGITS,
-        "a logit may be negative, and is no part of anything: softmax first."),
+            "a logit may be negative, and is no part of anything: softmax first."),
     Mistake("a sigmoid", edit(SOFTMAX, "logits.sigmoid()"), A_SIGMOID),
     Mistake("over the tokens", edit(SOFTMAX, "logits.softmax(0)"), OVER_TOKENS),
     Mistake("over the tokens",

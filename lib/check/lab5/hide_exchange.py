@@ -31,8 +31,7 @@ ENOUGH = 0.8  # of the exchanges' time, hidden
 D = 4
 TWO_EACH, DROPS, NOBODY, ONE_TOKEN, TWICE, EVEN, NESTED = (
     "2 experts a rank", "drops, a rank without tokens", "no tokens", "one token",
-    "two calls, then backward",
-    "as many rows for all", "x of (1, n, D)",
+    "two calls, then backward", "as many rows for all", "x of (1, n, D)",
 )  # fmt: skip
 TOKENS = {  # of rank 0, 1, 2, 3 of the group, for each call
     TWO_EACH: ((6, 3, 4, 7),), DROPS: ((5, 8, 0, 11),), NOBODY: ((0, 0, 0, 0),),
@@ -300,7 +299,7 @@ OVERLAPPED_MOE = Exercise(
         Hint("halves in each other's place", s.fact("swapped"),
              "the first half's tokens come first: torch.cat([a's, b's])."),
         Hint("never waited for", s.kind("left"),
-            "every start_... returns a wait, which is to be called once."),
+             "every start_... returns a wait, which is to be called once."),
         Hint("the whole at once", _share(lambda f: f["exchanges"] < 4),
              "less than the four exchanges of two halves were started: dispatch and combine of A "
              "and of B."),
@@ -318,7 +317,7 @@ OVERLAPPED_MOE = Exercise(
         Hint("gradients stop", s.both(s.fact("gradient"), s.fact("none")),
              "somewhere on the way the graph is cut: no detach(), no no_grad()."),
         Hint("another gradient", s.fact("gradient"),
-            "the output was right; it is made of all parts, each once."),
+             "the output was right; it is made of all parts, each once."),
         Hint("more than the rows", s.kind("elements"),
              "each half is dispatched and combined once. halves sends the counts of both."),
         Hint("another shape", s.in_case(CASES, lambda case: case.what == NESTED, *s.SHAPES),

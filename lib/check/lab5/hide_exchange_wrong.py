@@ -34,7 +34,7 @@ MISTAKES = {
                 WHOLE.then(THERE, THERE.replace("send_counts, receive", "receive_counts, send"))),
         Mistake("backward without the swap",
                 WHOLE.then("dy, group, receive_counts, send_counts)",
-                    "dy, group, send_counts, receive_counts)")),
+                           "dy, group, send_counts, receive_counts)")),
         Mistake("rounded on the way", WHOLE.then(ARRIVE,
             "return way.work.wait().float().double()")),
         Mistake("other rows", WHOLE.then(ARRIVE, "return way.work.wait().flip(0)")),
@@ -47,8 +47,8 @@ MISTAKES = {
         Mistake("nothing returned", edit(JOIN, JOIN.removeprefix("return "))),
         Mistake("halves in each other's place",
                 edit(JOIN,
-                    "return torch.cat([shared_b + combined_b(), shared_a + "
-                    "combined_a()]).view_as(x)")),
+                     "return torch.cat([shared_b + combined_b(), shared_a + "
+                     "combined_a()]).view_as(x)")),
         Mistake(
             "one after the other",
             edit(STARTS, "dispatched_a = a.start_dispatch()()\n"
@@ -64,8 +64,8 @@ MISTAKES = {
             edit(SHARED_A, "pass")
             .then(SHARED_B, "y_a, y_b = combined_a(), combined_b()")
             .then(JOIN,
-                "return torch.cat([self.shared(a.tokens) + y_a, self.shared(b.tokens) + "
-                "y_b]).view_as(x)"),
+                  "return torch.cat([self.shared(a.tokens) + y_a, self.shared(b.tokens) + "
+                  "y_b]).view_as(x)"),
         ),
         Mistake("the shared expert after the wait",
                 edit(OUTPUTS_A, "pass").then(SHARED_A, f"{OUTPUTS_A}\n        {SHARED_A}")),

@@ -2,10 +2,9 @@
 place of `start`.
 
     start(A)  start(B)   compute  A.wait()   the answer
-                                  A is done  as late as can be: who changes what A sends is found
-                                             out
-    clock     [== A ==][== B ==]             one wire, in the order of start; computing moves the
-                                             clock, too
+                                  A is done  as late as can be, so a change of what A sends shows
+    clock     [== A ==][== B ==]             one wire, in the order of start;
+                                             computing moves the clock, too
 
 Nothing runs beside anything here, and no time is measured: `Clock` says when it would have been,
 with as many seconds as there are rows. So an order of start, compute and wait has one hidden share,

@@ -196,11 +196,11 @@ EXERCISE = Exercise(
         claim("the mean over all ranks", 8, "dp, ep of 1 to 4; tied, unused, frozen ones",
               noted(m.CASES, "value", m.CASES[:-1])),
         claim("as one process", 3, "a real backward, dp 2, ep 2",
-            noted(m.CASES, "value", m.CASES[-1:])),
+              noted(m.CASES, "value", m.CASES[-1:])),
         claim("one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
               only_calls(m.CASES, None), _one_of_each_kind),
         claim("parameters left alone", 1, "only .grad changes", noted(m.CASES, "touched"),
-            kept(m.CASES)),
+              kept(m.CASES)),
     ),
     hints=(
         s.CALLED_LIB,

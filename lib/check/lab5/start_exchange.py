@@ -128,7 +128,7 @@ START_EXCHANGE = Exercise(
         claim("rows to their ranks", 1, f"{plain.GROUPS_SAY}; sent when they are waited for",
               each(plain.CASES, _own), noted(plain.CASES, "value")),
         claim("gradients the same way back", 1, "two under way at once",
-            noted(plain.CASES, "gradient")),
+              noted(plain.CASES, "gradient")),
         claim("under way until wait()", 1, "", each(plain.CASES, partial(_between, way="forward"))),
         claim("backward, too", 1, "begun where wait() stood, waited for where it was begun",
               each(plain.CASES, partial(_between, way="backward"))),
@@ -154,7 +154,7 @@ START_EXCHANGE = Exercise(
              "Its wait() belongs in the function that you return, because the caller computes "
              "something in the meantime."),
         Hint("backward waits at once",
-            lambda p: _way("backward")(p) and p.facts["started"] == p.facts["of"],
+             lambda p: _way("backward")(p) and p.facts["started"] == p.facts["of"],
              "the gradients' exchange is begun and waited for in one function's backward. Begin it "
              "in the backward of what wait() calls, keep the work, and wait for it in the backward "
              "of what start_exchange calls."),

@@ -9,8 +9,8 @@
     choose_plan.py        6  bonus: the fastest plan that fits
     shares.py             7  bonus: rows for ranks of unequal speed
     goodput.py            8  bonus: what failures cost a job, and how often to save
-    capstone.py           9  memory, seconds, MFU and main costs estimated by hand; plans for four
-                             jobs
+    capstone.py           9  memory, seconds, MFU and main costs estimated by hand;
+                             plans for four jobs
 
 Beside them:
 
@@ -25,9 +25,8 @@ Beside them:
 """
 
 __all__ = [
-    "average_over_mesh", "capstone", "capstone_costs",
-    "capstone_hints", "capstone_jobs", "choose_plan", "choose_plan_jobs",
-    "findings", "goodput", "hybrid_by_hand",
-    "hybrid_by_hand_cases", "mesh", "mesh_cases",
-    "norm_over_mesh", "on_a_mesh", "plan_costs", "shares",
+    "average_over_mesh", "capstone", "capstone_costs", "capstone_hints", "capstone_jobs",
+    "choose_plan", "choose_plan_jobs", "findings", "goodput", "hybrid_by_hand",
+    "hybrid_by_hand_cases", "mesh", "mesh_cases", "norm_over_mesh", "on_a_mesh", "plan_costs",
+    "shares",
 ]  # fmt: skip

@@ -5,8 +5,8 @@ then they are those of a real step, a GPT's on pp=2 dp=2 tp=2, next to a single-
 Rank 0 of pp=2 dp=2 tp=2, of sharded:
 
     expected  1/2 of rank 0, 1/2 of rank 2  it has the same part of the weight, and other rows
-    got       1/2 of ranks 0 1 2 3          summed over tp too: rank 1's is another part of the
-                                            weight
+    got       1/2 of ranks 0 1 2 3          summed over tp too:
+                                            rank 1's is another part of the weight
 """
 
 from functools import partial
@@ -28,11 +28,8 @@ from lib.check.traffic import only_calls
 from lib.hybrid.mesh import axes_of, coordinates
 
 CASES = given.cases()
-AXES = {
-    "sharded": {"dp"},
-    "replicated": {"dp", "tp"},
-    "tied": {"pp", "dp"},
-}  # tied: of pp the two ends
+# tied: of pp the two ends
+AXES = {"sharded": {"dp"}, "replicated": {"dp", "tp"}, "tied": {"pp", "dp"}}
 SAID = {"pp": "the ends", "dp": "dp", "tp": "tp"}
 
 
@@ -271,7 +268,7 @@ EXERCISE = Exercise(
         claim("the gradients of the mean loss", 10, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
               noted(CASES, "value", CASES[:-1])),
         claim("as one process", 4, "a GPT's backward on pp=2 dp=2 tp=2",
-            noted(CASES, "value", CASES[-1:])),
+              noted(CASES, "value", CASES[-1:])),
         claim("each set over its groups", 4,
               "elements: tied over ends, replicated over tp, all over dp",
               only_calls(CASES, None), _each_over_its_groups),
@@ -337,7 +334,7 @@ EXERCISE = Exercise(
              "their sum, not their mean."),
         Hint("divided by all ranks",
              _times(lambda dp, tp: dp / WORLD,
-                 unless=lambda p: p.facts["dp"] * p.facts["tp"] == WORLD),
+                    unless=lambda p: p.facts["dp"] * p.facts["tp"] == WORLD),
              'only the data ranks have losses of their own: the mean is over mesh.size("dp") of '
              'them, not over the '
              "world."),

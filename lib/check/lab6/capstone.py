@@ -99,10 +99,7 @@ def _near(what):
             return truth(*case)[number]
         model, device, _ = JOBS[case[0]]
         # operations of a token; with attention's scores
-        counts = (
-            6 * model.active_parameters,
-            model.flops_per_token(),
-        )
+        counts = 6 * model.active_parameters, model.flops_per_token()
         both = [each * BATCH * model.seq / (GPUS * device.bf16 * got[1]) for each in counts]
         return min(both, key=lambda one: abs(got[2] - one))
 
@@ -248,8 +245,7 @@ ESTIMATE = Exercise(
     leaves_out=_NOTHING_LEFT,
     claims=(
         claim("memory", 2, "within 15 % of the cost model, 19 plans",
-            each(CASES, lambda *_: None, words),
-              same_again(words), _near("memory")),
+              each(CASES, lambda *_: None, words), same_again(words), _near("memory")),
         claim("seconds", 3, "within 20 %, dense and mixture", _near("seconds")),
         claim("MFU", 1, "of its own seconds, within 10 %", _near("MFU")),
     ),
@@ -270,7 +266,7 @@ PLANS = Exercise(
     leaves_out=_NOTHING_LEFT | {"again": "it has no arguments"},
     claims=(
         claim("plans that fit", 1, "256 GPUs, 512 sequences; into 83 %", _judge(_can_be_laid_out),
-            _judge(_fits)),
+              _judge(_fits)),
         claim("and are fast", 1, "at most 1.1 times the best one's step", _judge(_is_fast)),
     ),
     hints=hints.PLANS,

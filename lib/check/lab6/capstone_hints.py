@@ -73,16 +73,16 @@ ESTIMATE = (
         "the text above adds to them."),
     NOTHING,
     Hint("not three numbers", s.kind("form"),
-        "end with return memory, seconds, mfu: bytes, seconds, and 0 to 1."),
+         "end with return memory, seconds, mfu: bytes, seconds, and 0 to 1."),
     Hint("no bytes", _all("memory", lambda ratio: ratio < 1e-5),
-        "return plain bytes, and divide only to print."),
+         "return plain bytes, and divide only to print."),
     Hint("every rank has all experts",
          s.both(_off("memory", _mixture, True), _some("memory", lambda ratio: ratio > 1.3,
              _mixture)),
          "a GPU has the experts of its stage and of its place in ep: all in experts / (ep pp). "
          "What is not in experts is cut by tp and pp."),
     Hint("inputs of all layers", _off("memory", _few, True),
-        "in flight on the first stage: min(m, p) micro-batches."),
+         "in flight on the first stage: min(m, p) micro-batches."),
     Hint("recomputation keeps inputs", _off("memory", _full, True),
          "with full recomputation a layer keeps its input, 2 h bytes a token, and beside them one "
          "layer at a time is whole."),
@@ -130,7 +130,7 @@ ESTIMATE = (
          "one term after the other: operations (4/3 of them if recomputed), over 256 GPUs, "
          "`reached` of the peak; ep's rows; tp's sums; the bubble around all."),
     Hint("percent", _all("MFU", lambda ratio: abs(ratio / 100 - 1) < 0.2),
-        "0 to 1: a share, no per cent."),
+         "0 to 1: a share, no per cent."),
     Hint("operations twice", _off("MFU", _full, True),
          "the M is for model: what is computed again counts nothing. Only the 6 for each active "
          "parameter and token."),
@@ -155,16 +155,16 @@ PLANS = (
     s.CALLED_LIB.saying("the plans are yours to find."),
     NOTHING,
     Hint("not four plans", s.kind("form"),
-        'return {"dense, H100": Plan(...), ...}, a plan for each name in JOBS.'),
+         'return {"dense, H100": Plan(...), ...}, a plan for each name in JOBS.'),
     Hint("no Plan", s.kind("no plan"),
-        "Plan(512, micro_batch, tp=..., pp=..., dp=..., zero=1), of lib.cost.plan."),
+         "Plan(512, micro_batch, tp=..., pp=..., dp=..., zero=1), of lib.cost.plan."),
     Hint("a field of the Plan", s.kind("value"),
-        "degrees are whole numbers; the jobs run in bf16, with ZeRO-1."),
+         "degrees are whole numbers; the jobs run in bf16, with ZeRO-1."),
     Hint("other GPUs", s.kind("gpus"),
          "tp x pp x dp is all the GPUs there are: choose tp and pp, and dp follows. ep is carved "
          "out of dp and tp."),
     Hint("another batch", s.kind("batch"),
-        "the job says how many sequences a step has. b is yours to choose."),
+         "the job says how many sequences a step has. b is yours to choose."),
     Hint("unequal stages", s.kind("stages"),
          "pp v stages of as many layers each. Qwen3 has 94: where pp does not divide them, "
          "embedding and head count as a layer each, which makes 96; and pp divides the 256 GPUs."),
@@ -201,6 +201,6 @@ PLANS = (
          "the host launches every layer's kernels for each micro-batch, however small: a larger "
          "b."),
     Hint("small products", _slow("matmul"),
-        "thin slices of matrices compute slowly: a smaller tp, or a larger b."),
+         "thin slices of matrices compute slowly: a smaller tp, or a larger b."),
     *s.ANYWHERE,
 )  # fmt: skip

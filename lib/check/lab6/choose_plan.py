@@ -1,5 +1,4 @@
-"""Lab 6, section 6: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest plan that
-fits.
+"""Lab 6, section 6: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest that fits.
 
 Right is a plan that may be run, fits, and takes no longer than any other that does.
 """
@@ -167,9 +166,9 @@ EXERCISE = Exercise(
         claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", _judge(JOBS, _may_be_run)),
         claim("that fits", 2, "memory(plan) <= gpu.memory", _judge(JOBS, _fits)),
         claim("and none is faster", 4, "compared with the fastest there is",
-            _judge(JOBS, _none_is_faster)),
+              _judge(JOBS, _none_is_faster)),
         claim("of equally fast, least memory", 1, "where all plans are as fast",
-            _judge(TIES, _least_memory)),
+              _judge(TIES, _least_memory)),
         claim("nothing fits", 2, "a ValueError",
               refused([(job,) for job in REFUSED], str, lambda job: "no plan fits", trace=_words)),
     ),
@@ -193,14 +192,14 @@ EXERCISE = Exercise(
          "this plan is an earlier call's: what is found is kept from call to call. Begin each call "
          "with a new list."),
     Hint("other GPUs", s.kind("gpus"),
-        "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
+         "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
     Hint("tensor ranks on two nodes", s.kind("node"),
          "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast "
          "seconds(plan) is."),
     Hint("heads are cut", s.kind("heads"),
-        "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
+         "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
     Hint("stages unlike", s.kind("layers"),
-        "all stages have as many layers: pp is one of divisors(model.layers)."),
+         "all stages have as many layers: pp is one of divisors(model.layers)."),
     Hint("rows left over", s.kind("batch"),
          "the batch is dp times m times b. First dp divides it, then b divides the rows of one "
          "data rank, batch // dp."),
@@ -208,12 +207,12 @@ EXERCISE = Exercise(
          "Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1), and nothing else: the "
          "first is the whole batch."),
     Hint("without ZeRO", s.kind("zero"),
-        "zero=1: optimizer state is divided over dp, or much less would fit."),
+         "zero=1: optimizer state is divided over dp, or much less would fit."),
     Hint("without sequence parallelism", s.kind("sequence"),
          "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor "
          "rank there is nothing to cut."),
     Hint("does not fit", s.kind("room"),
-        "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
+         "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
     Hint("seconds not asked", s.kind("slower", unasked=True),
          "how long a plan takes is for seconds(plan) to say, which you are given: no rule of your "
          "own."),
@@ -227,7 +226,7 @@ EXERCISE = Exercise(
     Hint("memory does not decide", s.kind("tie"),
          "of equally fast plans the one that needs least memory: compare (seconds, memory)."),
     Hint("no error", s.kind("not refused"),
-        "if no plan has been found: raise ValueError(...), with the numbers."),
+         "if no plan has been found: raise ValueError(...), with the numbers."),
     Hint("not a ValueError", s.kind("another error"),
          "see whether the list is empty before you take from it; what is raised then is a "
          "ValueError."),

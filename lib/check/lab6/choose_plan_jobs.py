@@ -1,11 +1,10 @@
 """The jobs for which choose_plan is asked: a cluster, a model's layers and heads, and what a plan
 needs and takes.
 
-    seconds  10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|  a plan tp' pp' b' that would be
-                                                                   fastest
+    seconds  10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|  tp' pp' b' would be fastest
     memory   state (4 + 12/d) / (16 tp pp) + kept b / t            d = dp with ZeRO-1, else 1
-                                                                              t = tp with sequence
-                                                                              parallelism, else 1
+                                                                   t = tp with sequence
+                                                                       parallelism, else 1
 
 Most plans that would be fastest are not allowed, or do not fit: each is what somebody chooses who
 forgets a rule. The last job is a real one, of Llama 2 70B on 64 A100, its costs those of
@@ -132,15 +131,13 @@ TIES = [
     _equally_fast(
         8, 8, 8, 16, lambda plan: GB * (1 + abs(log2(plan.tp / 2)) + abs(log2(plan.pp / 2)))
     ),
-    _equally_fast(
-        8, 8, 8, 16, _memory(100 * GB, 0)
-    ),  # tp pp = 8 is best, in four ways that need the same
+    # tp pp = 8 is best, in four ways that need the same
+    _equally_fast(8, 8, 8, 16, _memory(100 * GB, 0)),
 ]
 REFUSED = [
     _job(12, 12, 4, 24, 48, (2, 3, 2), room=0.01 * GB),
-    _job(
-        12, 8, 8, 7, 12, (1, 1, 1)
-    ),  # 7 data ranks do not divide the batch, and nothing else divides 7
+    # 7 data ranks do not divide the batch, and nothing else divides 7
+    _job(12, 8, 8, 7, 12, (1, 1, 1)),
 ]
 
 

@@ -57,7 +57,7 @@ MISTAKES = (
         for names in permutations(("tp", "pp", "micro_batch"))
     ),
     Mistake("the slowest", _chosen(lambda plan, memory, seconds: -seconds(plan)),
-        "seconds are to be least: min."),
+            "seconds are to be least: min."),
     *(
         Mistake("least memory first",
                 _chosen(lambda plan, memory, seconds,

@@ -1,8 +1,8 @@
 """Lab 6, section 2, the hunt: findings(), what is wrong with which of ten jobs, drawn by the seed
 that it returns.
 
-right   a Finding with mistake, axis, step and evidence as drawn, or HEALTHY; anything less counts
-        nothing
+right   a Finding with mistake, axis, step and evidence as drawn, or HEALTHY;
+        anything less counts nothing
 points  for mistakes that are found, four, six, all eight; last for the two healthy jobs, which
         anyone may guess
 wrong   the job is run again, and what it leaves behind is asked for what speaks against the finding
@@ -222,9 +222,9 @@ EXERCISE = Exercise(
         s.CALLED_LIB.saying("look at what hunt.job(seed, number) leaves behind."),
         NOTHING,
         Hint("no seed and jobs", s.kind("form"),
-            "return SEED, {0: Finding(...), 1: HEALTHY, ...}."),
+             "return SEED, {0: Finding(...), 1: HEALTHY, ...}."),
         Hint("not ten jobs", s.kind("jobs"),
-            "a finding for each of the jobs 0 to 9, HEALTHY where nothing is wrong."),
+             "a finding for each of the jobs 0 to 9, HEALTHY where nothing is wrong."),
         Hint("no finding", s.kind("finding"),
              "Finding(mistake, axis, step, evidence), of the words in MISTAKES and KINDS; or "
              "HEALTHY."),

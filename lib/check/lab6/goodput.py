@@ -1,8 +1,8 @@
 """Lab 6, section 8, bonus: job_mtbf, lost_share and best_interval, what failures cost a job, and
 how often to save.
 
-    job_mtbf       seconds between two failures of a job, by what another one of another size has
-                   counted
+    job_mtbf       seconds between two failures of a job,
+                   by what another one of another size has counted
     lost_share     within 3 % of the lost share of 10,000 failures that are simulated
     best_interval  within 2 % of the interval with which least is lost
 
@@ -43,11 +43,7 @@ LONG = [
 ]  # fmt: skip
 QUICK = [(2, 11_135), (10, 36_000), (5, 60_000)]  # save, mtbf
 # minutes: Daly 2006, figures 3 to 5
-DALYS = {
-    (300, 24 * 3600): 117,
-    (300, 6 * 3600): 57,
-    (300, 15 * 60): 9.1,
-}
+DALYS = {(300, 24 * 3600): 117, (300, 6 * 3600): 57, (300, 15 * 60): 9.1}
 SLOW = [(100, 1_000), (600, 3_600), (300, 600)]
 
 
@@ -163,14 +159,14 @@ SHARE = Exercise(
         claim("short intervals", 2, "within 3 % of 10,000 failures",
               each(SHORT, _is_near, _of_settings), same_again(_of_settings)),
         claim("intervals as long as the MTBF", 2, "and longer, the same",
-            each(LONG, _is_near, _of_settings)),
+              each(LONG, _is_near, _of_settings)),
     ),
     hints=(
         LIBS,
         NOTHING,
         Hint("no number", s.kind("form"), "return one number, from 0 to 1."),
         Hint("percent", _shares(lambda got, want: abs(got / 100 / want - 1) < NEAR),
-            "0 to 1: a share, no per cent."),
+             "0 to 1: a share, no per cent."),
         Hint("what is kept", _shares(lambda got, want: abs(got - (1 - want)) < NEAR * want),
              "that is the share of time that counts, the goodput. Lost is the rest: 1 minus it."),
         Hint("first order only", s.kind("no share", "share", long=True),
@@ -194,9 +190,9 @@ BEST = Exercise(
     leaves_out=LEFT_OUT,
     claims=(
         claim("a quick save", 1, "within 2 % of the best", each(QUICK, _is_best, _of_a_save),
-            same_again(_of_a_save)),
+              same_again(_of_a_save)),
         claim("Daly's examples", 1, "117, 57 and 9.1 minutes",
-            each([*DALYS], _is_best, _of_a_save)),
+              each([*DALYS], _is_best, _of_a_save)),
         claim("a slow save", 1, "up to half the MTBF", each(SLOW, _is_best, _of_a_save)),
     ),
     hints=(

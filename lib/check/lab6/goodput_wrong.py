@@ -26,7 +26,7 @@ MISTAKES = {
                 "that is the time between failures of one GPU. The job stops when any of its GPUs "
                 "fails: divide by job_gpus."),
         Mistake("not scaled", lambda days, failures, gpus, job: days * 86400 / failures,
-            _NOT_SCALED),
+                _NOT_SCALED),
         Mistake("scaled the other way", edit("* gpus / failures\n    return of_a_gpu / job_gpus",
                                              "/ gpus / failures\n    return of_a_gpu * job_gpus"),
                 "more GPUs fail more often: the time between failures shrinks, times gpus / "
@@ -37,7 +37,7 @@ MISTAKES = {
         *(Mistake("another unit", lambda d, f, g, job, unit=unit: d * unit * g / f / job,
                   "a day has 24 * 60 * 60 seconds.") for unit in (1, 24, 24 * 60)),
         *(Mistake("rounded", rule,
-        "seconds are no whole number: / and not //, and no round.") for rule in (
+                  "seconds are no whole number: / and not //, and no round.") for rule in (
             lambda d, f, g, job: d * 86400 // f * g // job, lambda d, f, g,
             job: d * 86400 / f * g // job,
             lambda d, f, g, job: int(d * 86400 / f * g / job), lambda d, f, g,
@@ -98,7 +98,7 @@ MISTAKES = {
     "best_interval": (
         Mistake("without the 2", lambda S, M: sqrt(S * M), _TWO),
         Mistake("without the 2", lambda S, M: sqrt(S * M) * (1 + sqrt(S / M) / 3 + S / M / 9) - S,
-            _TWO),
+                _TWO),
         Mistake("without the 2", lambda S,
             M: sqrt(S * M) * (1 + sqrt(S / M / 2) / 3 + S / M / 18) - S, _TWO),
         *(Mistake("another series", lambda S, M,
@@ -110,7 +110,7 @@ MISTAKES = {
         Mistake("half of it", lambda S, M: sqrt(S * M / 2),
                 "the 2 stands on the other side: sqrt(2 S M), where T^2 / (2M) = S."),
         Mistake("no square root", lambda S, M: 2 * S * M,
-            "take the square root: seconds times seconds are no time."),
+                "take the square root: seconds times seconds are no time."),
         Mistake("from save to save", edit("return x * mtbf", "return x * mtbf + save"),
                 "asked is the computing between two saves, without the save itself."),
         Mistake("from save to save", lambda S,

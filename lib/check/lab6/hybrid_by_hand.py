@@ -4,9 +4,9 @@ one process.
     step     0                            1
     clipped  with a pipeline: to 0.5 |g|  to 2 |g|
              without: to 2 |g|, so not
-    shows    loss, norm                   the update: who scaled what is short, who did not scale
-                                          what is long,
-                                              who kept gradients, copies that part
+    shows    loss, norm                   the update: who scaled what is short,
+                                          who did not scale what is long,
+                                          who kept gradients, copies that part
 
 Losses and norms, equal on all ranks to 12 digits of one process's, are all that is looked at: every
 parameter that an update has got wrong is in the next loss. What step 0 sends is compared with
@@ -47,11 +47,9 @@ TOLERANCE = 1e-12
 FEW = 8  # numbers on each rank beside the formula's: the loss, the norm, in whatever way
 OF_OTHER_LABS = (
     "links.connect", "stage.__init__", "stage.execute", "stage.run",
-    "vocabulary.vocab_parallel_cross_entropy",
-    "gpt.loss", "gpt.sum_gradients", "sequence.sum_gradients", "bucketed.reduce_bucket",
-    "clip.squared_norm",
-    "clip.clip_gradients", "sets.global_norm", "by_hand.average_over_mesh",
-    "by_hand.norm_over_mesh",
+    "vocabulary.vocab_parallel_cross_entropy", "gpt.loss", "gpt.sum_gradients",
+    "sequence.sum_gradients", "bucketed.reduce_bucket", "clip.squared_norm", "clip.clip_gradients",
+    "sets.global_norm", "by_hand.average_over_mesh", "by_hand.norm_over_mesh",
 )  # fmt: skip
 
 
@@ -299,7 +297,7 @@ HINTS = (
          "only the last stage knows a loss: execute returns {} elsewhere. The others add 0 where "
          "the losses are summed along pp, and every rank returns one number."),
     Hint("no norm returned", s.kind("form", what="norm"),
-        "clip returns the norm, as norm_of gave it."),
+         "clip returns the norm, as norm_of gave it."),
     Hint("a part of the parameters", s.both(s.refused("None"), lambda p: not _in_making(p)),
          "a parameter without a gradient is another stage's: free_other_stages(part, blocks, "
          "[your stage]) first, then sets_of(part, pipeline.tied)."),
@@ -363,9 +361,9 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("one process's losses and norms", 14, "two steps; 3 meshes of 2 ranks, 2 x 2 x 2",
-            _as_one_process),
+              _as_one_process),
         claim("elements on the wire", 6, "along tp, pp and dp, as lib.cost.volume says",
-            _over_its_axes,
+              _over_its_axes,
               _in_micro_batches),
         claim("with what it was given", 2, "average and norm_of, once a step", _with_what_is_given),
     ),

@@ -80,7 +80,7 @@ COORDINATES = Exercise(
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
         claim("every rank's coordinates", 3, cases.SAYS,
-            each(cases.RANKS, _right_place, cases.of_rank)),
+              each(cases.RANKS, _right_place, cases.of_rank)),
         claim("in the order of `sizes`", 1, "", each(cases.RANKS, _in_order, cases.of_rank)),
         claim("`sizes` left alone", 1, "", left_alone(cases.of_rank), new_each_time(cases.of_rank)),
     ),
@@ -89,11 +89,11 @@ COORDINATES = Exercise(
         NOTHING,
         FIXED,
         Hint("not a dict", s.kind("no dict"),
-            "return {axis: coordinate}: later cells ask for here['tp'], by name."),
+             "return {axis: coordinate}: later cells ask for here['tp'], by name."),
         Hint("other axes", s.kind("axes"),
-            "one coordinate for each axis of `sizes`, under its name."),
+             "one coordinate for each axis of `sizes`, under its name."),
         Hint("not whole numbers", s.kind("form"),
-            "a coordinate is a whole number: // and %, not /."),
+             "a coordinate is a whole number: // and %, not /."),
         Hint("other coordinates", s.kind("place"),
              "write rank 5 of 2 x 2 x 2 as a number of three digits, 1 0 1, each in the base of "
              "its axis' size."),
@@ -137,7 +137,7 @@ RANK_AT = Exercise(
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
         claim("the rank at all coordinates", 3, cases.SAYS,
-            each(cases.WHERE, _right_rank("number"), cases.at)),
+              each(cases.WHERE, _right_rank("number"), cases.at)),
         claim("by name, in any order", 1, "", each(cases.TURNED, _right_rank("by place"),
             cases.at)),
         claim("arguments left alone", 1, "", left_alone(cases.at)),

@@ -214,12 +214,12 @@ EXERCISE = Exercise(
         claim("the norm of the whole model", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
               noted(CASES, "value", CASES[:-1])),
         claim("as one process", 3, "a GPT's gradients on pp=2 dp=2 tp=2",
-            noted(CASES, "value", CASES[-1:])),
+              noted(CASES, "value", CASES[-1:])),
         claim("numbers alone travel", 2, "one or a few, along tp and along pp",
               only_calls(CASES, None), _numbers_alone),
         claim("the same bits on every rank", 1, "or ranks clip apart", _same_bits),
         claim("gradients left alone", 2, "and parameters, and the lists", noted(CASES, "touched"),
-            kept(CASES)),
+              kept(CASES)),
     ),
     hints=(
         s.CALLED_LIB,
@@ -301,7 +301,7 @@ MISTAKES = (
             "after average_over_mesh data ranks have the same gradients: there is nothing to sum "
             "over dp, nor to divide."),
     Mistake("no root", edit(_ROOT, "return total[0]"),
-        "|g| is the root of the sum of the squares: total[0].sqrt()."),
+            "|g| is the root of the sum of the squares: total[0].sqrt()."),
     Mistake("norms added", edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT,
         "return total[0]"),
             "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very "
@@ -315,7 +315,7 @@ MISTAKES = (
     Mistake(
         "the largest number",
         edit("squares([*sets.sharded, *tied])",
-            "max(p.grad.max() for p in sets.sharded + sets.replicated + sets.tied).reshape(1)")
+             "max(p.grad.max() for p in sets.sharded + sets.replicated + sets.tied).reshape(1)")
         .then(_TP, _TP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
         .then("squares(sets.replicated)", "0")
         .then(_PP, _PP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))

@@ -177,7 +177,7 @@ MEMORY = Exercise(
     leaves_out=NO_RANKS,
     claims=tuple(
         claim(name, points, says, _returned(cases),
-            numbers(by_hand.plan_memory, cases, _words, unit_name=" bytes"))
+              numbers(by_hand.plan_memory, cases, _words, unit_name=" bytes"))
         for name, points, says, cases in (
             ("one stage", 2, "GPT-2, GPT-3; t = 1, 4, 8", ONE_STAGE),
             ("stages", 2, "GPT-3 in 8, GPT 1T in 64, GPT-2 in 3", STAGES),
@@ -193,7 +193,7 @@ PIPELINE = Exercise(
     leaves_out=NO_RANKS,
     claims=tuple(
         claim(name, points, says, _returned(cases),
-            numbers(lambda _, plan: by_hand.plan_bubble(plan), cases, _words))
+              numbers(lambda _, plan: by_hand.plan_bubble(plan), cases, _words))
         for name, points, says, cases in (
             ("one stage per rank", 2, "p = 1 to 64; m = 2 to 512", NOT_INTERLEAVED),
             ("v stages per rank", 1, "v = 2, 3, 12", INTERLEAVED),

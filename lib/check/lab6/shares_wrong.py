@@ -105,7 +105,7 @@ def _all(hint, text, *rules):
 
 MISTAKES = (
     *_all("equal shares",
-    "you give every rank as many. The slowest then keeps all others waiting: use `speeds`.",
+          "you give every rank as many. The slowest then keeps all others waiting: use `speeds`.",
           _equal(True), _equal(False), _dealt(lambda b, v: b)),
     *_all("all to the fastest",
           "the fastest is done last if it gets everything: what counts is rows over speed, of the "

@@ -2,8 +2,8 @@
 its choices cost.
 
     fit.py     the parameters, from the rows of data/rows.csv
-    score.py   errors by source, and cross-validated: what data/residuals.csv and the ranges come
-               from
+    score.py   errors by source, and cross-validated: the source of data/residuals.csv
+               and of the ranges
     sweeps.py  of a published sweep, how much slower the plan is that the model would have chosen
 
 Nothing that predicts or plans needs this folder.

@@ -3,8 +3,8 @@
     residual of row j  e_j = log R_j - log T_j(x, f_stack)
     f_stack            step time relative to the model's, the vocabulary's product apart: makes the
                        weighted mean of e nearly 0, drawn towards 1
-    weight             w_j = min(1, sqrt(25 / rows of its source))   720 rows of one source count as
-                                                                     25
+    weight             w_j = min(1, sqrt(25 / rows of its source)): 720 rows of one source count
+                       as 25
 
 Least squares with a soft edge (rho grows like |e| beyond 10 %), so that a few odd rows do not bend
 the rest. Of the 720 single-node rows of vTrain every sixth is used. About a minute, most of it

@@ -7,10 +7,10 @@ A sweep is one model on one cluster with one batch and one stack, measured under
     noise floor  regret that is no evidence against a choice: 2.3 s
 
     T = (m + (p-1)/v) (c + a b)  micro-batches of b sequences: a pipeline's step has so many slots,
-                                 and a slot takes longer in proportion to b, but for what it takes
-                                 anyway
-    s                            scatter of T about these lines, one for each set of degrees;
-                                 relative
+                                 and a slot takes a time of its own, c,
+                                 and longer in proportion to b
+    s                            relative scatter of T about these lines,
+                                 one for each set of degrees
 
 Two runs that are equally fast differ by more than 1.64 sqrt(2) s = 2.3 s once in ten times. c and a
 are of each line, so s asks no cost model. Repeated runs count too. A sweep without a line of three

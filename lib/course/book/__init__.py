@@ -1,10 +1,10 @@
 """The course as a book in the browser: `make book` writes build/book, which works from any folder
 and without a server.
 
-    solutions/lab0_concepts.ipynb  --notebooks.py-->  a notebook with the student's sources and our
-                                                      run's outputs
-    index.md, glossary             -----Sphinx----->  a page each (conf.py; myst-nb;
-                                                      sphinx-book-theme)
+    solutions/lab0_concepts.ipynb  --notebooks.py-->  a notebook with the student's sources
+                                                      and our run's outputs
+    index.md, glossary             -----Sphinx----->  a page each
+                                                      (conf.py; myst-nb; sphinx-book-theme)
 
 notebooks.py     what a page shows of a lab: no answer, no output of a check
 formulas.py      TeX to MathML
@@ -106,9 +106,7 @@ def write_animations(figures: Path) -> dict[str, tuple[str, str]]:
     """Write the figures that move by themselves; {cell below which one stands: (its
     name, alt text)}."""
     # here: it needs matplotlib, which no other command of lib.course should wait for
-    from . import (
-        animations,
-    )
+    from . import animations
 
     found = {}
     for name, data in runs.stored().items():

@@ -3,8 +3,8 @@
     ring_all_reduce        chunks travel round a ring of four ranks; in each, how many ranks' values
                            are summed
     one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
-    gather_and_free        which rank holds which part of which unit in a step of ZeRO-3, event by
-                           event
+    gather_and_free        which rank has which part of which unit in a step of ZeRO-3,
+                           event by event
     tokens_to_experts      rows on their way to the ranks that have their experts, and back
 
 Each returns its frames, [(SVG, alt text), ...], the last of which says it all: it is what is seen
@@ -184,7 +184,7 @@ def gather_and_free(data):
     how many; "ranks"."""
     n, ranks = data["units"], data["ranks"]
     events = units.changes("ZeRO-3", data["events"], n)
-    spans, phases = units.whole_spans(events), dict(units.phases(events))
+    spans, phases = units.unsharded_spans(events), dict(units.phases(events))
     most = max(units.how_many(spans, x) for x in range(len(events)))
     title = f"A rank has at most {most} of {n} blocks whole, and its own share of the others"
     frames, whole, phase = [], set(), "before the step"

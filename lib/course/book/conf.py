@@ -18,9 +18,8 @@ html_static_path = ["static"]
 html_favicon = "static/icon.svg"  # without one, a browser asks the server's root for it
 html_css_files = ["book.css"]
 html_js_files = [("book.js", {"defer": "defer"})]
-html_show_search_summary = (
-    False  # it would ask for the pages, which a page opened as a file may not
-)
+# it would ask for the pages, which a page opened as a file may not
+html_show_search_summary = False
 html_copy_source = False
 html_scaled_image_link = False
 html_show_sourcelink = False

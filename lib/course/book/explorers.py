@@ -59,11 +59,11 @@ GRID = {
         "precision": ["fp32", "mixed", "mixed, fp32 gradients", "bf16"],
     },
     "zero_volume": {"ranks": [8, 64, 1024], "microbatches": [1, 4, 16],
-    "bandwidth": [1e10, 2.5e10, 1e11]},
+                    "bandwidth": [1e10, 2.5e10, 1e11]},
     "capacity": {"capacity_factor": [0.5, 1.0, 1.25, 2.0, 4.0], "experts": [8, 16, 64],
-    "skew": [0.0, 0.25, 0.5, 1.0]},
+                 "skew": [0.0, 0.25, 0.5, 1.0]},
     "plans": {"tp": [1, 2, 4, 8], "pp": [1, 4, 8, 16], "zero": [1, 3],
-    "recompute": ["none", "full"]},
+              "recompute": ["none", "full"]},
 }  # fmt: skip
 LIB = Path(__file__).parents[2]
 ROOMS = ("explore", "plots", "cost", "collectives", "pipeline")  # what the figures depend on

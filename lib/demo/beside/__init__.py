@@ -1,5 +1,5 @@
-"""Ours beside the libraries you will use: one small GPT, trained by each; losses, memory and volume
-side by side.
+"""Our implementations compared with the libraries you will use: each trains one small GPT, and we
+compare losses, memory and volume.
 
     ours         data parallelism, Zero1, Zero2, PrefetchingFSDP
     FSDP2        torch's fully_shard: stage 3
@@ -10,7 +10,7 @@ side by side.
 
 file                what it is
 ------------------  --------------------------------------------------------------------
-job.py              the run that all make, and what is noted on the way
+job.py              the run that all make, and what is noted along the way
 sides.py            ours and torch's
 deepspeed_zero.py   DeepSpeed: its settings, what it keeps besides, and why
 volume.py           what a collective sends, by rings

@@ -9,19 +9,19 @@
 The copy: the optimizer works on an fp32 copy of the rank's shard, the master weights of mixed
 precision. DeepSpeed makes it where the weights are fp32 already, so here it is 4/N bytes per
 parameter more than the formula; in mixed precision it is in the formula. At stages 1 and 2 a
-parameter that is cut by two shards has its whole gradient on both ranks. At stage 3 the line of
-gradients, and a bucket through which they leave, stay allocated between steps.
+parameter that is split between two shards has its full gradient on both ranks. At stage 3 the flat
+buffer of gradients, and a bucket through which they leave, stay allocated between steps.
 
 What it sends: at stages 1 and 2 a bucket of gradients belongs to several owners, so by default it
-is all-reduced and each rank keeps its part: 2 + 1 (N-1)/N psi instead of 1 + 1.
-`use_multi_rank_bucket_allreduce: false` reduces each part to its owner, in more and smaller
-messages. At stage 3 prefetching looks ahead; what it finds still whole, where forward turns to
-backward, stays, and is not gathered again: less than 3.
+is all-reduced and each rank keeps its part: 2 + 1 (N-1)/N psi instead of 1 + 1. With
+`use_multi_rank_bucket_allreduce: false` each part is reduced to its owner, in more and smaller
+messages. At stage 3 prefetching looks ahead; parameters that are still gathered where forward turns
+to backward stay so, and are not gathered again: less than 3.
 
-Its defaults are meant for billions of parameters. At stage 3 parameters below 100,000 numbers stay
-whole on every rank, and one that is needed again within the next billion numbers is not dropped: of
-this model nothing would be sharded. And gradients are clipped at a norm of 1, unless it is told not
-to.
+Its defaults are meant for billions of parameters. At stage 3 parameters below 100,000 elements stay
+unsharded on every rank, and one that is needed again within the next billion elements is not
+dropped: of this model nothing would be sharded. And gradients are clipped at a norm of 1, unless it
+is told not to.
 """
 
 import os

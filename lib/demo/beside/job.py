@@ -1,5 +1,5 @@
 """The run that all make: a GPT of 209 thousand parameters, 4 steps of AdamW in fp32, and what is
-noted on the way.
+noted along the way.
 
     a step      [ forward | loss | backward, gradients averaged ] k times      [ update ]
     noted              loss ^                  after backward ^             ^ after the step
@@ -26,7 +26,7 @@ from lib.zero import live_bytes, start_counting
 
 SHAPE = Shape(vocab_size=104, seq_len=32, n_layers=4, hidden=64, n_heads=4)
 SEQUENCES, STEPS = 8, 4
-BUCKET = 50_000  # elements that travel together, on all sides: about a block
+BUCKET = 50_000  # elements that are sent together, on all sides: about a block
 
 
 class Row(NamedTuple):

@@ -114,8 +114,8 @@ def results(N=4):
             f"DeepSpeed"
         )
     print(
-        f"DeepSpeed is not installed here (make setup EXTRAS=deepspeed): its rows are stored "
-        f"ones,\n"
+        f"DeepSpeed is not installed here (make setup "
+        f"EXTRAS=deepspeed): its rows are stored ones,\n"
         f"of DeepSpeed {record['deepspeed']} with torch {record['torch']}, {record['date']}. Ours "
         f"and torch's ran now."
     )

@@ -2,8 +2,8 @@
 
     forward(tokens) -> logits      backward(loss, last)      step()
 
-At stages 0 and 1 micro-batches add up in the whole gradient, which is averaged after the last; at 2
-and 3 no rank has a whole gradient, so each micro-batch is averaged.
+At stages 0 and 1 micro-batches add up in the full gradient, which is averaged after the last; at 2
+and 3 no rank has a full gradient, so each micro-batch is averaged.
 """
 
 import torch.distributed as dist
@@ -68,7 +68,7 @@ class FullyShard:
         return self.model(tokens)
 
     def backward(self, loss, last):
-        """Gradients of one micro-batch, reduce-scattered on the way."""
+        """Gradients of one micro-batch, reduce-scattered during backward."""
         (loss / self.k).backward()
 
     def step(self):

@@ -1,10 +1,10 @@
-"""The rows as a table: one line per side and stage, beside the formulas.
+"""The rows as a table: one line per side and stage, next to the formulas.
 
     bytes      per parameter; "formula" is lib.cost.zero's: what the model state alone needs in fp32
     sent       by a rank in a step, in units of (N-1)/N psi, with 1 and 2 micro-batches
     off        the largest distance of a loss from one process's
 
-After backward the mean is there: at stage 1, whose formula has whole gradients, a rank keeps only
+After backward the mean is there. At stage 1, whose formula has full gradients, a rank keeps only
 its shard by then.
 """
 

@@ -2,10 +2,10 @@
 is given to them.
 
     n elements given by a rank, N ranks            the rank sends
-    all_reduce       n: the whole                  2 (N-1)/N n
-    reduce_scatter   n: the whole                    (N-1)/N n
+    all_reduce       n: the full tensor            2 (N-1)/N n
+    reduce_scatter   n: the full tensor              (N-1)/N n
     all_gather       n: a shard                      (N-1) n
-    reduce, broadcast   n: the whole                 (N-1)/N n     the ranks' mean: (N-1) n over all
+    reduce, broadcast   n: the full tensor           (N-1)/N n     the ranks' mean: (N-1) n over all
 
 The same counts as in `lib.collectives.cost`. What gloo or NCCL really sends is theirs: gloo may
 take other ways.

@@ -7,9 +7,9 @@ file            what it is
 --------------  -----------------------------------------------------------------------------
 stages.py       outer pass: layers into stages, devices to stages, by dynamic programming
 trace.py        a module as a list of operators, by torch.fx
-layouts.py      how a tensor lies on the ranks, and what brings it from one layout to another
+layouts.py      how a tensor is laid out on the ranks, and what changes one layout to another
 strategies.py   the ways in which one operator can be split
-price.py        seconds and elements of a plan: compute, messages, what lies between operators
+price.py        seconds and elements of a plan: compute, and messages in and between operators
 choose.py       inner pass: the cheapest plan, exactly
 execute.py      a module run as its plan says, on ranks
 
@@ -17,8 +17,8 @@ All but execute.py is pure: plain data in, plain data out.
 
     traced = trace(module, (B, T, D))
     plan = choose(traced.operators, Cluster(4, 1e12, 1e11, 1e-5, 1e-10, 4))
-    module = Sharded(traced, plan, group)  # on every rank: the same results and gradients as
-                                           `module`
+    # on every rank: the same results and gradients as `module`
+    sharded = Sharded(traced, plan, group)
 
 How others search. Alpa's inner pass is an integer program over a traced graph; its outer pass is
 the one here, with the inner pass's times in its table. FlexFlow (Jia et al. 2019) walks at random

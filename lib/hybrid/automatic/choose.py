@@ -1,11 +1,11 @@
 """Inner pass: the cheapest plan, exactly (Zheng et al. 2022, section 4; there by integer
 programming).
 
-A plan's price is a sum of small tables. An operator's compute depends on its own strategy; what
-lies behind its result depends on its strategy and on those of the operators that read it.
+A plan's price is a sum of small tables. An operator's compute depends on its own strategy; what it
+costs to bring its result to its readers depends on its strategy and on theirs.
 
-    x --> up --> gelu --> down --> output  price = c(up) + e(up, gelu) + c(gelu) + e(gelu, down) +
-                                           ...
+    x --> up --> gelu --> down --> output
+    price = c(up) + e(up, gelu) + c(gelu) + e(gelu, down) + ...
 
 Operators are removed one by one. To remove `gelu`, add up all tables that know it, and keep for
 every choice of its neighbours the best that it can do:

@@ -1,11 +1,10 @@
-"""A module run as its plan says: every operator on its parts, and between them what brings the
-parts into place.
+"""A module run as its plan says: every operator on its shards, and between operators the
+collectives that change layouts.
 
     plan       x      up       gelu     down      output
     reads      -      COPY     2        2         REPLICATE
     gives      REPL.  2        2        PARTIAL   -
-    this rank  x --f--> F.linear --> gelu --> F.linear --g--> y  with its rows of up.weight, columns
-                                                                 of down's
+    this rank  x --f--> F.linear --> gelu --> F.linear --g--> y  its rows of up, columns of down
 
 An operator is called as in the traced module: it does not know that it has only a part. What is
 sent is `reshard`, of results and of weights. Both have their backward there, so after
@@ -23,7 +22,7 @@ from lib.hybrid.automatic.strategies import home
 
 
 class Sharded(nn.Module):
-    """This rank's part of a traced module: the same names, weights cut as the plan says.
+    """This rank's part of a traced module: the same names, weights sharded as the plan says.
 
     traced: a Traced, its weights alike on all ranks; it stays as it is. plan: a Plan for as many
     ranks as `group` has. Sends nothing now. A gradient is that of the whole module, or this rank's
@@ -44,7 +43,7 @@ class Sharded(nn.Module):
                     )
 
     def own_part(self, weight, layout):
-        """What this rank keeps of a whole weight that is used in `layout`. Sends nothing."""
+        """What this rank keeps of a full weight that is used in `layout`. Sends nothing."""
         return move(weight, REPLICATE, home(layout), self.group)
 
     def forward(self, x):
@@ -91,7 +90,7 @@ class Sharded(nn.Module):
 
     def gather_gradients(self):
         """{name: gradient} of the whole module, on every rank. Sends: an all-gather for
-        each weight that is cut."""
+        each sharded weight."""
         whole = {}
         for node in self.traced.graph.nodes:
             for name, layout in self.strategies[node.name].weights.items():

@@ -1,4 +1,4 @@
-"""How a tensor lies on the ranks of a group, and what brings it from one layout to another.
+"""How a tensor is laid out on the ranks of a group, and what changes one layout to another.
 
     layout       the value on rank r      its gradient on rank r    name in DTensor
     REPLICATE    x                        dx                        Replicate
@@ -35,7 +35,7 @@ WHOLE = (REPLICATE, COPY)  # alike as values
 
 
 def gradient_layout(layout):
-    """How the gradient of a tensor lies that lies like this, as a value."""
+    """The layout, as a value, of the gradient of a tensor that has this layout."""
     return DUAL.get(layout, layout)
 
 
@@ -64,7 +64,7 @@ def reshard(x, old, new, group=None):
     """x from layout `old` to `new`, differentiable: a part of x of any shape -> the part that `new`
     says.
 
-    Sends: what `both_ways` says, of the whole tensor; the gradient's part in backward. Its dims
+    Sends: what `both_ways` says, of the full tensor; the gradient's part in backward. Its dims
     must divide by N.
     """
     return x if old == new else _Reshard.apply(x, old, new, group)

@@ -1,4 +1,4 @@
-"""What a plan costs: its compute, its messages, and what lies between operators.
+"""What a plan costs: its compute, its messages, and the layout changes between operators.
 
     seconds = sum over operators  3 share (flops / F + touched bytes / M)  forward 1, backward 2
             + sum over weights    home -> as it is used                    a COPY's gradient summed
@@ -35,13 +35,13 @@ class Cluster(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A tensor that is brought from one layout to another; `layouts.both_ways(old,
+    """A tensor whose layout is changed to another one; `layouts.both_ways(old,
     new)` says by what."""
 
     what: str  # "up": the result of up; "up.weight": a weight
     old: object
     new: object
-    n: int  # elements of the whole tensor
+    n: int  # elements of the full tensor
 
 
 class Plan(NamedTuple):
@@ -143,6 +143,6 @@ def move_elements(old, new, n, N):
 
 
 def _collectives(old, new, n, N):
-    """[(name, the elements that its formula counts in)]: the whole tensor; of an all-to-all
+    """[(name, the elements that its formula counts in)]: the full tensor; of an all-to-all
     what one rank has."""
     return [(name, n // N if name == "all_to_all" else n) for name in both_ways(old, new) if name]

@@ -11,10 +11,10 @@
     split_heads  replicate; sequences; tokens 1 -> 2; columns 2 -> heads 1    merge_heads: back
     sum          replicate; a dim that stays; a dim that is summed over -> PARTIAL
 
-In all of these a rank does to its parts what one process does to the whole: the same function,
-other sizes. All that is sent lies between: where a result's layout is not what its reader wants
-(layouts.py). That holds for weights too. They live REPLICATE, or as parts; a COPY of one is a
-weight whose gradient is summed over the ranks: data parallelism.
+In all of these a rank does to its parts what one process does to the full tensors: the same
+function, other sizes. Messages are sent only between operators, where a result's layout is not what
+its reader wants (layouts.py). That holds for weights too. They are stored as REPLICATE, or as
+parts; a COPY of one is a weight whose gradient is summed over the ranks: data parallelism.
 
     Megatron's MLP  REPLICATE --f--> COPY  column  dim 2  gelu  dim 2  row  PARTIAL --g--> REPLICATE
 """

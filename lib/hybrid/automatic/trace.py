@@ -10,8 +10,8 @@
                  output output        down     (B, T, D)
 
 torch.fx calls the module's forward with a stand-in for x, and writes down what is done to it.
-Layers of torch.nn stay whole, and so do the three functions that attention is made of. Sizes come
-from a second run on the meta device, which computes shapes and no numbers.
+A layer of torch.nn stays one operator, and so do the three functions that attention is made of.
+Sizes come from a second run on the meta device, which computes shapes and no values.
 """
 
 import copy
@@ -70,8 +70,8 @@ def trace(module, shape):
     owning = {name for name in called if list(module.get_submodule(name).parameters())}
     if twice := sorted(name for name in owning if called.count(name) > 1):
         raise ValueError(
-            f"{', '.join(twice)}: called twice; a weight can be cut in one way only, use a layer "
-            f"for each"
+            f"{', '.join(twice)}: called twice; a weight can "
+            f"be cut in one way only, use a layer for each"
         )
     shapes = _Shapes(copy.deepcopy(traced).to("meta"))
     shapes.run(torch.empty(shape, device="meta"))
@@ -139,8 +139,8 @@ def _check(node, kind, layer, read, shape):
         )
     if kind == "elementwise" and any(each != shape for each in read):
         raise ValueError(
-            f"{node.name}: {read} are not of one shape; an elementwise operator that spreads is "
-            f"not known"
+            f"{node.name}: {read} are not of one shape; an "
+            f"elementwise operator that spreads is not known"
         )
     if kind == "norm" and len(layer.normalized_shape) != 1:
         raise ValueError(

@@ -1,5 +1,5 @@
-"""The hunt: jobs that run, lose no message, and train wrong. What is wrong is told from what ranks
-hold, and when.
+"""The hunt: jobs that run, lose no message, and train wrongly. What is wrong is found from what the
+ranks hold, and when.
 
     seed --> ten jobs: --> 4 ranks train five steps, --> evidence: what each rank held,
              a mesh,       one process trains beside     step by step, and what it

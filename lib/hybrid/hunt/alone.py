@@ -1,9 +1,8 @@
-"""The same job in one process: the whole model, all rows, no messages; and of all that the part
-that a rank has.
+"""The same job in one process: the full model, all rows, no messages; and a rank's part of all
+that.
 
     rows 0 1 | 2 3 | 4 5 | 6 7  the sets: a data rank's micro-batches, one after the other, so that
-                                experts meet
-    masks, tokens, losses       the tokens that they meet on the ranks
+    masks, tokens, losses       experts meet the tokens that they meet on the ranks
     gradients                   add up over the sets; the norm is torch's, over all parameters
 
 A rank's part: its rows, its tokens of them, its stage, its rows and columns of each matrix, its

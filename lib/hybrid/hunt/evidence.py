@@ -1,15 +1,15 @@
 """What a job leaves behind, as plain data: what every rank held at each step, what one process has
 there, messages.
 
-e = job(seed, 3)
-e.sizes, e.model                     {"dp": 2, "tp": 2}, "dense"
-plots.evidence(e.all_off())          a picture: what is off, and where
-print(e.table(2))                    step 2: a line for each quantity, a column for each rank
-e.held(2, "gradient", "sharded")     [number of rank 0, ...]; None where a rank has no such thing
-e.alone(2, "gradient", "sharded")    the same of one process: of the part that the rank has
-e.off(2, "gradient", "sharded")      [is rank 0's another, ...]
-e.sent(2)                            {("dp",): numbers that went along dp in step 2, ...}
-alike(numbers, "tp", e.sizes)        are ranks alike that differ along tp alone?
+    e = job(seed, 3)
+    e.sizes, e.model                  # {"dp": 2, "tp": 2}, "dense"
+    plots.evidence(e.all_off())       # a picture: what is off, and where
+    print(e.table(2))                 # step 2: a line for each quantity, a column for each rank
+    e.held(2, "gradient", "sharded")  # [number of rank 0, ...]; None where a rank has no such thing
+    e.alone(2, "gradient", "sharded") # the same of one process: of the part that the rank has
+    e.off(2, "gradient", "sharded")   # [does rank 0 have another number, ...]
+    e.sent(2)                         # {("dp",): numbers sent along dp in step 2, ...}
+    alike(numbers, "tp", e.sizes)     # are ranks alike that differ along tp alone?
 """
 
 import functools

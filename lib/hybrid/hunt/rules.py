@@ -15,35 +15,28 @@ a mistake breaks.
 Data: dp and ep. SP: sequence parallelism, of the dense jobs here; mixtures hold alike activations
 on their tp ranks.
 
-A mistake is one of these lines with an axis too few, from some step on.
+A mistake is one of these lines with an axis missing, from some step on.
 """
 
 from typing import NamedTuple
 
 JOBS, STEPS, MAX_NORM, LR = 10, 5, 0.1, 1.0
 # of evidence, in the order of a step
-KINDS = (
-    "input",
-    "activation",
-    "loss",
-    "gradient",
-    "norm",
-    "update",
-)
+KINDS = ("input", "activation", "loss", "gradient", "norm", "update")
 HEALTHY = "healthy"
 DATA = ("dp", "ep")
 MISTAKES = {  # name: what is wrong, along the finding's axis
-    "one dropout seed": "ranks along the axis drop the same numbers, though they hold different "
-    "ones",
-    "mean over the wrong group": "gradients are not averaged along the axis, but over another "
-    "group",
-    "tied embedding summed once": "the gradients of its two uses, at both ends of the axis, are "
-    "not added",
-    "LayerNorm not summed": "its gradients, each of a rank's own tokens, are not added along the "
-    "axis",
+    "one dropout seed": "ranks along the axis drop the same "
+    "numbers, though they hold different ones",
+    "mean over the wrong group": "gradients are not "
+    "averaged along the axis, but over another group",
+    "tied embedding summed once": "the gradients of its two "
+    "uses, at both ends of the axis, are not added",
+    "LayerNorm not summed": "its gradients, each of a rank's "
+    "own tokens, are not added along the axis",
     "the same data": "ranks along the axis read the same rows",
-    "local tokens": "the loss is a mean over a rank's own tokens: they are not counted along the "
-    "axis",
+    "local tokens": "the loss is a mean over a rank's own "
+    "tokens: they are not counted along the axis",
     "local norm": "clipping takes a norm whose squares are not added along the axis",
     "experts averaged over dp": "experts' gradients, sums along the axis, are divided by the ranks "
     "along dp alone",

@@ -1,13 +1,13 @@
 """A job on ranks: `Hybrid`'s model, pipeline and norm, and a step in which every rule can be seen.
 
-    rows, masks | micro-batches there and back | tied, LayerNorms, mean, experts | norm, clip |
-    update
-    input         activation  loss               gradient                        norm         update
+    rows, masks | micro-batches both ways | tied, LayerNorms, mean, experts | norm, clip | update
+    input         activation  loss          gradient                          norm         update
 
-Whatever a rank holds is noted on the way, as a number: a checksum of integers, else the length of a
-vector.
+Whatever a rank holds is noted along the way, as a number: a checksum of integers, else the length
+of a vector.
 
-The model is small, its numbers float64: what two ranks should have alike is alike to some 1e-12.
+The model is small, and its elements are float64, so what should be the same on two ranks is the
+same to some 1e-12.
 """
 
 import math

@@ -11,11 +11,11 @@ averaging.py  - the gradients, weighted by these shares   one all-reduce per buc
 stages.py     layers, over the stages of a pipeline       speed, memory; which device is which stage
 paced.py      - what it is worth, measured                -
 
-    mine = shares(B, speeds)[rank]               rows of this rank
+    mine = shares(B, speeds)[rank]  # rows of this rank
     average_by_share(model.parameters(), mine / B, group)
 
-Exact: no other whole shares and no other cut are faster, and the gradient is that of the mean over
-all B rows.
+Both are exact: no other whole shares and no other split of the layers are faster, and the gradient
+is that of the mean over all B rows.
 """
 
 from lib.hybrid.unequal.averaging import average_by_share

@@ -2,12 +2,10 @@
 
     rank r has b_r of the batch's B rows, and g_r, the gradient of the mean loss over them:
 
-    g = 1/B sum over all rows = sum_r (b_r / B) g_r  plain averaging, 1/N sum_r g_r, is another
-                                                     gradient
+    g = 1/B sum over all rows = sum_r (b_r / B) g_r  plain averaging is another one: 1/N sum_r g_r
 
     rank 0  8 rows, g_0 = 1  --+-- 8/12 * 1 + 4/12 * 4 = 2    right
-    rank 1  4 rows, g_1 = 4  --+-- (1 + 4) / 2         = 2.5  a row of rank 1 counts twice one of
-                                                              rank 0
+    rank 1  4 rows, g_1 = 4  --+-- (1 + 4) / 2         = 2.5  a row of rank 1 counts twice
 
 The shares are known beforehand, so no number is sent but the gradients.
 (`data_parallel.weighted_loss` is the same weighting where the counts are not known: it all-reduces

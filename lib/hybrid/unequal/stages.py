@@ -43,7 +43,7 @@ def stages_by_speed(costs, speeds, memory=None):
     costs: one per layer. speeds: one per device, above 0: a layer takes costs / speeds seconds.
     memory: (state, activations, room): per layer the bytes of its state and of what it keeps for
     one micro-batch, per device its bytes. Left out: everything fits.
-    Raises ValueError for more devices than layers, or where no cut fits.
+    Raises ValueError for more devices than layers, or where no split fits.
     """
     return _place(costs, speeds, memory, lambda left: left[:1])
 

@@ -1,10 +1,13 @@
-"""Checkpoints of a run on ranks: whole or not there, agreed on by all ranks, resumed bit for bit.
+"""Checkpoints of a run on ranks: complete or absent, agreed on by all ranks, resumed bit for bit.
 
-    checkpoint.save(folder, step, shared={"model": model.state_dict(), "optimizer":
-    optimizer.state_dict()},
-                    own={"random": checkpoint.random_state()})
+    checkpoint.save(
+        folder,
+        step,
+        shared={"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        own={"random": checkpoint.random_state()},
+    )
 
-    shared, own, facts = checkpoint.load(folder)    # the last whole one
+    shared, own, facts = checkpoint.load(folder)    # the last complete one
     model.load_state_dict(shared["model"])
     optimizer.load_state_dict(shared["optimizer"])
     checkpoint.set_random_state(own["random"])      # last: whatever runs before it may draw numbers
@@ -12,7 +15,7 @@
 file               what it is
 -----------------  -----------------------------------------------------------------
 ranks.py           save and load: who writes and who reads what
-folder.py          a folder that a kill at any moment leaves whole
+folder.py          a folder that a kill at any moment leaves intact
 random_state.py    the state of the generators that a training step draws from
 sharded.py         shards, saved on N ranks and loaded on M
 background.py      the same while training goes on

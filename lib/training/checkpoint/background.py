@@ -6,14 +6,14 @@ it is written.
                                     | write, fsync, rename |
 
 The snapshot is a copy, or training would change what is being written. It takes as much memory
-again, so at most one write is under way: whoever begins the next waits for it. A name is given by
-an atomic rename when every byte is on disk, so a crash at any moment leaves the last whole one
+again, so at most one write is in flight: the next save waits for it. A name is given by an atomic
+rename when every byte is on disk, so a crash at any moment leaves the last complete checkpoint
 (folder.py).
 
-A thread, not a process: it needs no second copy of the state in another process's memory, and to
-fork beside CUDA or running threads is not safe. While it writes and while it waits for the disk it
-does not hold Python's lock. What it costs: it dies with its process, and then the checkpoint before
-counts.
+It is a thread, not a process: a thread needs no second copy of the state in another process's
+memory, and forking is not safe once CUDA or threads are in use. While it writes and while it waits
+for the disk it does not hold Python's lock. The price is that it dies with its process, and then
+only the checkpoint before counts.
 
 On ranks: training's messages must not mix with a background thread's, so that thread sends none. A
 rank's files get their names when they are on disk; rank 0 sees them all there, and publishes.
@@ -55,13 +55,13 @@ class AsyncCheckpoint:
         self.folder, self.open, self.thread, self.error = Path(folder), open, None, None
 
     def path(self, step):
-        """What the checkpoint of a step is called once it is whole."""
+        """What the checkpoint of a step is called once it is complete."""
         return self.folder / f"step_{step:08d}.pt"
 
     def begin(self, step, model, optimizer, position):
         """Copy the state of now, and begin to write it: returns as soon as it is copied.
 
-        position: where training stands in its data; a number, or a dict of numbers.
+        position: how far training is in its data; a number, or a dict of numbers.
         Waits for the write before, and raises what that raised.
         """
         self.wait()
@@ -96,7 +96,7 @@ class AsyncCheckpoint:
             old.unlink()
 
     def wait(self):
-        """Return when nothing is being written: then the last one begun is whole. Raises
+        """Return when nothing is being written: then the last one begun is complete. Raises
         what its write raised."""
         if self.thread is not None:
             self.thread.join()
@@ -107,7 +107,7 @@ class AsyncCheckpoint:
 
 
 def resume(folder, model, optimizer):
-    """Load the last whole file of an AsyncCheckpoint: (step, position), or (0, None) where
+    """Load the last complete file of an AsyncCheckpoint: (step, position), or (0, None) where
     there is none."""
     whole = sorted(Path(folder).glob("step_*.pt"))
     if not whole:
@@ -175,8 +175,8 @@ class BackgroundSave(AsyncCheckpoint):
             publish(folder, step)
 
     def wait(self):
-        """Return when the last save is whole, on every rank. Sends: an all-reduce of one number, if
-        there was one.
+        """Return when the last save is complete, on every rank. Sends: an all-reduce of one number,
+        if there was one.
 
         Raises, on every rank, what the write raised here, or RuntimeError where it was another
         rank's.

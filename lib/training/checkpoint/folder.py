@@ -1,19 +1,19 @@
-"""A folder of checkpoints, each whole or not there: written beside, brought to disk, renamed.
+"""A folder of checkpoints, each complete or absent: written under another name, synced, renamed.
 
     folder/
-        step_00000038/             whole: it got this name when every byte of every rank was on disk
+        step_00000038/             complete: named when every byte of every rank was on disk
         step_00000040/
         step_00000042.unfinished/  being written, or left by a run that was killed: never loaded
 
     publish     .unfinished --rename--> step_00000042    step_00000038 --rename--> .removed --> gone
 
 A rename happens or does not (POSIX), so a run killed at any moment leaves the checkpoint before it
-whole. But a file system may bring a rename to disk before the contents of what it renames (Pillai
+intact. But a file system may bring a rename to disk before the contents of what it renames (Pillai
 et al. 2014, "All File Systems Are Not Created Equal"), and then lose power: hence fsync first. Old
-ones go only afterwards, and renamed first: a folder half removed must not look whole.
+ones go only afterwards, and renamed first: a folder half removed must not look complete.
 
 A rename cannot replace a folder. A checkpoint of the same step makes room first, renamed to
-step_00000042.replaced, which counts as whole while nothing else has the name.
+step_00000042.replaced, which counts as complete while nothing else has the name.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def step_of(path):
 
 
 def checkpoints(folder):
-    """{step: path} of the whole ones, in the order of steps. Empty if there is no such folder."""
+    """{step: path} of the complete ones, in the order of steps. Empty without such a folder."""
     found = {}
     # .replaced first: the plain name has precedence
     for path in sorted(Path(folder).glob("step_*"), reverse=True):
@@ -48,8 +48,8 @@ def checkpoints(folder):
 
 
 def latest(folder):
-    """The last step of which `folder` holds a whole checkpoint, None if there is none. Asks
-    no other rank."""
+    """The last step of which `folder` holds a complete checkpoint, None if there is none.
+    Asks no other rank."""
     return max(checkpoints(folder), default=None)
 
 

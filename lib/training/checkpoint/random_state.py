@@ -2,7 +2,7 @@
 augmentation.
 
     run       o--o--o--o--o--o--o        each o draws numbers
-    resumed         |  o--o--o--o        the same numbers, if the generators stand where they stood
+    resumed         |  o--o--o--o        the same numbers, if the generators have their old states
 
 Four of them: torch's on the CPU, torch's on this rank's GPU, Python's `random`, numpy's. Each rank
 has its own. A `torch.Generator` of your own is not among them: save its get_state().
@@ -30,7 +30,7 @@ def random_state():
 
 
 def set_random_state(state):
-    """Put the generators where they stood when `random_state` gave `state`. Call it last before the
+    """Set the generators to `state`, which `random_state` returned. Call it last before the
     loop goes on.
 
     Raises RuntimeError where the state of a GPU is to be set and this rank has none: numbers would

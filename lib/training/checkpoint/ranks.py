@@ -2,14 +2,13 @@
 once per rank.
 
     step_00000042/
-        shared.pt               written by rank 0: replicated parameters, optimizer state; step and
-                                world_size
+        shared.pt               written by rank 0: replicated parameters, optimizer state, the facts
         rank_0.pt rank_1.pt ..  written by each rank: its random state, its shard
 
     rank 0   makes the folder ->           | rank_0.pt, shared.pt | barrier | publishes | barrier
     rank r                    -> broadcast | rank_r.pt            | barrier |           | barrier
 
-The folder lies on a file system that all ranks see, and belongs to one run.
+The folder is on a file system that all ranks see, and belongs to one run.
 
 What may be in a state: tensors, None, bool, int, float, str, torch.Size, torch.dtype, torch.device,
 and dicts, lists and tuples of these. That is what torch.load(weights_only=True) takes back; without
@@ -41,7 +40,7 @@ LEAVES = (type(None), bool, int, float, str, torch.Size, torch.dtype, torch.devi
 
 
 def save(folder, step, shared, own=None, group=None, open=open):
-    """Write the checkpoint of `step`. Returns, on every rank, when it is whole and on disk.
+    """Write the checkpoint of `step`. Returns, on every rank, when it is complete and on disk.
 
     shared: a state alike on all ranks; only rank 0's is written. own: this rank's. open(path, mode)
     opens a file. The same step again replaces the former. The last 2 checkpoints are kept, what
@@ -80,7 +79,7 @@ def prepare(folder, step, shared, own=None, group=None):
         raise ValueError(
             f"rank {rank} saves step {step}, rank 0 step {agreed}: all ranks save the same step"
         )
-    # left alone, it would stay the latest; removed, somebody's other run would be lost
+    # left alone, it would stay the latest; removed, another run of the user's would be lost
     if later >= 0:
         raise ValueError(
             f"{folder} holds step {later}, after {step}: load it, remove it, or save to another "
@@ -95,7 +94,7 @@ def prepare(folder, step, shared, own=None, group=None):
 
 
 def write(folder, step, states, open=open):
-    """This rank's files, {file: state}, beside what is whole; returns when they are on
+    """This rank's files, {file: state}, next to what is complete; returns when they are on
     disk. Sends nothing."""
     beside = unfinished(folder, step)
     for name, state in states.items():
@@ -105,8 +104,8 @@ def write(folder, step, states, open=open):
 
 
 def load(folder, step=None, group=None):
-    """Read a whole checkpoint: (shared, own, facts). The same one on every rank, whichever rank 0
-    picks.
+    """Read a complete checkpoint: (shared, own, facts). The same one on every rank, whichever rank
+    0 picks.
 
     step: None takes the latest. own: this rank's, None if the checkpoint is of another number of
     ranks. Sends: a broadcast of 1 int64.
@@ -142,8 +141,7 @@ class Facts:
     path: Path
 
     def own_of(self, rank):
-        """What `rank` saved as its own, for whoever puts shards together again on another
-        number of ranks."""
+        """What `rank` saved as its own, to put shards together again on another number of ranks."""
         if not 0 <= rank < self.world_size:
             raise ValueError(
                 f"{self.path} was saved on {self.world_size} ranks, 0 to {self.world_size - 1}: no "
@@ -165,7 +163,7 @@ def plain(state, where):
     if isinstance(state, torch.Tensor):
         state = state.detach()
         part_of_more = state.untyped_storage().nbytes() > state.nbytes
-        # torch.save writes the whole storage of a view
+        # torch.save writes the full storage of a view
         return state.clone() if part_of_more else state
     if type(state) in (dict, OrderedDict):
         return type(state)(

@@ -2,8 +2,7 @@
 
     a flat of n = 10 elements   0 1 2 3 4 5 6 7 8 9
     saved on 4 ranks          | 0 1 2 | 3 4 5 | 6 7 8 | 9 . . |      padded to 12
-    loaded on 3               | 0 1 2   3 | 4 5   6 7 | 8   9 . . |  rank 1 reads the files of ranks
-                                                                     1 and 2
+    loaded on 3               | 0 1 2   3 | 4 5   6 7 | 8   9 . . |  rank 1 reads files 1 and 2
 
 No rank gathers anything: N ranks write at once, each 1/N, and a rank that loads opens only the
 files that contain elements of its shard. The padding depends on the number of ranks, so n is saved

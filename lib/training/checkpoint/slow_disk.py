@@ -3,7 +3,7 @@ slow disk does.
 
     write of m bytes     [.. m / rate seconds, asleep ..]          other threads go on
 
-Each file has the rate to itself, and each process. What is measured on it is labelled as emulated.
+Each file, and each process, has the rate to itself. What is measured on it is labelled as emulated.
 """
 
 import time

@@ -52,12 +52,12 @@ def master_to_params(masters, parameters):
 class MasterWeights:
     """Any torch optimizer, stepping on fp32 masters of `parameters`.
 
-        optimizer = MasterWeights(model.parameters(), lambda masters: torch.optim.AdamW(masters,
-        lr=3e-4)) loss.backward()
-        model.average_gradients()    # 16 bits on the wire
+        make_adam = lambda masters: torch.optim.AdamW(masters, lr=3e-4)
+        optimizer = MasterWeights(model.parameters(), make_adam)
+        loss.backward()
+        model.average_gradients()  # 16 bits on the wire
         optimizer.grads_to_master()
-        optimizer.step()             # or scaler.step(optimizer), which unscales the fp32 gradients
-                                     first
+        optimizer.step()  # or scaler.step(optimizer), which unscales the fp32 gradients first
         optimizer.zero_grad()
 
     parameters: of any dtypes. A tied one has one master, a frozen one has none. Make it after

@@ -160,11 +160,7 @@ def halving(tensor, src, group=None):
     """The far half first: who has it gives it to the middle of the ranks that it answers for."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     # first has it and answers for first .. last-1
-    v, first, last = (
-        (rank - src) % world_size,
-        0,
-        world_size,
-    )
+    v, first, last = (rank - src) % world_size, 0, world_size
     while last - first > 1:
         middle = (first + last + 1) // 2
         if v == first:

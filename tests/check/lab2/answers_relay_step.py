@@ -105,7 +105,7 @@ EDITS = (
     ("no gradient sent back", edit(LAST, LAST.replace("rank > 0", "0 < rank < last"))),
     ("waits too early",
             edit(f"{SEND}\n        {BACKWARD}",
-                f"grad = {GRAD_Y}\n        {SEND}; y.backward(grad)")),
+                 f"grad = {GRAD_Y}\n        {SEND}; y.backward(grad)")),
     ("the wrong neighbour", edit("if rank < last", "if True")
             .then(SEND, SEND.replace("rank + 1", "(rank + 1) % (last + 1)"))
             .then(BACKWARD, BACKWARD.replace("rank + 1", "(rank + 1) % (last + 1)"))),
@@ -140,8 +140,8 @@ EDITS = (
     ("more messages than two", edit(SEND,
         f"p2p.send(torch.tensor(y.shape), rank + 1, group)\n        {SEND}")
             .then("x = " + RECV,
-                "shape = p2p.recv(torch.empty(3, dtype=torch.int64), rank - 1, group).tolist()\n"
-                "        x = p2p.recv(torch.empty(shape, dtype=x.dtype), rank - 1, group)")),
+                  "shape = p2p.recv(torch.empty(3, dtype=torch.int64), rank - 1, group).tolist()\n"
+                  "        x = p2p.recv(torch.empty(shape, dtype=x.dtype), rank - 1, group)")),
 )  # fmt: skip
 
 WRONG = {

@@ -1,5 +1,5 @@
-"""Mistakes that can be made with every schedule, made of a right one:
-{answer: name of its hint}."""
+"""Mistakes that can be made with every schedule, made of a right one: {answer: name of its
+hint}."""
 
 from itertools import chain
 

@@ -241,7 +241,7 @@ WRONG = {
 }  # fmt: skip
 RIGHT = {
     "copy_to_group": [mapping("copy", same, summed), by_a_hook, with_ctx,
-    as_an_answer(mappings.copy_to_group)],
+                      as_an_answer(mappings.copy_to_group)],
     "reduce_from_group": [
         mapping("reduce", summed, itself), past_autograd, as_a_constant,
         as_an_answer(mappings.reduce_from_group),

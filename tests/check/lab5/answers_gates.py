@@ -217,7 +217,7 @@ GSHARD = told(
 WRONG = {"switch_gate": SWITCH, "top_k_gate": TOP_K, "gshard_gate": GSHARD}
 RIGHT = {
     "switch_gate": [switch_as_in_the_notebook, switch_by_argmax, switch_by_hand,
-    as_an_answer(moe.switch_gate)],
+                    as_an_answer(moe.switch_gate)],
     "top_k_gate": [
         top_k_as_in_the_notebook,
         softmax_over_the_chosen,
@@ -225,5 +225,5 @@ RIGHT = {
         as_an_answer(moe.top_k_gate),
     ],
     "gshard_gate": [gshard_as_in_the_notebook, on_libs_top_k, in_two_columns,
-    as_an_answer(moe.gshard_gate)],
+                    as_an_answer(moe.gshard_gate)],
 }  # fmt: skip
