@@ -48,6 +48,9 @@ background.py        `start`, and the thread that communicates
 cost.py              what each of them sends, counted and timed
 contents.py          what the messages of an all-reduce hold, to draw it
 slow_link.py         a slow link between "nodes" of one machine
+
+The comment `# exercise: lab.name` marks a function or class that students write in that lab:
+lib.check compares their version with it.
 """
 
 from lib.collectives.auto import all_reduce

@@ -2,6 +2,7 @@
 do.
 
     few bytes   latency counts    recursive doubling: the fewest rounds; star: the fewest messages
+    more bytes  both count        tree: log2 N rounds, and no rank receives from all others
     many bytes  bandwidth counts  a ring, halving and doubling, or direct: the fewest bytes per rank
 
 Where one overtakes the other depends on the machine, so it is measured and stored as data in

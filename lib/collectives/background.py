@@ -30,6 +30,8 @@ from lib import backend, ledger
 from lib.backend import Group
 from lib.ledger.source import position
 
+# The ledger is lib's log of each rank's communication. `attributed_to(site)` makes it name the
+# caller's line, a position in the source, for operations that this thread starts.
 # group -> the last work that was started on it and not yet waited for: until then the group belongs
 # to the communication thread
 in_use = {}

@@ -9,10 +9,10 @@ directly to all.
 
 A rank sends as many bytes as in a ring. But no rank forwards anything, so no message waits for
 another one's sum, and ranks that share cores seldom wait for each other. In the first step AHEAD
-messages are in flight from each rank, so that one is added while the next ones are sent. Messages
-are at most SEGMENT bytes, and the receive buffer holds AHEAD such segments: a full-length buffer
-would cost as much in fresh pages as the transfer itself. The algorithm needs a link from every rank
-to every other, as inside a machine.
+messages are in flight from each rank, so that one is added while the next ones are sent. These
+messages are at most SEGMENT bytes, and the receive buffer holds AHEAD such segments: a full-length
+buffer would cost as much in fresh pages as the transfer itself. The algorithm needs a link from
+every rank to every other, as inside a machine.
 
 Source: Thakur, Rabenseifner, Gropp 2005, sections 4.1 and 4.3 (pairwise exchange); "two-shot" in
 today's libraries.

@@ -31,4 +31,4 @@ def barrier(group: Group = None) -> None:
         p2p.send_recv(
             token, (rank + distance) % world_size, (rank - distance) % world_size, group, out=heard
         )
-    heard.item()  # on a GPU the messages are only queued until the host asks for what they brought
+    heard.item()  # on a GPU the messages run on a stream: here the host waits for the last one

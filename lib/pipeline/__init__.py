@@ -24,6 +24,9 @@ Executing, on ranks. This needs torch, so it is imported by its own name and not
     stage.py         Stage, Pipeline: `run` a step, `evaluate` a loss without gradients
     asynchronous.py  PipeDream
     paced_run.py     stages that sleep, for more ranks than cores
+
+The comment `# exercise: lab.name` marks a function or class that students write in that lab:
+lib.check compares their version with it.
 """
 
 from lib.pipeline.actions import (

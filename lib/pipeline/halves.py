@@ -18,14 +18,14 @@ remains. W computes what is in the list.
 The gradients of parameters that are not weights of F.linear (gains of norms, embeddings, parameters
 that a stage uses by itself) are computed in I, since autograd's kernels compute them together with
 grad x. It is little work. So after I and W all gradients are complete, in whichever way a stage
-uses its parameters; but only the weights of F.linear wait for W.
+uses its parameters; but only the weights and biases of F.linear wait for W.
 
 Under autocast the matmul runs in a dtype that neither x nor w has. Both halves then multiply in
 that dtype too, as autograd would, and their results are cast to the dtype of x and of w.
 
 (Asking autograd once for each half, with `torch.autograd.grad(..., inputs=...)`, would pass through
-the whole graph twice: W would compute every grad y again, half of I's work, and the whole graph
-would live until W.)
+the whole graph twice: W would compute every grad y again, which is nearly all of I's work, and
+the whole graph would live until W.)
 
 Sources: Qi et al. 2024 ("Zero bubble pipeline parallelism"), whose Megatron code keeps such a list
 too, `WeightGradStore`.

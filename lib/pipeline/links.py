@@ -38,8 +38,8 @@ class Links(NamedTuple):
         return p2p.post([], [(out, dist.get_group_rank(group, self.ranks[frm]))], group)
 
     def send(self, tensor, to):
-        """Begin to send `tensor` to pipeline rank `to`; the `wait()` of what this returns ends when
-        it has arrived."""
+        """Begin to send `tensor` to pipeline rank `to`; after the `wait()` of what this returns,
+        `tensor` may be changed."""
         group = self.groups[self.rank, to]
         to = dist.get_group_rank(group, self.ranks[to])
         return (
@@ -59,7 +59,7 @@ class _Later(NamedTuple):
     work: object
 
     def wait(self):
-        self.work.wait().wait()  # posted; arrived
+        self.work.wait().wait()  # posted; sent, so that the tensor may be changed
 
 
 def connect(pipelines: Any = None) -> Any:

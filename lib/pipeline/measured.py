@@ -14,7 +14,7 @@ when it was sent,
 
     rank 0   [ 0F3 ]                          message = start(1F3) - end(0F3)
                    `--------.
-    rank 1   [ 1F2 ] waiting [ 1F3 ]          1F2 ended before 0F3 did
+    rank 1   [1F2] waiting   [ 1F3 ]          1F2 ended before 0F3 did
 
 and unknown if the receiver was at work: then it started when it was free, and the message had
 perhaps arrived long before.

@@ -18,7 +18,7 @@ Whole numbers in, whole numbers out, so that a formula can be compared with ==.
 
 A schedule as text, as the papers draw it: time steps are columns, ranks are rows.
 
-    rank 0  0F0 0F1  .   .   .  0B0 --- 0B1 ---        --- the action continues
+    rank 0  0F0 0F1  .   .  0B0 ---  .  0B1 ---        --- the action continues
     rank 1   .  1F0 1B0 --- 1F1 1B1 ---  .   .          .  the rank is idle
 """
 

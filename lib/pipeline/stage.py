@@ -194,8 +194,8 @@ class Pipeline:
 
         The arguments and the result are those of `run`. Modules stay in their mode: call `.eval()`
         on them first, and `.train()` afterwards, if they have dropout. Sends: per micro-batch and
-        pair of neighbouring stages on different ranks its activation. The first stage's rank keeps
-        what it has sent until the end.
+        pair of neighbouring stages on different ranks its activation. A rank keeps what it has
+        sent until the end, because in forward alone no message comes back that confirms it.
         """
         schedule = forwards(len(self.links.ranks), self.m, self.v, self.placement)
         plan = Wiring(schedule), transfers(schedule)[self.links.rank]

@@ -7,7 +7,7 @@ order of its own:
 
     rank 0    0F0   0F1   0F2   ...            sends the results in this order
                  \     \     \
-    rank 1       recv  recv  recv              before 1F1 starts: receives of 0F0 and 0F1
+    rank 1       recv  recv  recv              before 1F1 starts: all three, for 1F1 and for 1F2
               1F1   1F2   1F0   ...
 
 Receives are posted one action ahead: while an action computes, what the next one needs may already

@@ -23,7 +23,7 @@ from lib.pipeline.actions import KINDS, Action, Wiring, at_least_one, loop
 
 class ScheduleError(ValueError):
     """A schedule that cannot be run. kind: what is wrong, one word; actions: the ones at fault,
-    worst first."""
+    the first one first; of a deadlock, in the order of the cycle."""
 
     def __init__(self, kind: str, text: str, *actions: Action) -> None:
         super().__init__(text)

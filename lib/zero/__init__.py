@@ -47,6 +47,9 @@ Make `MasterShards` only after that, because masters are copies, and the next st
 old ones back. What would silently do nothing raises an error that says what to do instead
 (guards.py): an optimizer or a clipping function that gets the model's parameters, a `state_dict()`
 of a sharded model, or a parameter that is unfrozen later.
+
+The comment `# exercise: lab.name` marks a function or class that students write in that lab:
+lib.check compares their version with it.
 """
 
 from lib.zero.flat import Flat, padded_size, parameter_groups

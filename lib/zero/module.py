@@ -7,14 +7,15 @@
     fp32    shard of g <--widen-- reduce_dtype <--reduce-scatter-- g in full
 
 The shards are in the dtype that the model was made in, so they serve as master weights, and the
-optimizer needs no others. Messages and the units' full parameters are in 16 bits. That is what
-`MixedPrecisionPolicy` means to torch's fully_shard, too.
+optimizer needs no others. The all-gathers and the units' full parameters are in 16 bits, and the
+reduce-scatters in reduce_dtype. `MixedPrecisionPolicy` means the same to torch's fully_shard.
 
     fsdp.py          which unit is unsharded when: the teaching core
     prefetch.py      communication overlaps with compute
     module.py        the same as a module: parameters(), state_dict(), clip_grad_norm_, a policy
 
-Source: torch.distributed.fsdp, whose policy and whose names these are.
+Source: torch.distributed.fsdp. The policy and the names of nn.Module and of torch's FSDP mean the
+same here; average_gradients and unsharded are ours.
 """
 
 import contextlib

@@ -60,7 +60,9 @@ class Zero1(torch.optim.Optimizer):
     buffers are left as they are. make_optimizer: called with the groups, shards in place of
     parameters. For 16-bit parameters let it return `MasterShards(groups, ...)`, for state in the
     CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(buffer, group) -> (padded/N,)
-    and all_gather(shard, group, out=full): as in `lib.collectives`.
+    and all_gather(shard, group, out=full): as in `lib.collectives`. capacity: bytes of the
+    parameters in one flat (torch's bucket_cap_mb, in bytes); the last flats to be ready are
+    smaller, see `plan_tapered_buckets`.
 
     torch's learning-rate schedulers take it as any optimizer. `state_dict` is this rank's, of its
     shards; `save_shards` writes a checkpoint for any number of ranks.

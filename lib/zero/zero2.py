@@ -36,6 +36,7 @@ class Zero2(Zero1):
             (model.loss(*microbatch) / k).backward()
             zero.average_gradients()                     # after every backward: shards accumulate
         zero.step()
+        zero.zero_grad()
 
     reduce_scatter runs on the communication thread: from backward to `average_gradients` the group
     is in use there. All ranks start the same flats in the same order; a flat that contains a
