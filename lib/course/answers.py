@@ -90,11 +90,14 @@ def find(
     student began with; a cell that still has one of them has nothing of the student's in it.
     """
     name = notebook.grade_id(cell)
-    renamed = {todays_names(c.source, name): c.source for c in cells if _is_code(c)}
-    cells = [_renamed(c, name) if _is_code(c) else c for c in cells]
+    theirs = {}  # {source in today's names: as it is in the student's file}
+    if name in RENAMED:
+        today = [_renamed(one, name) if _is_code(one) else one for one in cells]
+        theirs = {new.source: one.source for new, one in zip(today, cells, strict=True)}
+        cells = today
     tiers = _candidates(cell, canonical, cells)
     old = lambda source: (
-        _same_code(source, stub) or edition.fingerprint(renamed.get(source, source)) in older
+        _same_code(source, stub) or edition.fingerprint(theirs.get(source, source)) in older
     )
     written = [[source for source in tier if not old(source)] for tier in tiers]
     best = next((tier for tier in written if tier), [])
@@ -109,15 +112,15 @@ def find(
     elif best and not written[0]:
         notes.append(f"{name}: the answer was found in a cell without its grade_id")
     source = best[-1].encode("utf-8", "replace").decode() if best else stub
-    theirs = renamed.get(best[-1], best[-1]) if best else ""
-    return Found(source, bool(best), theirs, not any(tiers), notes)
+    as_written = theirs.get(best[-1], best[-1]) if best else ""
+    return Found(source, bool(best), as_written, not any(tiers), notes)
 
 
-def todays_names(source: str, exercise: str) -> str:
+def _todays_names(source: str, exercise: str) -> str:
     """`source` with the identifiers that this exercise has today, if it defines what the exercise
     was called once, or is called now; else as it is."""
-    names = RENAMED.get(exercise, {})
-    if not names or not _defines(source) & {exercise, *names}:
+    names = RENAMED[exercise]
+    if not _defines(source) & {exercise, *names}:
         return source
     lines = source.split("\n")
     for token in reversed([*tokenize.generate_tokens(io.StringIO(source).readline)]):
@@ -130,9 +133,9 @@ def todays_names(source: str, exercise: str) -> str:
 
 def _renamed(cell: NotebookNode, exercise: str) -> NotebookNode:
     """A copy of `cell` in today's names; its grade_id too, if that was the exercise's old name."""
-    cell = nbformat.from_dict({**cell, "source": todays_names(cell.source, exercise)})
+    cell = nbformat.from_dict({**cell, "source": _todays_names(cell.source, exercise)})
     given = notebook.nbgrader(cell)
-    if RENAMED.get(exercise, {}).get(str(given.get("grade_id"))) == exercise:
+    if RENAMED[exercise].get(str(given.get("grade_id"))) == exercise:
         cell.metadata.nbgrader = {**given, "grade_id": exercise}
     return cell
 

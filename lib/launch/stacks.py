@@ -13,6 +13,7 @@ import time
 
 import torch
 
+from lib.backend import peers
 from lib.launch.cpu_time import now
 from lib.ledger import source
 
@@ -20,7 +21,7 @@ ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wai
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # between a call of the user's and torch's
-BELOW = (LIB + "launch", LIB + "ledger", LIB + "backend/peers.py")
+BELOW = (LIB + "launch", LIB + "ledger", os.path.abspath(peers.__file__))
 GROUP = ("new_group", "init_process_group")  # torch's functions that make one
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first

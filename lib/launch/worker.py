@@ -34,7 +34,7 @@ from lib.backend import peers, torch_private
 from lib.launch import copies, generators, groups, packing, ways_out
 from lib.launch.leftovers import Before, listen
 from lib.launch.parameters import with_names
-from lib.launch.stacks import LIB
+from lib.launch.stacks import BELOW, LIB
 from lib.ledger.log import EXITED, RAISED, RETURNED, LogWriter
 
 rank_of_this_process: int | None = None
@@ -207,10 +207,7 @@ def _report(error, path):
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if (
-            not file.startswith((LIB + "launch", LIB + "ledger", LIB + "backend/peers.py"))
-            and "site-packages" not in file
-        ):
+        if not file.startswith(BELOW) and "site-packages" not in file:
             frames.append((file, line, frame.f_code.co_name, frame))
     theirs = [f for f in frames if not f[0].startswith((LIB, STDLIB, "<frozen"))]
     user = [*frames[-1:], *theirs[-1:]][-1] if frames else None

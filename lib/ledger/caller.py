@@ -8,12 +8,14 @@ import traceback
 
 import torch
 
+from lib.backend import peers
+
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Around a call, and not what was called.
 OURS = (
     os.path.join(LIB, "ledger", ""),
     os.path.join(LIB, "launch", ""),
-    os.path.join(LIB, "backend", "peers.py"),
+    os.path.abspath(peers.__file__),
     os.path.join(LIB, "collectives", "uncompiled.py"),
 )
 FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")

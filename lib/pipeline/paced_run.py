@@ -9,7 +9,7 @@ The executor and its messages are real; over loopback a message takes little tim
 `collectives.slow_link` it takes as long as that link's latency and bandwidth say.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -44,7 +44,10 @@ def run_paced(
         1 + max(action.microbatch for actions in schedule for action in actions),
     )
     n_stages = len(stage_ranks)
-    per_stage: Callable[[Any], Any] = lambda t: [t] * n_stages if isinstance(t, Real) else t
+
+    def per_stage(time):
+        return [time] * n_stages if isinstance(time, Real) else time
+
     F = per_stage(times["F"])
     if "B" in times:
         I = W = [time / 2 for time in per_stage(times["B"])]
