@@ -41,10 +41,10 @@ def test_the_title_has_the_errors_left_out_and_kinds_without_others_do_not_count
     figure = plots.prediction_errors(ERRORS)
     assert figure.png == plots.prediction_errors(ERRORS).png
     assert (
-        "Left out of the fit, 2 published runs are 20.0 % off on average; in sample 10.0 %"
+        "Left out of the fit, 2 published runs are 20.0% off on average; in sample 10.0%"
         in figure.alt
     )
-    assert "A100, 2 runs: 20.0 % off, 10.0 % in sample; new, 1 runs: 50.0 % off." in figure.alt
+    assert "A100, 2 runs: 20.0% off, 10.0% in sample; new, 1 runs: 50.0% off." in figure.alt
 
 
 @pytest.mark.parametrize(

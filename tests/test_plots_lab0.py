@@ -21,7 +21,7 @@ from lib.plots.memory import PART_COLOR
 
 SIZES = [1e3, 1e4, 1e5, 1e6, 1e7]
 LATENCY = (SIZES, [1e-4 + s / 1e8 for s in SIZES])  # few rounds, many bytes
-BANDWIDTH = (SIZES, [1e-3 + s / 1e9 for s in SIZES])  # many rounds, few bytes; they meet at 100 KB
+BANDWIDTH = (SIZES, [1e-3 + s / 1e9 for s in SIZES])  # many rounds, few bytes; they meet at 100 kB
 GPT3 = {
     row["model"]: plots.memory_parts(
         row["parameters"],
@@ -81,8 +81,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         (
             "curves",
             [
-                "tree is the fastest up to 100 KB, ring from 100 KB on",
-                "ring, measured: 1 ms at 1 KB",
+                "tree is the fastest up to 100 kB, ring from 100 kB on",
+                "ring, measured: 1 ms at 1 kB",
             ],
         ),
         ("curves at", ["At 1 MB ring is the fastest: 2 ms, tree 10 ms", "Two ranks."]),
@@ -231,7 +231,7 @@ def test_a_marked_value_says_whose_it_is():
 
 def test_sizes_and_times_read_as_words():
     assert [size_in_words(n) for n in (1, 999, 1000, 65_536, 1e6, 2.5e10, 1e11)] == [
-        "1 B", "1 KB", "1 KB", "66 KB", "1 MB", "25 GB", "100 GB",
+        "1 B", "1 kB", "1 kB", "66 kB", "1 MB", "25 GB", "100 GB",
     ]  # fmt: skip
     assert [time_in_words(t) for t in (1e-9, 3e-6, 1.23e-3, 0.5, 12)] == [
         "1 ns",

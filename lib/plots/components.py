@@ -164,8 +164,8 @@ def plan_cost(plans, memory, room, title=None):
     )
     return (
         figure, claim,
-        f"tp, pp, dp: messages along that axis. Upright: the GPU's {whole:.0f} GiB; grey: left for "
-        f"peaks that are not modelled.",
+        f"tp, pp, dp: messages along that axis. Vertical line: the GPU's {whole:.0f} GiB; grey: "
+        f"left for peaks that are not modelled.",
         f"Bars of memory and of the time of a step, by component.{f' {title}.' if title else ''}",
         each(plans, said),
     )  # fmt: skip

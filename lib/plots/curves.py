@@ -178,7 +178,7 @@ def crossings(curves):
     their common sizes.
 
     Between two sizes a curve is taken to be straight on the logarithmic axes. A lead counts if it
-    reaches 10 % and lasts over a factor of 4 in size, because noise makes equal curves cross many
+    reaches 10% and lasts over a factor of 4 in size, because noise makes equal curves cross many
     times.
     """
     first, last = max(x[0] for x, _ in curves.values()), min(x[-1] for x, _ in curves.values())

@@ -152,7 +152,7 @@ def simulated_and_measured(simulation, bars):
     )
     return (
         figure, claim,
-        "Dashed: simulated. Filled: measured; in a box: its micro-batch. Upright: the ends.",
+        "Dashed: simulated. Filled: measured; in a box: its micro-batch. Vertical lines: the ends.",
         f"Gantt chart of a schedule on {p} ranks, simulated and measured.",
         f"Bubble {simulated.bubble:.1%} simulated, {measured.bubble:.1%} measured: {each}.",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 
 TIMES = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-BYTES = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 COUNTS = {"": 1, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 
 
@@ -45,7 +45,7 @@ def in_unit(value, units, digits=2):
 
 
 def size_in_words(n_bytes, digits=2):
-    """1234 -> "1.2 KB", 1e9 -> "1 GB"; powers of 1000."""
+    """1234 -> "1.2 kB", 1e9 -> "1 GB"; powers of 1000."""
     return in_unit(n_bytes, BYTES, digits)
 
 

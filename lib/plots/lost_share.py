@@ -82,7 +82,7 @@ def lost_share(predicted, simulated=None, measured=None):
     claim = _measured(measured, predicted) or _least(best)
     told = ["Dashed: the formula, diamond where it is least."]
     told += ["Circles: simulated failures."] * bool(simulated)
-    told += ["Square: measured; bar: 90 % of jobs of so few failures."] * bool(measured)
+    told += ["Square: measured; bar: 90% of jobs of so few failures."] * bool(measured)
     at = lambda curve: ", ".join(
         f"{curve[1][i]:.1%} at {in_unit(curve[0][i], LONG)}" for i in few(len(curve[0]))
     )

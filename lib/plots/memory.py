@@ -82,7 +82,10 @@ def walls(models, gpus):
         f"{name} {_gigabytes(totals[name])} GB ({of(bar)})" for name, bar in models.items()
     )
     ends = ", ".join(f"{gpu} {_gigabytes(memory)} GB" for gpu, memory in gpus.items())
-    look = f"A bar holds, from the left, {', '.join(order)}. Upright: where a GPU's memory ends."
+    look = (
+        f"A bar holds, from the left, {', '.join(order)}. The vertical lines show the memory of "
+        f"each GPU."
+    )
     return figure, claim, look, "", f"Bars of memory: {bars}. GPUs: {ends}."
 
 

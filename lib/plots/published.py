@@ -119,7 +119,7 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
         f"{np.mean(error <= within):.0%} of {len(measured)} published runs are predicted within "
         f"{within:.0%}",
         f"On the dashed line prediction and measurement agree; the grey band is {within:.0%} to "
-        f"either side. Mean error {error.mean():.1%}, 90 % of the runs are within "
+        f"either side. Mean error {error.mean():.1%}, 90% of the runs are within "
         f"{np.percentile(error, 90):.1%}.",
         f"Predicted against measured {unit} of {len(measured)} runs in {len(runs)} groups "
         f"({', '.join(runs)}), from {measured.min():.2g} to {measured.max():.2g}.",
@@ -130,7 +130,7 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
 
 @drawing
 def prediction_errors(kinds):
-    """A row per kind of run: a line from half to 90 % of its errors where the row was left out of
+    """A row per kind of run: a line from half to 90% of its errors where the row was left out of
     the fit, and means.
 
     kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists, 0.1 for 10
@@ -162,25 +162,25 @@ def prediction_errors(kinds):
         axes.plot([means[-1][0]], [row], marker="o", ms=8, color=RANK_COLORS[0], zorder=4)
         if inside is not None:
             axes.plot([means[-1][1]], [row], marker="D", ms=6, mfc="none", mec=INK, zorder=3)
-        at_edge(axes, row, f"{means[-1][0]:.0f} %", weight="bold")
+        at_edge(axes, row, f"{means[-1][0]:.0f}%", weight="bold")
     rows(axes, [f"{name} ({len(out):,})" for name, (out, _) in kinds.items()], size=9)
     axes.set(xlim=(0, None), xlabel="off by (%)")
     grid(axes, "x")
     mean = lambda which: 100 * np.mean(np.concatenate([kind[which] for kind in both]))
     count = sum(len(kind[0]) for kind in both)
     claim = (
-        f"Left out of the fit, {count:,} published runs are {mean(0):.1f} % off on average; in "
-        f"sample {mean(1):.1f} %"
+        f"Left out of the fit, {count:,} published runs are {mean(0):.1f}% off on average; in "
+        f"sample {mean(1):.1f}%"
     )
     said = [
-        f"{name}, {len(kinds[name][0])} runs: {out:.1f} % off"
-        + ("" if inside is None else f", {inside:.1f} % in sample")
+        f"{name}, {len(kinds[name][0])} runs: {out:.1f}% off"
+        + ("" if inside is None else f", {inside:.1f}% in sample")
         for name, (out, inside) in zip(kinds, means, strict=True)
     ]
     return (
         figure, claim,
         "Dot: the mean where a run's configuration was left out of the fit; line: from half of "
-        "these runs to 90 % of them. Diamond: the mean if it was in the fit. Number of runs in "
+        "these runs to 90% of them. Diamond: the mean if it was in the fit. Number of runs in "
         "brackets.",
         "Errors of predicted step times by kind of run.", f"{'; '.join(said)}.",
     )  # fmt: skip

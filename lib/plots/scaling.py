@@ -152,7 +152,7 @@ def communication_share(measured, predicted, break_even=None):
         if name in judged
     )
     claim = f"More rows per rank, less waiting: {claim} of the step"
-    marks = " Upright: from here on communication is shorter than backward." if marked else ""
+    marks = " Vertical line: here communication becomes shorter than backward." if marked else ""
     outside = [
         f"{name} at {amount(b, 2)}" for name, b in (break_even or {}).items() if name not in marked
     ]
