@@ -1,10 +1,11 @@
 """How a claim is measured: in rounds, on paced ranks, over several seeds, while ranks are killed.
 
 rounds.py        rounds are repeated until a claim holds or is refuted
+predictions.py   what a student predicted, next to the formula and the measurement
 paced.py         layers that wait instead of computing: two cores show what eight devices do
 mfu.py           tokens per second, and model FLOPs utilization
 seeds.py         validation losses of several seeds, as stored
 interrupted.py   a job whose ranks are killed: what failures, saves and restarts cost it
 """
 
-__all__ = ["interrupted", "mfu", "paced", "rounds", "seeds"]
+__all__ = ["interrupted", "mfu", "paced", "predictions", "rounds", "seeds"]

@@ -1,25 +1,33 @@
-"""A measurement proves its sentence: it is repeated in rounds, and ends in a claim with one of
-three outcomes.
+"""A measurement supports its sentence: rounds are repeated until they settle a claim, which has one
+of three outcomes.
 
-    holds                  all of the claim's interval is within its bounds: it is printed, with
-                           its numbers
-    refuted                all of it is outside, twice, on an otherwise idle machine: raises Refuted
-    could not be measured  neither: a line says so, and there is no result, so no nonsense is drawn
+    holds                  the claim's interval is within its bounds: it is printed, with its values
+    refuted                the interval is outside, twice, on an otherwise idle machine: Refuted is
+                           raised
+    could not be measured  neither when the time is up: a line says so, and there is no result, so
+                           no figure is drawn from noise
 
-    round 0  star  ring  value: one number a round, such as star / ring, because what slows a
-    round 1  ring  star  second slows both sides
-    ...                  interval: the median over the rounds, with 95 % bounds by the bootstrap
-                         (Efron 1979)
+    round 0  star  ring  value: one a round, such as star / ring, because a slow second slows
+    round 1  ring  star  both sides
+    ...                  interval: the median over the rounds, between two order statistics
+
+Of n sorted values, the k-th smallest and the k-th largest enclose the median of the distribution
+with a probability that depends on n and k alone, since each value is above it with probability 1/2:
+1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja, Order Statistics, 2003, section 7.1). We take the
+largest k with at least 95%. Even the smallest and the largest of five values reach only 94%, so for
+fewer than six rounds the range is given, and it is called a range. Rounds are added until a claim
+is settled, so the 95% are those of one look at the values, and not of all looks together.
 
 While one measures, ranks of other notebooks on this machine wait (lib/launch/alone.py). Other
 programs are noticed by the processor time that they use, and rounds next to them cannot refute.
-More rounds are taken until the claims hold or are refuted, or patience ends. With LAB_CLAIMS=hold,
-as where solutions are executed and validated, only "holds" passes; with LAB_CLAIMS=once there is
-one try and no other program waits.
+With LAB_CLAIMS=hold, as where solutions are executed and validated, only "holds" passes; with
+LAB_CLAIMS=once there is one try and no other program waits.
 """
 
 import contextlib
+import math
 import os
+import string
 import textwrap
 import time
 from collections.abc import Callable, Mapping
@@ -40,7 +48,8 @@ TO_HOLD = (
 )
 # seconds that a try lasts, at least: the system counts what processors did in steps of 10 ms
 SHORTEST = 0.2
-RESAMPLES = 2000
+FEWEST = 6  # rounds for an interval: the range of five values holds the median in 94% of cases
+CONFIDENCE = 0.95
 Rounds = Mapping[object, np.ndarray]  # {side: (rounds, ...)}
 
 
@@ -49,11 +58,12 @@ class Refuted(AssertionError):
 
 
 class Interval(NamedTuple):
-    """A median and the bounds between which it lies with 95 % confidence."""
+    """The median of some rounds and two bounds: a 95% interval, or the range of fewer than six."""
 
     median: float
     low: float
     high: float
+    rounds: int
 
 
 class Claim(NamedTuple):
@@ -76,25 +86,37 @@ class Claim(NamedTuple):
         return ("refuted" if seen.high < self.at_least or seen.low > self.at_most else "open"), seen
 
     def told(self, seen: Interval) -> str:
-        """The sentence with its number, its interval and its bounds."""
-        bounds = [f"at least {self.at_least:g}"] * (self.at_least > -np.inf)
-        bounds += [f"at most {self.at_most:g}"] * (self.at_most < np.inf)
-        numbers = f"95 %: {seen.low:.3g} to {seen.high:.3g}; claimed: {' and '.join(bounds)}"
+        """The sentence with its value, the interval and the bounds, in the sentence's format."""
+        spec = next(
+            (spec for _, name, spec, _ in _fields(self.sentence) if name in ("", "0")), ".3g"
+        )
+        low, high = (format(value, spec) for value in (seen.low, seen.high))
+        bound = lambda value: f"{100 * value:g}%" if spec.endswith("%") else f"{value:g}"
+        bounds = [f"at least {bound(self.at_least)}"] * (self.at_least > -np.inf)
+        bounds += [f"at most {bound(self.at_most)}"] * (self.at_most < np.inf)
+        kind = "95% interval" if seen.rounds >= FEWEST else f"range of {seen.rounds} rounds"
+        numbers = f"{kind} {low} to {high}; claimed: {' and '.join(bounds)}"
         return f"{self.sentence.format(seen.median)} ({numbers})"
 
 
+_fields = string.Formatter().parse
+
+
 def interval(values) -> Interval:
-    """The median of `values` (n,) with its bootstrap 95 % interval. The same values give
-    the same interval."""
+    """The median of `values` (n,), between the order statistics that enclose the true median with
+    at least 95% confidence; for fewer than six values between the smallest and the largest."""
     values = np.asarray(values, dtype=float)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise ValueError(
-            f"an interval needs a line of finite numbers, got shape {values.shape}: "
+            f"an interval needs finite values of shape (n,), got shape {values.shape}: "
             f"{values.tolist()[:8]}"
         )
-    drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(values[drawn], axis=1), [0.025, 0.975])
-    return Interval(float(np.median(values)), float(low), float(high))
+    n, k, below = len(values), 1, 2.0 ** -len(values)  # below: P(fewer than k values are lower)
+    while below + math.comb(n, k) * 2.0**-n <= (1 - CONFIDENCE) / 2:
+        below += math.comb(n, k) * 2.0**-n
+        k += 1
+    ordered = np.sort(values)
+    return Interval(float(np.median(values)), float(ordered[k - 1]), float(ordered[n - k]), n)
 
 
 def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
@@ -122,8 +144,8 @@ def in_turns(sides: Mapping[object, Callable[[], object]], rounds: int) -> dict[
 def measure(
     run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENCE
 ) -> dict[object, np.ndarray] | None:
-    """Take rounds until every claim holds or one is refuted, and say how it ended. All rounds; None
-    if it is not known.
+    """Take rounds until every claim holds or one is refuted, or the time is up, and say which.
+    Returns all rounds, or None where a claim could not be measured.
 
     run() -> {side: (rounds, ...) numbers}, of at least 3 rounds. patience: seconds after which no
     other try is begun. Raises Refuted.
@@ -134,11 +156,11 @@ def measure(
         found, verdicts, others = _tries(run, claims, patience)
     for claim, (outcome, seen) in zip(claims, verdicts, strict=True):
         if outcome == "holds":
-            print(_lines(f"holds: {claim.told(seen)}"))
+            print(_lines(f"holds after {seen.rounds} rounds: {claim.told(seen)}"))
         elif outcome == "refuted":
-            raise Refuted(f"refuted: {claim.told(seen)}")
+            raise Refuted(f"refuted after {seen.rounds} rounds: {claim.told(seen)}")
         else:
-            says = f"could not be measured: {claim.told(seen)}"
+            says = f"could not be measured in {seen.rounds} rounds: {claim.told(seen)}"
             if asked == "hold":
                 raise Refuted(f"{says}; other programs used {others:.0%} of the processors")
             why = (
@@ -214,7 +236,7 @@ def _between(before, after):
 
 def _lines(text):
     return textwrap.fill(
-        text, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        text, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -8,10 +8,9 @@ noise alone would say.
     ratio    median over the rounds of ours / theirs
     control  median over the rounds of again / theirs: the ratio of two sides that do not differ
 
-Both with a 95 % interval by the bootstrap (Efron 1979): the rounds are drawn anew with replacement,
-and the medians of the draws give the interval. The two sides of a pair stand next to each other in
-time, so a machine that is slow for a second slows both, and their ratio stays. On a shared machine
-a ratio without interval and control proves nothing.
+Both have a 95% interval between two order statistics (lib/measuring/rounds.py). The two sides of a
+pair are measured right after each other, so a machine that is slow for a second slows both, and
+their ratio stays. On a shared machine a ratio without interval and control proves nothing.
 
     "not slower"      the ratio's lower bound is at most max(1.0, the control's upper bound)
     "at most x"       the ratio's upper bound is at most x

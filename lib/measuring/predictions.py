@@ -1,0 +1,106 @@
+"""A student's prediction, printed next to the formula and the measurement.
+
+    my_kilobytes = None                                     # the cell as it is handed out
+    show_prediction("rank 0 sends", my_kilobytes, "kB", formula=24, measured=24.1)
+        rank 0 sends: formula 24 kB, measured 24.1 kB
+
+    my_kilobytes = "24,000 bytes"                           # or 24, "24 kB", "0.024 MB"
+        rank 0 sends: you 24 kB, formula 24 kB, measured 24.1 kB
+
+A prediction earns no points, so nothing about it is an error: what cannot be read as a number is
+shown as it was typed, and where nothing was typed nothing is shown.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+# for each kind of quantity {unit: how much of the first one it is}
+KINDS = (
+    {
+        "bytes": 1, "byte": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+        "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+    },
+    {
+        "s": 1, "sec": 1, "second": 1, "seconds": 1, "ms": 1e-3, "millisecond": 1e-3,
+        "milliseconds": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "microseconds": 1e-6,
+        "ns": 1e-9, "min": 60, "minutes": 60, "h": 3600, "hours": 3600, "days": 86400,
+    },
+    {"": 1, "%": 0.01, "percent": 0.01, "x": 1, "times": 1},
+)  # fmt: skip
+SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}  # of plain counts: 2.4k, 7B
+NUMBER = re.compile(
+    r"\s*(?:about|~|≈)?\s*(?P<number>[-+]?[\d.,_']*\d[\d.]*(?:e[-+]?\d+)?)(?:\s*/\s*(?P<over>\d+))?"
+    r"\s*(?P<unit>\S.*)?",
+    re.IGNORECASE,
+)
+
+
+def show_prediction(what: str, yours, unit: str = "", digits: int = 3, **found) -> None:
+    """Print one line: what was predicted, then each of `found` under its name.
+
+    what: the quantity, such as "rank 0 sends". yours: None, or what the student typed: a number in
+    `unit`, or a text such as "24 kB", "30 %", "3/4", "2.4k". unit: of the line, such as "kB", "ms",
+    "%" or "messages"; a share is given and read in percent where the unit is "%". digits:
+    significant digits. found: numbers in `unit`, or texts, in the order in which they are printed;
+    underscores in a name are printed as spaces.
+    """
+    typed = {"you": read(yours, unit)} if _is_typed(yours) else {}
+    told = [
+        f"{name.replace('_', ' ')} {_shown(v, unit, digits)}" for name, v in (typed | found).items()
+    ]
+    print(f"{what}: {', '.join(told)}")
+
+
+def read(yours, unit: str = "") -> float | str:
+    """The number that was typed, in `unit`; the text itself where it is none in such a unit."""
+    if not isinstance(yours, str):
+        return yours
+    match = NUMBER.fullmatch(yours)
+    if not match:
+        return yours.strip()
+    number = float(re.sub(r"[,_']", "", match["number"])) / int(match["over"] or 1)
+    given, asked = (match["unit"] or "").strip().rstrip("."), unit
+    if not given and match["over"] and asked == "%":
+        return 100 * number
+    if not given or given.casefold() == asked.casefold():
+        return number
+    for kind in KINDS:
+        if given.casefold() in kind and asked.casefold() in kind:
+            return number * kind[given.casefold()] / kind[asked.casefold()]
+    scale = SUFFIXES.get(given.split()[0].casefold()) if _is_count(asked) else None
+    if scale and given.split()[1:] in ([], asked.split()):
+        return number * scale
+    return yours.strip()
+
+
+def _is_count(unit: str) -> bool:
+    return not any(unit.casefold() in kind for kind in KINDS[:2]) and unit != "%"
+
+
+def _is_typed(yours) -> bool:
+    if isinstance(yours, str):
+        return bool(yours.strip())
+    return yours is not None and yours is not ...
+
+
+def _shown(value, unit: str, digits: int) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
+        return " and ".join(_shown(each, unit, digits) for each in value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    text = f"{number:,.{_decimals(number, digits)}f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return f"{text}{'' if unit == '%' or not unit else ' '}{unit}"
+
+
+def _decimals(number: float, digits: int) -> int:
+    """Places behind the point, so that `number` has so many significant digits."""
+    if not number or not math.isfinite(number):
+        return 0
+    return max(0, digits - 1 - math.floor(math.log10(abs(number))))
