@@ -12,6 +12,7 @@ notebook.py build.py execute.py            notebooks as data; students' from our
 validate.py lint.py reach.py               a lab is sound: five proofs; the rules of the first;
                                            what answers reach
 nbval_run.py nbval_plugin.py temporary.py  a notebook run by nbval, in its own process and folder
+core.py hours.py                           what is not optional; how long it takes a student
 mine.py carry.py edition.py answers.py     a student's copy, brought to a new edition;
                                            whose cells answer what
 grade.py merge.py report.py                one notebook: answers put into ours, points, a table
@@ -40,10 +41,12 @@ __all__ = [
     "bytecode",
     "carry",
     "classroom",
+    "core",
     "edition",
     "execute",
     "feedback",
     "grade",
+    "hours",
     "install",
     "layers",
     "lint",

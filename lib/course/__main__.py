@@ -23,6 +23,7 @@ from . import (
     execute,
     feedback,
     grade,
+    hours,
     notebook,
     packages,
     publish,
@@ -130,6 +131,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "out", nargs="?", type=Path, metavar="OUT", help="written anew; default: build/book"
     )
+    what = "how long each lab takes a student, its core path and the whole of it"
+    command = commands.add_parser("hours", help=what, description=what)
+    command.add_argument("labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts")
     what = "run the cells again whose runs the book's animations show"
     commands.add_parser("record", help=what, description=what)
     what = f"draw lib's packages and what they import: lib/{packages.NAME}"
@@ -173,6 +177,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"lib/{packages.NAME} {'written' if packages.write(root / 'lib') else 'unchanged'}")
         return 0
     labs = notebook.labs(root, args.labs)
+    if args.command == "hours":
+        print(hours.table(root, labs))
+        return 0
     if args.command == "validate":
         if len(labs) > 1:
             sound = side_by_side(root, labs, ["--whole"] if args.whole else [])

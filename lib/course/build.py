@@ -7,8 +7,9 @@ outputs.
         return 2 * x
         ### END SOLUTION
 
-A check's cell gets the tag `raises-exception`: Run All goes on past an exercise that is not written
-yet. A solution must not have it, for nbval takes it to mean that an error is fine.
+Headings of optional sections are collapsed (core.py). A check's cell gets the tag
+`raises-exception`, so that Run All continues after an exercise that is not written yet. A solution
+must not have this tag, because nbval takes it to mean that an error is fine.
 
 With an address in pyproject.toml (`project.urls.Repository`) the first cell fetches the course from
 there where lib is missing, and on GitHub the title gets a link to Colab and one to Kaggle. The
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from . import edition, notebook
+from . import core, edition, notebook
 from .notebook import CourseError
 
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
@@ -164,6 +165,7 @@ def student_notebook(solution: NotebookNode) -> NotebookNode:
             cell.metadata.update(editable=False, deletable=False)
         elif data.get("solution"):
             cell.metadata.update(deletable=False)
+    core.collapse(lab)
     if problems:
         raise CourseError("\n".join(problems))
     return lab

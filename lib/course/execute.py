@@ -1,14 +1,15 @@
 """Execute a solution notebook and store its outputs, so that the same sources give the same bytes.
 
-What would differ from run to run is not stored: no timing metadata, no widget state, streams as one
-piece whatever the pieces they arrived in; execution counts are 1, 2, 3, ... The kernel is this
-Python (not whatever is registered as "python3" on the machine), it works in the notebook's folder,
-LAB_STATIC=1 asks figures to be static, and LAB_CLAIMS=hold that what is measured shows what its
-sentence says.
+What would differ from run to run is not stored: no times of cells (but their sum, rounded: see
+hours.py), no widget state, streams as one piece whatever the pieces they arrived in; execution
+counts are 1, 2, 3, ... The kernel is this Python (not whatever is registered as "python3" on the
+machine), it works in the notebook's folder, LAB_STATIC=1 asks figures to be static, and
+LAB_CLAIMS=hold that what is measured shows what its sentence says.
 """
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from jupyter_client.manager import AsyncKernelManager
@@ -17,7 +18,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 
-from . import notebook
+from . import hours, notebook
 from .notebook import CourseError
 
 
@@ -37,16 +38,33 @@ def execute(root: Path, lab: str, cell_timeout: int = 600) -> bool:
     path = notebook.solution_path(root, lab)
     nb = notebook.read(path)
     try:
-        run(nb, path.parent, cell_timeout)
+        seconds = run(nb, path.parent, cell_timeout)
     except CourseError as error:
         raise CourseError(f"{path.name}, {error}") from None
     notebook.normalise(nb)
+    hours.store(nb, seconds)
     return notebook.write(nb, path)
 
 
-def run(nb: NotebookNode, folder: Path, cell_timeout: int) -> None:
-    """Execute all cells of `nb` in place, in a fresh kernel that works in `folder`."""
+def run(
+    nb: NotebookNode, folder: Path, cell_timeout: int, claims: str = "hold"
+) -> dict[str, float]:
+    """Execute all cells of `nb` in place, in a fresh kernel that works in `folder`.
+
+    claims: LAB_CLAIMS, see lib/measuring/rounds.py.
+
+    Returns {cell id: seconds}. Raises CourseError.
+    """
     started = []  # cells, in order; the last is the one that failed
+    times = {}  # of a cell that has begun: when; of one that has ended: how long it took
+
+    def begin(cell, cell_index):
+        started.append(cell)
+        times[cell.id] = time.monotonic()
+
+    def end(cell, cell_index, execute_reply):
+        times[cell.id] = time.monotonic() - times[cell.id]
+
     client = NotebookClient(
         nb,
         timeout=cell_timeout,
@@ -55,13 +73,14 @@ def run(nb: NotebookNode, folder: Path, cell_timeout: int) -> None:
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
-        on_cell_start=lambda cell, cell_index: started.append(cell),
+        on_cell_start=begin,
+        on_cell_executed=end,
     )
     for cell in nb.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     try:
-        env = {**os.environ, "LAB_STATIC": "1", "LAB_CLAIMS": "hold"}
+        env = {**os.environ, "LAB_STATIC": "1", "LAB_CLAIMS": claims}
         client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log
     except (CellExecutionError, CellTimeoutError) as error:
         raise CourseError(f"cell {started[-1].id!r}: {error}") from None
@@ -69,3 +88,4 @@ def run(nb: NotebookNode, folder: Path, cell_timeout: int) -> None:
         raise CourseError(
             f"cell {started[-1].id!r}: the kernel died (a crash, os._exit, or out of memory)"
         ) from None
+    return {cell.id: times.get(cell.id, 0.0) for cell in nb.cells if cell.cell_type == "code"}
