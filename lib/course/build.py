@@ -207,7 +207,7 @@ def student_source(cell: NotebookNode) -> str:
         raise CourseError(f"cell {cell.id!r}: BEGIN {opened} without its END")
     source = "\n".join(kept)
     if notebook.role(cell) == "answer":
-        if SOLUTION not in seen:
+        if SOLUTION not in seen and not notebook.is_for_helpers(cell):
             raise CourseError(
                 f"cell {cell.id!r}: an answer cell needs '### BEGIN SOLUTION' and '### END "
                 f"SOLUTION'"

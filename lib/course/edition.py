@@ -54,15 +54,20 @@ def answered(nb: NotebookNode, stubs: dict[str, str] | None = None) -> list[str]
     """The grade_ids of the answer cells of `nb` that are no longer the stub of its own edition.
 
     stubs: {cell id: fingerprint} for a notebook without an edition. Without either, each answer
-    cell counts.
+    cell counts but for an empty one of helper functions.
     """
     stubs = cells(nb) or stubs or {}
     found = [cell for cell in nb.cells if notebook.role(cell) == "answer"]
+    found = [c for c in found if not notebook.is_for_helpers(c) or _has_code(c.source)]
     return [
         str(notebook.nbgrader(c).get("grade_id"))
         for c in found
         if fingerprint(c.source) != stubs.get(c.get("id"))
     ]
+
+
+def _has_code(source: str) -> bool:
+    return any(line.strip() and not line.lstrip().startswith("#") for line in source.splitlines())
 
 
 def _stamp(nb: NotebookNode) -> dict:

@@ -67,7 +67,7 @@ def grade_notebook(
     if trouble:
         return nothing(lab, root, trouble)
     merged = merge.merge(canonical, cells)
-    if exercises and len(merged.missing) == len(merged.stubs):
+    if exercises and len(merged.missing) == len(merged.stubs.keys() - {notebook.HELPERS}):
         return nothing(
             lab,
             root,
@@ -124,11 +124,21 @@ def _run_until_done(
             } | rows
         if run.stopped_at is None:
             return rows
+        if run.stopped_at.cell in _helpers(merged) and notebook.HELPERS not in dropped:
+            dropped.add(notebook.HELPERS)
+            merged.drop_helpers()
+            merged.notes.append(plain(f"{notebook.HELPERS}: left out: {run.stopped_at.message}"))
+            continue
         if stuck is None or stuck in dropped:
             lost = f"not graded: {run.stopped_at.cell} {run.stopped_at.message}"
             return {exercise.id: _row(exercise, 0, "error", lost) for exercise in exercises} | rows
         dropped.add(stuck)
         merged.drop(next(exercise for exercise in exercises if exercise.id == stuck))
+
+
+def _helpers(merged: merge.Merged) -> list[str]:
+    """The id of the cell with the student's helper functions, if the lab has one."""
+    return [cell.id for cell in merged.notebook.cells if notebook.is_for_helpers(cell)]
 
 
 def _blame(cell: Cell, merged: merge.Merged) -> str | None:
@@ -222,13 +232,15 @@ def _number(value) -> float:
 
 
 def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
-    """A note for each of our own cells that raised. Before the first answer ran, it is the
-    environment: CourseError."""
+    """A note for each of our own cells that raised, and one if the student's helper functions did.
+    Before the first answer ran, it is the environment: CourseError."""
     notes, answered = [], False
     for cell in merged.notebook.cells:
         answered |= notebook.role(cell) == "answer"
         ran = run.cells.get(cell.id)
-        if ran and ran.outcome != "passed" and notebook.role(cell) in ("setup", ""):
+        if ran and ran.outcome == "failed" and notebook.is_for_helpers(cell):
+            notes.append(plain(f"{notebook.HELPERS}: {ran.message}"))
+        elif ran and ran.outcome != "passed" and notebook.role(cell) in ("setup", ""):
             if not answered:
                 raise CourseError(
                     f"set-up cell {cell.id!r} of the course fails here, nothing was graded: "

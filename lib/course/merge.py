@@ -40,8 +40,14 @@ class Merged:
     notes: list[str] = field(default_factory=list)
 
     def drop(self, exercise: notebook.Exercise) -> None:
-        """Put the stubs back in the place of this exercise's answers."""
-        ids = {notebook.nbgrader(cell)["grade_id"] for cell in exercise.answers}
+        """Replace this exercise's answers by the stubs."""
+        self._drop({notebook.nbgrader(cell)["grade_id"] for cell in exercise.answers})
+
+    def drop_helpers(self) -> None:
+        """Replace the student's helper functions by the empty cell."""
+        self._drop({notebook.HELPERS})
+
+    def _drop(self, ids: set[str]) -> None:
         for cell in self.notebook.cells:
             if notebook.nbgrader(cell).get("grade_id") in ids:
                 cell.source = self.stubs[notebook.nbgrader(cell)["grade_id"]]
@@ -58,8 +64,9 @@ def merge(canonical: NotebookNode, cells: list[NotebookNode]) -> Merged:
     for cell in ours_to_answer:
         name = notebook.grade_id(cell)
         found = answers.find(cell, canonical, cells, stubs[name])
-        merged.notes += found.notes
-        if not found.written:
+        is_helpers = notebook.is_for_helpers(cell)  # which need not be there
+        merged.notes += [] if is_helpers and found.missing else found.notes
+        if not found.written and not is_helpers:
             (merged.missing if found.missing else merged.stubbed).add(name)
         cell.source = found.source
         cell.outputs, cell.execution_count = [], None

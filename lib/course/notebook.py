@@ -11,7 +11,9 @@ A cell's role is told by its nbgrader metadata (schema 3), and by nothing else:
     ""      (no nbgrader metadata)   text, worked examples, figures: not run when a notebook is
                                      graded
 
-An exercise is one check and the answers that stand between it and the check before it.
+An exercise is one check and the answers between it and the check before it. The answer cell whose
+grade_id is "my_helpers" belongs to no exercise: it is for the student's own helper functions, is
+empty but for comments, and runs before whatever is graded.
 """
 
 import errno
@@ -32,6 +34,7 @@ FLAGS = {
     "check": {"grade": True, "solution": False, "locked": True, "task": False},
     "setup": {"grade": False, "solution": False, "locked": True, "task": False},
 }
+HELPERS = "my_helpers"  # the grade_id of the cell for a student's own helper functions
 BONUS_TAG = "bonus"  # on a check: its points count, but not towards the lab's 100
 CHECK_TAG = "nbval-check-output"
 GO_ON_TAG = "raises-exception"  # on a student's check: Run All goes on past it
@@ -204,12 +207,17 @@ def role(cell: NotebookNode) -> str:
     )
 
 
+def is_for_helpers(cell: NotebookNode) -> bool:
+    """Whether this answer cell is the one for helper functions, which no exercise asks for."""
+    return role(cell) == "answer" and nbgrader(cell).get("grade_id") == HELPERS
+
+
 def exercises(nb: NotebookNode) -> list[Exercise]:
     """The graded exercises of one of our notebooks, in order."""
     found, answers = [], []
     for cell in nb.cells:
         if role(cell) == "answer":
-            answers.append(cell)
+            answers += [] if is_for_helpers(cell) else [cell]
         elif role(cell) == "check":
             data = nbgrader(cell)
             bonus = BONUS_TAG in cell.metadata.get("tags", [])

@@ -278,5 +278,5 @@ def test_an_exercise_may_have_two_answers():
     extra = code(
         "forward", "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION", "answer"
     )
-    nb.cells.insert(3, extra)
+    nb.cells.insert(4, extra)
     assert [cell.id for cell in notebook.exercises(nb)[0].answers] == ["double", "forward"]

@@ -97,6 +97,56 @@ def test_right_answers_earn_all_points_whatever_became_of_the_notebook_around_th
     )
 
 
+USES_A_HELPER = {
+    "double": body("double", "return twice(x)"),
+    "total": body("total", "return total(x[1:]) + x[0] if x else 0"),
+    "largest": RIGHT["largest"].replace("max(", "biggest("),
+}
+
+
+def with_helpers(nb, source):
+    by_id(nb, "my-helpers").source = source
+    for cell_id, answer in USES_A_HELPER.items():
+        by_id(nb, cell_id).source = answer
+    return nb
+
+
+def test_a_students_own_helpers_are_graded_with_every_exercise(submit, unsolved):
+    """Of the first exercise and of the last, though they stand in a cell before both."""
+    helpers = "def twice(x):\n    return x + x\n\ndef biggest(values):\n    return max(values)"
+    result = submit(with_helpers(unsolved, helpers))
+    assert (points(result), result["notes"]) == ([40, 40, 20], [])
+
+
+@pytest.mark.parametrize("change", ["emptied", "deleted"])
+def test_a_lab_without_helpers_loses_nothing(submit, unsolved, change):
+    for cell_id, answer in RIGHT.items():
+        by_id(unsolved, cell_id).source = answer
+    if change == "deleted":
+        unsolved.cells.remove(by_id(unsolved, "my-helpers"))
+    else:
+        by_id(unsolved, "my-helpers").source = ""
+    result = submit(unsolved)
+    assert (points(result), result["notes"]) == ([40, 40, 20], [])
+
+
+@pytest.mark.parametrize(
+    ("helpers", "told"),
+    [
+        ("raise ValueError('of a helper')", "my_helpers: ValueError: of a helper"),
+        ("while True:\n    pass", "my_helpers: left out: "),
+        ("import os\nos._exit(3)", "my_helpers: left out: "),
+    ],
+)
+def test_helpers_that_raise_hang_or_kill_cost_only_the_exercises_that_need_them(
+    submit, unsolved, helpers, told
+):
+    result = submit(with_helpers(unsolved, helpers), cell_timeout=3)
+    assert points(result) == [0, 40, 0]
+    assert "twice" in messages(result)[0] and "biggest" in messages(result)[2]
+    assert [note.startswith(told) for note in result["notes"]] == [True]
+
+
 def test_points_are_given_per_claim_hidden_tests_count_and_errors_stay_in_their_exercise(submit):
     result = submit(
         double=body("double", "return abs(x) * 2"),  # right on positive numbers only

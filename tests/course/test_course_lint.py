@@ -56,7 +56,7 @@ WRONG = {
     ),
     "out of order": (
         lambda nb: by_id(nb, "example").update(execution_count=9),
-        "execution count is 9, must be 4",
+        "execution count is 9, must be 5",
     ),
     "unknown magic": (source("%nosuchmagic 3"), "%nosuchmagic: nbval passes"),
     "unknown cell magic": (source("%%nosuchmagic\nassert False"), "%nosuchmagic: nbval passes"),

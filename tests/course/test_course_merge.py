@@ -39,7 +39,8 @@ def test_only_answers_come_from_the_student(solution, unsolved):
     by_id(unsolved, "tools").source = "check = print"
     result = merged(solution, unsolved)
     assert [cell.id for cell in result.notebook.cells] == [
-        "grading-prelude", "tools", "double", "check-double", "total", "check-total", "largest",
+        "grading-prelude", "tools", "my-helpers", "double", "check-double", "total",
+            "check-total", "largest",
         "check-largest",
     ]  # fmt: skip
     for cell_id in ("tools", "check-double", "check-total", "check-largest"):

@@ -226,7 +226,7 @@ def worked(course):
     nb = notebook.read(path)
     by_id(nb, "double").source, by_id(nb, "total").source = DOUBLE, TOTAL
     by_id(nb, "check-total").outputs = [nbformat.v4.new_output("stream", text="40 of 40 points\n")]
-    nb.cells.insert(3, nbformat.v4.new_markdown_cell("my note on double", id="3fa94b1c"))
+    nb.cells.insert(4, nbformat.v4.new_markdown_cell("my note on double", id="3fa94b1c"))
     nb.cells.append(code("ab12cd34-0000-4000-8000-0123456789ab", "helper = 1"))
     notebook.write(nb, path)
     return course
@@ -258,7 +258,7 @@ def test_answers_and_own_cells_are_in_the_new_edition_and_the_same_is_graded(wor
         cell.id for cell in ours.cells
     ]
     ids = [cell.id for cell in nb.cells]
-    assert ids[3] == "3fa94b1c" and ids[2] == "double" and ids[-1].startswith("ab12cd34")
+    assert ids[4] == "3fa94b1c" and ids[3] == "double" and ids[-1].startswith("ab12cd34")
     assert by_id(nb, "title").source == "# A toy lab, second edition" and by_id(nb, "note").source
     assert by_id(nb, "check-total").outputs and by_id(nb, "largest") == by_id(ours, "largest")
     assert graded(worked, path) == answers and answers["double"] == DOUBLE
@@ -377,20 +377,20 @@ def test_a_draft_and_a_changed_cell_that_the_course_dropped_stay_as_cells_of_the
 ):
     student = copy.deepcopy(unsolved)
     by_id(student, "double").source = "def double(x):\n    return 3 * x"
-    student.cells.insert(3, copy.deepcopy(by_id(student, "double")))
-    student.cells[3].update(id="copy-of-it", source=DOUBLE)
+    student.cells.insert(4, copy.deepcopy(by_id(student, "double")))
+    student.cells[4].update(id="copy-of-it", source=DOUBLE)
     by_id(student, "example").source = "changed"
     new = copy.deepcopy(unsolved)
     new.cells.remove(by_id(new, "example"))
     result = carry.carry_over(new, student)
     sources = [cell.source for cell in result.notebook.cells]
     assert (
-        sources[2:4] == ["def double(x):\n    return 3 * x", DOUBLE] and sources.count(DOUBLE) == 1
+        sources[3:5] == ["def double(x):\n    return 3 * x", DOUBLE] and sources.count(DOUBLE) == 1
     )
-    assert result.notebook.cells[2].metadata == {} and result.notes == [
+    assert result.notebook.cells[3].metadata == {} and result.notes == [
         "double: 2 answer cells; the last one is graded"
     ]
-    assert sources[5] == "changed" and result.own == 2
+    assert sources[6] == "changed" and result.own == 2
     assert list(nbformat.validator.iter_validate(result.notebook)) == []
 
 

@@ -121,6 +121,7 @@ def toy_notebook():
     cells = [
         nbformat.v4.new_markdown_cell("# A toy lab", id="title"),
         code("tools", SETUP, "setup"),
+        code("my-helpers", "# Your own helper functions go here.", "answer"),
         code("double", DOUBLE, "answer"),
         code("check-double", CHECK_DOUBLE, "check", points=40),
         code("example", 'print("an example that is not graded")\n[1, 2]'),
