@@ -5,12 +5,12 @@ N ranks, n elements, L = ceil(log2 N), P the largest power of two up to N.
 function                         rounds     elements sent by all  used when
 -------------------------------  ---------  --------------------  ----------------------------------
 broadcast, reduce                L          (N-1) n               one to all, all to one
-scatter, gather                  N-1        n - the root's part   a part each, from or to one rank
+scatter, gather                  N-1        n - the root's part   one part per rank, to or from root
 ring_all_gather                  N-1        (N-1) n               each rank needs every rank's chunk
 ring_reduce_scatter              N-1        (N-1) n               each rank needs its chunk of a sum
-all_to_all                       N-1        (N-1) n               each rank has some for every other
-all_to_all_at_once               1          (N-1) n               the same, with ranks out of step
-barrier                          L          one byte, N L times   no rank goes on before all arrive
+all_to_all                       N-1        (N-1) n               a block from each rank to each
+all_to_all_at_once               1          (N-1) n               the same, if ranks are not in step
+barrier                          L          one byte, N L times   no rank leaves before all arrive
 all-reduce:
   star_all_reduce                2(N-1)     2(N-1) n              naive: rank 0 carries it all
   tree_all_reduce                2 L        2(N-1) n              few rounds, few messages
@@ -31,8 +31,8 @@ of the group hold the same bits. `start(fn, tensor, group)` runs any of them in 
 
 file                 what it is
 -------------------  ----------------------------------------------------------------
-p2p.py               send, receive, and both at once: every message of ours
-uncompiled.py        what torch.compile leaves out of its graphs: messages
+p2p.py               send, receive, and both at once: all messages of our collectives
+uncompiled.py        keeps messages out of the graphs of torch.compile
 local.py             what a rank does by itself: combine, split into chunks, flatten
 star.py              everything through one rank
 tree.py              down and up a binomial tree
@@ -46,11 +46,10 @@ dissemination.py     the barrier
 auto.py              `all_reduce`, and how it picks (thresholds.json)
 background.py        `start`, and the thread that communicates
 cost.py              what each of them sends, counted and timed
-contents.py          what the messages of an all-reduce hold, to draw it
+contents.py          which ranks' values the messages of an all-reduce contain, for figures
 slow_link.py         a slow link between "nodes" of one machine
 
-The comment `# exercise: lab.name` marks a function or class that students write in that lab:
-lib.check compares their version with it.
+`# exercise: lab.name` marks what students write in that lab (lib/README.md).
 """
 
 from lib.collectives.auto import all_reduce

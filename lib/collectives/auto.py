@@ -1,9 +1,9 @@
 """The all-reduce that picks its algorithm by message size and world size, as NCCL and MPI libraries
 do.
 
-    few bytes   latency counts    recursive doubling: the fewest rounds; star: the fewest messages
-    more bytes  both count        tree: log2 N rounds, and no rank receives from all others
-    many bytes  bandwidth counts  a ring, halving and doubling, or direct: the fewest bytes per rank
+    few bytes   latency dominates    recursive doubling: fewest rounds; star: fewest messages
+    more bytes  both matter          tree: log2 N rounds, and no rank receives from all others
+    many bytes  bandwidth dominates  ring, halving and doubling, direct: fewest bytes per rank
 
 Where one overtakes the other depends on the machine, so it is measured and stored as data in
 `thresholds.json`. It maps a world size to rows [largest size in bytes, algorithm], in increasing

@@ -10,8 +10,8 @@ deadlock, whatever groups the works use and however these overlap. Two rules fol
 1. All ranks that share a group start their works on it, and on any group that overlaps it, in the
    same order.
 2. From `start` to `wait` a group belongs to the communication thread: any other user of it would
-   mix its messages into the work's. Other groups stay free. To do something at once on such a
-   group: `start(...).wait()`, in its turn.
+   mix its messages into the work's. Other groups stay free. If you need a blocking operation on
+   such a group, call `start(...).wait()`: it then runs after the works that were started earlier.
 
 On a GPU the thread has a CUDA stream of its own: it waits for what your stream had queued at
 `start`, and `wait` makes your stream, not the host, wait for the result.
@@ -30,8 +30,6 @@ from lib import backend, ledger
 from lib.backend import Group
 from lib.ledger.source import position
 
-# The ledger is lib's log of each rank's communication. `attributed_to(site)` makes it name the
-# caller's line, a position in the source, for operations that this thread starts.
 # group -> the last work that was started on it and not yet waited for: until then the group belongs
 # to the communication thread
 in_use = {}
@@ -71,7 +69,7 @@ class Work:
             self.ready = torch.cuda.current_stream(self.gpu).record_event()
 
     def is_completed(self) -> bool:
-        """Has the operation ended, well or badly? Never blocks."""
+        """Has the operation ended, with a result or an error? Never blocks."""
         return self.ended.is_set() and (
             self.gpu is None or self.error is not None or self.done.query()
         )
@@ -95,7 +93,9 @@ class Work:
         return self.result
 
     def run(self, streams: Any) -> None:
-        """On the communication thread."""
+        """Called on the communication thread."""
+        # The ledger is lib's log of each rank's communication: let it name the line that called
+        # `start` for the messages that this thread sends.
         with ledger.attributed_to(self.site):
             if self.gpu is None:
                 self.result = self.fn(*self.args, **self.kwargs)
@@ -155,7 +155,7 @@ def check_may_use(group: Group) -> None:
     if group in in_use and not is_this_thread():
         raise RuntimeError(
             f"this group is in use in the background: {in_use[group]}. Call its wait() first, "
-            "or do this too through start(...).wait(), in its turn"
+            "or run this operation as start(...).wait() too, which queues it behind that one"
         )
 
 

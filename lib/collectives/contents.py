@@ -1,7 +1,7 @@
-"""What the messages of an all-reduce hold: for each element, whose values have been summed in it so
-far.
+"""What the messages of an all-reduce contain: for each element, which ranks' values have been
+summed in it so far.
 
-A message does not say so, but its values can. Rank r starts with
+A message does not record this, so we choose the values such that they do. Rank r starts with
 
     x[i] = 16^r + i * 16^N          element i, rank r of N
 
@@ -31,8 +31,8 @@ def traced(all_reduce: Callable) -> dict[str, Any]:
              "held": [{element: counts}, ...], what `tensor` held when that message was posted,
              "final": {element: counts}}, what `tensor` holds at the end;
     counts[r] says how often rank r's value is in it. At most 8 ranks. Sends: what `all_reduce`
-    sends. Raises ValueError for a value that is no sum of marked ones: `all_reduce` scales, or
-    sends what no rank filled.
+    sends. Raises ValueError for a value that is no sum of marked ones, because `all_reduce` scaled
+    it or sends memory that it never filled.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size > 8:
@@ -50,21 +50,21 @@ def traced(all_reduce: Callable) -> dict[str, Any]:
 
 
 def marked(rank: int, world_size: int) -> Tensor:
-    """(N,) float64: rank's own values, one element per rank, each of which tells whose and which it
-    is."""
+    """(N,) float64: the values that `rank` starts with, one element per rank of the world. Each
+    value says which rank it is from and which element it is."""
     return 16.0**rank + torch.arange(world_size, dtype=torch.float64) * 16.0**world_size
 
 
 def read(values: Tensor, world_size: int, what: str) -> dict[int, tuple[int, ...]]:
-    """{element: (how often rank 0's value is in it, rank 1's, ...)} of marked sums; a plain 0 holds
-    nothing."""
+    """{element: (how often rank 0's value is in it, rank 1's, ...)} of sums of marked values. An
+    element that is 0 was never filled and is left out."""
     found = {}
     for value in values.flatten().tolist():
         if value == 0:
             continue
-        whole = value > 0 and value % 1 == 0  # of nan and inf neither
-        rest, low = divmod(int(value), 16**world_size) if whole else (0, 0)
-        counts = tuple(low >> 4 * r & 15 for r in range(world_size))
+        is_natural = value > 0 and value % 1 == 0  # nan and inf are not
+        rest, digits = divmod(int(value), 16**world_size) if is_natural else (0, 0)
+        counts = tuple(digits >> 4 * r & 15 for r in range(world_size))
         element, left_over = divmod(rest, sum(counts)) if any(counts) else (0, 1)
         if left_over or element >= world_size:
             raise ValueError(

@@ -13,7 +13,7 @@ The full tensor is what all_gather returns, what reduce_scatter, scatter and all
 and what gather collects. The counts are exact, also for n that N does not divide; all_to_all is
 counted for equal blocks, and roots are rank 0. The time model: a message of m bytes takes
 alpha + m beta; a rank can send one message and receive one at the same time (full duplex); all
-links are alike; the additions are free. It takes chunks as n/N exactly.
+links are equally fast; the additions are free. It takes chunks as n/N exactly.
 
 Sources: Thakur, Rabenseifner, Gropp 2005 (all but the ring's optimality); Patarasuk & Yuan 2009
 (ring); Chan, Heimlich, Purkayastha, van de Geijn 2007 (lower bounds: L alpha, and 2(N-1)/N n beta
@@ -34,7 +34,7 @@ class Cost(NamedTuple):
 
 
 def chunk_sizes(n: int, N: int) -> list[int]:
-    """[elements in chunk 0, 1, ... N-1]: as tensor_split cuts, the first n mod N hold one more."""
+    """[elements in chunk 0, 1, ... N-1]: as in tensor_split, the first n mod N have one more."""
     return [n // N + (chunk < n % N) for chunk in range(N)]
 
 
@@ -49,12 +49,13 @@ def P(N: int) -> int:
 
 
 def folded(N: int) -> int:
-    """1 where N is no power of two: one round to fold N ranks to P, one to unfold; else 0."""
+    """1 where N is no power of two, because doubling.py then has a pre-step, `fold`, and a
+    post-step, `unfold`, of one round each; else 0."""
     return int(P(N) < N)
 
 
 def ring_sent(n: int, N: int) -> int:
-    """Rank r passes on every chunk but r while reducing, and every chunk but r+1 while
+    """Rank r forwards every chunk but r while reducing, and every chunk but r+1 while
     gathering."""
     size = chunk_sizes(n, N)
     return max(2 * n - size[r] - size[(r + 1) % N] for r in range(N))
@@ -152,7 +153,7 @@ COST = {
         # all chunks but its own, and that one N-1 times
         sent=lambda n, N: n + (N - 2) * max(chunk_sizes(n, N)),
         total=lambda n, N: 2 * (N - 1) * n,
-        time=ring_time,  # as many rounds, of messages as long
+        time=ring_time,  # the same number of rounds, and messages of the same size
     ),
     "recursive_doubling": Cost(
         rounds=lambda N: L(P(N)) + 2 * folded(N),
@@ -183,7 +184,7 @@ def cheapest(n_bytes: float, N: int, alpha: float, beta: float) -> str:
 
 def hierarchical(R: int) -> Cost:
     """The Cost of the hierarchical all-reduce with R ranks per node (R divides N), all links
-    alike."""
+    equally fast."""
 
     def sent(n, N):
         """Rank (m, i): a ring over its node, and a ring over the M nodes for chunk i."""
@@ -207,8 +208,8 @@ def hierarchical_time(
     """Seconds of the hierarchical all-reduce over M nodes of R ranks.
 
     inside: (alpha, beta) of a rank's link in its node. across: (alpha, beta) of a node's link to
-    the others, which its R ranks share: R messages at once, of n/(R M) each. (With a NIC per rank,
-    pass its beta / R.)
+    the others, which its R ranks share: R messages of n/(R M) elements at a time. (If each rank has
+    a NIC of its own, pass that NIC's beta / R.)
     """
     fast = COST["ring"].time(n_bytes, R, *inside)
     slow = COST["ring"].time(n_bytes, M, *across)  # R rings of n/R each through one link: n in all

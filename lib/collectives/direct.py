@@ -12,7 +12,7 @@ another one's sum, and ranks that share cores seldom wait for each other. In the
 messages are in flight from each rank, so that one is added while the next ones are sent. These
 messages are at most SEGMENT bytes, and the receive buffer holds AHEAD such segments: a full-length
 buffer would cost as much in fresh pages as the transfer itself. The algorithm needs a link from
-every rank to every other, as inside a machine.
+every rank to every other, as there is inside a machine.
 
 Source: Thakur, Rabenseifner, Gropp 2005, sections 4.1 and 4.3 (pairwise exchange); "two-shot" in
 today's libraries.
@@ -26,10 +26,10 @@ from torch import Tensor
 
 from lib.backend import Group, Op
 from lib.collectives import p2p
-from lib.collectives.local import combiner, finish, line
+from lib.collectives.local import combiner, finish, flattened
 
 AHEAD = 2  # messages in flight from each rank in the first step
-# bytes: what it sends at a time in the first step; still in the cache when it is added
+# bytes of a message in the first step: small enough to be in the cache still when it is added
 SEGMENT = 2 << 20
 
 
@@ -42,31 +42,31 @@ def direct_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceO
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     combine = combiner(op, tensor)
-    with line(tensor) as x:
+    with flattened(tensor) as x:
         chunks = x.tensor_split(world_size)
         mine, to, frm = chunks[rank], _others(rank, world_size, 1), _others(rank, world_size, -1)
         k = max(1, -(-chunks[0].numel() * chunks[0].element_size() // SEGMENT))
         parts = [chunk.tensor_split(k) for chunk in chunks]
-        jobs = [(to[i], frm[i], part) for i in range(len(to)) for part in range(k)]
+        exchanges = [(to[i], frm[i], part) for i in range(len(to)) for part in range(k)]
         arrivals = [torch.empty_like(parts[rank][0]) for _ in range(AHEAD)]
 
-        def begin(job):
-            there, here, part = jobs[job]
-            added, arrival = parts[rank][part], arrivals[job % AHEAD][: len(parts[rank][part])]
-            return added, arrival, p2p.post([(parts[there][part], there)], [(arrival, here)], group)
+        def begin(i):
+            dst, src, part = exchanges[i]
+            total, arrival = parts[rank][part], arrivals[i % AHEAD][: len(parts[rank][part])]
+            return total, arrival, p2p.post([(parts[dst][part], dst)], [(arrival, src)], group)
 
-        under_way = deque(map(begin, range(min(AHEAD, len(jobs)))))
-        for job in range(len(jobs)):
-            added, arrival, pending = under_way.popleft()
+        in_flight = deque(map(begin, range(min(AHEAD, len(exchanges)))))
+        for i in range(len(exchanges)):
+            total, arrival, pending = in_flight.popleft()
             pending.wait()
-            combine(added, arrival, out=added)
-            if job + AHEAD < len(jobs):
-                under_way.append(begin(job + AHEAD))
+            combine(total, arrival, out=total)
+            if i + AHEAD < len(exchanges):
+                in_flight.append(begin(i + AHEAD))
         finish(mine, op, world_size)
         p2p.post([(mine, r) for r in to], [(chunks[r], r) for r in frm], group).wait()
     return tensor
 
 
 def _others(rank, world_size, step):
-    """The other ranks, the next one first: not all begin with rank 0."""
+    """The other ranks, beginning with the next one, so that not all ranks send to rank 0 first."""
     return [(rank + step * i) % world_size for i in range(1, world_size)]

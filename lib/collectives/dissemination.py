@@ -1,9 +1,10 @@
 """Barrier by dissemination: after ceil(log2 N) rounds every rank has heard, directly or not, from
 every other.
 
+    N = 8, all ranks mod 8
     round 0   r -> r+1     rank 4 has heard from 3
     round 1   r -> r+2     ... and, through 2, from 1 and 2
-    round 2   r -> r+4     ... and, through 0, from 0, 7, 6, 5: all of 8
+    round 2   r -> r+4     ... and, through 0, from 0, 7, 6, 5: from all others
 
 Each round doubles how far back a rank has heard; unlike a tree it works for any N without waiting
 for a root.

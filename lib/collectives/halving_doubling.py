@@ -24,7 +24,13 @@ from torch import Tensor
 from lib.backend import Group, Op
 from lib.collectives import p2p
 from lib.collectives.doubling import fold, unfold
-from lib.collectives.local import combiner, finish, largest_power_of_two, line, powers_of_two
+from lib.collectives.local import (
+    combiner,
+    finish,
+    flattened,
+    largest_power_of_two,
+    powers_of_two,
+)
 
 
 def halving_doubling_all_reduce(
@@ -39,7 +45,7 @@ def halving_doubling_all_reduce(
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     P = largest_power_of_two(world_size)
     combine = combiner(op, tensor)
-    with line(tensor) as x:
+    with flattened(tensor) as x:
         received = torch.empty_like(x)
         fold(x, received, rank, P, world_size, group, combine)
         # chunk c is x[bounds[c]:bounds[c + 1]]
@@ -68,6 +74,6 @@ def halving_doubling_all_reduce(
 
 
 def start_of(rank: int, distance: int) -> int:
-    """The first of the `distance` chunks that `rank` holds: its number with the bits below
+    """The index of the first of the `distance` chunks that `rank` holds: `rank` with the bits below
     `distance` cleared."""
     return rank - rank % distance

@@ -8,7 +8,7 @@
     3. inside, all-gather       every rank has every chunk, summed over all nodes         fast links
 
 R ranks per node, M nodes. Each node sends 2(M-1)/M n elements over its slow link, whatever R is, in
-2(M-1) rounds. A flat ring over N = M R ranks sends 2(N-1)/N n there, and all its 2(N-1) rounds go
+2(M-1) rounds. A flat ring over N = M R ranks sends 2(N-1)/N n there, and all its 2(N-1) rounds run
 at the slow link's speed.
 
 Source: BlueConnect (Cho et al. 2019), which decomposes all-reduce like this over any number of
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lib.backend import Group, Op
-from lib.collectives.local import line
+from lib.collectives.local import flattened
 from lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 
@@ -30,12 +30,12 @@ def hierarchical_all_reduce(
     """Reduce `tensor` over all ranks of all nodes, in place; returns it.
 
     tensor: any shape, the same on every rank. inside, across: this rank's two groups, from
-    `node_groups`; every node needs the same number of ranks (which also makes the average of
-    averages the average).
+    `node_groups`; every node needs the same number of ranks (so that for AVG the mean of the nodes'
+    means is the mean over all ranks).
     Sends: 2(R-1) rounds inside, 2(M-1) across; over all ranks 2 M (R-1) n elements inside and
     2(M-1) n across. Bit-identical on all ranks: each chunk is finished on one rank and copied.
     """
-    with line(tensor) as x:
+    with flattened(tensor) as x:
         chunk = ring_reduce_scatter(x, inside, op)  # (n/R,)  summed over my node
         ring_all_reduce(chunk, across, op)  #         (n/R,)  summed over all nodes
         ring_all_gather(chunk, inside, out=x)  #      (n,)
@@ -53,11 +53,12 @@ def node_groups(ranks_per_node: int) -> tuple[dist.ProcessGroup, dist.ProcessGro
     if world_size % ranks_per_node:
         raise ValueError(
             f"{world_size} ranks cannot form nodes of {ranks_per_node}: "
-            f"every node needs as many ranks"
+            f"every node needs the same number of ranks"
         )
     firsts = range(0, world_size, ranks_per_node)
     inside = [dist.new_group(range(first, first + ranks_per_node)) for first in firsts]
     across = [
-        dist.new_group(range(place, world_size, ranks_per_node)) for place in range(ranks_per_node)
+        dist.new_group(range(local_rank, world_size, ranks_per_node))
+        for local_rank in range(ranks_per_node)
     ]
     return inside[rank // ranks_per_node], across[rank % ranks_per_node]

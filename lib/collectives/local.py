@@ -2,9 +2,9 @@
 flatten it.
 
 op        combine(a, b)                                    dtype
-SUM       a + b                                            any number
-PRODUCT   a * b                                            any number
-MAX, MIN  max(a, b), min(a, b)                             any number
+SUM       a + b                                            integer or floating point
+PRODUCT   a * b                                            integer or floating point
+MAX, MIN  max(a, b), min(a, b)                             integer or floating point
 AVG       a + b; at the end the total is divided by N      floating point only
 
 Chunk r of n elements (or rows) over N ranks is `tensor.tensor_split(N)[r]`: contiguous, in order,
@@ -43,14 +43,14 @@ def combiner(op: Op, tensor: Tensor) -> Callable:
 
 
 def finish(total: Tensor, op: Op, world_size: int) -> Tensor:
-    """Turn the total over `world_size` ranks into `op`'s result, in place: only AVG has anything
-    left to do."""
+    """Turn the total over `world_size` ranks into `op`'s result, in place: AVG divides, the others
+    have nothing left to do."""
     return total.div_(world_size) if op == ReduceOp.AVG else total
 
 
-class line:
-    """`with line(tensor) as x:` x is `tensor` as a flat buffer, (n,); what is written to x is in
-    `tensor` afterwards.
+class flattened:
+    """`with flattened(tensor) as x:` x is `tensor` as a flat buffer, (n,); what is written to x is
+    in `tensor` afterwards.
 
     x is a view of a contiguous tensor, otherwise a copy that is written back at the end.
     """
@@ -59,12 +59,12 @@ class line:
         self.tensor = tensor.detach()
 
     def __enter__(self):
-        self.line = self.tensor.reshape(-1)
-        return self.line
+        self.buffer = self.tensor.reshape(-1)
+        return self.buffer
 
     def __exit__(self, error, *_):
         if error is None and not self.tensor.is_contiguous():
-            self.tensor.copy_(self.line.view(self.tensor.shape))
+            self.tensor.copy_(self.buffer.view(self.tensor.shape))
 
 
 def largest_power_of_two(n: int) -> int:

@@ -5,9 +5,9 @@
 
 The only file of the package that calls torch's own sends and receives.
 
-One rank rule, here and in every collective: `to`, `frm`, `src` and `dst` are ranks *within* `group`
-(0 .. world_size-1 of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank
-5. `group=None` is the whole world.
+Here and in every collective, `to`, `frm`, `src` and `dst` are ranks *within* `group` (0 ..
+world_size-1 of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank 5.
+`group=None` is the whole world.
 
 Both sides of a message agree on dtype and number of elements; only the elements are sent.
 Messages from one rank to another arrive in the order they were sent. Tensors may be empty (an empty
@@ -51,8 +51,8 @@ def send_recv(
 ) -> Tensor:
     """Send `tensor` to rank `to` while receiving from rank `frm`; returns what was received.
 
-    out: where it lands; pass one when its shape differs from `tensor`'s or to reuse a buffer. None:
-    a new tensor.
+    out: the tensor to receive into; pass one if its shape differs from `tensor`'s, or to reuse a
+    buffer. None: a new tensor.
     """
     if out is None:
         out = torch.empty_like(tensor, requires_grad=False)
@@ -90,16 +90,16 @@ def post(
     if _delay is not None:
         _delay(sends, group)
     rank, world_size = group.rank(), group.size()
-    # NCCL does, gloo does not
-    batches = _backend(group, (sends or receives)[0][0].device).supports_coalescing
+    # one batch for all messages: NCCL can, gloo cannot
+    coalesces = _backend(group, (sends or receives)[0][0].device).supports_coalescing
 
-    outbound, inbound, to_self, landings = [], [], [], []
+    outbound, inbound, to_self, staged = [], [], [], []
     for tensor, to in sends:
         check_rank("send to", to, world_size)
         if to == rank:
             to_self.append(tensor)
         else:
-            outbound.append((_ready_to_send(tensor, batches), to))
+            outbound.append((_ready_to_send(tensor, coalesces), to))
     for out, frm in receives:
         check_rank("receive from", frm, world_size)
         if frm == rank:
@@ -110,20 +110,20 @@ def post(
                 )
             out.detach().copy_(to_self.pop(0))
             continue
-        wire = _ready_to_receive(out, batches)
-        inbound.append((wire, frm))
-        if wire is not out:
-            landings.append((out.detach(), wire))
+        buffer = _ready_to_receive(out, coalesces)
+        inbound.append((buffer, frm))
+        if buffer is not out:
+            staged.append((out.detach(), buffer))
     return Pending(
-        _begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group),
-        landings,
+        _begin_batch(inbound, outbound, group) if coalesces else _begin(inbound, outbound, group),
+        staged,
     )
 
 
 @contextlib.contextmanager
 def delayed(delay):
-    """Inside the block `post` first calls delay(sends, group), which may take its time. `slow_link`
-    is made with it."""
+    """Inside the block `post` first calls delay(sends, group), which may block. `slow_link` uses
+    this."""
     global _delay
     before, _delay = _delay, delay
     try:
@@ -139,29 +139,33 @@ def posting_takes_time():
 
 class Pending:
     """Messages in flight. `wait()` returns when all have been sent and received (on NCCL: the
-    current stream waits)."""
+    current stream waits).
 
-    def __init__(self, works, landings):
-        self.works, self.landings = works, landings
+    staged: [(out, buffer), ...], for each `out` that the backend could not receive into directly.
+    """
+
+    def __init__(self, works, staged):
+        self.works, self.staged = works, staged
 
     def wait(self) -> None:
         for work in self.works:
             work.wait()
-        for out, wire in self.landings:
-            out.copy_(wire)
+        for out, buffer in self.staged:
+            out.copy_(buffer)
 
 
 def _begin(inbound, outbound, group):
-    """Receives before sends: a send that finds its receive posted needs no second trip.
+    """Receives are posted before sends, because a send whose receive has been posted can start at
+    once.
 
-    group.recv and group.send are what dist.irecv and dist.isend call, without their checks, which
-    `post` has made: a short message is mostly the time to begin it.
+    group.recv and group.send are what dist.irecv and dist.isend call, without their checks: `post`
+    has made these already, and the time of a short message is mostly spent on starting it.
     """
     works = []
-    for wire, frm in inbound:
-        works.append(group.recv([wire], frm, 0))
-    for wire, to in outbound:
-        works.append(group.send([wire], to, 0))
+    for buffer, frm in inbound:
+        works.append(group.recv([buffer], frm, 0))
+    for tensor, to in outbound:
+        works.append(group.send([tensor], to, 0))
     return works
 
 
@@ -173,28 +177,28 @@ def _begin_batch(inbound, outbound, group):
     counterpart: a receive for its send, and a send for its receive (NVIDIA/nccl issues 1279 and
     2130). Every exchange of lib is such a pair of batches.
     """
-    receives = [dist.P2POp(dist.irecv, wire, group=group, group_peer=frm) for wire, frm in inbound]
-    sends = [dist.P2POp(dist.isend, wire, group=group, group_peer=to) for wire, to in outbound]
+    receives = [dist.P2POp(dist.irecv, x, group=group, group_peer=frm) for x, frm in inbound]
+    sends = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x, to in outbound]
     return dist.batch_isend_irecv(sends + receives) if receives or sends else []
 
 
-def _ready_to_send(tensor, batches):
+def _ready_to_send(tensor, coalesces):
     """`tensor` as the backend can send it: contiguous, and on the CPU where gloo is to send a CUDA
     tensor."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.is_cuda and not batches:
+    if tensor.is_cuda and not coalesces:
         tensor = tensor.cpu()
     return tensor.contiguous()
 
 
-def _ready_to_receive(out, batches):
+def _ready_to_receive(out, coalesces):
     """`out` itself where the backend can receive into it, else a buffer that `Pending.wait` copies
     to `out`."""
-    staged = out.is_cuda and not batches
-    if out.is_contiguous() and not staged and not out.requires_grad:
+    via_cpu = out.is_cuda and not coalesces
+    if out.is_contiguous() and not via_cpu and not out.requires_grad:
         return out
-    return torch.empty(out.shape, dtype=out.dtype, device="cpu" if staged else out.device)
+    return torch.empty(out.shape, dtype=out.dtype, device="cpu" if via_cpu else out.device)
 
 
 def _backend(group, device):

@@ -11,10 +11,11 @@ and no block is forwarded, so each element is sent once: there are N-1 rounds, a
 tensor without its own block.
 
 Rounds put one message at a time on each link, but make every rank wait for its slowest partner in
-each round. `all_to_all_at_once` posts all blocks together and waits once: for uneven blocks, and
-where ranks are not in step.
+each round. `all_to_all_at_once` posts all blocks together and waits once, which is better for
+uneven blocks, and for ranks that do not call it at the same time.
 
-Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (long messages; short ones at once).
+Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (pairwise for long messages, all at once for
+shorter ones).
 """
 
 from collections.abc import Sequence

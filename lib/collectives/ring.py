@@ -1,5 +1,5 @@
-"""Ring reduce-scatter, ring all-gather, and ring all-reduce, which is the one and then the other
-(Patarasuk & Yuan 2009).
+"""Ring reduce-scatter, ring all-gather, and ring all-reduce, which is the first followed by the
+second (Patarasuk & Yuan 2009).
 
     rank 0 -> rank 1 -> ... -> rank N-1 -> rank 0  N ranks, n elements, chunk c = tensor_split(N)[c]
 
@@ -15,7 +15,7 @@ Each pass has N-1 rounds. In each round every rank sends one chunk right and rec
 left, so over all ranks a pass sends exactly (N-1)n elements: about n per rank, however many ranks
 there are.
 
-In the textbook rank r begins with chunk r and ends with chunk (r+1) mod N. Here rank r begins one
+In textbooks rank r begins with chunk r and ends with chunk (r+1) mod N. Here rank r begins one
 chunk earlier, with r-1, and ends with chunk r, because that is what torch's reduce_scatter returns
 and what all-gather begins with.
 
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lib.backend import Group, Op
 from lib.collectives import p2p
-from lib.collectives.local import combiner, finish, line
+from lib.collectives.local import combiner, finish, flattened
 
 
 # exercise: lab0.ring_all_reduce
@@ -39,7 +39,7 @@ def ring_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.
     tensor: any shape, n elements, the same on every rank.
     Sends: 2(N-1) rounds to the right neighbour; 2(N-1)n elements over all ranks.
     """
-    with line(tensor) as x:
+    with flattened(tensor) as x:
         ring_all_gather(ring_reduce_scatter(x, group, op), group, out=x)
     return tensor
 

@@ -52,7 +52,7 @@ def slow_link(
     if ranks_per_node < 1 or world_size % ranks_per_node:
         raise ValueError(
             f"{world_size} ranks cannot form nodes of {ranks_per_node}: "
-            f"every node needs as many ranks"
+            f"every node needs the same number of ranks"
         )
     if seconds_per_message < 0 or not bytes_per_second > 0:
         raise ValueError(
@@ -62,20 +62,20 @@ def slow_link(
     if p2p.posting_takes_time():
         raise RuntimeError("there is a slow link already: leave its block before you enter another")
 
-    cards = Cards(world_size // ranks_per_node)
+    nics = NICs(world_size // ranks_per_node)
     node = dist.get_rank() // ranks_per_node
 
     def delay(sends, group):
         arrival = 0.0
         for tensor, to in sends:
-            there = dist.get_global_rank(group, to) // ranks_per_node
-            if there == node:
+            other_node = dist.get_global_rank(group, to) // ranks_per_node
+            if other_node == node:
                 continue
             if tensor.is_cuda:
                 # it cannot leave before it has been computed
                 torch.cuda.current_stream(tensor.device).synchronize()
-            sent = cards.reserve(
-                node, there, tensor.numel() * tensor.element_size() / bytes_per_second
+            sent = nics.reserve(
+                node, other_node, tensor.numel() * tensor.element_size() / bytes_per_second
             )
             arrival = max(arrival, sent + seconds_per_message)
         time.sleep(max(0.0, arrival - time.monotonic()))
@@ -84,15 +84,15 @@ def slow_link(
         with p2p.delayed(delay):
             yield
     finally:
-        cards.close()
+        nics.close()
 
 
-class Cards:
-    """For each node's NIC, the times until which it sends and receives: one page, shared by all
-    ranks.
+class NICs:
+    """For each node's NIC, the times until which it sends and receives, in one page of memory that
+    all ranks share.
 
-    All ranks make it together. The file has no name once all have mapped it, so nothing is left
-    behind.
+    All ranks create it together. The file is unlinked as soon as all have mapped it, so nothing is
+    left behind.
     """
 
     def __init__(self, nodes):

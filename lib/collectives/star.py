@@ -8,8 +8,8 @@ r"""Everything through one rank: scatter, gather, and the all-reduce of a parame
 
 N-1 messages leave or enter by the root's one link, one after another. A tree sends no fewer bytes
 through the root for scatter and gather, though it needs fewer rounds. For an all-reduce the star is
-the naive way, to which the others are compared: 2(N-1) messages of n elements at the root, while
-each other rank sends one.
+the naive algorithm, with which the others are compared: 2(N-1) messages of n elements at the root,
+while each other rank sends one.
 """
 
 from collections.abc import Sequence

@@ -79,6 +79,6 @@ def tree_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.
 
 
 def from_root(rank: int, root: int, world_size: int) -> int:
-    """This rank's number v counted from the root, which is v = 0."""
+    """v, this rank's index counted from the root, which has v = 0."""
     p2p.check_rank("the root is", root, world_size)
     return (rank - root) % world_size

@@ -22,10 +22,10 @@ _later = []  # what is called when the compiler has been imported
 
 def uncompiled(function):
     """`function`, at which torch.compile breaks its graph."""
-    what = [function]
+    current = [function]
 
     def disable():
-        what[0] = torch.compiler.disable(function)
+        current[0] = torch.compiler.disable(function)
 
     if COMPILER in sys.modules:
         disable()
@@ -34,7 +34,7 @@ def uncompiled(function):
 
     @functools.wraps(function)
     def call(*args, **named):
-        return what[0](*args, **named)
+        return current[0](*args, **named)
 
     return call
 

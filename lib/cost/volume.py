@@ -19,7 +19,7 @@
 
 B rows of T tokens, D hidden, F MLP width, K key/value heads of d numbers, V vocabulary, L layers,
 Tmax positions; p ranks with v stages each; N = dp x ep x cp data ranks. Left out: recomputation,
-the rehearsal, what experts send.
+shape inference, what experts send.
 
 An all-reduce of n numbers over N ranks counts 2 (N-1) n, all ranks together: rings, trees and
 halving-doubling send that, and a star. The layers' terms are Narayanan et al. 2021, section 3, in

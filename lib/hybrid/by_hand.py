@@ -115,7 +115,7 @@ class HybridByHand:
 
         tokens: (rows, T) int64, `local_batch` of a batch, as `backward` will get them. b: rows of a
         micro-batch; the last one may have fewer. make_optimizer(parameters): a torch optimizer.
-        Sends: what makes links, and the pipeline's rehearsal.
+        Sends: what makes links, and the pipeline's shape inference.
         """
         self.mesh, self.b, self.average, self.norm_of = mesh, b, average, norm_of
         self.part = sequence_parallel_gpt(model, mesh.group("tp"))

@@ -110,7 +110,7 @@ class Hybrid:
         `sequence_parallel_gpt`; for experts `expert_gpt` of experts.py. With dropout:
         torch.manual_seed alike on tp ranks, and different on data ranks, or these drop alike too.
         update: `ReplicatedUpdate` or `ShardedUpdate`. layout(T, cp): which positions each context
-        rank has. Sends: what makes links, and the pipeline's rehearsal; a ShardedUpdate, a
+        rank has. Sends: what makes links, and shape inference; a ShardedUpdate, a
         broadcast of the parameters. Raises ValueError for sizes that an axis does not divide.
         """
         self.mesh, self.b = mesh, b

@@ -1,32 +1,31 @@
 """Pipeline parallelism: every rank has some of the layers, and micro-batches pass through the ranks
 like cars on an assembly line.
 
-Deciding: plain Python, no torch, no ranks.
-    actions.py     2F0: what a rank does, and what that needs
+Scheduling, which is plain Python without torch and without ranks:
+    actions.py     actions such as 2F0: what a rank does, and what each of them needs
     schedules.py   relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV
     validate.py    can the ranks run it? if not, the action at fault, or the cycle of waits
     simulate.py    when each action runs, the bubble, what is kept; a schedule as text
-    measured.py    the times and the messages of a run, to simulate it with
+    measured.py    the times of a run's actions and messages, as inputs of the simulation
     balance.py     layers into stages
     stash.py       PipeDream: no flush, and which weights each action reads; 2BW
-    puzzle.py      the puzzle: stages that differ, messages, and a cap on what is kept; three levels
+    puzzle.py      a scheduling puzzle for students: unequal stages, messages, a cap on memory
     shortest.py    its shortest makespan, by branch and bound
-    __main__.py    finds it for every level, and stores it
+    __main__.py    finds it for every level of the puzzle, and stores it
     transfers.py   the messages of a schedule: when to post a receive, what has been sent
 
-Executing, on ranks. This needs torch, so it is imported by its own name and not from here.
+Executing on ranks. These modules need torch, so they are imported by name and not from here:
     relay_step.py    one batch forward and back, by hand
     split.py         a model into stages, and a parameter in two of them
     links.py         a process group for each direction between two neighbours
-    rehearse.py      shape inference: the shapes of all messages, before the first run
-    halves.py        backward in two halves
+    shapes.py        shape inference: the shapes of all messages, before the first run
+    halves.py        split backward: the halves I (dgrad) and W (wgrad)
     execute.py       a list of actions on a rank
     stage.py         Stage, Pipeline: `run` a step, `evaluate` a loss without gradients
     asynchronous.py  PipeDream
     paced_run.py     stages that sleep, for more ranks than cores
 
-The comment `# exercise: lab.name` marks a function or class that students write in that lab:
-lib.check compares their version with it.
+`# exercise: lab.name` marks what students write in that lab (lib/README.md).
 """
 
 from lib.pipeline.actions import (

@@ -6,7 +6,7 @@ from itertools import count
 
 from lib.measuring.seeds import stamp
 from lib.pipeline.puzzle import FILE, LEVELS
-from lib.pipeline.shortest import _by, most_work
+from lib.pipeline.shortest import most_work, schedule_by
 
 
 def store():
@@ -15,7 +15,7 @@ def store():
     for level, puzzle in LEVELS.items():
         refuted = {}
         for deadline in count(most_work(puzzle)):
-            schedule, nodes = _by(puzzle, deadline)
+            schedule, nodes = schedule_by(puzzle, deadline)
             if schedule:
                 break
             refuted[deadline] = nodes

@@ -6,17 +6,17 @@
     2W0   ... backward, second half: the gradient of its weights (wgrad), for which no stage waits
 
     0F0 --> 1F0 --> 2F0        forward: from the previous stage
-             |       |
-             v       v         B (or I) reads what its own F kept
+     |       |       |
+     v       v       v         B (or I) reads what the F of its own stage kept
     0B0 <-- 1B0 <-- 2B0        backward: from the next stage
 
 A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in
-this order. All modules of this package that decide (schedules, validate, simulate) pass such
-schedules around, and so does stage.py, which executes them.
+this order. schedules.py makes such lists, validate.py and
+simulate.py examine them, and stage.py executes them.
 
 p      ranks, so the length of a schedule
-v      stages per rank, 1 unless stated otherwise   stages are 0 ... vp-1
-m      micro-batches                                0 ... m-1
+v      stages per rank, 1 unless stated otherwise; stages are 0 ... vp-1 (Megatron: virtual stages)
+m      micro-batches, 0 ... m-1
 
 Which rank has a stage follows from the schedule: it is the rank whose list has the stage's actions.
 Two placements have a name:
@@ -26,7 +26,8 @@ Two placements have a name:
                               another
     v_shape  0 1 2 3 3 2 1 0  down the ranks and up again: the first and the last stage share a rank
 
-Notation: torch.distributed.pipelining. Halves of backward: Qi et al. 2024, who call I "B".
+The notation is that of torch.distributed.pipelining. The split of backward into two halves is due
+to Qi et al. (2024, arXiv 2401.10241), whose "B" is our I.
 """
 
 import re
@@ -65,7 +66,8 @@ def source(action: Action, n_stages: int) -> Action | None:
     """The action of another stage whose result this one receives; None if it receives nothing.
 
     A forward receives the previous stage's output, a B or I the gradient of its own output from the
-    next stage: of the same kind here; `Wiring` knows which one a schedule has. n_stages: stages of
+    next stage. Here that is an action of the same kind; `Wiring` looks up whether the schedule has
+    a B or an I there. n_stages: stages of
     the whole pipeline, vp.
     """
     stage, kind, microbatch = action
@@ -126,8 +128,8 @@ class Wiring:
         for rank, actions in enumerate(schedule):
             for action in actions:
                 self.ranks[action.stage] = rank
-        # A full backward may wait for the first half of another, and the other way round.
-        self.halved = {
+        # (stage, micro-batch) whose backward is I and W. A B may receive from an I, and vice versa.
+        self.split_backwards = {
             (a.stage, a.microbatch) for actions in schedule for a in actions if a.kind == "I"
         }
 
@@ -161,7 +163,7 @@ class Wiring:
         if action is None or action.kind not in "BI":
             return action
         return action._replace(
-            kind="I" if (action.stage, action.microbatch) in self.halved else "B"
+            kind="I" if (action.stage, action.microbatch) in self.split_backwards else "B"
         )
 
     def _elsewhere(self, other, action):

@@ -6,24 +6,25 @@ al. 2019).
 What backward computes is the gradient of a function if it uses the same weights as forward. For
 y = x w, with forward at w_1, then two updates, then backward:
 
-    backward with       grad x           grad w
-    w_1 (stashed)       grad y  w_1^T    x^T grad y    the gradient at w_1
-    w_3 (the newest)    grad y  w_3^T    x^T grad y    the gradient of no function, because x and w
-                                                       are of different versions
+    backward with      grad x           grad w
+    w_1 (stashed)      grad y w_1^T     x^T grad y    the gradient at w_1
+    w_3 (the newest)   grad y w_3^T     x^T grad y    the gradient of no function, because x and w
+                                                      are of different versions
 
 With stashing, a stage whose weights are still needed does not change them: it continues with a
 copy, and changes that. Old weights are kept as long as a mini-batch in flight has read them: stage
 i has p-i versions, the newest among them.
 
-A graph keeps the names of weights in place of the weights, so that backward reads what the stash
-(stash.py) gives it:
+Here autograd's graph saves the name of a weight in place of the weight (saved_tensors_hooks), so
+that backward reads what the stash (stash.py) gives it:
 
-    F    y = x w^T     a graph saves x and w         here: x and "w"
-    B    grad y w      with the w that was saved     here: with what the name refers to by then
+    F    y = x w                a graph saves x and w        here: x and "w"
+    B    grad x = grad y w^T    with the w that was saved    here: with the w of that name by then
 
-That makes the stash answerable for what backward reads. torch by itself keeps the very tensor, and
-refuses the backward if it has been changed since ("modified by an inplace operation"): rightly, for
-the gradient would be wrong. PipeDream without stashing is about that gradient.
+So the stash alone determines what backward reads. Without this, torch saves the tensor itself and
+raises an error in backward if it has been changed since ("modified by an inplace operation"). The
+error is justified, because the gradient would be wrong. PipeDream without stashing computes that
+wrong gradient on purpose.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +48,8 @@ class PipeDream(Pipeline):
         losses = pipeline.run(minibatches, targets, cross_entropy)
 
     Afterwards this stage's module has the newest weights. reads: {Action: version of the weights
-    that it read}, as `versions` predicts. most_versions: how many versions there were at a time.
+    that it read}, as `versions` predicts. most_versions: the most versions that were in memory at
+    a time.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class PipeDream(Pipeline):
         messages of shape inference. Raises ValueError for several stages per rank, or for a
         parameter in two of them.
         """
-        self.optimizer_for, self.stash, self.to_an_update = optimizer_for, stash, m
+        self.optimizer_for, self.stash, self.backwards_per_update = optimizer_for, stash, m
         super().__init__(stages, links, minibatches)
         if self.v > 1:
             raise ValueError(
@@ -84,7 +86,8 @@ class PipeDream(Pipeline):
             )
 
     def new_stage(self, module, is_first):
-        return UpdatingStage(module, is_first, self.optimizer_for, self.stash, self.to_an_update)
+        m = self.backwards_per_update
+        return UpdatingStage(module, is_first, self.optimizer_for, self.stash, m)
 
     def run(  # type: ignore[override]
         self,
@@ -96,8 +99,8 @@ class PipeDream(Pipeline):
         """Train on n mini-batches, in order; returns their losses, [() detached, ...], on the last
         rank, else None.
 
-        Arguments as for `Pipeline.run`; a mini-batch is a batch here, with an update of its own, of
-        its mean loss. Sends: 2(p-1)n messages.
+        Arguments as for `Pipeline.run`, but each mini-batch is a batch by itself: its mean loss is
+        not weighted, and an update follows it. Sends: 2(p-1)n messages.
         """
         schedule = pipedream(len(self.links.ranks), len(minibatches))
         losses = self.execute(schedule, minibatches, targets, loss_fn, record)
@@ -121,15 +124,16 @@ class UpdatingStage(Stage):
 
     def __init__(self, module, is_first, optimizer_for, stash, m):
         super().__init__(module, is_first)
-        self.m, self.gathered = m, 0
+        self.m, self.n_accumulated = m, 0
         self.parameters = dict(module.named_parameters())  # the newest version, always
         self.optimizer = optimizer_for(list(self.parameters.values()))
         weights = {name: p.data for name, p in self.parameters.items()}
         self.stash = stash(weights)
-        # mini-batch: {name: leaf on the memory that F read}, from F to B; gradients come there
+        # mini-batch: {name: leaf tensor with the memory that F read}, from F to B; backward writes
+        # gradients to its .grad
         self.leaves = {}
         self.read_now = None  # in B: the weights that it reads
-        # the newest; {memory: the version in it}
+        # number of the newest version; {address: the version that is stored there}
         self.version, self.version_in = 0, {address(weights): 0}
         self.reads, self.most_versions = {}, 1
 
@@ -151,11 +155,11 @@ class UpdatingStage(Stage):
         leaves = self.leaves.pop(j)
         for name, parameter in self.parameters.items():
             parameter.grad = added(
-                parameter.grad if self.gathered else None, leaves[name].grad, self.m
+                parameter.grad if self.n_accumulated else None, leaves[name].grad, self.m
             )
-        self.read_now = leaves = None  # let go of this version before `update` makes the next one
-        self.gathered = (self.gathered + 1) % self.m
-        if self.gathered == 0:
+        self.read_now = leaves = None  # free this version before `update` makes the next one
+        self.n_accumulated = (self.n_accumulated + 1) % self.m
+        if self.n_accumulated == 0:
             self.stash.update(self.step)
         self.most_versions = max(self.most_versions, len(self.versions_held()))
         return grad_x
@@ -187,7 +191,7 @@ def added(total, grad, m):
 
 
 def address(weights):
-    """Where in memory a version is: two names for the same memory are one version."""
+    """The address of a version in memory: two dicts on the same memory are one version."""
     return next(iter(weights.values())).data_ptr()
 
 
@@ -204,7 +208,7 @@ def by_name(weights, now):
             start = tensor.data_ptr() - w.data_ptr()
             if 0 <= start < w.nbytes:
                 return name, tensor.shape, tensor.stride(), start // tensor.itemsize
-        # not the tensor: that knows its graph, and the two would keep each other alive
+        # detached, because a tensor and the graph that made it would keep each other alive
         return tensor.detach()
 
     def unpack(saved):

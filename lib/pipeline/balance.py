@@ -1,5 +1,5 @@
-"""Layers into stages: split a row of layers into p stages so that the slowest stage is as fast as
-possible.
+"""Layers into stages: split a sequence of layers into p stages so that the slowest stage is as fast
+as possible.
 
 A pipeline moves at the pace of its slowest stage. p = 3, layers of cost
 

@@ -9,7 +9,7 @@ nothing else. For each action, in the order of the list:
 
     post      receives of what this action and the next one need
     wait      until what this action needs has arrived
-    free      what was sent and has certainly arrived by now
+    free      what was sent and has certainly arrived by now (transfers.py explains why)
     compute
     send      the result to the rank that needs it, without waiting
 
@@ -72,7 +72,7 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
 
 
 def _clock(record):
-    """Seconds; once the device has caught up, if they are recorded."""
+    """The time in seconds; if times are recorded, after the device has finished its work."""
     if record:
         backend.synchronize_stream()
     return time.monotonic()

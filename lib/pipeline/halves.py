@@ -1,19 +1,20 @@
-"""Backward in two halves without doing anything twice: matmuls delay the gradients of their
-weights.
+"""Backward in two halves without computing anything twice: the gradients of linear layers' weights
+are delayed.
 
-    forward    y = x w^T + b
+    forward    y = x w + b
 
-    I          grad x = grad y w                 now: the previous layer waits for it
-    W          grad w = grad y^T x               later: kept until then are x and grad y
+    I          grad x = grad y w^T               now: the previous layer waits for it
+    W          grad w = x^T grad y               later: x and grad y are kept until then
                grad b = sum of grad y's rows
 
-This is the split backward: I is also called dgrad, and BACKWARD_INPUT in
-torch.distributed.pipelining; W is wgrad, and BACKWARD_WEIGHT.
+Here w is (n_in, n_out), and F.linear's argument `weight` is w^T. This is the split backward: I is
+also called dgrad, and BACKWARD_INPUT in torch.distributed.pipelining; W is wgrad, and
+BACKWARD_WEIGHT.
 
 autograd computes both at once. Inside `LinearsLater`, F.linear, which every nn.Linear calls,
-becomes an autograd function whose backward computes grad x alone and appends (w, b, x, grad y) to a
-list. I is then an ordinary backward over such functions: it frees the graph, and only the list
-remains. W computes what is in the list.
+becomes an autograd function whose backward computes only grad x and appends (weight, bias, x,
+grad y) to a list. I is then an ordinary backward over such functions: it frees the graph, and only
+the list remains. W computes what is in the list.
 
 The gradients of parameters that are not weights of F.linear (gains of norms, embeddings, parameters
 that a stage uses by itself) are computed in I, since autograd's kernels compute them together with
@@ -27,8 +28,8 @@ that dtype too, as autograd would, and their results are cast to the dtype of x 
 the whole graph twice: W would compute every grad y again, which is nearly all of I's work, and
 the whole graph would live until W.)
 
-Sources: Qi et al. 2024 ("Zero bubble pipeline parallelism"), whose Megatron code keeps such a list
-too, `WeightGradStore`.
+Source: Qi et al. 2024 ("Zero Bubble Pipeline Parallelism", arXiv 2401.10241), whose fork of
+Megatron has such a list too, `WeightGradStore`.
 """
 
 import torch
@@ -51,19 +52,19 @@ class LinearsLater(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     def _linear(self, x, weight, bias=None):
-        # frozen, or computed from something that needs autograd
+        # frozen, or not a leaf, so that autograd has to continue behind it
         if not (weight.requires_grad and weight.is_leaf):
             return F.linear(x, weight, bias)
-        # autograd must not see the weight, or the weight's hooks would run in I, with no gradient
-        # there. And with no input that requires grad (the first layer's x) it would leave the
-        # product out: hence the anchor.
+        # The weight is passed in a tuple, so that autograd does not see it: otherwise the weight's
+        # hooks would run in I, where it has no gradient. But if no other input requires grad, as
+        # for the first layer's x, autograd would not record this function: hence the anchor.
         anchor = torch.empty(0, requires_grad=True)
         return LinearLater.apply(x, anchor, (weight, bias), self.later)
 
 
 class LinearLater(torch.autograd.Function):
-    """y = x w^T + b, x (..., n_in), w (n_out, n_in), b (n_out,) or None; backward returns grad x
-    and appends the rest to `later`."""
+    """F.linear for x (..., n_in), weight (n_out, n_in), bias (n_out,) or None; backward returns
+    grad x and appends (weight, bias, x, grad y) to `later`."""
 
     @staticmethod
     def forward(ctx, x, anchor, parameters, later):

@@ -2,16 +2,18 @@
 
     rank 0  ==01==>  rank 1  ==12==>  rank 2          forward: activations
             <==10==          <==21==                  backward: gradients
-       ^                                 |
-       +---------------==20==------------+            and round, for interleaved stages
+      ^ |                              ^ |
+      | +--------------02--------------+ |            gradients      for interleaved stages, between
+      +----------------20----------------+            activations    the last rank and the first
 
 Why not one group for all? On NCCL the messages of a group wait in one queue: a rank that has posted
 a receive cannot send before that message has arrived. With a queue for each direction, a receive
 waits for no send.
 
-Posting a send takes no time, so the rank does it itself: another thread would have to wait for its
-turn, and the next rank with it. Only over `slow_link` does posting take as long as the link. Then
-the communication thread posts (`collectives.start`), and the rank computes meanwhile.
+Posting a send takes almost no time, so the rank's main thread does it: another thread would first
+have to be scheduled, and the next rank would wait for that. Only inside `collectives.slow_link`
+does posting take as long as the link is busy. There the communication thread posts
+(`collectives.start`), and the rank computes meanwhile.
 """
 
 from typing import Any, NamedTuple
@@ -22,9 +24,9 @@ from lib.collectives import barrier, p2p, start
 
 
 class Links(NamedTuple):
-    """The pipeline's P2P process groups, those of one rank. Made by `connect`."""
+    """The P2P process groups of one rank of a pipeline. Made by `connect`."""
 
-    rank: int  # this rank's number in the pipeline, 0 ... p-1 (Megatron's pipeline rank)
+    rank: int  # this rank's index in the pipeline, 0 ... p-1 (Megatron's pipeline rank)
     ranks: list[int]  # the global rank of each pipeline rank
     # (pipeline rank that sends, that receives), this rank's only
     groups: dict[tuple[int, int], dist.ProcessGroup]

@@ -16,8 +16,8 @@ when it was sent,
                    `--------.
     rank 1   [1F2] waiting   [ 1F3 ]          1F2 ended before 0F3 did
 
-and unknown if the receiver was at work: then it started when it was free, and the message had
-perhaps arrived long before.
+If the receiver was computing, the message's time is unknown: the action started when the receiver
+was free, and the message may have arrived long before.
 
 The simulation leaves out, and the difference therefore is: variation between the F of a stage,
 messages that slow each other down, and what a rank does between two actions.

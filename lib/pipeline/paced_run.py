@@ -1,12 +1,13 @@
-"""A schedule on ranks whose stages take the times they are told: p devices, shown on fewer cores.
+"""A schedule on ranks whose stages sleep for given times: this shows p devices on fewer cores.
 
     simulate   a computed clock             0F0 takes 8, 1F0 starts at 8 + message
     run_paced  real messages, real waits    0F0 sleeps 8 ms, 1F0 starts when the message is there
 
-Ranks that compute share the machine's cores, and a bubble on one is another's gain. Ranks that
-sleep do not (lib/measuring/paced.py): so a bubble is a bubble here, with as many ranks as you like.
-The executor and its messages are real; over loopback a message takes little time, and inside
-`collectives.slow_link` it takes as long as that link's latency and bandwidth say.
+Ranks that compute share the machine's cores, so that a rank computes faster while another one is in
+a bubble. Ranks that sleep do not share anything (lib/measuring/paced.py), so bubbles are as long
+here as on p devices, for any number of ranks. The executor and its messages are real; over loopback
+a message takes little time, and inside `collectives.slow_link` it takes as long as that link's
+latency and bandwidth say.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
-"""The puzzle: find the schedule with the shortest makespan, where stages differ, messages take time
-and memory is short.
+"""The puzzle of Lab 2: find the schedule with the shortest makespan, where stages differ, messages
+take time and memory is limited.
 
     LEVELS[1]    2 ranks, 4 micro-batches     LEVELS[3].of_1f1b           the makespan of 1F1B
     LEVELS[2]    3 ranks, 5 micro-batches     LEVELS[3].best              the shortest that there is

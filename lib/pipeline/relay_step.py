@@ -1,4 +1,5 @@
-"""The relay: one batch through the stages of a group, one on each rank, and its gradients back.
+"""The relay (naive model parallelism): one batch through the stages of a group, one on each rank,
+and its gradients back.
 
     rank 0    f_0 --+                                                        +-- back through f_0
     rank 1          +-- f_1 --+                            +-- through f_1 --+
@@ -11,7 +12,7 @@ rule leads from one to the other:
 
     grad y_i = grad x_{i+1}                    received from the next rank
     grad x_i = (dy_i / dx_i)^T grad y_i        sent to the previous rank
-    grad w_i = (dy_i / dw_i)^T grad y_i        stays: stage i's weights are here and nowhere else
+    grad w_i = (dy_i / dw_i)^T grad y_i        stays on this rank, which alone has stage i's weights
 
 There are p ranks, and one of them works at a time, so each is idle for (p-1)/p of the step. The
 schedules (schedules.py) split the batch into micro-batches to fill that time.

@@ -32,9 +32,10 @@ to 0: same bubble, same memory.)
 
 Sources: GPipe, Huang et al. 2019; 1F1B, PipeDream (Narayanan et al. 2019), which does not flush;
 with the flush it is PipeDream-Flush (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN
-Training). Interleaved: Megatron-LM (Narayanan et al. 2021, section 2.2). ZB-H1: Qi et al. 2024.
-ZB-V: Qi et al. 2024, Pipeline Parallelism with Controllable Memory. DualPipe: DeepSeek-AI 2024,
-DeepSeek-V3, and its V: DeepSeek's repository DualPipe.
+Training). Interleaved: Megatron-LM (Narayanan et al. 2021, section 2.2). ZB-H1, and in section 6
+ZB-V: Qi et al. 2024, Zero Bubble Pipeline Parallelism, arXiv 2401.10241. (Their V-Half, V-Min and
+V-ZB, of Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, are not here.) DualPipe:
+DeepSeek-AI 2024, DeepSeek-V3, and its V: DeepSeek's repository DualPipe.
 """
 
 from collections import Counter
@@ -56,8 +57,9 @@ def gpipe(p: int, m: int) -> list[list[Action]]:
     return [[Action(rank, kind, j) for kind in "FB" for j in range(m)] for rank in range(p)]
 
 
-def forwards(p, m, v=1, placement=loop):
-    """The forward passes alone, for a loss without gradients. Returns a list per rank.
+def forward_only(p, m, v=1, placement=loop):
+    """The forward passes alone, for a loss without gradients (Megatron's `forward_only`). Returns a
+    list per rank.
 
     With several stages on a rank, p micro-batches pass through one of them before the first enters
     the next: as many as it takes until the first is back from the other ranks.
@@ -262,9 +264,9 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
     In its middle a rank takes turns: F of one of its stages, then the full B of the other. The two
     do not depend on each other, so that on a GPU one's messages can hide behind the other's work:
     with experts on other ranks (Lab 5), whose exchange takes as long as the computation, that is
-    the point. Backwards are full where there is such a partner; they are halves where ranks would
-    wait, at the beginning and at the end. Here, and in torch's runtime by default, the F is run
-    first and the B after it.
+    the point. Backwards are full where there is such a partner; they are split into I and W where
+    ranks would otherwise wait, at the beginning and at the end. Here, and in torch's runtime by
+    default, the F is run first and the B after it.
 
         idle time of a rank    (p-1) max(F + I - W, 2(F-W)) of one stage's times, if F >= I >= W
         kept                   2p+1 stages x micro-batches on every rank, one more than ZB-V
@@ -283,24 +285,24 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
         # the first and the second model chunk, and how many ranks are behind this one
         a, b, behind = i, 2 * p - 1 - i, p - 1 - i
         up_and_down = [b, a] * (i + 1)
-        whole, halves = up_and_down[: i + 1], up_and_down[i + 1 :]
-        waiting = halves + [a] * behind  # whose W are delayed, in the order of their I
+        full, split = up_and_down[: i + 1], up_and_down[i + 1 :]  # of the last backwards
+        delayed = split + [a] * behind  # the stages whose W are delayed, in the order of their I
         work = (
             [(a, "F")] * (2 * behind)
             + [(a, "F"), (b, "F")] * (i + 1)
             + [(b, "I"), (b, "W"), (b, "F")] * behind
         )
         work += [(a, "F"), (b, "B"), (b, "F"), (a, "B")] * (m - 2 * p + i + 1)
-        work += [(b, "B"), (b, "F"), (a, "B")] * behind + [(stage, "B") for stage in whole]
-        work += [(stage, "I") for stage in halves]
-        work += [action for stage in waiting[:behind] for action in ((stage, "W"), (a, "I"))]
-        schedule.append(numbered(work + [(stage, "W") for stage in waiting[behind:]], m))
+        work += [(b, "B"), (b, "F"), (a, "B")] * behind + [(stage, "B") for stage in full]
+        work += [(stage, "I") for stage in split]
+        work += [action for stage in delayed[:behind] for action in ((stage, "W"), (a, "I"))]
+        schedule.append(numbered(work + [(stage, "W") for stage in delayed[behind:]], m))
     return schedule
 
 
 def numbered(work, m):
-    """[(stage, kind), ...] as actions: each stage takes the micro-batches in order; those numbered
-    m and above are left out."""
+    """[(stage, kind), ...] as actions: each stage runs the micro-batches in order; those numbered m
+    and above are left out."""
     actions, done = [], Counter()
     for stage, kind in work:
         actions.append(Action(stage, kind, done[stage, kind]))

@@ -3,9 +3,9 @@ proves that none is shorter.
 
     python -m lib.pipeline        all levels anew: puzzle.json, a few seconds
 
-Can it be done by a deadline? Each action has a window, from the soonest it can begin to the latest
-it must. An arrow says that one action is known to come before another, and it narrows the windows
-at both its ends. These arrows are known at the beginning:
+Is there a schedule that ends by a given deadline? Each action has a window, from its earliest
+possible start to its latest. An arrow (a precedence constraint) says that one action is known to
+come before another, and it narrows the windows of both. These arrows are known at the beginning:
 
     in order  0F0 -> 0F1 -> 0F2  all actions of one kind at a stage: micro-batches are all alike, so
                                  no shorter schedule is lost
@@ -15,16 +15,17 @@ at both its ends. These arrows are known at the beginning:
 What follows for two actions of a rank:
 
     they fit in one order only              a new arrow
-    they fit in neither order               no schedule from here: go back
+    they fit in neither order               no schedule from here: backtrack
     they fit in both orders                 try the tightest pair in one order, then in the other
 
 There is no schedule from here either if
 
-    a window is empty                       go back
-    a rank has more work than time          go back; this is tested between any two times
+    a window is empty                       backtrack
+    a rank has more work than time          backtrack; this is tested between any two times
 
-If all pairs are in order it is a schedule. The first deadline by which there is one is the shortest
-makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the job shop.)
+Once all pairs are in order, they form a schedule. The first deadline by which there is one is the
+shortest makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the job
+shop.)
 """
 
 from itertools import combinations, count
@@ -43,7 +44,9 @@ def fastest(puzzle: Any) -> list[list[Action]] | None:
     """
     deadlines = count(most_work(puzzle) if puzzle.best is None else puzzle.best)
     return next(
-        schedule for schedule, _ in (_by(puzzle, deadline) for deadline in deadlines) if schedule
+        schedule
+        for schedule, _ in (schedule_by(puzzle, deadline) for deadline in deadlines)
+        if schedule
     )
 
 
@@ -52,46 +55,48 @@ def most_work(puzzle: Any) -> float:
     return puzzle.m * max(map(sum, zip(*puzzle.times.values(), strict=True)))
 
 
-def _by(puzzle, deadline):
+def schedule_by(puzzle, deadline):
     """(a schedule that ends by `deadline`, or None if there is none; how many nodes of the search
     were looked at)."""
     actions = [
         Action(i, kind, j) for i in range(puzzle.p) for kind in "FIW" for j in range(puzzle.m)
     ]
-    takes, at = (
+    duration, at = (
         [puzzle.times[kind][i] for i, kind, _ in actions],
         {action: a for a, action in enumerate(actions)},
     )
     ranks = [range(first, first + 3 * puzzle.m) for first in range(0, len(actions), 3 * puzzle.m)]
     pairs = [pair for rank in ranks for pair in combinations(rank, 2)]
     arrows = [
-        (at[need], at[action], takes[at[need]] + late)
+        (at[need], at[action], duration[at[need]] + late)
         for action, need, late in _needs(puzzle, actions)
     ]
-    stack, nodes = [([0] * len(actions), [deadline - t for t in takes], arrows, pairs)], 0
+    stack, nodes = [([0] * len(actions), [deadline - t for t in duration], arrows, pairs)], 0
     while stack:
         nodes += 1
-        found = _narrowed(takes, ranks, *stack.pop())
+        found = _narrowed(duration, ranks, *stack.pop())
         if found is None:
             continue
-        soonest, latest, arrows, pairs = found
+        earliest, latest, arrows, pairs = found
         if not pairs:
             return [
-                [actions[a] for a in sorted(rank, key=soonest.__getitem__)] for rank in ranks
+                [actions[a] for a in sorted(rank, key=earliest.__getitem__)] for rank in ranks
             ], nodes
-        room = {
-            (a, b): (latest[b] - soonest[a] - takes[a], latest[a] - soonest[b] - takes[b])
+        slack = {
+            (a, b): (latest[b] - earliest[a] - duration[a], latest[a] - earliest[b] - duration[b])
             for a, b in pairs
         }
         a, b = min(
-            pairs, key=lambda pair: (min(room[pair]), min(soonest[pair[0]], soonest[pair[1]]))
+            pairs, key=lambda pair: (min(slack[pair]), min(earliest[pair[0]], earliest[pair[1]]))
         )
         rest = [pair for pair in pairs if pair != (a, b)]
-        more_room_last = sorted(
-            ((a, b), (b, a)), key=dict(zip(((a, b), (b, a)), room[a, b], strict=True)).get
+        most_slack_last = sorted(
+            ((a, b), (b, a)), key=dict(zip(((a, b), (b, a)), slack[a, b], strict=True)).get
         )
-        for first, second in more_room_last:  # what is put on the stack last is tried first
-            stack.append((soonest[:], latest[:], [*arrows, (first, second, takes[first])], rest))
+        for first, second in most_slack_last:  # what is put on the stack last is tried first
+            stack.append(
+                (earliest[:], latest[:], [*arrows, (first, second, duration[first])], rest)
+            )
     return None, nodes
 
 
@@ -109,46 +114,46 @@ def _needs(puzzle, actions):
             yield action, Action(i, "W", j - puzzle.cap[i]), 0
 
 
-def _narrowed(takes, ranks, soonest, latest, arrows, pairs):
-    """(soonest, latest, arrows, pairs) with all that follows from them; None if there is no
+def _narrowed(duration, ranks, earliest, latest, arrows, pairs):
+    """(earliest, latest, arrows, pairs) with all that follows from them; None if there is no
     schedule.
 
-    takes, soonest, latest: of each action, by its number. arrows: (before, after, from start to
+    duration, earliest, latest: of each action, by its index. arrows: (before, after, from start to
     start, at least). pairs: of actions of one rank, whose order is open.
     """
     while True:
         changed = True
         while changed:
             changed = False
-            for a, b, apart in arrows:
-                if soonest[a] + apart > soonest[b]:
-                    soonest[b], changed = soonest[a] + apart, True
-                if latest[b] - apart < latest[a]:
-                    latest[a], changed = latest[b] - apart, True
-            if any(begin > end for begin, end in zip(soonest, latest, strict=True)):
+            for a, b, gap in arrows:
+                if earliest[a] + gap > earliest[b]:
+                    earliest[b], changed = earliest[a] + gap, True
+                if latest[b] - gap < latest[a]:
+                    latest[a], changed = latest[b] - gap, True
+            if any(begin > end for begin, end in zip(earliest, latest, strict=True)):
                 return None
-        if any(_overfull(takes, rank, soonest, latest) for rank in ranks):
+        if any(_overfull(duration, rank, earliest, latest) for rank in ranks):
             return None
         new, still_open = [], []
         for a, b in pairs:
-            fits = soonest[a] + takes[a] <= latest[b], soonest[b] + takes[b] <= latest[a]
+            fits = earliest[a] + duration[a] <= latest[b], earliest[b] + duration[b] <= latest[a]
             if not any(fits):
                 return None
             if all(fits):
                 still_open.append((a, b))
             else:
-                new.append((a, b, takes[a]) if fits[0] else (b, a, takes[b]))
+                new.append((a, b, duration[a]) if fits[0] else (b, a, duration[b]))
         if not new:
-            return soonest, latest, arrows, still_open
+            return earliest, latest, arrows, still_open
         arrows, pairs = arrows + new, still_open
 
 
-def _overfull(takes, rank, soonest, latest):
+def _overfull(duration, rank, earliest, latest):
     """Is there more work of a rank that must be done between two times than there is time?"""
-    for begin in {soonest[a] for a in rank}:
+    for begin in {earliest[a] for a in rank}:
         end = begin
-        for last, a in sorted((latest[a] + takes[a], a) for a in rank if soonest[a] >= begin):
-            end += takes[a]
+        for last, a in sorted((latest[a] + duration[a], a) for a in rank if earliest[a] >= begin):
+            end += duration[a]
             if end > last:
                 return True
     return False

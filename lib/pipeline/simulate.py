@@ -8,13 +8,13 @@ r"""When does each action of a schedule run, if every action takes a known time?
                     end of each action that a needs + message time, if it comes from another rank )
     end(a)   = start(a) + time of a
 
-A message is sent while both ranks compute: it delays the rank that waits for it and takes no rank's
-time. Messages do not slow each other down either. On a real network they may; the difference is
-what Lab 2 measures.
+A message is sent while both ranks compute: it delays the rank that waits for it, but uses no
+compute time. Messages do not slow each other down either. On a real network they may; the
+difference is what Lab 2 measures.
 
     bubble of a rank   (makespan - busy) / makespan
 
-Whole numbers in, whole numbers out, so that a formula can be compared with ==.
+If all times are integers, so are the results, and can be compared with a formula by ==.
 
 A schedule as text, as the papers draw it: time steps are columns, ranks are rows.
 
@@ -72,8 +72,8 @@ class Simulation:
     @property
     def bubble(self) -> float:
         """Share of all ranks' time that is idle: the mean of `bubbles`."""
-        everyones = len(self.schedule) * self.makespan
-        return (everyones - sum(self.busy)) / everyones
+        total = len(self.schedule) * self.makespan
+        return (total - sum(self.busy)) / total
 
     @property
     def peak_live(self) -> list[int]:
@@ -132,7 +132,8 @@ def kept(actions: Iterable[Action]) -> list[tuple[int, int]]:
         s, hidden size h and a heads 34 sbh + 5 a s^2 b bytes, if nothing is recomputed.
     waiting: I done, W not: only what the weights' gradients read, 32 sbh bytes (Qi et al. 2024,
         table 1).
-    So the bytes after each action are live * (bytes of the one) + waiting * (bytes of the other).
+    So the bytes after each action are live * (bytes of a live one) + waiting * (bytes of a waiting
+    one).
     """
     live = waiting = 0
     after = []
@@ -154,23 +155,23 @@ def grid(
     schedule: Sequence[Sequence[Action]],
     times: Mapping[str, Any] = UNIT,
     message: Any = 0,
-    page: int = 100,
+    line_length: int = 100,
 ) -> str:
     """`schedule` as text, one line per rank, one column per unit of time.
 
-    times, message: as in `simulate`, but whole numbers; plots draws the others.
-    page: the most characters of a line; if that is too few, the rows continue below, under the time
-    at which they continue. Raises ValueError for times that are not whole, ScheduleError for a
-    schedule that deadlocks.
+    times, message: as in `simulate`, but integers; `plots` draws schedules with other times.
+    line_length: the most characters of a line. A longer row is continued below, under a line with
+    the time at which it continues. Raises ValueError for times that are not whole numbers,
+    ScheduleError for a schedule that deadlocks.
     """
     bars = simulate(schedule, times, message).bars
-    torn = next(
+    fractional = next(
         (bar for bar in bars if bar.start != int(bar.start) or bar.end != int(bar.end)), None
     )
-    if torn:
+    if fractional:
         raise ValueError(
-            f"{torn.action} runs from {torn.start} to {torn.end}: "
-            f"columns are whole units, draw it instead"
+            f"{fractional.action} runs from {fractional.start} to {fractional.end}, but a column "
+            f"is a whole unit of time: draw such times with plots.gantt"
         )
     width = max(len(str(bar.action)) for bar in bars)
     steps = int(max(bar.end for bar in bars))
@@ -178,8 +179,8 @@ def grid(
     for rank, action, start, end in bars:
         rows[rank][int(start) : int(end)] = [str(action)] + ["-" * width] * int(end - start - 1)
     names = [f"rank {rank}" for rank in range(len(schedule))]
-    pages = -(-steps // max(1, (page - len(names[-1])) // (width + 1)))
-    columns = -(-steps // pages)
+    n_blocks = -(-steps // max(1, (line_length - len(names[-1])) // (width + 1)))
+    columns = -(-steps // n_blocks)
     lines = []
     for first in range(0, steps, columns):
         lines += [f"from {first} on"] if first else []

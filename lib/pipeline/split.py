@@ -1,11 +1,11 @@
-"""A model into stages: the GPT between its blocks, any row of layers between its layers.
+"""A model into stages: the GPT is split between its blocks, a list of layers between its layers.
 
     embedding | block 0 | block 1 | block 2 | block 3 | norm, head
     [--------- stage 0 ---------]  [stage 1]  [---- stage 2 -----]
 
     ranges    range(0, 2), range(2, 3), range(3, 4)
 
-A stage takes one tensor and gives one. It holds the model's own parameters, not copies.
+A stage takes one tensor and returns one. It holds the model's own parameters, not copies.
 
 A parameter may be in two stages: GPT's token embedding, whose weight is also the head's (Press &
 Wolf 2017).
@@ -97,7 +97,7 @@ def summed_over_ends(parameters, links):
 
     Sends: one all-reduce per parameter between the two; nothing on the others, whose list is empty.
     """
-    # has been summed already, in an earlier run
+    # these have been summed already, in an earlier run
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

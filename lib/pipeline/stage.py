@@ -6,7 +6,7 @@
                                                   (halves.py)
     W  the gradients of the weights
 
-execute.py determines in which order actions run and when messages are sent, rehearse.py how large
+execute.py determines in which order actions run and when messages are sent, shapes.py how large
 messages are, and split.py what happens to a parameter in two stages.
 
 The loss of micro-batch j is weighted by its share of the rows, b_j of B, and gradients add up in
@@ -14,7 +14,7 @@ The loss of micro-batch j is weighted by its share of the rows, b_j of B, and gr
 
     grad L = sum over j of b_j / B  grad L_j
 
-This is the gradient of the whole batch's mean, also if the last micro-batch is smaller.
+This is the gradient of the mean over the whole batch, also if the last micro-batch is smaller.
 
 A stage keeps the input of a micro-batch in flight, and what the graph saves. It does not keep y,
 which belongs to the next stage: backward can start from the node of the graph that y came from.
@@ -32,8 +32,8 @@ from torch.autograd.graph import get_gradient_edge
 from lib.pipeline.actions import Action, Wiring, loop
 from lib.pipeline.execute import execute
 from lib.pipeline.halves import LinearsLater, weight_gradients
-from lib.pipeline.rehearse import rehearse
-from lib.pipeline.schedules import forwards
+from lib.pipeline.schedules import forward_only
+from lib.pipeline.shapes import infer_shapes
 from lib.pipeline.split import summed_over_ends, tied
 from lib.pipeline.transfers import transfers
 from lib.pipeline.validate import validate
@@ -54,16 +54,17 @@ class Stage:
 
         Where torch records no graph, no backward will follow, and nothing is kept.
         """
-        grows = torch.is_grad_enabled()
-        x = x.detach().requires_grad_(grows and not self.is_first)  # the graph begins here
+        records_graph = torch.is_grad_enabled()
+        # the graph begins here
+        x = x.detach().requires_grad_(records_graph and not self.is_first)
         later = []
         with LinearsLater(later) if splits else contextlib.nullcontext():
             y = self.apply(j, x)
             if loss_of:
                 y = loss_of(y)
-        # None: a first stage, and all of it is frozen
+        # None for a first stage whose parameters are all frozen
         end = get_gradient_edge(y) if y.requires_grad else None
-        if grows:
+        if records_graph:
             self.kept[j] = x, end, later
         return y.detach()
 
@@ -79,14 +80,14 @@ class Stage:
         return x.grad
 
     def input_gradient(self, j: int, grad: Tensor | None) -> Tensor | None:
-        """I: as B, but weights wait for W."""
+        """I: as B, but the gradients of weights are delayed until W."""
         self.waiting[j] = self.kept[j][-1]
         # forward may run again in here (lib/training/recompute.py)
         with LinearsLater(self.waiting[j]):
             return self.backward(j, grad)
 
     def weight_gradients(self, j: int) -> None:
-        """W."""
+        """W: add the weights' gradients to `.grad`."""
         weight_gradients(self.waiting.pop(j))
 
     def held(self) -> list[Tensor]:
@@ -146,8 +147,11 @@ class Pipeline:
             if rank == links.rank
         }
         self.tied = tied(stages, links, stage_ranks)
-        self.takes = [x.shape for x in microbatches] if 0 in self.stages else None
-        self.gives = rehearse({s: stages[s] for s in self.stages}, links, stage_ranks, microbatches)
+        self.input_shapes = [x.shape for x in microbatches] if 0 in self.stages else None
+        # (stage, micro-batch): (shape, dtype)
+        self.outputs_meta = infer_shapes(
+            {s: stages[s] for s in self.stages}, links, stage_ranks, microbatches
+        )
 
     def new_stage(self, module, is_first):
         return Stage(module, is_first)
@@ -163,12 +167,13 @@ class Pipeline:
         """One step without its update: execute `schedule` and add the whole batch's gradient to
         every `.grad`.
 
-        microbatches: m tensors, shaped as rehearsed; read on the first stage's rank. targets: m
-        tensors of as many rows each; read on the last stage's. loss_fn(y, target) -> (), the mean
-        over a micro-batch's rows. record: as in `execute`. Returns the batch's loss, detached (),
-        on the last stage's rank; None elsewhere. Sends: per micro-batch and pair of neighbouring
-        stages on different ranks its activation, and back the gradient of that, which is as large:
-        2(vp-1)m messages in a loop. Then one all-reduce per tied parameter, between the two ends.
+        microbatches: m tensors, shaped like those given to Pipeline; read on the first stage's
+        rank. targets: m tensors with the same number of rows each; read on the last stage's rank.
+        loss_fn(y, target) -> (), the mean over a micro-batch's rows. record: as in `execute`.
+        Returns the batch's loss, detached (), on the last stage's rank; None elsewhere.
+        Sends: for each micro-batch and each two neighbouring stages on different ranks its
+        activation, and back the gradient of that, which is as large: 2(vp-1)m messages in a loop.
+        Then one all-reduce per tied parameter, between the first and the last rank.
         Raises, before any message, ScheduleError for a schedule that cannot be run, ValueError for
         one of other sizes, and RuntimeError under torch.no_grad(), where there is no graph for
         backward.
@@ -181,7 +186,7 @@ class Pipeline:
             )
         with summed_over_ends(self.tied, self.links):
             losses = self.execute(
-                schedule, microbatches, targets, self._weighed(loss_fn, targets), record
+                schedule, microbatches, targets, self._weighted(loss_fn, targets), record
             )
         return sum(losses.values()) if losses else None
 
@@ -197,12 +202,12 @@ class Pipeline:
         pair of neighbouring stages on different ranks its activation. A rank keeps what it has
         sent until the end, because in forward alone no message comes back that confirms it.
         """
-        schedule = forwards(len(self.links.ranks), self.m, self.v, self.placement)
+        schedule = forward_only(len(self.links.ranks), self.m, self.v, self.placement)
         plan = Wiring(schedule), transfers(schedule)[self.links.rank]
-        losses = self._execute(plan, microbatches, targets, self._weighed(loss_fn, targets))
+        losses = self._execute(plan, microbatches, targets, self._weighted(loss_fn, targets))
         return sum(losses.values()) if losses else None
 
-    def _weighed(self, loss_fn, targets):
+    def _weighted(self, loss_fn, targets):
         """L = sum over j of b_j / B L_j: a micro-batch's loss, times its share of the rows."""
         rows = sum(len(target) for target in targets) if self.last in self.stages else None
         return lambda y, target: loss_fn(y, target) * (len(target) / rows)
@@ -226,7 +231,7 @@ class Pipeline:
 
         def compute(action, given):
             (s, kind, j), stage = action, self.stages[action.stage]
-            splits = (s, j) in wiring.halved
+            splits = (s, j) in wiring.split_backwards
             if kind == "F" and s < self.last:
                 return stage.forward(j, given if s else microbatches[j], splits)
             if kind == "F":
@@ -238,10 +243,10 @@ class Pipeline:
             grad = given if s < self.last else torch.ones_like(losses[j])  # dL/dL = 1
             return stage.backward(j, grad) if kind == "B" else stage.input_gradient(j, grad)
 
-        # a gradient is shaped as what the stage took, which is what the one before it gave
+        # a gradient has the shape of the stage's input, which is the previous stage's output
         def shape_of(action):
             s, kind, j = action
-            return self.gives[s if kind == "F" else s - 1, j]
+            return self.outputs_meta[s if kind == "F" else s - 1, j]
 
         execute(steps, wiring, compute, shape_of, self.links, record)
         return losses
@@ -261,17 +266,20 @@ class Pipeline:
         return _plan(tuple(map(tuple, schedule)), self.m, self.v, self.placement, self.links.rank)
 
     def _check_shapes(self, microbatches):
-        shapes = [x.shape for x in microbatches] if self.takes else self.takes
-        if shapes != self.takes:
-            said, now = ([tuple(shape) for shape in all] for all in (self.takes, shapes))
+        if self.input_shapes is None:
+            return
+        shapes = [x.shape for x in microbatches]
+        if shapes != self.input_shapes:
+            made_for, now = ([tuple(shape) for shape in all] for all in (self.input_shapes, shapes))
             raise ValueError(
-                f"micro-batches {now}, but rehearsed were {said}: make a Pipeline for these shapes"
+                f"micro-batches {now}, but this Pipeline was made for {made_for}: make another one "
+                f"for these shapes"
             )
 
 
 @functools.lru_cache(maxsize=8)
 def _plan(schedule, m, v, placement, rank):
-    """The schedule's wiring, and this rank's steps. A training loop asks for the same ones at every
-    step."""
+    """The schedule's wiring, and this rank's steps. Cached, because a training loop passes the same
+    schedule at every step."""
     validate(schedule, m, v, placement)
     return Wiring(schedule), transfers(schedule)[rank]

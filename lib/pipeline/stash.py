@@ -1,8 +1,8 @@
 """PipeDream: 1F1B that never flushes. Which weights does each action read? (Narayanan et al. 2019)
 
-Every stage updates its weights after each B, at once, and the next mini-batches are already in
-flight. So the pipeline never drains, and there is no bubble between two updates. The price: a
-mini-batch may run backward through other weights than it ran forward with. Rank 0 of p = 4; u1 is
+Every stage updates its weights right after each B, while the next mini-batches are already in
+flight. So the pipeline never drains, and there is no bubble between two updates. The price is that
+a mini-batch may run backward through other weights than it ran forward with. Rank 0 of p = 4; u1 is
 the update that the backward of mini-batch 1 makes:
 
     0F0 0F1 0F2 0F3  0B0 u0  0F4  0B1 u1  0F5  0B2 u2  0F6  0B3 u3  0F7  0B4 u4  ...

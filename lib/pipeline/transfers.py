@@ -1,9 +1,9 @@
 r"""What a rank receives, when it must post the receive, and when it may free what it sent: read
 from the schedule.
 
-Messages from one rank to another arrive in the order in which they were sent, and nothing in them
-says which is which. So a rank posts its receives in the order of the *sender's* list, whatever the
-order of its own:
+Messages from one rank to another arrive in the order in which they were sent, and they carry no
+tag that says which is which. So a rank posts its receives in the order of the *sender's* list,
+whatever the order of its own:
 
     rank 0    0F0   0F1   0F2   ...            sends the results in this order
                  \     \     \
@@ -121,8 +121,7 @@ def in_flight(steps):
     """[(inbound, outbound), ...] while each action of a rank computes: messages, not counted by
     `simulate.kept`.
 
-    inbound: their receives are posted, and they are not used up; what this action uses is one of
-    them.
+    inbound: their receives are posted, and no action that uses them has ended.
     outbound: sent, and not known to have arrived.
     """
     inbound = outbound = 0

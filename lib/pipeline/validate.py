@@ -2,7 +2,7 @@
 
     every action once    each stage runs F and B (or F, I and W) for each micro-batch, on the rank
                          that has the stage
-    its needs before it  on one rank: B after its F, W after its I
+    order on a rank      B after its F, W after its I
     no deadlock          across ranks, with sends that do not block: a rank waits only in order to
                          receive
 
@@ -11,8 +11,8 @@ A deadlock is a cycle of waits. Two ranks are enough:
     rank 0   0F0 0B0 0F1        at 0B0, which needs 1B0
     rank 1   1F0 1F1 1B0        at 1F1, which needs 0F1, which comes after 0B0 in rank 0's list
 
-Ranks that run their lists as far as they can get equally far, in whatever order they take turns; so
-one walk decides.
+How far the ranks get through their lists does not depend on the order in which they take turns, so
+a single walk through the schedule decides.
 """
 
 from collections import Counter
@@ -149,9 +149,9 @@ def _deadlock(schedule, wiring, at, done):
             text = f"rank {waits} waits at {action} for {need}, which is {where}"
             return ScheduleError("missing", text, need, action)
 
-    circle = list(chain)[list(chain).index(rank) :]
+    cycle = list(chain)[list(chain).index(rank) :]
     lines = []
-    for waits in circle:
+    for waits in cycle:
         action, need = chain[waits]
         runs = wiring.rank(need)
         lines.append(
@@ -159,5 +159,5 @@ def _deadlock(schedule, wiring, at, done):
             f"{chain[runs][0]}"
         )
     return ScheduleError(
-        "deadlock", "deadlock:\n  " + "\n  ".join(lines), *(chain[r][0] for r in circle)
+        "deadlock", "deadlock:\n  " + "\n  ".join(lines), *(chain[r][0] for r in cycle)
     )

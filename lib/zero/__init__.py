@@ -12,16 +12,16 @@ What is sent is in units of (N-1)/N psi elements, for k micro-batches. The root 
 file            what it is
 --------------  ----------------------------------------------------------------------------------
 flat.py         flat parameters: one padded buffer, a shard per rank; parameter groups
-zero1.py        reduce-scatter, update the shard, all-gather
+zero1.py        reduce-scatter gradients, update the shard, all-gather parameters
 zero2.py        the reduce-scatter while backward runs; full gradients are freed
 unit.py         ZeRO-3's unit: unshard, reshard; pre-backward and post-backward hooks
 fsdp.py         which unit is unsharded when
 prefetch.py     the next unit's all-gather overlaps with compute; HSDP, replicas across nodes
-module.py       the same as an nn.Module, with mixed precision: for a script of one's own
+module.py       the same as an nn.Module, with mixed precision: for a script of your own
 muon.py         Muon: full matrices, each updated by the rank that owns it
-masters.py      fp32 masters of 16-bit shards; masters and optimizer state in the CPU's memory
+masters.py      fp32 master weights of 16-bit shards; masters and optimizer state in CPU memory
 state.py        all of it in a checkpoint, for any number of ranks
-guards.py       errors for what would go wrong silently in a script of one's own
+guards.py       errors for what would go wrong silently in a script of your own
 live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
 
 The names are those of PyTorch FSDP where it has one: flat parameter, unshard, reshard, prefetch. A
@@ -48,8 +48,7 @@ old ones back. What would silently do nothing raises an error that says what to 
 (guards.py): an optimizer or a clipping function that gets the model's parameters, a `state_dict()`
 of a sharded model, or a parameter that is unfrozen later.
 
-The comment `# exercise: lab.name` marks a function or class that students write in that lab:
-lib.check compares their version with it.
+`# exercise: lab.name` marks what students write in that lab (lib/README.md).
 """
 
 from lib.zero.flat import Flat, padded_size, parameter_groups

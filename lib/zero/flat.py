@@ -5,13 +5,14 @@ owns a shard.
     full        w00 w01 w02 w10 w11 w12 b0  b1  b2  s   0   0
     shards      [ shard 0 ] [ shard 1 ] [ shard 2 ] [ shard 3 ]    3 elements each, for any shapes
 
-It is sharded by elements, not by parameters, so that all ranks own equally many bytes and one
-reduce-scatter or all-gather does for all parameters. A shard may contain parts of several
+It is sharded by elements, not by parameters, so that all ranks own the same number of bytes and
+one reduce-scatter or all-gather is enough for all parameters. A shard may contain parts of several
 parameters without their shapes, so the optimizer must work element by element, as SGD and Adam do;
 one that looks at a full matrix (Muon, LAMB) would see something else.
 
-The parameters become views of `full`, so filling this buffer sets the model. All three stages of
-ZeRO are built from flats; they differ in what stays unsharded, and in when it is communicated.
+The parameters become views of `full`, so filling this buffer sets the model's weights. All three
+stages of ZeRO are built from flats; they differ in what stays unsharded, and in when it is
+communicated.
 
 Source: the flat parameter of PyTorch FSDP (Zhao et al. 2023, section 3.2.1: FlatParameter).
 DeepSpeed pads in the same way.
@@ -56,8 +57,8 @@ class Flat:
     shard        (padded/N,)   this rank's shard, a view of `full`; a leaf, for the optimizer
     slots        views of `full` in the shapes of the parameters
     trained      requires_grad, which is the same for all parameters of a flat
-    Sends: a broadcast of the buffer. Raises ValueError for shards, or experts, that differ between
-    the group's ranks.
+    Sends: a broadcast of the buffer. Raises ValueError for a parameter of which the group's ranks
+    have different shards (tensor parallelism) or different experts (expert parallelism).
     """
 
     def __init__(self, parameters: Iterable[Any], group: Group = None) -> None:
@@ -162,8 +163,8 @@ def as_groups(parameters):
 
 
 def with_params(groups, tensors):
-    """The groups with other tensors in place of their params: `tensors` holds as many, in the same
-    order."""
+    """The groups with other tensors in place of their params: `tensors` has the same number of
+    tensors, in the same order."""
     tensors = iter(tensors)
     return [{**group, "params": [next(tensors) for _ in group["params"]]} for group in groups]
 

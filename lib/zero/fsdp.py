@@ -41,16 +41,18 @@ class FSDP:
         optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)  # or MasterShards, for 16 bits
         model.loss(tokens, targets).backward()               # or fsdp(tokens)
         fsdp.average_gradients()                             # after every backward
-        clip_gradients(fsdp.shards, 1.0, [None])             # if you like
+        clip_gradients(fsdp.shards, 1.0, [None])             # optional; [None]: see below
         optimizer.step()
         optimizer.zero_grad()
 
     units: submodules in the order of the forward pass, none inside another. Shards accumulate
     gradients over several calls of average_gradients, one for each backward. parameters: parameter
     groups, as torch's optimizers take them; by default all that `module` trains, in one group. Rank
-    0's values are broadcast, those of buffers too. To recompute activations, make Recomputed(block)
-    the unit: inside a recomputed module a unit would be gathered a third time. Every rank runs the
-    same units in the same order.
+    0's values are broadcast, those of buffers too. To recompute activations, make
+    lib.training.recompute.Recomputed(block) the unit: inside a recomputed module a unit would be
+    gathered a third time. Every rank runs the same units in the same order. clip_gradients is
+    lib.training.clip's; its last argument lists the groups that the shards are sharded over, and
+    None is the group of all ranks.
     """
 
     unit_type, flat_type = Unit, Flat  # a Unit of your own: class MyFSDP(FSDP): unit_type = MyUnit
@@ -68,23 +70,23 @@ class FSDP:
         for buffer in module.buffers():
             collectives.broadcast(buffer, 0, group)
         groups = parameter_groups(module.parameters() if parameters is None else parameters)
-        kind_of = group_numbers(module, groups)
-        shares, rest = split_units(module, units)
-        flats_of_kinds = lambda parameters: flats_of(parameters, kind_of, group, self.flat_type)
+        group_of = parameter_group_indices(module, groups)
+        unit_parameters, root_parameters = split_units(module, units)
         make = lambda parameters: self.unit_type(
-            flats_of_kinds(parameters), all_gather, reduce_scatter
+            make_flats(parameters, group_of, group, self.flat_type), all_gather, reduce_scatter
         )
-        self.units, self.root = [make(share) for share in shares], make(rest)
+        self.units, self.root = [make(ps) for ps in unit_parameters], make(root_parameters)
         flats = [flat for unit in [*self.units, self.root] for flat in unit.flats]
-        of_group = [
-            [flat for flat in flats if kind_of.get(flat.parameters[0]) == i]
+        # [the flats of parameter group 0, of group 1, ...]
+        flats_of = [
+            [flat for flat in flats if group_of.get(flat.parameters[0]) == i]
             for i in range(len(groups))
         ]
         self.groups = [
-            {**g, "params": [f.shard for f in fs]} for g, fs in zip(groups, of_group, strict=True)
+            {**g, "params": [f.shard for f in fs]} for g, fs in zip(groups, flats_of, strict=True)
         ]
         # in the order of the optimizer, then the frozen ones
-        self.flats = [*(f for fs in of_group for f in fs), *(f for f in flats if not f.trained)]
+        self.flats = [*(f for fs in flats_of for f in fs), *(f for f in flats if not f.trained)]
         self.in_backward = []  # units whose backward has begun and not ended
         guard_model(self, units)
         module.register_forward_pre_hook(lambda *_: self.before_model())
@@ -175,30 +177,30 @@ class FSDP:
                 unit.reshard()
 
 
-def group_numbers(module, groups):
-    """{parameter: the number of its group}. Raises ValueError for a trained one that no group
-    has."""
-    number = {parameter: i for i, g in enumerate(groups) for parameter in g["params"]}
+def parameter_group_indices(module, groups):
+    """{parameter: index of its parameter group}. Raises ValueError for a trained parameter that is
+    in no group."""
+    group_of = {parameter: i for i, g in enumerate(groups) for parameter in g["params"]}
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter not in number:
+        if parameter.requires_grad and parameter not in group_of:
             raise ValueError(
                 f"{name} is trained, but in no parameter group: add it to one, or freeze it"
             )
-    return number
+    return group_of
 
 
 def split_units(module, units):
     """([[parameter, ...] of each unit], [those of the root]). A parameter of two units, a tied one,
     is the root's."""
-    uses = Counter(parameter for unit in units for parameter in unit.parameters())
-    shares = [[p for p in unit.parameters() if uses[p] == 1] for unit in units]
-    return shares, [p for p in module.parameters() if uses[p] != 1]
+    n_units = Counter(parameter for unit in units for parameter in unit.parameters())
+    of_units = [[p for p in unit.parameters() if n_units[p] == 1] for unit in units]
+    return of_units, [p for p in module.parameters() if n_units[p] != 1]
 
 
-def flats_of(parameters, number, group, flat_type=Flat):
-    """Flats of these parameters: one for each dtype, device and parameter group; the frozen ones
-    apart."""
-    kinds = {}
+def make_flats(parameters, group_of, group, flat_type=Flat):
+    """Flats of these parameters: one for each dtype, device and parameter group. Frozen parameters
+    are in flats of their own, because they are in no group."""
+    same = {}
     for p in parameters:
-        kinds.setdefault((p.dtype, p.device, number.get(p)), []).append(p)
-    return [flat_type(of_kind, group) for of_kind in kinds.values()]
+        same.setdefault((p.dtype, p.device, group_of.get(p)), []).append(p)
+    return [flat_type(ps, group) for ps in same.values()]

@@ -33,8 +33,8 @@ CLIPPERS = {  # modules whose functions read `.grad`, by name prefix -> what to 
 
 
 class GuardedParameter(nn.Parameter):
-    """A parameter whose gradients end in shards. flat: a weak reference to the flat that takes them
-    there."""
+    """A parameter whose gradients end up in shards. flat: a weak reference to the Flat that moves
+    them there."""
 
     @property
     def grad(self):
@@ -49,7 +49,7 @@ class GuardedParameter(nn.Parameter):
         torch_private.set_gradient(self, gradient)
 
     def refuse(self, instead):
-        """Raise RuntimeError while there is a wrapper that takes the gradient away."""
+        """Raise RuntimeError while there is a wrapper that moves the gradient to its shards."""
         if self.flat() is not None:
             shape = tuple(self.shape) if self.numel() else "sharded"
             raise RuntimeError(
@@ -128,7 +128,7 @@ def refuse_second_derivative(of):
     if torch.is_grad_enabled():
         raise RuntimeError(
             f"{of} cannot be differentiated twice: in a backward pass with create_graph=True its "
-            f"parameters would have been freed when the second derivative needs them. Take it of "
-            "the model without this wrapper, or under OverlappedDataParallel, which leaves the "
+            f"parameters would have been freed when the second derivative needs them. Compute it "
+            "on the model without this wrapper, or under OverlappedDataParallel, which leaves the "
             "graph as it is"
         )

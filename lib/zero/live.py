@@ -28,7 +28,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, GuardedParameter)
 def start_counting() -> None:
     """Only tensors made after this call are counted. Each count is then about 0.1 s faster.
 
-    Python's collector sets aside all that exists (gc.freeze), for the rest of the process.
+    gc.freeze moves every object that exists into a generation that Python's garbage collector
+    ignores, for the rest of the process.
     """
     gc.collect()
     gc.freeze()
@@ -41,17 +42,17 @@ def live_bytes(besides: Iterable[Any] = ()) -> int:
     besides: tensors whose storages are ignored.
     """
     gc.collect()  # an exception or a cycle may still hold what is no longer used
-    anyway = {tensor.untyped_storage().data_ptr() for tensor in besides}
-    return sum(nbytes for pointer, nbytes in live_storages().items() if pointer not in anyway)
+    ignored = {tensor.untyped_storage().data_ptr() for tensor in besides}
+    return sum(nbytes for pointer, nbytes in live_storages().items() if pointer not in ignored)
 
 
 def live_storages():
     """{address: bytes} of every storage of a live dense tensor, on any device; empty ones are left
     out.
 
-    A tensor that wraps others (torch's DTensor) has no memory of its own: those within are found.
-    Python does not see what only autograd's graph holds, the saved activations; for these there is
-    `recompute.SavedBytes`.
+    A tensor that wraps others (torch's DTensor) has no memory of its own; the tensors within are
+    found. Python does not see what only autograd's graph holds, the saved activations; for these
+    there is `lib.training.recompute.SavedBytes`.
     """
     found = {}
     for thing in gc.get_objects():

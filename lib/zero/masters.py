@@ -1,4 +1,5 @@
-"""Mixed precision over shards: each rank keeps fp32 masters of its own shard only.
+"""Mixed precision over shards: each rank keeps fp32 master weights of its own shard only (Megatron:
+main parameters).
 
     16 bits  shard of w --backward, reduce-scatter--> shard of g    shard of w --all-gather--> w
                                                          | copy             ^ cast
@@ -20,8 +21,8 @@ Offload: masters and optimizer state in the CPU's memory, and the step on the CP
 
 Every parameter of the shard crosses the bus twice a step: its gradient to the CPU, its weight back.
 The GPU keeps 4 of 16 bytes. The update is cheap, a few operations per parameter whatever the batch,
-so a slow processor can do it; forward and backward are not. ZeRO makes the two fit together: N
-ranks bring N processors and N buses, each for its own shard.
+so a slow processor can do it; forward and backward are not cheap and stay on the GPU. ZeRO and
+offloading fit together: N ranks bring N processors and N buses, each for its own shard.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,9 +43,10 @@ class MasterShards(MasterWeights):
         zero = Zero2(model.parameters(), lambda groups: MasterShards(groups, adamw))
         optimizer = MasterShards(fsdp.groups, adamw)
 
-    groups: of shards. make_optimizer: called with the groups, masters in place of shards. A shard
-    of 32 or 64 bits is its own master. Micro-batches are summed in 16 bits, unless you call
-    grads_to_master() after each `average_gradients`; then clip `masters` instead of shards.
+    groups: parameter groups of shards. make_optimizer: called with the same groups, with masters in
+    place of shards. A shard of 32 or 64 bits is its own master. Micro-batches are summed in 16
+    bits, unless you call grads_to_master() after each `average_gradients`; then clip `masters`
+    instead of shards.
     """
 
     def __init__(

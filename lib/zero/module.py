@@ -1,4 +1,4 @@
-"""FSDP as an nn.Module, with mixed precision: what a script of one's own expects of a wrapper.
+"""FSDP as an nn.Module, with mixed precision: what a script of your own expects of a wrapper.
 
     fp32    shard of w --round--> 16 bits ------all-gather------> w in full, 16 bits
                                                                       |
@@ -10,9 +10,9 @@ The shards are in the dtype that the model was made in, so they serve as master 
 optimizer needs no others. The all-gathers and the units' full parameters are in 16 bits, and the
 reduce-scatters in reduce_dtype. `MixedPrecisionPolicy` means the same to torch's fully_shard.
 
-    fsdp.py          which unit is unsharded when: the teaching core
-    prefetch.py      communication overlaps with compute
-    module.py        the same as a module: parameters(), state_dict(), clip_grad_norm_, a policy
+    fsdp.py          which unit is unsharded when
+    prefetch.py      adds communication that overlaps with compute
+    module.py        adds parameters(), state_dict(), clip_grad_norm_ and a mixed-precision policy
 
 Source: torch.distributed.fsdp. The policy and the names of nn.Module and of torch's FSDP mean the
 same here; average_gradients and unsharded are ours.
@@ -120,24 +120,25 @@ class FSDPModule(nn.Module):
 
 
 class _MixedFlat(Flat):
-    """A Flat with full parameters in two dtypes, of which one is in use: its shard's, and the
-    policy's param_dtype."""
+    """A Flat with full parameters in two dtypes, the shard's and the policy's param_dtype, of which
+    one is in use at a time."""
 
     def __init__(self, parameters, group, policy):
         super().__init__(parameters, group)
-        own = self.shard.dtype
-        self.low = (policy.param_dtype if policy and own.is_floating_point else None) or own
-        self.reduce_dtype = (policy.reduce_dtype if policy else None) or self.low
-        self.in_dtype = {own: (self.full, self.slots)}
-        if self.low != own:
-            full = torch.empty_like(self.full, dtype=self.low)
-            self.in_dtype[self.low] = full, slots(full[: self.n], self.slots)
+        dtype = self.shard.dtype
+        casts = policy and policy.param_dtype and dtype.is_floating_point
+        self.param_dtype = policy.param_dtype if casts else dtype
+        self.reduce_dtype = (policy.reduce_dtype if policy else None) or self.param_dtype
+        self.full_in = {dtype: (self.full, self.slots)}
+        if self.param_dtype != dtype:
+            full = torch.empty_like(self.full, dtype=self.param_dtype)
+            self.full_in[self.param_dtype] = full, slots(full[: self.n], self.slots)
             full.untyped_storage().resize_(0)
 
     def use(self, dtype):
         """Switch to the full parameters of this dtype. Call it while neither buffer is
         allocated."""
-        self.full, self.slots = self.in_dtype[dtype]
+        self.full, self.slots = self.full_in[dtype]
 
     def to_gather(self):
         return self.shard.detach().to(self.full.dtype)
@@ -150,7 +151,7 @@ class _MixedUnit(Unit):
         super().__init__(flats, *collectives)
         for flat in flats:
             flat.shard = nn.Parameter(flat.shard.detach(), requires_grad=flat.trained)
-            flat.use(flat.low)
+            flat.use(flat.param_dtype)
 
 
 class _MixedFSDP(PrefetchingFSDP):
@@ -163,12 +164,12 @@ class _MixedFSDP(PrefetchingFSDP):
         super().__init__(module, units, group)
 
     def cast_inputs(self, inputs, named):
-        """The arguments, floating tensors among them in param_dtype."""
+        """The arguments, with floating-point tensors cast to param_dtype."""
         dtype = self.policy.param_dtype if self.policy and self.policy.cast_forward_inputs else None
         return _cast((inputs, named), dtype)
 
     def cast_output(self, output):
-        """The output, floating tensors in it in output_dtype."""
+        """The output, with floating-point tensors cast to output_dtype."""
         return _cast(output, self.policy.output_dtype if self.policy else None)
 
     def _pre_forward(self, index, submodule, inputs, named):
@@ -184,11 +185,11 @@ class _MixedFSDP(PrefetchingFSDP):
                 yield module
         finally:
             for flat in self.flats:
-                flat.use(flat.low)
+                flat.use(flat.param_dtype)
 
 
 def _cast(values, dtype):
-    """A nest of values, with its floating tensors in `dtype`; as it is for None."""
+    """Nested values, with their floating-point tensors cast to `dtype`; unchanged if it is None."""
     if dtype is None:
         return values
     return tree_map(

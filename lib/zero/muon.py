@@ -14,9 +14,10 @@ value:
 
     X <- a X + b (X X^T) X + c (X X^T)^2 X          sigma <- a sigma + b sigma^3 + c sigma^5
 
-A shard of ZeRO does not follow matrices, so matrices are not sharded here: each is assigned to one
-rank. Embedding, head, norms and biases are not such matrices and are trained by AdamW with ZeRO-1.
-Gradients may be summed or averaged, because Newton-Schulz first divides by the norm.
+The shards of ZeRO do not respect the boundaries of matrices, so matrices are not sharded here: each
+is assigned to one rank. Embedding, head, norms and biases are not such matrices and are trained by
+AdamW with ZeRO-1. Gradients may be summed or averaged, because Newton-Schulz first divides by the
+norm.
 
 N ranks, matrices of psi elements in all: all ranks together send 2 (N-1) psi a step, what ZeRO-1
 sends. Momentum is one value for each parameter that a rank owns, about psi/N; AdamW has two.

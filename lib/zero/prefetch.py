@@ -169,7 +169,17 @@ class HSDP(PrefetchingFSDP):
 
     def average_over_replicas(self) -> None:
         """The mean of every shard's gradient over its replicas. Sends: an all-reduce of (padded/S,)
-        per flat."""
-        for shard in self.shards:
-            shard.grad /= dist.get_world_size(self.replicas)  # type: ignore
-            self.all_reduce(shard.grad, self.replicas)
+        per flat. Raises RuntimeError, before any message, for a shard without a gradient."""
+        flats = [flat for flat in self.flats if flat.trained]
+        without = [flat for flat in flats if flat.shard.grad is None]
+        if without:
+            shapes = ", ".join(str(tuple(slot.shape)) for slot in without[0].slots)
+            raise RuntimeError(
+                f"{len(without)} of {len(flats)} trained shards have no gradient, the first of "
+                f"them that of the parameters {shapes}: call average_gradients() after each "
+                "backward, and average_over_replicas() after the last one. For a unit that no "
+                "rank has used, first set shard.grad to zeros"
+            )
+        for flat in flats:
+            flat.shard.grad /= dist.get_world_size(self.replicas)  # type: ignore
+            self.all_reduce(flat.shard.grad, self.replicas)

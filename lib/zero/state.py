@@ -9,6 +9,9 @@ A weight is saved as its fp32 master where there is one; the 16-bit weight follo
 and variance are flat buffers like the weights, so an optimizer that works element by element can
 continue from any sharding of them. torch's DCP calls this resharding, DeepSpeed a universal
 checkpoint.
+
+In the arguments, `shared` is state that is equal on all ranks and is written once, and `own` is
+state of this rank alone, such as that of its random generator.
 """
 
 import math
@@ -41,16 +44,17 @@ def save_shards(
     in no flat. save: `checkpoint.save`, or a BackgroundSave's, which writes while training goes on.
     Sends, raises: as `checkpoint.save_sharded`.
     """
-    shards, sizes, alike = {}, {}, {}
+    shards, sizes, replicated = {}, {}, {}
     for name, flat, master, state in entries(flats, optimizer):
         for key, value in [("weight", master), *state.items()]:
             if is_flat(value, flat):
                 shards[f"{name} {key}"], sizes[f"{name} {key}"] = value.detach(), flat.n
             else:
-                alike[f"{name} {key}"] = value
+                replicated[f"{name} {key}"] = value
     settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-    facts = {"layout": layout(flats), "alike": alike, "settings": settings, "shared": shared}
-    save_sharded(folder, step, shards, sizes, facts, own, group, save)
+    # "alike" is what files of this format call replicated optimizer state
+    once = {"layout": layout(flats), "alike": replicated, "settings": settings, "shared": shared}
+    save_sharded(folder, step, shards, sizes, once, own, group, save)
 
 
 @torch.no_grad()
@@ -64,8 +68,9 @@ def load_shards(
     """Fill the shards and the optimizer's state from a checkpoint, saved on any number of ranks.
 
     After it, Zero1 and Zero2 need `gather_parameters()`. Returns (shared, own, facts) as
-    `checkpoint.load` does. Sends, raises: as `checkpoint.load_sharded`. Raises ValueError for a
-    checkpoint of other flats.
+    `checkpoint.load` does; own is None if the number of ranks has changed, and facts are the
+    checkpoint's step, world_size and path. Sends, raises: as `checkpoint.load_sharded`. Raises
+    ValueError for a checkpoint of other flats.
     """
     shards, saved, own, facts = load_sharded(folder, step, group)
     if saved["layout"] != layout(flats):
@@ -108,8 +113,8 @@ def torch_optimizer(optimizer):
 
 
 def is_flat(value, flat):
-    """Is this part of the state sharded like the flat, one element for each element of the
-    shard?"""
+    """Is this tensor of the optimizer's state sharded like the flat, with one element for each
+    element of the shard?"""
     return isinstance(value, torch.Tensor) and value.shape == flat.shard.shape
 
 

@@ -114,17 +114,17 @@ class BackwardHook(torch.autograd.Function):
 
 
 def on_backward(then, values):
-    """`values`, any nest of tuples, lists and dicts, such that backward through its tensors calls
+    """`values`, nested in tuples, lists and dicts, such that backward through its tensors calls
     `then()`.
 
     `then` is never called if no tensor in `values` requires grad, e.g. for tokens or under
     torch.no_grad().
     """
-    leaves, nest = tree_flatten(values)
+    leaves, spec = tree_flatten(values)
     indices = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.requires_grad]
     if indices and torch.is_grad_enabled():
         for i, passed in zip(
             indices, BackwardHook.apply(then, *(leaves[i] for i in indices)), strict=True
         ):
             leaves[i] = passed
-    return tree_unflatten(leaves, nest)
+    return tree_unflatten(leaves, spec)

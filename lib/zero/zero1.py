@@ -51,20 +51,22 @@ class Zero1(torch.optim.Optimizer):
         zero = Zero1(model.parameters(), lambda groups: torch.optim.AdamW(groups, lr=3e-4))
         loss.backward()                                  # k times, to accumulate
         zero.average_gradients()
-        clip_gradients(zero.shards, 1.0, [None])         # if you like
+        clip_gradients(zero.shards, 1.0, [None])         # optional; [None]: see below
         zero.step()
         zero.zero_grad()
 
     parameters: as torch's optimizers take them, groups too. Make it once the model is on its
     device: its parameters become views of flats, with rank 0's values. Frozen parameters and
-    buffers are left as they are. make_optimizer: called with the groups, shards in place of
+    buffers are left as they are. make_optimizer: called with the groups, with shards in place of
     parameters. For 16-bit parameters let it return `MasterShards(groups, ...)`, for state in the
     CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(buffer, group) -> (padded/N,)
     and all_gather(shard, group, out=full): as in `lib.collectives`. capacity: bytes of the
     parameters in one flat (torch's bucket_cap_mb, in bytes); the last flats to be ready are
     smaller, see `plan_tapered_buckets`.
 
-    torch's learning-rate schedulers take it as any optimizer. `state_dict` is this rank's, of its
+    clip_gradients is lib.training.clip's; its last argument lists the groups that the shards are
+    sharded over, and None is the group of all ranks. torch's learning-rate schedulers accept this
+    optimizer like any other. `state_dict` is this rank's, of its
     shards; `save_shards` writes a checkpoint for any number of ranks.
     """
 

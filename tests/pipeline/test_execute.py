@@ -81,12 +81,12 @@ class Noisy(nn.Module):
         return self.still(self.dropout(self.norm(x)))
 
 
-def rehearsal(links):
+def shape_inference(links):
     """{what: is it as it was before?}"""
     stages = [Noisy() for _ in range(3)]
     mine = stages[links.rank]
     random, buffers = torch.get_rng_state(), [b.clone() for b in mine.buffers()]
-    ledger.mark("rehearsal")
+    ledger.mark("shape inference")
     Pipeline(stages, links, [torch.ones(3, 4), torch.ones(3, 4), torch.ones(2, 4)])
     ledger.mark("")
     return {
@@ -98,7 +98,7 @@ def rehearsal(links):
 
 def on_three_ranks():
     links = connect()
-    return refused(links), rehearsal(links)
+    return refused(links), shape_inference(links)
 
 
 @pytest.fixture(scope="module")
@@ -127,15 +127,15 @@ def test_what_cannot_run_is_refused_on_every_rank_before_any_message(three):
     assert len(three.ledger.section("refused").entries) == 0
 
 
-def test_a_rehearsal_sends_a_message_per_pair_of_stages_and_leaves_nothing_behind(three):
+def test_shape_inference_sends_a_message_per_pair_of_stages_and_leaves_nothing_behind(three):
     for rank in range(3):
         assert three[rank][1] == {"random state": True, "buffers": True, "modes": True}
-    log = three.ledger.section("rehearsal")
+    log = three.ledger.section("shape inference")
     assert log.matrix("messages").tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
     assert log.sent("elements") == 2 * 3 * 10
 
 
-def test_a_stage_gives_one_floating_point_tensor_and_stages_hold_all_layers_in_order():
+def test_a_stage_returns_one_floating_point_tensor_and_stages_hold_all_layers_in_order():
     def alone():
         links = connect()
         return [
@@ -149,9 +149,9 @@ def test_a_stage_gives_one_floating_point_tensor_and_stages_hold_all_layers_in_o
 
     ((one, pair),) = launch.capture(alone, backend="gloo", nproc=1)
     assert one[1].startswith(
-        "stage 0 gives torch.int64 (2, 3) for (2, 3): between stages goes one tensor"
+        "stage 0 returns torch.int64 (2, 3) for (2, 3): a stage returns one tensor"
     )
-    assert pair[1].startswith("stage 0 gives tuple for (2, 3)")
+    assert pair[1].startswith("stage 0 returns tuple for (2, 3)")
     for wrong in ([range(1), range(2, 3)], [range(2), range(1, 3)], [range(2)], []):
         with pytest.raises(ValueError, match="not 0 to 2 in order"):
             split_layers([nn.Identity()] * 3, wrong)

@@ -48,7 +48,7 @@ def test_no_list_of_all_is_shorter(of):
     found = shortest.fastest(of)
     assert of.time(validate(found, of.m)) == min(times)
     assert all(kept <= cap for kept, cap in zip(most_kept(found, of), of.cap, strict=True))
-    assert shortest._by(of, min(times) - 1)[0] is None
+    assert shortest.schedule_by(of, min(times) - 1)[0] is None
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -71,7 +71,7 @@ def test_1f1b_as_drawn():
         rank 3 \
  .   .   .  3F0 3B0 --- 3F1 3B1 --- 3F2 3B2 --- 3F3 3B3 --- 3F4 3B4 ---  .   .   .   .   .   .
         """,
-        page=102,
+        line_length=102,
     )
 
 
@@ -125,7 +125,7 @@ def test_a_grid_that_is_wider_than_a_page_goes_on_below():
 
 
 def test_a_grid_has_whole_columns():
-    with pytest.raises(ValueError, match=r"0B0 runs from 1 to 2\.5: columns are whole units"):
+    with pytest.raises(ValueError, match=r"0B0 runs from 1 to 2\.5, but a column is a whole unit"):
         grid(gpipe(1, 1), {"F": 1, "B": 1.5})
 
 

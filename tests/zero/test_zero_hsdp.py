@@ -59,11 +59,26 @@ def whole_gradients(net, hsdp):
     return found
 
 
+def too_early(group, replicas):
+    """What average_over_replicas says between backward and average_gradients, and what it sent."""
+    case = case_of(NAMES[0])
+    net = case.build(seed=0)
+    hsdp = HSDP(net, units_of(NAMES[0], net), group, replicas)
+    case.loss(net, case.batch(0)).backward()
+    ledger.mark("too early")
+    with pytest.raises(RuntimeError) as error:
+        hsdp.average_over_replicas()
+    ledger.mark("")
+    hsdp.average_gradients()
+    hsdp.average_over_replicas()
+    return str(error.value), len(hsdp.shards)
+
+
 def everything():
     nodes = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
     columns = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
-    rank = dist.get_rank()
-    return {name: train(name, nodes[rank // S], columns[rank % S]) for name in NAMES}
+    groups = nodes[dist.get_rank() // S], columns[dist.get_rank() % S]
+    return {name: train(name, *groups) for name in NAMES} | {"too early": too_early(*groups)}
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +108,12 @@ def test_a_rank_sends_3k_psi_inside_the_node_and_an_s_th_of_an_all_reduce_across
             assert across.sent("elements", rank) == 2 * (R - 1) / R * trained / S
             assert {e.peer // S == rank // S for e in inside.of(rank)} == {True}
             assert {e.peer % S == rank % S for e in across.of(rank)} == {True}
+
+
+def test_a_shard_without_a_gradient_is_refused_before_any_message(results):
+    for rank in range(S * R):
+        said, n = results[rank]["too early"]
+        assert f" of {n} trained shards have no gradient, the first of them that of the" in said
+        assert "call average_gradients() after each backward" in said
+        # a reduce-scatter inside the node may still be in flight
+        assert all(e.peer // S == rank // S for e in results.ledger.section("too early").of(rank))

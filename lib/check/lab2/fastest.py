@@ -22,7 +22,7 @@ from lib.check.lab2 import hints, schedules
 from lib.check.pure import all_seen
 from lib.pipeline.actions import Action, Wiring
 from lib.pipeline.puzzle import LEVELS
-from lib.pipeline.shortest import _by, fastest
+from lib.pipeline.shortest import fastest, schedule_by
 from lib.pipeline.simulate import kept, simulate
 
 PUZZLES = {(puzzle.p, puzzle.m): puzzle for puzzle in LEVELS.values()}
@@ -163,7 +163,7 @@ def _moved(schedule, rank, action, to):
 
 
 EXERCISE = Exercise(
-    name="fastest", reference=fastest, measure=lambda fn: pure.asked(fn, _by, CASES, _given,
+    name="fastest", reference=fastest, measure=lambda fn: pure.asked(fn, schedule_by, CASES, _given,
         schedules.read), worlds=(),
     leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"},
     bonus=True,

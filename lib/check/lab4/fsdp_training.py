@@ -27,7 +27,7 @@ PHASES = (*(f"backward {n + 1}" for n in range(2 * models.STEPS)), EVALUATION)
 # ones is a claim.
 MAY_CALL = (
     *WIRE, "background.start", "zero1.gather_parameters", "zero1.reduce_gradients", "flat.__init__",
-    "fsdp.flats_of", "fsdp.__init__", "prefetch.__init__", "prefetch.start_unshard",
+    "fsdp.make_flats", "fsdp.__init__", "prefetch.__init__", "prefetch.start_unshard",
 )  # fmt: skip
 
 
