@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.course import notebook
+from lib.course import hours, notebook
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -197,29 +197,26 @@ def test_the_readme_counts_the_exercises_of_each_lab():
     )
 
 
-def test_hours_and_minutes_are_those_that_the_labs_announce():
-    """Hours as in each lab's title; minutes summed over the headings of its exercises,
-    those of a bonus apart."""
-    hours = {number: rest for number, _, _, *rest in rows(README, "lab")}
-    for (number, core, bonus, *same), lab in zip(
+def test_hours_and_minutes_are_those_of_the_labs():
+    """Hours as the lab's first cell says them, which tests/course/test_course_core.py computes;
+    minutes of the core's exercises, and of all others."""
+    said = {number: rest for number, _, _, *rest in rows(README, "lab")}
+    for (number, core, others, *same), lab in zip(
         rows(TEACHING, "lab"), notebook.labs(ROOT), strict=True
     ):
-        texts = [cell.source for cell in notebook.read(notebook.solution_path(ROOT, lab)).cells]
-        (time,) = (line for line in texts[0].splitlines() if line.startswith("**Time:**"))
-        assert same == hours[number] and number == notebook.number(lab)
-        assert {span.removesuffix(" h") for span in same} <= set(
-            re.findall(r"\d(?: to \d)?", time)
-        ), lab
-        headings = [
-            line
-            for text in texts
-            for line in text.splitlines()
-            if re.match(r"### .*\d minutes", line)
-        ]
-        minutes = {True: 0, False: 0}
-        for heading in headings:
-            minutes["bonus" in heading] += int(re.search(r"(\d+) minutes", heading)[1])
-        assert [core, bonus] == [f"{minutes[False]} min", f"{minutes[True]} min"], lab
+        solution = notebook.read(notebook.solution_path(ROOT, lab))
+        first = solution.cells[0].source
+        assert same == said[number] and number == notebook.number(lab)
+        if "**Time:**" in first:
+            (time,) = (line for line in first.splitlines() if line.startswith("**Time:**"))
+            announced = re.findall(r"\d(?: to \d)?", time)
+            assert {span.removesuffix(" h") for span in same} <= set(announced), lab
+        else:
+            assert [span.removesuffix(" h") for span in same] == re.findall(
+                r"about \*\*([\d.]+) hours\*\*", first
+            ), lab
+        minutes = [hours.of(solution, only_core).minutes for only_core in (True, False)]
+        assert [core, others] == [f"{minutes[0]} min", f"{minutes[1] - minutes[0]} min"], lab
 
 
 def test_the_mistakes_to_ask_about_are_those_of_exercises():
