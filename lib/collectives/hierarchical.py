@@ -1,4 +1,5 @@
-"""All-reduce in two levels: fast links inside a node, slow links between nodes.
+"""All-reduce in two levels: fast links inside a node (intra-node), slow links between nodes
+(inter-node).
 
     node 0: ranks 0 1 2 3    inside: my node's ranks     across: one local rank of all nodes
     node 1: ranks 4 5 6 7            0 1 2 3 | 4 5 6 7           0 4 | 1 5 | 2 6 | 3 7

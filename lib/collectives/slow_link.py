@@ -104,7 +104,7 @@ class NICs:
         self.file = open(path[0], "r+b")  # noqa: SIM115  closed by close(), with the map
         self.map = mmap.mmap(self.file.fileno(), 0)
         # a lock on a file keeps out other processes, not this one's other threads
-        self.threads = threading.Lock()
+        self.thread_lock = threading.Lock()
         dist.barrier()
         if dist.get_rank() == 0:
             os.unlink(path[0])
@@ -113,7 +113,7 @@ class NICs:
         """Take the sending side of node `src` and the receiving side of `dst` for `seconds`;
         returns when that ends."""
         sending, receiving = 16 * src, 16 * dst + 8
-        with self.threads:
+        with self.thread_lock:
             fcntl.lockf(self.file, fcntl.LOCK_EX)
             busy = max(struct.unpack_from("d", self.map, side)[0] for side in (sending, receiving))
             end = max(time.monotonic(), busy) + seconds

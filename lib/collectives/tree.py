@@ -29,8 +29,8 @@ def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
     """Copy `tensor` of rank `src` of `group` to every rank, in place; returns it.
 
     tensor: the same shape on every rank; read on `src`, filled on the others.
-    Sends: each rank but `src` receives once; n elements a message, (N-1)n in all, ceil(log2 N) from
-    `src`.
+    Sends: each rank but `src` receives once; n elements per message, (N-1)n in all, and
+    ceil(log2 N) messages from `src`.
     """
     world_size = dist.get_world_size(group)
     v = from_root(dist.get_rank(group), src, world_size)
@@ -47,7 +47,7 @@ def reduce(tensor: Tensor, dst: int, group: Group = None, op: Op = dist.ReduceOp
     """Reduce `tensor` over the ranks of `group` into rank `dst`'s `tensor`; returns it. The others
     keep theirs.
 
-    Sends: each rank but `dst` sends once; n elements a message, (N-1)n in all, ceil(log2 N) rounds.
+    Sends: each rank but `dst` sends once, n elements; (N-1)n in all, in ceil(log2 N) rounds.
     """
     world_size = dist.get_world_size(group)
     v = from_root(dist.get_rank(group), dst, world_size)

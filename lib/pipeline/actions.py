@@ -11,8 +11,8 @@
     0B0 <-- 1B0 <-- 2B0        backward: from the next stage
 
 A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in
-this order. schedules.py makes such lists, validate.py and
-simulate.py examine them, and stage.py executes them.
+this order. schedules.py makes such lists, validate.py and simulate.py examine them, and stage.py
+executes them.
 
 p      ranks, so the length of a schedule
 v      stages per rank, 1 unless stated otherwise; stages are 0 ... vp-1 (Megatron: virtual stages)
@@ -22,8 +22,7 @@ Which rank has a stage follows from the schedule: it is the rank whose list has 
 Two placements have a name:
 
     stage    0 1 2 3 4 5 6 7  p = 4, v = 2
-    loop     0 1 2 3 0 1 2 3  round the ranks: the placement of every schedule that does not state
-                              another
+    loop     0 1 2 3 0 1 2 3  round the ranks, which is the default
     v_shape  0 1 2 3 3 2 1 0  down the ranks and up again: the first and the last stage share a rank
 
 The notation is that of torch.distributed.pipelining. The split of backward into two halves is due
@@ -67,8 +66,7 @@ def source(action: Action, n_stages: int) -> Action | None:
 
     A forward receives the previous stage's output, a B or I the gradient of its own output from the
     next stage. Here that is an action of the same kind; `Wiring` looks up whether the schedule has
-    a B or an I there. n_stages: stages of
-    the whole pipeline, vp.
+    a B or an I there. n_stages: stages of the whole pipeline, vp.
     """
     stage, kind, microbatch = action
     if kind == "F" and stage > 0:

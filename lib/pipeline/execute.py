@@ -26,8 +26,7 @@ from lib.pipeline.simulate import Bar
 
 
 def execute(steps, wiring, compute, shape_of, links, record=None):
-    """Run this rank's list of a schedule with this `Wiring`, as one of the ranks of `links`, which
-    all call it.
+    """Run this rank's list of a schedule with this `Wiring`. All ranks of `links` have to call it.
 
     steps: this rank's, of `transfers(schedule)`.
     compute: compute(action, given) -> the tensor that `wiring.target(action)` needs, or None where
@@ -35,8 +34,8 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
         None if it has no source.
     shape_of: shape_of(action) -> (shape, dtype) of the result of an action of another rank.
     record: called after each action with its Bar (rank, action, start, end), in seconds of a clock
-        that the ranks of a machine share. start: what it needs has arrived. On a GPU the rank waits
-        for the device before it looks.
+        that the ranks of a machine share. The start is the time when everything that the action
+        needs has arrived. On a GPU the rank synchronizes with the device before it reads the clock.
     Sends: every result that another rank needs, once.
     """
     recv_buffers = {}  # action of another rank: (buffer, its receive)

@@ -56,7 +56,7 @@ def _post(tensor, to, group):
 
 
 class _Later(NamedTuple):
-    """A send that the communication thread posts."""
+    """A send that the communication thread posts; `wait` returns when it has been sent."""
 
     work: object
 

@@ -9,7 +9,7 @@ know the shape of the previous stage's output, and the last micro-batch may be s
 others. So once, before the first run, the shapes are sent down the pipeline. Each stage computes on
 zeros of the shape that it received, and sends the next stage the shape of its output. It really
 computes, because the shapes alone do not show what a stage does (it may be tensor-parallel, for
-example). torch.distributed.pipelining does the same and calls it shape inference, too.
+example). torch.distributed.pipelining uses the same term.
 
 A stage runs one forward for each different shape, without a graph, and in evaluation mode, so that
 dropout draws no random numbers and running averages stay as they are. A gradient has the shape of

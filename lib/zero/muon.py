@@ -82,17 +82,17 @@ def owners(costs: Sequence[float], N: int) -> list[int]:
 
 
 @torch.no_grad()
-def update(parameter, gradient, kept, lr, momentum, weight_decay=0.0, dtype=None):
-    """One step of one matrix (m, n), in place: `parameter`, and its momentum, `kept`. gradient: the
-    sum or the mean.
+def update(parameter, gradient, momentum_buffer, lr, momentum, weight_decay=0.0, dtype=None):
+    """One step of one matrix (m, n): changes `parameter` and its `momentum_buffer` in place.
+    gradient: the sum or the mean.
 
     dtype: in which Newton-Schulz computes, such as bfloat16; None: the gradient's.
     lr is multiplied by s = sqrt(max(1, m/n)), so that a layer's output changes by a similar amount
     for all shapes.
     """
     m, n = parameter.shape
-    kept.lerp_(gradient, 1 - momentum)
-    ahead = gradient.lerp(kept, momentum)  # Nesterov's look ahead
+    momentum_buffer.lerp_(gradient, 1 - momentum)
+    ahead = gradient.lerp(momentum_buffer, momentum)  # Nesterov's look ahead
     parameter.mul_(1 - lr * weight_decay)
     orthogonal = newton_schulz(ahead.to(dtype or ahead.dtype)).to(parameter.dtype)
     parameter.add_(orthogonal, alpha=-lr * max(1, m / n) ** 0.5)
@@ -145,8 +145,8 @@ class Muon:
 
     def update(self, matrix: nn.Parameter, gradient: Tensor) -> None:
         """Change `matrix` by one step, and its momentum, which begins with zeros."""
-        kept = self.momenta.setdefault(matrix, torch.zeros_like(gradient))
-        update(matrix, gradient, kept, self.lr, self.momentum, self.weight_decay, self.dtype)
+        buffer = self.momenta.setdefault(matrix, torch.zeros_like(gradient))
+        update(matrix, gradient, buffer, self.lr, self.momentum, self.weight_decay, self.dtype)
 
     @torch.no_grad()
     def step(self) -> None:

@@ -173,12 +173,12 @@ class HSDP(PrefetchingFSDP):
         flats = [flat for flat in self.flats if flat.trained]
         without = [flat for flat in flats if flat.shard.grad is None]
         if without:
-            shapes = ", ".join(str(tuple(slot.shape)) for slot in without[0].slots)
+            n_parameters, shape = len(without[0].slots), tuple(without[0].slots[0].shape)
             raise RuntimeError(
                 f"{len(without)} of {len(flats)} trained shards have no gradient, the first of "
-                f"them that of the parameters {shapes}: call average_gradients() after each "
-                "backward, and average_over_replicas() after the last one. For a unit that no "
-                "rank has used, first set shard.grad to zeros"
+                f"them that of {n_parameters} parameters beginning with one of {shape}: call "
+                "average_gradients() after each backward, and average_over_replicas() after the "
+                "last one. For a unit that no rank has used, first set shard.grad to zeros"
             )
         for flat in flats:
             flat.shard.grad /= dist.get_world_size(self.replicas)  # type: ignore

@@ -66,8 +66,8 @@ class Zero1(torch.optim.Optimizer):
 
     clip_gradients is lib.training.clip's; its last argument lists the groups that the shards are
     sharded over, and None is the group of all ranks. torch's learning-rate schedulers accept this
-    optimizer like any other. `state_dict` is this rank's, of its
-    shards; `save_shards` writes a checkpoint for any number of ranks.
+    optimizer like any other. `state_dict` is this rank's, of its shards; `save_shards` writes a
+    checkpoint for any number of ranks.
     """
 
     def __init__(
@@ -147,13 +147,13 @@ class Zero1(torch.optim.Optimizer):
         self.gather_parameters()
 
     def gather_parameters(self) -> None:
-        """The parameters from all ranks' shards; part of `step`, and what a loaded checkpoint
-        needs."""
+        """Gather the parameters from all ranks' shards. `step` calls it; call it yourself after you
+        have loaded a checkpoint with `load_shards`."""
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of parameters, shards and masters."""
+        """Clear the gradients of parameters, shards and masters."""
         self.optimizer.zero_grad()
         for tensor in [
             *params_of([{"params": flat.parameters} for flat in self.flats]),

@@ -113,7 +113,7 @@ def test_a_rank_sends_3k_psi_inside_the_node_and_an_s_th_of_an_all_reduce_across
 def test_a_shard_without_a_gradient_is_refused_before_any_message(results):
     for rank in range(S * R):
         said, n = results[rank]["too early"]
-        assert f" of {n} trained shards have no gradient, the first of them that of the" in said
+        assert f" of {n} trained shards have no gradient, the first of them that of" in said
         assert "call average_gradients() after each backward" in said
         # a reduce-scatter inside the node may still be in flight
         assert all(e.peer // S == rank // S for e in results.ledger.section("too early").of(rank))
