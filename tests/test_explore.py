@@ -83,7 +83,7 @@ def test_every_slider_draws(name, monkeypatch):
 @pytest.mark.usefixtures("words_only")
 def test_who_wins_changes_with_the_sliders():
     assert (
-        "recursive_doubling is the fastest" in explore.draw_all_reduce_cost(ranks=8, size=1e3).alt
+        "recursive doubling is the fastest" in explore.draw_all_reduce_cost(ranks=8, size=1e3).alt
     )
     assert "ring is the fastest" in explore.draw_all_reduce_cost(ranks=3, size=1e9).alt
     assert "hierarchical is the fastest" in explore.draw_ring_against_hierarchical().alt

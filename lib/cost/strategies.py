@@ -1,5 +1,5 @@
-"""Six ways to divide a dense transformer over a cluster: does it fit, and how long does a step
-stand still for it?
+"""Six ways to divide a dense transformer over a cluster: does it fit, and how long does a GPU wait
+in a step?
 
     W parameters, L layers, hidden size h, sequences of s tokens, B of them in a step;
     M nodes of R GPUs, N = M R
@@ -7,7 +7,7 @@ stand still for it?
                                     state over  sent in a step, on each GPU
     data                            1           all-reduce of the gradients, 2W bytes, over N
     sharded                         N           2 all-gathers and a reduce-scatter of 2W bytes,
-                                                over N
+                                                over N, for each of its B/N sequences
     tensor                          N           4 all-reduces of A per layer and sequence, over N
     pipeline                        N           A to a neighbour, twice per sequence; idle
     tensor inside, data across      R           4 all-reduces of A per layer and own sequence, over
@@ -16,10 +16,11 @@ stand still for it?
                                                 the node's R;
                                                 A to a neighbour, twice per sequence; idle
 
-A = 2 s h, the bytes of a sequence's activation between two layers, in 16 bits. State: 16 bytes per
-parameter. Ring algorithms; a group of GPUs on several nodes has the slower link. Idle: p stages
-stand still for (p-1)/B of the time that a GPU computes, 6 W B s / N operations. Not counted:
-activations' memory, and that communication may be hidden.
+A = 2 s h, the bytes of a sequence's activation between two layers, in 16 bits. A micro-batch is one
+sequence, and a copy of the model works on its share of the sequences one after the other. State: 16
+bytes per parameter. Ring algorithms; a group of GPUs on several nodes has the slower link. Idle: p
+stages wait for (p-1)/B of the time that a GPU computes, 6 W B s / N operations. Not counted:
+activations' memory, and that communication may be hidden. A node is an NVLink domain here.
 
 Sources of the volumes: Narayanan et al. 2021, section 3; Rajbhandari et al. 2020, section 7. The
 labs count each.
@@ -56,7 +57,7 @@ NVLINK, CARD, ETHERNET = (5e-6, 1 / 300e9), (10e-6, 1 / 50e9), (50e-6, 1 / 1.25e
 NODE, NODES = (Cluster(nodes, 8, 80e9, 400e12, NVLINK, CARD) for nodes in (1, 8))
 SITUATIONS = {  # name: (model, cluster, sequences in a step)
     "1.2B on a node": (Model(1.2e9, 24, 2048, 2048), NODE, 512),
-    "7B on a node": (Model(6.7e9, 32, 4096, 2048), NODE, 512),
+    "7B on a node, 16 sequences": (Model(6.7e9, 32, 4096, 8192), NODE, 16),
     "7B on a node, 4 long sequences": (Model(6.7e9, 32, 4096, 16384), NODE, 4),
     "7B on 2 workstations": (
         Model(6.7e9, 32, 4096, 2048),
@@ -66,6 +67,15 @@ SITUATIONS = {  # name: (model, cluster, sequences in a step)
     "13B on 8 nodes": (Model(13e9, 40, 5120, 2048), NODES, 128),
     "175B on 8 nodes": (Model(175e9, 96, 12288, 2048), NODES, 256),
 }
+
+
+# a model of 7B on two nodes of 8 H100, a million tokens in a step
+JOB = (Model(6.7e9, 32, 4096, 4096), Cluster(2, 8, 80e9, 400e12, NVLINK, CARD), 256)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SHORT = {  # the names of the six in a column of a table
+    "data": "data", "sharded": "sharded", "tensor": "tensor", "pipeline": "pipeline",
+    "tensor inside, data across": "t + data", "tensor inside, pipeline across": "t + pipe",
+}  # fmt: skip
 
 
 # exercise: lab0.seconds_lost
@@ -86,7 +96,7 @@ def seconds_lost(model, cluster, batch):
     )
     ways = {  # strategy: (what the state is divided by, is it possible, seconds)
         "data": (1, batch >= N, ring(2 * W, N, *across)),
-        "sharded": (N, batch >= N, 3 * half(2 * W, N, *across)),
+        "sharded": (N, batch >= N, batch / N * 3 * half(2 * W, N, *across)),
         "tensor": (N, True, 4 * L * batch * ring(A, N, *across)),
         "pipeline": (N, N <= L, pipeline(N)),
         "tensor inside, data across": (
@@ -99,4 +109,44 @@ def seconds_lost(model, cluster, batch):
         way: seconds
         for way, (parts, may, seconds) in ways.items()
         if may and state / parts <= cluster.memory
+    }
+
+
+def compared(seconds_lost, situations):
+    """(a table, [the strategy that waits least in each situation]).
+
+    seconds_lost: as above. situations: {name: (model, cluster, sequences in a step)}, up to 26.
+    The table has a row for each, with the seconds that a step computes and those that it waits.
+    """
+    head = f"{'':<34} {'computes':>9} " + " ".join(f"{name:>8}" for name in SHORT.values())
+    lines, best = [head], []
+    for letter, (name, situation) in zip(LETTERS, situations.items(), strict=False):
+        lost, (model, cluster, batch) = seconds_lost(*situation), situation
+        best.append(min(lost, key=lost.get))
+        gpus = cluster.nodes * cluster.per_node
+        computes = 6 * model.parameters * batch * model.sequence / gpus / cluster.flops
+        cells = (f"{lost[way]:>8.3f}" if way in lost else f"{'-':>8}" for way in SHORT)
+        lines.append(f"({letter}) {name:<30} {computes:>7.2f} s {' '.join(cells)}")
+    lines += [f"best in ({letter}): {way}" for letter, way in zip(LETTERS, best, strict=False)]
+    return "\n".join(lines), best
+
+
+def sent_by(hidden, sequence, N, experts_per_token=2):
+    """{a way to divide a step over N devices: (bytes for one layer that a device sends once in a
+    step, bytes for each sequence of the step)}, in 16 bits.
+
+    A dense layer of 12 h^2 parameters, keys and values of full width, and micro-batches of one
+    sequence. Where each device has sequences of its own, it has 1/N of them. A pipeline's row is a
+    cut between two stages, not a layer.
+    """
+    weights, activation = 2 * 12 * hidden**2, 2 * sequence * hidden
+    ring, half = COST["ring"].sent, COST["all_gather"].sent
+    routed = half(experts_per_token * activation, N)
+    return {
+        "data: gradients": (ring(weights, N), 0),
+        "sharded: 2 all-gathers, 1 reduce-scatter": (0, 3 * half(weights, N) / N),
+        "tensor: 4 all-reduces of an activation": (0, 4 * ring(activation, N)),
+        "context: keys, values and their gradients": (0, 3 * half(2 * activation, N)),
+        "pipeline: activation and gradient, at a cut": (0, 2 * activation),
+        f"expert: 4 all-to-alls of {experts_per_token} activations": (0, 4 * routed / N),
     }

@@ -48,7 +48,12 @@ from lib.plots.muon import owner_loads, singular_values
 from lib.plots.precision import gradient_range, underflow
 from lib.plots.prefetch import prefetch_timeline
 from lib.plots.product import four_ways, sharded_linears
-from lib.plots.published import predicted_against_measured, prediction_errors, topology
+from lib.plots.published import (
+    nccl_all_reduce,
+    predicted_against_measured,
+    prediction_errors,
+    topology,
+)
 from lib.plots.ring_work import ring_attention_work
 from lib.plots.routing import routing
 from lib.plots.scaling import communication_share, scaling
@@ -60,6 +65,7 @@ from lib.plots.stage_memory import state_by_stage, state_measured, who_holds_wha
 from lib.plots.stage_volume import volume_by_stage
 from lib.plots.step_times import step_times
 from lib.plots.steps import hidden_share, step_timeline
+from lib.plots.streams import streams
 from lib.plots.style import (
     ALARM,
     FAINT,
@@ -86,13 +92,15 @@ __all__ = [
     "communication_share", "cost_curves", "evidence", "exchange_matrix", "expert_load",
     "expert_slots", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",
     "hidden_share", "kept_over_time", "loss_curve", "loss_curves", "lost_share", "matched",
-    "memory_over_a_step", "memory_parts", "mesh", "message_rounds", "on_color", "owner_loads",
+    "memory_over_a_step", "memory_parts", "mesh", "message_rounds", "nccl_all_reduce", "on_color",
+    "owner_loads",
     "plan_cost", "plan_ranking", "predicted_against_measured", "prediction_errors",
     "prefetch_timeline", "rank_color", "readable", "recompute", "ring", "ring_attention_work",
     "rounds", "routing", "scale", "scaling", "seed_differences", "seed_losses", "server_traffic",
     "sharded_linears", "shardings", "short", "simulated_and_measured", "singular_values",
     "sparse_layer", "spread", "stage_cut", "stage_loads", "stage_versions", "state_by_stage",
-    "state_measured", "step_timeline", "step_times", "styled", "timeline", "told", "topology",
+    "state_measured", "step_timeline", "step_times", "streams", "styled", "timeline", "told",
+    "topology",
     "tp_volume", "traffic_claim", "traffic_matrix", "underflow", "unequal_steps", "units_unsharded",
     "volume_by_stage", "waits_for", "walls", "who_holds_what",
 ]  # fmt: skip

@@ -32,9 +32,9 @@ def whose(value):
 def before_after(ranks, title=None, note=""):
     """A panel per collective: each rank's buffer before and after.
 
-    ranks: for each rank, {"broadcast": (before, after), ...}, lists of at most 4 marked values
-    (`whose`); 0 is memory that holds nothing yet, and an empty list is no buffer, or one that the
-    collective leaves undefined.
+    ranks: for each rank, {"broadcast": (before, after), ...}, lists or 1-D tensors of at most 4
+    marked values (`whose`); 0 is memory that holds nothing yet, and None or an empty list is no
+    buffer, or one that the collective leaves undefined.
     note: a sentence to end the caption with.
     Raises ValueError for other than 2 to 4 ranks, 1 to 9 collectives, or a value that is not
     marked.
@@ -46,7 +46,7 @@ def before_after(ranks, title=None, note=""):
             f"drawn"
         )
     held = {
-        name: [tuple([whose(v) for v in side] for side in rank[name]) for rank in ranks]
+        name: [tuple([whose(v) for v in _values(side)] for side in rank[name]) for rank in ranks]
         for name in names
     }
     lines = -(-len(names) // 3)
@@ -71,6 +71,10 @@ def before_after(ranks, title=None, note=""):
         f"chunk 2 of rank 1. {claim}. {note} "
         + " ".join(f"{capital(name)}: {_in_words(held[name])}." for name in names),
     )
+
+
+def _values(side):
+    return [] if side is None else side.tolist() if hasattr(side, "tolist") else side
 
 
 def _panel(axes, name, ranks):

@@ -10,15 +10,15 @@ from lib.plots.draw import above, curves, grid, named_ends, page, ticks
 from lib.plots.labels import capital, in_sentences, lines_in_words, size_in_words, time_in_words
 from lib.plots.style import FAINT, INK, PAPER, RANK_COLORS, drawing
 
-ALGORITHM_COLOR = {  # the same in every figure, whatever it is beside
-    "star": RANK_COLORS[0],
-    "tree": RANK_COLORS[1],
-    "ring": RANK_COLORS[2],
-    "flat ring": RANK_COLORS[2],
-    "recursive_doubling": RANK_COLORS[3],
-    "halving_doubling": RANK_COLORS[4],
-    "direct": RANK_COLORS[5],
-    "hierarchical": RANK_COLORS[6],
+ALGORITHM_COLOR = {  # the same in every figure, and none is that of a rank
+    "star": "#5c6470",
+    "tree": "#3f7f3f",
+    "ring": "#c04a8b",
+    "flat ring": "#c04a8b",
+    "recursive doubling": "#0f7f95",
+    "halving doubling": "#a87400",
+    "direct": "#8c8c8c",
+    "hierarchical": "#5b4fb0",
 }
 
 
@@ -28,7 +28,8 @@ def cost_curves(measured, predicted, title=None, at=None):
 
     measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be
     {}. The same name has the same colour in both, and an algorithm of `ALGORITHM_COLOR` in all
-    figures. at: a size in bytes, to be marked with the times there (a slider's). title: another
+    figures; underscores in a name are drawn as spaces.
+    at: a size in bytes, to be marked with the times there (a slider's). title: another
     claim than who is the fastest, which is then not marked. Raises ValueError for nothing to draw,
     unequal lengths, or values that a logarithm does not have.
     """
@@ -43,6 +44,10 @@ def cost_curves(measured, predicted, title=None, at=None):
                 f"{name}: size {min(sizes):g} or time {min(seconds):g} has no logarithm, start "
                 f"above 0"
             )
+    measured, predicted = (
+        {name.replace("_", " "): curve for name, curve in curves.items()}
+        for curves in (measured, predicted)
+    )
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):
         raise ValueError(f"{len(names)} algorithms: 1 to {len(RANK_COLORS)} can be told apart")

@@ -32,7 +32,7 @@ def message_rounds(entries):
     grid = list(figure.subplots(math.ceil(len(panels) / columns), columns, squeeze=False).flat)
     for number, (axes, panel) in enumerate(zip(grid, panels, strict=False), start=1):
         disks = draw_ranks(
-            axes, N, radius=min(0.36, 1.7 / N), filled={e.rank for e in panel}, size=9
+            axes, N, radius=min(0.36, 1.4 / N), filled={e.rank for e in panel}, size=9
         )
         pairs = [(e.rank, e.peer) for e in panel]
         for a, b in dict.fromkeys(pairs):

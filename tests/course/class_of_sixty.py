@@ -21,7 +21,7 @@ from lib.course import build, notebook
 
 LAB = "lab0_short"
 # without ranks, without, on ranks
-EXERCISES = {"model_state_bytes": 6, "training_days": 4, "send_recv": 10}
+EXERCISES = {"model_state_bytes": 6, "training_days": 4, "send_recv": 16}
 NEEDED = {
     "here",
     "setup",
@@ -170,10 +170,10 @@ def hand_in(folder, unsolved, root, out, students=60, seed=28):
     files, points = {}, {}
     for what, (text, keeps) in hostile(folder, root, out).items():
         files[what] = notebook.to_bytes(filled(right, training_days=text))
-        points[what] = [6, 4 * keeps, 10 * (what != "fills_the_disk")]  # with its ranks' room, too
+        points[what] = [6, 4 * keeps, 16 * (what != "fills_the_disk")]  # with its ranks' room, too
     for what, data in broken(unsolved, right).items():
         files[what] = data
-        points[what] = {"renamed": [6, 4, 10], "deleted": [6, 4, 0]}.get(what, [0, 0, 0])
+        points[what] = {"renamed": [6, 4, 16], "deleted": [6, 4, 0]}.get(what, [0, 0, 0])
     for number in range(students - len(files)):
         chosen = {
             name: draw.choice([*kinds[draw.random() < 0.5].items()])

@@ -253,9 +253,9 @@ def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):
         assert lab.run("send-recv-answer") == ""
         told = lab.run("send-recv-check")
         if answer is WRONG:
-            assert "Usual cause:" in told and "CheckFailed" in told and "10 of 10" not in told
+            assert "Usual cause:" in told and "CheckFailed" in told and "16 of 16" not in told
         else:
-            assert "10 of 10 points" in told and "Error" not in told and "CheckFailed" not in told
+            assert "16 of 16 points" in told and "Error" not in told and "CheckFailed" not in told
     assert "running lib's" not in lab.run("send-recv-figure") and lab.figures()
 
 

@@ -441,7 +441,7 @@ def test_an_answer_that_does_not_wait_for_its_messages_is_told_so_in_the_table_a
     lab = ["--root", str(root), "grade", "--lab", class_of_sixty.LAB]
     assert main([*lab, str(folder), "--out", str(out)]) == 0
     (graded,) = json.loads((out / "points.json").read_text())["students"]
-    row = next(row for row in graded["result"]["exercises"] if row["max_points"] == 10)
+    row = next(row for row in graded["result"]["exercises"] if row["max_points"] == 16)
     assert (row["points"], row["status"]) == (0, "failed")
     assert row["message"].endswith("all 2 ranks raised NotWaitedFor: send, line 5 of send_recv")
     wait = "call .wait() on it before you return"

@@ -87,7 +87,7 @@ def _dearest(problem):
 EXERCISE = Exercise(
     name="cheapest", reference=cheapest, measure=_measure, worlds=(), leaves_out=NO_RANKS,
     claims=(
-        claim("8 bytes and 64 MB", 1, "2, 3, 4, 8, 12, 64 ranks; two links", _is_cheapest(ENDS)),
+        claim("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; two links", _is_cheapest(ENDS)),
         claim("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB", _is_cheapest(BETWEEN)),
     ),
     hints=(

@@ -151,7 +151,7 @@ def _swapped(p):
 
 EXERCISE = Exercise(
     name="hierarchical_all_reduce", reference=hierarchical_all_reduce, measure=CALLS,
-    worlds=(WORLD,),
+    worlds=(WORLD,), bonus=True,
     may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_reduce", "ring.ring_all_gather"),
     leaves_out=BUILT | IN_PLACE,
     claims=(

@@ -134,7 +134,8 @@ EXERCISE = Exercise(
         _wrong_in("data",
             "one all-reduce of 2W bytes over all N GPUs; of several nodes, over the slower link."),
         _wrong_in("sharded",
-            "three halves of a ring: the weights are gathered twice, the gradients reduced once."),
+            "three halves of a ring for each of the B/N sequences of a GPU: the weights are "
+            "gathered twice, and the gradients are reduced once."),
         _wrong_in("tensor",
                   "for each layer and each sequence 4 all-reduces of A bytes, over all N GPUs."),
         _wrong_in("pipeline",
@@ -166,10 +167,16 @@ MISTAKES = (
     Mistake("only one all-gather", edit("3 * half", "2 * half"),
             "that is one all-gather and the reduce-scatter. Weights are freed after forward, and "
             "gathered again for backward."),
+    Mistake("gathered once in a step", edit("batch / N * 3 * half", "3 * half"),
+            "the weights are freed after each sequence and gathered again for the next one, so a "
+            "GPU pays for each of its B/N sequences."),
+    Mistake("gathered for all sequences", edit("batch / N * 3 * half", "batch * 3 * half"),
+            "a GPU works on B/N of the sequences, and takes part in the gathers for these."),
     Mistake("whole rings", edit("3 * half", "3 * ring"),
             "an all-gather or a reduce-scatter is half of a ring all-reduce: N-1 rounds."),
     Mistake("sharded like data", edit("3 * half", "ring"),
-            "sharded state sends half as much again as an all-reduce: three halves."),
+            "for each sequence sharded state sends half as much again as an all-reduce: three "
+            "halves."),
     Mistake("forward only", edit("True, 4 * L", "True, 2 * L"),
             "two all-reduces of a layer are forward's, and two backward's."),
     Mistake("one sequence", edit("True, 4 * L * batch", "True, 4 * L"),
@@ -207,15 +214,15 @@ MISTAKES = (
             "the state is 16 bytes per parameter (section 1), not the weights' 2."),
     Mistake("state over all GPUs", edit("R, batch >= M", "N, batch >= M"),
             "each node has a whole copy: of the state, a GPU has one of R shares."),
-    Mistake("more copies than sequences", edit("(N, batch >= N, 3",
-        "(N, True, 3").then("(1, batch >= N", "(1, True"),
+    Mistake("more copies than sequences", edit("(N, batch >= N, b",
+        "(N, True, b").then("(1, batch >= N", "(1, True"),
             "a copy of the model without a sequence has nothing to do: at most B copies."),
     Mistake("more stages than layers", edit("(N, N <= L", "(N, True"),
             "a stage has at least one layer."),
     Mistake("fits only with room left", edit("<= cluster.memory", "< cluster.memory"),
             "what is exactly as large as the memory fits."),
     Mistake("fewer than B copies",
-            edit("(N, batch >= N, 3", "(N, batch > N, 3").then("(1, batch >= N", "(1, batch > N"),
+            edit("(N, batch >= N, b", "(N, batch > N, b").then("(1, batch >= N", "(1, batch > N"),
             "as many copies as sequences are allowed."),
 )  # fmt: skip
 ### END MISTAKES

@@ -1,4 +1,4 @@
-"""Lab 0, section 4: send_recv(tensor, to, frm), an exchange that does not deadlock."""
+"""Lab 0, section 4: send_recv(tensor, to, frm, group, out), an exchange that does not deadlock."""
 
 from functools import cache
 
@@ -20,6 +20,9 @@ PATTERNS = {
     "two to the right": lambda r, n: ((r + 2) % n, (r - 2) % n),
     "reversed, 0 with N-1": lambda r, n: (n - 1 - r, n - 1 - r),
 }
+GROUP = (1, 3, 4)  # of a world of 5: a rank of the group is never the global rank of this number
+OUT, UNEQUAL = "to the right neighbour, out given", "to the right neighbour, chunks of other sizes"
+UNWRITTEN = -7  # what `out` holds before the call
 SHAPES = {3: (3,), 6: (2, 3), 5: (5,), 1: (), 0: (0,)}  # elements -> the tensor's shape
 KINDS = ((3, torch.float32), (6, torch.float64), (5, torch.int64))
 
@@ -29,19 +32,34 @@ def _cases(world_size):
     members = tuple(range(world_size))
     cases = [Case(members, n, dtype, what) for what in PATTERNS for n, dtype in KINDS]
     right, reverse = "to the right neighbour", "reversed, 0 with N-1"
-    return *cases, Case(members, 1, torch.float64, right), Case(members, 0, torch.float32, reverse)
+    cases += Case(members, 1, torch.float64, right), Case(members, 0, torch.float32, reverse)
+    cases += [Case(members, 5, torch.float32, what) for what in (OUT, UNEQUAL)]
+    if world_size > max(GROUP):  # last: an answer that is wrong without a group says so first
+        cases += [Case(GROUP, 5, torch.float32, what) for what in (right, reverse, UNEQUAL)]
+    return tuple(cases)
 
 
 def _tensor(rank, case):
+    if case.what == UNEQUAL:
+        return own(rank, case.n + rank, case.dtype)
     return own(rank, case.n, case.dtype).reshape(SHAPES[case.n])
 
 
 def _give(case, rank):
-    to, frm = PATTERNS[case.what](rank, case.world_size)
-    return {"tensor": _tensor(rank, case), "to": to, "frm": frm}
+    pattern = PATTERNS.get(case.what, PATTERNS["to the right neighbour"])
+    to, frm = pattern(rank, case.world_size)
+    into = case.what in (OUT, UNEQUAL)
+    out = torch.full_like(_tensor(frm, case), UNWRITTEN) if into else None
+    return {"tensor": _tensor(rank, case), "to": to, "frm": frm, "out": out}
 
 
-CALLS = Calls(_cases, _give, want=lambda case, rank: _tensor(_give(case, rank)["frm"], case))
+CALLS = Calls(
+    _cases,
+    _give,
+    want=lambda case, rank: _tensor(_give(case, rank)["frm"], case),
+    fills="out",
+    by_name=("out",),
+)
 
 
 def _explain(case, rank, got, want, records):
@@ -50,10 +68,17 @@ def _explain(case, rank, got, want, records):
     facts = {"to": given["to"], "frm": given["frm"], "source": None}
     if found := form(where, got, want, "a tensor like its own"):
         return found
+    if torch.equal(got, want):
+        return Problem("out", f"{where} returned the right tensor, but `out` does not hold it")
     if narrowed(got, want):
         return Problem("value", f"{where}\n{rounded_words(case.dtype)}", facts | {"narrowed": True})
     facts["source"] = next(
-        (r for r in range(case.world_size) if torch.equal(_tensor(r, case), got)), None
+        (
+            r
+            for r in range(case.world_size)
+            if _tensor(r, case).shape == got.shape and torch.equal(_tensor(r, case), got)
+        ),
+        None,
     )
     what = (
         "what no rank gave" if facts["source"] is None else f"the tensor of rank {facts['source']}"
@@ -68,9 +93,11 @@ def _what_is_sent(runs):
         for rank in range(case.world_size):
             to = _give(case, rank)["to"]
             sent = [
-                (e.peer, e.numel) for e in run.ledger.section(case.name).of(rank) if e.op == "send"
+                (case.members.index(e.peer) if e.peer in case.members else e.peer, e.numel)
+                for e in run.ledger.section(case.name).of(case.members[rank])
+                if e.op == "send"
             ]
-            expected = [] if to == rank else [(to, case.n)]
+            expected = [] if to == rank else [(to, _tensor(rank, case).numel())]
             if [one for one in sent if one[1]] != [one for one in expected if one[1]]:
                 words = ", ".join(f"{n} elements to rank {peer}" for peer, n in sent) or "nothing"
                 wanted = (
@@ -85,6 +112,13 @@ def _what_is_sent(runs):
 
 def _source(fits):
     return lambda p: p.kind == "value" and fits(p.facts)
+
+
+def _in_the_subgroup(p):
+    """Is it wrong in a subgroup, where all that is the same without a group was right?"""
+    case, failed = p.facts.get("case"), s.failed(p)
+    named = case.name if case else failed.case if failed else ""
+    return p.kind in s.SHAPES and named.startswith("group")
 
 
 def _both_begun(p):
@@ -105,15 +139,21 @@ EXERCISE = Exercise(
     may_call=("send", "recv"),
     leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
     claims=(
-        claim("what arrives is what was sent", 6,
-              "2, 3, 4, 5 ranks; neighbours, two away, reversed",
+        claim("what arrives is what was sent", 10,
+              "2, 3, 4, 5 ranks, a subgroup; neighbours, two away, reversed; out",
               values(CALLS, _explain)),
-        claim("one message per rank", 2, "as many elements as the tensor has; none to itself",
+        claim("one message per rank", 3, "as many elements as the tensor has; none to itself",
               _what_is_sent),
-        claim("your own tensor is left alone", 2, "the result is a new tensor",
+        claim("your own tensor is left alone", 3, "the result is a new tensor, or out",
               left_alone(_cases), new(_cases), kept(_cases)),
     ),
     hints=(
+        Hint("ranks of the group", _in_the_subgroup,
+             "`to` and `frm` are ranks of `group`, and these are not the global ranks. Give them "
+             "to torch as group_peer=to (group_dst and group_src for isend and irecv), with "
+             "group=group, and compare `to` with dist.get_rank(group)."),
+        Hint("out not filled", s.kind("out"),
+             "where `out` is given, receive into it (or copy into it) and return it."),
         Hint("received from another rank", s.both(s.hung, _both_begun),
              "sends and receives were begun, but they do not belong together: your tensor goes to "
              "`to`, and what you get comes from `frm`."),

@@ -72,7 +72,7 @@ def write_sources(root: Path, sources: Path) -> None:
     shutil.copytree(HERE / "static", sources / "static")
     figures = sources / "static" / "figures"
     figures.mkdir()
-    labs, address, rows, sliders = notebook.labs(root), build.address(root), [], []
+    labs, address, sliders = notebook.labs(root), build.address(root), []
     settings = (HERE / "conf.py").read_text(encoding="utf-8")
     if address:
         buttons = {
@@ -90,13 +90,13 @@ def write_sources(root: Path, sources: Path) -> None:
         sliders += [
             name for cell in solution.cells for name in notebooks.EXPLORER.findall(cell.source)
         ]
-        rows += notebooks.glossary(solution)
     explorers.write(figures, sliders, root / "build" / "book-figures")
     index = (HERE / "index.md").read_text(encoding="utf-8").replace("LABS", "\n".join(labs))
     index = index.replace(
         "the repository", f"[the repository]({address})" if address else "the repository"
     )
     (sources / "index.md").write_text(index, encoding="utf-8")
+    rows = notebooks.glossary((HERE.parents[1] / "README.md").read_text(encoding="utf-8"))
     told = "What the labs' words are in Chinese, in simplified and in traditional characters."
     page = "\n".join(["# Glossary", "", told, "", *rows, ""])
     (sources / "glossary.md").write_text(page, encoding="utf-8")

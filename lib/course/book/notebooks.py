@@ -123,17 +123,16 @@ def pictures(nb: NotebookNode) -> Iterator[NotebookNode]:
         )
 
 
-def glossary(nb: NotebookNode) -> list[str]:
-    """The rows of the notebook's glossary, as Markdown, head and rule first; [] if it has none.
+def glossary(text: str) -> list[str]:
+    """The rows of the glossary in a Markdown file, head and rule first; [] if it has none.
 
     Each word in Chinese says that it is, for who hears it, and for the browser, which has a font
     for each script.
     """
-    for cell in nb.cells:
-        if cell.cell_type == "markdown" and (found := GLOSSARY.search(cell.source + "\n")):
-            head, rule, *rows = found[0].strip().splitlines()
-            return [head, rule, *(CHINESE.sub(_in_chinese, row) for row in rows)]
-    return []
+    if not (found := GLOSSARY.search(text + "\n")):
+        return []
+    head, rule, *rows = found[0].strip().splitlines()
+    return [head, rule, *(CHINESE.sub(_in_chinese, row) for row in rows)]
 
 
 def _in_chinese(row: re.Match) -> str:

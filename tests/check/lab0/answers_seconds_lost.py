@@ -22,7 +22,7 @@ def told_one_by_one(model, cluster, batch):
         found["data"] = ring(2 * W, N, *link)
     if state <= N * cluster.memory:
         if batch >= N:
-            found["sharded"] = 1.5 * ring(2 * W, N, *link)
+            found["sharded"] = batch / N * 1.5 * ring(2 * W, N, *link)
         found["tensor"] = 4 * L * batch * ring(A, N, *link)
         if N <= L:
             found["pipeline"] = (2 * batch * message if N > 1 else 0) + step * (N - 1) / batch
@@ -64,7 +64,9 @@ def all_by_a_loop(model, cluster, batch):
             continue
         tensor = cluster.inside if t == R and way != "tensor" else link
         seconds = 4 * model.layers / p * batch / d * ring(A, t, *tensor)
-        seconds += ring(2 * model.parameters / t / p, d, *link) * (1.5 if sharded else 1)
+        seconds += ring(2 * model.parameters / t / p, d, *link) * (
+            1.5 * batch / d if sharded else 1
+        )
         if p > 1:
             busy = 6 * model.parameters * batch * model.sequence / N / cluster.flops
             seconds += 2 * batch * (link[0] + A * link[1]) + (p - 1) / batch * busy

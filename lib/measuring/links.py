@@ -1,0 +1,123 @@
+"""What messages and collectives cost on a link: measured on ranks, and the line that fits it.
+
+    ranks = launch.run(ping_pong, [4, 1000, 1_000_000], 6, nproc=2, ledger=False)
+    alpha, beta = fit([4, 1000, 1_000_000], np.median(ranks[0], axis=0))
+
+Every function that runs on ranks takes rounds, and in each round measures all sizes or all
+algorithms one after the other, so what slows the machine for a second slows all of them. `link` is
+None for the link that the ranks have, or the arguments of `slow_link` for an emulated one. Call
+them without the ledger: logging every message takes time.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lib import backend
+from lib.collectives import node_groups, p2p
+from lib.collectives.slow_link import slow_link
+
+SIZES = (4, 1000, 16_000, 250_000, 1_000_000, 4_000_000, 16_000_000)  # bytes
+LARGER = (4, 1000, 16_000, 250_000, 4_000_000, 16_000_000, 64_000_000)
+
+
+def sizes_for(backend_name: str) -> list[int]:
+    """Bytes of the messages of a ping-pong: from four bytes to where the bandwidth decides.
+
+    Over NVLink ("nccl") 4 MB take little longer than two calls, so the largest message is longer.
+    """
+    return list(LARGER if backend_name == "nccl" else SIZES)
+
+
+def ping_pong(
+    sizes: Sequence[int], rounds: int, trips: int = 1, link: dict | None = None
+) -> np.ndarray:
+    """Seconds that a message of each size takes from one of two ranks to the other.
+
+    sizes: bytes, multiples of 4. trips: how often a message goes there and back in each round; the
+    fastest trip counts.
+    Returns (rounds, sizes): half the time of the fastest trip there and back.
+    Sends: one trip to warm up, then rounds * trips of each size, each way.
+    """
+    rank, x = dist.get_rank(), torch.zeros(max(sizes) // 4)
+    there, back = (p2p.send, p2p.recv) if rank == 0 else (p2p.recv, p2p.send)
+
+    def trip(size):
+        start, message = time.perf_counter(), x[: size // 4]
+        there(message, 1 - rank)
+        back(message, 1 - rank)
+        backend.synchronize()  # a GPU may not have finished what it was given
+        return (time.perf_counter() - start) / 2
+
+    with _on(link, 1):
+        trip(sizes[0])
+        return np.array(
+            [[min(trip(size) for _ in range(trips)) for size in sizes] for _ in range(rounds)]
+        )
+
+
+def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """(alpha, beta) of the line seconds = alpha + bytes * beta with the least squares of relative
+    errors.
+
+    Relative, because the times differ by orders of magnitude and the short messages say what alpha
+    is.
+    """
+    m, t = np.asarray(sizes, float), np.asarray(seconds, float)
+    alpha, beta = np.linalg.lstsq(np.stack([1 / t, m / t], axis=1), np.ones_like(t), rcond=None)[0]
+    return max(float(alpha), 1e-9), max(float(beta), 1e-15)
+
+
+def time_all_reduces(
+    algorithms: Mapping[str, Callable], sizes: Sequence[int], rounds: int, link: dict | None = None
+) -> dict[str, np.ndarray]:
+    """{name: (rounds, sizes) seconds} of all_reduce(tensor) for tensors of so many bytes, on this
+    rank, each rank with a NIC of its own."""
+    seconds = {name: np.empty((rounds, len(sizes))) for name in algorithms}
+    with _on(link, 1):
+        for i, j in np.ndindex(rounds, len(sizes)):
+            for name, all_reduce in algorithms.items():
+                x = torch.zeros(sizes[j] // 4)
+                seconds[name][i, j] = _seconds(lambda run=all_reduce, x=x: run(x))
+    return seconds
+
+
+def flat_and_two_levels(
+    flat: Callable, hierarchical: Callable, n_bytes: int, rounds: int, link: dict | None = None
+) -> dict[str, np.ndarray]:
+    """{"flat ring": (rounds,) seconds, "two levels": ...} on this rank, for nodes of 4 ranks that
+    share a NIC.
+
+    flat: called as flat(tensor); hierarchical: as hierarchical(tensor, inside, across).
+    """
+    inside, across = node_groups(4)
+    sides = {"flat ring": flat, "two levels": lambda x: hierarchical(x, inside, across)}
+    x, seconds = torch.zeros(n_bytes // 4), {name: np.empty(rounds) for name in sides}
+    with _on(link, 4):
+        for i in range(rounds):
+            for name, all_reduce in sides.items():
+                seconds[name][i] = _seconds(lambda run=all_reduce: run(x))
+    return seconds
+
+
+def of_the_slowest(ranks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The times of a collective from those of its ranks: it has ended when the last one has."""
+    return {name: np.max([rank[name] for rank in ranks], axis=0) for name in ranks[0]}
+
+
+def _on(link, ranks_per_node):
+    if link is None:
+        return contextlib.nullcontext()
+    return slow_link(ranks_per_node=ranks_per_node, **link)
+
+
+def _seconds(run):
+    dist.barrier()
+    start = time.perf_counter()
+    run()
+    backend.synchronize()
+    return time.perf_counter() - start
