@@ -52,6 +52,8 @@ FIGURES = {
         {}, {"tree": LATENCY, "ring": BANDWIDTH}, at=1e6, note="Two ranks."
     ),
     "topology": lambda: plots.topology(),
+    "streams": lambda: plots.streams(),
+    "NCCL": lambda: plots.nccl_all_reduce(),
 }
 
 
@@ -102,6 +104,11 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
                 "PCIe 5, inside a node, 8x RTX 5090: 28",
             ],
         ),
+        (
+            "streams",
+            ["On NCCL, wait() stops only the current stream", "in wait() it waits for gloo"],
+        ),
+        ("NCCL", ["8 GPUs 1.51 times as long as 2: 1.75 by a ring's bytes", "A100, measured: "]),
     ],
 )
 def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):

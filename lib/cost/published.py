@@ -21,6 +21,11 @@ stacks        software stacks; parameters: what is fitted
 
 import csv
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lib.collectives.cost import COST
 
 DATA = Path(__file__).parent / "data"
 
@@ -51,3 +56,42 @@ def _value(text):
         except ValueError:
             continue
     return text or None
+
+
+class AllReduceTimes(NamedTuple):
+    """NCCL's all-reduce as published. measured, lines: {gpu: (sizes in bytes, seconds)} on 8 GPUs,
+    the lines through the first and the last point; off: the largest factor between the two.
+
+    took: how many times as long 8 A100s take as 2 for 1 GiB. by_bytes: {algorithm: the same by the
+    bytes that it sends}.
+    """
+
+    measured: dict
+    lines: dict
+    off: float
+    took: float
+    by_bytes: dict
+
+
+def nccl_all_reduce_times(gpus=("A100", "H200", "B200")):
+    """The `AllReduceTimes` of these GPUs, from the table nccl.
+
+    Raises ValueError where the times are not flat first and proportional to the size at the end.
+    """
+    rows = [r for r in table("nccl") if r["collective"] == "allreduce" and r["time_us"]]
+    measured, lines, off = {}, {}, []
+    for gpu in gpus:
+        mine = [r for r in rows if (r["gpu"], r["ranks"]) == (gpu, 8) and "stas00" in r["source"]]
+        n, t = np.array(sorted((r["size_bytes"], r["time_us"] * 1e-6) for r in mine)).T
+        line = t[0] + (n - n[0]) * (t[-1] - t[0]) / (n[-1] - n[0])
+        measured[gpu], lines[gpu] = (n, t), (n, line)
+        off += [*np.maximum(t / line, line / t)]
+        if not (t[2] < 1.5 * t[0] and t[-1] > 6 * t[-4]):
+            raise ValueError(f"{gpu}: {t} s are not flat first and then proportional to {n} bytes")
+    gib = [r for r in rows if "trace/a100" in r["source"] and r["size_bytes"] == 1 << 30]
+    a100 = {r["ranks"]: r["time_us"] for r in gib}
+    by_bytes = {
+        name: COST[name].time(1, 8, 0, 1) / COST[name].time(1, 2, 0, 1)
+        for name in ("ring", "tree", "star")
+    }
+    return AllReduceTimes(measured, lines, max(off), a100[8] / a100[2], by_bytes)

@@ -146,7 +146,32 @@ def sent_by(hidden, sequence, N, experts_per_token=2):
         "data: gradients": (ring(weights, N), 0),
         "sharded: 2 all-gathers, 1 reduce-scatter": (0, 3 * half(weights, N) / N),
         "tensor: 4 all-reduces of an activation": (0, 4 * ring(activation, N)),
-        "context: keys, values and their gradients": (0, 3 * half(2 * activation, N)),
+        "context: keys and values; weights' gradients": (
+            ring(weights, N), 3 * half(2 * activation, N)),
         "pipeline: activation and gradient, at a cut": (0, 2 * activation),
         f"expert: 4 all-to-alls of {experts_per_token} activations": (0, 4 * routed / N),
-    }
+    }  # fmt: skip
+
+
+def table_of_bytes(hidden, sequence, N, sequences):
+    """`sent_by` as a table, with a column for steps of so many sequences each."""
+    head = f"{'sent by a device per step, for one layer':<45}"
+    lines = [head + "".join(f" {f'{B} sequences':>15}" for B in sequences)]
+    for way, (once, each) in sent_by(hidden, sequence, N).items():
+        cells = (f"{(once + B * each) / 1e6:,.0f} MB" for B in sequences)
+        lines.append(f"{way:<45}" + "".join(f" {cell:>15}" for cell in cells))
+    return "\n".join(lines)
+
+
+def waits(seconds_lost, job, tokens):
+    """How long a step of `job`, (model, cluster, sequences in a step), waits with each strategy,
+    and how many days training on so many tokens takes then, as a text, the shortest wait first."""
+    model, cluster, batch = job
+    gpus = cluster.nodes * cluster.per_node
+    computes = 6 * model.parameters * batch * model.sequence / gpus / cluster.flops
+    steps = tokens / (batch * model.sequence)
+    days = lambda seconds: f"{steps * (computes + seconds) / 86_400:5.1f} days"
+    lines = [f"a step      computes {computes:.2f} s, which makes {days(0).strip()}, and waits"]
+    for way, seconds in sorted(seconds_lost(*job).items(), key=lambda item: item[1]):
+        lines.append(f"{seconds:>11.2f} s with {way:<32} {days(seconds)}")
+    return "\n".join(lines)

@@ -2,10 +2,11 @@
 
 rounds.py        rounds are repeated until a claim holds or is refuted
 predictions.py   what a student predicted, next to the formula and the measurement
+links.py         alpha and beta of a link, and all-reduces timed on ranks
 paced.py         layers that wait instead of computing: two cores show what eight devices do
 mfu.py           tokens per second, and model FLOPs utilization
 seeds.py         validation losses of several seeds, as stored
 interrupted.py   a job whose ranks are killed: what failures, saves and restarts cost it
 """
 
-__all__ = ["interrupted", "mfu", "paced", "predictions", "rounds", "seeds"]
+__all__ = ["interrupted", "links", "mfu", "paced", "predictions", "rounds", "seeds"]

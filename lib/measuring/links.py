@@ -1,7 +1,9 @@
 """What messages and collectives cost on a link: measured on ranks, and the line that fits it.
 
-    ranks = launch.run(ping_pong, [4, 1000, 1_000_000], 6, nproc=2, ledger=False)
-    alpha, beta = fit([4, 1000, 1_000_000], np.median(ranks[0], axis=0))
+    here, emulated = measure_links({"seconds_per_message": 0.005, "bytes_per_second": 20e6})
+    here.alpha, here.beta                        seconds, seconds per byte
+
+    seconds = race({"ring": ring_all_reduce, "tree": tree_all_reduce}, [1000, 2_000_000], link, 5)
 
 Every function that runs on ranks takes rounds, and in each round measures all sizes or all
 algorithms one after the other, so what slows the machine for a second slows all of them. `link` is
@@ -12,17 +14,97 @@ them without the ledger: logging every message takes time.
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from lib import backend
+from lib import backend, launch
 from lib.collectives import node_groups, p2p
+from lib.collectives.cost import COST
 from lib.collectives.slow_link import slow_link
+from lib.measuring.rounds import Claim, measure
 
 SIZES = (4, 1000, 16_000, 250_000, 1_000_000, 4_000_000, 16_000_000)  # bytes
 LARGER = (4, 1000, 16_000, 250_000, 4_000_000, 16_000_000, 64_000_000)
+
+
+class Link(NamedTuple):
+    """What a ping-pong found of a link: message sizes in bytes, median seconds for each, and the
+    line alpha + bytes * beta that fits them."""
+
+    name: str
+    sizes: list[int]
+    seconds: np.ndarray
+    alpha: float
+    beta: float
+    measured: bool  # False: the machine was too busy, and alpha and beta are only typical
+
+    def time(self, n_bytes: float) -> float:
+        """Seconds that a message takes by the line."""
+        return self.alpha + n_bytes * self.beta
+
+    def times_as_long(self, n_bytes: int) -> float:
+        """How many times as long a message takes as the shortest one, as measured."""
+        return float(self.seconds[self.sizes.index(n_bytes)] / self.seconds[0])
+
+
+def measure_links(link: dict) -> tuple[Link, Link]:
+    """(the link of two ranks here, the emulated `link`), by ping-pong, six rounds or more.
+
+    Prints three claims, and alpha and beta of both. Where the machine is too busy, it says so, and
+    returns typical values.
+    """
+    here, emulated = sizes_for(backend.choose("auto", 2).name), list(SIZES[:5])
+    run = lambda *args: launch.run(ping_pong, *args, nproc=2, ledger=False)[0]
+    ratio = lambda t, size: t["here"][:, here.index(size)] / t["here"][:, 0]
+    slope = lambda t: (t["emulated"][:, -1] - t["emulated"][:, 0]) / (emulated[-1] - emulated[0])
+    found = measure(
+        lambda: {"here": run(here, 6, 9), "emulated": run(emulated, 6, 1, link)},
+        Claim("4 MB take {:.1f} times as long as 4 B", lambda t: ratio(t, 4_000_000), 1.2, 200),
+        Claim("1 kB takes {:.2f} times as long as 4 B", lambda t: ratio(t, 1000), 0.5, 2),
+        Claim("the emulated link carries {:.1f} MB/s", lambda t: 1e-6 / slope(t), 15, 21),
+    )
+    typical = 1e-4, 1 / 2e9, link["seconds_per_message"], 1 / link["bytes_per_second"]
+    links = []
+    for name, key, sizes, (alpha, beta) in (
+        ("this machine", "here", here, typical[:2]),
+        ("emulated link", "emulated", emulated, typical[2:]),
+    ):
+        seconds = alpha + beta * np.array(sizes, float)
+        if found:
+            seconds = np.median(found[key], axis=0)
+            alpha, beta = fit(sizes, seconds)
+            print(f"{name}: alpha {alpha * 1e6:,.0f} µs, bandwidth {1e-6 / beta:,.0f} MB/s; at "
+                  f"{alpha / beta / 1e3:,.0f} kB both parts are equal")  # fmt: skip
+        links.append(Link(name, sizes, seconds, alpha, beta, bool(found)))
+    return tuple(links)
+
+
+def race(
+    algorithms: Mapping[str, Callable], sizes: Sequence[int], link: dict, nproc: int
+) -> dict[str, np.ndarray]:
+    """{name: (rounds, sizes) seconds} of all-reduces on ranks with a NIC each, six rounds: the run
+    of a `measure`."""
+    return of_the_slowest(
+        launch.run(time_all_reduces, algorithms, sizes, 6, link, nproc=nproc, ledger=False)
+    )
+
+
+def medians(timed: Mapping[str, np.ndarray], sizes: Sequence[int]) -> dict:
+    """{name: (sizes, median seconds)} of (rounds, sizes) seconds, as `plots.cost_curves` draws."""
+    return {name: (sizes, np.median(seconds, axis=0)) for name, seconds in timed.items()}
+
+
+def predicted(sizes: Sequence[int], N: int, link: Link) -> dict:
+    """{name: (sizes, seconds)} of the five all-reduces of Lab 0 by their formulas on N ranks,
+    through the range of `sizes`."""
+    n = np.geomspace(sizes[0], sizes[-1], 40)
+    names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
+    return {
+        name.replace("_", " "): (n, COST[name].time(n, N, link.alpha, link.beta)) for name in names
+    }
 
 
 def sizes_for(backend_name: str) -> list[int]:

@@ -30,7 +30,7 @@ from lib.plots.bubbles import bubble_curve
 from lib.plots.capacity import capacity_trade
 from lib.plots.chunks import ring
 from lib.plots.components import plan_cost, plan_ranking
-from lib.plots.curves import cost_curves, tp_volume
+from lib.plots.curves import cost_curves, links, tp_volume
 from lib.plots.evidence import evidence
 from lib.plots.expert_load import expert_load
 from lib.plots.expert_slots import expert_slots
@@ -91,16 +91,15 @@ __all__ = [
     "attention_volume", "axis_volume", "before_after", "big_mesh", "bubble_curve", "capacity_trade",
     "communication_share", "cost_curves", "evidence", "exchange_matrix", "expert_load",
     "expert_slots", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",
-    "hidden_share", "kept_over_time", "loss_curve", "loss_curves", "lost_share", "matched",
-    "memory_over_a_step", "memory_parts", "mesh", "message_rounds", "nccl_all_reduce", "on_color",
-    "owner_loads",
-    "plan_cost", "plan_ranking", "predicted_against_measured", "prediction_errors",
-    "prefetch_timeline", "rank_color", "readable", "recompute", "ring", "ring_attention_work",
-    "rounds", "routing", "scale", "scaling", "seed_differences", "seed_losses", "server_traffic",
-    "sharded_linears", "shardings", "short", "simulated_and_measured", "singular_values",
-    "sparse_layer", "spread", "stage_cut", "stage_loads", "stage_versions", "state_by_stage",
-    "state_measured", "step_timeline", "step_times", "streams", "styled", "timeline", "told",
-    "topology",
-    "tp_volume", "traffic_claim", "traffic_matrix", "underflow", "unequal_steps", "units_unsharded",
-    "volume_by_stage", "waits_for", "walls", "who_holds_what",
+    "hidden_share", "kept_over_time", "links", "loss_curve", "loss_curves", "lost_share", "matched",
+    "memory_over_a_step", "memory_parts", "mesh", "message_rounds",
+    "nccl_all_reduce", "on_color", "owner_loads", "plan_cost", "plan_ranking",
+    "predicted_against_measured", "prediction_errors", "prefetch_timeline", "rank_color",
+    "readable", "recompute", "ring", "ring_attention_work", "rounds", "routing", "scale", "scaling",
+    "seed_differences", "seed_losses", "server_traffic", "sharded_linears", "shardings", "short",
+    "simulated_and_measured", "singular_values", "sparse_layer", "spread", "stage_cut",
+    "stage_loads", "stage_versions", "state_by_stage", "state_measured", "step_timeline",
+    "step_times", "streams", "styled", "timeline", "told", "topology", "tp_volume", "traffic_claim",
+    "traffic_matrix", "underflow", "unequal_steps", "units_unsharded", "volume_by_stage",
+    "waits_for", "walls", "who_holds_what",
 ]  # fmt: skip

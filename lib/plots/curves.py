@@ -102,6 +102,20 @@ def cost_curves(measured, predicted, title=None, at=None):
     return figure, claim, look, "Line chart of time against size on logarithmic axes.", words
 
 
+def links(found):
+    """Time of a message against its size on each of some links, measured and by the line
+    alpha + bytes * beta.
+
+    found: objects with `name`, `sizes`, `seconds` and `time(n_bytes)`, as
+    lib.measuring.links.Link.
+    """
+    return cost_curves(
+        {link.name: (link.sizes, link.seconds) for link in found},
+        {link.name: (link.sizes, [link.time(m) for m in link.sizes]) for link in found},
+        title="A message: flat while latency counts, then in proportion to its bytes",
+    )
+
+
 @drawing
 def tp_volume(measured, predicted, of="a layer", domain=None):
     """A curve per link or model, on logarithmic axes; a diamond where a layer is fastest.

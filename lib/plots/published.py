@@ -3,8 +3,7 @@ predicts their runs."""
 
 import numpy as np
 
-from lib.collectives.cost import COST
-from lib.cost.published import table
+from lib.cost.published import nccl_all_reduce_times, table
 from lib.plots.curves import cost_curves
 from lib.plots.draw import DASHED, at_edge, beside, grid, page, rows, ticks
 from lib.plots.labels import short
@@ -66,34 +65,19 @@ def topology():
     return figure, claim, look, "Dots on a logarithmic axis, GB/s.", f"{'; '.join(of_each)}."
 
 
-def nccl_all_reduce(gpus=("A100", "H200", "B200")):
+def nccl_all_reduce():
     """Published times of NCCL's all-reduce on 8 GPUs of a node against size, with the line through
-    the first and the last point; how much longer 8 A100s take than 2 is in the caption.
-
-    Raises ValueError where the published times are not flat first and proportional at the end.
-    """
-    rows_ = [r for r in table("nccl") if r["collective"] == "allreduce" and r["time_us"]]
-    measured, lines, off = {}, {}, []
-    for gpu in gpus:
-        mine = [r for r in rows_ if (r["gpu"], r["ranks"]) == (gpu, 8) and "stas00" in r["source"]]
-        n, t = np.array(sorted((r["size_bytes"], r["time_us"] * 1e-6) for r in mine)).T
-        line = t[0] + (n - n[0]) * (t[-1] - t[0]) / (n[-1] - n[0])
-        measured[gpu], lines[gpu] = (n, t), (n, line)
-        off += [*np.maximum(t / line, line / t)]
-        if not (t[2] < 1.5 * t[0] and t[-1] > 6 * t[-4]):
-            raise ValueError(f"{gpu}: {t} s are not flat first and then proportional to {n} bytes")
-    a100 = {r["ranks"]: r["time_us"] for r in rows_ if "trace/a100" in r["source"]
-            and r["size_bytes"] == 1 << 30}  # fmt: skip
-    grow = {name: COST[name].time(1, 8, 0, 1) / COST[name].time(1, 2, 0, 1)
-            for name in ("ring", "tree", "star")}  # fmt: skip
-    by = ", ".join(f"{factor:.2f} by a {name}'s bytes" for name, factor in grow.items())
+    the first and the last point; the caption says how much longer 8 A100s take than 2."""
+    found = nccl_all_reduce_times()
+    by = ", ".join(f"{factor:.2f} by a {name}'s bytes" for name, factor in found.by_bytes.items())
     return cost_curves(
-        measured, lines,
+        found.measured,
+        found.lines,
         title="NCCL's all-reduce on 8 GPUs: first flat, then in proportion to the bytes",
-        note=f"The line is off by a factor of {max(off):.1f} at most. On A100s 1 GiB takes 8 GPUs "
-        f"{a100[8] / a100[2]:.2f} times as long as 2: {by}. Published by S. Bekman, "
+        note=f"The line is off by a factor of {found.off:.1f} at most. On A100s 1 GiB takes 8 GPUs "
+        f"{found.took:.2f} times as long as 2: {by}. Published by S. Bekman, "
         f"github.com/stas00/ml-engineering, and vTrain.",
-    )  # fmt: skip
+    )
 
 
 @drawing

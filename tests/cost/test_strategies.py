@@ -2,7 +2,17 @@
 
 import pytest
 
-from lib.cost.strategies import SITUATIONS, Cluster, Model, seconds_lost
+from lib.cost.strategies import (
+    JOB,
+    SITUATIONS,
+    Cluster,
+    Model,
+    compared,
+    seconds_lost,
+    sent_by,
+    table_of_bytes,
+    waits,
+)
 
 WAYS = (
     "data",
@@ -25,7 +35,7 @@ def cluster(nodes, per_node, memory=16_000):
 def test_two_nodes_of_two_by_hand():
     assert seconds_lost(MODEL, cluster(2, 2), 12) == pytest.approx({
         "data": 6 * (2 + 500 * 0.1),
-        "sharded": 9 * (2 + 500 * 0.1),
+        "sharded": 12 / 4 * 9 * (2 + 500 * 0.1),  # for each of a GPU's three sequences
         "tensor": 4 * 8 * 12 * 6 * (2 + 25 * 0.1),
         "pipeline": 24 * (2 + 100 * 0.1) + 3 / 12 * SECONDS,
         "tensor inside, data across": 4 * 8 * 6 * 2 * (1 + 50 * 0.01) + 2 * (2 + 500 * 0.1),
@@ -65,3 +75,21 @@ def test_each_way_is_the_best_in_one_of_the_six_situations():
         for lost in (seconds_lost(*situation) for situation in SITUATIONS.values())
     ]
     assert sorted(best) == sorted(WAYS)
+
+
+def test_the_tables_say_what_the_functions_compute():
+    table, best = compared(seconds_lost, SITUATIONS)
+    assert sorted(best) == sorted(WAYS) and table.endswith(f"best in (f): {best[-1]}")
+    row = next(line for line in table.splitlines() if line.startswith("(b)"))
+    assert row.split("sequences")[1].split()[:4] == ["1.65", "s", "-", "0.235"]
+    first = waits(seconds_lost, JOB, 134e9).splitlines()[:2]
+    assert "6.59 s, which makes 9.7 days" in first[0]
+    assert first[1].split() == ["0.73", "s", "with", "pipeline", "10.8", "days"]
+
+
+def test_bytes_are_counted_once_in_a_step_or_for_each_sequence():
+    sent = sent_by(10, 5, 4)  # weights: 2,400 bytes; an activation: 100
+    assert [*sent.values()] == [
+        (3600, 0), (0, 3 * 1800 / 4), (0, 4 * 150), (3600, 3 * 150), (0, 200), (0, 4 * 150 / 4),
+    ]  # fmt: skip
+    assert table_of_bytes(12_288, 2048, 8, (8, 512)).count("6,342 MB") == 2
