@@ -83,7 +83,7 @@ def test_losses_are_those_of_one_process(tiny):
 
 def test_the_printed_story_is_short_and_plain(tiny):
     done, out, record = tiny
-    lines = done.stdout.splitlines()
+    lines = done.stdout.replace(str(out), "results").splitlines()  # whatever folder was asked for
     assert len(lines) < 60 and max(map(len, lines)) <= 100
     assert "\r" not in done.stdout and "\x1b" not in done.stdout  # no terminal, no bar
     assert "training 100 %" in done.stdout and "NOT EQUAL" not in done.stdout

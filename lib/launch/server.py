@@ -13,12 +13,16 @@ multiprocessing's forkserver; a program that uses that itself has its own, in ad
 import contextlib
 import multiprocessing.process
 import os
+import shutil
 import signal
+import tempfile
 import threading
-from multiprocessing import forkserver, resource_tracker, spawn
+from multiprocessing import forkserver, resource_tracker, spawn, util
 
 PRELOAD = ["torch", "cloudpickle", "torch.distributed.elastic.agent.server.local_elastic_agent"]
 LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
+# the path of a Unix socket has at most 107 bytes, of which multiprocessing adds up to 40
+LONGEST = 67
 # the first server imports that, too: where many launches come, and none of them is waited for
 AT_ONCE = False
 
@@ -41,6 +45,7 @@ class Server:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with _starting:
+                _make_room_for_sockets()
                 self.server.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -63,6 +68,18 @@ class Server:
         if alive is not None:
             os.close(alive)
         self.server = forkserver.ForkServer()
+
+
+def _make_room_for_sockets() -> None:
+    """Where the temporary folder's path is too long for a socket, let multiprocessing make its own
+    folder in /tmp; as it would, it removes the folder when this process ends."""
+    of_this_process = multiprocessing.process.current_process()._config
+    is_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST
+    if is_long and of_this_process.get("tempdir") is None and os.access("/tmp", os.W_OK):
+        folder = of_this_process["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir="/tmp")
+        util.Finalize(
+            None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=-100
+        )
 
 
 @contextlib.contextmanager

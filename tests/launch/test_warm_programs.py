@@ -25,17 +25,27 @@ RESTING = """
         launch.capture(os.getpid, nproc=nproc, backend="gloo")
     print("ready", flush=True)
 """
+SOCKETS = """
+    from multiprocessing import util
+    print(util.get_temp_dir(), flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_program_that_ends_leaves_no_process_and_no_folder(program, tmp_path):
-    process = program(RESTING + "    sys.stdin.read()\n", TMPDIR=str(tmp_path))
-    assert process.stdout.readline() == "ready\n"
+    """Below a path, too, that is too long for the sockets from which ranks are started."""
+    folder = tmp_path / ("long-" * 20)
+    folder.mkdir()
+    process = program(RESTING + SOCKETS, TMPDIR=str(folder))
+    assert process.stdout.readline() == "ready\n", process.stderr.read()
+    sockets = process.stdout.readline().strip()
+    assert os.path.isdir(sockets) and not sockets.startswith(str(folder))
     family = ranks_of(process)
     assert len(family) > 5
     process.stdin.close()
     assert process.wait(60) == 0, process.stderr.read()
     assert eventually(lambda: not own_processes.any_is_running(family)), family
-    assert list(tmp_path.glob("launch-*")) == []
+    assert list(folder.glob("launch-*")) == [] and not os.path.exists(sockets)
 
 
 KILLS = [
