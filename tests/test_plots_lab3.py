@@ -5,6 +5,7 @@ import pytest
 from figures import check_page
 
 from lib import plots
+from lib.cost import tp_sweep
 from lib.tensor_parallel.layouts import contiguous, pairs_seen, zigzag
 
 LAYOUTS = {"contiguous": contiguous(16, 4), "zigzag": zigzag(16, 4)}
@@ -29,6 +30,7 @@ FIGURES = {
             "4 on 1": {"ring": ([2, 4], [0.5, 1.5]), "Ulysses": ([2, 4], [1.5, 2.0])},
         },
     ),
+    "tp_rise": lambda: plots.tp_rise(tp_sweep.pairs(8, 16)),
     "of a step": lambda: plots.tp_volume(
         {"3.6 B": ([4, 8, 16], [4.5, 5.0, 10.7])}, {}, of="a step", domain=8
     ),
@@ -65,6 +67,9 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("attention_volume", ["At cp = 4 least is sent by: Ulysses, 4 heads on 4; ring, 4 on 1"]),
         ("attention_volume",
          ["4 heads on 4, Ulysses, measured: 2 at 2.", "4 on 1, ring, predicted: 0.5 at 2, 1.5 at"]),
+        ("tp_rise",
+         ["From tp = 8 to 16, out of the NVLink domain, a step takes 1.5 to 2.1 times as long",
+          "3.6B, micro-batch 2: step at the smaller tp"]),
         ("of a step", ["Time of a step against tp", "3.6 B, measured: 4.5 s at 4, 5 s at 8"]),
         ("predicted alone",
          ["Across nodes tp=2 is the fastest", "across nodes, predicted: 100 ms at 1"]),
@@ -117,6 +122,8 @@ def test_the_pairs_drawn_are_those_that_are_computed():
         (lambda: plots.attention_volume({}, {}), r"predicted \[\]: 1 to 3 panels"),
         (lambda: plots.attention_volume({}, {"a": {"ring": ([1], [0])}}),
          r"a: ring sends \[0\] at cp \[1\]"),
+        (lambda: plots.tp_rise([]), "0 pairs: 1 to 8"),
+        (lambda: plots.tp_rise([tuple(reversed(tp_sweep.pairs(8, 16)[0]))]), "not a rise"),
         (lambda: plots.tp_volume({}, {}), "0 links: 1 to 8"),
         (lambda: plots.tp_volume({"a": ([1, 2], [1])}, {}),
          r"a: \(2,\) values of tp and \(1,\) times"),

@@ -32,6 +32,7 @@ Against published runs
     published.py described.py                the tables in data/, a row's model,
     rows.py metrics.py                       its plan, its metric as seconds
     parameters.py                            what is fitted
+    tp_sweep.py                              steps over tp, and what its all-reduces take
     predict.py ranges.py                     rows predicted; how sure that is
     study/                                   the fit, the errors,
                                              what the plans that it would choose cost

@@ -75,3 +75,23 @@ def gpu(name):
     raise ValueError(
         f"no GPU {name!r} in lib/cost/data/machines.csv: there are {', '.join(known)}; add a row"
     )
+
+
+def default_all_reduce(device, n_bytes=2**33):
+    """Bus bandwidth in bytes/s of NCCL's all-reduce of `n_bytes` on 8 GPUs with its default
+    settings, next to `link`, which is what its ring reaches; None where nothing was published.
+
+    On Hopper and Blackwell the default for large tensors is NVLS, where the NVLink switch adds.
+    NVLink 4 was measured on H200 and NVLink 5 on B200. (S. Bekman, Machine Learning Engineering.)
+    """
+    measured_on = {"H100": "H200", "H100-500W": "H200", "Blackwell": "B200"}.get(device.family)
+    rows = [
+        row
+        for row in table("nccl")
+        if (row["collective"], row["gpu"], row["ranks"], row["nodes"], row["size_bytes"])
+        == ("allreduce", measured_on, 8, 1, n_bytes)
+        and "NVLS disabled" not in row["method"]
+    ]
+    # the run with a ring for comparison, where there is one
+    rows.sort(key=lambda row: row["method"] != "default algo")
+    return rows[0]["busbw_GBps"] * 1e9 if rows else None

@@ -1,12 +1,17 @@
 """How a claim is measured: in rounds, on paced ranks, over several seeds, while ranks are killed.
 
-rounds.py        rounds are repeated until a claim holds or is refuted
-predictions.py   what a student predicted, next to the formula and the measurement
-links.py         alpha and beta of a link, and all-reduces timed on ranks
-paced.py         layers that wait instead of computing: two cores show what eight devices do
-mfu.py           tokens per second, and model FLOPs utilization
-seeds.py         validation losses of several seeds, as stored
-interrupted.py   a job whose ranks are killed: what failures, saves and restarts cost it
+rounds.py           rounds are repeated until a claim holds or is refuted
+predictions.py      what a student predicted, next to the formula and the measurement
+links.py            alpha and beta of a link, and all-reduces timed on ranks
+paced.py            layers that wait instead of computing: two cores show what eight devices do
+half_layer.py       half a tensor-parallel layer on paced ranks
+paced_attention.py  attention under context parallelism on paced ranks
+mfu.py              tokens per second, and model FLOPs utilization
+seeds.py            validation losses of several seeds, as stored
+interrupted.py      a job whose ranks are killed: what failures, saves and restarts cost it
 """
 
-__all__ = ["interrupted", "links", "mfu", "paced", "predictions", "rounds", "seeds"]
+__all__ = [
+    "half_layer", "interrupted", "links", "mfu", "paced", "paced_attention", "predictions",
+    "rounds", "seeds",
+]  # fmt: skip

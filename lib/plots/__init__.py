@@ -81,6 +81,7 @@ from lib.plots.style import (
     styled,
     told,
 )
+from lib.plots.tp_rise import tp_rise
 from lib.plots.traffic import exchange_matrix, server_traffic, traffic_claim, traffic_matrix
 from lib.plots.unequal import unequal_steps
 from lib.plots.units import units_unsharded
@@ -99,7 +100,7 @@ __all__ = [
     "seed_differences", "seed_losses", "server_traffic", "sharded_linears", "shardings", "short",
     "simulated_and_measured", "singular_values", "sparse_layer", "spread", "stage_cut",
     "stage_loads", "stage_versions", "state_by_stage", "state_measured", "step_timeline",
-    "step_times", "streams", "styled", "timeline", "told", "topology", "tp_volume", "traffic_claim",
-    "traffic_matrix", "underflow", "unequal_steps", "units_unsharded", "volume_by_stage",
+    "step_times", "streams", "styled", "timeline", "told", "topology", "tp_rise", "tp_volume",
+    "traffic_claim", "traffic_matrix", "underflow", "unequal_steps", "units_unsharded", "volume_by_stage",
     "waits_for", "walls", "who_holds_what",
 ]  # fmt: skip

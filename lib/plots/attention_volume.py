@@ -44,7 +44,7 @@ def attention_volume(measured, predicted):
         ticks(axes.xaxis, degrees)
         grid(axes)
     numbers(panels[0].yaxis, short)
-    panels[0].set_ylabel("sent by a rank, over its q")
+    panels[0].set_ylabel("elements sent / elements of q")
     named_ends(panels[-1], [(way, ways[way][1][-1], COLOR[way]) for way, *_ in ends], 0.075)
     least = {
         heads: min(ways, key=lambda way: ways[way][1][-1]) for heads, ways in predicted.items()
@@ -57,4 +57,4 @@ def attention_volume(measured, predicted):
     what = "Numbers that a rank sends over those of its queries, against cp, on logarithmic axes."
     at = lambda curve: ", ".join(f"{short(y)} at {n}" for n, y in zip(*curve, strict=True))
     words = in_sentences(dict(zip(("measured", "predicted"), both, strict=True)), at)
-    return figure, claim, f"{lines_in_words(*both)}. Logarithmic.", what, words
+    return figure, claim, f"{lines_in_words(*both)}. Of one rank, on logarithmic axes.", what, words

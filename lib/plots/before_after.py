@@ -17,6 +17,11 @@ from lib.plots.labels import capital
 from lib.plots.style import FAINT, INK, PAPER, finish, on_color, rank_color, readable, styled
 
 MOST = 9  # collectives, in rows of three
+GENERAL = (
+    "A row per rank, left before, right after. Colour: whose values; number: which chunk; "
+    "striped: a sum over these ranks. Hollow: memory to be filled. A dash: no buffer, or one "
+    "left undefined."
+)
 
 
 def whose(value):
@@ -29,13 +34,13 @@ def whose(value):
 
 
 @styled
-def before_after(ranks, title=None, note=""):
+def before_after(ranks, title=None, note="", caption=None):
     """A panel per collective: each rank's buffer before and after.
 
     ranks: for each rank, {"broadcast": (before, after), ...}, lists or 1-D tensors of at most 4
     marked values (`whose`); 0 is memory that holds nothing yet, and None or an empty list is no
     buffer, or one that the collective leaves undefined.
-    note: a sentence to end the caption with.
+    note: a sentence to end the caption with. caption: what to say instead of the general one.
     Raises ValueError for other than 2 to 4 ranks, 1 to 9 collectives, or a value that is not
     marked.
     """
@@ -49,8 +54,8 @@ def before_after(ranks, title=None, note=""):
         name: [tuple([whose(v) for v in _values(side)] for side in rank[name]) for rank in ranks]
         for name in names
     }
-    lines = -(-len(names) // 3)
-    figure, panels = page(1.1 + 0.97 * lines, lines, 3)
+    lines, columns = -(-len(names) // 3), min(3, max(2, len(names)))
+    figure, panels = page(1.1 + 0.97 * lines, lines, columns)
     for axes, name in zip(panels.flat, names, strict=False):
         _panel(axes, name, held[name])
     for axes in panels.flat[len(names) :]:
@@ -64,9 +69,7 @@ def before_after(ranks, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        "A row per rank, left before, right after. Colour: whose values; number: which chunk; "
-        f"striped: a sum over these ranks. Hollow: memory to be filled. A dash: no buffer, or one "
-        f"left undefined. {note}".rstrip(),
+        f"{caption or GENERAL} {note}".rstrip(),
         f"A panel for each of {len(names)} collectives, run on {len(ranks)} ranks; 1.2 stands for "
         f"chunk 2 of rank 1. {claim}. {note} "
         + " ".join(f"{capital(name)}: {_in_words(held[name])}." for name in names),

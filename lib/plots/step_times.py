@@ -27,14 +27,14 @@ COLOR = {
 
 
 @drawing
-def step_times(measured, predicted, within=None):
+def step_times(measured, predicted, within=None, of="a step"):
     """A bar per plan as measured, and the predicted one as a dashed outline round it.
 
     measured: {"tp inside nodes": seconds, ...}, or {part: seconds} in place of seconds, with parts
     of COLOR; 1 to 10 plans. predicted: the same, of the same plans, such as from `placed_step` or
     `measured_step`. within: an error, such as 0.15: a grey band that far to either side of each
-    prediction, and the title counts what lies in it. Raises ValueError for another number of plans,
-    others predicted, or seconds that are not above 0.
+    prediction, and the title counts what lies in it. of: what takes so long. Raises ValueError for
+    another number of plans, others predicted, or seconds that are not above 0.
     """
     if not 1 <= len(measured) <= 10 or set(measured) != set(predicted):
         raise ValueError(
@@ -54,7 +54,7 @@ def step_times(measured, predicted, within=None):
         "step" in p for p in predicted.values()
     )
     figure, axes = page(1.75 + (0.46 if apart else 0.36) * len(measured))
-    axes.set(xlim=(0, end), xlabel=f"time of a step ({unit})")
+    axes.set(xlim=(0, end), xlabel=f"time of {of} ({unit})")
     rows(axes, measured)
     numbers(axes.xaxis)
     grid(axes, "x")
@@ -103,7 +103,7 @@ def step_times(measured, predicted, within=None):
         figure,
         claim,
         look,
-        "Bars of the time of a step, measured and predicted.",
+        f"Bars of the time of {of}, measured and predicted.",
         each(measured, words),
     )
 

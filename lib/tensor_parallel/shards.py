@@ -17,6 +17,11 @@ a parameter's name.
     full["blocks.0.mlp.down.weight"]   (D, F)    ->  rank r  (D, F/tp)     sharded on dim 1
     full["blocks.0.norm1.weight"]      (D,)      ->  rank r  (D,)          replicated
 
+A fused weight stacks the weights of layers that read the same x, such as q, k and v, or an MLP's
+gate and up. Each of its parts is sharded on its own; a plain chunk would give rank 0 all of q:
+
+    fused (q | k | v)    q0 q1 | k0 k1 | v0 v1     ->   rank 0: q0 k0 v0    rank 1: q1 k1 v1
+
 Names are those of `lib.training.model.GPT`, in one process and on ranks, because the parallel
 modules keep them. What has a parameter's shape is sharded like it: weights, gradients, Adam's
 averages. To go from tp=2 to tp=4, merge, then split. (torch's DCP does both while it loads:
@@ -96,30 +101,50 @@ def split_dim(name: str) -> int | None:
     return next((dim for ending, dim in SPLIT.items() if name.endswith(ending)), None)
 
 
+def _split_how(name, tensor, fused):
+    """(dim, sizes of the parts along it), each of which is sharded; (None, []): replicated."""
+    parts = next((sizes for ending, sizes in fused.items() if name.endswith(ending)), None)
+    if parts is not None:
+        return 0, list(parts)
+    dim = split_dim(name)
+    return dim, [] if dim is None else [tensor.shape[dim]]
+
+
 # exercise: lab3.split_state_dict
-def split_state_dict(state: Mapping[str, Tensor], rank: int, tp: int) -> dict[str, Tensor]:
+def split_state_dict(
+    state: Mapping[str, Tensor],
+    rank: int,
+    tp: int,
+    fused: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, Tensor]:
     """Rank `rank`'s {name: tensor} of tp, copies, from the unsharded model's. Pure: no ranks
     needed.
 
+    fused: {how a name ends: the sizes of its parts along dim 0}, of weights that several layers
+    share, such as {"qkv.weight": (H*d, K*d, K*d)}. Each part is sharded on its own.
     Raises ValueError for a size that tp does not divide. It knows columns, not heads:
     `ParallelAttention` does.
     """
-    part = {}
+    shards = {}
     for name, tensor in state.items():
-        dim = split_dim(name)
+        dim, sizes = _split_how(name, tensor, fused or {})
         if dim is not None:
-            divide(tensor.shape[dim], tp, f"dim {dim} of {name}")
-            tensor = tensor.chunk(tp, dim)[rank]
-        part[name] = tensor.detach().clone()
-    return part
+            for size in sizes:
+                divide(size, tp, f"dim {dim} of {name}")
+            parts = tensor.split(sizes, dim)
+            tensor = torch.cat([part.chunk(tp, dim)[rank] for part in parts], dim)
+        shards[name] = tensor.detach().clone()
+    return shards
 
 
-def merge_state_dicts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def merge_state_dicts(
+    parts: Sequence[Mapping[str, Tensor]], fused: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Tensor]:
     """The unsharded model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...].
     Pure: no ranks needed.
 
-    Raises ValueError where ranks differ in what should be the same: their copies of a replicated
-    tensor, such as a norm, or their names.
+    fused: as in `split_state_dict`. Raises ValueError where ranks differ in what should be the
+    same: their copies of a replicated tensor, such as a norm, or their names.
     """
     first, *others = parts
     for rank, other in enumerate(others, 1):
@@ -129,12 +154,16 @@ def merge_state_dicts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
             )
     state = {}
     for name, tensor in first.items():
-        dim = split_dim(name)
+        dim, sizes = _split_how(name, tensor, fused or {})
         if dim is None:
             _check_alike(name, [part[name] for part in parts])
             state[name] = tensor.detach().clone()
-        else:
+        elif len(sizes) == 1:
             state[name] = torch.cat([part[name] for part in parts], dim)
+        else:
+            own = [size // len(parts) for size in sizes]  # of each part, on a rank
+            of_ranks = zip(*(part[name].split(own, dim) for part in parts), strict=True)
+            state[name] = torch.cat([shard for ranks in of_ranks for shard in ranks], dim)
     return state
 
 

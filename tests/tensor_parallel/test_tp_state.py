@@ -55,6 +55,23 @@ def test_from_two_ranks_to_four():
     assert all(torch.equal(t, split_state_dict(state, 3, 4)[n]) for n, t in of_four[3].items())
 
 
+def test_a_fused_weight_is_split_part_by_part_and_merged_again():
+    fused = {"qkv.weight": (8, 4, 4), "gate_up.bias": (6, 6)}
+    state = {
+        "blocks.0.attention.qkv.weight": torch.randn(16, 8),
+        "blocks.0.mlp.gate_up.bias": torch.randn(12),
+        "blocks.0.norm1.weight": torch.randn(8),
+    }
+    q, k, v = state["blocks.0.attention.qkv.weight"].split((8, 4, 4))
+    parts = [split_state_dict(state, rank, 2, fused) for rank in range(2)]
+    want = torch.cat([q[4:], k[2:], v[2:]])
+    assert torch.equal(parts[1]["blocks.0.attention.qkv.weight"], want)
+    merged = merge_state_dicts(parts, fused)
+    assert all(torch.equal(merged[name], tensor) for name, tensor in state.items())
+    with pytest.raises(ValueError, match=r"dim 0 of blocks.0.attention.qkv.weight 4 over tp=8"):
+        split_state_dict(state, 0, 8, fused)  # 8 divides the 16 rows, and q's 8, but not k's 4
+
+
 def test_parts_are_copies():
     state = gpt(SHAPE).state_dict()
     part = split_state_dict(state, 0, 2)

@@ -1,4 +1,4 @@
-"""Lab 3, section 9: ring_attention(q, k, v, layout, group, causal=), which sends keys and values.
+"""Lab 3, section 17: ring_attention(q, k, v, layout, group, causal=), which sends keys and values.
 
     forward   k and v of every rank go to all others but one step by step: (N-1) n numbers,
               n = 2BKTd

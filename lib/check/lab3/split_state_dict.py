@@ -1,10 +1,11 @@
-"""Lab 3, section 7: split_state_dict(state, rank, tp), a rank's part of the whole model's
-parameters.
+"""Lab 3, section 12: split_state_dict(state, rank, tp, fused), a rank's shard of the unsharded
+model's parameters.
 
-A pure function: it runs here. The model is grouped-query, its head not tied, so that q is cut
-otherwise than k and the head otherwise than the embedding; no number is in it twice, and float32
-holds none. It is checked as it is, and inside another model whose names have "out", "up" and
-"token" in them. All results are looked at again after the last call.
+A pure function: it runs here. The model is grouped-query, its head not tied, so that q is split
+otherwise than k and the head otherwise than the embedding; no value is in it twice, and float32
+holds none. It is checked as it is, inside another model whose names have "out", "up" and "token" in
+them, and with q, k, v and an MLP's gate and up fused. All results are looked at again after the
+last call.
 """
 
 import functools
@@ -24,24 +25,47 @@ SHAPE = Shape(
     vocab_size=12, seq_len=5, n_layers=2, hidden=24, n_heads=12, n_kv_heads=6, mlp_hidden=36
 )
 PREFIX = "group.token.output.up."
-CASES = [(prefix, rank, tp) for prefix in ("", PREFIX) for tp in (1, 2, 3, 6) for rank in range(tp)]
-# one of these is made one shorter where it is cut
+# sizes of the parts along dim 0
+FUSED = {"attention.qkv.weight": (24, 12, 12), "attention.qkv.bias": (24, 12, 12),
+         "mlp.gate_up.weight": (36, 36)}  # fmt: skip
+MODELS = {"the model": "", "the model inside another": PREFIX, "the model with fused weights": ""}
+CASES = [(model, rank, tp) for model in MODELS for tp in (1, 2, 3, 6) for rank in range(tp)]
+# one of these is made one shorter where it is sharded
 ODD = "blocks.1.mlp.up.bias", "blocks.1.attention.out.weight"
 
 
 @functools.cache
-def _shapes():
-    return {name: p.shape for name, p in GPT(SHAPE).state_dict().items()}
+def _shapes(fused):
+    shapes = {name: p.shape for name, p in GPT(SHAPE).state_dict().items()}
+    if not fused:
+        return shapes
+    separate = (*(f"attention.{layer}." for layer in "qkv"), "mlp.up.")
+    shapes = {n: shape for n, shape in shapes.items() if not any(part in n for part in separate)}
+    sizes = {ending: sum(of_parts) for ending, of_parts in FUSED.items()}
+    return shapes | {
+        f"blocks.{i}.{ending}": torch.Size([size] if "bias" in ending else [size, SHAPE.hidden])
+        for i in range(SHAPE.n_layers)
+        for ending, size in sizes.items()
+    }
 
 
-def _whole(prefix=""):
-    """{name: tensor}, no number twice."""
+def _fused(model):
+    """What is passed as `fused`, as further arguments: nothing where no weight is fused."""
+    return (dict(FUSED),) if "fused" in model else ()
+
+
+def _whole(model="the model"):
+    """{name: tensor}, no value twice."""
     whole, start = {}, 1
-    for name, shape in _shapes().items():
+    for name, shape in _shapes("fused" in model).items():
         numbers = torch.arange(start, start + shape.numel(), dtype=torch.float64, device="cpu")
-        whole[prefix + name] = numbers.view(shape) * FINE[torch.float64]
+        whole[MODELS[model] + name] = numbers.view(shape) * FINE[torch.float64]
         start += shape.numel()
     return whole
+
+
+def _dim(name):
+    return 0 if name.endswith(tuple(FUSED)) else shards.split_dim(name)
 
 
 def _odd(name):
@@ -50,23 +74,31 @@ def _odd(name):
     return whole | {name: whole[name].narrow(dim, 0, whole[name].shape[dim] - 1)}
 
 
-def _words(prefix, rank, tp):
-    return f"the model{' inside another' if prefix else ''}, rank {rank} of tp={tp}"
+def _words(model, rank, tp):
+    return f"{model}, rank {rank} of tp={tp}"
 
 
 def _measure(fn):
     """({kind: the first Problem}, {what was asked: what came instead of an error, or the error})"""
-    wanted = {case: shards.split_state_dict(_whole(case[0]), *case[1:]) for case in CASES}
+    wanted = {
+        case: shards.split_state_dict(_whole(case[0]), *case[1:], *_fused(case[0]))
+        for case in CASES
+    }
     found, results = {}, {}
     odd = {f"tp={tp}, 12 words": (_whole(), tp) for tp in (5, 8, 7)} | {
         f"tp=2, odd {n}": (_odd(n), 2) for n in ODD
     }
+    # tp=8 divides the 48 rows of q, k and v together, and q's 24, but not k's 12
+    qkv = {"blocks.0.attention.qkv.weight": torch.zeros(48, 24, dtype=torch.float64)}
+    odd["tp=8, fused k of 12 rows"] = qkv, 8, {"attention.qkv.weight": (24, 12, 12)}
     with noting_calls(shards.split_state_dict) as calls:
         for case, want in wanted.items():
             given = _whole(case[0])
-            results[case] = got = _called(fn, given, *case[1:])
+            results[case] = got = _called(fn, given, *case[1:], *_fused(case[0]))
             found = {problem.kind: problem for problem in _problems(case, given, got, want)} | found
-        refused = {what: _called(fn, whole, tp - 1, tp) for what, (whole, tp) in odd.items()}
+        refused = {
+            what: _called(fn, whole, tp - 1, tp, *more) for what, (whole, tp, *more) in odd.items()
+        }
     if calls:
         found = {
             "built-in": Problem(
@@ -103,7 +135,7 @@ def _problems(case, given, got, want):
             text = (
                 f"{_words(*case)}: {name} shares its memory with the whole model's, expected a copy"
             )
-            yield Problem("shared", text, {"cut": shards.split_dim(name) is not None})
+            yield Problem("shared", text, {"cut": _dim(name) is not None})
     if given.keys() != whole.keys() or not all(is_a(given[name], whole[name]) for name in whole):
         yield Problem("input", f"{_words(*case)}: the state that was given has changed")
 
@@ -111,10 +143,11 @@ def _problems(case, given, got, want):
 def _wrong(case, got, want):
     """The Problem of the first parameter that is wrong; facts: name (without the prefix),
     cut (on a dim or not)."""
-    (prefix, rank, tp), where = case, _words(*case)
+    (model, rank, tp), where = case, _words(*case)
+    prefix, fused = MODELS[model], "fused" in model
     if isinstance(got, Exception):
         problem = raised(got, where)
-        problem.facts["inside"] = bool(prefix)
+        problem.facts |= {"inside": bool(prefix), "fused": fused}
         return problem
     if not isinstance(got, dict):
         return Problem(
@@ -126,17 +159,20 @@ def _wrong(case, got, want):
     wrong = [name for name in want if not is_a(got[name], want[name])]
     if not wrong:
         return None
-    name, part, whole = wrong[0], got[wrong[0]], _whole(prefix)[wrong[0]]
-    dim = shards.split_dim(name)
+    name, part, whole = wrong[0], got[wrong[0]], _whole(model)[wrong[0]]
+    dim, parts = _dim(name), FUSED.get(".".join(name.split(".")[-3:])) if fused else None
     known = {"replicated": whole} | {
         f"sharded on dim {d}": whole.tensor_split(tp, d)[rank] for d in range(whole.dim())
     }
     words = next((words for words, tensor in known.items() if is_a(part, tensor)), "another part")
     expected = "replicated" if dim is None else f"sharded on dim {dim}"
+    if parts:
+        expected += f", each of its parts of {', '.join(map(str, parts))} rows on its own"
     text = (
         f"{where}: {name} is {words}, {form_of(part)}; expected {expected}, {form_of(want[name])}"
     )
     facts = {"name": name.removeprefix(prefix), "cut": dim is not None, "inside": bool(prefix)}
+    facts["fused"] = parts is not None
     facts["dtype"] = torch.is_tensor(part) and part.dtype != whole.dtype
     trace = [
         [n, form_of(got[n]), got[n].flatten()[:2].tolist() if torch.is_tensor(got[n]) else 0]
@@ -168,12 +204,12 @@ EXERCISE = Exercise(
         "memory": "it keeps nothing; that a part is a copy is a claim",
     },
     claims=(
-        claim("every rank's part", 6, "tp 1, 2, 3, 6; 2 blocks, whatever stands before",
+        claim("every rank's shard", 6, "tp 1, 2, 3, 6; whatever the prefix; fused weights",
               _no("built-in", "raised", "returned", "names", "form", "value", "not kept")),
         claim("copies", 2, "of sharded and of replicated tensors", _no("shared")),
-        claim("ValueError where it does not divide", 1, "12 words over 5, 7 and 8",
+        claim("ValueError where it does not divide", 1, "12 words over 5, 7, 8; a fused k over 8",
               refuses(lambda runs: runs[0].results[0][1], (ValueError,))),
-        claim("the whole state left alone", 1, "", _no("input")),
+        claim("the given state left alone", 1, "", _no("input")),
     ),
     hints=(
         s.CALLED_LIB.saying("write the loop over state.items() yourself."),
@@ -185,6 +221,13 @@ EXERCISE = Exercise(
         Hint("not by the end of the name", s.fact("inside"),
              "without a prefix it was right. Look at how a name ends, its last two words, not at "
              "what is anywhere in it."),
+        Hint("a fused weight chunked as one", s.kind("value", fused=True),
+             "a fused weight holds the weights of several layers, one below the other. Split it "
+             "into its parts first (tensor.split(sizes)), shard each part, and concatenate the "
+             "shards of this rank."),
+        Hint("an error with fused weights", s.kind("raised", fused=True),
+             "without fused weights it was right. `fused` maps how a name ends to the sizes of "
+             "the parts; such a name is not in the table, and it is sharded on dim 0."),
         Hint("an error where all divides", s.raised("ValueError", "IndexError", "KeyError"),
              "tp divides all that is sharded here. Norms, positions and the biases of row-parallel "
              "layers are replicated, and a bias has only dim 0; the last two words of the name "
@@ -221,8 +264,9 @@ EXERCISE = Exercise(
 ### BEGIN MISTAKES
 from lib.check.mistakes import Edit, Mistake, edit  # noqa: E402
 
-PART, COPY = "tensor.chunk(tp, dim)[rank]", "tensor.detach().clone()"
-DIVIDE = 'divide(tensor.shape[dim], tp, f"dim {dim} of {name}")'
+PART, COPY = "part.chunk(tp, dim)[rank]", "tensor.detach().clone()"
+JOINED = "torch.cat([part.chunk(tp, dim)[rank] for part in parts], dim)"
+DIVIDE = 'divide(size, tp, f"dim {dim} of {name}")'
 COLUMNS = ("attention.q", "attention.k", "attention.v", "mlp.up")
 
 
@@ -237,9 +281,9 @@ def _dims(others):
 
 
 MISTAKES = (
-    Mistake("another rank's part", edit(PART, "tensor.chunk(tp, dim)[tp - 1 - rank]"),
+    Mistake("another rank's part", edit(PART, "part.chunk(tp, dim)[tp - 1 - rank]"),
             "tensor.chunk(tp, dim)[rank]: rank r has the r-th shard."),
-    Mistake("interleaved", edit(PART, "tensor.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
+    Mistake("interleaved", edit(PART, "part.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
             "shards are contiguous: rank r has neighbouring rows, so that a shard is complete "
             "heads."),
     Mistake("the bias of a row layer", _dims({"attention.out.bias": 0, "mlp.down.bias": 0})),
@@ -254,10 +298,21 @@ MISTAKES = (
     Mistake("the vocabulary", _dims({"head.weight": None})),
     Mistake("the vocabulary", edit("if dim is not None", "if False")),
     Mistake("columns for rows", _dims({f"{layer}.weight": 1 for layer in COLUMNS})),
-    Mistake("views of sharded tensors", edit(COPY, "tensor")),
-    Mistake("replicated tensors not copied",
-            edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
-    Mistake("no error", edit(DIVIDE, "pass").then(PART, "tensor.tensor_split(tp, dim)[rank]")),
-    Mistake("no error", edit(DIVIDE, "assert tensor.shape[dim] % tp == 0")),
+    Mistake("views of sharded tensors",
+            edit(JOINED, f"{JOINED} if parts[1:] else tensor.chunk(tp, dim)[rank]")
+            .then(COPY, "tensor")),
+    Mistake("replicated tensors not copied", edit(COPY, "tensor")),
+    Mistake("no error", edit(DIVIDE, "pass").then(PART, "part.tensor_split(tp, dim)[rank]")),
+    Mistake("no error", edit(DIVIDE, "assert size % tp == 0")),
+    Mistake("no error", edit(DIVIDE, 'divide(tensor.shape[dim], tp, name)')
+            .then(PART, "part.tensor_split(tp, dim)[rank]")),
+    Mistake("a fused weight chunked as one", edit(JOINED, "tensor.chunk(tp, dim)[rank]")),
+    Mistake("a fused weight chunked as one", edit("tensor.split(sizes, dim)", "[tensor]")),
+    Mistake("the parts in another order", edit(JOINED, JOINED.replace("parts]", "parts[::-1]]")),
+            "a rank's shard has the same order as the full weight: q, then k, then v."),
+    Mistake("a fused weight in equal parts", edit("tensor.split(sizes, dim)",
+            "tensor.chunk(len(sizes), dim)"),
+            "the parts have the sizes that `fused` gives: with grouped queries q is larger than "
+            "k and v."),
 )  # fmt: skip
 ### END MISTAKES

@@ -1,4 +1,4 @@
-"""Lab 3, section 9: ulysses_attention(q, k, v, layout, group, all_to_all, causal=): shards become
+"""Lab 3, section 18: ulysses_attention(q, k, v, layout, group, all_to_all, causal=): shards become
 heads, and back.
 
     forward   q, k, v: all heads of my tokens -> all tokens of my heads   t (H + 2K')

@@ -1,0 +1,87 @@
+"""Half a transformer layer (attention or the MLP) under tensor parallelism, on paced ranks: matmuls
+wait instead of computing, all-reduces are real, over an emulated link.
+
+    forward     [ matmul ][ g: all-reduce ]
+    backward    [ gradient of x ][ gradient of the weights ][ f: all-reduce ]
+    overlapped  [ gradient of x ][ gradient of the weights ]
+                                 [ f: all-reduce ........ ]      in the background
+
+The three matmuls take the same time, COMPUTE / 3 on one rank and a tp-th of it on each of tp ranks.
+Where sending takes k (tp-1) times as long as computing, tp ranks need (1 + (tp-1) k) / tp of one
+rank's time.
+"""
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lib import collectives, launch
+from lib.backend import Group
+from lib.collectives.slow_link import slow_link
+
+COMPUTE = 0.24  # seconds of matmuls on one rank
+ELEMENTS = 16_000  # of x (B, T, D), which is what an all-reduce sums, in float32
+
+
+def half_layer(x: torch.Tensor, tp: int, group: Group, overlap: bool = False) -> None:
+    """Forward and backward on tp ranks: paced matmuls, and two real all-reduces of x in place."""
+    matmul = COMPUTE / 3 / tp
+    time.sleep(matmul)
+    collectives.ring_all_reduce(x, group)  # g, forward
+    time.sleep(matmul)  # backward: the gradient of x
+    if overlap:
+        f = collectives.start(collectives.ring_all_reduce, x, group)
+        time.sleep(matmul)  # meanwhile: the gradient of the weights
+        f.wait()
+    else:
+        time.sleep(matmul)
+        collectives.ring_all_reduce(x, group)  # f, backward
+
+
+def bytes_per_second(k: float) -> float:
+    """The link at which sending takes k (tp-1) times as long as computing."""
+    return 2 * 2 * 4 * ELEMENTS / (COMPUTE * k)  # two all-reduces of 4 bytes per element
+
+
+def half_layers(
+    sides: Mapping[object, tuple[float, int, bool]], rounds: int = 6
+) -> dict[object, np.ndarray]:
+    """{side: (rounds,) seconds} on four ranks, the sides in turns, every other round backwards.
+
+    sides: {name: (bytes per second, tp, overlap)}.
+    """
+    return launch.run(_rounds, sides, rounds, nproc=4, backend="gloo", ledger=False)[0]
+
+
+def against_formula(
+    found: Mapping[object, np.ndarray], ks: Mapping[str, float]
+) -> tuple[dict, dict]:
+    """({name: (tp, median seconds)}, {name: (tp, seconds by the formula)}) for tp = 1, 2, 4.
+
+    found: of `half_layers`, with sides "one rank" and (name, tp). ks: {name: k}.
+    """
+    middle = {side: float(np.median(seconds)) for side, seconds in found.items()}
+    tps = (1, 2, 4)
+    measured = {n: (tps, [middle["one rank"], middle[n, 2], middle[n, 4]]) for n in ks}
+    formula = {n: (tps, [COMPUTE * (1 + (tp - 1) * k) / tp for tp in tps]) for n, k in ks.items()}
+    return measured, formula
+
+
+def _rounds(sides, rounds):
+    rank, x, found = dist.get_rank(), torch.zeros(ELEMENTS), {side: [] for side in sides}
+    groups = {
+        n: [dist.new_group(range(i, i + n)) for i in range(0, 4, n)][rank // n] for n in (1, 2, 4)
+    }
+    for i in range(rounds):
+        for side in list(sides)[:: -1 if i % 2 else 1]:
+            rate, tp, overlap = sides[side]
+            with slow_link(1, 0.0, rate):  # every rank has a NIC of its own
+                dist.barrier()
+                begin = time.perf_counter()
+                half_layer(x, tp, groups[tp], overlap)
+                dist.barrier()
+                found[side].append(time.perf_counter() - begin)
+    return {side: np.array(seconds) for side, seconds in found.items()}
