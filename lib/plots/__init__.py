@@ -101,6 +101,6 @@ __all__ = [
     "simulated_and_measured", "singular_values", "sparse_layer", "spread", "stage_cut",
     "stage_loads", "stage_versions", "state_by_stage", "state_measured", "step_timeline",
     "step_times", "streams", "styled", "timeline", "told", "topology", "tp_rise", "tp_volume",
-    "traffic_claim", "traffic_matrix", "underflow", "unequal_steps", "units_unsharded", "volume_by_stage",
-    "waits_for", "walls", "who_holds_what",
+    "traffic_claim", "traffic_matrix", "underflow", "unequal_steps", "units_unsharded",
+    "volume_by_stage", "waits_for", "walls", "who_holds_what",
 ]  # fmt: skip
