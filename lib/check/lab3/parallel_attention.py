@@ -245,7 +245,7 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.CALLED_LIB.saying(
-            "write the class yourself, from tp.ColumnParallelLinear, tp.RowParallelLinear, "
+            "write the class yourself, from ColumnParallelLinear, RowParallelLinear, "
             "split_heads, causal_attention, merge_heads, and the column_linear and row_linear that "
             "it is given."),
         s.NO_GROUP, s.NARROW,
@@ -312,7 +312,7 @@ EXERCISE = Exercise(
              "sends one all-reduce for them."),
         Hint("not the ones it was given", s.kind("calls", "another way"),
              "the caller chooses the linear functions: column_linear(x, [layers], group) and "
-             "row_linear(x, layer, group). (A tp.ColumnParallelLinear calls lib's, unless you pass "
+             "row_linear(x, layer, group). (A ColumnParallelLinear calls lib's, unless you pass "
              "it `column_linear`.)"),
         s.NOT_ALL_RANKS, s.NOT_KEPT, *s.ANYWHERE,
     ),
