@@ -17,7 +17,7 @@ FILES = {
     "lab1": (
         "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped",
         "exposed_seconds",
-        "accumulate", "sample_indices", "loss_scaler", "outer_step",
+        "accumulate", "sample_indices", "loss_scaler", "diagnose", "outer_step",
     ),
     "lab2": (
         "balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1",

@@ -16,6 +16,7 @@ sampler.py           which examples are whose                       nothing
                      unequal shards, ranks that run out of data     and one number
 replicas.py          are copies still the same? by checksum; off    an all-gather, 8 bytes a tensor
                      unless called: Replicas(model).compare(step)
+sabotage.py          five mistakes that raise no error, and their logs  as many; one mistake more
 diloco.py            H local steps on each rank, then an outer one  one per parameter and H steps
 diloco_comparison.py DiLoCo against data parallelism, three seeds,  nothing
                      stored: seeds.json, made by

@@ -27,7 +27,8 @@ Gradient accumulation: a large batch in k micro-batches, one exchange of gradien
     [forward backward][forward backward]     [forward backward ]   per example 1/k of the messages
      no_sync           no_sync                [= all-reduces =]    and bytes
 
-    1/k sum_i grad L_i = grad (1/k sum_i L_i)  the gradient of the batch, for equal micro-batches
+    1/C sum_i grad s_i = grad (1/C sum_i s_i)  the gradient of the batch: s_i sums the losses of
+                                               micro-batch i, and C counts the tokens of all k
 
 It buys memory too: activations of one micro-batch at a time.
 """
@@ -130,24 +131,27 @@ class NaiveDataParallel(Replicated):
 
 
 # exercise: lab1.accumulate
-def accumulate(model: Replicated, microbatches: Sequence[Any], loss_fn: Callable) -> Tensor:
-    """Backward over k equal micro-batches, then one `model.average_gradients()`; returns the mean
-    loss, detached ().
+def accumulate(
+    model: Replicated, microbatches: Sequence[Any], counts: Sequence[int], loss_fn: Callable
+) -> Tensor:
+    """Backward over k micro-batches, then one `model.average_gradients()`; returns the mean loss
+    per token, detached ().
 
     model: one of this package's wrappers. microbatches: a list, of the same length on every rank.
-    loss_fn: loss_fn(model, microbatch) -> (), the mean loss of a micro-batch.
+    counts: the tokens of each micro-batch; they may differ, and their sum is the same on every
+    rank. loss_fn: loss_fn(model, microbatch) -> (), the sum of the losses of its tokens.
     Raises ValueError for an empty list.
     """
     if not microbatches:
         raise ValueError("no micro-batches: a step needs at least one")
-    total: Any = 0.0
+    tokens, mean = sum(counts), torch.zeros(())
     for i, microbatch in enumerate(microbatches):
         is_last = i == len(microbatches) - 1
         # Only the last backward may send: a bucket that leaves earlier misses the gradients still
         # to come.
         with contextlib.nullcontext() if is_last else model.no_sync():
-            loss = loss_fn(model, microbatch) / len(microbatches)
+            loss = loss_fn(model, microbatch) / tokens
             loss.backward()
-        total += loss.detach()
+        mean = mean + loss.detach()
     model.average_gradients()
-    return total
+    return mean

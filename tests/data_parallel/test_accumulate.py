@@ -40,7 +40,7 @@ def by_accumulation(name, k, group, losses):
 
     def backward(net, step):
         shard = share(case.batch(step), rank, world_size)
-        losses.append(accumulate(net, [share(shard, i, k) for i in range(k)], case.loss))
+        losses.append(accumulate(net, [share(shard, i, k) for i in range(k)], [1] * k, case.loss))
 
     return backward
 
@@ -104,7 +104,7 @@ def test_the_loss_returned_is_the_mean_of_the_ranks_share_and_holds_no_graph():
 
 def test_no_micro_batches_are_refused():
     with pytest.raises(ValueError, match="no micro-batches: a step needs at least one"):
-        accumulate(torch.nn.Linear(1, 1), [], lambda model, batch: None)
+        accumulate(torch.nn.Linear(1, 1), [], [], lambda model, batch: None)
 
 
 def test_a_loss_that_fails_leaves_the_wrapper_ready_to_send():
@@ -116,7 +116,7 @@ def test_a_loss_that_fails_leaves_the_wrapper_ready_to_send():
             raise ArithmeticError("no loss")
 
         try:
-            accumulate(net, [case.batch(0), case.batch(1)], broken)
+            accumulate(net, [case.batch(0), case.batch(1)], [1, 1], broken)
         except ArithmeticError as error:
             said.append(str(error))
         return said, net.syncs

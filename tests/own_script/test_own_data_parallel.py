@@ -159,7 +159,8 @@ def other_ways():
     wrapper, optimizer = OverlappedDataParallel(model), adamw(model.parameters())
     for _ in range(3):
         pieces = [x.split(2) for x in share(batch_of(text))]
-        data_parallel.accumulate(wrapper, list(zip(*pieces, strict=True)), text)
+        microbatches = list(zip(*pieces, strict=True))
+        data_parallel.accumulate(wrapper, microbatches, [1] * len(microbatches), text)
         optimizer.step()
         optimizer.zero_grad()
     found["accumulate"] = far(dict(model.named_parameters()), want)

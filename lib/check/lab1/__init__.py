@@ -5,11 +5,12 @@
     naive_data_parallel.py     3  average_gradients; with broadcast_parameters.py
     buckets.py                 4  reduce_bucket; with plan_buckets.py
     overlapped.py              5  buckets that leave during backward
-    exposed_seconds.py         5  bonus: messages that no compute hides
+    exposed_seconds.py         10 bonus: messages that no compute hides
     accumulate.py              6  k micro-batches and one exchange
     sample_indices.py          7  which examples are whose in which epoch
-    loss_scaler.py             8  gradients that fp16 can carry
-    outer_step.py              9  bonus: the end of a DiLoCo round
+    loss_scaler.py             8  bonus: gradients that fp16 can carry
+    diagnose.py                9  which of five mistakes a run was made with
+    outer_step.py              10 bonus: the end of a DiLoCo round
 
 Beside them:
 
@@ -23,7 +24,7 @@ Beside them:
 """
 
 __all__ = [
-    "accumulate", "broadcast_parameters", "buckets", "exposed_seconds", "loss_scaler",
+    "accumulate", "broadcast_parameters", "buckets", "diagnose", "exposed_seconds", "loss_scaler",
     "loss_scaler_runs", "means", "models", "naive_data_parallel", "outer_step", "overlapped",
     "parameter_server_step", "plan_buckets", "sample_indices", "unequal_shards", "until_all_done",
 ]  # fmt: skip

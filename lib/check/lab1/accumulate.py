@@ -1,4 +1,5 @@
-"""Lab 1, section 6: accumulate(model, microbatches, loss_fn), k micro-batches and one exchange.
+"""Lab 1, section 6: accumulate(model, microbatches, counts, loss_fn), k micro-batches and one
+exchange.
 
 The model is a wrapper that notes what happens to it, in order; for k = 3, as it should be:
 
@@ -23,7 +24,9 @@ from lib.check.lab1 import models
 from lib.check.lab1.means import GROUPS, WORLD
 from lib.data_parallel import accumulate
 
-KS = {"1 micro-batch": 1, "2 micro-batches": 2, "4 micro-batches": 4}
+# the rows ("tokens") of each micro-batch
+COUNTS = {"1 micro-batch": (2,), "2 micro-batches": (2, 1), "4 micro-batches": (1, 2, 2, 1)}
+KS = {what: len(counts) for what, counts in COUNTS.items()}
 CASES = (
     *(Setting(GROUPS[0], what=what) for what in KS),
     Setting(GROUPS[0], what="2 micro-batches", again=1),
@@ -66,7 +69,13 @@ class Noting(nn.Module):
 
 
 def _shards(case, rank):
-    return [models.shard(rank, 4 * case.again + i) for i in range(KS[case.what])]
+    """The micro-batches of a rank: (x (c, 3), y (c, 5), does it use the branch?) with c rows."""
+    drawn = (models.shard(rank, 4 * case.again + i) for i in range(KS[case.what]))
+    return [(x[:c], y[:c], branch) for (x, y, branch), c in zip(drawn, COUNTS[case.what])]
+
+
+def _loss_sum(model, shard):
+    return models.loss_of(model, shard) * len(shard[0])
 
 
 def _measure(fn):
@@ -76,7 +85,7 @@ def _measure(fn):
         model = Noting()
         there = [tuple(t.to(backend.device()) if torch.is_tensor(t) else t for t in one)
                  for one in _shards(case, case.members.index(dist.get_rank()))]  # fmt: skip
-        loss = called(case, fn, model, there, models.loss_of)
+        loss = called(case, fn, model, there, list(COUNTS[case.what]), _loss_sum)
         is_tensor = torch.is_tensor(loss)
         record = {
             "ok": True,
@@ -99,9 +108,13 @@ def _measure(fn):
 
 
 def _parts(case):
-    """[[{name: gradient} of each rank] of each micro-batch alone]"""
+    """[[{name: gradient of the sum of its losses} of each rank] of each micro-batch alone]"""
     by_rank = [_shards(case, rank) for rank in range(case.world_size)]
-    return [models.of_each_rank([[shards[i]] for shards in by_rank]) for i in range(KS[case.what])]
+    alone = [models.of_each_rank([[shards[i]] for shards in by_rank]) for i in range(KS[case.what])]
+    return [
+        [{name: count * gradient for name, gradient in named.items()} for named in of_ranks]
+        for of_ranks, count in zip(alone, COUNTS[case.what], strict=True)
+    ]
 
 
 def _mean(named):
@@ -111,13 +124,13 @@ def _mean(named):
 def _gradients(case, rank, record):
     parts, got = _parts(case), record["gradients"]
     means = [_mean(of_ranks) for of_ranks in parts]
-    want = _mean(means)
+    want = {n: sum(one[n] for one in means) / sum(COUNTS[case.what]) for n in means[0]}
     wrong = next((n for n in want if got[n] is None or not models.equal(got[n], want[n])), None)
     if wrong is None:
         return None
     where, facts = (
         f"{case.name}: {case.rank(rank)}, {wrong}",
-        {"case": case, "shares": None, "local": False},
+        {"case": case, "shares": None, "local": False, "means": False},
     )
     if got[wrong] is None:
         return Problem(
@@ -131,6 +144,10 @@ def _gradients(case, rank, record):
         found = shares(flat(got), [flat(of_ranks[rank]) for of_ranks in parts])
         facts["local"] = found is not None
     facts["shares"] = found
+    k, counts = KS[case.what], COUNTS[case.what]
+    facts["means"] = found is not None and all(
+        abs(found.get(i, 0) - 1 / (k * count)) < 1e-6 for i, count in enumerate(counts)
+    )
     problem = element(where, got[wrong], want[wrong])
     return Problem(
         "value", f"{problem.text}\n{_say(case, facts)}", facts, [case.name, _say(case, facts)]
@@ -146,17 +163,18 @@ def _say(case, facts):
         or "nothing"
     )
     return (
-        f"In it are, of {whose}: {terms}; expected 1/{KS[case.what]} of each, averaged over the "
-        f"ranks."
+        f"Of {whose} of each micro-batch's sum of losses, it has {terms}; expected "
+        f"1/{sum(COUNTS[case.what])} of each, averaged over the ranks."
     )
 
 
 def _loss(case, rank, record):
     got, losses = (
         record["loss"],
-        [models.loss_of(models.Small(0), shard).item() for shard in _shards(case, rank)],
+        [_loss_sum(models.Small(0), shard).item() for shard in _shards(case, rank)],
     )
-    where, want = f"{case.name}: {case.rank(rank)} returned", sum(losses) / len(losses)
+    counts = COUNTS[case.what]
+    where, want = f"{case.name}: {case.rank(rank)} returned", sum(losses) / sum(counts)
     if not torch.is_tensor(got) or got.numel() != 1:
         facts = {"got": form_of(got), "float": isinstance(got, float)}
         return Problem(
@@ -164,13 +182,16 @@ def _loss(case, rank, record):
         )
     if abs(got.item() - want) > 1e-9 * max(1, abs(want)):
         x, y = two(want, got.item())
+        near = lambda *values: any(abs(got.item() - v) < 1e-9 * max(1, abs(v)) for v in values)
+        means = [loss / count for loss, count in zip(losses, counts, strict=True)]
         facts = {
-            "sum": got.item() == sum(losses),
-            "last": got.item() in (losses[-1], losses[-1] / len(losses)),
+            "sum": near(sum(losses)),
+            "last": near(losses[-1], losses[-1] / sum(counts), means[-1]),
+            "means": near(sum(means) / len(means)),
         }
         return Problem(
             "loss",
-            f"{where} {y}, expected {x}, the mean of {losses}",
+            f"{where} {y}, expected {x}: the sum of {losses}, over {sum(counts)} tokens",
             facts,
             [case.name, got.item()],
         )
@@ -182,7 +203,10 @@ def _one_exchange(case, rank, record):
     expected = ["forward", "backward alone"] * (k - 1) + ["forward", "backward", "average"]
     if events == expected:
         return None
-    text = f"{case.name}: {case.rank(rank)} did {', '.join(events)}; expected {', '.join(expected)}"
+    words = lambda some: ", ".join(
+        "backward inside no_sync" if e == "backward alone" else e for e in some
+    )
+    text = f"{case.name}: {case.rank(rank)} did {words(events)}; expected {words(expected)}"
     return Problem(
         "events", text, {"k": k, "case": case} | {event: events.count(event) for event in EVENTS}
     )
@@ -211,9 +235,9 @@ EXERCISE = Exercise(
         "memory": "what each backward frees is torch's; that it follows its forward is a claim",
     },
     claims=(
-        claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches",
+        claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches, not equal",
               each(CASES, _gradients)),
-        claim("the mean loss", 2, "over the rank's micro-batches, detached", each(CASES, _loss),
+        claim("the mean loss", 2, "over the rank's tokens, detached", each(CASES, _loss),
               kept(CASES)),
         claim("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
               each(CASES, _one_exchange)),
@@ -226,20 +250,23 @@ EXERCISE = Exercise(
         Hint("a micro-batch is missing", _missing,
              "every micro-batch needs its backward, the last one too, and all before "
              "average_gradients()."),
+        Hint("a mean of means", s.either(s.kind("value", means=True), s.kind("loss", means=True)),
+             "every micro-batch got the weight 1/k, however many tokens it has. Divide each sum of "
+             "losses by the tokens of all k micro-batches together."),
         Hint("unequal shares", s.kind("value"),
-             "every micro-batch counts alike, 1/k: average over the ranks once, when all gradients "
-             "have been added."),
+             "every token counts alike: divide each sum of losses by sum(counts), and average over "
+             "the ranks once, when all gradients have been added."),
         s.NO_NUMBER.saying("end with `return` of the mean loss."),
         Hint("a plain number", s.kind("returned", float=True),
              "return the loss as a tensor, (): the cells below ask for its .item(). loss.detach() "
              "has no graph."),
         Hint("the sum of the losses", s.kind("loss", sum=True),
-             "that is the sum over micro-batches: divide by k, so that losses can be compared "
-             "whatever k is."),
+             "that is the sum over all tokens: divide by their number, so that losses can be "
+             "compared whatever k is."),
         Hint("the last loss only", s.kind("loss", last=True),
              "that is the last micro-batch's. Add up the losses of all k."),
         Hint("another loss", s.kind("loss", "returned"),
-             "return one number, the mean of this rank's k losses; nothing has to be sent for it."),
+             "return one number, the mean over this rank's tokens; nothing has to be sent for it."),
         Hint("a loss with its graph", s.kind("attached"),
              "it keeps every micro-batch's graph alive. Add up loss.detach()."),
         s.NOT_KEPT,

@@ -10,20 +10,19 @@ from as_an_answer import as_an_answer
 from lib.data_parallel import accumulate
 
 
-def _loop(model, microbatches, loss_fn):
+def _loop(model, microbatches, counts, loss_fn):
     """A right answer, but that it does not average."""
-    k = len(microbatches)
-    total = 0.0
+    k, tokens, total = len(microbatches), sum(counts), 0.0
     for i, microbatch in enumerate(microbatches):
         with model.no_sync() if i < k - 1 else contextlib.nullcontext():
             loss = loss_fn(model, microbatch)
-            (loss / k).backward()
-        total += loss.detach() / k
+            (loss / tokens).backward()
+        total += loss.detach() / tokens
     return total
 
 
-def _right(model, microbatches, loss_fn):
-    loss = _loop(model, microbatches, loss_fn)
+def _right(model, microbatches, counts, loss_fn):
+    loss = _loop(model, microbatches, counts, loss_fn)
     model.average_gradients()
     return loss
 
@@ -31,24 +30,24 @@ def _right(model, microbatches, loss_fn):
 # wrong
 
 
-def calls_lib(model, microbatches, loss_fn):
-    return accumulate(model, microbatches, loss_fn)
+def calls_lib(model, microbatches, counts, loss_fn):
+    return accumulate(model, microbatches, counts, loss_fn)
 
 
-def leaves_the_last_out(model, microbatches, loss_fn):
-    k = len(microbatches)
+def leaves_the_last_out(model, microbatches, counts, loss_fn):
+    k, tokens = len(microbatches), sum(counts)
     for microbatch in microbatches[: k - 1] or microbatches:
         with model.no_sync():
-            (loss_fn(model, microbatch) / k).backward()
+            (loss_fn(model, microbatch) / tokens).backward()
     model.average_gradients()
 
 
-def averages_before_the_last(model, microbatches, loss_fn):
-    k, total = len(microbatches), 0.0
+def averages_before_the_last(model, microbatches, counts, loss_fn):
+    k, tokens, total = len(microbatches), sum(counts), 0.0
     for i, microbatch in enumerate(microbatches):
         if i == k - 1 and k > 1:
             model.average_gradients()
-        loss = loss_fn(model, microbatch) / k
+        loss = loss_fn(model, microbatch) / tokens
         loss.backward()
         total += loss.detach()
     if k == 1:
@@ -56,37 +55,37 @@ def averages_before_the_last(model, microbatches, loss_fn):
     return total
 
 
-def returns_the_last(model, microbatches, loss_fn):
-    k = len(microbatches)
+def returns_the_last(model, microbatches, counts, loss_fn):
+    k, tokens = len(microbatches), sum(counts)
     for i, microbatch in enumerate(microbatches):
         with model.no_sync() if i < k - 1 else contextlib.nullcontext():
             loss = loss_fn(model, microbatch)
-            (loss / k).backward()
+            (loss / tokens).backward()
     model.average_gradients()
     return loss.detach()
 
 
-def averages_the_loss_too(model, microbatches, loss_fn):
-    loss = _right(model, microbatches, loss_fn)
+def averages_the_loss_too(model, microbatches, counts, loss_fn):
+    loss = _right(model, microbatches, counts, loss_fn)
     dist.all_reduce(loss)
     return loss / dist.get_world_size()
 
 
-def one_backward(model, microbatches, loss_fn):
-    loss = sum(loss_fn(model, microbatch) for microbatch in microbatches) / len(microbatches)
+def one_backward(model, microbatches, counts, loss_fn):
+    loss = sum(loss_fn(model, microbatch) for microbatch in microbatches) / sum(counts)
     loss.backward()
     model.average_gradients()
     return loss.detach()
 
 
-def computes_the_loss_again(model, microbatches, loss_fn):
-    _right(model, microbatches, loss_fn)
+def computes_the_loss_again(model, microbatches, counts, loss_fn):
+    _right(model, microbatches, counts, loss_fn)
     with torch.no_grad():
-        return sum(loss_fn(model, microbatch) for microbatch in microbatches) / len(microbatches)
+        return sum(loss_fn(model, microbatch) for microbatch in microbatches) / sum(counts)
 
 
-def averages_by_itself(model, microbatches, loss_fn):
-    loss = _loop(model, microbatches, loss_fn)
+def averages_by_itself(model, microbatches, counts, loss_fn):
+    loss = _loop(model, microbatches, counts, loss_fn)
     for p in model.parameters():
         if p.requires_grad:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
@@ -98,33 +97,56 @@ def averages_by_itself(model, microbatches, loss_fn):
 TOTAL = torch.zeros((), dtype=torch.float64)
 
 
-def one_total_for_ever(model, microbatches, loss_fn):
-    return TOTAL.copy_(_right(model, microbatches, loss_fn))
+def one_total_for_ever(model, microbatches, counts, loss_fn):
+    return TOTAL.copy_(_right(model, microbatches, counts, loss_fn))
 
 
-def not_written(model, microbatches, loss_fn):
+def not_written(model, microbatches, counts, loss_fn):
     raise NotImplementedError
+
+
+def weighs_micro_batches_alike(model, microbatches, counts, loss_fn):
+    """The mistake that a widely used trainer made until 2024: the mean of the means."""
+    k, total = len(microbatches), 0.0
+    for i, microbatch in enumerate(microbatches):
+        with model.no_sync() if i < k - 1 else contextlib.nullcontext():
+            loss = loss_fn(model, microbatch) / counts[i] / k
+            loss.backward()
+        total += loss.detach()
+    model.average_gradients()
+    return total
+
+
+def returns_the_mean_of_means(model, microbatches, counts, loss_fn):
+    losses = []
+
+    def noted(model, microbatch):
+        losses.append(loss_fn(model, microbatch))
+        return losses[-1]
+
+    _right(model, microbatches, counts, noted)
+    return sum(loss.detach() / c for loss, c in zip(losses, counts, strict=True)) / len(losses)
 
 
 # right
 
 
-def first_the_others_then_the_last(model, microbatches, loss_fn):
+def first_the_others_then_the_last(model, microbatches, counts, loss_fn):
     *others, last = microbatches
     losses = []
     with model.no_sync():
         for microbatch in others:
             losses.append(loss_fn(model, microbatch))
-            losses[-1].div(len(microbatches)).backward()
+            losses[-1].div(sum(counts)).backward()
     losses.append(loss_fn(model, last))
-    losses[-1].div(len(microbatches)).backward()
+    losses[-1].div(sum(counts)).backward()
     model.average_gradients()
-    return torch.stack(losses).detach().mean()
+    return torch.stack(losses).detach().sum() / sum(counts)
 
 
-def divides_the_gradient(model, microbatches, loss_fn):
+def divides_the_gradient(model, microbatches, counts, loss_fn):
     """The sum of the gradients, divided once at the end."""
-    k, total = len(microbatches), 0.0
+    k, tokens, total = len(microbatches), sum(counts), 0.0
     for i in range(k):
         with contextlib.ExitStack() as stack:
             if i + 1 < k:
@@ -135,8 +157,8 @@ def divides_the_gradient(model, microbatches, loss_fn):
     model.average_gradients()
     for p in model.parameters():
         if p.grad is not None:
-            p.grad /= k
-    return torch.tensor(total / k)
+            p.grad /= tokens
+    return torch.tensor(total / tokens)
 
 
 WRONG = {
@@ -149,6 +171,8 @@ WRONG = {
     computes_the_loss_again: "computed twice",
     averages_by_itself: "its own average",
     one_total_for_ever: "one buffer for all calls",
+    weighs_micro_batches_alike: "a mean of means",
+    returns_the_mean_of_means: "a mean of means",
     not_written: "not written",
 }
 
