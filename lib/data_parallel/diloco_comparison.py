@@ -13,10 +13,15 @@ stored and compared: lib/measuring/seeds.py.
 seeds.json.
 """
 
+import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
+from lib import backend, collectives
+from lib.collectives.slow_link import slow_link
+from lib.data_parallel.bucketed import BucketedDataParallel
 from lib.measuring import seeds
 from lib.training import text as texts
 from lib.training.model import GPT, Shape, cross_entropy
@@ -66,6 +71,40 @@ def average_parameters(models):
         mean = torch.stack(same).mean(0)
         for p in same:
             p.copy_(mean)
+
+
+def over_a_slow_link(H, outer_step, steps=60, bandwidth=10e6):
+    """On each rank: [(seconds, validation loss) of each EVERY steps], over an emulated link.
+
+    H: local steps for each outer step; with 1 the gradients are averaged in every step. outer_step:
+    as `diloco.outer_step` is called. bandwidth: bytes per second.
+    """
+    text, rank, N, found = texts.load(), dist.get_rank(), dist.get_world_size(), []
+    model = BucketedDataParallel(GPT(shape_of(text)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    unseen = seeds.windows(text, SEQ_LEN, slice(rank, None, N))
+    start = [p.detach().clone() for p in model.parameters()]
+    velocity = [torch.zeros_like(w) for w in start]
+    with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
+        begin = time.perf_counter()
+        for step in range(1, steps + 1):
+            optimizer.zero_grad()
+            tokens, targets = texts.batch(text.train, step, rank, N, BATCH, SEQ_LEN)
+            cross_entropy(model(tokens), targets).backward()
+            if H == 1:
+                model.average_gradients()
+            optimizer.step()
+            if H > 1 and step % H == 0:
+                outer_step(
+                    model.parameters(), start, velocity, 1.0, 0.0, None, collectives.all_reduce
+                )
+            if step % EVERY == 0:
+                backend.synchronize()  # a GPU may still be at work on the last update
+                seconds = time.perf_counter() - begin
+                mean = torch.tensor([seeds.validation_loss(model, *unseen, batch=256) / N])
+                found.append((seconds, collectives.all_reduce(mean).item()))
+                begin = time.perf_counter()
+    return found
 
 
 def store():

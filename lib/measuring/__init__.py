@@ -6,12 +6,16 @@ links.py            alpha and beta of a link, and all-reduces timed on ranks
 paced.py            layers that wait instead of computing: two cores show what eight devices do
 half_layer.py       half a tensor-parallel layer on paced ranks
 paced_attention.py  attention under context parallelism on paced ranks
+overlap.py          a step over an emulated link: how much of its communication is hidden
+scaling.py          steps of more ranks or more rows over an emulated link
+traced.py           exposed communication by a trace, of a wrapper and of torch's
+step_memory.py      the bytes of a step's weights, gradients, moments and activations
 mfu.py              tokens per second, and model FLOPs utilization
 seeds.py            validation losses of several seeds, as stored
 interrupted.py      a job whose ranks are killed: what failures, saves and restarts cost it
 """
 
 __all__ = [
-    "half_layer", "interrupted", "links", "mfu", "paced", "paced_attention", "predictions",
-    "rounds", "seeds",
+    "half_layer", "interrupted", "links", "mfu", "overlap", "paced", "paced_attention",
+    "predictions", "rounds", "scaling", "seeds", "step_memory", "traced",
 ]  # fmt: skip

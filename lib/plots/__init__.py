@@ -56,6 +56,7 @@ from lib.plots.published import (
 )
 from lib.plots.ring_work import ring_attention_work
 from lib.plots.routing import routing
+from lib.plots.sabotage import against_baselines
 from lib.plots.scaling import communication_share, scaling
 from lib.plots.seeds import seed_differences, seed_losses
 from lib.plots.shardings import shardings
@@ -89,6 +90,7 @@ from lib.plots.versions import stage_versions
 
 __all__ = [
     "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "activation_memory",
+    "against_baselines",
     "attention_volume", "axis_volume", "before_after", "big_mesh", "bubble_curve", "capacity_trade",
     "communication_share", "cost_curves", "evidence", "exchange_matrix", "expert_load",
     "expert_slots", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",

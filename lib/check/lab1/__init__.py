@@ -17,6 +17,7 @@ Beside them:
     until_all_done.py             the second part of unequal_shards.py
     broadcast_parameters.py       the first part of naive_data_parallel.py
     plan_buckets.py               the first part of buckets.py
+    first_steps.py                the steps of OverlappedDataParallel, each tried alone
     models.py                     the small models, and what a wrong gradient says
     means.py                      the mean gradient over ranks: measured, judged, hinted at
     loss_scaler_runs.py           runs of a few steps, and where their gradients overflow
@@ -24,7 +25,8 @@ Beside them:
 """
 
 __all__ = [
-    "accumulate", "broadcast_parameters", "buckets", "diagnose", "exposed_seconds", "loss_scaler",
+    "accumulate", "broadcast_parameters", "buckets", "diagnose", "exposed_seconds", "first_steps",
+    "loss_scaler",
     "loss_scaler_runs", "means", "models", "naive_data_parallel", "outer_step", "overlapped",
     "parameter_server_step", "plan_buckets", "sample_indices", "unequal_shards", "until_all_done",
 ]  # fmt: skip

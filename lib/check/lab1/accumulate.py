@@ -71,7 +71,9 @@ class Noting(nn.Module):
 def _shards(case, rank):
     """The micro-batches of a rank: (x (c, 3), y (c, 5), does it use the branch?) with c rows."""
     drawn = (models.shard(rank, 4 * case.again + i) for i in range(KS[case.what]))
-    return [(x[:c], y[:c], branch) for (x, y, branch), c in zip(drawn, COUNTS[case.what])]
+    return [
+        (x[:c], y[:c], branch) for (x, y, branch), c in zip(drawn, COUNTS[case.what], strict=True)
+    ]
 
 
 def _loss_sum(model, shard):

@@ -18,7 +18,7 @@ from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs
 
 NO_BROADCAST, SUM, NO_NO_SYNC, NO_SET_EPOCH, UNEQUAL = SABOTAGES
 NAMES = (HEALTHY, *SABOTAGES)
-FEW = 3_000  # bytes of a bucket that make many buckets
+FEW = 7_000  # bytes of a bucket that make many buckets
 SETUPS = {
     "2 ranks": Setup(HEALTHY, (3, 3), 1, 2, 2, seed=11),
     "4 ranks, 2 micro-batches, many buckets": Setup(HEALTHY, (2,) * 4, 2, 2, 2, FEW, 12),
@@ -38,13 +38,13 @@ SETUPS = {
     "3 ranks with 4, 2 and 3 examples, 3 epochs alike": Setup(
         NO_SET_EPOCH, (4, 2, 3), 2, 3, 2, seed=42
     ),
-    "3 ranks, one step an epoch, epochs alike": Setup(NO_SET_EPOCH, (3,) * 3, 1, 3, 1, seed=43),
+    "3 ranks, 3 epochs alike": Setup(NO_SET_EPOCH, (3,) * 3, 1, 3, 2, seed=43),
     "4 ranks, summed": Setup(SUM, (2,) * 4, 1, 2, 2, seed=51),
     "2 ranks with 5 and 2 examples, summed": Setup(SUM, (5, 2), 1, 2, 2, seed=52),
     "3 ranks, 3 micro-batches, summed": Setup(SUM, (3,) * 3, 3, 2, 1, FEW, seed=53),
     "2 ranks with 1 and 5 examples, each its own mean": Setup(UNEQUAL, (1, 5), 1, 2, 2, seed=61),
-    "4 ranks with 4, 4, 4 and 1 examples, each its own mean": Setup(
-        UNEQUAL, (4, 4, 4, 1), 2, 2, 2, seed=63
+    "4 ranks with 5, 3, 4 and 1 examples, each its own mean": Setup(
+        UNEQUAL, (5, 3, 4, 1), 2, 2, 2, seed=63
     ),
 }
 
@@ -99,7 +99,7 @@ EXERCISE = Exercise(
         claim(NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick",
               _judge(NO_BROADCAST)),
         claim(NO_NO_SYNC, 3, "2 to 4 ranks, 2 and 3 micro-batches", _judge(NO_NO_SYNC)),
-        claim(NO_SET_EPOCH, 3, "2 and 3 ranks, 1 to 3 steps an epoch", _judge(NO_SET_EPOCH)),
+        claim(NO_SET_EPOCH, 3, "2 and 3 ranks, 2 and 3 epochs", _judge(NO_SET_EPOCH)),
         claim(SUM, 3, "2 to 4 ranks, equal and unequal shards", _judge(SUM)),
         claim(UNEQUAL, 3, "2 and 4 ranks; runs left as they were", _judge(UNEQUAL),
               left_alone(str)),
@@ -153,7 +153,8 @@ MISTAKES = (
     Mistake("messages of one rank", edit("2 * (N - 1) * N * run.buckets",
         "2 * (N - 1) * run.buckets"),
             "messages counts those of all ranks: 2(N-1) for each rank and bucket."),
-    Mistake("messages of one bucket", edit(" * run.buckets", "")),
+    Mistake("messages of one bucket", edit(" * run.buckets", ""),
+            "that is one ring: a healthy run sends one for each of its buckets."),
     Mistake("micro-batches are enough", edit("max(run.messages) > 2 * (N - 1) * N * run.buckets",
         "run.microbatches > 1"),
             "a healthy run may have micro-batches, too: it exchanges once a step."),

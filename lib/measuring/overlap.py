@@ -1,0 +1,132 @@
+"""One training step on paced ranks over an emulated link: how much of its communication is hidden,
+and which messages left before backward ended.
+
+    rounds = PacedRounds({"after backward": A, "overlapped": B}, hidden=plots.hidden_share)
+    found = measure(rounds, Claim(...))       # {"alpha", "hidden", "after backward", "overlapped"}
+    rounds.middle()                           # {way: spans} of the round in the middle, to be drawn
+    rounds.early("overlapped")                # messages that left before backward returned
+
+A wrapper is called as Wrapper(module, all_reduce=..., capacity=bytes), as those of
+lib.data_parallel are; its average_gradients() waits for what is still in flight.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lib import collectives, launch, ledger
+from lib.collectives.slow_link import slow_link
+from lib.measuring.paced import PacedLayer, Spans
+
+ELEMENTS = 125_000  # of a layer: 0.5 MB of gradients, one bucket
+FORWARD, BACKWARD = 0.012, 0.024  # seconds of a layer: two matmuls in backward, one in forward
+
+
+def message_seconds(group=None) -> float:
+    """What a message costs on this link, however short: a ring of one element has 2(N-1) rounds."""
+    dist.barrier(group)
+    begin = time.perf_counter()
+    for _ in range(2):
+        collectives.ring_all_reduce(torch.zeros(1), group)
+    return (time.perf_counter() - begin) / (2 * 2 * max(1, dist.get_world_size(group) - 1))
+
+
+def paced_step(Wrapper: Callable, name: str = "", n_layers: int = 8) -> list[tuple]:
+    """On each rank: forward, backward and average_gradients() of layers that wait; what it did, as
+    `Spans`. The ledger's marks are "NAME, during backward", "NAME, after backward" and
+    "NAME, over"."""
+    spans = Spans()  # (rank, lane, label, begin, end) of all that happens
+
+    def timed(flat, group):
+        with spans("network", str(sum(lane == "network" for _, lane, *_ in spans))):
+            collectives.ring_all_reduce(flat, group)
+
+    layers = nn.Sequential(*(PacedLayer(ELEMENTS, FORWARD, BACKWARD) for _ in range(n_layers)))
+    model = Wrapper(layers, all_reduce=timed, capacity=4 * ELEMENTS)
+    dist.barrier()
+    with spans("compute", "forward"):
+        loss = model(torch.ones(1, 1)).sum()
+    ledger.mark(f"{name}, during backward")
+    with spans("compute", "backward"):
+        loss.backward()
+    ledger.mark(f"{name}, after backward")
+    with spans("compute", "wait"):
+        model.average_gradients()
+    ledger.mark(f"{name}, over")
+    return list(spans)
+
+
+def steps_in_turns(ways: Mapping[str, Callable], rounds: int, bandwidth: float) -> list[tuple]:
+    """On each rank, for each round: (what a message costs, {way: this rank's spans})."""
+    with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
+        return [
+            (
+                message_seconds(),
+                {way: paced_step(Wrapper, f"{way} {i}") for way, Wrapper in ways.items()},
+            )
+            for i in range(rounds)
+        ]
+
+
+class PacedRounds:
+    """Called, it launches the step of each way in turns, and returns {"alpha", "hidden", and each
+    way's seconds: (rounds,)}.
+
+    ways: {name: wrapper}; "hidden" is of the last. hidden: the share of a step's communication that
+    is hidden, of its spans. bandwidth: bytes per second of the emulated link.
+    """
+
+    def __init__(
+        self,
+        ways: Mapping[str, Callable],
+        hidden: Callable,
+        bandwidth: float = 120e6,
+        rounds: int = 6,
+        nproc: int = 4,
+    ) -> None:
+        self.ways, self.hidden, self.bandwidth = dict(ways), hidden, bandwidth
+        self.rounds, self.nproc = rounds, nproc
+        self.spans: list[dict[str, list]] = []  # of each round, of all ranks
+        self.ledgers: list[Any] = []  # of each launch
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        ranks = launch.run(
+            steps_in_turns, self.ways, self.rounds, self.bandwidth,
+            nproc=self.nproc, backend="gloo",
+        )  # fmt: skip
+        self.ledgers.append(ranks.ledger)
+        new = [
+            {way: [span for rank in ranks for span in rank[i][1][way]] for way in self.ways}
+            for i in range(self.rounds)
+        ]
+        self.spans += new
+        took = lambda spans: max(span[4] for span in spans) - min(span[3] for span in spans)
+        *_, last = self.ways
+        found = {way: np.array([took(spans[way]) for spans in new]) for way in self.ways}
+        found["alpha"] = np.array([alpha for alpha, _ in ranks[0]])
+        found["hidden"] = np.array([self.hidden(spans[last]) for spans in new])
+        return found
+
+    def middle(self) -> dict[str, list]:
+        """{way: spans} of the round whose hidden share is in the middle."""
+        *_, last = self.ways
+        ranked = sorted(self.spans, key=lambda spans: self.hidden(spans[last]))
+        return ranked[len(ranked) // 2]
+
+    def early(self, way: str) -> tuple[int, int, float]:
+        """(messages of the last round that left before backward returned, after it, the share of
+        the former: the median over the rounds)."""
+        sent = np.array(
+            [
+                [logs.section(f"{way} {i}, {when} backward").sent("messages")
+                 for when in ("during", "after")]
+                for logs in self.ledgers
+                for i in range(self.rounds)
+            ]
+        )  # (rounds, 2)  # fmt: skip
+        return int(sent[-1, 0]), int(sent[-1, 1]), float(np.median(sent[:, 0] / sent.sum(1)))

@@ -1,0 +1,92 @@
+"""Strong and weak scaling on paced ranks over an emulated link: the seconds of a step.
+
+    strong_and_weak   1, 2, 4, 8 ranks: the same rows in all, or the same rows on each rank
+    waiting_shares    one number of ranks, more and more rows each, over several links
+
+Each is called on all ranks of a launch, with the wrapper to measure: Wrapper(module, group,
+all_reduce, capacity) as in lib.data_parallel. The layers wait (`paced`), the messages are real.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lib import collectives
+from lib.collectives.slow_link import slow_link
+from lib.measuring.overlap import message_seconds
+from lib.measuring.paced import PacedLayer
+
+GRADIENT_BYTES, BUCKETS = 1e6, 2  # of the two layers
+
+
+def paced_model(Wrapper: Callable, group, compute: tuple[float, float]):
+    """Wrapper around two layers that wait: 1 MB of gradients in two buckets. compute: seconds of a
+    row's forward and backward."""
+    layers = (PacedLayer(125_000, *(seconds / 2 for seconds in compute)) for _ in range(BUCKETS))
+    return Wrapper(nn.Sequential(*layers), group, collectives.ring_all_reduce, 500_000)
+
+
+def step_seconds(model, rows: int) -> float:
+    """The seconds of one step with so many rows, on this rank."""
+    dist.barrier(model.group)
+    begin = time.perf_counter()
+    model(torch.ones(rows, 1)).sum().backward()
+    model.average_gradients()
+    return time.perf_counter() - begin
+
+
+def strong_and_weak(
+    Wrapper: Callable,
+    rounds: int,
+    ranks: Sequence[int],
+    rows: int,
+    compute: tuple[float, float],
+    bandwidth: float,
+) -> dict[tuple[str, int], np.ndarray]:
+    """{("strong" or "weak", N): (rounds, 2)}: what a message costs and a step's seconds, of the
+    first N of all ranks, in turns. rows: in all (strong), or of each rank (weak)."""
+    found: dict = {}
+    groups = {N: dist.new_group(range(N)) for N in ranks}
+    models = {
+        N: paced_model(Wrapper, group, compute)
+        for N, group in groups.items()
+        if dist.get_rank() < N
+    }
+    for model in models.values():
+        step_seconds(model, 1)  # the first step is never like the others
+    with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
+        for _ in range(rounds):
+            for N in ranks:
+                dist.barrier()  # a rank that is not among the N waits, and takes no processor
+                if N in models:
+                    alpha = message_seconds(groups[N])
+                    for kind, b in (("weak", rows), ("strong", rows // N))[:N]:
+                        seconds = step_seconds(models[N], b)
+                        found.setdefault((kind, N), []).append((alpha, seconds))
+    found["strong", 1] = found.get(("weak", 1), [])  # one rank: the same step
+    return {case: torch.tensor(of_rounds).numpy() for case, of_rounds in found.items()}
+
+
+def waiting_shares(
+    Wrapper: Callable,
+    rounds: int,
+    links: Mapping[str, float],
+    batches: Sequence[int],
+    compute: tuple[float, float],
+) -> dict[str, np.ndarray]:
+    """{link: (rounds, 2, batches)}: what a message costs, and the share of a step in which this
+    rank does not compute, for each number of rows."""
+    found: dict = {}
+    model = paced_model(Wrapper, None, compute)
+    step_seconds(model, 1)
+    for _ in range(rounds):
+        for link, bandwidth in links.items():
+            with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
+                alpha = message_seconds()
+                shares = [1 - b * sum(compute) / step_seconds(model, b) for b in batches]
+                found.setdefault(link, []).append(([alpha] * len(batches), shares))
+    return {link: torch.tensor(of_rounds).numpy() for link, of_rounds in found.items()}
