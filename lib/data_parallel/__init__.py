@@ -17,6 +17,7 @@ sampler.py           which examples are whose                       nothing
 replicas.py          are copies still the same? by checksum; off    an all-gather, 8 bytes a tensor
                      unless called: Replicas(model).compare(step)
 sabotage.py          five mistakes that raise no error, and their logs  as many; one mistake more
+precision_runs.py    one GPT in fp32, bf16 and bf16 with masters     one, of 2 or 4 bytes each
 diloco.py            H local steps on each rank, then an outer one  one per parameter and H steps
 diloco_comparison.py DiLoCo against data parallelism, three seeds,  nothing
                      stored: seeds.json, made by

@@ -1,8 +1,8 @@
 """One training step on paced ranks over an emulated link: how much of its communication is hidden,
 and which messages left before backward ended.
 
-    rounds = PacedRounds({"after backward": A, "overlapped": B}, hidden=plots.hidden_share)
-    found = measure(rounds, Claim(...))       # {"alpha", "hidden", "after backward", "overlapped"}
+    rounds = PacedRounds(A, B, hidden=plots.hidden_share)     # A: buckets leave after backward
+    found = measure(rounds, *rounds.claims)   # {"alpha", "hidden", "after backward", "overlapped"}
     rounds.middle()                           # {way: spans} of the round in the middle, to be drawn
     rounds.early("overlapped")                # messages that left before backward returned
 
@@ -22,6 +22,7 @@ from torch import nn
 from lib import collectives, launch, ledger
 from lib.collectives.slow_link import slow_link
 from lib.measuring.paced import PacedLayer, Spans
+from lib.measuring.rounds import Claim
 
 ELEMENTS = 125_000  # of a layer: 0.5 MB of gradients, one bucket
 FORWARD, BACKWARD = 0.012, 0.024  # seconds of a layer: two matmuls in backward, one in forward
@@ -74,22 +75,33 @@ def steps_in_turns(ways: Mapping[str, Callable], rounds: int, bandwidth: float) 
 
 
 class PacedRounds:
-    """Called, it launches the step of each way in turns, and returns {"alpha", "hidden", and each
-    way's seconds: (rounds,)}.
+    """Called, it launches the step of both wrappers in turns, and returns {"alpha", "hidden", and
+    the seconds "after backward" and "overlapped": (rounds,)}.
 
-    ways: {name: wrapper}; "hidden" is of the last. hidden: the share of a step's communication that
-    is hidden, of its spans. bandwidth: bytes per second of the emulated link.
+    after, overlapped: wrappers whose buckets leave after and during backward. hidden: the share of
+    a step's communication that is hidden, of its spans. bandwidth: bytes per second of the link.
     """
+
+    claims = (
+        Claim("overlapped: {:.1%} of communication hidden", lambda f: f["hidden"], at_least=0.6),
+        Claim(
+            "an overlapped step takes {:.2f} of the other's time",
+            lambda f: f["overlapped"] / f["after backward"],
+            at_most=0.9,
+        ),
+    )
 
     def __init__(
         self,
-        ways: Mapping[str, Callable],
+        after: Callable,
+        overlapped: Callable,
         hidden: Callable,
         bandwidth: float = 120e6,
         rounds: int = 6,
         nproc: int = 4,
     ) -> None:
-        self.ways, self.hidden, self.bandwidth = dict(ways), hidden, bandwidth
+        self.ways = {"after backward": after, "overlapped": overlapped}
+        self.hidden, self.bandwidth = hidden, bandwidth
         self.rounds, self.nproc = rounds, nproc
         self.spans: list[dict[str, list]] = []  # of each round, of all ranks
         self.ledgers: list[Any] = []  # of each launch
