@@ -220,3 +220,16 @@ def test_runs_that_part_are_not_called_equal():
 def test_wrong_data_is_refused_with_its_numbers(draw, says):
     with pytest.raises(ValueError, match=says):
         draw()
+
+
+def test_runs_next_to_their_baselines_say_how_many_leave_them():
+    falls = np.linspace(4, 3, 8)
+    runs = {"A": (falls, falls, 4), "B": (falls * 1.1, falls, 4), "C": (falls, falls, 4)}
+    drawing = plots.against_baselines(runs)
+    assert "1 of 3 runs leave the loss of a single process" in drawing.alt
+    assert "B: differs from its baseline by at most 10.0%" in drawing.alt
+    check_page(drawing, plots.against_baselines(runs))
+    with pytest.raises(ValueError, match="1 runs: give 2 to 6"):
+        plots.against_baselines({"A": runs["A"]})
+    with pytest.raises(ValueError, match="D: losses and baseline must be finite"):
+        plots.against_baselines({"C": runs["C"], "D": (falls[:2], falls, 4)})

@@ -15,9 +15,9 @@ FILES = {
         "seconds_lost", "blame",
     ),
     "lab1": (
-        "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped",
-        "exposed_seconds",
-        "accumulate", "sample_indices", "loss_scaler", "diagnose", "outer_step",
+        "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "accumulate",
+        "sample_indices", "diagnose", "parameter_server_step", "loss_scaler", "exposed_seconds",
+        "outer_step",
     ),
     "lab2": (
         "balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1",

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from lib.plots.draw import grid, named_ends, page
 from lib.plots.style import FAINT, PAPER, RANK_COLORS, drawing
@@ -131,6 +132,7 @@ def _dress(axes, runs, entropy, xlabel, digits):
     axes.set(xlim=(min(x[0] for x, _ in runs.values()), max(x[-1] for x, _ in runs.values())),
              ylim=(low - room, high + room), xlabel=xlabel,
              ylabel="loss (nats per character)")  # fmt: skip
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     named_ends(axes, ends, 0.076)
     grid(axes, "y")
 

@@ -74,8 +74,8 @@ def step_timeline(steps):
         for name, spans in steps.items()
     )
     look = (
-        "Upper lane: the rank computes. Lower lane: its buckets travel; hidden is what runs beside "
-        "compute."
+        "A rank's upper lane shows what it computes, its lower lane its buckets' all-reduces. "
+        "Communication is hidden while the same rank computes."
     )
     what = "Timeline of one training step, a panel per way to run it."
     return figure, _claim(names, seconds, hidden), look, what, f"{of_each}."
@@ -112,6 +112,12 @@ def _claim(names, seconds, hidden):
         return (
             f"{hidden[last]:.0%} of the communication is hidden; the step takes "
             f"{amount(1e3 * seconds[last])} ms"
+        )
+    if seconds[last] > seconds[first]:
+        return "; ".join(
+            f"{capital(name)}: {hidden[name]:.0%} of communication hidden, "
+            f"{amount(1e3 * seconds[name])} ms a step"
+            for name in (first, last)
         )
     return (
         f"{capital(last)}: {hidden[last]:.0%} of communication hidden, "

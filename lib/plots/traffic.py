@@ -159,8 +159,8 @@ def server_traffic(matrices, predicted=None):
     )
     foretold = {f"Predicted, {name}": of_ranks for name, of_ranks in predicted.items()}
     words += f" {each(foretold, lambda _, of_ranks: ', '.join(f'{n:,.0f}' for n in of_ranks))}"
-    look = "A bar is what a rank sent (solid) and got (hatched) in one step."
-    look += " Dashed: the prediction." * bool(predicted)
+    look = "A bar is what a rank sent (solid) and received (hatched) in one step."
+    look += " Dashed lines are predictions." * bool(predicted)
     return figure, _server_claim(carried, factor, unit), look, "Bars of bytes per rank.", words
 
 
@@ -178,7 +178,7 @@ def _bars(axes, matrix, most, predicted):
         if rank == busiest and sent > 0.12 * most:
             middle(axes, rank, sent / 2, "sent", on_color(color), 8.5)
         if rank == busiest and received > 0.12 * most:
-            middle(axes, rank, sent + received / 2, "got", size=8.5, bbox=paper(0.12))
+            middle(axes, rank, sent + received / 2, "received", size=8, bbox=paper(0.12))
     for rank, y in enumerate(predicted):
         axes.plot([rank - 0.47, rank + 0.47], [y, y], color=INK, ls=DASHES, lw=1.8, zorder=4)
 

@@ -1,16 +1,16 @@
 """Lab 1's graded exercises, a file each. In the order of the notebook, with the section:
 
-    parameter_server_step.py   1  bonus: rank 0 holds the model
     unequal_shards.py          2  weighted_loss; with until_all_done.py
     naive_data_parallel.py     3  average_gradients; with broadcast_parameters.py
     buckets.py                 4  reduce_bucket; with plan_buckets.py
     overlapped.py              5  buckets that leave during backward
-    exposed_seconds.py         10 bonus: messages that no compute hides
-    accumulate.py              6  k micro-batches and one exchange
+    accumulate.py              6  k micro-batches of unequal length and one exchange
     sample_indices.py          7  which examples are whose in which epoch
-    loss_scaler.py             8  bonus: gradients that fp16 can carry
     diagnose.py                9  which of five mistakes a run was made with
-    outer_step.py              10 bonus: the end of a DiLoCo round
+    parameter_server_step.py  10  bonus: rank 0 holds the model
+    loss_scaler.py            11  bonus: gradients that fp16 can carry
+    exposed_seconds.py        12  bonus: messages that no compute hides
+    outer_step.py             13  bonus: the end of a DiLoCo round
 
 Beside them:
 

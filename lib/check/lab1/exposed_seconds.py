@@ -1,4 +1,4 @@
-"""Lab 1, section 5, bonus: exposed_seconds(compute, messages), the seconds of messages that no
+"""Lab 1, section 12, bonus: exposed_seconds(compute, messages), the seconds of messages that no
 compute hides."""
 
 import random

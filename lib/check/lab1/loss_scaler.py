@@ -1,4 +1,4 @@
-"""Lab 1, section 8: LossScaler(scale, growth, backoff, growth_interval), scale_loss(loss),
+"""Lab 1, section 11, bonus: LossScaler(scale, growth, backoff, growth_interval), scale_loss(loss),
 step(optimizer, ...)."""
 
 import math
@@ -271,7 +271,7 @@ def _after(*steps):
 
 EXERCISE = Exercise(
     name="LossScaler", reference=loss_scaler.LossScaler, measure=_measure, worlds=(WORLD,),
-    may_call=(*MAY_CALL, "loss_scaler.given"),
+    bonus=True, may_call=(*MAY_CALL, "loss_scaler.given"),
     leaves_out={
         "precise": "powers of two, which no type rounds, and a flag on the wire",
         "under way": "a step returns when it is done, and has no backward",

@@ -1,4 +1,4 @@
-"""Lab 1, section 1, bonus: parameter_server_step(parameters, optimizer, backward, group), rank 0
+"""Lab 1, section 10, bonus: parameter_server_step(parameters, optimizer, backward, group), rank 0
 holds the model.
 
 Steps with momentum. Ranks begin with different parameters: what rank 0 has counts, and only through
