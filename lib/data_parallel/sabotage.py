@@ -25,6 +25,7 @@ import random
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -242,9 +243,14 @@ def _batch(setup, epoch, i):
     return order[i * B : (i + 1) * B]
 
 
+@cache
+def _text() -> Tensor:
+    return texts.load().train  # which takes longer than a step
+
+
 def _loss_sum(model, examples: Tensor) -> Tensor:
     """The sum of the losses of all tokens of these examples, ()."""
-    device, text = next(model.parameters()).device, texts.load().train
+    device, text = next(model.parameters()).device, _text()
     if len(examples) == 0:
         return sum(p.sum() for p in model.parameters()) * 0.0
     windows = text.unfold(0, TOKENS + 1, TOKENS)[examples].to(device)  # (b, T + 1)

@@ -13,7 +13,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.left_out import but
-from lib.check.pure import CHANGED, LEAVES_OUT, NOTHING, asked, each, left_alone
+from lib.check.pure import CHANGED, LEAVES_OUT, NOTHING, ONCE, asked, each, left_alone
 from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs, train_all
 
 NO_BROADCAST, SUM, NO_NO_SYNC, NO_SET_EPOCH, UNEQUAL = SABOTAGES
@@ -111,6 +111,7 @@ EXERCISE = Exercise(
         Hint("another name", s.kind("name"),
              "spell the names as the docstring does, in lower case."),
         CHANGED,
+        ONCE,
         Hint("weights change as they train", _said((HEALTHY,), NO_BROADCAST),
              "the checksums of a healthy run change from step to step. Compare the ranks of one "
              "step with each other."),
