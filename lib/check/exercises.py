@@ -20,8 +20,8 @@ FILES = {
         "outer_step",
     ),
     "lab2": (
-        "balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1",
-        "zb_v", "fastest",
+        "balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved",
+        "pipeline_report", "zb_h1", "zb_v", "fastest",
     ),
     "lab3": (
         "f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence",

@@ -12,6 +12,7 @@ Scheduling, which is plain Python without torch and without ranks:
     puzzle.py      a scheduling puzzle for students: unequal stages, messages, a cap on memory
     shortest.py    its shortest makespan, by branch and bound
     __main__.py    finds it for every level of the puzzle, and stores it
+    report.py      pace, bubble, memory and MFU of a real model's pipeline
     transfers.py   the messages of a schedule: when to post a receive, what has been sent
 
 Executing on ranks. These modules need torch, so they are imported by name and not from here:
@@ -24,6 +25,7 @@ Executing on ranks. These modules need torch, so they are imported by name and n
     stage.py         Stage, Pipeline: `run` a step, `evaluate` a loss without gradients
     asynchronous.py  PipeDream
     paced_run.py     stages that sleep, for more ranks than cores
+    trials.py        what Lab 2 measures: gradients, bytes kept, times
 
 `# exercise: lab.name` marks what students write in that lab (lib/README.md).
 """

@@ -6,9 +6,10 @@
     one_f_one_b.py    4  warmup, steady, cooldown
     weight_stash.py   5  PipeDream: which weights a backward reads
     interleaved.py    6  v thinner stages on every rank
-    zb_h1.py          7  bonus: every backward in two halves
-    zb_v.py          11  bonus: two stages per rank in a V
-    fastest.py       12  bonus: the puzzle, lists with the shortest makespan
+    pipeline_report.py  8  Llama 3 405B: pace, bubble, memory and MFU
+    zb_h1.py          9  bonus: every backward in two halves
+    zb_v.py          12  bonus: two stages per rank in a V
+    fastest.py       13  bonus: the puzzle, lists with the shortest makespan
 
 Beside them:
 
@@ -21,6 +22,7 @@ Beside them:
 """
 
 __all__ = [
-    "balance", "fastest", "gpipe", "hints", "interleaved", "on_ranks", "one_f_one_b", "relay_cases",
-    "relay_hints", "relay_step", "schedules", "weight_stash", "zb_h1", "zb_v",
+    "balance", "fastest", "gpipe", "hints", "interleaved", "on_ranks", "one_f_one_b",
+    "pipeline_report", "relay_cases", "relay_hints", "relay_step", "schedules",
+    "weight_stash", "zb_h1", "zb_v",
 ]  # fmt: skip

@@ -141,11 +141,11 @@ EXERCISE = Exercise(
     | {"precise": "a cut is of whole layers",
        "empty rank": "there are no ranks; no layers are a case"},
     claims=(
-        claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}",
+        claim("every layer in one stage", 4, f"p stages, in order; {CASES_SAY}",
               each(CASES, _layers, _words),
               pure.left_alone(_words), pure.kept(_words)),
-        claim("no cut has a faster pace", 7, "as fast as the best of all cuts", _best_pace),
-        claim("more stages than layers", 2, "or fewer than one: a ValueError",
+        claim("no cut has a faster pace", 9, "as fast as the best of all cuts", _best_pace),
+        claim("more stages than layers", 3, "or fewer than one: a ValueError",
               refused(REFUSED, _words, lambda costs, p: f"{p} stages of {len(costs)} layers")),
     ),
     hints=(

@@ -1,4 +1,4 @@
-"""Lab 2, section 12, bonus: fastest(puzzle), the lists with the shortest makespan, on three levels.
+"""Lab 2, section 13, bonus: fastest(puzzle), the lists with the shortest makespan, on three levels.
 
     points in steps  lists that run within the cap; half the way, from 1F1B's time to the shortest
                      there is, on every level; the shortest of level 1; three quarters of the way;

@@ -264,11 +264,11 @@ EXERCISE = Exercise(
         "attributes": "later cells call the three methods alone",
     },
     claims=(
-        claim("forward reads the newest", 5, f"in PipeDream's order, {SAY}",
+        claim("forward reads the newest", 3, f"in PipeDream's order, {SAY}",
               _no("built-in", "raised", "unreadable", "returned", "forward", "base", "calls")),
-        claim("backward reads its forward's", 7, "bit for bit", _no("backward")),
-        claim("p-i versions at stage i", 4, "at most, at any time; one when all is done", _memory),
-        claim("the last stage copies nothing", 2, "its weights change in place", _in_place),
+        claim("backward reads its forward's", 4, "bit for bit", _no("backward")),
+        claim("p-i versions at stage i", 2, "at most, at any time; one when all is done", _memory),
+        claim("the last stage copies nothing", 1, "its weights change in place", _in_place),
     ),
     hints=(
         s.BUILT_IN.saying("write it yourself: a dictionary from mini-batch to weights, and the "

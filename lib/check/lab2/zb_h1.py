@@ -1,4 +1,4 @@
-"""Lab 2, section 7, bonus: zb_h1(p, m), 1F1B with every backward in two halves and the second put
+"""Lab 2, section 9, bonus: zb_h1(p, m), 1F1B with every backward in two halves and the second put
 off.
 
     idle time of a rank  (p-1)(F + I - W) where m >= p and W is the shortest, in place of 1F1B's

@@ -1,4 +1,4 @@
-"""Lab 2, section 11, bonus: zb_v(p, m), two stages per rank in a V and every backward in halves.
+"""Lab 2, section 12, bonus: zb_v(p, m), two stages per rank in a V and every backward in halves.
 
     rank i has stages      i and 2p-1-i
     idle time of a rank    (p-1) max(I, 2(I-W)) of one stage's, if I >= F >= W and m >= 2p-1

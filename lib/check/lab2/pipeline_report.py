@@ -1,0 +1,181 @@
+"""Lab 2, section 8: pipeline_report(costs, p, v, m, stage_gb, rank_mfu), Llama 3 405B in small.
+
+    0, 1 x 14, 0.66        16 items, one for each of 4 x 4 stages       pace 12
+    0, 1 x 16, 0.66        18 items: the last rank has 4.66             pace 13.98
+
+The answer calls the student's own `balance` and `interleaved`. In every case only one cut is best,
+so what it should be does not depend on which of several a student's `balance` prefers.
+"""
+
+from math import isclose
+from numbers import Real
+
+from lib.check import pure
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.left_out import BUILT
+from lib.check.pure import each
+from lib.pipeline.report import pipeline_report
+
+KEYS = ("pace", "bubble", "memory", "MFU")
+CASES = [  # costs, p, v, m, stage_gb, rank_mfu
+    ((0, *[1] * 14, 0.66), 4, 4, 4, 0.5, 0.46),
+    ((0, *[1] * 14, 0.66), 4, 4, 8, 0.5, 0.46),
+    ((0, *[1] * 16, 0.66), 4, 4, 8, 0.25, 0.5),
+    ((2, 1, 1, 3, 1, 2, 2), 3, 1, 5, 2.0, 0.4),
+    ((1, 3, 2, 2), 2, 2, 6, 1.5, 0.6),
+    ((1, 2), 1, 2, 3, 1.0, 0.5),
+]
+CASES_SAY = "p = 1 to 4; v = 1, 2, 4; m = 3 to 8"
+
+
+def _measure(fn):
+    return pure.asked(fn, pipeline_report, CASES, lambda costs, *rest: ([*costs], *rest), _read)
+
+
+def _read(out, *case):
+    """[pace, bubble, memory, MFU]; else the Problem."""
+    if out is None:
+        return Problem("nothing", f"got None, expected a dict with {', '.join(KEYS)}")
+    if not isinstance(out, dict):
+        return Problem("form", f"got {out!r:.60}, expected a dict with {', '.join(KEYS)}")
+    if {*out} != {*KEYS}:
+        return Problem("keys", f"got the keys {[*out]}, expected {[*KEYS]}")
+    wrong = next((key for key in KEYS if not isinstance(out[key], Real)), None)
+    if wrong:
+        text = f'"{wrong}" is {out[wrong]!r:.60}, expected a number'
+        return Problem("number", text, {"several": isinstance(out[wrong], list | tuple)})
+    return [float(out[key]) for key in KEYS]
+
+
+def _right(key):
+    """A judge: this entry of every case."""
+    at = KEYS.index(key)
+
+    def judge(got, *case):
+        want = pipeline_report(*case)[key]
+        if isclose(got[at], want, rel_tol=1e-9, abs_tol=1e-12):
+            return None
+        rounded = isclose(got[at], want, abs_tol=0.006) and got[at] == round(got[at], 2)
+        text = f'"{key}" is {got[at]:.4g}, expected {want:.4g}'
+        return Problem(key, text, {"rounded": rounded})
+
+    return each(CASES, judge, _words)
+
+
+def _words(costs, p, v, m, stage_gb, rank_mfu):
+    return f"{len(costs)} items, p = {p}, v = {v}, m = {m}"
+
+
+EXERCISE = Exercise(
+    name="pipeline_report", reference=pipeline_report, measure=_measure, worlds=(),
+    leaves_out=BUILT
+    | {"precise": "plain numbers, compared up to rounding",
+       "empty rank": "there are no ranks, and every stage has an item"},
+    claims=(
+        claim("pace of the slowest rank", 1, f"over its v stages; {CASES_SAY}", _right("pace"),
+              pure.left_alone(_words), pure.kept(_words)),
+        claim("bubble", 1, "simulated with these times", _right("bubble")),
+        claim("memory of the fullest rank", 1, "GB of activations", _right("memory")),
+        claim("MFU", 1, "with the idle time", _right("MFU")),
+    ),
+    hints=(
+        s.CALLED_LIB.saying("put it together from use(balance), use(interleaved) and simulate."),
+        pure.ONCE,
+        s.NOT_KEPT,
+        s.OVERWRITTEN,
+        pure.NOTHING,
+        Hint("not a dict", s.kind("form"),
+             'return a dict: {"pace": ..., "bubble": ..., "memory": ..., "MFU": ...}.'),
+        Hint("other keys", s.kind("keys"),
+             'the four keys are "pace", "bubble", "memory" and "MFU", no more and no fewer.'),
+        Hint("one for each rank", s.kind("number", several=True),
+             "each entry is one number. Pace and memory are those of the rank with the most, and "
+             "the bubble is the mean over all ranks, which is `simulate(...).bubble`."),
+        Hint("no number", s.kind("number"), "each of the four is a plain number, not a text."),
+        Hint("rounded", s.fact("rounded"),
+             "this looks rounded. Return the number as it is, and round when you print it."),
+        Hint("another pace", s.kind("pace"),
+             "add up the forward and backward times of each rank's stages, which are rank, "
+             "rank + p, rank + 2p, ..., and take the largest sum."),
+        Hint("another bubble", s.kind("bubble"),
+             "simulate the interleaved schedule with a list of times for each kind, one per stage: "
+             '{"F": [...], "B": [...]}, where a backward takes twice its forward. No formula knows '
+             "that the stages differ."),
+        Hint("another memory", s.kind("memory"),
+             "simulate(...).peak_kept has the micro-batches x stages that each rank keeps at "
+             "most. The fullest rank's, times stage_gb."),
+        Hint("another MFU", s.kind("MFU"),
+             "a rank reaches rank_mfu while it computes, and nothing while it is idle."),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
+PACE = 'max(sum(forward[rank::p] + times["B"][rank::p]) for rank in range(p))'
+MISTAKES = (
+    Mistake("slowest stage", edit(PACE, "3 * max(forward)"),
+            "that is the slowest stage. A rank runs all of its v stages for each micro-batch, so "
+            "add them up before you take the largest."),
+    Mistake("neighbouring stages on a rank",
+            edit(PACE, "3 * max(sum(forward[r * v : r * v + v]) for r in range(p))"),
+            "you give each rank v stages that follow each other. Interleaved stages go round the "
+            "ranks: rank r has r, r + p, r + 2p, ..."),
+    Mistake("mean of the ranks",
+            edit(PACE, "3 * sum(forward) / p"),
+            "that is the mean of the ranks. The pipeline moves at the pace of the slowest one."),
+    Mistake("fastest rank", edit("max(sum(forward", "min(sum(forward"),
+            "that is the fastest rank. The others wait for the slowest one."),
+    Mistake("forwards only",
+            edit(PACE, "max(sum(forward[rank::p]) for rank in range(p))"),
+            "that is the forward pass alone. A micro-batch also goes backward through the rank's "
+            "stages, which takes twice as long."),
+    Mistake("first rank", edit(PACE, "3 * sum(forward[0::p])"),
+            "that is the first rank, which has the embedding. Take the slowest of all ranks."),
+    Mistake("formula", edit('"bubble": step.bubble', '"bubble": (p - 1) / (v * m + p - 1)'),
+            "the formula holds for stages that are equally long, and these are not: take the "
+            "bubble of the simulation."),
+    Mistake("Megatron's convention", edit('"bubble": step.bubble', '"bubble": (p - 1) / (v * m)'),
+            "that is Megatron's ratio, idle time over computing time, for equal stages. Here the "
+            "bubble is the idle share of all time, as `simulate` gives it."),
+    Mistake("idle over busy", edit('"bubble": step.bubble',
+                                   '"bubble": step.bubble / (1 - step.bubble)'),
+            "that is idle time over computing time, Megatron's convention. Here the bubble is the "
+            "idle share of all time."),
+    Mistake("backward as long as forward", edit("2 * time for time", "time for time"),
+            "the pace is too low: a backward takes twice as long as its forward."),
+    Mistake("first rank's bubble", edit('"bubble": step.bubble', '"bubble": step.bubbles[0]'),
+            "that is the first rank's. The bubble is the share of all ranks' time."),
+    Mistake("slowest rank's bubble", edit('"bubble": step.bubble', '"bubble": min(step.bubbles)'),
+            "that is the busiest rank's. The bubble is the share of all ranks' time."),
+    Mistake("p micro-batches in flight", edit("max(step.peak_kept)", "min(m, p)"),
+            "that is 1F1B. Interleaved, a rank keeps more: (v-1)p + 2(p-1-i) + 1 micro-batches x "
+            "stages, or all that there are."),
+    Mistake("the emptiest rank", edit("max(step.peak_kept)", "min(step.peak_kept)"),
+            "that is the rank that keeps least. A plan has to fit on the fullest one."),
+    Mistake("first rank's memory, by Megatron's formula",
+            edit("max(step.peak_kept)", "(v - 1) * p + 2 * (p - 1) + 1"),
+            "the formula holds for m large enough. No rank keeps more than the v m micro-batches x "
+            "stages that it has."),
+    Mistake("all ranks together", edit("max(step.peak_kept)", "sum(step.peak_kept)"),
+            "that is the memory of all ranks together. Each rank has its own."),
+    Mistake("whole ranks in flight", edit("stage_gb * max", "v * stage_gb * max"),
+            "peak_kept counts micro-batches x stages already, so v is in it."),
+    Mistake("MFU of the busy time", edit("rank_mfu * (1 - step.bubble)", "rank_mfu"),
+            "while a rank is idle it computes nothing, but the time passes: multiply by the share "
+            "of time that is not idle."),
+    Mistake("MFU divided", edit("rank_mfu * (1 - step.bubble)", "rank_mfu / (1 - step.bubble)"),
+            "that goes from a step's MFU to the ranks'. Idle time makes the MFU smaller."),
+    Mistake("the bubble's part", edit("rank_mfu * (1 - step.bubble)", "rank_mfu * step.bubble"),
+            "the bubble is the share that is lost."),
+    Mistake("subtracted", edit("rank_mfu * (1 - step.bubble)", "rank_mfu - step.bubble"),
+            "the bubble is a share of the time, so multiply by what it leaves."),
+    Mistake("Megatron's bubble in the MFU",
+            edit("rank_mfu * (1 - step.bubble)", "rank_mfu * (1 - (p - 1) / (v * m))"),
+            "1 minus the bubble is the busy share only if the bubble is a share of all time. "
+            "Megatron's ratio is one of the computing time."),
+)  # fmt: skip
+### END MISTAKES
