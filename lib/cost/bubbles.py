@@ -148,3 +148,38 @@ def published_rate(label, p, m, v, micro_batch=None):
     if schedule == "zb-2p" and m < 4 * p:
         high = max(high, bubble_rate("zb-h2", p, m, times, message))
     return rate, max(0.0, rate - WITHIN), high
+
+
+def published_runs():
+    """Rows of tables 4, 5 and 9 put together, as dicts, for 1F1B, interleaved 1F1B and ZB-H1.
+
+    model, p, m, v, schedule     "1F1B", "interleaved 1F1B" or "ZB-H1"
+    times, message               {"F": ..., "I": ..., "W": ..., "B": ...} of a stage, and of a
+                                 message, in milliseconds, profiled on the authors' GPUs
+    computed                     the bubble that they computed from these times
+    samples                      measured: samples per second and GPU. Table 4 has no ZB-H1: this is
+                                 ZB-1p's, which has the same memory and the same computed bubble
+    micro_batch                  samples in one micro-batch
+    """
+    labels = {"1F1B": "1f1b", "interleaved 1F1B": "1f1b-i", "ZB-H1": "zb-1p"}
+    measured = {
+        row["row"]: row["value"]
+        for row in table("rows")
+        if row["source"] == "zerobubble-t4" and row["metric"] == "samples_per_gpu_s"
+    }
+    sizes = {(row["model"], row["p"]): row for row in reversed(table("zero_bubble_times"))}
+    runs = []
+    for row in table("zero_bubble"):
+        v = row["v"]
+        times = {k: row[f"t_{name}_ms"] / v for k, name in (("F", "f"), ("I", "b"), ("W", "w"))}
+        runs.append(
+            {key: row[key] for key in ("model", "p", "m", "v", "schedule")}
+            | {
+                "times": times | {"B": times["I"] + times["W"]},
+                "message": row["t_comm_ms"],
+                "computed": row["bubble_rate"],
+                "samples": measured[f"{row['model']}-m{row['m']}-{labels[row['schedule']]}"],
+                "micro_batch": sizes[row["model"], row["p"]]["micro_batch"],
+            }
+        )
+    return runs

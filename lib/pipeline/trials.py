@@ -1,17 +1,19 @@
 """What Lab 2 measures: its model in stages against a single process, and what a schedule keeps.
 
-All but the first three run on ranks, `launch.run(gradient_error, ..., nproc=4)`, and return what
+Functions of a batch run on ranks, `launch.run(gradient_error, ..., nproc=4)`, and return what
 one rank has found. batch: (tokens, targets) of the full batch, (B, T) each, the same on all ranks.
 """
 
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib import ledger
+from lib.measuring.rounds import in_turns
 from lib.pipeline.actions import loop
 from lib.pipeline.asynchronous import PipeDream
 from lib.pipeline.balance import balance
@@ -24,15 +26,57 @@ from lib.training.model import GPT, cross_entropy
 from lib.training.recompute import SavedBytes
 
 
-def layer_seconds(layers, inputs, rounds):
-    """Time of one forward and one backward of each layer, (rounds, layers) in seconds. inputs: one
-    per layer."""
-    for x, layer in zip(inputs, layers, strict=True):
-        there_and_back(layer, [x])  # the first time is never like the others
-    return [
-        [there_and_back(layer, [x]) for x, layer in zip(inputs, layers, strict=True)]
-        for _ in range(rounds)
-    ]
+def layer_times(layers, inputs, rounds=7):
+    """{"layers": (rounds, layers)}: milliseconds of one forward and one backward of each layer.
+    inputs: one per layer."""
+    once = lambda: [1e3 * there_and_back(*pair) for pair in zip(layers, pairs, strict=True)]
+    pairs = [[x] for x in inputs]
+    once()  # the first time is never like the others
+    return {"layers": np.array([once() for _ in range(rounds)])}
+
+
+def medians(times):
+    """[median time of layer 0, 1, ...] from `layer_times`."""
+    return np.median(times["layers"], axis=0).tolist()
+
+
+def faster(times, cuts):
+    """Pace of the first of two splits over that of the second, in each round, (rounds,).
+
+    times: from `layer_times`. cuts(costs) -> {name: split}, two splits of layers with these costs:
+    they are made from the medians, and a pace is the time of the slowest stage.
+    """
+    first, second = (
+        np.max([times["layers"][:, list(stage)].sum(axis=1) for stage in stages], axis=0)
+        for stages in cuts(medians(times)).values()
+    )
+    return first / second
+
+
+def stage_times(ways, xs, rounds=8):
+    """{name: (rounds,)} seconds that each of `ways` {name: stage} takes for all xs, forward and
+    backward."""
+    return in_turns(
+        {name: lambda way=way: there_and_back(way, xs) for name, way in ways.items()}, rounds
+    )
+
+
+def memory_and_time(ways, xs, times):
+    """(measured, formula), each {name: (bytes, seconds)}, for `plots.recompute`.
+
+    ways: {"keep all": stage, "recompute": Recomputed(stage)}. times: from `stage_times`. Without
+    recomputation len(xs) micro-batches are kept; with it their inputs, and during a backward all of
+    one micro-batch, for 4/3 of the time.
+    """
+    keep, redo = ways
+    (most, one), (least, _) = (in_flight(way, xs) for way in ways.values())
+    seconds = float(np.median(times[keep]))
+    slower = seconds * float(np.median(times[redo] / times[keep]))
+    inputs = (len(xs) - 1) * xs[0].nbytes
+    return (
+        {keep: (most, seconds), redo: (least, slower)},
+        {keep: (len(xs) * one, seconds), redo: (inputs + one, seconds * 4 / 3)},
+    )
 
 
 def in_flight(stage, xs):
@@ -48,7 +92,7 @@ def in_flight(stage, xs):
         hook = inner.register_forward_hook(note)
         there_and_back(stage, xs, note)
         hook.remove()
-    # the first is noted inside of the first forward
+    # the first size is noted inside of the first forward
     return max(sizes), sizes[1]
 
 
@@ -164,3 +208,23 @@ def versions_read(stash, shape, batches):
     machine = PipeDream(untied(GPT(shape)), connect(), tokens, sgd, stash)
     machine.run(tokens, targets, cross_entropy)
     return machine.reads, machine.most_versions
+
+
+def merged(ranks):
+    """{Action: version} of all ranks, from what `versions_read` returned on each."""
+    return {action: version for reads, _ in ranks for action, version in reads.items()}
+
+
+def times_for(times, message, v=1):
+    """(times, message) for another schedule of the same model, from those of a run with one stage
+    per rank, as `times_of` gives them.
+
+    With v stages per rank each takes a v-th of its rank's time; I and W are halves of a B. A
+    message between the last rank and the first takes the mean time of the others.
+    """
+    p = len(times["F"])
+    F, B = ([times[kind][s % p] / v for s in range(v * p)] for kind in "FB")
+    half = [time / 2 for time in B]
+    round_trip = [*message, sum(message) / len(message)]
+    edges = [round_trip[s % p] for s in range(v * p - 1)]
+    return {"F": F, "B": B, "I": half, "W": half}, edges

@@ -137,7 +137,9 @@ def _panel(axes, cut, layers, end, inches, unit):
         slowest = sum(costs) == pace
         if slowest:
             box(axes, 0, s - 0.4, start, 0.8, "none", ec=ALARM, lw=2.6, zorder=5)
-        beside(axes, start, s, amount(start), ALARM if slowest else INK, 5)
+        # a number that the line of the slowest would cross comes behind that line
+        at = pace if start + 0.15 * end > pace else start
+        beside(axes, at, s, amount(start), ALARM if slowest else INK, 5)
     axes.axvline(pace, color=ALARM, lw=1.4, zorder=1)
     axes.set(xlim=(0, end), xlabel=f"time of a stage ({unit})")
 

@@ -15,7 +15,6 @@ LABS = notebook.labs(ROOT)
 OLD = {
     "lab0_concepts",
     "lab1_data_parallel",
-    "lab2_pipeline_parallel",
     "lab4_zero_fsdp",
     "lab5_moe",
     "lab6_hybrid_3d",
