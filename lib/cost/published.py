@@ -25,8 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.collectives.cost import COST
-
 DATA = Path(__file__).parent / "data"
 
 
@@ -78,6 +76,8 @@ def nccl_all_reduce_times(gpus=("A100", "H200", "B200")):
 
     Raises ValueError where the times are not flat first and proportional to the size at the end.
     """
+    from lib.collectives.cost import COST  # imports torch, which the tables above do not need
+
     rows = [r for r in table("nccl") if r["collective"] == "allreduce" and r["time_us"]]
     measured, lines, off = {}, {}, []
     for gpu in gpus:
