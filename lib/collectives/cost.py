@@ -207,9 +207,11 @@ def hierarchical_time(
 ) -> float:
     """Seconds of the hierarchical all-reduce over M nodes of R ranks.
 
-    inside: (alpha, beta) of a rank's link in its node. across: (alpha, beta) of a node's link to
-    the others, which its R ranks share: R messages of n/(R M) elements at a time. (If each rank has
-    a NIC of its own, pass that NIC's beta / R.)
+    inside: (alpha, beta) of a rank's link to the others of its node.
+    across: (alpha, beta) of the one link that connects a node with the others. Its R ranks share
+        it, so in each round R messages of n/(R M) elements pass through it. If each rank has a NIC
+        of its own instead, the node's bandwidth is R times that of a NIC: pass beta / R, with the
+        NIC's beta.
     """
     fast = COST["ring"].time(n_bytes, R, *inside)
     slow = COST["ring"].time(n_bytes, M, *across)  # R rings of n/R each through one link: n in all

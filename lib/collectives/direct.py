@@ -9,10 +9,14 @@ directly to all.
 
 A rank sends as many bytes as in a ring. But no rank forwards anything, so no message waits for
 another one's sum, and ranks that share cores seldom wait for each other. In the first step AHEAD
-messages are in flight from each rank, so that one is added while the next ones are sent. These
-messages are at most SEGMENT bytes, and the receive buffer holds AHEAD such segments: a full-length
-buffer would cost as much in fresh pages as the transfer itself. The algorithm needs a link from
-every rank to every other, as there is inside a machine.
+messages are in flight from each rank, so that one is added while the next ones are sent.
+
+These messages are segments of a chunk, of at most SEGMENT bytes, and a rank receives them into
+AHEAD buffers of that size, over and over. We do not allocate a buffer of full length, because the
+operating system maps a new buffer's pages at their first touch, and for a long tensor these page
+faults take about as long as the transfer itself.
+
+The algorithm needs a link from every rank to every other, as there is inside a machine.
 
 Source: Thakur, Rabenseifner, Gropp 2005, sections 4.1 and 4.3 (pairwise exchange); "two-shot" in
 today's libraries.
@@ -26,7 +30,7 @@ from torch import Tensor
 
 from lib.backend import Group, Op
 from lib.collectives import p2p
-from lib.collectives.local import combiner, finish, flattened
+from lib.collectives.local import combiner, divide_if_average, flattened
 
 AHEAD = 2  # messages in flight from each rank in the first step
 # bytes of a message in the first step: small enough to be in the cache still when it is added
@@ -38,22 +42,25 @@ def direct_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceO
 
     tensor: any shape, n elements, the same on every rank.
     Sends: N-1 chunks, in segments, while reducing, and N-1 times its own; 2(N-1)n elements over all
-    ranks. Bit-identical on all ranks: each chunk is finished on one rank and copied.
+    ranks. Bit-identical on all ranks: one rank computes each chunk's result, the others receive
+    copies.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     combine = combiner(op, tensor)
     with flattened(tensor) as x:
         chunks = x.tensor_split(world_size)
         mine, to, frm = chunks[rank], _others(rank, world_size, 1), _others(rank, world_size, -1)
-        k = max(1, -(-chunks[0].numel() * chunks[0].element_size() // SEGMENT))
-        parts = [chunk.tensor_split(k) for chunk in chunks]
-        exchanges = [(to[i], frm[i], part) for i in range(len(to)) for part in range(k)]
-        arrivals = [torch.empty_like(parts[rank][0]) for _ in range(AHEAD)]
+        # segments per chunk, rounded up from those of chunk 0, which is the longest
+        n_segments = max(1, -(-chunks[0].numel() * chunks[0].element_size() // SEGMENT))
+        segments = [chunk.tensor_split(n_segments) for chunk in chunks]
+        exchanges = [(to[i], frm[i], s) for i in range(len(to)) for s in range(n_segments)]
+        arrivals = [torch.empty_like(segments[rank][0]) for _ in range(AHEAD)]
 
         def begin(i):
-            dst, src, part = exchanges[i]
-            total, arrival = parts[rank][part], arrivals[i % AHEAD][: len(parts[rank][part])]
-            return total, arrival, p2p.post([(parts[dst][part], dst)], [(arrival, src)], group)
+            dst, src, s = exchanges[i]
+            total = segments[rank][s]
+            arrival = arrivals[i % AHEAD][: len(total)]
+            return total, arrival, p2p.post([(segments[dst][s], dst)], [(arrival, src)], group)
 
         in_flight = deque(map(begin, range(min(AHEAD, len(exchanges)))))
         for i in range(len(exchanges)):
@@ -62,7 +69,7 @@ def direct_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceO
             combine(total, arrival, out=total)
             if i + AHEAD < len(exchanges):
                 in_flight.append(begin(i + AHEAD))
-        finish(mine, op, world_size)
+        divide_if_average(mine, op, world_size)
         p2p.post([(mine, r) for r in to], [(chunks[r], r) for r in frm], group).wait()
     return tensor
 

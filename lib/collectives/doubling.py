@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lib.backend import Group, Op
 from lib.collectives import p2p
-from lib.collectives.local import combiner, finish, largest_power_of_two, powers_of_two
+from lib.collectives.local import combiner, divide_if_average, largest_power_of_two, powers_of_two
 
 
 def recursive_doubling_all_reduce(
@@ -49,7 +49,7 @@ def recursive_doubling_all_reduce(
             p2p.send_recv(x, partner, partner, group, out=received)
             lower, upper = (x, received) if rank < partner else (received, x)
             combine(lower, upper, out=x)
-        finish(x, op, world_size)
+        divide_if_average(x, op, world_size)
     unfold(x, rank, P, world_size, group)
     return tensor
 

@@ -26,7 +26,7 @@ from lib.collectives import p2p
 from lib.collectives.doubling import fold, unfold
 from lib.collectives.local import (
     combiner,
-    finish,
+    divide_if_average,
     flattened,
     largest_power_of_two,
     powers_of_two,
@@ -39,8 +39,9 @@ def halving_doubling_all_reduce(
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank; n need not be a multiple of N.
-    Sends: 2 log2 P rounds and 2(P-1)n elements over the P ranks; where N > P, 2 rounds and 2(N-P)n
-    more. Bit-identical on all ranks: each chunk is finished on one rank and copied.
+    Sends: P ranks, the largest power of two up to N, exchange 2(P-1)n elements in 2 log2 P rounds.
+    If N > P, fold and unfold add 2 rounds and 2(N-P)n elements.
+    Bit-identical on all ranks: one rank computes each chunk's result, the others receive copies.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     P = largest_power_of_two(world_size)
@@ -61,7 +62,7 @@ def halving_doubling_all_reduce(
                 )
                 p2p.send_recv(x[give], partner, partner, group, out=received[keep])
                 combine(x[keep], received[keep], out=x[keep])
-            finish(x[block(rank, 1)], op, world_size)
+            divide_if_average(x[block(rank, 1)], op, world_size)
             for distance in powers_of_two(P):  # doubling: from 1 up to P/2 chunks held
                 partner = rank ^ distance
                 have, get = (

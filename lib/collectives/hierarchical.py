@@ -34,7 +34,8 @@ def hierarchical_all_reduce(
     `node_groups`; every node needs the same number of ranks (so that for AVG the mean of the nodes'
     means is the mean over all ranks).
     Sends: 2(R-1) rounds inside, 2(M-1) across; over all ranks 2 M (R-1) n elements inside and
-    2(M-1) n across. Bit-identical on all ranks: each chunk is finished on one rank and copied.
+    2(M-1) n across. Bit-identical on all ranks: one rank computes each chunk's result, the others
+    receive copies.
     """
     with flattened(tensor) as x:
         chunk = ring_reduce_scatter(x, inside, op)  # (n/R,)  summed over my node

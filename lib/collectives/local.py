@@ -42,9 +42,9 @@ def combiner(op: Op, tensor: Tensor) -> Callable:
     return _COMBINE[op]
 
 
-def finish(total: Tensor, op: Op, world_size: int) -> Tensor:
-    """Turn the total over `world_size` ranks into `op`'s result, in place: AVG divides, the others
-    have nothing left to do."""
+def divide_if_average(total: Tensor, op: Op, world_size: int) -> Tensor:
+    """Turn the total over `world_size` ranks into `op`'s result, in place: for AVG divide it by
+    `world_size`; for every other op the total is the result."""
     return total.div_(world_size) if op == ReduceOp.AVG else total
 
 

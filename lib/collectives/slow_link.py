@@ -14,10 +14,11 @@ sender adds the message's time to it, sleeps until the arrival, and only then po
 a delay uses no CPU time, and two cores are enough for eight ranks. A sleep ends a little late, and
 the real message takes its own time after it: choose a link whose times are milliseconds.
 
-What it is not: `post` itself takes as long as the link is busy, so a send is not in the background
-(use `start`); all messages of one `post` leave when its last message is allowed to; packets,
-switches and congestion are not modelled; torch's own collectives and sends are not slowed; and all
-ranks must be on one machine, whose clock they share.
+This model has limits. `post` blocks until the link has let its messages through, so a send does
+not run in the background; use `start` for that. If one `post` has several messages, all of them are
+sent when the last one may be. Packets, switches and congestion are not modelled, and torch's own
+collectives and sends are not delayed. All ranks have to be on one machine, because they share its
+clock.
 """
 
 import contextlib

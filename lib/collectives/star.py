@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lib.backend import Group, Op
 from lib.collectives import p2p
-from lib.collectives.local import combiner, finish
+from lib.collectives.local import combiner, divide_if_average
 
 
 def scatter(
@@ -77,7 +77,7 @@ def star_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.
         for frm in range(1, world_size):
             p2p.recv(received, frm, group)
             combine(x, received, out=x)
-        finish(x, op, world_size)
+        divide_if_average(x, op, world_size)
         p2p.exchange([(x, to) for to in range(1, world_size)], [], group)
     else:
         p2p.send(x, 0, group)

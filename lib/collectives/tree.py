@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lib.backend import Group, Op
 from lib.collectives import p2p
-from lib.collectives.local import combiner, finish, powers_of_two
+from lib.collectives.local import combiner, divide_if_average, powers_of_two
 
 
 # exercise: lab0.broadcast
@@ -63,7 +63,7 @@ def reduce(tensor: Tensor, dst: int, group: Group = None, op: Op = dist.ReduceOp
         elif distance <= v < 2 * distance:
             p2p.send(partial, rank_of(v - distance), group)
     if v == 0:
-        finish(x, op, world_size)
+        divide_if_average(x, op, world_size)
     return tensor
 
 
@@ -72,7 +72,7 @@ def tree_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.
     down again.
 
     Sends: 2 ceil(log2 N) rounds; 2(N-1)n elements in all, at most n ceil(log2 N) by one rank.
-    Bit-identical on all ranks: rank 0 alone finishes the result, and sends copies.
+    Bit-identical on all ranks: rank 0 alone computes the result, and sends copies.
     """
     reduce(tensor, 0, group, op)
     return broadcast(tensor, 0, group)

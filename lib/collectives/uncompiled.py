@@ -33,8 +33,8 @@ def uncompiled(function):
         _later.append(disable)
 
     @functools.wraps(function)
-    def call(*args, **named):
-        return current[0](*args, **named)
+    def call(*args, **kwargs):
+        return current[0](*args, **kwargs)
 
     return call
 

@@ -30,7 +30,7 @@ five rates.
 import functools
 
 from lib.cost.published import table
-from lib.pipeline import inputs, interleaved, one_f_one_b, simulate, zb_h1
+from lib.pipeline import dependencies_of, interleaved, one_f_one_b, simulate, zb_h1
 from lib.pipeline.actions import count_stages
 from lib.pipeline.validate import walk
 
@@ -82,7 +82,7 @@ def patient(schedule, times, message):
     free, end = [0.0] * p, {}
     for rank, action in walk(schedule):
         start = free[rank]
-        for need in inputs(action, n_stages):
+        for need in dependencies_of(action, n_stages):
             away = need.stage % p != action.stage % p
             comes_round = away and {need.stage % p, action.stage % p} == {0, p - 1}
             if not comes_round or action.microbatch % p == 0:

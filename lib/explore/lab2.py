@@ -54,7 +54,9 @@ def draw_pipeline(
     """
     try:
         actions = SCHEDULES[schedule](p, m, v)
-    except ValueError as refusal:  # too few micro-batches, or some that make no whole rounds
+    except (
+        ValueError
+    ) as refusal:  # too few micro-batches, or some that make no groups of equal size
         return plots.told(f"{schedule} cannot run this", f"{refusal}.")
     share = {"interleaved": v, "ZB-V": 2, "DualPipeV": 2}.get(schedule, 1)
     times = {

@@ -2,8 +2,10 @@
 like cars on an assembly line.
 
 Scheduling, which is plain Python without torch and without ranks:
-    actions.py     actions such as 2F0: what a rank does, and what each of them needs
-    schedules.py   relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV
+    actions.py     actions such as 2F0, and `Dependencies`: which rank has which stage, and which
+                   action needs whose result
+    schedules.py   relay (naive model parallelism), GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V,
+                   DualPipeV
     validate.py    can the ranks run it? if not, the action at fault, or the cycle of waits
     simulate.py    when each action runs, the bubble, what is kept; a schedule as text
     measured.py    the times of a run's actions and messages, as inputs of the simulation
@@ -16,7 +18,7 @@ Scheduling, which is plain Python without torch and without ranks:
     transfers.py   the messages of a schedule: when to post a receive, what has been sent
 
 Executing on ranks. These modules need torch, so they are imported by name and not from here:
-    relay_step.py    one batch forward and back, by hand
+    relay_step.py    the relay of one batch, forward and back, by hand
     split.py         a model into stages, and a parameter in two of them
     links.py         a process group for each direction between two neighbours
     shapes.py        shape inference: the shapes of all messages, before the first run
@@ -32,8 +34,8 @@ Executing on ranks. These modules need torch, so they are imported by name and n
 
 from lib.pipeline.actions import (
     Action,
-    Wiring,
-    inputs,
+    Dependencies,
+    dependencies_of,
     loop,
     messages,
     parse,
@@ -49,8 +51,33 @@ from lib.pipeline.stash import pipedream, versions
 from lib.pipeline.validate import ScheduleError, validate
 
 __all__ = [
-    "UNIT", "Action", "Bar", "ScheduleError", "Simulation", "Wiring", "balance", "dualpipe_v",
-    "gpipe", "grid", "inputs", "interleaved", "kept", "loop", "messages", "one_f_one_b",
-    "parse", "pipedream", "recorded", "relay", "simulate", "source", "target", "times_of",
-    "v_shape", "validate", "versions", "zb_h1", "zb_v",
+    "UNIT",
+    "Action",
+    "Bar",
+    "Dependencies",
+    "ScheduleError",
+    "Simulation",
+    "balance",
+    "dependencies_of",
+    "dualpipe_v",
+    "gpipe",
+    "grid",
+    "interleaved",
+    "kept",
+    "loop",
+    "messages",
+    "one_f_one_b",
+    "parse",
+    "pipedream",
+    "recorded",
+    "relay",
+    "simulate",
+    "source",
+    "target",
+    "times_of",
+    "v_shape",
+    "validate",
+    "versions",
+    "zb_h1",
+    "zb_v",
 ]  # fmt: skip

@@ -12,10 +12,12 @@
 
 A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in
 this order. schedules.py makes such lists, validate.py and simulate.py examine them, and stage.py
-executes them.
+executes them. All of these read two things from the lists: the placement, which is the rank of each
+stage, and the dependency graph, which says whose result an action needs. `Dependencies` holds both.
 
 p      ranks, so the length of a schedule
-v      stages per rank, 1 unless stated otherwise; stages are 0 ... vp-1 (Megatron: virtual stages)
+v      stages per rank, 1 unless stated otherwise; stages are 0 ... v p - 1 (Megatron: virtual
+       stages)
 m      micro-batches, 0 ... m-1
 
 Which rank has a stage follows from the schedule: it is the rank whose list has the stage's actions.
@@ -65,8 +67,8 @@ def source(action: Action, n_stages: int) -> Action | None:
     """The action of another stage whose result this one receives; None if it receives nothing.
 
     A forward receives the previous stage's output, a B or I the gradient of its own output from the
-    next stage. Here that is an action of the same kind; `Wiring` looks up whether the schedule has
-    a B or an I there. n_stages: stages of the whole pipeline, vp.
+    next stage. Here that is an action of the same kind; `Dependencies` looks up whether the
+    schedule has a B or an I there. n_stages: stages of the whole pipeline, v p.
     """
     stage, kind, microbatch = action
     if kind == "F" and stage > 0:
@@ -87,7 +89,7 @@ def target(action: Action, n_stages: int) -> Action | None:
     return None
 
 
-def inputs(action: Action, n_stages: int) -> list[Action]:
+def dependencies_of(action: Action, n_stages: int) -> list[Action]:
     """All actions that must be done before this one: of its own stage, then of another."""
     stage, kind, microbatch = action
     own = {"F": None, "B": "F", "I": "F", "W": "I"}[kind]
@@ -97,7 +99,7 @@ def inputs(action: Action, n_stages: int) -> list[Action]:
 
 
 def count_stages(schedule):
-    """The number of stages that a schedule is about, vp."""
+    """The number of stages that a schedule is about, v p."""
     return 1 + max(action.stage for actions in schedule for action in actions)
 
 
@@ -112,11 +114,11 @@ def v_shape(p: int, n_stages: int) -> list[int]:
     return [stage % p if stage // p % 2 == 0 else p - 1 - stage % p for stage in range(n_stages)]
 
 
-class Wiring:
-    """The placement of a schedule and the dependencies between its actions, both read from the
+class Dependencies:
+    """The placement of a schedule and the dependency graph of its actions, both read from the
     schedule: which rank has which stage, and which action needs whose result.
 
-    n_stages: vp. ranks: [rank of stage 0, 1, ...], torch's stage_index_to_group_rank; None for a
+    n_stages: v p. ranks: [rank of stage 0, 1, ...], torch's stage_index_to_group_rank; None for a
     stage without actions in the schedule.
     """
 
@@ -143,9 +145,9 @@ class Wiring:
         """`target`, with the kind of backward that the schedule has."""
         return self._as_listed(target(action, self.n_stages))
 
-    def inputs(self, action: Action) -> list[Action]:
-        """`inputs`, with the kind of backward that the schedule has."""
-        return [self._as_listed(need) for need in inputs(action, self.n_stages)]
+    def of(self, action: Action) -> list[Action]:
+        """`dependencies_of`, with the kind of backward that the schedule has."""
+        return [self._as_listed(need) for need in dependencies_of(action, self.n_stages)]
 
     def sender(self, action: Action) -> Action | None:
         """The action of another rank whose result `action` receives; None if it receives nothing
@@ -172,11 +174,11 @@ def messages(schedule: Sequence[Sequence[Action]]) -> list[tuple[Action, Action]
     """[(action, target)] for every result that is sent to another rank, by sender and in the order
     of sending.
 
-    2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(vp-1)m in a
-    loop, and 2v(p-1)m in a V, where a rank passes results to itself at every turn.
+    2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(v p - 1)m
+    in a loop, and 2 v (p-1)m in a V, where a rank passes results to itself at every turn.
     """
-    wiring = Wiring(schedule)
-    pairs = [(action, wiring.receiver(action)) for actions in schedule for action in actions]
+    dependencies = Dependencies(schedule)
+    pairs = [(action, dependencies.receiver(action)) for actions in schedule for action in actions]
     return [(action, to) for action, to in pairs if to]
 
 

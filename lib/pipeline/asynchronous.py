@@ -59,19 +59,19 @@ class PipeDream(Pipeline):
         minibatches: Sequence[Any],
         optimizer_for: Callable[..., torch.optim.Optimizer],
         stash: Callable = WeightStash,
-        m: int = 1,
+        backwards_per_update: int = 1,
     ) -> None:
         """stages: p modules, one for each rank of `links`. minibatches: n tensors as `run` will get
         them.
 
         optimizer_for(parameters) -> a torch optimizer of this stage's parameters. stash(weights) ->
         the object that decides which weights an action reads: a WeightStash; your own; or
-        NewestOnly, to see what stashing is for. m: number of backwards per update; the update uses
-        the mean of their gradients. It is 1, or what the stash needs (TwoVersions). Sends: the
-        messages of shape inference. Raises ValueError for several stages per rank, or for a
-        parameter in two of them.
+        NewestOnly, to see what stashing is for. backwards_per_update: the update uses the mean of
+        their gradients; 1, or what the stash needs (TwoVersions). Sends: the messages of shape
+        inference. Raises ValueError for several stages per rank, or for a parameter in two of them.
         """
-        self.optimizer_for, self.stash, self.backwards_per_update = optimizer_for, stash, m
+        self.optimizer_for, self.stash = optimizer_for, stash
+        self.backwards_per_update = backwards_per_update
         super().__init__(stages, links, minibatches)
         if self.v > 1:
             raise ValueError(
@@ -86,8 +86,9 @@ class PipeDream(Pipeline):
             )
 
     def new_stage(self, module, is_first):
-        m = self.backwards_per_update
-        return UpdatingStage(module, is_first, self.optimizer_for, self.stash, m)
+        return UpdatingStage(
+            module, is_first, self.optimizer_for, self.stash, self.backwards_per_update
+        )
 
     def run(  # type: ignore[override]
         self,
@@ -120,11 +121,12 @@ class PipeDream(Pipeline):
 
 
 class UpdatingStage(Stage):
-    """A stage that updates after every m-th B. Version k of its weights: after k updates."""
+    """A stage that updates after every `backwards_per_update` backwards. Version k of its weights:
+    after k updates."""
 
-    def __init__(self, module, is_first, optimizer_for, stash, m):
+    def __init__(self, module, is_first, optimizer_for, stash, backwards_per_update):
         super().__init__(module, is_first)
-        self.m, self.n_accumulated = m, 0
+        self.backwards_per_update, self.n_accumulated = backwards_per_update, 0
         self.parameters = dict(module.named_parameters())  # the newest version, always
         self.optimizer = optimizer_for(list(self.parameters.values()))
         weights = {name: p.data for name, p in self.parameters.items()}
@@ -154,11 +156,10 @@ class UpdatingStage(Stage):
         grad_x = super().backward(j, grad)
         leaves = self.leaves.pop(j)
         for name, parameter in self.parameters.items():
-            parameter.grad = added(
-                parameter.grad if self.n_accumulated else None, leaves[name].grad, self.m
-            )
+            total = parameter.grad if self.n_accumulated else None
+            parameter.grad = added(total, leaves[name].grad, self.backwards_per_update)
         self.read_now = leaves = None  # free this version before `update` makes the next one
-        self.n_accumulated = (self.n_accumulated + 1) % self.m
+        self.n_accumulated = (self.n_accumulated + 1) % self.backwards_per_update
         if self.n_accumulated == 0:
             self.stash.update(self.step)
         self.most_versions = max(self.most_versions, len(self.versions_held()))
@@ -183,11 +184,11 @@ class UpdatingStage(Stage):
         )
 
 
-def added(total, grad, m):
-    """total + grad / m; None stands for no gradient."""
+def added(total, grad, n):
+    """total + grad / n; None stands for no gradient."""
     if grad is None:
         return total
-    return grad / m if total is None else total + grad / m
+    return grad / n if total is None else total + grad / n
 
 
 def address(weights):

@@ -1,12 +1,13 @@
 """Layers into stages: split a sequence of layers into p stages so that the slowest stage is as fast
 as possible.
 
-A pipeline moves at the pace of its slowest stage. p = 3, layers of cost
+A pipeline moves at the pace of its slowest stage, the bottleneck. We measure the pace as the cost
+of that stage, so a larger pace is a slower pipeline. p = 3, layers of cost
 
     2 2 2 | 1 1 1 1 | 4         6 4 4: pace 6
     2 2 | 2 1 1 1 | 1 4         4 5 5: pace 5, and no split is faster
 
-Dynamic programming. pace(k, i) is the best pace of layers i and above, split into k stages:
+Dynamic programming. pace(k, i) is the smallest pace of layers i and above, split into k stages:
 
     pace(1, i) = cost of all of them
     pace(k, i) = min over j of max( cost of layers i ... j-1, pace(k-1, j) )

@@ -25,13 +25,15 @@ from lib import backend
 from lib.pipeline.simulate import Bar
 
 
-def execute(steps, wiring, compute, shape_of, links, record=None):
-    """Run this rank's list of a schedule with this `Wiring`. All ranks of `links` have to call it.
+def execute(steps, dependencies, compute, shape_of, links, record=None):
+    """Run this rank's list of a schedule. All ranks of `links` have to call it.
 
     steps: this rank's, of `transfers(schedule)`.
-    compute: compute(action, given) -> the tensor that `wiring.target(action)` needs, or None where
-        there is none. given: the result of `wiring.source(action)`, received or made on this rank;
-        None if it has no source.
+    dependencies: `Dependencies(schedule)`, the placement of its stages and the dependency graph of
+        its actions.
+    compute: compute(action, given) -> the tensor that `dependencies.target(action)` needs, or None
+        where there is none. given: the result of `dependencies.source(action)`, received or made on
+        this rank; None if it has no source.
     shape_of: shape_of(action) -> (shape, dtype) of the result of an action of another rank.
     record: called after each action with its Bar (rank, action, start, end), in seconds of a clock
         that the ranks of a machine share. The start is the time when everything that the action
@@ -46,8 +48,8 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
         for a in recvs_to_post:
             shape, dtype = shape_of(a)
             out = torch.empty(shape, dtype=dtype)
-            recv_buffers[a] = out, links.receive(out, wiring.rank(a))
-        given = local_results.pop(wiring.source(action), None)
+            recv_buffers[a] = out, links.receive(out, dependencies.rank(a))
+        given = local_results.pop(dependencies.source(action), None)
         if waits_on:
             given, arriving = recv_buffers.pop(waits_on)
             arriving.wait()
@@ -60,8 +62,8 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
             record(Bar(links.rank, action, began, _clock(record)))
 
         if sends:
-            sent[action] = links.send(result, wiring.rank(wiring.target(action)))
-        elif wiring.target(action):
+            sent[action] = links.send(result, dependencies.rank(dependencies.target(action)))
+        elif dependencies.target(action):
             local_results[action] = result
         # keep no tensor alive while waiting for the next one
         given = result = out = arriving = None

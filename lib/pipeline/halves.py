@@ -11,15 +11,15 @@ Here w is (n_in, n_out), and F.linear's argument `weight` is w^T. This is the sp
 also called dgrad, and BACKWARD_INPUT in torch.distributed.pipelining; W is wgrad, and
 BACKWARD_WEIGHT.
 
-autograd computes both at once. Inside `LinearsLater`, F.linear, which every nn.Linear calls,
+autograd computes both at once. Inside `DeferredWgrad`, F.linear, which every nn.Linear calls,
 becomes an autograd function whose backward computes only grad x and appends (weight, bias, x,
 grad y) to a list. I is then an ordinary backward over such functions: it frees the graph, and only
 the list remains. W computes what is in the list.
 
-The gradients of parameters that are not weights of F.linear (gains of norms, embeddings, parameters
-that a stage uses by itself) are computed in I, since autograd's kernels compute them together with
-grad x. It is little work. So after I and W all gradients are complete, in whichever way a stage
-uses its parameters; but only the weights and biases of F.linear wait for W.
+The gradients of parameters that are not weights of F.linear (the weights of norms, embeddings,
+parameters that a stage uses by itself) are computed in I, since autograd's kernels compute them
+together with grad x. It is little work. So after I and W all gradients are complete, in whichever
+way a stage uses its parameters; but only the weights and biases of F.linear wait for W.
 
 Under autocast the matmul runs in a dtype that neither x nor w has. Both halves then multiply in
 that dtype too, as autograd would, and their results are cast to the dtype of x and of w.
@@ -38,13 +38,13 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 
-class LinearsLater(TorchFunctionMode):
-    """Deferred wgrad: inside, F.linear appends to the list `later` what its weight's gradient
-    needs. For forward, and for I."""
+class DeferredWgrad(TorchFunctionMode):
+    """Defers the gradients of weights (wgrad): inside, F.linear appends to the list `deferred` what
+    its weight's gradient needs. For forward, and for I."""
 
-    def __init__(self, later):
+    def __init__(self, deferred):
         super().__init__()
-        self.later = later
+        self.deferred = deferred
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is F.linear:
@@ -52,25 +52,25 @@ class LinearsLater(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     def _linear(self, x, weight, bias=None):
-        # frozen, or not a leaf, so that autograd has to continue behind it
+        # frozen, or not a leaf, so that autograd has to continue through it
         if not (weight.requires_grad and weight.is_leaf):
             return F.linear(x, weight, bias)
         # The weight is passed in a tuple, so that autograd does not see it: otherwise the weight's
         # hooks would run in I, where it has no gradient. But if no other input requires grad, as
         # for the first layer's x, autograd would not record this function: hence the anchor.
         anchor = torch.empty(0, requires_grad=True)
-        return LinearLater.apply(x, anchor, (weight, bias), self.later)
+        return DeferredWgradLinear.apply(x, anchor, (weight, bias), self.deferred)
 
 
-class LinearLater(torch.autograd.Function):
+class DeferredWgradLinear(torch.autograd.Function):
     """F.linear for x (..., n_in), weight (n_out, n_in), bias (n_out,) or None; backward returns
-    grad x and appends (weight, bias, x, grad y) to `later`."""
+    grad x and appends (weight, bias, x, grad y) to `deferred`."""
 
     @staticmethod
-    def forward(ctx, x, anchor, parameters, later):
+    def forward(ctx, x, anchor, parameters, deferred):
         y = F.linear(x, *parameters)  # (..., n_out), in autocast's dtype if that is on
         ctx.save_for_backward(x.to(y.dtype))
-        ctx.parameters, ctx.later, ctx.dtype = parameters, later, x.dtype
+        ctx.parameters, ctx.deferred, ctx.dtype = parameters, deferred, x.dtype
         return y
 
     @staticmethod
@@ -78,7 +78,7 @@ class LinearLater(torch.autograd.Function):
     def backward(ctx, grad_y):
         (x,), (weight, bias) = ctx.saved_tensors, ctx.parameters
         # x, and not the graph that it came from
-        ctx.later.append((weight, bias, x.detach(), grad_y))
+        ctx.deferred.append((weight, bias, x.detach(), grad_y))
         # (..., n_in)
         grad_x = (
             (grad_y @ weight.to(grad_y.dtype)).to(ctx.dtype) if ctx.needs_input_grad[0] else None
@@ -86,10 +86,10 @@ class LinearLater(torch.autograd.Function):
         return grad_x, None, None, None
 
 
-def weight_gradients(later):
+def weight_gradients(deferred):
     """W: add to `.grad` of each weight and bias the gradient from its entry, and empty the list."""
-    while later:
-        weight, bias, x, grad_y = later.pop(0)
+    while deferred:
+        weight, bias, x, grad_y = deferred.pop(0)
         x, grad_y = x.flatten(0, -2), grad_y.flatten(0, -2)  # (rows, n_in), (rows, n_out)
         gradients = {weight: grad_y.T @ x}  # (n_out, n_in)
         if bias is not None and bias.requires_grad:

@@ -45,7 +45,7 @@ class Links(NamedTuple):
         group = self.groups[self.rank, to]
         to = dist.get_group_rank(group, self.ranks[to])
         return (
-            _Later(start(_post, tensor, to, group))
+            _PostedInBackground(start(_post, tensor, to, group))
             if p2p.posting_takes_time()
             else _post(tensor, to, group)
         )
@@ -55,7 +55,7 @@ def _post(tensor, to, group):
     return p2p.post([(tensor, to)], [], group)
 
 
-class _Later(NamedTuple):
+class _PostedInBackground(NamedTuple):
     """A send that the communication thread posts; `wait` returns when it has been sent."""
 
     work: object

@@ -28,7 +28,7 @@ from math import inf
 from statistics import mean
 from typing import Any
 
-from lib.pipeline.actions import Wiring
+from lib.pipeline.actions import Dependencies
 from lib.pipeline.simulate import Simulation
 
 
@@ -51,8 +51,10 @@ def times_of(bars: Sequence[Any]) -> tuple[dict[str, list[float]], list[float]]:
 
     times: {kind: [mean length of that kind's bars at stage 0, 1, ...]}, of the kinds that ran.
     message: [mean time of a message between stages s and s+1, either way, ...], of those that were
-        waited for. Where none was, the shortest time from a result to its use, which no message
-        between the two can have exceeded. 0 between stages of one rank.
+        waited for. If no receiver was waiting, no message was timed, and the entry is the shortest
+        time from a result to its use. That message took no longer than this, but another one may
+        have: it bounds the mean from above only if all messages between the two stages take equal
+        time. 0 between stages of one rank.
     """
     n_stages = 1 + max(bar.action.stage for bar in bars)
     lengths = {}
@@ -77,10 +79,10 @@ def times_of(bars: Sequence[Any]) -> tuple[dict[str, list[float]], list[float]]:
 def _messages(bars):
     """(bar of the sender, bar of the receiver, since when the receiver is free) of each message."""
     by_action = {bar.action: bar for bar in bars}
-    wiring = Wiring(recorded(bars).schedule)
+    dependencies = Dependencies(recorded(bars).schedule)
     free = {}  # rank: when its last bar so far ended
     for bar in sorted(bars, key=_in_order):
-        sent = by_action.get(wiring.source(bar.action))
+        sent = by_action.get(dependencies.source(bar.action))
         if sent and sent.rank != bar.rank:
             yield sent, bar, free.get(bar.rank, -inf)
         free[bar.rank] = bar.end

@@ -18,7 +18,7 @@ import torch
 
 from lib.collectives import barrier
 from lib.measuring.paced import PacedStage
-from lib.pipeline.actions import Action, Wiring
+from lib.pipeline.actions import Action, Dependencies
 from lib.pipeline.stage import Pipeline
 
 WIDTH = 64  # elements of a row: little to compute
@@ -41,7 +41,7 @@ def run_paced(
     used once, and once timed, when all ranks are there.
     """
     stage_ranks, m = (
-        Wiring(schedule).ranks,
+        Dependencies(schedule).ranks,
         1 + max(action.microbatch for actions in schedule for action in actions),
     )
     n_stages = len(stage_ranks)

@@ -44,8 +44,8 @@ from lib.pipeline.actions import Action, at_least_one, loop
 
 
 def relay(p: int, m: int = 1) -> list[list[Action]]:
-    """Each micro-batch forward through all stages and back before the next one starts. Returns a
-    list per rank."""
+    """Naive model parallelism: each micro-batch runs forward through all stages and back before the
+    next one starts. Returns a list per rank."""
     at_least_one(p=p, m=m)
     return [[Action(rank, kind, j) for j in range(m) for kind in "FB"] for rank in range(p)]
 
@@ -75,8 +75,8 @@ def forward_only(p, m, v=1, placement=loop):
 def one_f_one_b(p: int, m: int) -> list[list[Action]]:
     """Warmup forwards, then one forward, one backward in turn. Returns a list per rank.
 
-    Rank i runs p-1-i forwards ahead, one for each rank behind it: enough to keep them all at work
-    when gradients begin to come back, and no more, for each of them is kept in memory.
+    Rank i runs p-1-i forwards ahead, one for each rank downstream of it: enough to keep them all at
+    work when gradients begin to come back, and no more, for each of them is kept in memory.
     """
     at_least_one(p=p, m=m)
     forwards = [[Action(rank, "F", j) for j in range(m)] for rank in range(p)]
@@ -106,52 +106,54 @@ def interleaved(p: int, m: int, v: int) -> list[list[Action]]:
     A stage has 1/v of the layers, so a step down the pipeline takes 1/v of the time, and so does
     the bubble:
 
-        bubble    (p-1) / (vm + p-1)    instead of (p-1) / (m + p-1)
-        messages  2(vp-1)m              instead of 2(p-1)m: about v times as many, of the same size
-        kept      rank i: min(vm, (v-1)p + 2(p-1-i) + 1) micro-batches x stages, a stage being 1/v
+        bubble    (p-1) / (v m + p-1)   instead of (p-1) / (m + p-1)
+        messages  2(v p - 1)m           instead of 2(p-1)m: about v times as many, of the same size
+        kept      rank i: min(v m, (v-1)p + 2(p-1-i) + 1) micro-batches x stages, a stage being 1/v
                   of 1F1B's, so that rank 0 keeps 1 + (p-1)/(pv) times as much as in 1F1B
 
     Order of the forwards on a rank: p micro-batches through its first stage, the same p through its
     second, ... through its v-th; then the next p micro-batches. By the time rank 0 has sent p
     micro-batches, the first of them has come round to rank 0 again. That is why p should divide m:
-    a round is p micro-batches that enter together. If p does not divide m, a round has
-    r = m / (m // p) micro-batches, more than p; if m < p, there is one round, of r = m. In the
-    formula for `kept`, (v-1)p then becomes (v-1)r; for m < p the bubble is larger than the formula
-    says. The backwards have the same order, from the last stage to the first. Rank 0 of p = 2,
-    v = 2, m = 4 (stages 0 and 2):
+    p micro-batches that enter together are a microbatch group (Megatron's word). If p does not
+    divide m, a group has r = m / (m // p) micro-batches, more than p; if m < p, there is one group,
+    of r = m. In the formula for `kept`, (v-1)p then becomes (v-1)r; for m < p the bubble is larger
+    than the formula says. The backwards have the same order, from the last stage to the first. Rank
+    0 of p = 2, v = 2, m = 4 (stages 0 and 2):
 
         forwards   0F0 0F1  2F0 2F1   0F2 0F3  2F2 2F3
         backwards  2B0 2B1  0B0 0B1   2B2 2B3  0B2 0B3
 
-    and then warmup, steady, cooldown, as in 1F1B. Rank i's warmup has (v-1)r forwards, those of the
-    first r micro-batches through all its stages but the last, and two more for each rank behind it:
-    at that last stage the first micro-batch goes down these ranks (an F each) and its gradient
-    comes up again (a B each), and rank i is not idle meanwhile.
+    These two lists are merged into warmup, steady and cooldown, as in 1F1B. Rank i's warmup begins
+    with (v-1)r forwards, which take the first group through all of the rank's stages but the last.
+    Then rank i's last stage runs the first micro-batch, which continues through the last stages of
+    the p-1-i ranks downstream, and whose gradient comes back through the same stages. Rank i has to
+    wait for that gradient, and meanwhile runs 2(p-1-i) more forwards: two for each of these ranks,
+    one for its forward and one for its backward.
 
-    Raises ValueError if v > 1 and m does not divide into m // p rounds of equal length; the message
+    Raises ValueError if v > 1 and m does not divide into m // p groups of equal size; the message
     names the nearest multiples of p.
     """
     at_least_one(p=p, m=m, v=v)
     if v == 1:
         return one_f_one_b(p, m)
-    n_rounds = max(1, m // p)
-    if m % n_rounds:
+    n_groups = max(1, m // p)
+    if m % n_groups:
         near = " or ".join(f"m = {near}" for near in (m // p * p, (m // p + 1) * p) if near > 0)
         raise ValueError(
-            f"m = {m} micro-batches, p = {p} ranks: they make no {n_rounds} rounds of equal "
-            f"length; use {near}"
+            f"m = {m} micro-batches, p = {p} ranks: they make no {n_groups} groups of equal "
+            f"size; use {near}"
         )
 
-    schedule, together = [], m // n_rounds
+    schedule, r = [], m // n_groups
     for rank in range(p):
-        # these enter together
-        rounds = [range(first, first + together) for first in range(0, m, together)]
+        # micro-batches that enter together
+        groups = [range(first, first + r) for first in range(0, m, r)]
         mine = [chunk * p + rank for chunk in range(v)]  # this rank's stages
-        forwards = [Action(stage, "F", j) for a_round in rounds for stage in mine for j in a_round]
+        forwards = [Action(stage, "F", j) for group in groups for stage in mine for j in group]
         backwards = [
-            Action(stage, "B", j) for a_round in rounds for stage in reversed(mine) for j in a_round
+            Action(stage, "B", j) for group in groups for stage in reversed(mine) for j in group
         ]
-        warmup = (v - 1) * together + 2 * (p - 1 - rank)
+        warmup = (v - 1) * r + 2 * (p - 1 - rank)
         schedule.append(warmup_steady_cooldown(forwards, backwards, warmup))
     return schedule
 
@@ -217,7 +219,7 @@ def zb_v(p: int, m: int) -> list[list[Action]]:
         warmup    2(p-i)-1 forwards of the first chunk, then i of both in turn, then p-i of the
                   second, each followed by its I and W
         steady    F I W of the first chunk, F I W of the second
-        cooldown  the I that are left, and behind them W, which no other rank waits for
+        cooldown  the I that are left, and after them W, which no other rank waits for
 
     p = 2, m = 4, F = I = W = 1; a and b are the rank's two stages:
 
@@ -227,12 +229,14 @@ def zb_v(p: int, m: int) -> list[list[Action]]:
            ...  bI2 bW2 aI1 aW1 bF3 bI3 bW3 aI2 aW2 aI3 aW3  .
            ...  aF3 aI1 aW1 bF3 bI2 bW2 aI2 bI3 aI3 aW2 bW3 aW3
 
-        idle time of a rank  (p-1) max(I, 2(I-W)) of one stage's times, if I >= F >= W and m >=
-                             2p-1: p-1 of them if all three are equal, which is the skew of the
-                             start; that of 1F1B is six times as long
+        idle time of a rank  (p-1) max(I, 2(I-W)), if I >= F >= W and m >= 2p-1
         kept                 2p stages x micro-batches on every rank, with F done and W not, if m >=
                              2p-1; a stage is half of 1F1B's, so that is the peak of 1F1B's rank 0
         messages             4(p-1)m
+
+    F, I and W are the times of one of the 2p stages. If all three are equal, a rank is idle for
+    (p-1) F, which is as long as the last rank waits for its first input. In 1F1B a rank is idle for
+    (p-1)(F + I + W) of stages that are twice as large, so six times as long.
 
     The order is that of torch's ScheduleZBVZeroBubble. With fewer than 2p-1 micro-batches it is the
     schedule for 2p-1, without those that are not there.
@@ -268,6 +272,15 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
     ranks would otherwise wait, at the beginning and at the end. Here, and in torch's runtime by
     default, the F is run first and the B after it.
 
+    Rank i, with n = p-1-i ranks downstream of it, has a first model chunk a and a second one b:
+
+        warmup    2n forwards of a; then F of a and of b in turn, i+1 times; then I, W and F of b,
+                  n times
+        steady    F of a with B of b, then F of b with B of a, m-2p+i+1 times
+        cooldown  B of b, then F of b with B of a, n times; then 2(i+1) backwards of b and of a in
+                  turn, of which the second half runs I only; then a delayed W and I of a, n times;
+                  then the W that are left
+
         idle time of a rank    (p-1) max(F + I - W, 2(F-W)) of one stage's times, if F >= I >= W
         kept                   2p+1 stages x micro-batches on every rank, one more than ZB-V
 
@@ -282,21 +295,22 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
         )
     schedule = []
     for i in range(p):
-        # the first and the second model chunk, and how many ranks are behind this one
-        a, b, behind = i, 2 * p - 1 - i, p - 1 - i
-        up_and_down = [b, a] * (i + 1)
-        full, split = up_and_down[: i + 1], up_and_down[i + 1 :]  # of the last backwards
-        delayed = split + [a] * behind  # the stages whose W are delayed, in the order of their I
+        # the first and the second model chunk, and the number of ranks downstream of this one
+        a, b, n_downstream = i, 2 * p - 1 - i, p - 1 - i
+        last_backwards = [b, a] * (i + 1)  # the stages of b's and a's last backwards in turn
+        full, split = last_backwards[: i + 1], last_backwards[i + 1 :]
+        # the stages whose W are delayed, in the order of their I
+        delayed = split + [a] * n_downstream
         work = (
-            [(a, "F")] * (2 * behind)
+            [(a, "F")] * (2 * n_downstream)
             + [(a, "F"), (b, "F")] * (i + 1)
-            + [(b, "I"), (b, "W"), (b, "F")] * behind
+            + [(b, "I"), (b, "W"), (b, "F")] * n_downstream
         )
         work += [(a, "F"), (b, "B"), (b, "F"), (a, "B")] * (m - 2 * p + i + 1)
-        work += [(b, "B"), (b, "F"), (a, "B")] * behind + [(stage, "B") for stage in full]
+        work += [(b, "B"), (b, "F"), (a, "B")] * n_downstream + [(stage, "B") for stage in full]
         work += [(stage, "I") for stage in split]
-        work += [action for stage in delayed[:behind] for action in ((stage, "W"), (a, "I"))]
-        schedule.append(numbered(work + [(stage, "W") for stage in delayed[behind:]], m))
+        work += [action for stage in delayed[:n_downstream] for action in ((stage, "W"), (a, "I"))]
+        schedule.append(numbered(work + [(stage, "W") for stage in delayed[n_downstream:]], m))
     return schedule
 
 

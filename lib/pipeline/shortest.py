@@ -31,7 +31,7 @@ shop.)
 from itertools import combinations, count
 from typing import Any
 
-from lib.pipeline.actions import Action, inputs
+from lib.pipeline.actions import Action, dependencies_of
 
 
 # exercise: lab2.fastest
@@ -105,7 +105,7 @@ def _needs(puzzle, actions):
     beforehand."""
     for action in actions:
         i, kind, j = action
-        for need in inputs(action, puzzle.p):
+        for need in dependencies_of(action, puzzle.p):
             need = need._replace(kind="I") if need.kind == "B" else need
             yield action, need, puzzle.message if need.stage != i else 0
         if j:

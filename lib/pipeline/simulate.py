@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
-from lib.pipeline.actions import Action, Wiring
+from lib.pipeline.actions import Action, Dependencies
 from lib.pipeline.validate import walk
 
 UNIT = {"F": 1, "B": 2, "I": 1, "W": 1}  # backward has two matmuls where forward has one
@@ -92,14 +92,14 @@ def simulate(
     """Run `schedule` on a clock. Returns a Simulation, whose `bars` are (rank, action, start, end).
 
     times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B" or in addition to it, in any
-        unit; each a number, or a list with one per stage (vp of them).
+        unit; each a number, or a list with one per stage (v p of them).
     message: time from one rank to the next, same unit; a number, or a list with one per pair of
         neighbouring stages: message[s] between stages s and s+1, in both directions. Nothing is
         sent between stages of one rank.
     Raises ScheduleError for a schedule that deadlocks, ValueError for a time that is missing.
     """
-    wiring = Wiring(schedule)
-    n_stages = wiring.n_stages
+    dependencies = Dependencies(schedule)
+    n_stages = dependencies.n_stages
     edges = _one_per(
         n_stages - 1, message, "message times, one between each two neighbouring stages"
     )
@@ -115,8 +115,9 @@ def simulate(
                 f"{action} needs a time: times has {', '.join(times)}, add {action.kind!r}"
             )
         arrivals = [
-            end[need] + (edges[min(need.stage, action.stage)] if wiring.rank(need) != rank else 0)
-            for need in wiring.inputs(action)
+            end[need]
+            + (edges[min(need.stage, action.stage)] if dependencies.rank(need) != rank else 0)
+            for need in dependencies.of(action)
         ]
         start = max([free[rank], *arrivals])
         free[rank] = end[action] = start + durations[action.kind][action.stage]

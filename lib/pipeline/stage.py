@@ -7,17 +7,20 @@
     W  the gradients of the weights
 
 execute.py determines in which order actions run and when messages are sent, shapes.py how large
-messages are, and split.py what happens to a parameter in two stages.
+messages are, and split.py what happens to a parameter in two stages. From which rank a stage
+receives, and to which it sends, is in the schedule's `Dependencies`: the placement of the stages
+and the dependency graph of the actions.
 
-The loss of micro-batch j is weighted by its share of the rows, b_j of B, and gradients add up in
+The loss of micro-batch j is weighted by its share of the rows, n_j of n, and gradients add up in
 `.grad`:
 
-    grad L = sum over j of b_j / B  grad L_j
+    grad L = sum over j of n_j / n  grad L_j
 
 This is the gradient of the mean over the whole batch, also if the last micro-batch is smaller.
 
 A stage keeps the input of a micro-batch in flight, and what the graph saves. It does not keep y,
-which belongs to the next stage: backward can start from the node of the graph that y came from.
+which belongs to the next stage: backward can start from y's gradient edge, the node of the graph
+that y came from.
 """
 
 import contextlib
@@ -29,9 +32,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from lib.pipeline.actions import Action, Wiring, loop
+from lib.pipeline.actions import Action, Dependencies, loop
 from lib.pipeline.execute import execute
-from lib.pipeline.halves import LinearsLater, weight_gradients
+from lib.pipeline.halves import DeferredWgrad, weight_gradients
 from lib.pipeline.schedules import forward_only
 from lib.pipeline.shapes import infer_shapes
 from lib.pipeline.split import summed_over_ends, tied
@@ -44,8 +47,9 @@ class Stage:
 
     def __init__(self, module: nn.Module, is_first: bool) -> None:
         self.module, self.is_first = module, is_first
-        # micro-batch: (x, where its graph ends, list for LinearsLater), from F to B or I
-        self.kept = {}
+        # what `simulate.kept` counts as live and as waiting
+        # micro-batch: (x, gradient edge of y, list for DeferredWgrad), from F to B or I
+        self.live = {}
         self.waiting = {}  # micro-batch: list of what W reads, from I to W
 
     def forward(self, j: int, x: Tensor, splits: bool, loss_of: Callable | None = None) -> Tensor:
@@ -57,15 +61,15 @@ class Stage:
         records_graph = torch.is_grad_enabled()
         # the graph begins here
         x = x.detach().requires_grad_(records_graph and not self.is_first)
-        later = []
-        with LinearsLater(later) if splits else contextlib.nullcontext():
+        deferred = []
+        with DeferredWgrad(deferred) if splits else contextlib.nullcontext():
             y = self.apply(j, x)
             if loss_of:
                 y = loss_of(y)
         # None for a first stage whose parameters are all frozen
-        end = get_gradient_edge(y) if y.requires_grad else None
+        grad_edge = get_gradient_edge(y) if y.requires_grad else None
         if records_graph:
-            self.kept[j] = x, end, later
+            self.live[j] = x, grad_edge, deferred
         return y.detach()
 
     def apply(self, j, x):
@@ -74,16 +78,16 @@ class Stage:
 
     def backward(self, j: int, grad: Tensor | None) -> Tensor | None:
         """B: from the gradient of y to that of x, which is None at the first stage."""
-        x, end, _ = self.kept.pop(j)
-        if end is not None:
-            torch.autograd.backward([end], [grad])
+        x, grad_edge, _ = self.live.pop(j)
+        if grad_edge is not None:
+            torch.autograd.backward([grad_edge], [grad])
         return x.grad
 
     def input_gradient(self, j: int, grad: Tensor | None) -> Tensor | None:
         """I: as B, but the gradients of weights are delayed until W."""
-        self.waiting[j] = self.kept[j][-1]
+        self.waiting[j] = self.live[j][-1]
         # forward may run again in here (lib/training/recompute.py)
-        with LinearsLater(self.waiting[j]):
+        with DeferredWgrad(self.waiting[j]):
             return self.backward(j, grad)
 
     def weight_gradients(self, j: int) -> None:
@@ -93,9 +97,12 @@ class Stage:
     def held(self) -> list[Tensor]:
         """The tensors that this object keeps: inputs, and what W reads. What graphs save is not
         among them."""
-        inputs = [x for x, _, _ in self.kept.values()]
+        inputs = [x for x, _, _ in self.live.values()]
         return inputs + [
-            t for later in self.waiting.values() for _, _, x, grad_y in later for t in (x, grad_y)
+            tensor
+            for deferred in self.waiting.values()
+            for _, _, x, grad_y in deferred
+            for tensor in (x, grad_y)
         ]
 
 
@@ -120,7 +127,7 @@ class Pipeline:
         placement: Callable[[int, int], list[int]] = loop,
     ) -> None:
         """stages: the modules of all stages, v for each rank, in order; stage s is on pipeline rank
-        `placement(p, vp)[s]`.
+        `placement(p, v p)[s]`.
 
         Only this rank's are run. The others show which parameters are tied, and may be on the meta
         device; copies of a tied parameter start from equal values.
@@ -172,8 +179,8 @@ class Pipeline:
         loss_fn(y, target) -> (), the mean over a micro-batch's rows. record: as in `execute`.
         Returns the batch's loss, detached (), on the last stage's rank; None elsewhere.
         Sends: for each micro-batch and each two neighbouring stages on different ranks its
-        activation, and back the gradient of that, which is as large: 2(vp-1)m messages in a loop.
-        Then one all-reduce per tied parameter, between the first and the last rank.
+        activation, and back the gradient of that, which is as large: 2(v p - 1)m messages in a
+        loop. Then one all-reduce per tied parameter, between the first and the last rank.
         Raises, before any message, ScheduleError for a schedule that cannot be run, ValueError for
         one of other sizes, and RuntimeError under torch.no_grad(), where there is no graph for
         backward.
@@ -203,12 +210,12 @@ class Pipeline:
         sent until the end, because in forward alone no message comes back that confirms it.
         """
         schedule = forward_only(len(self.links.ranks), self.m, self.v, self.placement)
-        plan = Wiring(schedule), transfers(schedule)[self.links.rank]
+        plan = Dependencies(schedule), transfers(schedule)[self.links.rank]
         losses = self._execute(plan, microbatches, targets, self._weighted(loss_fn, targets))
         return sum(losses.values()) if losses else None
 
     def _weighted(self, loss_fn, targets):
-        """L = sum over j of b_j / B L_j: a micro-batch's loss, times its share of the rows."""
+        """L = sum over j of n_j / n L_j: a micro-batch's loss, times its share of the rows."""
         rows = sum(len(target) for target in targets) if self.last in self.stages else None
         return lambda y, target: loss_fn(y, target) * (len(target) / rows)
 
@@ -225,13 +232,13 @@ class Pipeline:
         return self._execute(self._plan(schedule), microbatches, targets, loss_fn, record)
 
     def _execute(self, plan, microbatches, targets, loss_fn, record=None):
-        wiring, steps = plan
+        dependencies, steps = plan
         self._check_shapes(microbatches)
         losses = {}
 
         def compute(action, given):
             (s, kind, j), stage = action, self.stages[action.stage]
-            splits = (s, j) in wiring.split_backwards
+            splits = (s, j) in dependencies.split_backwards
             if kind == "F" and s < self.last:
                 return stage.forward(j, given if s else microbatches[j], splits)
             if kind == "F":
@@ -248,7 +255,7 @@ class Pipeline:
             s, kind, j = action
             return self.outputs_meta[s if kind == "F" else s - 1, j]
 
-        execute(steps, wiring, compute, shape_of, self.links, record)
+        execute(steps, dependencies, compute, shape_of, self.links, record)
         return losses
 
     def _plan(self, schedule):
@@ -279,7 +286,7 @@ class Pipeline:
 
 @functools.lru_cache(maxsize=8)
 def _plan(schedule, m, v, placement, rank):
-    """The schedule's wiring, and this rank's steps. Cached, because a training loop passes the same
-    schedule at every step."""
+    """The schedule's `Dependencies`, and this rank's steps. Cached, because a training loop passes
+    the same schedule at every step."""
     validate(schedule, m, v, placement)
-    return Wiring(schedule), transfers(schedule)[rank]
+    return Dependencies(schedule), transfers(schedule)[rank]

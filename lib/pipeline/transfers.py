@@ -29,7 +29,7 @@ The actions of a list are done in order, so a past is one number per rank: how m
 
 from typing import NamedTuple
 
-from lib.pipeline.actions import Action, Wiring
+from lib.pipeline.actions import Action, Dependencies
 from lib.pipeline.validate import walk
 
 
@@ -50,43 +50,45 @@ def transfers(schedule):
 
     schedule: a valid one. Raises ScheduleError for one that deadlocks.
     """
-    wiring, before = Wiring(schedule), pasts(schedule)
-    return [_steps(schedule, wiring, rank, before) for rank in range(len(schedule))]
+    dependencies, before = Dependencies(schedule), pasts(schedule)
+    return [_steps(schedule, dependencies, rank, before) for rank in range(len(schedule))]
 
 
 def pasts(schedule):
     """{action: [how many actions of rank 0, 1, ... are certainly done when it starts]}"""
-    wiring = Wiring(schedule)
+    dependencies = Dependencies(schedule)
     # the past when an action starts, and when it has ended
     before, after = {}, {None: [0] * len(schedule)}
     last = [None] * len(schedule)  # the last action of each rank
     for rank, action in walk(schedule):
-        needed = wiring.source(action)
+        needed = dependencies.source(action)
         before[action] = [max(both) for both in zip(after[last[rank]], after[needed], strict=True)]
         after[action] = [n + (r == rank) for r, n in enumerate(before[action])]
         last[rank] = action
     return before
 
 
-def _steps(schedule, wiring, rank, before):
+def _steps(schedule, dependencies, rank, before):
     mine = schedule[rank]
-    waits_on = [wiring.sender(action) for action in mine]
-    sends = [wiring.receiver(action) is not None for action in mine]
-    recvs_to_post = _recvs_to_post(waits_on, _arriving(schedule, wiring, rank), wiring)
-    sends_completed = _sends_completed(mine, sends, schedule, wiring, before)
+    waits_on = [dependencies.sender(action) for action in mine]
+    sends = [dependencies.receiver(action) is not None for action in mine]
+    recvs_to_post = _recvs_to_post(waits_on, _arriving(schedule, dependencies, rank), dependencies)
+    sends_completed = _sends_completed(mine, sends, schedule, dependencies, before)
     return [
         Step(*of_one)
         for of_one in zip(recvs_to_post, waits_on, sends_completed, mine, sends, strict=True)
     ]
 
 
-def _arriving(schedule, wiring, rank):
+def _arriving(schedule, dependencies, rank):
     """[the actions whose results rank 0, 1, ... sends here, in the order of its list]"""
-    comes_here = lambda action: (to := wiring.receiver(action)) and wiring.rank(to) == rank
+    comes_here = lambda action: (
+        (to := dependencies.receiver(action)) and dependencies.rank(to) == rank
+    )
     return [[action for action in actions if comes_here(action)] for actions in schedule]
 
 
-def _recvs_to_post(waits_on, arriving, wiring):
+def _recvs_to_post(waits_on, arriving, dependencies):
     """Per action: the receives to post before it, so that its own message can arrive, and the next
     action's too.
 
@@ -96,19 +98,19 @@ def _recvs_to_post(waits_on, arriving, wiring):
     for i in range(len(waits_on)):
         posts = []
         for needed in waits_on[i : i + 2]:
-            while needed and needed in (queue := arriving[wiring.rank(needed)]):
+            while needed and needed in (queue := arriving[dependencies.rank(needed)]):
                 posts.append(queue.pop(0))
         lists.append(posts)
     return lists
 
 
-def _sends_completed(mine, sends, schedule, wiring, before):
+def _sends_completed(mine, sends, schedule, dependencies, before):
     """Per action: what was sent earlier, and has been used in the past of this action."""
     index = {action: i for actions in schedule for i, action in enumerate(actions)}
 
     def has_been_used(sent, now):
-        user = wiring.target(sent)
-        return before[now][wiring.rank(user)] > index[user]
+        user = dependencies.target(sent)
+        return before[now][dependencies.rank(user)] > index[user]
 
     lists, pending = [], []
     for action, is_sent in zip(mine, sends, strict=True):

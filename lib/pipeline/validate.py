@@ -18,7 +18,7 @@ a single walk through the schedule decides.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from lib.pipeline.actions import KINDS, Action, Wiring, at_least_one, loop
+from lib.pipeline.actions import KINDS, Action, Dependencies, at_least_one, loop
 
 
 class ScheduleError(ValueError):
@@ -42,7 +42,7 @@ def validate(
     per rank.
 
     schedule: list per rank of Actions. Returns it, so that you can call it where the schedule is
-    used. placement: (p, vp) -> [rank of stage 0, 1, ...], where the stages have to be: `loop`,
+    used. placement: (p, v p) -> [rank of stage 0, 1, ...], where the stages have to be: `loop`,
     `v_shape`, or your own. Each backward is full, B, or in halves, I and W.
     """
     p = len(schedule)
@@ -63,17 +63,17 @@ def walk(schedule):
     Raises ScheduleError where the ranks would wait for each other, or for an action that no list
     holds.
     """
-    wiring, done, at = Wiring(schedule), set(), [0] * len(schedule)
+    dependencies, done, at = Dependencies(schedule), set(), [0] * len(schedule)
     while any(at[rank] < len(actions) for rank, actions in enumerate(schedule)):
         before = list(at)
         for rank, actions in enumerate(schedule):
-            while at[rank] < len(actions) and done.issuperset(wiring.inputs(actions[at[rank]])):
+            while at[rank] < len(actions) and done.issuperset(dependencies.of(actions[at[rank]])):
                 action = actions[at[rank]]
                 at[rank] += 1
                 done.add(action)
                 yield rank, action
         if at == before:
-            raise _deadlock(schedule, wiring, at, done)
+            raise _deadlock(schedule, dependencies, at, done)
 
 
 def _check_ranks(schedule, m, stage_ranks):
@@ -124,26 +124,26 @@ def _check_once(schedule, m, stage_ranks):
 
 
 def _check_order(schedule):
-    wiring = Wiring(schedule)
+    dependencies = Dependencies(schedule)
     for rank, actions in enumerate(schedule):
         index = {action: i for i, action in enumerate(actions)}
         for action in actions:
-            for need in wiring.inputs(action):
+            for need in dependencies.of(action):
                 if index.get(need, -1) > index[action]:
                     text = f"rank {rank} has {action} before {need}, which it needs"
                     raise ScheduleError("order", text, action, need)
 
 
-def _deadlock(schedule, wiring, at, done):
+def _deadlock(schedule, dependencies, at, done):
     """Follow from a waiting rank to the rank that it waits for, until a rank comes up again: that
     is the cycle."""
     rank = next(rank for rank, actions in enumerate(schedule) if at[rank] < len(actions))
     chain = {}  # rank -> (the action that it waits at, what that needs)
     while rank not in chain:
         action = schedule[rank][at[rank]]
-        need = next(need for need in wiring.inputs(action) if need not in done)
+        need = next(need for need in dependencies.of(action) if need not in done)
         chain[rank] = action, need
-        waits, rank = rank, wiring.rank(need)
+        waits, rank = rank, dependencies.rank(need)
         if rank is None or need not in schedule[rank]:
             where = "in no list" if rank is None else f"not in rank {rank}'s list"
             text = f"rank {waits} waits at {action} for {need}, which is {where}"
@@ -153,7 +153,7 @@ def _deadlock(schedule, wiring, at, done):
     lines = []
     for waits in cycle:
         action, need = chain[waits]
-        runs = wiring.rank(need)
+        runs = dependencies.rank(need)
         lines.append(
             f"rank {waits} waits at {action} for {need}, which rank {runs} runs after "
             f"{chain[runs][0]}"

@@ -1,13 +1,16 @@
 """ZeRO: data parallelism that shards its state over the ranks (Rajbhandari et al. 2020).
 
-    N ranks, psi parameters  weights  gradients  optimizer state  sent per rank and step
-    data parallelism         full     full       full             2
-    zero1.py                 full     full       1/N              2
-    zero2.py                 full     1/N        1/N              k + 1
-    fsdp.py, ZeRO-3          1/N      1/N        1/N              3 k
+A model has psi parameters, and in each step every one of N ranks runs k micro-batches. The table
+says which fraction a rank keeps, and what it sends in a step, in units of (N-1)/N psi elements:
 
-What is sent is in units of (N-1)/N psi elements, for k micro-batches. The root unit of ZeRO-3 sends
-2 k of these, not 3 k.
+                      weights  gradients  optimizer state  sent per rank and step
+    data parallelism  full     full       full             2
+    zero1.py          full     full       1/N              2
+    zero2.py          full     1/N        1/N              k + 1
+    fsdp.py, ZeRO-3   1/N      1/N        1/N              3 k
+
+The root unit of ZeRO-3 stays unsharded between forward and backward, so it is gathered once per
+micro-batch instead of twice, and sends 2 k of these units for its own parameters.
 
 file            what it is
 --------------  ----------------------------------------------------------------------------------

@@ -52,11 +52,11 @@ class Flat:
     """`parameters`, of one dtype on one device, as one flat buffer that is sharded over the ranks
     of `group`. Rank 0's values are broadcast.
 
-    n            elements of the parameters; `padded`: with the zeros at the end
-    full         (padded,)     the unsharded flat parameter: every rank's shard
-    shard        (padded/N,)   this rank's shard, a view of `full`; a leaf, for the optimizer
-    slots        views of `full` in the shapes of the parameters
-    trained      requires_grad, which is the same for all parameters of a flat
+    n              elements of the parameters; `padded`: with the zeros at the end
+    full           (padded,)    the unsharded flat parameter: every rank's shard
+    shard          (padded/N,)  this rank's shard, a view of `full`; a leaf, for the optimizer
+    slots          views of `full` in the shapes of the parameters
+    requires_grad  False for a flat of frozen parameters; all parameters of a flat have the same
     Sends: a broadcast of the buffer. Raises ValueError for a parameter of which the group's ranks
     have different shards (tensor parallelism) or different experts (expert parallelism).
     """
@@ -78,8 +78,8 @@ class Flat:
         guard(self)
         # equal now, and with equal gradients equal after every step
         collectives.broadcast(self.full, 0, group)
-        self.trained = self.parameters[0].requires_grad
-        self.shard = self.own_shard().detach().requires_grad_(self.trained)
+        self.requires_grad = self.parameters[0].requires_grad
+        self.shard = self.own_shard().detach().requires_grad_(self.requires_grad)
         self.reduce_dtype = self.shard.dtype  # in which gradients are summed over the ranks
 
     def to_gather(self) -> Tensor:

@@ -86,7 +86,10 @@ class FSDP:
             {**g, "params": [f.shard for f in fs]} for g, fs in zip(groups, flats_of, strict=True)
         ]
         # in the order of the optimizer, then the frozen ones
-        self.flats = [*(f for fs in flats_of for f in fs), *(f for f in flats if not f.trained)]
+        self.flats = [
+            *(f for fs in flats_of for f in fs),
+            *(f for f in flats if not f.requires_grad),
+        ]
         self.in_backward = []  # units whose backward has begun and not ended
         guard_model(self, units)
         module.register_forward_pre_hook(lambda *_: self.before_model())
@@ -101,10 +104,10 @@ class FSDP:
     def shards(self) -> list[Tensor]:
         """This rank's trained shards, in the order of `groups`; `.grad` holds the mean after
         `average_gradients`."""
-        return [flat.shard for flat in self.flats if flat.trained]
+        return [flat.shard for flat in self.flats if flat.requires_grad]
 
-    def __call__(self, *inputs, **named):
-        return self.module(*inputs, **named)
+    def __call__(self, *inputs, **kwargs):
+        return self.module(*inputs, **kwargs)
 
     # --- what each hook does; a subclass that prefetches overrides these
 
@@ -140,9 +143,9 @@ class FSDP:
 
     # --- the hooks, registered on the modules
 
-    def _pre_forward(self, index, submodule, inputs, named):
+    def _pre_forward(self, index, submodule, inputs, kwargs):
         self.before_forward(index)
-        return on_backward(lambda: self._post_backward(index), (inputs, named))
+        return on_backward(lambda: self._post_backward(index), (inputs, kwargs))
 
     def _post_forward(self, index, submodule, inputs, output):
         # otherwise activation checkpointing is rerunning the unit during backward, which still

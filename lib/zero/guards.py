@@ -72,7 +72,7 @@ def guard(flat):
 
 
 @register_optimizer_step_pre_hook
-def _check_optimizer(optimizer, args, named):
+def _check_optimizer(optimizer, args, kwargs):
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if type(parameter) is GuardedParameter:
@@ -88,7 +88,11 @@ def guard_model(fsdp, units):
     sharded = [*fsdp.units, fsdp.root]
     guard_state([fsdp.module, *units], lambda: all(unit.is_unsharded for unit in sharded))
     frozen = [
-        p for unit in sharded for flat in unit.flats if not flat.trained for p in flat.parameters
+        p
+        for unit in sharded
+        for flat in unit.flats
+        if not flat.requires_grad
+        for p in flat.parameters
     ]
     fsdp.module.register_forward_pre_hook(lambda *_: check_still_frozen(frozen))
 

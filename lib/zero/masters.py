@@ -6,10 +6,13 @@ main parameters).
                                                          v                  |
     fp32                                              gradient --update--> master of the shard
 
-2 + 2 + 12 bytes per parameter: 16-bit weight and gradient; master, momentum and variance of 4 each
-in the optimizer. ZeRO-1 divides the 12 by N, ZeRO-2 the gradient's 2 as well, ZeRO-3 all 16. The
-fp32 gradient lives from grads_to_master to zero_grad: 4/N more, and the 16-bit one's 2/N less, at a
-time when no activations are kept.
+A parameter takes 2 + 2 + 12 bytes: 2 for the 16-bit weight, 2 for its gradient, and 12 in the
+optimizer, where master, momentum and variance have 4 each. ZeRO-1 divides the 12 by N, ZeRO-2 the
+gradient's 2 as well, and ZeRO-3 all 16.
+
+The optimizer also needs an fp32 gradient of the shard, 4/N bytes per parameter. grads_to_master
+allocates it and frees the shard's 16-bit gradient, 2/N bytes, and zero_grad frees it again. In
+between a rank needs 2/N bytes more, but at that time backward has freed the activations.
 
 Offload: masters and optimizer state in the CPU's memory, and the step on the CPU (Ren et al. 2021,
 "ZeRO-Offload").
@@ -36,17 +39,18 @@ from lib.zero.flat import params_of, with_params
 
 
 class MasterShards(MasterWeights):
-    """Any torch optimizer, on fp32 masters of 16-bit shards. What Zero1 and Zero2 make, or what
-    steps FSDP's shards:
+    """Any torch optimizer, on fp32 masters of 16-bit shards. Let the make_optimizer of Zero1 and
+    Zero2 return one; for FSDP make it yourself, from the groups of shards:
 
         adamw = lambda masters: torch.optim.AdamW(masters, lr=3e-4)
         zero = Zero2(model.parameters(), lambda groups: MasterShards(groups, adamw))
         optimizer = MasterShards(fsdp.groups, adamw)
 
     groups: parameter groups of shards. make_optimizer: called with the same groups, with masters in
-    place of shards. A shard of 32 or 64 bits is its own master. Micro-batches are summed in 16
-    bits, unless you call grads_to_master() after each `average_gradients`; then clip `masters`
-    instead of shards.
+    place of shards. masters_of: masters_of(shards) -> a master of each, by default in fp32 on the
+    shard's device; OffloadedOptimizer passes its own. A shard of 32 or 64 bits is its own master.
+    Micro-batches are summed in 16 bits, unless you call grads_to_master() after each
+    `average_gradients`; then clip `masters` instead of shards.
     """
 
     def __init__(

@@ -67,9 +67,9 @@ class FSDPModule(nn.Module):
         self.module = module
         self.fsdp = _MixedFSDP(module, units, group, policy)
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        inputs, named = self.fsdp.cast_inputs(inputs, named)
-        return self.fsdp.cast_output(self.module(*inputs, **named))
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        inputs, kwargs = self.fsdp.cast_inputs(inputs, kwargs)
+        return self.fsdp.cast_output(self.module(*inputs, **kwargs))
 
     def average_gradients(self) -> None:
         """After each backward: then the ranks' mean is in every shard's `.grad`."""
@@ -93,12 +93,12 @@ class FSDPModule(nn.Module):
         for i, flat in enumerate(self.fsdp.flats):
             yield f"{prefix}{'.' if prefix else ''}flat_{i}", flat.shard
 
-    def state_dict(self, *args: Any, **named: Any) -> Any:
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """A copy of the full model's, in the shards' dtype. Sends: an all-gather per flat."""
         with self.unsharded() as module:
             return tree_map(
                 lambda x: x.clone() if torch.is_tensor(x) else x,
-                dict(module.state_dict(*args, **named)),
+                dict(module.state_dict(*args, **kwargs)),
             )
 
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
@@ -150,7 +150,7 @@ class _MixedUnit(Unit):
     def __init__(self, flats, *collectives):
         super().__init__(flats, *collectives)
         for flat in flats:
-            flat.shard = nn.Parameter(flat.shard.detach(), requires_grad=flat.trained)
+            flat.shard = nn.Parameter(flat.shard.detach(), requires_grad=flat.requires_grad)
             flat.use(flat.param_dtype)
 
 
@@ -163,17 +163,17 @@ class _MixedFSDP(PrefetchingFSDP):
         self.policy, self.flat_type = policy, functools.partial(_MixedFlat, policy=policy)
         super().__init__(module, units, group)
 
-    def cast_inputs(self, inputs, named):
+    def cast_inputs(self, inputs, kwargs):
         """The arguments, with floating-point tensors cast to param_dtype."""
         dtype = self.policy.param_dtype if self.policy and self.policy.cast_forward_inputs else None
-        return _cast((inputs, named), dtype)
+        return _cast((inputs, kwargs), dtype)
 
     def cast_output(self, output):
         """The output, with floating-point tensors cast to output_dtype."""
         return _cast(output, self.policy.output_dtype if self.policy else None)
 
-    def _pre_forward(self, index, submodule, inputs, named):
-        return super()._pre_forward(index, submodule, *self.cast_inputs(inputs, named))
+    def _pre_forward(self, index, submodule, inputs, kwargs):
+        return super()._pre_forward(index, submodule, *self.cast_inputs(inputs, kwargs))
 
     @contextlib.contextmanager
     def unsharded(self):

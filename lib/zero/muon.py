@@ -38,7 +38,7 @@ from lib.backend import Collective, Group
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
-SMALLEST = 1e-7  # used in place of a smaller norm, so that a gradient of zeros stays zeros
+EPS = 1e-7  # Newton-Schulz divides by this if the norm is smaller, so that zeros stay zeros
 
 
 def newton_schulz(G: Tensor, steps: int = STEPS) -> Tensor:
@@ -50,7 +50,7 @@ def newton_schulz(G: Tensor, steps: int = STEPS) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     X = G.T if G.shape[0] > G.shape[1] else G  # (m, n) with m <= n: X X^T is the smaller square
-    X = X / X.norm().clamp(min=SMALLEST)  # then no singular value is above 1
+    X = X / X.norm().clamp(min=EPS)  # then no singular value is above 1
     for _ in range(steps):
         A = X @ X.T  # (m, m)
         B = torch.addmm(A, A, A, beta=b, alpha=c)  # b A + c A A

@@ -106,7 +106,7 @@ class PrefetchingFSDP(FSDP):
     def start_reduce_scatters(self, unit: Unit) -> None:
         self.reduce_scatters += [
             (flat, collectives.start(unit.reduce_scatter, flat.flatten_gradients(), flat.group))
-            for flat in unit.trained
+            for flat in unit.trained_flats
         ]
 
     def finish_reduce_scatters(self) -> None:
@@ -160,17 +160,17 @@ class HSDP(PrefetchingFSDP):
         group: Group,
         replicas: Group,
         all_reduce: Collective = collectives.all_reduce,
-        **named: Any,
+        **kwargs: Any,
     ) -> None:
         for tensor in [*module.parameters(), *module.buffers()]:
             collectives.broadcast(tensor.detach(), 0, replicas)
-        super().__init__(module, units, group, **named)
+        super().__init__(module, units, group, **kwargs)
         self.replicas, self.all_reduce = replicas, all_reduce
 
     def average_over_replicas(self) -> None:
         """The mean of every shard's gradient over its replicas. Sends: an all-reduce of (padded/S,)
         per flat. Raises RuntimeError, before any message, for a shard without a gradient."""
-        flats = [flat for flat in self.flats if flat.trained]
+        flats = [flat for flat in self.flats if flat.requires_grad]
         without = [flat for flat in flats if flat.shard.grad is None]
         if without:
             n_parameters, shape = len(without[0].slots), tuple(without[0].slots[0].shape)

@@ -1,5 +1,5 @@
-"""The sharded state of ZeRO in a checkpoint: what each rank steps on, resharded where the number of
-ranks changes.
+"""The sharded state of ZeRO in a checkpoint: the tensors that each rank's optimizer updates and the
+optimizer's state of them, resharded where the number of ranks changes.
 
     rank r saves  per flat  weight (m,), exp_avg (m,), exp_avg_sq (m,)  its own shard of each
     all ranks     per flat  step 7                                      replicated, so once
@@ -97,13 +97,13 @@ def load_shards(
 
 
 def entries(flats, optimizer):
-    """(name, flat, tensor that the optimizer steps on, its state) of each flat; for a frozen flat,
+    """(name, flat, tensor that the optimizer updates, its state) of each flat; for a frozen flat,
     the third value is its shard."""
-    # in the order of the flats
-    steps_on = [master for g in optimizer.param_groups for master in g["params"]]
+    # the tensors that the optimizer updates, in the order of the flats
+    optimized = [master for g in optimizer.param_groups for master in g["params"]]
     state = torch_optimizer(optimizer).state
     for i, flat in enumerate(flats):
-        master = steps_on[i] if flat.trained else flat.shard
+        master = optimized[i] if flat.requires_grad else flat.shard
         yield f"flat_{i}", flat, master, state.get(master, {})
 
 

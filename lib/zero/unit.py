@@ -15,14 +15,16 @@ Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 
 Pre-backward and post-backward hooks: identity functions on the tensors between the modules of a
 model, whose backward is called when backward reaches a unit and when it has left it.
 
-    forward     x --[ after ]--> module --[ before ]--> y     the tensors pass through unchanged
-    backward  g_x <-[ after ]--- module <-[ before ]--- g_y
-                        |                     |
-                 2. module is done     1. module begins
+    forward     x --[ post-backward ]--> module --[ pre-backward ]--> y      tensors unchanged
+    backward  g_x <-[ post-backward ]--- module <-[ pre-backward ]--- g_y
+                            |                            |
+                     2. module is done            1. module begins
 
-autograd runs what was recorded last first, and adds to the parameters' `.grad` as soon as it can.
-Therefore, when the gradients of all of a module's inputs are ready, those of its parameters are
-too.
+The post-backward hook reduces the gradients of the module's parameters, so all of these have to be
+complete when it runs. They are complete for two reasons: of the functions that are ready, autograd
+first runs the one that forward recorded last, and it adds to a parameter's `.grad` as soon as that
+gradient is computed. Forward recorded the hook before all of the module's own functions, so in
+backward the hook comes after them.
 """
 
 from collections.abc import Sequence
@@ -51,14 +53,14 @@ class Unit:
     ) -> None:
         self.flats, self.all_gather, self.reduce_scatter = flats, all_gather, reduce_scatter
         for flat in flats:  # a copy, because the memory of `full` is freed
-            flat.shard = flat.shard.detach().clone().requires_grad_(flat.trained)
+            flat.shard = flat.shard.detach().clone().requires_grad_(flat.requires_grad)
         self.is_unsharded = True  # flats are created unsharded
         self.reshard()
 
     @property
-    def trained(self) -> list[Flat]:
-        """The flats that have gradients."""
-        return [flat for flat in self.flats if flat.trained]
+    def trained_flats(self) -> list[Flat]:
+        """The flats of parameters that are not frozen: only these have gradients."""
+        return [flat for flat in self.flats if flat.requires_grad]
 
     @uncompiled
     def allocate(self) -> None:
@@ -93,7 +95,7 @@ class Unit:
     def reduce_gradients(self) -> None:
         """Add the ranks' mean gradient to the shards' `.grad`, and free the full one. Sends: a
         reduce-scatter per flat."""
-        for flat in self.trained:
+        for flat in self.trained_flats:
             reduce_gradients(flat, self.reduce_scatter)
 
 

@@ -94,6 +94,7 @@ class Zero1(torch.optim.Optimizer):
                 for g, fs in zip(groups, flats, strict=True)
             ]
         )
+        # all flats in backward order, in which their gradients become ready and are sent
         self.in_order = in_order_of_backward(flats)
 
     @property
@@ -104,13 +105,14 @@ class Zero1(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict]:  # type: ignore[override]
-        """The optimizer's, of shards or of their masters. LossScaler reads gradients there,
-        schedulers set rates."""
+        """The optimizer's, of shards or of their masters. Learning-rate schedulers set rates there,
+        and lib.training.precision's LossScaler, which scales the loss so that small gradients
+        survive in fp16, reads gradients there."""
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """{shard or master: its state}, of the optimizer that steps on them."""
+        """{shard or master: its state}, of the torch optimizer that updates them."""
         return getattr(self.optimizer, "optimizer", self.optimizer).state
 
     def state_dict(self) -> dict:

@@ -294,7 +294,7 @@ def relay(relay_step):
 
 def pipeline(execute):
     """Two stages, two micro-batches; forward adds one, backward gives back what came."""
-    from lib.pipeline.actions import Wiring
+    from lib.pipeline.actions import Dependencies
     from lib.pipeline.links import connect
     from lib.pipeline.schedules import gpipe
     from lib.pipeline.transfers import transfers
@@ -302,4 +302,4 @@ def pipeline(execute):
     rank, schedule = dist.get_rank(), gpipe(2, 2)
     compute = lambda action, given: torch.ones(3) if given is None else given + 1
     shape_of = lambda action: ((3,), torch.float32)
-    execute.execute(transfers(schedule)[rank], Wiring(schedule), compute, shape_of, connect())
+    execute.execute(transfers(schedule)[rank], Dependencies(schedule), compute, shape_of, connect())

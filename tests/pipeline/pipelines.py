@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lib.pipeline import Action, balance, inputs, loop
+from lib.pipeline import Action, balance, dependencies_of, loop
 from lib.pipeline.split import split_gpt, split_layers
 from lib.training import model
 
@@ -164,7 +164,9 @@ def any_valid_list(seed, p, m, v, halves, placement=loop):
     todo = {Action(s, kind, j) for s in range(n_stages) for kind in kinds for j in range(m)}
     schedule, done, homes = [[] for _ in range(p)], set(), placement(p, n_stages)
     while todo:
-        action = draw.choice(sorted(a for a in todo if done.issuperset(inputs(a, n_stages))))
+        action = draw.choice(
+            sorted(a for a in todo if done.issuperset(dependencies_of(a, n_stages)))
+        )
         schedule[homes[action.stage]].append(action)
         todo.remove(action)
         done.add(action)

@@ -60,7 +60,7 @@ def test_i_gives_the_gradient_of_the_input_and_w_those_of_the_matrix_products(na
     after_i = {n: p.grad for n, p in stage.module.named_parameters()}
     for n, p in stage.module.named_parameters():
         assert (after_i[n] is None) == (id(p) in late or not p.requires_grad), n
-    assert not calls and not stage.kept
+    assert not calls and not stage.live
     stage.weight_gradients(0)
     for n, p in stage.module.named_parameters():
         torch.testing.assert_close(p.grad, whole[n], rtol=1e-12, atol=1e-14)

@@ -22,7 +22,7 @@ simulation waits.
 import pytest
 
 from lib.cost.published import table
-from lib.pipeline import actions, inputs, interleaved, one_f_one_b, simulate, zb_h1
+from lib.pipeline import actions, dependencies_of, interleaved, one_f_one_b, simulate, zb_h1
 
 SCHEDULES = {
     "1F1B": lambda p, m, v: one_f_one_b(p, m),
@@ -93,7 +93,7 @@ def test_interleaved_agrees_as_well_once_it_waits_as_little_as_theirs(monkeypatc
             )
             return [
                 n
-                for n in inputs(action, n_stages)
+                for n in dependencies_of(action, n_stages)
                 if action.microbatch % p == 0 or not comes_round(n)
             ]
 
@@ -102,7 +102,7 @@ def test_interleaved_agrees_as_well_once_it_waits_as_little_as_theirs(monkeypatc
     checked = 0
     for row in ROWS:
         if row["v"] > 1:
-            monkeypatch.setattr(actions, "inputs", patient(row["p"]))
+            monkeypatch.setattr(actions, "dependencies_of", patient(row["p"]))
             assert rate(row, simulated_cost(row)) == pytest.approx(
                 row["bubble_rate"], abs=DIGITS
             ), row

@@ -169,13 +169,13 @@ def test_with_one_stage_per_rank_interleaving_is_1f1b():
 
 def test_rounds_of_equal_length_are_needed_to_interleave_and_the_error_says_which_m_would_do():
     with pytest.raises(
-        ValueError, match=r"m = 9 .*, p = 4 ranks: they make no 2 rounds .*; use m = 8 or m = 12"
+        ValueError, match=r"m = 9 .*, p = 4 ranks: they make no 2 groups .*; use m = 8 or m = 12"
     ):
         interleaved(4, 9, 2)
 
 
 def test_longer_rounds_keep_the_bubble_and_keep_more():
-    """4 ranks, 10 micro-batches: 2 rounds of 5."""
+    """4 ranks, 10 micro-batches: 2 groups of 5."""
     run = simulate(interleaved(4, 10, 2))
     assert run.bubble == 3 / (2 * 10 + 3)
     assert run.peak_live == [5 + 2 * (3 - i) + 1 for i in range(4)]

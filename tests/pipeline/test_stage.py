@@ -47,7 +47,7 @@ def schedules(p):
     for make in (relay, gpipe, one_f_one_b, zb_h1):
         for m in (few, many):
             named[f"{make.__name__}, m = {m}"] = make(p, m), m, 1
-    # The first two: rounds shorter and longer than p.
+    # The first two: groups smaller and larger than p.
     for v, m in ((2, few), (2, 2 * p + 2), *(((2, 2 * p), (3, p)) if WHOLE else ())):
         named[f"interleaved, m = {m}, v = {v}"] = interleaved(p, m, v), m, v
     for seed in range(4) if WHOLE else (0, 3):
@@ -96,7 +96,7 @@ def run_each():
         ).hexdigest()
         off = None if loss is None else abs(loss - want_loss).item() / abs(want_loss).item()
         left = [
-            len(held) for stage in pipeline.stages.values() for held in (stage.kept, stage.waiting)
+            len(held) for stage in pipeline.stages.values() for held in (stage.live, stage.waiting)
         ]
         seen[run] = off, differences(got, want), set(got), bits, bars, sum(left)
     return seen
@@ -291,7 +291,7 @@ def losses_without_gradients(m):
         want = one_process("gpt", 2 * v, m)[0]
         off = None if loss is None else abs(loss - want).item() / abs(want).item()
         touched = [n for n, p in module.named_parameters() if p.grad is not None]
-        seen[name, v] = off, touched, sum(len(stage.kept) for stage in pipeline.stages.values())
+        seen[name, v] = off, touched, sum(len(stage.live) for stage in pipeline.stages.values())
 
     forwards = [[Action(rank, "F", j) for j in range(m)] for rank in range(2)]
     module, stages = cut(case, 2)

@@ -176,7 +176,7 @@ def run_each():
         want_loss, want = one_process(name, 2 * p, m)
         off = None if loss is None else (abs(loss - want_loss) / abs(want_loss)).item()
         left = sum(
-            len(held) for stage in pipeline.stages.values() for held in (stage.kept, stage.waiting)
+            len(held) for stage in pipeline.stages.values() for held in (stage.live, stage.waiting)
         )
         seen[run] = off, differences(got, want), set(got), left
     return seen

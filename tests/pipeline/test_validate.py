@@ -5,9 +5,9 @@ import pytest
 from lib.pipeline import (
     Action,
     ScheduleError,
+    dependencies_of,
     gpipe,
     grid,
-    inputs,
     one_f_one_b,
     parse,
     source,
@@ -26,7 +26,7 @@ def test_an_action_is_written_and_read():
 
 
 def test_what_an_action_needs_and_who_needs_it():
-    names = lambda text, n_stages: [str(need) for need in inputs(parse(text), n_stages)]
+    names = lambda text, n_stages: [str(need) for need in dependencies_of(parse(text), n_stages)]
     assert names("0F1", 3) == []
     assert names("1F1", 3) == ["0F1"]
     assert names("1B1", 3) == ["1F1", "2B1"]

@@ -42,7 +42,7 @@ def train(name, group, replicas):
         with hsdp.unsharded():
             seen.append((gradients, snapshot(net)[1]))
     padded = [sum(f.padded for f in flats) for flats in (hsdp.flats, hsdp.root.flats)]
-    trained = sum(f.padded for f in hsdp.flats if f.trained)
+    trained = sum(f.padded for f in hsdp.flats if f.requires_grad)
     return seen, norms, padded, trained
 
 
@@ -51,7 +51,7 @@ def whole_gradients(net, hsdp):
     names = {p: n for n, p in net.named_parameters()}
     found = dict.fromkeys(names.values())
     for flat in hsdp.flats:
-        if flat.trained:
+        if flat.requires_grad:
             pieces = slots(
                 collectives.all_gather(flat.shard.grad, flat.group)[: flat.n], flat.slots
             )

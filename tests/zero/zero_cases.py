@@ -103,7 +103,7 @@ class ZeroRun:
         """{name: whole mean gradient}, gathered from the shards."""
         found = dict.fromkeys(self.names.values())
         for flat in self.sharded.flats:
-            if flat.trained and flat.shard.grad is not None:
+            if flat.requires_grad and flat.shard.grad is not None:
                 line = collectives.all_gather(flat.shard.grad, flat.group)
                 found |= {
                     self.names[p]: g.clone()

@@ -20,7 +20,7 @@ from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab2 import hints, schedules
 from lib.check.pure import all_seen
-from lib.pipeline.actions import Action, Wiring
+from lib.pipeline.actions import Action, Dependencies
 from lib.pipeline.puzzle import LEVELS
 from lib.pipeline.shortest import fastest, schedule_by
 from lib.pipeline.simulate import kept, simulate
@@ -103,13 +103,13 @@ def _slow(schedule, puzzle, text):
 def chain(schedule, puzzle):
     """The actions that make it take so long, from the first on: each begins when the one
     before it lets it."""
-    run, wiring = simulate(schedule, puzzle.times, puzzle.message), Wiring(schedule)
+    run, dependencies = simulate(schedule, puzzle.times, puzzle.message), Dependencies(schedule)
     bars = {bar.action: bar for bar in run.bars}
     found = [max(run.bars, key=lambda bar: bar.end).action]
     while bars[found[0]].start > 0:
         rank, action, start, _ = bars[found[0]]
         at = schedule[rank].index(action)
-        before = [schedule[rank][at - 1]] * (at > 0) + wiring.inputs(action)
+        before = [schedule[rank][at - 1]] * (at > 0) + dependencies.of(action)
         lets = lambda other, rank=rank: (
             bars[other].end + puzzle.message * (bars[other].rank != rank)
         )
@@ -132,7 +132,7 @@ def next_move(schedule, puzzle):
     """The Wait that is best filled: with the shortest makespan then, and of equals the longest;
     None if none can be."""
     run, waits = simulate(schedule, puzzle.times, puzzle.message), []
-    ends, wiring = {bar.action: bar.end for bar in run.bars}, Wiring(schedule)
+    ends, dependencies = {bar.action: bar.end for bar in run.bars}, Dependencies(schedule)
     for last, then in pairwise(run.bars):
         i, begin, end = then.rank, last.end, then.start
         if last.rank != i or begin == end:
@@ -145,7 +145,7 @@ def next_move(schedule, puzzle):
             if (action.kind != "F" or max(keeps[at - 1 : to]) < puzzle.cap[i])
             and all(
                 ends[need] + puzzle.message * (need.stage != i) < end
-                for need in wiring.inputs(action)
+                for need in dependencies.of(action)
             )
         ]
         waits += [

@@ -32,7 +32,7 @@ CASES = [
     (4, 2, 1),
 ]
 CASES_SAY = "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4"
-# whatever becomes of an m that makes rounds longer or shorter than p
+# whatever becomes of an m that makes groups larger or smaller than p
 REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
 
 
@@ -131,7 +131,7 @@ EXERCISE = Exercise(
              "warmup of forwards."),
         Hint("all micro-batches through one stage",
              lambda p: p.kind == "order" and all_seen(_all_microbatches_first)(p),
-             "forwards go in rounds of p micro-batches: p through the rank's first stage, the same "
+             "forwards go in groups of p micro-batches: p through the rank's first stage, the same "
              "p through its second, ... and only then the next p. You take all m through the first "
              "stage before the second."),
         Hint("warmup too short", s.kind("order"),

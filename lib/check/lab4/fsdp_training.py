@@ -162,7 +162,7 @@ class Watch:
         want = sum(
             times_of(index) * flat.padded
             for index, unit in self.units.items()
-            for flat in unit.trained
+            for flat in unit.trained_flats
         )
         if got != want:
             text = (

@@ -84,13 +84,13 @@ UNIT = (
     Mistake("the shard is lost", edit(
         FREE,
         "at = flat.padded // flat.world_size\n"
-        f"            flat.shard = flat.full[:at].detach().requires_grad_(flat.trained)\n         "
-        f"   {FREE}",
+        f"            flat.shard = flat.full[:at].detach().requires_grad_(flat.requires_grad)\n"
+        f"            {FREE}",
     )),
-    Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:")),
-    Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:").then(
+    Mistake("frozen flats too", edit("flat in self.trained_flats:", "flat in self.flats:")),
+    Mistake("frozen flats too", edit("flat in self.trained_flats:", "flat in self.flats:").then(
         "reduce_gradients(flat, self.reduce_scatter)",
-        f"shard = {SHARD}\n            if flat.trained: flat.add_gradient(shard)",
+        f"shard = {SHARD}\n            if flat.requires_grad: flat.add_gradient(shard)",
     )),
     _reduce("frozen flats too", f"shard = {SHARD}\n            self.all_gather(shard, flat.group)\n"
             "            flat.add_gradient(shard)"),
@@ -145,7 +145,7 @@ FSDP = (
     _instead("an error in one case", (AFTER_BACKWARD, "unit.reduce_gradients()", FREE_IT)),
     _instead("reduced twice", (AFTER_FORWARD, REDUCE, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, REDUCE,
-                                "for flat in self.units[index].trained: flat.shard.grad *= 2",
+                                "for flat in self.units[index].trained_flats: flat.shard.grad *= 2",
                                 FREE_IT)),
     _instead("two at a time", (AFTER_FORWARD, "pass")),
     _instead("two at a time", (AFTER_BACKWARD, REDUCE)),

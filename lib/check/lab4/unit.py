@@ -122,7 +122,7 @@ class _ByItself:
         of_method = {
             "unshard": [("all_gather", flat.padded // self.N) for flat in self.flats],
             "reduce_gradients": [
-                ("reduce_scatter", flat.padded) for flat in self.flats if flat.trained
+                ("reduce_scatter", flat.padded) for flat in self.flats if flat.requires_grad
             ],
         }
         want = sorted(of_method.get(method, []))
@@ -178,7 +178,7 @@ class _ByItself:
             used = [
                 (p * g).sum()
                 for p, g in zip(flat.parameters, pieces, strict=True)
-                if flat.trained and g.any()
+                if flat.requires_grad and g.any()
             ]
             if used:
                 sum(used).backward()
@@ -188,7 +188,9 @@ class _ByItself:
                 )
                 / self.N
             )
-            wants += [(flat, f"flat {i}", total.chunk(self.N)[self.rank])] if flat.trained else []
+            wants += (
+                [(flat, f"flat {i}", total.chunk(self.N)[self.rank])] if flat.requires_grad else []
+            )
         return wants
 
     def _whole(self, when, turn):
@@ -312,8 +314,8 @@ UNIT = Exercise(
              "N need not divide the flat's n elements: the buffer has flat.padded, so that every "
              "rank's shard has padded/N."),
         Hint("nothing is reduced", s.kind("no gradient"),
-             "every flat with flat.trained sends its buffer of gradients, whatever this rank used "
-             "of it, and keeps its shard: flat.add_gradient(shard)."),
+             "every flat with flat.requires_grad sends its buffer of gradients, whatever this rank "
+             "used of it, and keeps its shard: flat.add_gradient(shard)."),
         Hint("full gradients stay", s.kind("kept", "unreduced"),
              "they are as large as the full parameters. flat.flatten_gradients() sets them to "
              "None."),
@@ -330,7 +332,7 @@ UNIT = Exercise(
              "the shard always stays: it is what the optimizer steps on, and what the next unshard "
              "gathers."),
         Hint("frozen flats too", s.kind("calls", more=True),
-             "each flat is gathered once; and of the flats only those with flat.trained have "
+             "each flat is gathered once; and of the flats only those with flat.requires_grad have "
              "gradients to send."),
         Hint("another number of calls", s.kind("calls"),
              "self.all_gather(flat.shard, flat.group) for each flat; self.reduce_scatter(buffer, "

@@ -103,7 +103,7 @@ def by_rules(level):
         i, kind, j = action
         needs = [
             need._replace(kind=kind) if need.stage != i else need
-            for need in pipeline.inputs(action, level.p)
+            for need in pipeline.dependencies_of(action, level.p)
         ]
         needs += [Action(i, "W", j - level.cap[i])] * (kind == "F" and j >= level.cap[i])
         return all(

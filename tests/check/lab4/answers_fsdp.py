@@ -34,7 +34,7 @@ class AsInTheNotebook(zero.Unit):
 
     def reduce_gradients(self):
         for flat in self.flats:
-            if flat.trained:
+            if flat.requires_grad:
                 self.reduce(flat)
 
     def reduce(self, flat):
@@ -81,7 +81,7 @@ class InOneLine(AsInTheNotebook):
     """All flats' gradients in one line, rank by rank."""
 
     def reduce_gradients(self):
-        flats = [flat for flat in self.flats if flat.trained]
+        flats = [flat for flat in self.flats if flat.requires_grad]
         if flats:
             N = dist.get_world_size(flats[0].group)
             chunks = zip(*(flat.flatten_gradients().chunk(N) for flat in flats), strict=True)
