@@ -41,7 +41,7 @@ RING_STEP = (
 )
 GATHER_STEP = "        p2p.send_recv(passed_on, right, left, group, out=coming)"
 ONE_BATCH = (
-    "_begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group)"
+    "_begin_batch(inbound, outbound, group) if coalesces else _begin(inbound, outbound, group)"
 )
 MISTAKES = [
     Mistake(
