@@ -102,7 +102,11 @@ class Run:
         digits."""
         last = lambda numbers: " ".join(f"{number % 65536:04x}" for number in numbers)
         wide = 5 * self.world_size
-        rows = [f"step    loss  baseline   norm  baseline  messages  {'batches':<{wide}}  weights"]
+        rows = [
+            f"{self.world_size} ranks, {self.microbatches} micro-batches a step, {self.buckets} "
+            f"buckets, {self.examples[0]} examples",
+            f"step    loss  baseline   norm  baseline  messages  {'batches':<{wide}}  weights",
+        ]
         for begin in range(0, len(self.losses), self.steps_per_epoch):
             for i in range(begin, min(begin + 2, begin + self.steps_per_epoch)):
                 rows.append(

@@ -133,7 +133,7 @@ EXERCISE = Exercise(
              "run's buckets, once a step?"),
         Hint("an epoch like the first", _said((NO_SET_EPOCH,)),
              "in the first epoch nothing is wrong. Which batches does each rank draw in the "
-             "second?"),
+             "second? Compare step i with step i + steps_per_epoch."),
         Hint("N times the gradient", _said((SUM,)),
              "a sum over N ranks is N times the mean. Before the first update the weights are "
              "those of the baseline: compare the gradient norms of step 0."),
@@ -159,9 +159,8 @@ MISTAKES = (
     Mistake("micro-batches are enough", edit("max(run.messages) > 2 * (N - 1) * N * run.buckets",
         "run.microbatches > 1"),
             "a healthy run may have micro-batches, too: it exchanges once a step."),
-    Mistake("batches of the next step", edit("run.batches[:epoch] == run.batches[epoch : ",
-        "run.batches[:1] == run.batches[1:2] or run.batches[:epoch] == run.batches[epoch : 0 * "),
-            "epochs are steps_per_epoch steps long: compare step i with step i + steps_per_epoch."),
+    Mistake("an epoch like the first", edit("run.batches[:epoch] == run.batches[epoch : ",
+        "run.batches[:1] == run.batches[1:2] or run.batches[:epoch] == run.batches[epoch : 0 * ")),
     Mistake("exactly the baseline", edit("abs(ratio - 1) < 1e-3", "ratio == 1"),
             "ranks add in another order than one process, so the last digits differ. Allow 0.01%."),
     Mistake("always a factor of 4", edit("abs(ratio / N - 1) < 1e-3", "abs(ratio / 4 - 1) < 1e-3"),
