@@ -13,6 +13,7 @@ arguments, so a function of your own can be compared as well.
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,8 +36,11 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator(backend.device()).manual_seed(seed)
 
 
-def error(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two tensors, relative to the largest value of b."""
+def error(a: Tensor | None, b: Tensor | None) -> float:
+    """The largest difference of two tensors, relative to the largest value of b. Raises ValueError
+    where one is a gradient that was never computed."""
+    if a is None or b is None:
+        raise ValueError("a gradient is missing: nothing that was run depends on its tensor")
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
@@ -86,10 +90,15 @@ def two_layers(
     ledger.mark("")
 
 
+def first_block(model: Any) -> Any:
+    """A GPT's first block; of which kind its parts are, a ModuleList does not say."""
+    return model.blocks[0]
+
+
 def mlp(shape: Shape, column_linear: Callable, row_linear: Callable) -> dict[str, float]:
     """The errors of a GPT's parallel MLP: of its output, of the gradient of x, and of that of
     this rank's shard of `up`."""
-    plain, rank, tp = GPT(shape).double().blocks[0].mlp, dist.get_rank(), dist.get_world_size()
+    plain, rank, tp = first_block(GPT(shape).double()).mlp, dist.get_rank(), dist.get_world_size()
     parallel = ParallelMLP(plain, None, column_linear, row_linear)
     x = torch.randn(2, 8, shape.hidden, dtype=torch.float64, generator=seeded(0))
     xs = [x.clone().requires_grad_() for _ in range(2)]
@@ -130,7 +139,7 @@ def gated_mlp(
 def mlp_orders(shape: Shape) -> dict[str, float]:
     """The errors of an MLP with something between its two layers: nothing, a gather before the
     row split, an all-reduce after the column split. A section of the ledger each."""
-    plain = GPT(shape).blocks[0].mlp
+    plain = first_block(GPT(shape)).mlp
     up, down = ColumnParallelLinear(plain.up), RowParallelLinear(plain.down)
     x = torch.randn(2, 8, shape.hidden, generator=seeded(0))
     between = {
@@ -149,7 +158,7 @@ def mlp_orders(shape: Shape) -> dict[str, float]:
 def block(shape: Shape, attention: Callable) -> dict[str, float]:
     """The errors of a GPT's block with this parallel attention class, forward and in the
     gradient of x. Sections of the ledger: forward, backward."""
-    plain, parallel = GPT(shape).blocks[0], parallel_gpt(GPT(shape)).blocks[0]
+    plain, parallel = first_block(GPT(shape)), first_block(parallel_gpt(GPT(shape)))
     parallel.attention = attention(plain.attention)
     x = torch.randn(2, shape.seq_len, shape.hidden, generator=seeded(0))  # (B, T, D)
     xs = [x.clone().requires_grad_() for _ in range(2)]
@@ -224,7 +233,7 @@ def full_gpt(shape: Shape, tokens: Tensor, targets: Tensor) -> dict[str, dict[st
     plain, rank, tp = GPT(shape).double(), dist.get_rank(), dist.get_world_size()
     loss = plain.loss(tokens, targets)
     loss.backward()
-    gradients = {name: p.grad for name, p in plain.named_parameters()}
+    gradients = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
     mine, found = split_state_dict(gradients, rank, tp), {}
     for name, make in (("tensor", parallel_gpt), ("sequence", sequence_parallel_gpt)):
         parallel = make(plain)
