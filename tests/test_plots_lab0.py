@@ -100,7 +100,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         (
             "topology",
             [
-                "The fastest of these links is 69 times as fast as the slowest",
+                "The best all-reduce here has 69 times the bus bandwidth of the slowest",
                 "PCIe 5, inside a node, 8x RTX 5090: 28",
             ],
         ),

@@ -47,6 +47,7 @@ auto.py              `all_reduce`, and how it picks (thresholds.json)
 background.py        `start`, and the thread that communicates
 cost.py              what each of them sends, counted and timed
 contents.py          which ranks' values the messages of an all-reduce contain, for figures
+shown.py             eight collectives of PyTorch on marked values, for figures
 slow_link.py         a slow link between "nodes" of one machine
 
 `# exercise: lab.name` marks what students write in that lab (lib/README.md).

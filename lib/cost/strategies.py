@@ -26,6 +26,7 @@ Sources of the volumes: Narayanan et al. 2021, section 3; Rajbhandari et al. 202
 labs count each.
 """
 
+from math import inf
 from typing import NamedTuple
 
 from lib.collectives.cost import COST
@@ -116,13 +117,16 @@ def compared(seconds_lost, situations):
     """(a table, [the strategy that waits least in each situation]).
 
     seconds_lost: as above. situations: {name: (model, cluster, sequences in a step)}, up to 26.
-    The table has a row for each, with the seconds that a step computes and those that it waits.
+    The table has a row for each, with the seconds that a step computes and those that it waits. Of
+    strategies that wait equally long, the first of the six is the best: with one GPU per node, for
+    example, "tensor inside, pipeline across" is a pipeline.
     """
     head = f"{'':<34} {'computes':>9} " + " ".join(f"{name:>8}" for name in SHORT.values())
     lines, best = [head], []
     for letter, (name, situation) in zip(LETTERS, situations.items(), strict=False):
         lost, (model, cluster, batch) = seconds_lost(*situation), situation
-        best.append(min(lost, key=lost.get))
+        shortest = min(lost.values()) * (1 + 1e-9)  # a tie up to rounding
+        best.append(next(way for way in SHORT if lost.get(way, inf) <= shortest))
         gpus = cluster.nodes * cluster.per_node
         computes = 6 * model.parameters * batch * model.sequence / gpus / cluster.flops
         cells = (f"{lost[way]:>8.3f}" if way in lost else f"{'-':>8}" for way in SHORT)

@@ -7,6 +7,7 @@ packing.py    what is sent to the ranks and back, as bytes
 worker.py     what a rank does, run after run
 watch.py      the parent's watch: is it done, is it stuck, has a rank died
 errors.py     one error that names rank, line and values
+expected.py   a run that is meant to fail: its verdict is printed
 parameters.py names instead of the numbers of parameters, in what torch's DDP says
 ways_out.py   what people bring along from other launchers, and what to write instead
 copies.py     what a function changed on its rank, of which the notebook sees nothing
@@ -26,10 +27,11 @@ generators.py random numbers of a rank, from run to run
 """
 
 from lib.launch.errors import RankError
+from lib.launch.expected import expect_error
 from lib.launch.run import Results, capture, run
 from lib.launch.script import as_script
 from lib.launch.slurm import as_slurm
 
 __all__ = [
-    "RankError", "Results", "as_script", "as_slurm", "capture", "run",
+    "RankError", "Results", "as_script", "as_slurm", "capture", "expect_error", "run",
 ]  # fmt: skip

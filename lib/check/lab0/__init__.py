@@ -2,7 +2,7 @@
 
     model_state_bytes.py        1  what training keeps for every parameter
     training_days.py            1  bonus: how long a training takes
-    four_splits.py              2  one matrix product shared in four ways
+    four_splits.py              3  one matrix product shared in four ways
     send_recv.py                4  an exchange that does not deadlock
     broadcast.py                5  bonus: down a binomial tree
     ring_reduce_scatter.py      5  rank r holds chunk r of the sum: the file to read first
@@ -13,7 +13,7 @@
                                    with cheapest.py, which of them is taken
     hierarchical_all_reduce.py  7  few elements cross between nodes
     seconds_lost.py             8  which ways to divide training fit, and how long a step waits
-    blame.py                    9  bonus: who is missing, from dumps of a Flight Recorder
+    blame.py                   10  bonus: who is missing, from dumps of a Flight Recorder
 
 Beside them:
 

@@ -234,7 +234,7 @@ EXERCISE = Bundle(
         _part(
             "pipeline",
             "the activation that leaves it",
-            "4/N of the layers",
+            "1/N of the layers",
             "send of (B, K) to the next",
         ),
     ),

@@ -1,0 +1,28 @@
+"""A run that is meant to fail: its verdict is printed, and the notebook continues."""
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from lib.launch.errors import RankError
+from lib.launch.run import run
+
+
+def expect_error(fn: Callable, *args: Any, **options: Any) -> RankError:
+    """Run fn(*args) on ranks, print the verdict with which the run ends, and return the error.
+
+    options: those of `launch.run`. The verdict's lines are wrapped at 100 columns. Raises
+    RuntimeError if the run ends well, because the text around it then says something wrong; what
+    `launch.run` says about a wrong call is raised as it is.
+    """
+    try:
+        run(fn, *args, **options)
+    except RankError as error:
+        for line in str(error).splitlines():
+            print(textwrap.fill(line, 100, subsequent_indent="      ", break_on_hyphens=False))
+        return error
+    name = getattr(fn, "__name__", "the function")
+    raise RuntimeError(
+        f"{name} ran to its end on all ranks, but this cell shows how it fails. Run it with "
+        f"launch.run if you have mended it."
+    )
