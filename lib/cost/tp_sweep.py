@@ -28,19 +28,25 @@ def threshold(device, tp, bytes_per_second):
     return 2 / 9 * (tp - 1) * device.bf16 / bytes_per_second
 
 
+def _ring_size(device):
+    """GiB of the all-reduce for which the rate of the ring, `device.link`, was measured."""
+    return 1 if device.family == "A100" else 8
+
+
 def threshold_table(names=("A100-80GB", "H100-80GB", "B200")):
     """Lines of text: the thresholds at tp = 2, 4 and 8 on these GPUs, for a ring in the node and
-    for the network, and at tp = 8 for NCCL's default all-reduce, where that is not the ring."""
+    for the network, and at tp = 8 for NCCL's default all-reduce, where that is not the ring. A
+    rate inside the node is followed by the size of the messages for which it was measured."""
     lines = [f"{'least D: computes longer than it sends':<42}{'tp = 2':>8}{'4':>8}{'8':>8}"]
     for device in map(gpu, names):
         rates = {
-            "ring": device.link, "network": device.nic,
+            f"ring, {_ring_size(device)} GiB": device.link, "network": device.nic,
             "default, 8 GiB": default_all_reduce(device),
             "default, 64 MiB": default_all_reduce(device, 2**26),
         }  # fmt: skip
         for link, rate in rates.items():
             if rate:
-                degrees = (2, 4, 8) if link in ("ring", "network") else (8,)  # measured on 8 GPUs
+                degrees = (8,) if "default" in link else (2, 4, 8)  # measured on 8 GPUs
                 least = {tp: f"{threshold(device, tp, rate):,.0f}" for tp in degrees}
                 where = f"{device.name + ', ' + link:<27}{rate / 1e9:>10.0f} GB/s"
                 lines.append(where + "".join(f"{least.get(tp, ''):>8}" for tp in (2, 4, 8)))

@@ -10,7 +10,7 @@ block.py          heads over ranks, grouped-query too; MLP     each forward 2, b
 vocabulary.py     the vocabulary over ranks: embedding, loss   forward 2; loss 6/D: 3 per token
 sequence.py       sequence parallelism: f and g in halves      1 per gather, 1 per scatter:
                                                                the same in all
-                  ... keeping only those tokens for backward   backward 1 more per column layer
+                  ... keeping only those tokens for backward   backward 1 more per gather (G)
 dropout.py        the same mask on all ranks, or a mask each   nothing
 gpt.py            the full GPT to its shards, and back         see there
 splits.py         one matmul, sharded in four ways (Lab 0)     see there

@@ -14,9 +14,10 @@ column split, then a row split. Heads do not depend on each other, so nothing is
 g. There is one all-reduce of (B, T, D) forward (g) and one backward (f), because f is applied once
 for q, k and v together.
 
-Each key/value head is on one rank, so tp divides K. (With K < tp, Megatron replicates a head on
-several ranks and sums its gradient over them; then k and v no longer shrink with tp. Not built
-here.)
+Each key/value head is on one rank, so tp divides K. (With K < tp, Megatron keeps the weights
+sharded, all-gathers the output of the q/k/v layer, and each rank takes the heads it needs. One can
+also replicate a head on several ranks and sum its gradient over them, but then k and v no longer
+shrink with tp. Neither is built here.)
 
 MLP: each rank has F/tp of the F hidden units, with their columns of A and rows of B.
 
@@ -51,7 +52,7 @@ class ParallelAttention(nn.Module):
     parallel both (B, T/tp, D).
 
     attention: the unsharded one, the same on all ranks. column_linear, row_linear: the two linear
-    functions, as in linear.py. Raises ValueError where tp does not divide n_heads or n_kv_heads.
+    functions, as in linear.py. Raises ValueError if tp does not divide n_heads or n_kv_heads.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ again:
 
     kept for backward         sequence_column_parallel         regathered_column_parallel
                               x of all tokens, (B, T, D)       x of this rank's tokens, (B, T/tp, D)
-    sent, per column layer    forward   gather   (tp-1) BTD    forward   gather   (tp-1) BTD
+    sent, per G               forward   gather   (tp-1) BTD    forward   gather   (tp-1) BTD
                               backward  scatter  (tp-1) BTD    backward  gather   (tp-1) BTD
                                                                          scatter  (tp-1) BTD
 

@@ -35,5 +35,8 @@ def test_thresholds_are_those_of_the_formula():
     h100 = gpu("H100-80GB")
     assert threshold(h100, 8, h100.link) == pytest.approx(2 / 9 * 7 * 989e12 / 365e9)
     table = threshold_table()
-    assert [line.split()[-1] for line in table if line.startswith("H100-80GB, ring")] == ["4,215"]
+    assert [line.split()[-1] for line in table if line.startswith("H100-80GB, ring, 8 GiB")] == [
+        "4,215"
+    ]
+    assert any(line.startswith("A100-80GB, ring, 1 GiB") for line in table)
     assert not any(line.startswith("A100-80GB, default") for line in table)
