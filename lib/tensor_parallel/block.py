@@ -52,7 +52,7 @@ class ParallelAttention(nn.Module):
     parallel both (B, T/tp, D).
 
     attention: the unsharded one, the same on all ranks. column_linear, row_linear: the two linear
-    functions, as in linear.py. Raises ValueError if tp does not divide n_heads or n_kv_heads.
+    functions, as in linear.py. Raises ValueError where tp does not divide n_heads or n_kv_heads.
     """
 
     def __init__(
