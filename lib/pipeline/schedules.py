@@ -107,9 +107,10 @@ def interleaved(p: int, m: int, v: int) -> list[list[Action]]:
     the bubble:
 
         bubble    (p-1) / (v m + p-1)   instead of (p-1) / (m + p-1)
-        messages  2(v p - 1)m           instead of 2(p-1)m: about v times as many, of the same size
+        messages  2(v p - 1)m           instead of 2(p-1)m: somewhat more than v times as many
         kept      rank i: min(v m, (v-1)p + 2(p-1-i) + 1) micro-batches x stages, a stage being 1/v
-                  of 1F1B's, so that rank 0 keeps 1 + (p-1)/(pv) times as much as in 1F1B
+                  of 1F1B's, so that where m > p rank 0 keeps 1 + (p-1)/(pv) times as much as
+                  in 1F1B
 
     Order of the forwards on a rank: p micro-batches through its first stage, the same p through its
     second, ... through its v-th; then the next p micro-batches. By the time rank 0 has sent p
