@@ -145,8 +145,8 @@ EXERCISE = Exercise(
             "one was overwritten.",
         ),
         Hint("only behind", _value(lambda want, have, calls: want is None and have is not None),
-             "whoever called that one has completed it, so nobody waits there. A rank that has not "
-             "come yet is behind, which is no fault."),
+             "every rank that called this collective has completed it, so no rank waits there. A "
+             "rank that has not reached it yet is behind, which is no fault."),
         Hint("counted from 0",
              _value(lambda want, have, calls: None not in (want, have) and have == (want[0] - 1,
                  *want[1:])),
@@ -210,7 +210,7 @@ EXERCISE = Exercise(
              lambda p: p.kind == "value" and p.facts["have"] is None and p.facts["others"] > 0,
              "go on after the first: in each group there may be a collective that went wrong."),
         Hint("the missing are not found", s.kind("value"),
-             "compare what each member has reached: a collective that somebody called and has not "
+             "compare what each member has reached: a collective that a rank called and has not "
              "completed waits for every member whose numbers in this group end before it."),
         *s.ANYWHERE,
     ),

@@ -153,8 +153,8 @@ EXERCISE = Exercise(
         Hint("sent before it came", s.kind("value"),
              "a rank passes on what it had before: it must have received before it sends."),
         Hint("a receive without its send", s.hung,
-             "a rank waits for a message that nobody sends (or sends one that nobody takes). Draw "
-             "the tree for N = 3: in the last round not every holder has a partner."),
+             "a rank waits for a message that no rank sends (or sends one that no rank takes). "
+             "Draw the tree for N = 3: in the last round not every holder has a partner."),
         s.WRONG_DTYPE,
         Hint("sent more than once", s.kind("elements"),
              "one message to each rank that lacks the tensor is enough, and none to the root."),

@@ -151,16 +151,16 @@ def _sends(p):
 HINTS = {
     "split_rows": (
         Hint("sent what nobody needs", s.kind("calls"),
-             "a rank can make its rows of the result from its rows of x and from w, which it has: "
-             "no communication."),
+             "a rank can compute its rows of the result from its rows of x and from w. It has "
+             "both, so it needs no communication."),
     ),
     "split_columns": (
         Hint("all-reduced with zeros", s.kind("calls", ops=["all_reduce"]),
-             "the ranks add up whole results, mostly zeros. all_gather sends only what each rank "
-             "has made."),
+             "the ranks add up results of full size that are mostly zeros. all_gather sends only "
+             "what each rank has computed."),
         Hint("cut along rows", s.refused("shape"),
-             "x has K columns and w K rows, and both stay whole: cut w's columns, dim=1, and join "
-             "along dim=1."),
+             "x has K columns and w has K rows, and neither dimension is split here. Split w's "
+             "columns, dim=1, and concatenate along dim=1."),
         Hint("more than one all-gather", s.kind("calls"),
              "one dist.all_gather of this rank's (B, M/N) is enough."),
     ),
@@ -172,29 +172,29 @@ HINTS = {
         Hint("more than one collective", s.kind("calls"),
              "one dist.all_reduce of the partial sum, (B, M), is enough."),
         Hint("chunk gave too few pieces", s.raised("IndexError"),
-             "tensor.chunk(4) cuts 5 rows into 2 + 2 + 1, three pieces. tensor.tensor_split(4) "
-             "gives four: 2 + 1 + 1 + 1."),
+             "tensor.chunk(4) splits 5 rows into three chunks, 2 + 2 + 1. tensor.tensor_split(4) "
+             "returns four, 2 + 1 + 1 + 1."),
     ),
     "pipeline": (
         Hint("rank 0 waits for somebody", _rank_0_waits,
-             "nobody comes before rank 0: it begins with x and receives nothing."),
+             "there is no rank before rank 0, so it begins with x and receives nothing."),
         Hint("nothing was sent on", s.both(s.hung,
             lambda p: "recv" in s.failed(p).waits_in.values()),
              "a rank returned without sending its activation: every rank but the last sends to "
              "rank + 1."),
         Hint("the last rank sends", s.either(s.both(s.hung, _sends),
             s.refused("outside the group")),
-             "nobody comes after the last rank: it returns the result and sends nothing."),
+             "there is no rank after the last one, so it returns the result and sends nothing."),
         Hint("told everybody", s.kind("calls"),
              "only the next rank needs the activation: one dist.send to rank + 1."),
     ),
 }  # fmt: skip
 SHARED = (
     Hint("everyone computes everything", s.kind("work", whole=True),
-         "the result is right, but no work was saved: cut first, then multiply only this rank's "
-         "piece."),
+         "the result is right, but no work was saved. Split first, then multiply only this rank's "
+         "share."),
     Hint("a product that cannot be counted", s.kind("work", nothing=True),
-         "only matrix products are counted: use @ or torch.matmul."),
+         "only matrix products are counted, so use @ or torch.matmul."),
     s.CALLED_LIB.saying("build it from torch's @ and dist.all_gather, dist.all_reduce, dist.send, "
                         "dist.recv."),
     Hint("a buffer of the wrong dtype", s.either(s.another_dtype, s.refused("dtype"),

@@ -131,8 +131,8 @@ EXERCISE = Exercise(
              "chunk (r - 1 - s) mod N."),
         s.remainder_hint(CASES),
         Hint("a round too few", _owners(lambda o, r, n: None in o),
-             "a chunk travels N-1 steps to reach everybody. Is your own chunk copied into its "
-             "place, are there N-1 rounds, and does what comes in the last one land?"),
+             "a chunk needs N-1 rounds to reach every rank. Is your own chunk copied to its "
+             "position, are there N-1 rounds, and is the chunk of the last one stored?"),
         Hint("the same chunk every round", s.kind("value"),
              "in round s pass on what arrived in round s-1, chunk (r - s) mod N, and not your own "
              "again."),
@@ -146,8 +146,8 @@ EXERCISE = Exercise(
              "neighbour has had too."),
         s.OTHER_WAY_ROUND,
         Hint("not a ring", s.kind("neighbours"),
-             "sending your chunk to everybody yourself costs as many elements, but uses every "
-             "link; a ring passes it on."),
+             "sending your chunk to every rank yourself costs as many elements, but uses every "
+             "link. In a ring each rank forwards it to its right neighbour."),
         s.alone(CASES), s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -52,8 +52,8 @@ EXERCISE = Exercise(
              "work on all ranks."),
         s.nothing_there(CASES), s.remainder_hint(CASES),
         Hint("only one rank has it", lambda p: p.kind == "value" and len(p.facts["right"]) == 1,
-             "one rank has the sum and the others do not: that is a reduce. The second pass brings "
-             "it to everybody."),
+             "one rank has the sum and the others do not: that is a reduce. The second pass "
+             "copies it to every rank."),
         Hint("the second pass adds", s.either(s.fact("doubled"), s.fact("factor")),
              "a chunk is counted more than once. The first pass adds what arrives; the second "
              "replaces by it."),

@@ -130,7 +130,7 @@ EXERCISE = Exercise(
              "three rules: the state, divided as the table says, is in a GPU's memory; no more "
              "stages than layers; no more copies of the model than sequences."),
         Hint("waits for itself", s.kind("seconds", alone=True),
-             "a group of one rank, or a pipeline of one stage, has nobody to wait for: 0 seconds."),
+             "a group of one rank, or a pipeline of one stage, waits for no rank: 0 seconds."),
         _wrong_in("data",
             "one all-reduce of 2W bytes over all N GPUs; of several nodes, over the slower link."),
         _wrong_in("sharded",

@@ -175,7 +175,7 @@ EXERCISE = Exercise(
              "for each other chose the same order. Compare the rank with `to`, or use "
              "dist.batch_isend_irecv, which needs no order."),
         Hint("a message to itself", s.refused("to itself"),
-             "when `to` is the rank itself there is nobody to send to: return a copy."),
+             "when `to` is the rank itself, there is no rank to send to, so return a copy."),
         s.NARROW,
         Hint("the wrong direction", _source(lambda f: f["source"] == f["to"]),
              "`to` is who gets your tensor, `frm` is whose tensor you get; they are swapped."),
