@@ -1,9 +1,10 @@
 """A lab as the book shows it: the student's sources, with what the solution's run printed and drew.
 
-Left out are the outputs of checks and answers. A Predict cell, which takes a number, gets the tag
-`predict`; a cell whose output tells that number gets `waits-NAME` for each of its names, and
-book.js hides it until there is a guess. What stood there for the guess is left out, too: "you 0,
-formula 75" becomes "you ‹my_rows›, formula 75".
+Left out are the outputs of checks and answers. A cell that takes a prediction gets the tag
+`predict`; a cell whose output tells the number gets `waits-NAME` for each of its names, and book.js
+hides it until there is a guess. The line of `show_prediction`, in which nothing stands for a guess
+that was not made, gets a slot for it: "rows: formula 75" becomes "rows: you ‹my_rows›, formula 75".
+In labs that print "you 0" the slot replaces the 0.
 """
 
 import copy
@@ -19,7 +20,11 @@ from lib.course import build, notebook
 
 from .formulas import in_html
 
-GUESS = re.compile(r"^(?P<names>\w+(, \w+)*) = .*# Predict", re.MULTILINE)
+GUESS = re.compile(
+    r"^(?P<names>\w+(, \w+)*) = (?:.*# Predict|None *# your prediction)", re.MULTILINE
+)
+# its first two arguments: the text before the colon, and the name of the guess
+SHOWN = r'show_prediction\(\s*f?"(?P<what>[^"]*)",\s*{name}\b'
 # no guess yet
 UNMADE = re.compile(r"(?<![\d.])(?:0|0\.0|1\.00)(?![.,]?\d)|\((?:0, )*0\)|\.{6}|tp0 pp0|-(?=,|$)")
 ANSWER = "<details><summary>Answer"  # of a Predict: all of it, or "to (b)"
@@ -57,14 +62,17 @@ def page(
         if cell.cell_type != "code":
             continue
         cell.metadata.tags = cell.metadata.get("tags", [])
-        if guess := GUESS.search(cell.source):
-            awaited += guess["names"].split(", ")
+        if guesses := [*GUESS.finditer(cell.source)]:
+            awaited += [name for guess in guesses for name in guess["names"].split(", ")]
             cell.metadata.tags.append("predict")
-            continue
+            if "show_prediction" not in cell.source:
+                continue
         if notebook.role(cell) in ("answer", "check"):
             continue
         told = [name for name in awaited if re.search(rf"\b{name}\b", cell.source)]
-        cell.outputs = _without_guesses(solved.outputs, told)
+        shown = [name for name in told if re.search(SHOWN.format(name=name), cell.source)]
+        cell.outputs = _with_slots(solved.outputs, cell.source, shown)
+        cell.outputs = _without_guesses(cell.outputs, [n for n in told if n not in shown])
         cell.metadata.tags += [f"waits-{name}" for name in told]
         awaited = [name for name in awaited if name not in told]
         cells += [moving(name) for name in EXPLORER.findall(cell.source)]
@@ -73,6 +81,20 @@ def page(
     cells.insert(1, new_markdown_cell(NOTE, id="for-reading"))
     lab.cells = cells
     return lab
+
+
+def _with_slots(outputs: list[NotebookNode], source: str, names: list[str]) -> list[NotebookNode]:
+    """The outputs with "you ‹name›, " in the lines that `show_prediction` printed."""
+    outputs = copy.deepcopy(outputs)
+    for name in names:
+        what = re.search(SHOWN.format(name=name), source)["what"]
+        line = ".*?".join(map(re.escape, re.split(r"\{[^}]*\}", what)))
+        for output in outputs:
+            if output.output_type == "stream":
+                output.text = re.sub(
+                    rf"^({line}: )", rf"\1you ‹{name}›, ", output.text, count=1, flags=re.MULTILINE
+                )
+    return outputs
 
 
 def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[NotebookNode]:

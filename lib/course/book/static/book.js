@@ -87,10 +87,12 @@ function lockPredictions() {
     if (one.matches(".predicted")) {
       hold(asked.at(-1).names, shownBelow(one));
     } else if (one.matches(".tag_predict")) {
-      const [, names, what] = one.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
+      const lines = [...one.textContent.matchAll(/^(\w+(?:, \w+)*) = (?:.*# Predict: |None *# your prediction[,:]? *)(.*)$/gm)];
+      const names = lines.map((line) => line[1]).join(", ");
+      const what = lines.map((line) => line[2]).join("; ");
       const answer = one.previousElementSibling.matches(".predict") ? one.previousElementSibling : null;
       const question = `Your guess: ${what.replace(/^type (your )?/, "")}`;
-      asked.push({ names: names.split(", "), question, answer, below: one, put: (form) => one.append(form) });
+      asked.push({ names: names.split(", "), question, answer, below: one, put: (form) => one.insertBefore(form, one.querySelector(":scope > .locked, :scope > .cell_output")) });
     } else {
       one.hidden = true;
       if (one.nextElementSibling?.matches(".tag_predict")) continue;
