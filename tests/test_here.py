@@ -245,9 +245,7 @@ def test_where_lib_is_not_there_or_is_another_folder_one_sentence_says_what_to_d
     if another:
         (tmp_path / "content" / "lib").mkdir()
     told = elsewhere(cell).stderr
-    sentence = (
-        "ImportError: The course's lib is not here: open this lab by `make lab` in its folder."
-    )
+    sentence = "ImportError: The course's lib is not here: open it by `make lab`."
     assert told.splitlines()[-1] == sentence and "cannot import name" not in told
 
 

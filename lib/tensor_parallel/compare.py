@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib import backend, collectives, ledger
+from lib.backend.torch_private import TorchDispatchMode
 from lib.tensor_parallel.block import ParallelMLP
 from lib.tensor_parallel.gpt import parallel_gpt, sequence_parallel_gpt
 from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear

@@ -72,13 +72,21 @@ def broadcasts_in_float32(tensor, src, group=None):
     return tensor.copy_(x)
 
 
-def sends_float32(tensor, to, frm):
-    if to == dist.get_rank():
-        return tensor.clone()
-    out = torch.empty(tensor.shape)
-    for work in [dist.irecv(out, frm), dist.isend(tensor.float(), to)]:
+def exchanged(tensor, to, frm, group, out):
+    messages = [
+        dist.P2POp(dist.isend, tensor, group=group, group_peer=to),
+        dist.P2POp(dist.irecv, out, group=group, group_peer=frm),
+    ]
+    for work in dist.batch_isend_irecv(messages):
         work.wait()
-    return out.to(tensor.dtype)
+    return out
+
+
+def sends_float32(tensor, to, frm, group=None, out=None):
+    out = torch.empty_like(tensor) if out is None else out
+    if to == dist.get_rank(group):
+        return out.copy_(tensor)
+    return out.copy_(exchanged(tensor.float(), to, frm, group, torch.empty(out.shape)))
 
 
 KEPT = {}
@@ -90,13 +98,10 @@ def one_buffer_for_all_calls(tensor, group=None):
     return kept.copy_(out)
 
 
-def returns_its_own_to_itself(tensor, to, frm):
-    if to == dist.get_rank():
+def returns_its_own_to_itself(tensor, to, frm, group=None, out=None):
+    if to == dist.get_rank(group):
         return tensor
-    out = torch.empty_like(tensor)
-    for work in [dist.irecv(out, frm), dist.isend(tensor, to)]:
-        work.wait()
-    return out
+    return exchanged(tensor, to, frm, group, torch.empty_like(tensor) if out is None else out)
 
 
 def waits_for_something_to_send(chunk, group=None, out=None):
