@@ -365,7 +365,7 @@ def passed(name: str) -> Callable | None:
 def stand_in(exercise: Exercise, fn: Callable) -> Callable:
     """`fn` once it has passed its check in this kernel; until then lib's, and a line that
     says so, once a cell."""
-    if _passed.get(exercise.name) is fn:
+    if passed(exercise.name) is fn:
         return fn
     kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     cell = (getattr(kernel, "execution_count", None), exercise.name)

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from lib import collectives, ledger
 from lib.backend import Group
+from lib.data_parallel.bucketed import reduce_bucket
 from lib.data_parallel.replicate import broadcast_parameters
 from lib.training import buckets
 from lib.training import text as texts
@@ -262,13 +263,11 @@ def _loss_sum(model, examples: Tensor) -> Tensor:
 
 
 def _exchange(plan, group, divide):
-    """All-reduce every bucket by a ring, and divide by the number of ranks, or not."""
+    """Average every bucket over the ranks by a ring, or undo the division afterwards."""
     for bucket in plan:
-        flat = buckets.flatten([p.grad for p in bucket])  # (n,)
-        collectives.ring_all_reduce(flat, group)
-        if divide:
-            flat /= dist.get_world_size(group)
-        buckets.unflatten(flat, [p.grad for p in bucket])
+        reduce_bucket(bucket, group, collectives.ring_all_reduce)
+        for p in () if divide else bucket:
+            p.grad *= dist.get_world_size(group)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ Where sending takes k (tp-1) times as long as computing, tp ranks need (1 + (tp-
 rank's time.
 """
 
+import functools
 import time
 from collections.abc import Mapping
 
@@ -20,7 +21,7 @@ import torch.distributed as dist
 
 from lib import collectives, launch
 from lib.backend import Group
-from lib.collectives.slow_link import slow_link
+from lib.measuring.links import in_turns_over
 
 COMPUTE = 0.24  # seconds of matmuls on one rank
 ELEMENTS = 16_000  # of x (B, T, D), which is what an all-reduce sums, in float32
@@ -71,17 +72,12 @@ def against_formula(
 
 
 def _rounds(sides, rounds):
-    rank, x, found = dist.get_rank(), torch.zeros(ELEMENTS), {side: [] for side in sides}
+    rank, x = dist.get_rank(), torch.zeros(ELEMENTS)
     groups = {
         n: [dist.new_group(range(i, i + n)) for i in range(0, 4, n)][rank // n] for n in (1, 2, 4)
     }
-    for i in range(rounds):
-        for side in list(sides)[:: -1 if i % 2 else 1]:
-            rate, tp, overlap = sides[side]
-            with slow_link(1, 0.0, rate):  # every rank has a NIC of its own
-                dist.barrier()
-                begin = time.perf_counter()
-                half_layer(x, tp, groups[tp], overlap)
-                dist.barrier()
-                found[side].append(time.perf_counter() - begin)
-    return {side: np.array(seconds) for side, seconds in found.items()}
+    over = {
+        side: (rate, functools.partial(half_layer, x, tp, groups[tp], overlap))
+        for side, (rate, tp, overlap) in sides.items()
+    }
+    return in_turns_over(over, rounds)

@@ -12,6 +12,7 @@ them without the ledger: logging every message takes time.
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from lib import backend, launch
 from lib.collectives import node_groups, p2p
 from lib.collectives.cost import COST
 from lib.collectives.slow_link import slow_link
-from lib.measuring.rounds import Claim, measure
+from lib.measuring.rounds import Claim, interleave, measure
 
 SIZES = (4, 1000, 16_000, 250_000, 1_000_000, 4_000_000, 16_000_000)  # bytes
 LARGER = (4, 1000, 16_000, 250_000, 4_000_000, 16_000_000, 64_000_000)
@@ -184,6 +185,23 @@ def flat_and_two_levels(
             for name, all_reduce in sides.items():
                 seconds[name][i] = _seconds(lambda run=all_reduce: run(x))
     return seconds
+
+
+def in_turns_over(
+    sides: Mapping[object, tuple[float, Callable[[], object]]], rounds: int
+) -> dict[object, np.ndarray]:
+    """On each rank: {side: (rounds,) seconds from a barrier until all ranks have ended}, the sides
+    in turns, every other round backwards.
+
+    sides: {name: (bytes per second of each rank's NIC, the function that is timed)}.
+    """
+
+    def clock(rate, run):
+        with slow_link(ranks_per_node=1, seconds_per_message=0.0, bytes_per_second=rate):
+            return _seconds(lambda: (run(), dist.barrier()))
+
+    seconds = interleave([functools.partial(clock, *side) for side in sides.values()], rounds)
+    return dict(zip(sides, seconds.T, strict=True))
 
 
 def of_the_slowest(ranks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ ratio is the time of a block's message over the time of its attention, where the
 key/value heads as query heads; with K of HEADS it is K / HEADS of that.
 """
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from lib import collectives, launch
 from lib.collectives import p2p
-from lib.collectives.slow_link import slow_link
+from lib.measuring.links import in_turns_over
 
 METHODS = ("ring", "gathered", "Ulysses")
 CP, HEADS = 4, 8
@@ -68,13 +69,6 @@ def _forward(method, K):
 
 
 def _rounds(cases, rate, rounds):
-    found = {case: [] for case in cases}
-    for i in range(rounds):
-        for case in cases[:: -1 if i % 2 else 1]:
-            with slow_link(1, 0.0, rate):  # every rank has a NIC of its own
-                dist.barrier()
-                begin = time.perf_counter()
-                _forward(*case)
-                dist.barrier()
-                found[case].append(time.perf_counter() - begin)
-    return {case: np.array(seconds) for case, seconds in found.items()}
+    return in_turns_over(
+        {case: (rate, functools.partial(_forward, *case)) for case in cases}, rounds
+    )

@@ -9,7 +9,6 @@ any message.
 """
 
 import os
-import pathlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -103,8 +102,11 @@ class TracedRounds:
     def __init__(self, Wrapper, exposed, bandwidth=15e6, rounds=6, nproc=4):
         self.Wrapper, self.exposed, self.bandwidth = Wrapper, exposed, bandwidth
         self.rounds, self.nproc = rounds, nproc
-        folder = pathlib.Path(tempfile.mkdtemp())
-        self.paths = {"yours": str(folder / "yours.json"), "torch's": str(folder / "torchs.json")}
+        self.folder = tempfile.TemporaryDirectory()  # it is removed with this object
+        self.paths = {
+            name: os.path.join(self.folder.name, file)
+            for name, file in (("yours", "yours.json"), ("torch's", "torchs.json"))
+        }
 
     def intervals(self, name: str) -> dict[str, list[tuple[float, float]]]:
         """{"forward", "backward", "network": [(start, end), ...] of rank 0, in seconds}, by the
