@@ -9,11 +9,9 @@ import math
 
 from lib.plots.draw import beside, color_names, grid, numbers, page
 from lib.plots.labels import each, size_in_words
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, drawing
+from lib.plots.style import AXIS_COLOR, FAINT, INK, OP_COLOR, PAPER, drawing
 
-AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1],
-              "cp": RANK_COLORS[3],
-              "ep": RANK_COLORS[6], "data": RANK_COLORS[1]}  # fmt: skip
+COLOR = AXIS_COLOR | {"data": AXIS_COLOR["dp"]}
 
 
 @drawing
@@ -32,10 +30,9 @@ def axis_volume(sent, across=None):
             f"{len(sent)} plans with {len(rows)} axes: 1 to 4 plans, 14 axes in all, can be read"
         )
     for plan, axis in rows:
-        if axis not in AXIS_COLOR or sent[plan][axis] < 0:
+        if axis not in COLOR or sent[plan][axis] < 0:
             raise ValueError(
-                f"{plan}: {axis} sends {sent[plan][axis]} bytes: 0 or more, of "
-                f"{', '.join(AXIS_COLOR)}"
+                f"{plan}: {axis} sends {sent[plan][axis]} bytes: 0 or more, of {', '.join(COLOR)}"
             )
     values = [sent[plan][axis] for plan, axis in rows if sent[plan][axis]]
     if not values:
@@ -48,7 +45,7 @@ def axis_volume(sent, across=None):
         top = y
         for axis, n_bytes in sent[plan].items():
             places.append((y, axis))
-            color, leaves = AXIS_COLOR[axis], axis in across[plan]
+            color, leaves = COLOR[axis], axis in across[plan]
             if n_bytes:
                 axes.plot(
                     [low, n_bytes],
@@ -74,7 +71,7 @@ def axis_volume(sent, across=None):
         xscale="log", xlim=(low, high), ylim=(y - gap - 0.4, -0.6), xlabel="sent by a GPU in a step"
     )
     axes.set_yticks([place for place, _ in places], [axis for _, axis in places])
-    color_names(axes.get_yticklabels(), [AXIS_COLOR[axis] for _, axis in places])
+    color_names(axes.get_yticklabels(), [COLOR[axis] for _, axis in places])
     axes.tick_params(axis="y", length=0)
     numbers(axes.xaxis, in_words)
     grid(axes, "x")

@@ -17,11 +17,11 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import ConnectionPatch, Rectangle
 
 from lib.plots.draw import box, middle, page
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, drawing, on_color, rank_color
+from lib.plots.style import AXIS_COLOR, FAINT, INK, OP_COLOR, PAPER, drawing, on_color, readable
 
 TRILLION = {"pp": 64, "dp": 6, "tp": 8}
 MOST = {"pp": 128, "dp": 12, "tp": 8}
-PIPELINE, DATA, TENSOR = rank_color(0), rank_color(1), rank_color(2)
+PIPELINE, DATA, TENSOR = (AXIS_COLOR[axis] for axis in ("pp", "dp", "tp"))
 
 
 @drawing
@@ -88,9 +88,13 @@ def _nodes(grid, pp, dp, stage, copy):
     grid.xaxis.set_label_position("top")
     grid.set_yticks([c + 0.5 for c in range(dp)], [f"copy {c}" for c in range(dp)])
     for label, c in zip(grid.get_yticklabels(), range(dp), strict=True):
-        label.set(weight="bold" if c == copy else "normal", color=PIPELINE if c == copy else INK)
+        label.set(
+            weight="bold" if c == copy else "normal", color=readable(PIPELINE) if c == copy else INK
+        )
     for label, s in zip(grid.get_xticklabels(), stages, strict=True):
-        label.set(weight="bold" if s == stage else "normal", color="#9a6a00" if s == stage else INK)
+        label.set(
+            weight="bold" if s == stage else "normal", color=readable(DATA) if s == stage else INK
+        )
     grid.tick_params(length=0)
     grid.spines[:].set_visible(False)
 

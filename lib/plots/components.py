@@ -13,16 +13,17 @@ from lib.cost.hardware import GIB
 from lib.plots.draw import DASHES, at_edge, box, grid, key, numbers, page, rows, stack
 from lib.plots.labels import amount, each
 from lib.plots.memory import PART_COLOR
-from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
+from lib.plots.style import ALARM, AXIS_COLOR, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
 SECONDS = {  # what is drawn: (colour, the cost model's components)
     "matrix products": (OP_COLOR["F"], ("matmul",)),
     "other kernels": ("#b9d9f3", ("attention", "elementwise", "launch")),
-    "tp": (OP_COLOR["send"], ("tensor",)),
-    "cp and ep": (RANK_COLORS[2], ("context", "expert")),
-    "pp": (RANK_COLORS[6], ("message",)),
+    "tp": (AXIS_COLOR["tp"], ("tensor",)),
+    "cp": (AXIS_COLOR["cp"], ("context",)),
+    "ep": (AXIS_COLOR["ep"], ("expert",)),
+    "pp": (AXIS_COLOR["pp"], ("message",)),
     "bubble": (OP_COLOR["idle"], ("bubble",)),
-    "dp": (PART_COLOR["gradients"], ("sharding",)),
+    "dp": (AXIS_COLOR["dp"], ("sharding",)),
     "optimizer": (RANK_COLORS[7], ("optimizer",)),
 }
 PRODUCTS, MORE = "matrix products", "more matrix products"

@@ -9,8 +9,7 @@ Where only the prediction is in parts, it has a bar of its own, above the measur
 
 from lib.plots.draw import beside, box, grid, key, numbers, outline, page, rows, stack
 from lib.plots.labels import amount, clock, each, listed
-from lib.plots.memory import PART_COLOR
-from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
+from lib.plots.style import ALARM, AXIS_COLOR, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
 # of the parts of a step, as lib.cost.placement and lib.cost.measured call them, in their order
 COLOR = {
@@ -18,9 +17,9 @@ COLOR = {
     "computes": OP_COLOR["F"],
     "pipeline": OP_COLOR["F"],
     "messages": OP_COLOR["send"],
-    "tensor": OP_COLOR["send"],
-    "tied": RANK_COLORS[2],
-    "gradients": PART_COLOR["gradients"],
+    "tensor": AXIS_COLOR["tp"],
+    "tied": AXIS_COLOR["pp"],
+    "gradients": AXIS_COLOR["dp"],
     "update": RANK_COLORS[7],
     "waits": OP_COLOR["idle"],
 }

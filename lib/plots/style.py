@@ -40,6 +40,13 @@ RANK_COLORS = (
     "#93bf6f",
     "#8a4a78",
 )
+AXIS_COLOR = {  # of the axes of a mesh, in every figure
+    "tp": RANK_COLORS[4],
+    "pp": RANK_COLORS[6],
+    "dp": RANK_COLORS[1],
+    "cp": RANK_COLORS[2],
+    "ep": "#d86a8a",
+}
 OP_COLOR = {
     "F": "#5aa9e6",  # forward
     "B": "#f0a030",  # backward, of the input or of everything
