@@ -52,3 +52,18 @@ def test_links_that_could_not_be_measured_have_typical_values(monkeypatch, found
     if found:
         assert here.times_as_long(4_000_000) == pytest.approx(2090 / 90, rel=0.01)
     assert rounds.Claim is links.Claim
+
+
+def test_a_message_takes_as_many_times_as_long_as_the_claim_says(monkeypatch, capsys):
+    """The median of the rounds' ratios, which differs from the ratio of the medians."""
+    t = {
+        "here": np.tile(90e-6 + np.array(sizes_for("gloo")) / 2e9, (3, 1)),
+        "emulated": np.tile(0.005 + np.array(links.SIZES[:5]) / 20e6, (3, 1)),
+    }
+    t["here"][:, 0] = 1, 2, 3
+    t["here"][:, sizes_for("gloo").index(4_000_000)] = 30, 10, 12  # ratios 30, 5 and 4
+    monkeypatch.setattr(links.backend, "choose", lambda *_: type("Chosen", (), {"name": "gloo"}))
+    said = []
+    monkeypatch.setattr(links, "measure", lambda _, claim, *others: said.append(claim) or t)
+    here, _ = links.measure_links({"seconds_per_message": 0.005, "bytes_per_second": 20e6})
+    assert here.times_as_long(4_000_000) == np.median(said[0].value(t)) == 5
