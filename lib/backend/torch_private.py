@@ -12,6 +12,7 @@
     saved_tensors_hooks          _C._autograd._top_saved_tensors_default_hooks
     free_cublas_workspaces       _C._cuda_clearCublasWorkspaces
     print_options                _tensor_str.PRINT_OPTS
+    storage_nbytes               UntypedStorage._new_with_weak_ptr
     TorchDispatchMode            utils._python_dispatch
     tree_map, tree_flatten, ...  utils._pytree, nested containers of tensors
     name_the_functions_module    _C._functions, which is in no list of modules
@@ -37,8 +38,8 @@ __all__ = [
     "TorchDispatchMode", "backend_of", "below_backend_select", "collectives_so_far",
     "device_types", "dispatch_modes", "flight_recorder", "free_cublas_workspaces",
     "get_gradient", "name_the_functions_module", "print_options", "registry",
-    "saved_tensors_hooks", "set_gradient", "tree_flatten", "tree_map", "tree_unflatten",
-    "unawaited_collectives",
+    "saved_tensors_hooks", "set_gradient", "storage_nbytes", "tree_flatten", "tree_map",
+    "tree_unflatten", "unawaited_collectives",
 ]  # fmt: skip
 
 # A key set with which an operator that was intercepted at BackendSelect goes on to the backends.
@@ -121,3 +122,10 @@ def name_the_functions_module() -> None:
     a module that was made up in the notebook, and sends its classes by value.
     """
     sys.modules.setdefault("torch._C._functions", torch._C._functions)
+
+
+def storage_nbytes(storage: Any) -> int | None:
+    """Bytes of the storage behind a `torch.multiprocessing.reductions.StorageWeakRef`; None if it
+    no longer exists."""
+    alive = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
+    return None if alive is None else alive.nbytes()

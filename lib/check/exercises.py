@@ -28,8 +28,10 @@ FILES = {
         "split_state_dict",
         "merge_attention", "ring_attention", "ulysses_attention",
     ),
-    "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute", "muon",
-    "async_checkpoint"),
+    "lab4": (
+        "rank_state_bytes", "zero1", "zero2", "fsdp", "recompute", "choose_remedy",
+        "prefetching_fsdp", "muon", "async_checkpoint",
+    ),
     "lab5": (
         "gates", "assign_slots", "auxiliary_loss", "dispatch_combine", "expert_parallel",
         "reduce_gradients",

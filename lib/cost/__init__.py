@@ -13,6 +13,7 @@ Formulas
     data_parallel.py  seconds of a step of data parallelism, and how it scales
     exposed.py        seconds of messages that no compute hides
     zero.py           what each stage of ZeRO keeps and sends
+    clinic.py         jobs that run out of memory, and the cheapest remedy
     goodput.py        what failures, saves and restarts cost a job, and how often to save
     strategies.py     six ways to divide training: which fit, and how long a step waits for them
 

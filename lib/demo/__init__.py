@@ -15,6 +15,7 @@ n numbers per step, no more and no fewer.
 
 on_ranks.py  what each rank does
 claims.py    what is claimed of the run, printed and drawn
+sharded.py   what Lab 4 trains and measures on ranks
 command.py   the command: its options, the ranks, a bar of their progress
 """
 

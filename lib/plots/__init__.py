@@ -64,6 +64,7 @@ from lib.plots.sparse import sparse_layer
 from lib.plots.stage_cut import stage_cut, stage_loads
 from lib.plots.stage_memory import state_by_stage, state_measured, who_holds_what
 from lib.plots.stage_volume import volume_by_stage
+from lib.plots.step_memory import memory_by_remedy
 from lib.plots.step_times import step_times
 from lib.plots.steps import hidden_share, step_timeline
 from lib.plots.streams import streams
@@ -95,7 +96,7 @@ __all__ = [
     "communication_share", "cost_curves", "evidence", "exchange_matrix", "expert_load",
     "expert_slots", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",
     "hidden_share", "kept_over_time", "links", "loss_curve", "loss_curves", "lost_share", "matched",
-    "memory_over_a_step", "memory_parts", "mesh", "message_rounds",
+    "memory_by_remedy", "memory_over_a_step", "memory_parts", "mesh", "message_rounds",
     "nccl_all_reduce", "on_color", "owner_loads", "plan_cost", "plan_ranking",
     "predicted_against_measured", "prediction_errors", "prefetch_timeline", "rank_color",
     "readable", "recompute", "ring", "ring_attention_work", "rounds", "routing", "scale", "scaling",

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from lib.plots.draw import at_edge, grid, numbers, page
 from lib.plots.labels import amount, each, scale, spread
-from lib.plots.style import FAINT, RANK_COLORS, drawing
+from lib.plots.style import FAINT, drawing, stage_color
 
 
 @drawing
@@ -31,18 +31,16 @@ def memory_over_a_step(live):
     peak = {name: max(n for _, n in events) for name, events in live.items()}
     factor, unit = scale(max(peak.values()), "bytes")
     figure, axes = page(3.9)
-    for i, events in enumerate(live.values()):
+    for i, (name, events) in enumerate(live.items()):
         heights = [n / factor for _, n in events]
-        # From broad to narrow, so that equal lines are all seen.
-        axes.plot(range(len(at)), heights, color=RANK_COLORS[i], marker="o", ms=4,
-                  lw=max(1.4, 4.4 - i), zorder=3 + i,
-                  clip_on=False)  # fmt: skip
+        axes.plot(range(len(at)), heights, color=stage_color(name), marker="o", ms=4, lw=2.2,
+                  zorder=3 + i, clip_on=False)  # fmt: skip
     top = 1.06 * max(peak.values()) / factor
     axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live model state ({unit})")
     last = [events[-1][1] / factor for events in live.values()]
-    for i, (name, y) in enumerate(zip(live, _apart(last, 0.15 * top), strict=True)):
+    for name, y in zip(live, _apart(last, 0.15 * top), strict=True):
         text = f"{name}\nat most {amount(peak[name] / factor)} {unit}"
-        at_edge(axes, y, text, va="center", size=9.5, color=RANK_COLORS[i])
+        at_edge(axes, y, text, va="center", size=9.5, color=stage_color(name))
     _events(axes, at)
     numbers(axes.yaxis)
     grid(axes, "y")

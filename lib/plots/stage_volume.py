@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgba
 
 from lib.plots.draw import DASHES, box, grid, key, numbers, page
 from lib.plots.labels import amount, clock, in_sentences
-from lib.plots.style import INK, RANK_COLORS, drawing
+from lib.plots.style import INK, drawing, stage_color
 
 PALE = 0.25  # of its colour, for a bar that nobody measured
 
@@ -41,7 +41,7 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
     for group, k in enumerate(ks):
         for i, stage in enumerate(stages):
             value, formula = measured.get(stage, {}).get(k), predicted[stage][k]
-            _bar(axes, group - 0.42 + i * wide, wide, RANK_COLORS[i], value, formula)
+            _bar(axes, group - 0.42 + i * wide, wide, stage_color(stage), value, formula)
     axes.set(
         xlim=(-0.5, len(ks) - 0.5), ylim=(0, 1.1 * most), ylabel="sent (times (N-1)/N ψ elements)"
     )
@@ -51,7 +51,7 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
     look = (
         (lambda c: c) if measured else (lambda c: {"fc": to_rgba(c, PALE), "ec": c, "ls": DASHES})
     )
-    key(axes, {stage: look(RANK_COLORS[i]) for i, stage in enumerate(stages)}, ncols=6)
+    key(axes, {stage: look(stage_color(stage)) for stage in stages}, ncols=6)
     if unit_seconds:
         _seconds(axes, unit_seconds, most)
     look = (

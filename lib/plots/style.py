@@ -13,6 +13,7 @@ import base64
 import functools
 import inspect
 import io
+import re
 import textwrap
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ AXIS_COLOR = {  # of the axes of a mesh, in every figure
     "cp": RANK_COLORS[2],
     "ep": "#d86a8a",
 }
+# of ZeRO, the same in every figure: data parallelism, stages 1 to 3, and stage 3 with prefetching
+STAGE_COLORS = (RANK_COLORS[7], RANK_COLORS[0], RANK_COLORS[1], RANK_COLORS[2], RANK_COLORS[3])
 OP_COLOR = {
     "F": "#5aa9e6",  # forward
     "B": "#f0a030",  # backward, of the input or of everything
@@ -81,6 +84,15 @@ def rank_color(rank):
     """The colour of a rank, in every figure. They repeat after 8 ranks, so label each line
     with its rank as well."""
     return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+def stage_color(name):
+    """The colour of a stage of ZeRO in every figure. name: "data parallel", "stage 2", "ZeRO-3",
+    "ZeRO-3, prefetching"; any other is data parallelism."""
+    if "prefetch" in name:
+        return STAGE_COLORS[4]
+    digit = re.search(r"(?:stage |ZeRO-)([0-3])", name)
+    return STAGE_COLORS[int(digit[1]) if digit else 0]
 
 
 def on_color(color):

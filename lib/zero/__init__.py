@@ -56,19 +56,19 @@ of a sharded model, or a parameter that is unfrozen later.
 
 from lib.zero.flat import Flat, padded_size, parameter_groups
 from lib.zero.fsdp import FSDP
-from lib.zero.live import live_bytes, start_counting
+from lib.zero.live import PeakBytes, live_bytes, start_counting
 from lib.zero.masters import MasterShards, OffloadedOptimizer
 from lib.zero.module import FSDPModule
 from lib.zero.muon import Muon, newton_schulz, owners
 from lib.zero.prefetch import HSDP, PrefetchingFSDP, start_unshard
 from lib.zero.state import load_shards, save_shards
-from lib.zero.unit import Unit
+from lib.zero.unit import Unit, on_backward
 from lib.zero.zero1 import Zero1, gather_parameters, reduce_gradients
 from lib.zero.zero2 import Zero2
 
 __all__ = [
     "FSDP", "HSDP", "FSDPModule", "Flat", "MasterShards", "Muon", "OffloadedOptimizer",
-    "PrefetchingFSDP", "Unit", "Zero1", "Zero2", "gather_parameters", "live_bytes",
-    "load_shards", "newton_schulz", "owners", "padded_size", "parameter_groups",
+    "PeakBytes", "PrefetchingFSDP", "Unit", "Zero1", "Zero2", "gather_parameters", "live_bytes",
+    "load_shards", "newton_schulz", "on_backward", "owners", "padded_size", "parameter_groups",
     "reduce_gradients", "save_shards", "start_counting", "start_unshard",
 ]  # fmt: skip

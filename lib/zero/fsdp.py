@@ -2,10 +2,14 @@
 used.
 
     forward     unit 0: unshard, compute, reshard     unit 1: unshard, compute, reshard     ...
-    backward    ...     unit 1: unshard, compute, reduce-scatter, reshard     unit 0: the same
+    backward    ...     unit 1: unshard, compute, reshard, reduce-scatter     unit 0: the same
 
-    memory  shards of all units, and the full parameters of one unit and of the root
+    memory  shards of all units, the full parameters of the root, and at most twice those of one
+            unit: its full weights and gradients, then its gradients and their flat buffer
     sent    gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; the root: 2
+
+A unit is resharded before its gradients are reduced, as in FSDP2. In the other order its full
+weights, its full gradients and their flat buffer would be alive together, three times the unit.
 
 The root has the parameters that belong to no unit, or to two: in a GPT the embedding, which is also
 the head. It is used at both ends, so it stays unsharded from the beginning of forward to the end of
@@ -96,9 +100,9 @@ class FSDP:
         module.register_forward_hook(lambda *_: self.after_model())
         for index, submodule in enumerate(units):
             submodule.register_forward_pre_hook(
-                functools.partial(self._pre_forward, index), with_kwargs=True
+                functools.partial(self.pre_forward, index), with_kwargs=True
             )
-            submodule.register_forward_hook(functools.partial(self._post_forward, index))
+            submodule.register_forward_hook(functools.partial(self.post_forward, index))
 
     @property
     def shards(self) -> list[Tensor]:
@@ -109,7 +113,7 @@ class FSDP:
     def __call__(self, *inputs, **kwargs):
         return self.module(*inputs, **kwargs)
 
-    # --- what each hook does; a subclass that prefetches overrides these
+    # --- when each unit is unsharded; a subclass that prefetches overrides these
 
     def before_model(self) -> None:
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
@@ -129,36 +133,48 @@ class FSDP:
         self.units[index].unshard()
 
     def after_backward(self, index: int) -> None:
-        self.units[index].reduce_gradients()
+        # first the weights, so that they are gone when the gradients' flat buffer is allocated
         self.units[index].reshard()
+        self.units[index].reduce_gradients()
 
     def average_gradients(self) -> None:
         """After each backward: finish the units that are left, and the root. Then the mean is in
         every shard's `.grad`."""
         # a unit whose input needs no gradient ends here: the first one
         for index in tuple(self.in_backward):
-            self._post_backward(index)
-        self.root.reduce_gradients()
+            self.leave_backward(index)
         self.root.reshard()
+        self.root.reduce_gradients()
 
     # --- the hooks, registered on the modules
 
-    def _pre_forward(self, index, submodule, inputs, kwargs):
+    def pre_forward(self, index: int, submodule: nn.Module, inputs: Any, kwargs: Any) -> Any:
+        """Forward pre-hook of unit `index`, which is about to be called with these arguments;
+        returns those that it is called with."""
         self.before_forward(index)
-        return on_backward(lambda: self._post_backward(index), (inputs, kwargs))
+        # backward comes to the inputs last, when it leaves the unit
+        return on_backward(lambda: self.leave_backward(index), (inputs, kwargs))
 
-    def _post_forward(self, index, submodule, inputs, output):
-        # otherwise activation checkpointing is rerunning the unit during backward, which still
-        # needs it unsharded
+    def post_forward(self, index: int, submodule: nn.Module, inputs: Any, output: Any) -> Any:
+        """Forward hook of unit `index`, which has computed `output`; returns what its caller
+        gets."""
+        self.leave_forward(index)
+        # backward comes to the output first, when it enters the unit
+        return on_backward(lambda: self.enter_backward(index), output)
+
+    def leave_forward(self, index: int) -> None:
+        """Unit `index` has run forward. While its backward runs, activation checkpointing is
+        rerunning it, and it stays unsharded."""
         if index not in self.in_backward:
             self.after_forward(index)
-        return on_backward(lambda: self._pre_backward(index), output)
 
-    def _pre_backward(self, index):
+    def enter_backward(self, index: int) -> None:
+        """Backward reaches unit `index`."""
         self.before_backward(index)
         self.in_backward.append(index)
 
-    def _post_backward(self, index):
+    def leave_backward(self, index: int) -> None:
+        """Backward has left unit `index`: the gradients of all its parameters are ready."""
         self.in_backward.remove(index)
         self.after_backward(index)
 

@@ -12,6 +12,10 @@ gives the peak as well.
     model = ...
     loss.backward()
     print(live_bytes())                       # weights and gradients
+
+    with PeakBytes(model.parameters()) as peak:   # looks after every operation, not here and there
+        loss.backward()
+    print(peak.nbytes)
 """
 
 import gc
@@ -19,7 +23,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from lib.backend.torch_private import TorchDispatchMode, storage_nbytes, tree_flatten
 from lib.zero.guards import GuardedParameter
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, GuardedParameter)
@@ -67,3 +73,45 @@ def live_storages():
                     if storage.nbytes():
                         found[storage.data_ptr()] = storage.nbytes()
     return found
+
+
+class PeakBytes(TorchDispatchMode):
+    """The most bytes that were alive after any operation inside the block.
+
+    A peak may last for a single operation, so it is missed by whoever looks only between the layers
+    of a model. Here the storages of all results are added up after each operation of this thread
+    and of its backward, activations and temporaries included. What other threads make, such as the
+    communication thread, is not seen.
+
+    also: tensors made before the block that count as well. `nbytes` is the peak, `where` the name
+    of the operation after which it was first reached, such as "aten.zeros.default".
+    """
+
+    def __init__(self, also: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self.storages: dict[int, StorageWeakRef] = {}
+        self.nbytes, self.where = 0, ""
+        for tensor in also:
+            self._add(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_flatten(out)[0]:
+            if isinstance(leaf, torch.Tensor):
+                self._add(leaf)
+        now = self._alive()
+        if now > self.nbytes:
+            self.nbytes, self.where = now, str(func)
+        return out
+
+    def _add(self, tensor):
+        storage = StorageWeakRef(tensor.untyped_storage())
+        self.storages.setdefault(storage.cdata, storage)
+
+    def _alive(self):
+        """Bytes of the storages that still exist; the others are forgotten."""
+        sizes = {key: storage_nbytes(storage) for key, storage in self.storages.items()}
+        for key, size in sizes.items():
+            if size is None:
+                del self.storages[key]
+        return sum(size for size in sizes.values() if size)

@@ -172,8 +172,8 @@ class _MixedFSDP(PrefetchingFSDP):
         """The output, with floating-point tensors cast to output_dtype."""
         return _cast(output, self.policy.output_dtype if self.policy else None)
 
-    def _pre_forward(self, index, submodule, inputs, kwargs):
-        return super()._pre_forward(index, submodule, *self.cast_inputs(inputs, kwargs))
+    def pre_forward(self, index, submodule, inputs, kwargs):
+        return super().pre_forward(index, submodule, *self.cast_inputs(inputs, kwargs))
 
     @contextlib.contextmanager
     def unsharded(self):

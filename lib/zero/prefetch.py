@@ -100,8 +100,8 @@ class PrefetchingFSDP(FSDP):
 
     def after_backward(self, index: int) -> None:
         self.finish_reduce_scatters()  # of the previous unit: gradients of two units at most
-        self.start_reduce_scatters(self.units[index])
         self.units[index].reshard()
+        self.start_reduce_scatters(self.units[index])
 
     def start_reduce_scatters(self, unit: Unit) -> None:
         self.reduce_scatters += [
@@ -118,9 +118,9 @@ class PrefetchingFSDP(FSDP):
         """After each backward: finish the units that are left, and the root. Then the mean is in
         every shard's `.grad`."""
         for index in tuple(self.in_backward):
-            self._post_backward(index)
-        self.start_reduce_scatters(self.root)
+            self.leave_backward(index)
         self.root.reshard()
+        self.start_reduce_scatters(self.root)
         self.finish_communication()
 
     def finish_communication(self) -> None:

@@ -4,10 +4,11 @@
     zero1.py              2  a rank's shard of the update
     zero2.py              3  reduce-scatter during backward
     fsdp.py               4  which unit is unsharded when; with unit.py
-    prefetching_fsdp.py   5  the next unit's gather beside this one's compute
-    recompute.py          8  only the input is kept until backward
-    muon.py              11  a step with owned matrices; with owners.py, who owns which
-    async_checkpoint.py  12  checkpoints that are written while training goes on
+    recompute.py          7  only the input is kept until backward
+    choose_remedy.py      9  the OOM clinic: the cheapest remedy that fits
+    prefetching_fsdp.py  10  the next unit's gather overlaps with this one's compute
+    muon.py              14  a step with owned matrices; with owners.py, which rank owns which
+    async_checkpoint.py  15  checkpoints that are written while training goes on
 
 Beside them:
 
@@ -23,7 +24,7 @@ Beside them:
 """
 
 __all__ = [
-    "async_checkpoint", "disk", "fsdp", "fsdp_models", "fsdp_training", "muon", "owners",
-    "prefetching_fsdp", "rank_state_bytes", "recompute", "unit", "zero1", "zero2", "zero_chain",
-    "zero_models", "zero_runs",
+    "async_checkpoint", "choose_remedy", "disk", "fsdp", "fsdp_models", "fsdp_training", "muon",
+    "owners", "prefetching_fsdp", "rank_state_bytes", "recompute", "unit", "zero1", "zero2",
+    "zero_chain", "zero_models", "zero_runs",
 ]  # fmt: skip

@@ -16,7 +16,10 @@ from lib.check.lab4.fsdp_training import MAY_CALL, PHASES, WatchedUnit, found, s
 from lib.check.lab4.unit import CALLS_LIB, LEAVES_OUT, NOT_GIVEN, UNIT, inherits
 from lib.check.traffic import fitting, only_calls
 
-METHODS = ("before_forward", "after_forward", "before_backward", "after_backward")
+METHODS = (
+    "before_forward", "after_forward", "before_backward", "after_backward", "pre_forward",
+    "post_forward",
+)  # fmt: skip
 
 
 def _measure(fn):
@@ -55,6 +58,12 @@ FSDP = Exercise(
         Hint("gradients are not reduced", s.kind("unreduced"),
              "when backward has left a unit all its gradients are ready and are reduced: "
              "after_backward(index) calls reduce_gradients()."),
+        Hint("left before it is entered", s.raised("ValueError"),
+             "backward enters a unit through its output, and leaves it through its inputs: "
+             "enter_backward(index) belongs to the output, leave_backward(index) to the inputs."),
+        Hint("weights are freed last", s.kind("weights wait"),
+             "reshard() first, then reduce_gradients(): otherwise the full weights are still "
+             "allocated while the flat buffer of the gradients is filled."),
         Hint("another result", s.kind("value", "root"),
              "the four methods are about self.units[index], and nothing else."),
         Hint("two at a time", s.kind("memory"),
@@ -62,8 +71,8 @@ FSDP = Exercise(
              "after_backward reshard, and only the unit that computes is gathered."),
         Hint("gradients wait", s.kind("alive", way="backward"),
              "what the previous unit used is still allocated: its full gradients, or a copy. "
-             "after_backward(index) reduces the gradients of its own unit and reshards it, before "
-             "the backward of the next one begins."),
+             "after_backward(index) reshards its own unit and reduces its gradients, before the "
+             "backward of the next one begins: hook the tensors by which backward leaves a unit."),
         Hint("a second copy", s.kind("alive"),
              "something is kept besides the unsharded unit: a copy of gathered parameters, or of "
              "full gradients."),

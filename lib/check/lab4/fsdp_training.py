@@ -60,6 +60,11 @@ class WatchedUnit(zero.Unit):
         if self.watch:
             self.watch.freed(self)
 
+    def reduce_gradients(self):
+        if self.watch:
+            self.watch.reduces(self)
+        super().reduce_gradients()
+
 
 class Watch:
     """What one rank's FSDP does with its units. broken: {claim: the first rule of it that was not
@@ -77,6 +82,7 @@ class Watch:
         self.step, self.evaluates = 0, False
         self.looks = []  # (index, way, bytes) where a layer began
         self.stale = set()  # units that are unsharded with weights of the step before
+        self.late = set()  # units whose gradients were reduced while their weights were there
         self.broken = {}
 
     def watches(self, fsdp):
@@ -99,8 +105,23 @@ class Watch:
             )
             self.note("memory", "memory", f"{text}, and the root")
 
+    def reduces(self, unit):
+        """The gradients of a unit are about to be flattened and sent."""
+        gradients = any(p.grad is not None for flat in unit.flats for p in flat.parameters)
+        if unit.holds and gradients:
+            self.late.add(unit)
+
     def freed(self, unit):
         self.stale.discard(unit)
+        if unit in self.late:
+            index = next(index for index, of in self.units.items() if of is unit)
+            self.note(
+                "memory",
+                "weights wait",
+                f"unit {index} was freed after its gradients had been reduced, so its full "
+                "weights, its full gradients and their flat buffer were alive together",
+            )
+        self.late.discard(unit)
 
     def computes(self, way, index):
         """A layer's forward or backward begins."""

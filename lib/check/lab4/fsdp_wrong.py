@@ -107,7 +107,11 @@ BEFORE_FORWARD, AFTER_FORWARD = (
 )
 BEFORE_BACKWARD = METHOD.format("before_backward", "unshard")
 AFTER_BACKWARD = (
-    METHOD.format("after_backward", "reduce_gradients") + "\n        self.units[index].reshard()"
+    "def after_backward(self, index: int) -> None:\n"
+    "        # first the weights, so that they are gone when the gradients' flat buffer is "
+    "allocated\n"
+    "        self.units[index].reshard()\n"
+    "        self.units[index].reduce_gradients()"
 )
 
 
@@ -139,14 +143,14 @@ FSDP = (
     _instead("gradients are not reduced", (BEFORE_BACKWARD, GATHER, REDUCE),
              (AFTER_BACKWARD, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, "self.average_gradients()", FREE_IT)),
+    _instead("weights are freed last", (AFTER_BACKWARD, REDUCE, FREE_IT)),
     _instead("gradients wait", (AFTER_BACKWARD, FREE_IT,
                                 "for unit in self.units if index == 0 else (): "
                                 "unit.reduce_gradients()")),
-    _instead("an error in one case", (AFTER_BACKWARD, "unit.reduce_gradients()", FREE_IT)),
+    _instead("an error in one case", (AFTER_BACKWARD, FREE_IT, "unit.reduce_gradients()")),
     _instead("reduced twice", (AFTER_FORWARD, REDUCE, FREE_IT)),
-    _instead("another result", (AFTER_BACKWARD, REDUCE,
-                                "for flat in self.units[index].trained_flats: flat.shard.grad *= 2",
-                                FREE_IT)),
+    _instead("another result", (AFTER_BACKWARD, FREE_IT, REDUCE,
+                                "for flat in self.units[index].trained_flats: flat.shard.grad *= 2")),
     _instead("two at a time", (AFTER_FORWARD, "pass")),
     _instead("two at a time", (AFTER_BACKWARD, REDUCE)),
     _instead("two at a time", (AFTER_FORWARD, "if index > 0: self.units[index - 1].reshard()")),
@@ -158,14 +162,24 @@ FSDP = (
     _instead("a second copy", (AFTER_FORWARD,
                                "self.kept = [flat.full.clone() for flat in "
                                "self.units[index].flats]", FREE_IT)),
-    _instead("unsharded in the end", (AFTER_BACKWARD, REDUCE, f"if index > 0: {FREE_IT}")),
+    _instead("unsharded in the end", (AFTER_BACKWARD, f"if index > 0: {FREE_IT}", REDUCE)),
     _instead("gathered too often", (BEFORE_BACKWARD, GATHER, GATHER)),
     _instead("kept from forward to backward",
              (AFTER_FORWARD,
              f"if index < len(self.units) - 1 or not torch.is_grad_enabled(): {FREE_IT}"),
              (BEFORE_BACKWARD, IF_NOT)),
-    _instead("reduced twice", (AFTER_BACKWARD, REDUCE, REDUCE, FREE_IT)),
-    _instead("not what it was given", (AFTER_BACKWARD, REDUCE, FREE_IT,
+    _instead("reduced twice", (AFTER_BACKWARD, FREE_IT, REDUCE, REDUCE)),
+    _instead("not what it was given", (AFTER_BACKWARD, FREE_IT, REDUCE,
                                        "collectives.all_reduce(torch.zeros(1), self.group)")),
 )  # fmt: skip
-MISTAKES = {"Unit": UNIT, "FSDP": FSDP}
+INPUTS = "return on_backward(lambda: self.leave_backward(index), (inputs, kwargs))"
+OUTPUT = "return on_backward(lambda: self.enter_backward(index), output)"
+HOOKS = (
+    Mistake("gradients wait", edit(INPUTS, "return inputs, kwargs")),
+    Mistake("not gathered for backward", edit(OUTPUT, "return output")),
+    Mistake("not gathered for forward", edit("        self.before_forward(index)\n", "")),
+    Mistake("two at a time", edit("        self.leave_forward(index)\n", "")),
+    Mistake("not gathered for backward", edit(
+        OUTPUT, "self.before_backward(index)\n        return output")),
+)  # fmt: skip
+MISTAKES = {"Unit": UNIT, "FSDP": FSDP + HOOKS}

@@ -140,6 +140,14 @@ class InPlace(AsInTheNotebook):
 class When(zero.FSDP):
     """Right."""
 
+    def pre_forward(self, index, submodule, inputs, named):
+        self.before_forward(index)
+        return zero.on_backward(lambda: self.leave_backward(index), (inputs, named))
+
+    def post_forward(self, index, submodule, inputs, output):
+        self.leave_forward(index)
+        return zero.on_backward(lambda: self.enter_backward(index), output)
+
     def before_forward(self, index: int) -> None:
         self.units[index].unshard()
 
@@ -150,11 +158,46 @@ class When(zero.FSDP):
         self.units[index].unshard()
 
     def after_backward(self, index: int) -> None:
+        self.units[index].reshard()
+        self.units[index].reduce_gradients()
+
+
+# FSDP: wrong
+
+
+class ReducesFirst(When):
+    """In the order of many an explanation."""
+
+    def after_backward(self, index: int) -> None:
         self.units[index].reduce_gradients()
         self.units[index].reshard()
 
 
-# FSDP: wrong
+class InheritsAHook(When):
+    post_forward = zero.FSDP.post_forward
+
+
+class HooksWeights(When):
+    """Backward is thought to have left a unit when its output has a gradient."""
+
+    def pre_forward(self, index, submodule, inputs, named):
+        self.before_forward(index)
+        return inputs, named
+
+    def post_forward(self, index, submodule, inputs, output):
+        self.leave_forward(index)
+        output = zero.on_backward(lambda: self.leave_backward(index), output)
+        return zero.on_backward(lambda: self.enter_backward(index), output)
+
+
+class Swapped(When):
+    def pre_forward(self, index, submodule, inputs, named):
+        self.before_forward(index)
+        return zero.on_backward(lambda: self.enter_backward(index), (inputs, named))
+
+    def post_forward(self, index, submodule, inputs, output):
+        self.leave_forward(index)
+        return zero.on_backward(lambda: self.leave_backward(index), output)
 
 
 class InheritsOne(When):
@@ -182,17 +225,27 @@ class OncePerBackward(When):
 
 
 class NotWrittenFSDP(zero.FSDP):
-    def before_forward(self, index: int) -> None:
+    def before_forward(self, *args) -> None:
         raise NotImplementedError
 
-    after_forward = before_backward = after_backward = before_forward
+    after_forward = before_backward = after_backward = pre_forward = post_forward = before_forward
 
 
 # FSDP: right
 
 
 class FreedFirst(zero.FSDP):
-    """The weights go before the gradients leave; helpers of its own."""
+    """Helpers of its own; only the tensors that need gradients are hooked."""
+
+    def pre_forward(self, index, submodule, inputs, named):
+        self.before_forward(index)
+        inputs = zero.on_backward(lambda: self.leave_backward(index), list(inputs))
+        return tuple(inputs), named
+
+    def post_forward(self, index, submodule, inputs, output):
+        output = zero.on_backward(lambda: self.enter_backward(index), output)
+        self.leave_forward(index)
+        return output
 
     def _gather(self, index: int) -> None:
         unit = self.units[index]
@@ -226,6 +279,10 @@ WRONG = {
     },
     "FSDP": {
         InheritsOne: "called lib's",
+        InheritsAHook: "called lib's",
+        ReducesFirst: "weights are freed last",
+        HooksWeights: "not gathered for backward",
+        Swapped: "left before it is entered",
         AsksLibsFSDP: "called lib's",
         OncePerBackward: "not gathered for forward",
         NotWrittenFSDP: "not written",

@@ -1,0 +1,298 @@
+"""What Lab 4 trains and measures on ranks: a small GPT under any stage of ZeRO, a student's or
+lib's.
+
+    train               losses, and the elements of optimizer state on a rank
+    gradient_bytes      live bytes of gradients, as backward goes from block to block
+    unit_events         which unit is unsharded when
+    difference_from_one the parameters after three steps, next to those of a single process
+    peak_of_a_step      the most bytes at any operation
+    volume_of_a_step    a step of k micro-batches, for the ledger
+    state_parts         live bytes of weights, gradients and optimizer state
+    over_a_step         live bytes of model state inside every block
+    paced_forward       a forward pass whose layers wait instead of computing, over a slow link
+    in_16_bits          16-bit shards, with masters on the device or on the host
+
+Every function runs on a rank. make(model) returns the wrapped model: a Zero1, Zero2 or FSDP.
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lib import collectives, ledger, zero
+from lib.collectives.slow_link import slow_link
+from lib.data_parallel import reduce_bucket
+from lib.measuring.paced import PacedLayer, Spans
+from lib.training import text as texts
+from lib.training.model import GPT, Shape
+from lib.zero import PeakBytes, live_bytes, start_counting
+
+SHAPE = Shape(vocab_size=104, seq_len=32, n_layers=4, hidden=64, n_heads=4)
+PSI = GPT(SHAPE).num_parameters()
+CAPACITY = 60_000  # bytes of a flat
+text = texts.load()
+
+
+def batch(step=0, rank=0, world_size=1, batch_size=8):
+    """tokens and targets of a rank's share of a step, (B/N, T) each."""
+    return texts.batch(text.train, step, rank, world_size, batch_size, SHAPE.seq_len)
+
+
+def tiny(step, rank, world_size):
+    """One sequence of four characters per rank, so that there are next to no activations."""
+    return texts.batch(text.train, step, rank, world_size, world_size, 4)
+
+
+def adamw(parameters):
+    """AdamW with a large eps: with 1e-8 an element whose gradient is almost zero takes a full step
+    in the direction of its rounding error, and two correct runs drift apart."""
+    return torch.optim.AdamW(parameters, lr=3e-3, eps=1e-3, foreach=False)
+
+
+def optimizer_of(model, sharded):
+    """The optimizer of the model's stage; a Zero1 or Zero2 is one itself."""
+    if sharded is None:
+        return adamw(model.parameters())
+    return adamw(sharded.groups) if isinstance(sharded, zero.FSDP) else sharded
+
+
+def mean_over_ranks(loss):
+    return collectives.all_reduce(loss.detach().reshape(1) / dist.get_world_size()).item()
+
+
+def state_bytes():
+    """Live bytes on this rank, without the text."""
+    return live_bytes(besides=[text.train])
+
+
+def train(make, steps):
+    """(mean losses over the ranks, elements of optimizer state on this rank). make(parameters,
+    adamw) -> Zero1; None: plain data parallelism, a bucket that is all-reduced by a ring."""
+    model, rank, N, losses = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
+    sharded = make(model.parameters(), adamw) if make else None
+    optimizer = sharded.optimizer if make else adamw(model.parameters())
+    for step in range(steps):
+        ledger.mark(f"step {step}")
+        loss = model.loss(*batch(step, rank, N))
+        loss.backward()
+        if sharded:
+            sharded.average_gradients()
+            sharded.step()
+        else:
+            reduce_bucket(list(model.parameters()), all_reduce=collectives.ring_all_reduce)
+            optimizer.step()
+        optimizer.zero_grad()
+        ledger.mark("")
+        losses.append(mean_over_ranks(loss))
+    return losses, sum(v.numel() for s in optimizer.state.values() for v in s.values() if v.dim())
+
+
+def gradient_bytes(make):
+    """[live bytes of gradients after each block's backward, the last block first]. What is sent
+    meanwhile is in the ledger's section "backward"."""
+    start_counting()
+    model, seen = GPT(SHAPE), []
+    sharded = make(model.parameters(), adamw, capacity=CAPACITY)
+    for block in model.blocks:
+        block.register_full_backward_hook(lambda *_: seen.append(state_bytes() - before))
+    loss = model.loss(*tiny(0, dist.get_rank(), dist.get_world_size()))
+    before = state_bytes()
+    ledger.mark("backward")
+    loss.backward()
+    ledger.mark("")
+    sharded.average_gradients()
+    return seen
+
+
+def unit_events(Sharded, Unit):
+    """[(number, "unshard" or "reshard", index of the unit)] of one step, in order; the root's index
+    is None. A unit counts as unsharded once its memory is allocated."""
+    index_of, events = {}, []
+
+    class NotingUnit(Unit):
+        def allocate(self):
+            super().allocate()
+            self.note("unshard")
+
+        def __setattr__(self, name, value):  # unshard and reshard set is_unsharded
+            super().__setattr__(name, value)
+            if name == "is_unsharded":
+                self.note("unshard" if value else "reshard")
+
+        def note(self, what):
+            if self in index_of:
+                events.append((len(events), what, index_of[self]))
+
+    class Noting(Sharded):
+        unit_type = NotingUnit
+
+    model = GPT(SHAPE)
+    fsdp = Noting(model, model.blocks)
+    index_of |= {fsdp.root: None, **{unit: i for i, unit in enumerate(fsdp.units)}}
+    model.loss(*batch(0, dist.get_rank(), dist.get_world_size())).backward()
+    fsdp.average_gradients()
+    return events
+
+
+def difference_from_one(Sharded):
+    """The largest difference of any parameter from a single process that trains on the full batch,
+    relative to the largest parameter, after three steps in float64."""
+    rank, N = dist.get_rank(), dist.get_world_size()
+    model, one = GPT(SHAPE).double(), GPT(SHAPE).double()
+    fsdp = Sharded(model, model.blocks)
+    optimizer, alone = adamw(fsdp.groups), adamw(one.parameters())
+    for step in range(3):
+        model.loss(*batch(step, rank, N, 12)).backward()
+        fsdp.average_gradients()
+        one.loss(*batch(step, batch_size=12)).backward()
+        for each in (optimizer, alone):
+            each.step()
+            each.zero_grad()
+    with fsdp.unsharded():
+        a, b = (torch.cat([p.flatten() for p in net.parameters()]) for net in (model, one))
+        return ((a - b).abs().max() / b.abs().max()).item()
+
+
+def peak_of_a_step(Sharded):
+    """(the most bytes at any operation of the second step's forward and backward, after which
+    operation), activations of four characters included."""
+    model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
+    fsdp = Sharded(model, model.blocks)
+    optimizer = adamw(fsdp.groups)
+    for step in range(2):
+        state = [v for s in optimizer.state.values() for v in s.values()]
+        with PeakBytes([*fsdp.shards, *(flat.full for flat in fsdp.flats), *state]) as peak:
+            model.loss(*tiny(step, rank, N)).backward()
+            fsdp.average_gradients()
+        optimizer.step()
+        optimizer.zero_grad()
+    return peak.nbytes, peak.where
+
+
+def volume_of_a_step(make, k):
+    """(psi, the root's part of it), padded. What a step of k micro-batches sends is in the ledger's
+    section "k = ...". Zero1 averages once, the others after every micro-batch."""
+    model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
+    sharded = make(model)
+    optimizer = optimizer_of(model, sharded)
+    once = isinstance(sharded, zero.Zero1) and not isinstance(sharded, zero.Zero2)
+    ledger.mark(f"k = {k}")
+    for i in range(k):
+        (model.loss(*batch(i, rank, N)) / k).backward()
+        if not once or i == k - 1:
+            sharded.average_gradients()
+    optimizer.step()
+    ledger.mark("")
+    root = sum(flat.padded for flat in sharded.root.flats) if isinstance(sharded, zero.FSDP) else 0
+    return sum(flat.padded for flat in sharded.flats), root
+
+
+def state_parts(make, gradients_stay):
+    """{"weight", "gradient", "optimizer": live bytes} on this rank in fp32. gradients_stay: stages
+    0 and 1, whose gradients are full between backward and averaging."""
+    start_counting()
+    model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
+    sharded = make(model) if make else None
+    optimizer = optimizer_of(model, sharded)
+    weight = state_bytes()
+    for step in range(2):
+        model.loss(*tiny(step, rank, N)).backward()
+        full = state_bytes()
+        if sharded:
+            sharded.average_gradients()
+        gradient = full if gradients_stay else state_bytes()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = state_bytes()
+    return {"weight": weight, "gradient": gradient - after, "optimizer": after - weight}
+
+
+def nothing_in_flight(sharded):
+    """Wait for the communication thread, so that every run counts the same."""
+    pairs = [*getattr(sharded, "in_flight", ()), *getattr(sharded, "reduce_scatters", ())]
+    gathers = sum(getattr(sharded, "gathers", {}).values(), [])
+    for work in [work for _, work in pairs] + gathers:
+        work.ended.wait()
+
+
+def over_a_step(make):
+    """[(where, live bytes)] of the second step on this rank: inside every block, in forward after
+    its MLP, in backward after its first norm."""
+    start_counting()
+    model, rank, N, seen = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
+    sharded = make(model) if make else None
+    optimizer = optimizer_of(model, sharded)
+
+    def look(where):
+        nothing_in_flight(sharded)
+        seen.append((where, state_bytes()))
+
+    for step in range(2):
+        if step:
+            for i, block in enumerate(model.blocks):
+                block.mlp.register_forward_hook(lambda *_, i=i: look(f"forward {i}"))
+                block.norm1.register_full_backward_hook(lambda *_, i=i: look(f"backward {i}"))
+        model.loss(*tiny(step, rank, N)).backward()
+        look("end")
+        if sharded:
+            sharded.average_gradients()
+        look("averaged")
+        optimizer.step()
+        optimizer.zero_grad()
+        look("step")
+    return seen[3:]
+
+
+class _Layer(PacedLayer):
+    """A PacedLayer that notes when its forward runs."""
+
+    def forward(self, x):
+        with self.spans("compute", f"forward {self.place}"):
+            return super().forward(x)
+
+
+def paced_forward(Sharded, rows=1, seconds=0.03):
+    """(seconds, [(lane, begin, end, label), ...]) of a forward pass of `rows` rows through eight
+    layers that wait `seconds` per row, over a link of 10 MB/s and 1 ms: on two ranks a gather of
+    a layer takes 20 ms."""
+    spans, gathers = Spans(), iter(range(100))
+    net = nn.Sequential(*(_Layer(95_000, seconds, seconds) for _ in range(8)))
+    for place, layer in enumerate(net):
+        layer.spans, layer.place = spans, place
+
+    def all_gather(shard, group, **out):
+        with spans("wire", f"gather {next(gathers)}"):
+            return collectives.all_gather(shard, group, **out)
+
+    sharded = Sharded(net, net, all_gather=all_gather)
+    with torch.no_grad(), slow_link(1, 0.001, 10e6):
+        dist.barrier()
+        begin = time.monotonic()
+        sharded(torch.ones(rows, 1))
+        return time.monotonic() - begin, [(lane, b, e, what) for _, lane, what, b, e in spans]
+
+
+def paced_forwards(ways, n):
+    """[{name: what paced_forward returns}, ...] of n rounds; every round runs all ways."""
+    return [{name: paced_forward(*way) for name, way in ways.items()} for _ in range(n)]
+
+
+def in_16_bits(make):
+    """(loss, bytes per parameter of shards and gradients, of masters and state), times N. make:
+    zero.MasterShards or zero.OffloadedOptimizer."""
+    model, rank, N = GPT(SHAPE).bfloat16(), dist.get_rank(), dist.get_world_size()
+    fsdp = zero.FSDP(model, model.blocks)
+    optimizer = make(fsdp.groups, adamw)
+    for step in range(2):
+        optimizer.zero_grad()
+        loss = model.loss(*batch(step, rank, N))
+        loss.backward()
+        fsdp.average_gradients()
+        on_device = sum(s.nbytes + s.grad.nbytes for s in fsdp.shards)
+        optimizer.step()
+    masters = [m for g in optimizer.param_groups for m in g["params"]]
+    state = [v for m in masters for v in optimizer.optimizer.state[m].values() if v.dim()]
+    off_device = sum(t.nbytes for t in (*masters, *state))
+    return loss.item(), on_device * N / PSI, off_device * N / PSI
