@@ -11,15 +11,19 @@ lib's.
     over_a_step         live bytes of model state inside every block
     paced_forward       a forward pass whose layers wait instead of computing, over a slow link
     in_16_bits          16-bit shards, with masters on the device or on the host
+    offload_seconds     an optimizer step whose state is behind a slow bus
+    kept_and_operations what a step with recomputation keeps, and what it computes
 
 Every function runs on a rank. make(model) returns the wrapped model: a Zero1, Zero2 or FSDP.
 """
 
 import time
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from lib import collectives, ledger, zero
 from lib.collectives.slow_link import slow_link
@@ -212,7 +216,7 @@ def state_parts(make, gradients_stay):
 def nothing_in_flight(sharded):
     """Wait for the communication thread, so that every run counts the same."""
     pairs = [*getattr(sharded, "in_flight", ()), *getattr(sharded, "reduce_scatters", ())]
-    gathers = sum(getattr(sharded, "gathers", {}).values(), [])
+    gathers = [work for of in getattr(sharded, "gathers", {}).values() for work in of]
     for work in [work for _, work in pairs] + gathers:
         work.ended.wait()
 
@@ -296,3 +300,65 @@ def in_16_bits(make):
     state = [v for m in masters for v in optimizer.optimizer.state[m].values() if v.dim()]
     off_device = sum(t.nbytes for t in (*masters, *state))
     return loss.item(), on_device * N / PSI, off_device * N / PSI
+
+
+def with_dropout(checkpointed=None):
+    """The GPT with dropout; checkpointed(block, x) -> y, if given, is called for every block."""
+    model = GPT(replace(SHAPE, dropout=0.1))
+    if checkpointed:
+        model.blocks = nn.ModuleList(_Checkpointed(block, checkpointed) for block in model.blocks)
+    return model
+
+
+class _Checkpointed(nn.Module):
+    """A block that is called through `call`."""
+
+    def __init__(self, block, call):
+        super().__init__()
+        self.block, self.call = block, call
+
+    def forward(self, x):
+        return self.call(self.block, x)
+
+
+def kept_and_operations(model):
+    """(bytes kept between forward and backward, operations of a step's matmuls). The gradients are
+    in the parameters."""
+    model.zero_grad()
+    torch.manual_seed(1)
+    with PeakBytes() as memory, FlopCounterMode(display=False) as operations:
+        loss = model.loss(*batch())
+        kept = memory.alive()
+        loss.backward()
+    return kept, operations.get_total_flops()
+
+
+class OverASlowBus(zero.OffloadedOptimizer):
+    """OffloadedOptimizer whose copies to the host and back take as long as over a bus of `host`
+    bytes per second."""
+
+    host = 2e6
+
+    def step(self) -> None:
+        """Gradients to the host, the update there, weights back."""
+        nbytes = sum(s.grad.nbytes for s in self.shards)
+        time.sleep(nbytes / self.host)
+        super().step()
+        time.sleep(nbytes / self.host)
+
+
+def offload_seconds(n):
+    """[seconds of an optimizer step over the slow bus], of n steps of 16-bit FSDP."""
+    model, rank, N, seconds = GPT(SHAPE).bfloat16(), dist.get_rank(), dist.get_world_size(), []
+    fsdp = zero.FSDP(model, model.blocks)
+    optimizer = OverASlowBus(fsdp.groups, adamw)
+    optimizer.shards = fsdp.shards
+    for step in range(n + 1):  # the first one makes the state
+        model.loss(*tiny(step, rank, N)).backward()
+        fsdp.average_gradients()
+        dist.barrier()
+        begin = time.monotonic()
+        optimizer.step()
+        seconds.append(time.monotonic() - begin)
+        optimizer.zero_grad()
+    return seconds[1:]

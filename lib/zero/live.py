@@ -99,7 +99,7 @@ class PeakBytes(TorchDispatchMode):
         for leaf in tree_flatten(out)[0]:
             if isinstance(leaf, torch.Tensor):
                 self._add(leaf)
-        now = self._alive()
+        now = self.alive()
         if now > self.nbytes:
             self.nbytes, self.where = now, str(func)
         return out
@@ -108,7 +108,7 @@ class PeakBytes(TorchDispatchMode):
         storage = StorageWeakRef(tensor.untyped_storage())
         self.storages.setdefault(storage.cdata, storage)
 
-    def _alive(self):
+    def alive(self) -> int:
         """Bytes of the storages that still exist; the others are forgotten."""
         sizes = {key: storage_nbytes(storage) for key, storage in self.storages.items()}
         for key, size in sizes.items():

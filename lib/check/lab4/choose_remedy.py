@@ -171,7 +171,8 @@ MISTAKES = (
     Mistake("no unsharded units", edit("2 * (2 + 2) * n / job.layers if", "0.0 if"),
         "at stage 3 two units are unsharded, with their full gradients: 8 bytes per parameter of a "
         "layer."),
-    Mistake("no unsharded units", edit("2 * (2 + 2) * n / job.layers if", "(2 + 2) * n / job.layers if")),
+    Mistake("no unsharded units", edit("2 * (2 + 2) * n / job.layers if",
+        "(2 + 2) * n / job.layers if")),
     Mistake("units at every stage", edit(" if remedy.stage == 3 else 0.0", ""),
         "only stage 3 unshards units. At stages 1 and 2 the weights are full anyway."),
     Mistake("offload of everything", edit(

@@ -64,7 +64,18 @@ def never_none(job, usable=66e9):
 
 
 def gives_up(job, usable=66e9):
-    return next((r for r in remedies(job) if not r.offload and peak(job, *r) <= usable), None)
+    tried = (r for r in remedies(job) if not (r.offload or r.checkpointing))
+    return next((r for r in tried if peak(job, *r) <= usable), None)
+
+
+def a_reserve(job, usable=66e9):
+    return first_that_fits(job, 0.8 * usable)
+
+
+def eight_bytes(job, usable=66e9):
+    """Momentum and variance, no masters."""
+    less = lambda r: 0 if r.offload else 4 * job.parameters / job.gpus
+    return next((r for r in remedies(job) if peak(job, *r) - less(r) <= usable), None)
 
 
 def rounds_up(job, usable=66e9):
@@ -90,6 +101,8 @@ WRONG = {
     asks_libs: "called lib's",
     never_none: "None too seldom",
     gives_up: "None too often",
+    a_reserve: "too dear",
+    eight_bytes: "it does not fit",
     rounds_up: "another micro-batch",
     not_written: "not written",
 }
