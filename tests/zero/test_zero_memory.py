@@ -19,8 +19,10 @@ from lib.cost.zero import rank_state, rank_state_bytes
 from lib.measuring.paced import PacedLayer
 from lib.training.model import GPT, Shape
 from lib.zero import (
+    FSDP,
     MasterShards,
     OffloadedOptimizer,
+    PeakBytes,
     Zero2,
     live_bytes,
     padded_size,
@@ -213,6 +215,26 @@ def offloaded():
     return seen
 
 
+class ReduceFirst(FSDP):
+    """Gradients are sent before the weights are freed, as many descriptions have it."""
+
+    def after_backward(self, index):
+        self.units[index].reduce_gradients()
+        self.units[index].reshard()
+
+
+def true_peak(kind):
+    """(units of WHOLE bytes at most in backward beyond shards, after which operation), of SGD."""
+    net = paced_model()
+    fsdp = kind(net, net)
+    tensors = [*fsdp.shards, *(flat.full for flat in fsdp.flats)]
+    before = sum(shard.nbytes for shard in fsdp.shards)
+    with PeakBytes(tensors) as seen:
+        net(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+        fsdp.average_gradients()
+    return (seen.nbytes - before) / WHOLE, seen.where
+
+
 def everything():
     start_counting()
     return {
@@ -221,6 +243,7 @@ def everything():
         "gradients": gradients_over_a_step(),
         "offloaded": offloaded(),
         "peaks": peaks(),
+        "true peaks": {kind.__name__: true_peak(kind) for kind in (FSDP, ReduceFirst)},
     }
 
 
@@ -297,6 +320,31 @@ def test_the_peak_is_not_above_that_of_torch_s_fully_shard(results):
         peaks = results[rank]["peaks"]
         assert peaks["prefetching"] <= peaks["fully_shard"] + buffers
         assert peaks["fully_shard"] < 8 * 10_100 * 16, "theirs is sharded too"
+
+
+def test_the_peak_is_where_the_flat_buffer_of_the_gradients_is_allocated(results):
+    """Weights, gradients and buffer are three times the unit, unless the weights are freed first.
+    On top come the sharded gradients of the units that are done, and little activations."""
+    for rank in range(4):
+        seen = results[rank]["true peaks"]
+        done = (LAYERS - 1) / 4
+        first, where = seen["ReduceFirst"]
+        assert first == pytest.approx(3 + done, abs=0.1) and "new_zeros" in where
+        second, _ = seen["FSDP"]
+        assert 2 + done - 0.1 <= second <= 2 + done + 0.6
+
+
+def test_peak_bytes_sees_what_is_alive_for_one_operation_and_memory_that_was_resized():
+    x = torch.zeros(1000)
+    with PeakBytes([x]) as seen:
+        y = x + 1  # 8000 bytes
+        del y
+        x.untyped_storage().resize_(0)
+        z = torch.ones(10)
+        assert seen.alive() == z.nbytes
+        (z * 2).sum()
+    assert seen.nbytes == 8000 and seen.where == "aten.add.Tensor"
+    assert seen.alive() == z.nbytes
 
 
 def test_offloaded_masters_and_state_lie_apart_on_the_cpu(results):

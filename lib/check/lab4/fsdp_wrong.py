@@ -150,7 +150,8 @@ FSDP = (
     _instead("an error in one case", (AFTER_BACKWARD, FREE_IT, "unit.reduce_gradients()")),
     _instead("reduced twice", (AFTER_FORWARD, REDUCE, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, FREE_IT, REDUCE,
-                                "for flat in self.units[index].trained_flats: flat.shard.grad *= 2")),
+                                "for flat in self.units[index].trained_flats: "
+                                "flat.shard.grad *= 2")),
     _instead("two at a time", (AFTER_FORWARD, "pass")),
     _instead("two at a time", (AFTER_BACKWARD, REDUCE)),
     _instead("two at a time", (AFTER_FORWARD, "if index > 0: self.units[index - 1].reshard()")),
