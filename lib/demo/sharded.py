@@ -181,7 +181,7 @@ def volume_of_a_step(make, k):
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     sharded = make(model)
     optimizer = optimizer_of(model, sharded)
-    once = isinstance(sharded, zero.Zero1) and not isinstance(sharded, zero.Zero2)
+    once = type(sharded) is zero.Zero1  # a Zero2 may be derived from it
     ledger.mark(f"k = {k}")
     for i in range(k):
         (model.loss(*batch(i, rank, N)) / k).backward()

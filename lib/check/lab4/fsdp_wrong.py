@@ -180,7 +180,7 @@ HOOKS = (
     Mistake("not gathered for backward", edit(OUTPUT, "return output")),
     Mistake("not gathered for forward", edit("        self.before_forward(index)\n", "")),
     Mistake("two at a time", edit("        self.leave_forward(index)\n", "")),
-    Mistake("not gathered for backward", edit(
+    Mistake("left before it is entered", edit(
         OUTPUT, "self.before_backward(index)\n        return output")),
 )  # fmt: skip
 MISTAKES = {"Unit": UNIT, "FSDP": FSDP + HOOKS}
