@@ -8,9 +8,9 @@ from lib import explore
 @pytest.mark.usefixtures("words_only")
 def test_it_begins_with_the_paper_s_example_and_more_ranks_fit_more():
     draw = explore.draw_zero_memory
-    assert "120, 31.4, 16.6, 1.9 GB by stage; from stage 1 on it fits in 80 GB" in draw().alt
+    assert "120, 31.4, 16.6, 1.9 GB by stage; it fits in 80 GB at stage 1 and above" in draw().alt
     assert "none fits in 80 GB" in draw(ranks=1).alt
-    assert "from stage 3 on it fits in 80 GB" in draw(70_000_000_000, ranks=64).alt
+    assert "it fits in 80 GB at stage 3 and above" in draw(70_000_000_000, ranks=64).alt
     assert "60, 30.5, 15.7, 0.938 GB" in draw(precision="bf16").alt
 
 

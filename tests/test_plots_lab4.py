@@ -8,6 +8,7 @@ from figures import behind, check_page
 from matplotlib.colors import to_hex
 
 from lib import plots
+from lib.cost.clinic import PATIENTS, Remedy, memory_over_a_step
 from lib.cost.zero import SHARDED, rank_state, sent_elements
 from lib.plots import prefetch, stage_memory, units
 from lib.plots.product import EVERYWHERE
@@ -49,6 +50,15 @@ SENT = {**VOLUME, "stage 3": {1: 2.9, 2: 5.8, 4: 11.6}}
 AT = ["forward 0", "forward 1", "backward 1", "backward 0", "step"]
 LIVE = {"stage 0": [16e6, 16e6, 17e6, 18e6, 18e6], "FSDP": [5e6, 5e6, 6e6, 6.5e6, 4e6]}
 LIVE = {name: list(zip(AT, n_bytes, strict=True)) for name, n_bytes in LIVE.items()}
+REMEDIES = {
+    name: memory_over_a_step(PATIENTS[1], Remedy(stage, checkpointing, False, 1))
+    for name, stage, checkpointing in (
+        ("data parallelism", 0, False),
+        ("ZeRO-2", 2, False),
+        ("ZeRO-3", 3, False),
+        ("ZeRO-1 with checkpointing", 1, True),
+    )
+}
 SINGULAR = {"the gradient": [0.9, 0.3, 0.02, 0.001], "5 iterations": [1.1, 0.9, 0.8, 0.4]}
 OWNERS = {"in order": [0, 0, 0, 1, 2], "by cost": [2, 0, 0, 1, 2]}
 FIGURES = {
@@ -65,6 +75,7 @@ FIGURES = {
     "volume": lambda: plots.volume_by_stage(SENT, VOLUME, note="4 ranks."),
     "volume in seconds": lambda: plots.volume_by_stage({}, VOLUME, unit_seconds=0.5),
     "live": lambda: plots.memory_over_a_step(LIVE, note="4 ranks."),
+    "remedies": lambda: plots.memory_by_remedy(REMEDIES, 66e9, note="Llama 3 8B."),
     "singular values": lambda: plots.singular_values(SINGULAR, note="A gradient."),
     "owners": lambda: plots.owner_loads(
         [6, 6, 18, 18, 12], OWNERS, 3, "units", ["q", "k", "up", "down", "v"]
@@ -97,14 +108,17 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("who of 8", ["16, 5.5, 3.75, 2 bytes per parameter and rank"]),
         ("by stage", ["7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB by stage"]),
         ("by stage",
-         ["from stage 1 on it fits in 80 GB", "stage 3: weights 0.234, gradients 0.234,"]),
+         ["it fits in 80 GB at stage 1 and above", "stage 3: weights 0.234, gradients 0.234,"]),
         ("of a small model",
          ["125 million parameters, 2 ranks: 1, 0.75, 0.625, 0.5 GB", "all fit in 80 GB"]),
         ("of one rank", ["1 rank: 120, 120, 120, 120 GB", "none fits in 80 GB"]),
         ("measured",
-         ["Measured within 2.5% of the formula: stage 0 16 MB a rank, FSDP 4.1 MB", "4 ranks."]),
+         ["Measured within 2.5% of the formula: stage 0 16 MB, FSDP 4.1 MB", "4 ranks."]),
         ("measured",
          ["FSDP: weights 0.6, gradients 0.5, optimizer state 3 MB measured, weights 0.5,"]),
+        ("remedies",
+         ["2 of 4 remedies fit: ZeRO-3, ZeRO-1 with checkpointing",
+          "data parallelism: at most 171 GB"]),
         ("exactly", ["Measured is the formula, to the byte"]),
         ("units", ["FSDP keeps at most 1 of 2 units unsharded, prefetching at most 2"]),
         ("units", ["FSDP, unsharded units in order of events: 0, 1, 0, 1, 0, 1, 0, 1, 0, 0."]),
@@ -190,7 +204,7 @@ def test_bars_are_as_long_as_the_formula(drawn):
         "a GPU of 80 GB",
     ]
     assert axes.lines[0].get_xdata()[0] == 80
-    assert title.endswith("; from stage 1 on it fits in 80 GB")
+    assert title.endswith("; it fits in 80 GB at stage 1 and above")
 
 
 def test_a_gpu_much_larger_than_the_model_is_left_out(drawn):

@@ -98,8 +98,8 @@ def prefetch_timeline(steps):
     )
     return (
         figure, claim,
-        "One time axis for all. In a box: its unit. Grey: nothing to do. Hidden: what is sent "
-        "beside compute.",
+        "All panels have one time axis. The number in a box is that of its unit. Communication is "
+        "hidden while it overlaps with compute.",
         "Timeline of a rank's compute and of its wire, a panel per way to run a step.",
         each(steps, words),
     )  # fmt: skip

@@ -72,14 +72,14 @@ def who_holds_what(N=4):
     names = [f"{name}\n{n_bytes} bytes" for name, n_bytes in zip(ROWS, each, strict=True)]
     panels[0].set_yticks([row + 0.5 for row in range(len(ROWS))], names)
     return (
-        figure, f"Each stage cuts one row more: {', '.join(kept)} bytes per parameter and rank",
-        f"A column is a rank. Grey: whole, the same on all ranks. Coloured: 1/{N} of it, this "
-        f"rank's alone. Bytes: per parameter in mixed precision with Adam.",
+        figure, f"Each stage shards one row more: {', '.join(kept)} bytes per parameter and rank",
+        f"A column is a rank. Grey parts are replicated on all ranks. Of the others, each rank "
+        f"stores 1/{N}. The bytes are per parameter, in mixed precision with Adam.",
         f"A picture of the four stages of ZeRO on {N} ranks, a panel per stage, a row each for "
         f"weights, gradients and optimizer state, a column per rank.",
-        f"Stage 0: every rank holds all three whole. Stage 1: each rank holds 1/{N} of the "
-        f"optimizer state, and the rest whole. Stage 2: 1/{N} of gradients and optimizer state, "
-        f"and the weights whole. Stage 3: 1/{N} of everything. A rank's part is a strip in its "
+        f"Stage 0: all three are replicated on every rank. Stage 1: each rank stores 1/{N} of the "
+        f"optimizer state, and the rest in full. Stage 2: 1/{N} of gradients and optimizer state, "
+        f"and the weights in full. Stage 3: 1/{N} of everything. A rank's part is a strip in its "
         "colour.",
     )  # fmt: skip
 
@@ -113,16 +113,15 @@ def state_by_stage(parameters, N, precision="mixed"):
         above(axes, memory / factor, f"a GPU of {_bytes(memory)}", size=9)
     fits = [stage for stage, total in enumerate(totals) if total <= memory]
     fit = (
-        f"from stage {fits[0]} on it fits"
+        f"it fits in {_bytes(memory)} at stage {fits[0]} and above"
         if fits and fits[0]
-        else "all fit"
+        else f"all fit in {_bytes(memory)}"
         if fits
-        else "none fits"
+        else f"none fits in {_bytes(memory)}"
     )
     claim = (
         f"{in_unit(parameters, COUNTS, 3)} parameters, {N:,} rank{'s' * (N > 1)}: "
-        f"{', '.join(_amount(total / factor) for total in totals)} {unit} by stage; {fit} in "
-        f"{_bytes(memory)}"
+        f"{', '.join(_amount(total / factor) for total in totals)} {unit} by stage; {fit}"
     )
     look = f"By the formula, with Adam, precision: {precision}. Activations come on top."
     words = each(bars, lambda _, parts: f"{_in_words(parts, factor)} {unit}")
@@ -171,7 +170,7 @@ def state_measured(measured, predicted):
         "is the formula, to the byte" if exact else f"within {max(0.001, apart):.1%} of the formula"
     )
     least, largest = min(totals, key=totals.get), max(totals, key=totals.get)
-    claim = f"Measured {within}: {largest} {amount(totals[largest] / factor)} {unit} a rank"
+    claim = f"Measured {within}: {largest} {amount(totals[largest] / factor)} {unit}"
     claim += f", {least} {amount(totals[least] / factor)} {unit}" * (least != largest)
     words = lambda name, parts: (
         f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} by the "

@@ -9,8 +9,10 @@ GB |          /|           - - - - - - - - - - - - -  what a GPU has
    forward backward         with a remedy
 """
 
-from lib.plots.draw import grid, heading, key, numbers, page
-from lib.plots.labels import amount, each
+from matplotlib.patches import Rectangle
+
+from lib.plots.draw import grid, heading, numbers, page
+from lib.plots.labels import amount, each, listed
 from lib.plots.memory import PART_COLOR
 from lib.plots.style import ALARM, INK, drawing
 
@@ -44,7 +46,7 @@ def memory_by_remedy(curves, memory):
     shown = [part for part in BANDS if part in parts]
     columns = min(3, len(curves))
     n_rows = -(-len(curves) // columns)
-    figure, panels = page(2.2 + 1.9 * (n_rows - 1), n_rows, columns, sharey=True, sharex=True)
+    figure, panels = page(2.4 + 1.6 * (n_rows - 1), n_rows, columns, sharey=True, sharex=True)
     grid_of = [panels] if n_rows == columns == 1 else list(panels.flat)
     for axes, (name, curve) in zip(grid_of, curves.items(), strict=False):
         at = range(len(curve))
@@ -52,7 +54,8 @@ def memory_by_remedy(curves, memory):
         axes.stackplot(at, *heights, colors=[BANDS[part] for part in shown], lw=0)
         axes.axhline(memory / 1e9, color=INK, ls=(0, (5, 2.5)), lw=1.3, zorder=4)
         over = peaks[name] > memory / 1e9
-        heading(axes, f"{name}\n{amount(peaks[name])} GB", color=ALARM if over else INK)
+        room = " \n" if axes in grid_of[:columns] else ""
+        heading(axes, f"{room}{name}\n{amount(peaks[name])} GB", color=ALARM if over else INK)
         middle = (len(curve) - 1) / 2
         axes.set_xticks([middle / 2, 1.5 * middle], ["forward", "backward"])
         axes.tick_params(axis="x", length=0)
@@ -64,10 +67,14 @@ def memory_by_remedy(curves, memory):
         axes.set_visible(False)
     for axes in grid_of[::columns]:
         axes.set_ylabel("GB per GPU")
-    key(grid_of[0], {part: BANDS[part] for part in shown}, ncols=6)
+    bands = [Rectangle((0, 0), 1, 1, label=part, fc=BANDS[part]) for part in shown]
+    # above the headings of the first row, which have an empty line for it
+    look = {"ncols": 6, "frameon": False, "handlelength": 1.2, "borderaxespad": 0, "borderpad": 0}
+    legend = grid_of[0].legend(handles=bands, loc="lower left", bbox_to_anchor=(0, 1.42), **look)
+    legend.set_in_layout(False)
     fits = [name for name, peak in peaks.items() if peak <= memory / 1e9]
     claim = (
-        f"Of {len(curves)} remedies, {len(fits)} fit: {', '.join(fits)}"
+        f"{len(fits)} of {len(curves)} remedies fit: {listed(fits)}"
         if 0 < len(fits) < len(curves)
         else "All of these fit"
         if fits
