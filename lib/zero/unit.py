@@ -27,7 +27,8 @@ gradient is computed. Forward recorded the hook before all of the module's own f
 backward the hook comes after them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -115,7 +116,7 @@ class BackwardHook(torch.autograd.Function):
         return None, *gradients
 
 
-def on_backward(then, values):
+def on_backward(then: Callable[[], None], values: Any) -> Any:
     """`values`, nested in tuples, lists and dicts, such that backward through its tensors calls
     `then()`.
 

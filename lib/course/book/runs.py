@@ -41,7 +41,7 @@ data = {name: [[bar.rank, bar.action.kind, bar.action.microbatch, bar.start - ze
 bar.end - zero[name]]
                for bar in some] for name, (_, some) in shortest.items()}"""),
     "gather_and_free": ("lab4_zero_fsdp", "fsdp-figure", """
-data = {"events": launch.run(events_of, use(FSDP), use(Unit), nproc=2)[0], \
+data = {"events": launch.run(sharded.unit_events, use(FSDP), use(Unit), nproc=2)[0], \
 "units": SHAPE.n_layers, "ranks": 2}"""),
     "tokens_to_experts": ("lab5_moe", "parallel-figure", """
 data = {"rows": launch.run(rows_to_ranks, nproc=4, ledger=False)}"""),
