@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 LABS = notebook.labs(ROOT)
 # labs whose first cell does not yet say their hours
 OLD = {
-    "lab4_zero_fsdp",
     "lab5_moe",
     "lab6_hybrid_3d",
 }

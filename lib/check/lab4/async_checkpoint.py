@@ -1,4 +1,4 @@
-"""Lab 4, section 12: AsyncCheckpoint, which writes in the background; what is on disk is looked at
+"""Lab 4, section 15: AsyncCheckpoint, which writes in the background; what is on disk is looked at
 after every call.
 
     begin(1)  threads and disk stand still until begin has returned and all that was given has

@@ -1,4 +1,4 @@
-"""Lab 4, section 11: Muon, a step with owned matrices; with `owners` (owners.py), who owns which.
+"""Lab 4, section 14: Muon, a step with owned matrices; with `owners` (owners.py), who owns which.
 
 The check says who owns which. A rank may own none, and use some of the matrices not at all. What
 Newton-Schulz makes of a sum is what it makes of the mean, so both are right.

@@ -1,4 +1,4 @@
-"""Lab 4, section 11: owners(costs, N), the rank that owns each matrix.
+"""Lab 4, section 14: owners(costs, N), the rank that owns each matrix.
 
 A pure function. The best loads are stored, found by a search over all placements; within 5 % of
 them is right, and any placement that is.

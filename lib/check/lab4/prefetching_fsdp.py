@@ -1,4 +1,4 @@
-"""Lab 4, section 5: PrefetchingFSDP, whose units are gathered while the one before computes.
+"""Lab 4, section 10: PrefetchingFSDP, whose units are gathered while the one before computes.
 
     started 1 | forward 0 ... | waited 1 | started 2 | forward 1 ...          events, no times
 

@@ -1,4 +1,4 @@
-"""Lab 4, section 8: recompute(f, x), of which only x is kept until backward. It needs no ranks.
+"""Lab 4, section 7: recompute(f, x), of which only x is kept until backward. It needs no ranks.
 
     forward  f  torch.rand(3)  backward  numbers are drawn elsewhere between the two
     look at  y                 gradients, random state, how often f was called
