@@ -21,6 +21,10 @@ These are estimates for choosing, with one number for each effect. `lib.cost.mem
 from itertools import product
 from typing import NamedTuple
 
+from lib.cost.hardware import gpus
+from lib.cost.search import search
+from lib.cost.shapes import load
+
 LAYER, INPUT, LOGITS = 34, 2, 6  # bytes per token, and per hidden unit or vocabulary entry
 USABLE = 66e9  # of a GPU of 80 GB; the rest goes to the allocator and to libraries
 
@@ -110,6 +114,21 @@ def state_parts(job, remedy):
         "optimizer": 0.0 if remedy.offload else optimizer,
         "unsharded units": units,
     }
+
+
+def planned(job: Job, **fixed: int) -> str:
+    """The fastest plan that the planner finds for the same model and GPUs, H100 with 80 GB, and 256
+    sequences per step: in words. fixed: settings that are asked for, such as tp=1. The planner is
+    free to choose another micro-batch, and it does not offload the optimizer."""
+    model = load("llama3-8b" if job.hidden == 4096 else "llama3-70b", seq=job.seq)
+    found = search(model, gpus()["H100-80GB"], job.gpus, 256, fixed=fixed)
+    if not found:
+        return "nothing fits"
+    plan, seconds, _ = found[0]
+    return (
+        f"stage {plan.zero}, recomputes {plan.recompute}, micro-batch {plan.micro_batch}, "
+        f"tp {plan.tp}, pp {plan.pp}: {seconds:.1f} s"
+    )
 
 
 def memory_over_a_step(job, remedy):

@@ -310,6 +310,24 @@ def with_dropout(checkpointed=None):
     return model
 
 
+def with_each(ways):
+    """{name: the GPT with dropout, whose blocks are called so}, all with the same weights. ways:
+    {name: checkpointed, see `with_dropout`}."""
+    models = {name: with_dropout(way) for name, way in ways.items()}
+    first = next(iter(models.values())).parameters()
+    weights = [p.detach().clone() for p in first]
+    for model in models.values():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.data.copy_(weight)
+    return models
+
+
+def same_gradients(models):
+    """Are the gradients of all models the same, to the bit?"""
+    first, *others = [[p.grad for p in model.parameters()] for model in models.values()]
+    return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
 class _Checkpointed(nn.Module):
     """A block that is called through `call`."""
 
