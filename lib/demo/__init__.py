@@ -13,10 +13,13 @@ n numbers per step, no more and no fewer.
 
     python -m lib.demo --ranks 4 --seconds 60 --out results/demo [--steps 200] [--text FILE]
 
-on_ranks.py  what each rank does
-claims.py    what is claimed of the run, printed and drawn
-sharded.py   what Lab 4 trains and measures on ranks
-command.py   the command: its options, the ranks, a bar of their progress
+on_ranks.py          what each rank does
+claims.py            what is claimed of the run, printed and drawn
+sharded.py           what Lab 4 trains and measures on ranks
+stage_tables.py      what Lab 4 prints about it, next to the formulas
+muon_runs.py         Lab 4's Muon next to AdamW, and the loads of owners
+background_saves.py  Lab 4's checkpoints in the background
+command.py           the command: its options, the ranks, a bar of their progress
 """
 
 from lib.demo.claims import one_process, report

@@ -37,7 +37,8 @@ def memory_over_a_step(live):
                   zorder=3 + i, clip_on=False)  # fmt: skip
     top = 1.06 * max(peak.values()) / factor
     axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live model state ({unit})")
-    last = [events[-1][1] / factor for events in live.values()]
+    # of two lines that end together, the one with the higher peak has the upper label
+    last = [(events[-1][1] + 1e-6 * peak[name]) / factor for name, events in live.items()]
     for name, y in zip(live, _apart(last, 0.15 * top), strict=True):
         text = f"{name}\nat most {amount(peak[name] / factor)} {unit}"
         at_edge(axes, y, text, va="center", size=9.5, color=stage_color(name))
@@ -45,9 +46,9 @@ def memory_over_a_step(live):
     numbers(axes.yaxis)
     grid(axes, "y")
     least, largest = min(peak, key=peak.get), max(peak, key=peak.get)
-    in_words = lambda name: f"{name} at most {amount(peak[name] / factor)} {unit}"
+    in_words = lambda name: f"{name} needs at most {amount(peak[name] / factor)} {unit}"
     when = at[max(range(len(at)), key=lambda i: live[least][i][1])]
-    claim = f"{in_words(least)}, after {when}" + f"; {in_words(largest)}" * (largest != least)
+    claim = f"{in_words(least)}, in {when}" + f"; {in_words(largest)}" * (largest != least)
     words = lambda _, events: (
         ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}"
     )

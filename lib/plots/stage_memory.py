@@ -177,7 +177,8 @@ def state_measured(measured, predicted):
         f"formula"
     )
     what = "Bars of model state on one rank, measured and by the formula."
-    return figure, claim, "Filled: measured. Dashed: the formula.", what, each(measured, words)
+    look = "Filled bars are measured, and dashed outlines are the formula."
+    return figure, claim, look, what, each(measured, words)
 
 
 def _cell(axes, rank, row, N, is_cut):

@@ -55,8 +55,8 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
     if unit_seconds:
         _seconds(axes, unit_seconds, most)
     look = (
-        "Filled: measured. " * bool(measured)
-        + "Dashed: the formula. ψ: parameters, padded; N: ranks."
+        "Filled bars are measured. " * bool(measured)
+        + "Dashed outlines are the formula. ψ counts the padded parameters, and N the ranks."
     )
     what = "Bars of the elements that a rank sends in a step, in units of (N-1)/N psi, for"
     words = lambda of_stage: ", ".join(f"{amount(n)} with k = {k}" for k, n in of_stage.items())

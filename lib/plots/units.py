@@ -80,7 +80,7 @@ def units_unsharded(events, names):
     return (
         figure,
         claim,
-        f"A bar: from unshard to reshard. Below: how many are unsharded{counted}.",
+        f"A bar lasts from unshard to reshard. The curve counts the unsharded units{counted}.",
         what,
         words,
     )

@@ -63,12 +63,12 @@ from lib.zero.muon import Muon, newton_schulz, owners
 from lib.zero.prefetch import HSDP, PrefetchingFSDP, start_unshard
 from lib.zero.state import load_shards, save_shards
 from lib.zero.unit import Unit, on_backward
-from lib.zero.zero1 import Zero1, gather_parameters, reduce_gradients
+from lib.zero.zero1 import Zero1, flats_of, gather_parameters, reduce_gradients
 from lib.zero.zero2 import Zero2
 
 __all__ = [
     "FSDP", "HSDP", "FSDPModule", "Flat", "MasterShards", "Muon", "OffloadedOptimizer",
-    "PeakBytes", "PrefetchingFSDP", "Unit", "Zero1", "Zero2", "gather_parameters", "live_bytes",
-    "load_shards", "newton_schulz", "on_backward", "owners", "padded_size", "parameter_groups",
-    "reduce_gradients", "save_shards", "start_counting", "start_unshard",
+    "PeakBytes", "PrefetchingFSDP", "Unit", "Zero1", "Zero2", "flats_of", "gather_parameters",
+    "live_bytes", "load_shards", "newton_schulz", "on_backward", "owners", "padded_size",
+    "parameter_groups", "reduce_gradients", "save_shards", "start_counting", "start_unshard",
 ]  # fmt: skip

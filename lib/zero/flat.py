@@ -38,7 +38,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lib import collectives
-from lib.backend import Group
+from lib.backend import Collective, Group
 from lib.training.buckets import check_replicated, dense_gradient, slots
 from lib.zero.guards import guard
 
@@ -81,6 +81,10 @@ class Flat:
         self.requires_grad = self.parameters[0].requires_grad
         self.shard = self.own_shard().detach().requires_grad_(self.requires_grad)
         self.reduce_dtype = self.shard.dtype  # in which gradients are summed over the ranks
+
+    def gather(self, all_gather: Collective) -> None:
+        """All-gather the ranks' shards into `full`."""
+        all_gather(self.to_gather(), self.group, out=self.full)
 
     def to_gather(self) -> Tensor:
         """This rank's input to the all-gather that fills `full`."""

@@ -26,8 +26,9 @@ PHASES = (*(f"backward {n + 1}" for n in range(2 * models.STEPS)), EVALUATION)
 # What the ledger may call what an answer calls. Other collectives too: that they are not the given
 # ones is a claim.
 MAY_CALL = (
-    *WIRE, "background.start", "zero1.gather_parameters", "zero1.reduce_gradients", "flat.__init__",
-    "fsdp.make_flats", "fsdp.__init__", "prefetch.__init__", "prefetch.start_unshard",
+    *WIRE, "background.start", "zero1.gather_parameters", "flat.gather", "zero1.reduce_gradients",
+    "flat.__init__", "fsdp.make_flats", "fsdp.__init__", "prefetch.__init__",
+    "prefetch.start_unshard",
 )  # fmt: skip
 
 

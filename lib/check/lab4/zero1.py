@@ -5,6 +5,7 @@ Parameters are those of one process on the whole batch; `zero_runs.py` has how a
 """
 
 from functools import partial
+from math import isclose
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,10 @@ SETUPS = {
 }  # fmt: skip
 CASES = tuple(SETUPS)
 COUNTED = CASES[2]  # its memory, with AdamW on 4 ranks
+TAKEN_APART = CASES[
+    1
+]  # its two halves of average_gradients() are called by themselves, as Zero2 does
+HALVES = ("flatten_gradients", "add_gradient")
 AVERAGE, STEP = "average_gradients()", "step()"
 
 
@@ -84,6 +89,8 @@ def _one(fn, case, places):
             run.averaged(step)
         for run in runs:
             _update(run, step)
+    if case == TAKEN_APART and given.agreed(all(run.value is None for run in runs)):
+        runs[0].part(STEPS, "by themselves", partial(_halves, runs[0]))
     # one rank alone may send to itself
     made, calls = runs[0].made, given.calls if case.world_size > 1 else []
     return given.record() | {
@@ -95,7 +102,49 @@ def _one(fn, case, places):
         "bytes": alive.look(*runs[0].model.parameters()) if alive else 0,
         "optimizer": getattr(runs[0].answer, "optimizer", None) is made.optimizer,
         "calls": calls,
+        "halves": runs[0].halves,
     }
+
+
+def _halves(run):
+    """What is wrong with flatten_gradients() and add_gradient() is noted in run.halves."""
+    trained = [p for p in run.model.parameters() if p.requires_grad]
+    want = sum(p.numel() for p in trained) / run.case.world_size
+    padded = padded_size(run.case.n, run.case.world_size)
+    where, flats = f"{run.case.name}: {run.case.rank(run.rank)}", [run.answer]
+    flats = getattr(run.answer, "flats", flats)  # lib's has flats
+    for name in HALVES:
+        if not all(hasattr(flat, name) for flat in flats):
+            run.halves = Problem("halves", f"{where}: Zero1 has no {name}()", {"lacks": name})
+            return
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)
+    buffers = [flat.flatten_gradients() for flat in flats]
+    left = any(p.grad is not None for p in trained)
+    for parameter in trained:
+        parameter.grad = None
+    form = [tuple(b.shape) if torch.is_tensor(b) else type(b).__name__ for b in buffers]
+    if form != [(padded,)] or buffers[0].dtype != run.case.dtype:
+        text = f"{where}: flatten_gradients() returns {form[0]}, expected a buffer {(padded,)}"
+    elif not isclose(buffers[0].sum().item(), want):
+        text = (
+            f"{where}: all gradients are 1, and the buffer of flatten_gradients() sums to "
+            f"{buffers[0].sum().item():g}, expected {want:g}"
+        )
+    elif left:
+        text = f"{where}: flatten_gradients() leaves a .grad that is not None"
+    else:
+        text, shard = "", flats[0].shard
+        for times in (1, 2):
+            flats[0].add_gradient(torch.ones_like(shard))
+            if not text and (shard.grad is None or bool((shard.grad != times).any())):
+                had = "none" if shard.grad is None else f"{shard.grad[0].item():g}"
+                text = (
+                    f"{where}: after {times} add_gradient() of ones the shard's .grad is {had}, "
+                    f"expected {times}"
+                )
+        shard.grad = None
+    run.halves = Problem("halves", text) if text else None
 
 
 def _update(run, step):
@@ -187,7 +236,7 @@ EXERCISE = Exercise(
     # A flat of lib's may be part of an answer.
     may_call=(
         *MAY_CALL, "zero1.all_gather", "flat.__init__", "zero1.reduce_gradients",
-        "zero1.gather_parameters",
+        "zero1.gather_parameters", "flat.gather",
     ),
     leaves_out={
         "memory": "every rank has full weights and gradients; what stays after a step is "
@@ -204,7 +253,7 @@ EXERCISE = Exercise(
         claim("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone",
               first(CASES, "mean")),
         claim("one message each way", 4, "padded elements each, by those it was given",
-              only_calls(CASES, _expected)),
+              only_calls(CASES, _expected), first(CASES, "halves")),
     ),
     hints=(
         s.BUILT_IN.saying(
@@ -248,15 +297,18 @@ EXERCISE = Exercise(
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
              "the caller of your class chooses the collectives: call self.reduce_scatter and "
              "self.all_gather."),
+        Hint("gradients sent in step()",
+             s.either(value(lambda f: f["late"]), s.both(s.kind("calls"), lambda p: any(
+                 op == "reduce_scatter" and phase.endswith(STEP)
+                 for op, phase, _ in p.facts["got"]))),
+             "average_gradients() sums them and frees them, once; clipping comes between. step() "
+             "updates and gathers."),
         Hint("more than one message", s.both(s.kind("calls"),
             lambda p: len(p.facts["got"]) > len(p.facts["want"])),
              "one buffer for all parameters: one reduce_scatter, one all_gather, however many "
              "parameters there are."),
         Hint("other elements", s.either(s.kind("calls"), value(lambda f: f["gathers_other"])),
              "reduce_scatter takes the padded buffer, all_gather this rank's shard, padded/N."),
-        Hint("gradients sent in step()", value(lambda f: f["late"]),
-             "average_gradients() sums them and frees them, once; clipping comes between. step() "
-             "updates and gathers."),
         Hint("values lost", s.kind("lost"),
              "the model is to compute what it did: copy every parameter into its part of the "
              "buffer, and only then make it a view of that part."),
@@ -327,6 +379,10 @@ EXERCISE = Exercise(
         Hint("gradients not dropped", s.kind("left"),
              "the next backward would add to what is left. Set every parameter's .grad to None in "
              "average_gradients()."),
+        Hint("its halves by themselves", s.kind("halves"),
+             "Zero2 calls the two halves of average_gradients() by itself: flatten_gradients() "
+             "returns a new buffer, (padded,), divided by N, and sets every .grad to None; "
+             "add_gradient(shard) adds to self.shard.grad."),
         Hint("no mean in the shard", s.kind("no mean"),
              "clipping and logging read it there: after average_gradients() the mean is in the "
              "shard's .grad, not the sum."),

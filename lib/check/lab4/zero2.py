@@ -114,6 +114,8 @@ class _Run(Run):
         self.gates, self.in_backward = [], []
         ready = self.held.begin if self.held else lambda: None
         super().__init__(case, setup, fn, group, given, model, ready, capacity=_capacity(setup))
+        if self.held:
+            self.held.shards = self.made.shards
         for flat in self.answer.in_order if self.held else ():
             flat.flatten_gradients = partial(self.held.taken, flat.flatten_gradients)
 
@@ -195,7 +197,7 @@ EXERCISE = Exercise(
     # answer has called.
     may_call=(
         *MAY_CALL, "flat.__init__", "zero1.__init__", "zero1.reduce_gradients",
-        "zero1.gather_parameters",
+        "zero1.gather_parameters", "flat.gather",
         "zero1.step",
     ),
     leaves_out={

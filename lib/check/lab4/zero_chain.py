@@ -99,10 +99,11 @@ class Held(Alive):
         super().__init__()
         self.where, self.padded, self.N, self.model, self.problem = where, padded, N, model, None
         self.lines = []  # weak references to all that were made
+        self.shards = ()  # those of a Zero1 may be tensors of their own, which do not count
 
     def look(self, *besides):
         """The parameters are views of an answer's flats, which do not count."""
-        return super().look(*self.model.parameters(), *besides)
+        return super().look(*self.model.parameters(), *self.shards, *besides)
 
     def begin_backward(self, step):
         """What is there now stays; it may be SGD's state, what was sent last, and a batch."""

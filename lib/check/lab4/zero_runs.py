@@ -67,7 +67,7 @@ class Made:
 
 class Run:
     """value, mean: the first Problem of the parameters, and of the gradients in the shards; or
-    None.
+    None. halves: of a Zero1's flatten_gradients() and add_gradient().
 
     ready() is called just before the answer's class is.
     """
@@ -76,7 +76,7 @@ class Run:
         self.case, self.setup, self.recorder, self.rank = case, setup, recorder, recorder.place
         self.model, self.made = model or setup.model(), Made(setup.optimizer)
         self.expected = one_process(setup, case.world_size)
-        self.value = self.mean = self.before = None
+        self.value = self.mean = self.before = self.halves = None
         self.early = False  # was a call under way when average_gradients() had returned?
         making = replace(case, what=f"{case.what}, __init__")
         given = values(self.model)

@@ -60,14 +60,17 @@ class OneLine:
             p.grad = None
         return line
 
-    def mean(self):
-        return self.reduce_scatter(self.line() / self.N, self.group)
+    def flatten_gradients(self):
+        return self.line() / self.N
 
-    def keep(self, mean):
-        self.shard.grad = mean
+    def mean(self):
+        return self.reduce_scatter(self.flatten_gradients(), self.group)
+
+    def add_gradient(self, mean):
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad + mean
 
     def average_gradients(self):
-        self.keep(self.mean())
+        self.add_gradient(self.mean())
 
     def update(self):
         self.optimizer.step()
@@ -112,14 +115,19 @@ class CopiesBack:
         line = torch.cat([t.reshape(-1) for t in tensors])
         return torch.nn.functional.pad(line, (0, -len(line) % dist.get_world_size(self.group)))
 
-    def average_gradients(self):
+    def flatten_gradients(self):
         line = self.lined_up(
             [torch.zeros_like(p) if p.grad is None else p.grad for p in self.trained]
         )
         for p in self.trained:
             p.grad = None
-        mean = self.reduce_scatter(line, self.group) / dist.get_world_size(self.group)
+        return line / dist.get_world_size(self.group)
+
+    def add_gradient(self, mean):
         self.shard.grad = mean if self.shard.grad is None else self.shard.grad + mean
+
+    def average_gradients(self):
+        self.add_gradient(self.reduce_scatter(self.flatten_gradients(), self.group))
 
     def step(self):
         self.optimizer.step()
@@ -284,6 +292,29 @@ class AGatherByTorch(OneLine):
         return torch.cat(shards)
 
 
+class InOnePiece(OneLine):
+    """average_gradients() does it all."""
+
+    flatten_gradients = property()
+
+    def mean(self):
+        return self.reduce_scatter(self.line() / self.N, self.group)
+
+
+class HalfLeavesGradients(OneLine):
+    """average_gradients() sets them to None, and flatten_gradients() alone does not."""
+
+    def flatten_gradients(self):
+        gradients = [p.grad for p in self.parameters]
+        line = super().flatten_gradients()
+        for p, gradient in zip(self.parameters, gradients, strict=True):
+            p.grad = gradient
+        return line
+
+    def mean(self):
+        return self.reduce_scatter(OneLine.flatten_gradients(self), self.group)
+
+
 class NotWritten(OneLine):
     def step(self):
         raise NotImplementedError
@@ -307,7 +338,7 @@ WRONG = {
     ): "ranks of the world, not of the group",
     but("NotPadded", length=lambda z: z.n): "the padding is missing",
     but(
-        "MeanKeptElsewhere", keep=lambda z, mean: setattr(z, "gradient", mean)
+        "MeanKeptElsewhere", add_gradient=lambda z, mean: setattr(z, "gradient", mean)
     ): "no gradient in the shard",
     but("OnlyGathers", update=lambda z: None): "the optimizer does not step",
     but("NotViews", attach=lambda z, p, piece: None): "the model does not see it",
@@ -379,6 +410,14 @@ WRONG = {
     ReadsWhatItHasDropped: "gradients of zeros",
     KeepsItsOwnPart: "the ranks' gradients are not summed",
     KeepsTheLineOfGradients: "a full buffer is kept",
+    InOnePiece: "its halves by themselves",
+    but(
+        "HalfIsTheSum", flatten_gradients=lambda z: z.line(), mean=lambda z: OneLine.mean(z) / z.N
+    ): "its halves by themselves",
+    HalfLeavesGradients: "its halves by themselves",
+    but(
+        "HalfSetsTheGradient", add_gradient=lambda z, mean: setattr(z.shard, "grad", mean)
+    ): "its halves by themselves",
     NotWritten: "not written",
 }
 

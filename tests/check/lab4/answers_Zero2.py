@@ -7,13 +7,70 @@ exercise's MISTAKES.
 from collections import deque
 
 import torch
+import torch.distributed as dist
 from as_an_answer import as_an_answer
 
 from lib import collectives, zero
 
 
+class OwnZero1:
+    """A student's, as in the notebook."""
+
+    def __init__(
+        self, parameters, make_optimizer, group=None,
+        reduce_scatter=collectives.reduce_scatter, all_gather=collectives.all_gather,
+    ):  # fmt: skip
+        self.group, self.reduce_scatter, self.all_gather = group, reduce_scatter, all_gather
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.rank, self.N = dist.get_rank(group), dist.get_world_size(group)
+        n = sum(p.numel() for p in self.parameters)
+        self.full = self.parameters[0].new_zeros(zero.padded_size(n, self.N))
+        for p, view in self.views(self.full):
+            view.copy_(p.detach())
+            p.data = view
+        self.shard = self.own_shard().requires_grad_()
+        self.optimizer = make_optimizer([self.shard])
+
+    def own_shard(self):
+        return self.full.chunk(self.N)[self.rank].detach()
+
+    def views(self, buffer):
+        begin = 0
+        for p in self.parameters:
+            yield p, buffer[begin : begin + p.numel()].view(p.shape)
+            begin += p.numel()
+
+    def flatten_gradients(self):
+        buffer = torch.zeros_like(self.full)
+        for p, view in self.views(buffer):
+            if p.grad is not None:
+                view.copy_(p.grad / self.N)
+            p.grad = None
+        return buffer
+
+    def add_gradient(self, shard):
+        self.shard.grad = shard if self.shard.grad is None else self.shard.grad + shard
+
+    def average_gradients(self):
+        self.add_gradient(self.reduce_scatter(self.flatten_gradients(), self.group))
+
+    @torch.no_grad()
+    def step(self):
+        self.optimizer.step()
+        self.full.copy_(self.all_gather(self.shard.detach(), self.group))
+
+
+class OwnShard(OwnZero1):
+    """Its shard is a tensor of its own, and that is gathered."""
+
+    def own_shard(self):
+        return super().own_shard().clone()
+
+
 class ByHand(zero.Zero1):
-    """As in the notebook."""
+    """As in the notebook: its flats are a student's Zero1s."""
+
+    flat_type = zero.flats_of(OwnZero1)
 
     def __init__(self, *args, **named):
         super().__init__(*args, **named)
@@ -64,6 +121,16 @@ class ByHand(zero.Zero1):
 
 
 # right
+
+
+class OverOwnShards(ByHand):
+    flat_type = zero.flats_of(OwnShard)
+
+
+class OverLibs(ByHand):
+    """Its flats are lib's, as where the student's Zero1 has not passed."""
+
+    flat_type = zero.flats_of(zero.Zero1)
 
 
 class Counting(zero.Zero1):
@@ -231,4 +298,4 @@ WRONG = {
     NotWritten: "not written",
 }
 
-RIGHT = [ByHand, Counting, as_an_answer(zero.Zero2)]
+RIGHT = [ByHand, OverOwnShards, OverLibs, Counting, as_an_answer(zero.Zero2)]

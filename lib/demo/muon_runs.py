@@ -1,0 +1,87 @@
+"""Lab 4's Muon: how evenly owners are loaded, and a run next to AdamW.
+
+owner_loads     the busiest owner relative to the bound, in turn and by cost
+compare         losses, elements sent and optimizer state of AdamW by ZeRO-1, and of Muon
+"""
+
+import functools
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lib import launch, ledger, zero
+from lib.demo.sharded import PSI, SHAPE, batch, mean_over_ranks
+from lib.training.model import GPT
+from lib.zero.muon import cost
+
+N = 4  # ranks
+
+
+def owner_loads(owners) -> tuple[list, list]:
+    """Print the busiest owner relative to the bound, for the matrices of a GPT with 24 layers and
+    2 to 32 ranks. Returns (costs in million multiplications, names) of the small GPT's matrices."""
+    large = [cost((m, 1024)) for m in (1024, 256, 256, 1024, 4096, 4096)] * 24
+    for ranks in (2, 3, 4, 8, 16, 32):
+        in_turn = [i % ranks for i in range(len(large))]
+        bound = max(sum(large) / ranks, max(large))
+        mine, other = (
+            max(np.bincount(owner, weights=large)) / bound
+            for owner in (owners(large, ranks), in_turn)
+        )
+        print(
+            f"{ranks:>2} ranks: the busiest owner has {mine:.3f} of the bound, in turn {other:.3f}"
+        )
+        assert mine <= 1.05, f"{ranks} ranks: {mine} of the bound"
+    named = [(n, p) for n, p in GPT(SHAPE).blocks.named_parameters() if p.dim() == 2]
+    return [cost(p.shape) / 1e6 for _, p in named], [n.split(".")[-2] for n, _ in named]
+
+
+def compare(owners, Muon, steps: int = 40) -> dict:
+    """Train the GPT with AdamW at three learning rates and with Muon, and print the mean of the
+    last ten losses, what is sent and the state that is kept. Returns {name: losses of the best
+    run}."""
+    runs, unit = {}, 2 * (N - 1) * 4 * PSI  # bytes
+    for name, owner_of, rates in (
+        ("AdamW", None, (3e-4, 1e-3, 3e-3)),
+        ("Muon", owners, (0.02,)),
+    ):
+        run = functools.partial(launch.run, _train, owner_of, Muon, nproc=N)
+        tried = {lr: run(lr, steps, ledger=False) for lr in rates}
+        last = {lr: np.mean(results[0][0][-10:]) for lr, results in tried.items()}
+        best = min(rates, key=last.get)
+        sent = run(best, 4).ledger.section("step 3").sent("bytes")
+        kept = [elements * N / PSI for _, elements in tried[best]]
+        losses = ", ".join(f"{loss:.3f} with {lr:g}" for lr, loss in last.items())
+        print(f"{name:<6} last 10 losses: {losses}")
+        print(
+            f"       sends {sent:,} bytes a step, {sent / unit:.4f} of 2 (N-1) psi; keeps"
+            f" {min(kept):.2f} to {max(kept):.2f} psi/N elements"
+        )
+        assert abs(sent / unit - 1) < 0.001
+        runs[name] = tried[best][0][0]
+    return runs
+
+
+def _train(owner_of, Muon, lr, steps):
+    """(mean losses, elements of optimizer state on this rank). owner_of: None for AdamW alone, by
+    ZeRO-1."""
+    model, rank, world_size, losses = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
+    matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if owner_of else []
+    owner = owner_of([cost(p.shape) for p in matrices], world_size) if owner_of else []
+    muon = Muon(matrices, lr, owner=owner)
+    others = [p for p in model.parameters() if all(p is not m for m in matrices)]
+    others_lr = 1e-3 if owner_of else lr
+    rest = zero.Zero1(others, lambda groups: torch.optim.AdamW(groups, lr=others_lr))
+    for step in range(steps):
+        ledger.mark(f"step {step}")
+        loss = model.loss(*batch(step, rank, world_size))
+        loss.backward()
+        muon.step()
+        rest.average_gradients()
+        rest.step()
+        rest.zero_grad()
+        ledger.mark("")
+        losses.append(mean_over_ranks(loss))
+    state = [v for s in rest.optimizer.state.values() for v in s.values() if v.dim()]
+    return losses, sum(v.numel() for v in [*state, *muon.momenta.values()])

@@ -1,0 +1,177 @@
+"""What Lab 4 prints about the stages of ZeRO: most functions launch ranks, count what happens there
+(sharded.py), and compare it with the formula.
+
+    compare_training        losses, optimizer state and elements sent, next to data parallelism
+    compare_gradients       live bytes of gradients during backward
+    compare_peaks           the most bytes of a step
+    count_volumes           elements that a rank sends with 1, 2 and 4 micro-batches
+    count_state             live bytes of weights, gradients and optimizer state
+    forward_ms              forward passes over an emulated link
+    token_thresholds        tokens per GPU that hide a gather, of published GPUs and runs
+    compare_checkpointing   bytes kept, and operations, of several ways to recompute activations
+    compare_offload         bytes on the device and on the host
+    offloaded_ms            an optimizer step over an emulated link to the host
+"""
+
+import numpy as np
+
+from lib import launch
+from lib.cost.hardware import gpus
+from lib.cost.published import table
+from lib.cost.zero import rank_state, sent_elements
+from lib.demo import sharded
+from lib.demo.sharded import PSI, SHAPE
+from lib.training.model import GPT
+
+N = 4  # ranks
+
+
+def compare_training(ways: dict, steps: int = 6) -> float:
+    """Train the GPT in each of the two ways and print what happened. ways: {name: make, see
+    `sharded.train`}. Returns the largest difference between their losses; raises AssertionError
+    unless each sends 2 (N-1)/N psi elements per step."""
+    losses = []
+    for name, make in ways.items():
+        results = launch.run(sharded.train, make, steps, nproc=N)
+        of_rank_0, state_elements = results[0]
+        sent = results.ledger.section("step 3").sent("elements") / N / ((N - 1) / N * PSI)
+        print(
+            f"{name:<16} loss {of_rank_0[0]:.4f} to {of_rank_0[-1]:.4f}; optimizer state"
+            f" {state_elements / PSI:.2f} psi elements; sends {sent:.3f} (N-1)/N psi"
+        )
+        assert abs(sent - 2) < 0.01, f"{name} sends {sent} (N-1)/N psi elements, expected 2"
+        losses.append(of_rank_0)
+    return max(abs(a - b) for a, b in zip(*losses, strict=True))
+
+
+def compare_gradients(ways: dict) -> dict:
+    """Print the live bytes of gradients after the backward pass of each block. ways: {name: Zero1
+    or Zero2}. Returns {name: the most, in units of psi elements}; raises AssertionError unless
+    ZeRO-2 alone sends during backward."""
+    found = {}
+    for name, make in ways.items():
+        results = launch.run(sharded.gradient_bytes, make, nproc=N)
+        sent = len(results.ledger.section("backward").entries)
+        after = [n / 4 / PSI for n in results[0]]
+        blocks = ", ".join(f"{x:.2f}" for x in after)
+        print(f"{name}: {blocks} psi after each block; {sent} messages during backward")
+        assert (sent > 0) == (name == "ZeRO-2"), f"{name}: {sent} messages during backward"
+        found[name] = max(after)
+    return found
+
+
+def compare_peaks(orders: dict) -> dict:
+    """Print the peak of a step next to the formula. orders: {name: (FSDP, copies of a unit that are
+    alive at the peak)}. Returns {name: (measured, formula)} in bytes per parameter."""
+    u = sum(p.numel() for p in GPT(SHAPE).blocks[0].parameters())
+    L, found = SHAPE.n_layers, {}
+    for name, (FSDP, m) in orders.items():
+        peak, where = launch.run(sharded.peak_of_a_step, FSDP, nproc=N, ledger=False)[0]
+        formula = 4 * (3 * PSI / N + (L - 1) * u / N + PSI - L * u + m * u)
+        print(
+            f"{name:<14} {peak / PSI:.2f} bytes per parameter, reached in {where};"
+            f" formula {formula / PSI:.2f}"
+        )
+        assert 0 <= peak / formula - 1 < 0.05, f"{peak} bytes, by the formula {formula}"
+        found[name] = peak / PSI, formula / PSI
+    return found
+
+
+def count_volumes(make: dict) -> tuple[dict, dict]:
+    """({stage: {k: sent}}, the same by the formula), in units of (N-1)/N psi elements. make:
+    {number of the stage: model -> Zero1, Zero2 or FSDP}. Raises AssertionError where they
+    differ."""
+    counted, formula = {}, {}
+    for stage, wrap in make.items():
+        results = launch.run(_volumes, wrap, nproc=N)
+        for k, (psi, root) in results[0].items():
+            sent = results.ledger.section(f"k = {k}").sent("elements", 0)
+            expected = sent_elements(psi, stage, N, k, root)
+            assert sent == expected, f"stage {stage}, k = {k}: {sent}, by the formula {expected}"
+            unit = (N - 1) / N * psi
+            counted.setdefault(f"stage {stage}", {})[k] = sent / unit
+            formula.setdefault(f"stage {stage}", {})[k] = expected / unit
+    return counted, formula
+
+
+def _volumes(wrap):
+    return {k: sharded.volume_of_a_step(wrap, k) for k in (1, 2, 4)}
+
+
+def count_state(make: dict) -> tuple[dict, dict]:
+    """({stage: {part: bytes}}, the same by the formula) of a rank in fp32, and a line for each.
+    make: {number of the stage: model -> Zero1, Zero2 or FSDP; None for stage 0}."""
+    measured, formula = {}, {}
+    for stage, wrap in make.items():
+        parts = launch.run(sharded.state_parts, wrap, stage < 2, nproc=N, ledger=False)[0]
+        state, total = rank_state(PSI, stage, N, "fp32"), sum(parts.values())
+        off = total / state.total - 1
+        print(f"stage {stage}: {total:,} bytes, {off:.2%} above the formula")
+        assert abs(off) < 0.001
+        measured[f"stage {stage}"] = parts
+        formula[f"stage {stage}"] = {
+            "weight": state.weight,
+            "gradient": state.gradient,
+            "optimizer": state.master + state.momentum + state.variance,
+        }
+    return measured, formula
+
+
+def forward_ms(ways: dict, drawn: dict, n: int = 6) -> dict:
+    """{name: (n,) milliseconds} of forward passes on two ranks; every round runs all ways. ways:
+    {name: the arguments of `sharded.paced_forward`}. drawn: receives {name: the bars of the last
+    round on rank 0}."""
+    rounds = launch.run(sharded.paced_forwards, ways, n, nproc=2, backend="gloo", ledger=False)[0]
+    drawn.update({name: spans for name, (_, spans) in rounds[-1].items()})
+    return {name: [1e3 * each[name][0] for each in rounds] for name in ways}
+
+
+def token_thresholds(*names: str) -> None:
+    """Print C/W of these GPUs inside a node and across nodes, and the published runs of MPT-13B by
+    FSDP on H100."""
+    for name in names:
+        g = gpus()[name]
+        across = min(g.link, g.nic * g.per_node)
+        print(
+            f"{name:<9} in a node {g.link / 1e9:3.0f} GB/s, so {g.bf16 / g.link:5,.0f} tokens;"
+            f" across nodes {across / 1e9:3.0f} GB/s, so {g.bf16 / across:5,.0f}"
+        )
+    wanted = ("llmfoundry-h100-80gb-bf16", "mpt-13b", "mfu")
+    for r in table("rows"):
+        if (r["source"], r["model"], r["metric"]) == wanted:
+            print(
+                f"published: {r['model']}, FSDP on {r['n_gpus']:>2} H100,"
+                f" {r['micro_batch'] * r['seq']:,} tokens per GPU: {r['value']:.1f}% of the peak"
+            )
+
+
+def compare_checkpointing(ways: dict) -> dict:
+    """Print what a step keeps between forward and backward, and its operations. ways: {name: see
+    `sharded.with_each`}, the first without recomputation. Returns {name: operations relative to the
+    first}; raises AssertionError unless all gradients are the same, to the bit."""
+    models = sharded.with_each(ways)
+    costs = {name: sharded.kept_and_operations(model) for name, model in models.items()}
+    assert sharded.same_gradients(models)
+    first = next(iter(costs.values()))[1]
+    for name, (kept, operations) in costs.items():
+        print(
+            f"{name:<20} keeps {kept / 1e6:5.2f} MB, {operations / first:.2f} times the operations"
+        )
+    return {name: operations / first for name, (_, operations) in costs.items()}
+
+
+def compare_offload(optimizers: list) -> None:
+    """Print the bytes per parameter of 16-bit FSDP with each of these optimizers, MasterShards or
+    OffloadedOptimizer."""
+    for make in optimizers:
+        loss, device, host = launch.run(sharded.in_16_bits, make, nproc=N, ledger=False)[0]
+        print(
+            f"{make.__name__:<18} loss {loss:.4f}; shards and gradients {device:.2f} bytes per"
+            f" parameter, masters and state {host:.2f}"
+        )
+
+
+def offloaded_ms(n: int = 6) -> dict:
+    """{"step": (n,) milliseconds of an optimizer step over the emulated link}, on rank 0."""
+    results = launch.run(sharded.offload_seconds, n, nproc=N, backend="gloo", ledger=False)
+    return {"step": 1e3 * np.array(results[0])}
