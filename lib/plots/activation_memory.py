@@ -39,7 +39,10 @@ def activation_memory(measured, predicted=None):
         name: f", {amount(n_bytes / factor)} {unit} by the formula"
         for name, n_bytes in predicted.items()
     }
-    look = f"Bars: measured; in percent of {first}.{' Dashed: the formula.' * bool(predicted)}"
+    look = (
+        f"Bars are measured, and labelled in percent of {first}."
+        f"{' Dashed marks show the formula.' * bool(predicted)}"
+    )
     what = "Bars of the memory that activations take on a rank, a bar per way to split."
     words = lambda name, n_bytes: (
         f"{amount(n_bytes / factor)} {unit} measured{formula.get(name, '')}"
@@ -80,7 +83,10 @@ def recompute(measured, predicted=None):
         f"{names[-1]}: {memory_then / memory:.0%} of the memory, {time_then / time:.2f} times as "
         f"long"
     )
-    look = f"Bars: measured; (x ...): of {names[0]}.{' Dashed: the formula.' * bool(predicted)}"
+    look = (
+        f"Bars are measured, and the factors in brackets are relative to {names[0]}."
+        f"{' Dashed marks show the formula.' * bool(predicted)}"
+    )
     words = lambda values: f"{amount(values[0] / factor)} {unit} and {amount(1e3 * values[1])} ms"
     said = in_sentences({"measured": measured, "predicted": predicted}, words)
     return figure, claim, look, "Bars of memory and of time, a bar per way.", said

@@ -57,4 +57,10 @@ def attention_volume(measured, predicted):
     what = "Numbers that a rank sends over those of its queries, against cp, on logarithmic axes."
     at = lambda curve: ", ".join(f"{short(y)} at {n}" for n, y in zip(*curve, strict=True))
     words = in_sentences(dict(zip(("measured", "predicted"), both, strict=True)), at)
-    return figure, claim, f"{lines_in_words(*both)}. Of one rank, on logarithmic axes.", what, words
+    return (
+        figure,
+        claim,
+        f"{lines_in_words(*both)}. All are for one rank, on logarithmic axes.",
+        what,
+        words,
+    )

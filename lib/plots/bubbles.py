@@ -71,9 +71,9 @@ def bubble_curve(simulated, formulas, measured=None):
     panels[0].set_ylabel("bubble (% of all ranks' time)")
     claim = _claim(simulated)
     marks = (
-        "Hollow: simulated"
-        + "; filled: measured" * bool(measured)
-        + "; dashed: formula" * bool(formulas)
+        "Hollow points are simulated"
+        + ", filled points are measured" * bool(measured)
+        + ", and dashed lines show the formula" * bool(formulas)
     )
     of_all = {how: {f"{name}, p = {p}": curve for name, curves in every.items() for p,
         curve in curves.items()}

@@ -170,7 +170,7 @@ def tp_volume(measured, predicted, of="a layer", domain=None):
     ticks(axes.yaxis, [t for t in steps if low / 1.25 <= t <= high * 1.1], time_in_words)
     grid(axes)
     claim = capital("; ".join(_of_one(name, judged[name], i) for name, i in best.items()))
-    look = f"{lines_in_words(measured, predicted)}. Diamond: the fastest."
+    look = f"{lines_in_words(measured, predicted)}. A diamond marks the fastest."
     at = lambda curve: ", ".join(f"{time_in_words(s)} at {n}" for n, s in zip(*curve, strict=True))
     words = in_sentences({"measured": measured, "predicted": predicted}, at)
     return figure, claim, look, f"Time of {of} against tp on logarithmic axes.", words

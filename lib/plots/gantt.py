@@ -49,7 +49,7 @@ def gantt(timed, unit=None, title=None):
     claim = f"{timed.bubble:.0%} of all ranks' time is idle, in {amount(makespan)} {unit}"
     return (
         figure, claim,
-        f"In a box: its micro-batch.{_shades(n_stages // p)} Keeps: most "
+        f"The number in a box is its micro-batch.{_shades(n_stages // p)} \"Keeps\" is the most "
         f"micro-batches{' x stages' * (n_stages > p)} whose backward is not done.",
         f"Gantt chart of a schedule on {p} ranks.{f' {title}.' if title else ''}", _of_ranks(timed),
     )  # fmt: skip
@@ -95,7 +95,7 @@ def gantts(schedules, unit=None):
     words = " ".join(
         f"{name}: {amount(each.makespan)} {unit}. {_of_ranks(each)}" for name, each in timed.items()
     )
-    look = f"One time axis for all. In a box: its micro-batch.{_shades(most)}"
+    look = f"All panels share one time axis. The number in a box is its micro-batch.{_shades(most)}"
     return figure, claim, look, f"Gantt charts of {len(timed)} schedules on one time axis.", words
 
 
@@ -152,7 +152,8 @@ def simulated_and_measured(simulation, bars):
     )
     return (
         figure, claim,
-        "Dashed: simulated. Filled: measured; in a box: its micro-batch. Vertical lines: the ends.",
+        "Dashed boxes are simulated, and filled boxes are measured. The number in a box is its "
+        "micro-batch, and the vertical lines show the ends.",
         f"Gantt chart of a schedule on {p} ranks, simulated and measured.",
         f"Bubble {simulated.bubble:.1%} simulated, {measured.bubble:.1%} measured: {each}.",
     )  # fmt: skip
@@ -172,7 +173,7 @@ def _claim(timed, unit):
 
 def _shades(v):
     return (
-        f" Lighter: the rank's {' and '.join(ORDINALS[1:v])} stage{'s' * (v > 2)}."
+        f" Lighter boxes belong to the rank's {' and '.join(ORDINALS[1:v])} stage{'s' * (v > 2)}."
         if 1 < v <= 4
         else ""
     )

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from lib.plots.boxes import on_clock
 from lib.plots.draw import at_edge, grid, heading, numbers, page
-from lib.plots.labels import amount, capital, each
+from lib.plots.labels import amount, each
 from lib.plots.style import INK, drawing, rank_color, readable
 
 
@@ -86,8 +86,8 @@ def kept_over_time(schedules, limits=None, unit=None):
         + allowed.get(name, "")
     )
     return (
-        figure, claim, f"{capital(what)} that each rank keeps, from forward to backward."
-        f"{' Dashed: the limit.' * bool(limits)} At the right: the most.",
+        figure, claim, f"Each rank keeps {what} from their forward to their backward."
+        f"{' The dashed line is the limit.' * bool(limits)} The number at the right is the most.",
         f"What each rank keeps over time, in {what}, a column per schedule.", each(peaks, words),
     )  # fmt: skip
 

@@ -71,7 +71,10 @@ def lines_in_words(measured, predicted):
     """What the lines of two sets of curves mean, to begin a sentence with; a set that is
     empty is left out."""
     return capital(
-        "; ".join(["solid: measured"] * bool(measured) + ["dashed: predicted"] * bool(predicted))
+        "; ".join(
+            ["solid lines are measured"] * bool(measured)
+            + ["dashed lines are predicted"] * bool(predicted)
+        )
     )
 
 

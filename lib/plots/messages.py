@@ -50,8 +50,8 @@ def message_rounds(entries):
     pairs = [", ".join(f"{e.rank} to {e.peer}" for e in panel) for panel in panels]
     return (
         figure, claim,
-        "Messages of a round may travel at once; above, how many x their elements. Hollow: sends "
-        "nothing.",
+        "Messages of a round may travel at once; above, how many x their elements. Hollow ranks "
+        "send nothing.",
         f"{len(panels)} panels of {N} ranks on a circle.",
         " ".join(f"Round {i}: {said}." for i, said in enumerate(pairs, 1)),
     )  # fmt: skip

@@ -114,8 +114,8 @@ def sharded_linears(tp=2):
                   ha="center", va="baseline", color=FAINT)  # fmt: skip
     return (
         figure, "Columns, gelu, rows: each way one all-reduce for two layers",
-        "Colour: the rank that holds it; grey: all ranks hold the same; outlined: on the other "
-        "ranks. A partial sum has the full size of the result.",
+        "The colour shows the rank that holds a part. Grey parts are the same on all ranks, and "
+        "outlined ones are on the other ranks. A partial sum has the full size of the result.",
         f"A picture of two linear layers on {tp} ranks, a row per rank.",
         "All ranks hold the input x. It passes f, which sends nothing forward and is an all-reduce "
         "backward. Rank r multiplies x by its columns of A, applies gelu, and multiplies the "

@@ -56,8 +56,8 @@ def ring_attention_work(layouts):
     )
     return (
         figure, _claim(work),
-        "Coloured: pairs that the mask lets through, by the rank that holds the query; the number: "
-        "at which step. Time: each step takes as long as its most pairs.",
+        "Pairs that the mask lets through have the colour of the rank that holds the query, and "
+        "the number of the step. Each step takes as long as the rank with the most pairs.",
         f"For each layout of {T} tokens over {cp} ranks, the lower triangle of queries against "
         f"keys, coloured by rank, with the step of each block.", each(work, words),
     )  # fmt: skip

@@ -27,7 +27,7 @@ def stage_loads(costs, cuts, unit="units"):
     figure, panels = _page(cuts, layers, 1.16, 5.6, unit, None)
     for axes, stages in zip(panels, cuts.values(), strict=True):
         rank_rows(axes, range(len(stages)), "stage {}")
-    look = "A block is a layer, as long as it takes. Red: the slowest, for which all others wait."
+    look = "A block is a layer, as long as it takes. All others wait for the slowest, which is red."
     words = each(cuts, lambda name, cut: _of_stages(cut, layers[name]))
     return (
         figure,
@@ -76,7 +76,7 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
         names = [f"stage {s}{apart}{named[k]}" for s, k in enumerate(cut.devices)]
         rows(axes, names, map(rank_color, range(len(names))), size=9, linespacing=0.95)
     of_m = (
-        f" A step of {microbatches} micro-batches: sum + {microbatches - 1} slowest."
+        f" A step of {microbatches} micro-batches takes the sum + {microbatches - 1} slowest."
         if microbatches
         else ""
     )
@@ -85,7 +85,7 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
     )
     return (
         figure, _claim(layers, microbatches, unit),
-        f"A block: a layer, as long as it takes on these devices. Red: the slowest.{of_m}",
+        f"A block is a layer, as long as it takes on these devices. The slowest is red.{of_m}",
         f"{n_layers} layers cut into stages on devices, a panel per cut.", each(cuts, words),
     )  # fmt: skip
 

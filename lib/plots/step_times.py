@@ -88,16 +88,16 @@ def step_times(measured, predicted, within=None, of="a step"):
         key(axes, {part: COLOR[part] for part in COLOR if part in drawn})
     claim = _claim(took, should, within)
     look = (
-        "Below, solid: measured. Above, dashed: predicted."
+        "The solid bar below is measured, and the dashed one above is predicted."
         if apart
-        else "Filled: measured. Dashed: predicted."
+        else "Filled bars are measured, and dashed outlines are predicted."
     )
-    band = f" Grey: {within:.0%} to either side of it." if within else ""
+    band = f" The grey band is {within:.0%} to either side of it." if within else ""
     words = lambda name, parts: (
         f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} "
         f"predicted"
     )
-    look = f"{look}{band} In brackets: measured over predicted."
+    look = f"{look}{band} The number in brackets compares measured with predicted."
     return (
         figure,
         claim,

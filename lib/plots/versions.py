@@ -74,8 +74,8 @@ def stage_versions(reads):
     )
     return (
         figure, claim,
-        f"Stage 0 of {p}. A box lies on the version that it reads; in it, its mini-batch. A line "
-        f"goes from forward to "
+        f"This is stage 0 of {p}. A box is drawn on the version that it reads, with the number of "
+        f"its mini-batch. A line leads from forward to "
         f"backward{', red through the updates in between' * any(late.values())}.",
         f"Versions of the weights that stage 0 of {p} reads over {n} mini-batches.",
         each(said, words),
