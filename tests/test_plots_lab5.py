@@ -103,7 +103,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("sparse",
          ["64 experts: 64 times the parameters that a token uses",
           "D 512: 4 million operations, 2 million"]),
-        ("exchange", ["Rank 0's experts get 12 of 24 rows, 1.5 times their share", "0 to 1 2"]),
+        ("exchange",
+         ["Rank 0's experts get 12 of 24 routed tokens, 1.5 times their share", "0 to 1 2"]),
         ("capacity",
          ["Capacity factor 1.5: 12.5% of tokens dropped, 37.5% of slots empty", "50.0% at 0.5"]),
         ("slots",
@@ -207,10 +208,10 @@ def test_a_label_keeps_clear_of_the_next_point(monkeypatch):
 def test_an_exchange_is_the_traffic_matrix_with_another_claim():
     assert (
         plots.exchange_matrix(ROWS, title="x").png
-        == plots.traffic_matrix(ROWS, "rows", title="x").png
+        == plots.traffic_matrix(ROWS, "tokens", title="x").png
     )
     assert plots.exchange_matrix([[1, 1], [1, 1]]).alt.startswith(
-        "Even: every rank's experts get 2 rows."
+        "Even: every rank's experts get 2 routed tokens."
     )
 
 

@@ -46,6 +46,14 @@ def test_collectives_that_nobody_waits_for_are_counted(world):
     assert torch_private.unawaited_collectives() == before
 
 
+def test_an_all_to_all_sends_rows_and_in_backward_their_gradients(world):
+    rows = torch.arange(6.0).view(3, 2).requires_grad_()
+    received = torch_private.all_to_all_with_backward(rows, [3], [3])
+    assert torch.equal(received, rows) and received.requires_grad
+    (received * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
+    assert rows.grad is not None and rows.grad[:, 0].tolist() == [1.0, 2.0, 3.0]
+
+
 def test_modes_and_hooks_are_seen_while_they_are_active():
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -16,6 +16,7 @@
     TorchDispatchMode            utils._python_dispatch
     tree_map, tree_flatten, ...  utils._pytree, nested containers of tensors
     name_the_functions_module    _C._functions, which is in no list of modules
+    all_to_all_with_backward     distributed._functional_collectives.all_to_all_single_autograd
 
 All of them are in torch 2.10 to 2.14, where they were used. Two depend on the build:
 `_dump_nccl_trace` is in builds with NCCL alone, and `_cuda_clearCublasWorkspaces` in builds with
@@ -35,11 +36,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
-    "TorchDispatchMode", "backend_of", "below_backend_select", "collectives_so_far",
-    "device_types", "dispatch_modes", "flight_recorder", "free_cublas_workspaces",
-    "get_gradient", "name_the_functions_module", "print_options", "registry",
-    "saved_tensors_hooks", "set_gradient", "storage_nbytes", "tree_flatten", "tree_map",
-    "tree_unflatten", "unawaited_collectives",
+    "TorchDispatchMode", "all_to_all_with_backward", "backend_of", "below_backend_select",
+    "collectives_so_far", "device_types", "dispatch_modes", "flight_recorder",
+    "free_cublas_workspaces", "get_gradient", "name_the_functions_module", "print_options",
+    "registry", "saved_tensors_hooks", "set_gradient", "storage_nbytes", "tree_flatten",
+    "tree_map", "tree_unflatten", "unawaited_collectives",
 ]  # fmt: skip
 
 # A key set with which an operator that was intercepted at BackendSelect goes on to the backends.
@@ -129,3 +130,16 @@ def storage_nbytes(storage: Any) -> int | None:
     no longer exists."""
     alive = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
     return None if alive is None else alive.nbytes()
+
+
+def all_to_all_with_backward(
+    tensor: torch.Tensor, send_counts: list[int], recv_counts: list[int], group: Any = None
+) -> torch.Tensor:
+    """torch's functional all-to-all of rows, whose backward sends the gradients back:
+    (sum(send_counts), ...) -> (sum(recv_counts), ...). group: None is all ranks."""
+    from torch.distributed import _functional_collectives as functional  # only where it is used
+
+    received = functional.all_to_all_single_autograd(
+        tensor.contiguous(), recv_counts, send_counts, group or dist.group.WORLD
+    )
+    return received.wait() if isinstance(received, functional.AsyncCollectiveTensor) else received

@@ -11,11 +11,12 @@ scaling.py          steps of more ranks or more rows over an emulated link
 traced.py           exposed communication by a trace, of a wrapper and of torch's
 step_memory.py      the bytes of a step's weights, gradients, moments and activations
 mfu.py              tokens per second, and model FLOPs utilization
+errors.py           how far a tensor is from the right one
 seeds.py            validation losses of several seeds, as stored
 interrupted.py      a job whose ranks are killed: what failures, saves and restarts cost it
 """
 
 __all__ = [
-    "half_layer", "interrupted", "links", "mfu", "overlap", "paced", "paced_attention",
-    "predictions", "rounds", "scaling", "seeds", "step_memory", "traced",
+    "errors", "half_layer", "interrupted", "links", "mfu", "overlap", "paced",
+    "paced_attention", "predictions", "rounds", "scaling", "seeds", "step_memory", "traced",
 ]  # fmt: skip

@@ -24,6 +24,8 @@ gradients.py        experts together with data parallelism         experts' grad
 gpt.py              a GPT whose every other MLP is a mixture       as its layers
 seeds.py            mixture against dense, three seeds, stored:    nothing
                     seeds.json, made by `python -m lib.moe`
+compare.py          each distributed part next to one process      as what it compares
+paced.py            experts that wait instead of computing         as their layers
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept
 pairs, ep ranks. The routed tokens are the rows of an (m, D) tensor: a token is in it once for each
@@ -43,7 +45,7 @@ are widened for the router alone, and the weighted sum has the dtype of the expe
 from lib.moe.balance import ExpertBiasGate, SigmoidExpertBiasGate, auxiliary_loss, z_loss
 from lib.moe.capacity import Routing, assign_slots, capacity, dropped, reroute
 from lib.moe.choice import Choice, load, top_k_indices
-from lib.moe.correlated import CorrelatedGate, co_activation_counts
+from lib.moe.correlated import CorrelatedGate, co_activation_counts, placed, placement
 from lib.moe.device_limited import DeduplicatedMoE, device_limited_gate
 from lib.moe.dispatch import combine, combine_einsum, dispatch, dispatch_einsum
 from lib.moe.dropless import GroupedExperts, dropless, grouped_mm, padded_to_capacity
@@ -64,6 +66,7 @@ __all__ = [
     "device_limited_gate", "dispatch", "dispatch_einsum", "dropless", "dropped",
     "exchange_counts", "exchange_tokens", "expert_choice", "expert_parallel_gpt",
     "expert_parameters", "grouped_mm", "gshard_gate", "load", "padded_to_capacity",
+    "placed", "placement",
     "reduce_gradients", "reroute", "run_experts", "start_exchange", "switch_gate", "top_k_gate",
     "top_k_indices", "transpose_blocks", "uniform_per_token", "z_loss",
 ]  # fmt: skip

@@ -1,24 +1,28 @@
 """A correlation-aware gate: experts that are often chosen together are chosen together more easily.
 
-    C (E, E)  e0  e1  e2  row e: of the tokens that chose e, which part also chose e'
+    A (E, E)  e0  e1  e2  row e: of the tokens that chose e, which part also chose e'
       e0       0  .8  .2  a token whose best expert is e0:
       e1      .5   0  .5      logits                1.0   0.1   0.3      second: e2
-      e2      .3  .7   0      + lambda C[e0]        1.0   0.9   0.5      second: e1, with lambda = 1
+      e2      .3  .7   0      + lambda A[e0]        1.0   0.9   0.5      second: e1, with lambda = 1
 
-    logits' = logits + lambda * C[argmax logits]        and from there it is top_k_gate
-    C <- beta C + (1 - beta) * what this step's tokens did
+    logits' = logits + lambda * A[argmax logits]        and from there it is top_k_gate
+    A <- beta A + (1 - beta) * what this step's tokens did
 
-Experts that form teams save messages: put e0 and e1 on one rank, and a token that needs both is
-sent once. The price is paid in balance: what is chosen often is chosen more often, so the gate
-needs a loss or a bias (balance.py) as well. lambda = 0 is top_k_gate; a lambda below 0 drives teams
-apart.
+A token whose experts are on one rank is sent there once (device_limited.py), so experts that are
+often chosen together should share a rank: `placement` puts them together, and `placed` numbers a
+gate's experts accordingly. The price is paid in balance: what is chosen often is chosen more often,
+so the gate needs a loss or a bias (balance.py) as well. lambda = 0 is top_k_gate; a lambda below 0
+drives partners apart.
 
-n tokens of one set, E experts, k choices a token.
+A is the co-activation matrix. n tokens of one set, E experts over ep ranks, k choices a token.
 
-Source: the formula is this course's own, not a paper's. That some experts go together, and that
-placing them together saves messages, is reported by Yao et al. 2024 (ExFlow) for the choices of
-neighbouring layers.
+Sources: the formula is this course's own, not a paper's. Placing experts that are chosen together
+on one device: Occult (Luo et al. 2025), and C2R (Zhang et al. 2025), which also restricts a
+token's further experts to frequent partners of its best one. Yao et al. 2024 (ExFlow) do it for
+the choices of neighbouring layers.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +43,14 @@ def co_activation_counts(experts: Tensor, n_experts: int) -> Tensor:
 
 
 class CorrelatedGate(nn.Module):
-    """logits (n, E) -> Choice by top_k_gate(logits + strength * C[first choice], k).
+    """logits (n, E) -> Choice by top_k_gate(logits + strength * A[first choice], k).
 
-    n_experts: E. k: 2 or more. strength: lambda. beta: how much of C stays in an update.
+    n_experts: E. k: 2 or more. strength: lambda. beta: how much of A stays in an update.
     After each step call `update` with `co_activation_counts(last.experts, E)`, summed over all
     ranks.
     """
 
-    C: Tensor
+    A: Tensor
 
     def __init__(
         self, n_experts: int, k: int = 2, strength: float = 1.0, beta: float = 0.99
@@ -54,20 +58,52 @@ class CorrelatedGate(nn.Module):
         super().__init__()
         self.k, self.strength, self.beta = k, strength, beta
         # (E, E)  in checkpoints, but no optimizer's
-        self.register_buffer("C", torch.zeros(n_experts, n_experts))
+        self.register_buffer("A", torch.zeros(n_experts, n_experts))
 
     def forward(self, logits: Tensor) -> Choice:
         first = top_k_indices(logits, 1).squeeze(1)  # (n,)
-        return top_k_gate(logits + self.strength * self.C[first], self.k)
+        return top_k_gate(logits + self.strength * self.A[first], self.k)
 
     @torch.no_grad()
     def update(self, counts: Tensor) -> None:
-        """Move C towards what was chosen together. counts: (E, E), from `co_activation_counts`.
+        """Move A towards what was chosen together. counts: (E, E), from `co_activation_counts`.
 
         Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; the row of an expert
         that no token chose stays. On several ranks pass the sum over all of them, or their gates
         drift apart.
         """
         total = counts.sum(1, keepdim=True)  # (E, 1)
-        seen = (counts / total.clamp(min=1)).to(self.C)
-        self.C.copy_(torch.where(total > 0, self.beta * self.C + (1 - self.beta) * seen, self.C))
+        seen = (counts / total.clamp(min=1)).to(self.A)
+        self.A.copy_(torch.where(total > 0, self.beta * self.A + (1 - self.beta) * seen, self.A))
+
+
+def placement(A: Tensor, ep: int) -> Tensor:
+    """Which experts share a rank, (E,) int64: the first E/ep are on rank 0, and so on. Greedy.
+
+    Each rank starts with the unplaced expert that has the strongest partner, and takes the
+    partners of those that it has. A: (E, E), from `CorrelatedGate` or `co_activation_counts`.
+    Raises ValueError where ep does not divide E.
+    """
+    E = len(A)
+    if E % ep:
+        raise ValueError(f"{E} experts over ep={ep} ranks is not whole: ep has to divide them")
+    together, each, order = (A + A.t()).double().fill_diagonal_(0), E // ep, []
+    for place in range(E):
+        left = [e for e in range(E) if e not in order]
+        here = order[place - place % each :]  # the experts on this rank so far
+        strength = together[:, here].sum(1) if here else together[:, left].amax(1)  # (E,)
+        order.append(max(left, key=strength.tolist().__getitem__))
+    return torch.tensor(order)
+
+
+def placed(gate: Callable[[Tensor], Choice], order: Tensor) -> Callable[[Tensor], Choice]:
+    """The gate with its experts in the places that `placement` gave them: expert order[i] is the
+    layer's i-th. logits (n, E) -> Choice; the logits are those of the unplaced experts."""
+    number = order.argsort()
+
+    def moved(logits: Tensor) -> Choice:
+        choice = gate(logits)
+        experts = torch.where(choice.experts < 0, -1, number[choice.experts])
+        return choice._replace(experts=experts, probabilities=choice.probabilities[:, order])
+
+    return moved

@@ -7,15 +7,15 @@
     rank 2                 experts 0 1, all that is dense  2 3               0 2
     rank 3                 experts 2 3, all that is dense  2 3               1 3
 
-Each of W = dp * ep ranks has tokens of its own and a loss L_r of them. The loss is L = 1/W sum_r
+Each of N = dp * ep ranks has tokens of its own and a loss L_r of them. The loss is L = 1/N sum_r
 L_r, so for whichever parameter w
 
-    g = 1/W sum_r dL_r/dw          over all W ranks
+    g = 1/N sum_r dL_r/dw          over all N ranks
 
 and the two kinds differ only in where the terms are after backward:
 
-    dense   rank r has its own dL_r/dw                sum over all ranks,               divide by W
-    expert  tokens of the whole ep group came to it,  sum over the ranks that have it,  divide by W
+    dense   rank r has its own dL_r/dw                sum over all ranks,               divide by N
+    expert  tokens of the whole ep group came to it,  sum over the ranks that have it,  divide by N
             and their gradients with them: the sum
             over that group is there
 
@@ -23,7 +23,7 @@ The usual error divides an expert's sum by the dp ranks that hold it: its gradie
 too large. Adam hides that, for a constant factor makes no difference to it; SGD shows it, and so
 does the norm that clipping looks at.
 
-Where ranks have unequally many tokens, L is still the mean of the L_r: weigh each by W n_r / n
+Where ranks have unequally many tokens, L is still the mean of the L_r: weigh each by N n_r / n
 before backward.
 
 Sources: GShard (Lepikhin et al. 2020); DeepSpeed-MoE (Rajbhandari et al. 2022), whose two kinds of
@@ -59,18 +59,18 @@ def reduce_gradients(
     after backward.
 
     expert_dp_group: the ranks with the same experts as this one; `lib.collectives.node_groups(ep)`
-    gives the ep group and this one. world: the group of all W ranks. Frozen parameters are left
+    gives the ep group and this one. world: the group of all N ranks. Frozen parameters are left
     alone, unused ones count as zeros. Sends: an all-reduce of the experts' gradients over
     expert_dp_group and one of all others over `world`.
     """
     experts = expert_parameters(model)
     ids = set(map(id, experts))
     dense = [p for p in model.parameters() if id(p) not in ids]
-    W = dist.get_world_size(world)
-    # g = 1/W sum_r dL_r/dw
+    N = dist.get_world_size(world)
+    # g = 1/N sum_r dL_r/dw
     for parameters, holders in ((dense, world), (experts, expert_dp_group)):
         gradients = [gradient(p) for p in parameters if p.requires_grad]
         if gradients:
             flat = flatten(gradients)  # (n,)  partial
             all_reduce(flat, holders)
-            unflatten(flat / W, gradients)
+            unflatten(flat / N, gradients)

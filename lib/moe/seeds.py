@@ -20,9 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from lib.measuring import mfu as mfus
 from lib.measuring import seeds
+from lib.measuring.rounds import in_turns
 from lib.measuring.seeds import validation_loss
 from lib.moe.gates import top_k_gate
 from lib.moe.gpt import MoEGPT
@@ -91,3 +94,55 @@ def store():
     """Train every run with every seed, and write the file."""
     torch.set_num_threads(1)
     STORED.store(train)
+
+
+def losses() -> dict[str, np.ndarray]:
+    """{run: (seeds, steps) validation losses}, as stored."""
+    return {run: np.array(of) for run, of in stored()["losses"].items()}
+
+
+def gains() -> dict[str, np.ndarray]:
+    """{run: (seeds,) nats per character by which it ends below dense with the same seed}."""
+    found = losses()
+    return {run: (found["dense"] - of)[:, -1] for run, of in found.items() if run != "dense"}
+
+
+class StepRounds:
+    """Called, it trains "dense" and "8 experts" for a step in turns with a large matmul, in this
+    process, and returns {"dense", "8 experts", "matmul": (rounds,) seconds}."""
+
+    # of a step: both runs multiply a token with as many weights, but for the router's
+    operations = BATCH * SHAPE.seq_len * mfus.operations_per_token(SHAPE)
+
+    def __init__(self, rounds: int = 10) -> None:
+        a, b = torch.randn(2, mfus.CPU, mfus.CPU)
+        steps = {run: _stepping(run) for run in ("dense", "8 experts")}
+        self.rounds, self.sides = rounds, {**steps, "matmul": lambda: a @ b}
+        for step in steps.values():
+            step()  # the first one also allocates
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        return in_turns(self.sides, self.rounds)
+
+    def mfu(self, run: str) -> Any:
+        """What reads the MFU of a run from the seconds: (rounds,), against the large matmul."""
+        peak = 2 * mfus.CPU**3
+        return lambda t: self.operations / t[run] / (peak / t["matmul"])
+
+
+def loss_after(run: str, steps: float) -> float:
+    """The mean stored validation loss of a run after so many steps, between those stored."""
+    return float(np.interp(steps, stored()["steps"], losses()[run].mean(0)))
+
+
+def _stepping(run):
+    model, text = make(run, 0), texts.load()
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens, targets = texts.batch(text.train, 0, 0, 1, BATCH, SHAPE.seq_len)
+
+    def step():
+        optimizer.zero_grad()
+        model.loss(tokens, targets).backward()
+        optimizer.step()
+
+    return step

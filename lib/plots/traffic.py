@@ -86,28 +86,28 @@ def traffic_claim(matrix, unit):
 
 
 def exchange_matrix(rows, title=None):
-    """Who sends how many rows to whom: `traffic_matrix` of rows, and who gets most, for whom all
-    others wait.
+    """Who sends how many routed tokens to whom: a `traffic_matrix`, and which rank gets most, for
+    which all others wait.
 
-    rows: (N, N), [src, dst]; the diagonal holds what stays on its rank, which is not sent.
+    rows: (N, N), [src, dst]; the diagonal is what stays on its rank, which is not sent.
     """
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[0] != rows.shape[1] or rows.size == 0 or (rows < 0).any():
         raise ValueError(
-            f"an exchange is N x N numbers of rows, [src, dst], none below 0; got shape "
+            f"an exchange is N x N numbers of tokens, [src, dst], none below 0; got shape "
             f"{rows.shape}"
         )
     got, busiest = rows.sum(0), int(rows.sum(0).argmax())
     if not rows.any():
-        claim = "Nobody has a row for anybody"
+        claim = "No rank has a token for any rank"
     elif got.max() == got.min():
-        claim = f"Even: every rank's experts get {got[0]:,} rows"
+        claim = f"Even: every rank's experts get {got[0]:,} routed tokens"
     else:
         claim = (
-            f"Rank {busiest}'s experts get {got[busiest]:,} of {rows.sum():,} rows, "
+            f"Rank {busiest}'s experts get {got[busiest]:,} of {rows.sum():,} routed tokens, "
             f"{amount(got[busiest] / got.mean())} times their share"
         )
-    drawing = traffic_matrix(rows, "rows", title or claim)
+    drawing = traffic_matrix(rows, "tokens", title or claim)
     return dataclasses.replace(drawing, alt=f"{claim}. {drawing.alt}")
 
 

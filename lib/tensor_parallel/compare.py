@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from lib import backend, collectives, ledger
 from lib.backend.torch_private import TorchDispatchMode
+from lib.measuring.errors import error, seeded
 from lib.tensor_parallel.block import ParallelMLP
 from lib.tensor_parallel.gpt import parallel_gpt, sequence_parallel_gpt
 from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
@@ -29,19 +30,6 @@ from lib.tensor_parallel.mappings import gather_from_group, reduce_from_group, s
 from lib.tensor_parallel.shards import split_dim, split_state_dict
 from lib.training.model import GPT, MLP, Shape
 from lib.training.recompute import SavedBytes
-
-
-def seeded(seed: int) -> torch.Generator:
-    """A generator on this rank's device: one seed gives the same values on every rank."""
-    return torch.Generator(backend.device()).manual_seed(seed)
-
-
-def error(a: Tensor | None, b: Tensor | None) -> float:
-    """The largest difference of two tensors, relative to the largest value of b. Raises ValueError
-    where one is a gradient that was never computed."""
-    if a is None or b is None:
-        raise ValueError("a gradient is missing: nothing that was run depends on its tensor")
-    return ((a - b).abs().max() / b.abs().max()).item()
 
 
 def gradchecked(f: Callable, g: Callable) -> dict[str, bool]:

@@ -10,6 +10,8 @@ from lib.moe import (
     expert_choice,
     gshard_gate,
     load,
+    placed,
+    placement,
     switch_gate,
     top_k_gate,
     top_k_indices,
@@ -213,7 +215,7 @@ def test_the_correlated_gate_follows_the_pairs():
         assert torch.equal(got, same)  # C starts at zero
     assert plain.experts.tolist() == [[0, 2]]
 
-    gate.C[0, 1], gate.C[0, 2] = 0.8, 0.2
+    gate.A[0, 1], gate.A[0, 2] = 0.8, 0.2
     choice, want = gate(logits), torch.tensor([[1.0, 0.9, 0.5]]).softmax(-1)
     assert choice.experts.tolist() == [[0, 1]]
     near(choice.probabilities, want, 1e-7)
@@ -225,11 +227,11 @@ def test_the_correlated_gate_follows_the_pairs():
 def test_the_moving_average_by_hand():
     gate = CorrelatedGate(3, beta=0.75)
     gate.update(torch.tensor([[0, 3, 1], [3, 0, 0], [0, 0, 0]]))
-    near(gate.C, [[0, 0.1875, 0.0625], [0.25, 0, 0], [0, 0, 0]], 1e-7)
+    near(gate.A, [[0, 0.1875, 0.0625], [0.25, 0, 0], [0, 0, 0]], 1e-7)
     gate.update(torch.tensor([[0, 0, 2], [0, 0, 0], [2, 0, 0]]))
     # nobody chose e1: its row stays
-    near(gate.C, [[0, 0.140625, 0.296875], [0.25, 0, 0], [0.25, 0, 0]], 1e-7)
-    assert dict(gate.named_parameters()) == {} and list(gate.state_dict()) == ["C"]
+    near(gate.A, [[0, 0.140625, 0.296875], [0.25, 0, 0], [0.25, 0, 0]], 1e-7)
+    assert dict(gate.named_parameters()) == {} and list(gate.state_dict()) == ["A"]
 
 
 def test_what_is_chosen_together_is_chosen_together_more():
@@ -241,3 +243,18 @@ def test_what_is_chosen_together_is_chosen_together_more():
     for _ in range(8):
         gate.update(co_activation_counts(gate(logits).experts, 6))
     assert shares().square().sum() > 1.2 * before
+
+
+def test_partners_are_placed_on_one_rank_and_numbered_accordingly():
+    A = torch.zeros(6, 6)
+    A[0, 3] = A[4, 1] = 0.5
+    A[2, 5] = 0.9
+    order = placement(A, 3)
+    assert [set(pair) for pair in order.view(3, 2).tolist()] == [{2, 5}, {0, 3}, {1, 4}]
+    assert placement(A, 1).tolist() and placement(A, 6).sort().values.tolist() == list(range(6))
+    logits = draw(5, 7, 6)
+    plain, moved = top_k_gate(logits, 2), placed(lambda z: top_k_gate(z, 2), order)(logits)
+    assert torch.equal(order[moved.experts], plain.experts)
+    near(moved.probabilities[:, 0], plain.probabilities[:, order[0]].tolist(), 0)
+    with pytest.raises(ValueError, match="ep=4"):
+        placement(A, 4)

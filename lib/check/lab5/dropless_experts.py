@@ -1,4 +1,4 @@
-"""Lab 5, section 11, bonus: grouped_mm(rows, weights, counts), and dropless(x, choice, n_experts,
+"""Lab 5, section 13, bonus: grouped_mm(rows, weights, counts), and dropless(x, choice, n_experts,
 experts, group, all_to_all), every token through all the experts that it asks for.
 
 The two are judged apart: dropless is given experts that lib's grouped_mm computes. Its output and

@@ -1,4 +1,4 @@
-"""Lab 5, section 10, bonus: start_exchange, and the class OverlappedMoE, an order of start, compute
+"""Lab 5, section 12, bonus: start_exchange, and the class OverlappedMoE, an order of start, compute
 and wait.
 
 The two are judged apart: the class starts with lib's start_exchange. Its output and its gradients

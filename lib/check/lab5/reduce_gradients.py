@@ -1,4 +1,4 @@
-"""Lab 5, section 7: reduce_gradients(model, expert_dp_group, world, all_reduce), on W = dp ep
+"""Lab 5, section 7: reduce_gradients(model, expert_dp_group, world, all_reduce), on N = dp ep
 ranks.
 
 Gradients are made by hand first: a wrong one is read as a sum of the ranks' shares. Then they are
@@ -171,7 +171,7 @@ def _shares(fits, expert=None):
 
 def _by(fits):
     """Those that should be in the sum are, with one share 1/n: fits(n as a
-    fraction's text, W, facts)."""
+    fraction's text, N, facts)."""
     return lambda found, facts: (
         [*found] == facts["holders"]
         and len({*found.values()}) == 1
@@ -242,14 +242,14 @@ EXERCISE = Exercise(
              "other ranks of the expert-parallel group hold other experts. An expert's gradient is "
              "summed over expert_dp_group, the ranks that have the same one."),
         Hint("not divided", _shares(_by(lambda share, facts: share == "1")),
-             "all_reduce sums. The loss is the mean of the ranks' losses: divide by W, whichever "
+             "all_reduce sums. The loss is the mean of the ranks' losses: divide by N, whichever "
              "the kind."),
         Hint("experts divided by dp", _shares(_by(_of_sizes), expert=True),
              "right where ep is 1. An expert's gradient has come from the tokens of all ranks of "
-             "its ep group already: summed over dp ranks, it is the sum over all W = dp ep of "
-             "them. Divide it by W."),
+             "its ep group already: summed over dp ranks, it is the sum over all N = dp ep of "
+             "them. Divide it by N."),
         Hint("another group's size", _shares(_by(_of_sizes)),
-             "W is the number of ranks of `world`: dist.get_world_size(world)."),
+             "N is the number of ranks of `world`: dist.get_world_size(world)."),
         Hint("divided twice", _shares(_by(lambda share, facts: share != "1")),
              "divide before the all-reduce or after it, not both."),
         Hint("the rest over the experts' group",

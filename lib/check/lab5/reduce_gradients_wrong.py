@@ -2,19 +2,19 @@
 
 from lib.check.mistakes import Mistake, edit
 
-_W, _ALL = "unflatten(flat / W, gradients)", "((dense, world), (experts, expert_dp_group))"
+_W, _ALL = "unflatten(flat / N, gradients)", "((dense, world), (experts, expert_dp_group))"
 _FLAT = "flat = flatten(gradients)"
 MISTAKES = (
     Mistake("experts divided by dp", edit(_W,
         "unflatten(flat / dist.get_world_size(holders), gradients)")),
-    Mistake("another group's size", edit("W = dist.get_world_size(world)",
-        "W = dist.get_world_size()")),
+    Mistake("another group's size", edit("N = dist.get_world_size(world)",
+        "N = dist.get_world_size()")),
     Mistake("another group's size", edit(_W,
         "unflatten(flat / dist.get_world_size(expert_dp_group), gradients)")),
     Mistake("not divided", edit(_W, "unflatten(flat, gradients)")),
     Mistake("not divided", edit(_W,
-        "unflatten(flat / (1 if parameters is dense else W), gradients)")),
-    Mistake("divided twice", edit(_W, "unflatten(flat / W**2, gradients)")),
+        "unflatten(flat / (1 if parameters is dense else N), gradients)")),
+    Mistake("divided twice", edit(_W, "unflatten(flat / N**2, gradients)")),
     Mistake("the group is not passed on",
             edit("all_reduce(flat, holders)",
                  "all_reduce(flat, None if holders is world else holders)")),
@@ -30,7 +30,7 @@ MISTAKES = (
     Mistake("no experts here", edit("if gradients:", "if True:")),
     Mistake("sizes that differ between ranks",
             edit("if p.requires_grad]", "if p.requires_grad and p.grad is not None]")),
-    Mistake("pieces in the wrong places", edit(_W, "unflatten(flat / W, gradients[::-1])")),
+    Mistake("pieces in the wrong places", edit(_W, "unflatten(flat / N, gradients[::-1])")),
     Mistake("the parameters' flat buffer", edit(_FLAT,
         "flat = flatten([p for p in parameters if p.requires_grad])"),
             "the flat buffer has the parameters themselves. Put p.grad end to end."),
@@ -44,7 +44,7 @@ MISTAKES = (
     Mistake(
         "one message per parameter",
         edit(_W, "flat")
-        .then(_FLAT, "flat = [all_reduce(g, holders).div_(W) for g in gradients]")
+        .then(_FLAT, "flat = [all_reduce(g, holders).div_(N) for g in gradients]")
         .then("all_reduce(flat, holders)\n", "pass\n"),
     ),
     Mistake("other elements",

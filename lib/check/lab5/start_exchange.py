@@ -1,4 +1,4 @@
-"""Lab 5, section 10: start_exchange(routed_tokens, send_counts, receive_counts, group, all_to_all,
+"""Lab 5, section 12: start_exchange(routed_tokens, send_counts, receive_counts, group, all_to_all,
 start) -> wait, an exchange in two halves, each of which is the other's backward.
 
 It is judged as exchange_tokens is, with works that are done as late as can be (later.py), so that
