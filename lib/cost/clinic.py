@@ -52,6 +52,17 @@ class Remedy(NamedTuple):
     micro_batch: int
 
 
+# of one sequence at a time, for a figure
+EXAMPLES = {
+    "data parallelism": Remedy(0, False, False, 1),
+    "ZeRO-1": Remedy(1, False, False, 1),
+    "ZeRO-2": Remedy(2, False, False, 1),
+    "ZeRO-3": Remedy(3, False, False, 1),
+    "ZeRO-1 with checkpointing": Remedy(1, True, False, 1),
+    "ZeRO-1 with offload": Remedy(1, False, True, 1),
+}
+
+
 def _llama(size, gpus, seq, micro_batch):
     name = f"Llama 3 {size} on {gpus} GPUs, {micro_batch} x {seq:,} tokens"
     sizes = {"8B": (8.03e9, 32, 4096), "70B": (70.6e9, 80, 8192)}

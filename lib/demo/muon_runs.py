@@ -34,7 +34,8 @@ def owner_loads(owners) -> tuple[list, list]:
         )
         assert mine <= 1.05, f"{ranks} ranks: {mine} of the bound"
     named = [(n, p) for n, p in GPT(SHAPE).blocks.named_parameters() if p.dim() == 2]
-    return [cost(p.shape) / 1e6 for _, p in named], [n.split(".")[-2] for n, _ in named]
+    names = [n.split(".")[-2].replace("out", "o") for n, _ in named]
+    return [cost(p.shape) / 1e6 for _, p in named], names
 
 
 def compare(owners, Muon, steps: int = 40) -> dict:

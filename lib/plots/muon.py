@@ -59,8 +59,8 @@ def singular_values(after):
     )
     return (
         figure, claim,
-        f"Grey: {BAND[0]} to {BAND[1]}. Half of them are below {median(before)} in {first}, below "
-        f"{median(behind)} after {last}.",
+        f"The grey band is {BAND[0]} to {BAND[1]}. Half of the values are below {median(before)} "
+        f"in {first}, and below {median(behind)} after {last}.",
         "Lines of a matrix's singular values, largest first.", each(lines, told),
     )  # fmt: skip
 
@@ -107,7 +107,9 @@ def owner_loads(costs, owners, N, unit="units", names=None):
                     room=0.02,
                 )
                 start += costs[i]
-            beside(axes, start, rank, amount(start), INK, 5)
+            # clear of the dashed line, where the bar ends just before it
+            near = start <= mean < start + 0.16 * end
+            beside(axes, mean if near else start, rank, amount(start), INK, 5)
         axes.axvline(mean, color=FAINT, lw=1.6, ls=DASHES, zorder=4)
         axes.set(xlim=(0, end), xlabel=unit)
         rank_rows(axes, range(N))
@@ -123,8 +125,8 @@ def owner_loads(costs, owners, N, unit="units", names=None):
     claim = f"{best}: the busiest owner has {max(after) / mean - 1:.0%} more than the mean"
     claim += f", {first} {max(before) / mean - 1:.0%}" if best != first else ""
     look = (
-        f"A box: a matrix, as long as its Newton-Schulz takes. Dashed: all together, divided by "
-        f"{N}."
+        f"A box is a matrix, as long as its Newton-Schulz takes. The dashed line is the mean over "
+        f"the {N} rank{'s' * (N > 1)}."
     )
     words = lambda name, some: ", ".join(
         f"rank {r} {len(of[name][r])} of {len(costs)}, {amount(x)}" for r, x in enumerate(some)

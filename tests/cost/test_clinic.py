@@ -2,7 +2,15 @@
 
 import pytest
 
-from lib.cost.clinic import PATIENTS, Remedy, choose_remedy, memory_over_a_step, peak_bytes
+from lib.cost.clinic import (
+    EXAMPLES,
+    PATIENTS,
+    USABLE,
+    Remedy,
+    choose_remedy,
+    memory_over_a_step,
+    peak_bytes,
+)
 from lib.cost.hardware import gpus
 from lib.cost.search import search
 from lib.cost.shapes import load
@@ -30,3 +38,8 @@ def test_the_highest_point_of_the_curve_is_the_peak(job, checkpointing):
     remedy = Remedy(3, checkpointing, False, job.micro_batch)
     most = max(sum(parts.values()) for parts in memory_over_a_step(job, remedy))
     assert most == pytest.approx(peak_bytes(job, remedy))
+
+
+def test_of_the_examples_zero_3_and_checkpointing_fit():
+    fits = [name for name, r in EXAMPLES.items() if peak_bytes(PATIENTS[1], r) <= USABLE]
+    assert fits == ["ZeRO-3", "ZeRO-1 with checkpointing"]
