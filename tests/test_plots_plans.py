@@ -56,11 +56,11 @@ def test_evidence_has_a_box_for_each_number_and_frames_what_is_off_first():
     }
     shown = plots.evidence(off)
     check_page(shown, plots.evidence(off))
-    assert "12 of 42 numbers are not as in one process" in shown.alt
+    assert "12 of 42 values differ from those of a single process" in shown.alt
     assert "gradient: cut is off in step 1 on ranks 1, 3; step 2 on ranks 0, 1, 2, 3." in shown.alt
     framed = plots.evidence(off, framed=True)
     assert (
-        "First of all, the gradient of step 1 is not as in one process" in framed.alt
+        "The first value that differs is the gradient of step 1" in framed.alt
         and framed.png != shown.png
     )
-    assert "0 of 12 numbers" in plots.evidence({("input", "tokens"): fine}, framed=True).alt
+    assert "0 of 12 values" in plots.evidence({("input", "tokens"): fine}, framed=True).alt

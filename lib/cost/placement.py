@@ -81,6 +81,33 @@ def compute_of(step, layers, sizes, m):
     return forward, 2 * forward
 
 
+def placed_seconds(shape, sizes, ranks_per_node, m, b, one_node, across):
+    """Seconds of a step in a placement, predicted from `one_node`, those of a step inside one node.
+
+    sizes, ranks_per_node, across: as of `links_of`; shape, m, b: as of `placed_step`.
+    """
+    compute, links = (
+        compute_of(one_node, shape.n_layers, sizes, m),
+        links_of(sizes, ranks_per_node, (0, 0), across),
+    )
+    return sum(placed_step(shape, sizes, m, b, compute, links).values())
+
+
+def largest_errors(seconds, predicted):
+    """[the largest relative error of a prediction in each round].
+
+    seconds: {name: (rounds,) seconds of a step}, one of them "one node". predicted(name, one_node):
+    seconds of a step in this placement, from those of a step in one node.
+    """
+    return [
+        max(abs(took / predicted(name, each["one node"]) - 1) for name, took in each.items())
+        for each in (
+            dict(zip(seconds, values, strict=True))
+            for values in zip(*seconds.values(), strict=True)
+        )
+    ]
+
+
 def placed_step(shape, sizes, m, b, compute, links):
     """{"pipeline", "tensor", "tied", "gradients"}: seconds of a step; their sum is the step.
 

@@ -95,3 +95,13 @@ def nccl_all_reduce_times(gpus=("A100", "H200", "B200")):
         for name in ("ring", "tree", "star")
     }
     return AllReduceTimes(measured, lines, max(off), a100[8] / a100[2], by_bytes)
+
+
+def seconds_of(key, **settings):
+    """{value of `key`: seconds of a step} of the published runs with these settings, ascending.
+
+    key: a column, such as "tp". settings: columns and their values, such as source="vtrain-multi",
+    n_gpus=64.
+    """
+    runs = [row for row in table("rows") if all(row[name] == v for name, v in settings.items())]
+    return {row[key]: row["value"] for row in sorted(runs, key=lambda row: row[key])}

@@ -9,6 +9,7 @@ update.py     the update over data ranks: all-reduce and a replicated update, or
 context.py    the sequence over cp, inside heads over tp
 experts.py    mixtures over ep, with attention over tp and stages over pp
 state.py      checkpoints: saved on one mesh, loaded on another
+compare.py    gradients and trainings next to those of a single process
 paced.py      the same GPT on ranks that wait: what a placement costs
 measured_runs.py
               a step's parts and full steps, measured on this machine

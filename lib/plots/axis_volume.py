@@ -77,8 +77,11 @@ def axis_volume(sent, across=None):
     grid(axes, "x")
     axes.spines["left"].set_visible(False)
     claim = _claim(sent, across)
-    look = "Logarithmic: each line is ten times the one before."
-    look += " Thin, dot: inside a node. Thick, diamond: across nodes." * any(across.values())
+    look = "The scale is logarithmic, and each line is ten times the one before."
+    look += (
+        " Thin lines with a dot stay inside a node, and thick ones with a diamond cross nodes."
+        * any(across.values())
+    )
     what = "Bytes that a GPU sends in a step along each axis, on a logarithmic scale."
     words = lambda plan, bytes_of: ", ".join(
         f"{axis} {in_words(n)}{' across nodes' * (axis in across[plan])}"

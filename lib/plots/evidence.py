@@ -67,19 +67,19 @@ def evidence(off, framed=False):
         for is_off in ranks
         if is_off is not None
     ]
-    claim = f"{sum(boxes)} of {len(boxes)} numbers are not as in one process"
+    claim = f"{sum(boxes)} of {len(boxes)} values differ from those of a single process"
     if first:
-        claim = f"First of all, the {first[1]} of step {first[0]} is not as in one process"
+        claim = f"The first value that differs is the {first[1]} of step {first[0]}"
     look = (
-        "A box is what a rank held: red where one process has another number. No box: the rank has "
-        "no such thing."
+        "A box is a value on a rank, red where a single process has a different one. There is no "
+        "box where a rank has no such value."
     )
-    look += " Framed: the earliest evidence." * bool(first)
+    look += " The frame marks the earliest evidence." * bool(first)
     return (
         figure,
         claim,
         look,
-        f"What {N} ranks held in {steps} steps, beside one process.",
+        f"Values on {N} ranks in {steps} steps, compared with a single process.",
         _in_words(off),
     )
 

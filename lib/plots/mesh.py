@@ -74,8 +74,8 @@ def mesh(sizes, groups=None, per_node=None):
     if per_node:
         _nodes(axes, n // per_node, per_node, wide, lefts, pitch)
     claim = _claim(sizes, groups, per_node)
-    nodes = f" Framed: a node of {per_node} ranks." if per_node else ""
-    key = " Colour and letter: the ranks of one group." if groups else ""
+    nodes = f" Each frame is a node of {per_node} ranks." if per_node else ""
+    key = " The ranks of a group share a colour and a letter." if groups else ""
     said = f"Groups: {' | '.join(' '.join(map(str, group)) for group in groups)}." if groups else ""
     what = f"A grid of {n} ranks, {_said(sizes)}, the axis {names[-1]} running fastest."
     return figure, claim, f"The axis {names[-1]} runs fastest.{key}{nodes}", what, f"{nodes} {said}"

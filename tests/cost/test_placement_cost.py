@@ -8,7 +8,9 @@ from lib.cost.placement import (
     compute_of,
     doubling_time,
     gradient_messages,
+    largest_errors,
     links_of,
+    placed_seconds,
     placed_step,
 )
 from lib.cost.volume import cut_parameters, held_parameters, whole_parameters
@@ -112,3 +114,18 @@ def test_tensor_ranks_across_are_the_worst_and_stages_across_the_best():
     orders = ["pp dp tp", "dp pp tp", "tp pp dp"]
     seconds = [sum(step(CUBE[order], 4, (2e-3, 1 / 32e6)).values()) for order in orders]
     assert seconds == sorted(seconds)
+
+
+def test_a_placement_is_predicted_from_a_step_in_one_node():
+    sizes, one_node = CUBE["pp dp tp"], 0.5
+    assert placed_seconds(SHAPE, sizes, 8, M, ROWS, one_node, ACROSS) == pytest.approx(one_node)
+    compute = compute_of(one_node, SHAPE.n_layers, sizes, M)
+    parts = placed_step(SHAPE, sizes, M, ROWS, compute, links_of(sizes, 4, FREE, ACROSS))
+    across = placed_seconds(SHAPE, sizes, 4, M, ROWS, one_node, ACROSS)
+    assert across == pytest.approx(sum(parts.values())) and across > one_node
+
+
+def test_the_largest_error_is_that_of_the_worst_prediction_in_each_round():
+    seconds = {"one node": [1.0, 2.0], "pp across": [2.2, 4.0], "tp across": [2.0, 5.0]}
+    predicted = lambda name, one_node: one_node * (1 if name == "one node" else 2)
+    assert largest_errors(seconds, predicted) == pytest.approx([0.1, 0.25])

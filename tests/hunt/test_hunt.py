@@ -11,7 +11,7 @@ from lib import launch
 from lib.check.lab6.findings import EXERCISE, against, right_ones
 from lib.hybrid import hunt
 from lib.hybrid.hunt import HEALTHY, KINDS, MISTAKES, Finding, alike, detective, draw
-from lib.hybrid.hunt.evidence import evidence, trained
+from lib.hybrid.hunt.evidence import Evidence, evidence, trained
 from lib.hybrid.hunt.rules import JOBS, STEPS, Setup, right
 
 CASES = {  # (mesh, with experts): [(mistake, axis, evidence, what it changes in the rules)]
@@ -132,7 +132,7 @@ def test_the_example_is_what_its_docstring_says_and_its_messages_show_it():
     assert detective._detect(e) == Finding("mean over the wrong group", "dp", 2, "gradient")
     assert e.sent(1)["dp",] > 1000 > e.sent(2)["dp",] and e.sent(2)["tp",] > e.sent(1)["tp",]
     assert falls(e)
-    assert "one process" in e.table(2) and "one process" not in e.table(1)
+    assert "single process" in e.table(2) and "single process" not in e.table(1)
     assert "gradient: sharded" in e.table(0) and "experts" not in e.table(0)
 
 
@@ -159,3 +159,18 @@ def test_alike_compares_ranks_along_one_axis():
 def test_whole_draws_are_solved(seed):
     assert hunt.findings(seed) == (seed, dict(enumerate(each for *_, each in draw.drawn(seed))))
     assert all(falls(hunt.job(seed, number)) for number in range(JOBS))
+
+
+def test_agreement_says_which_ranks_are_alike_and_which_should_be():
+    what = ("gradient", "sharded"), ("gradient", "replicated")
+    held, alone = ([1.0, 1.0, 3.0, 3.0], [5.0] * 4), ([2.0, 4.0, 2.0, 4.0], [5.0] * 4)
+    ranks = [
+        tuple([dict(zip(what, [of[0][rank], of[1][rank]], strict=True))] for of in (held, alone))
+        for rank in range(4)
+    ]
+    e = Evidence({"dp": 2, "tp": 2}, "dense", what, [(None, *rank) for rank in ranks])
+    assert e.agreement(0, "gradient").splitlines() == [
+        "sharded     along dp: different, in a single process the same",
+        "sharded     along tp: the same,  in a single process different",
+    ]
+    assert e.agreement(0, "norm") == ""

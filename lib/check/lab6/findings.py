@@ -214,8 +214,8 @@ EXERCISE = Exercise(
     leaves_out=but(NO_RANKS, "returned") | {"again": "it has no arguments"},
     claims=(
         claim("four mistakes", 4, "each with its axis, first step and first evidence", _found(4)),
-        claim("six mistakes", 4, "the same", _found(6)),
-        claim("all eight", 5, "the same", _found(8)),
+        claim("six mistakes", 3, "the same", _found(6)),
+        claim("all eight", 4, "the same", _found(8)),
         claim("and the two healthy jobs", 3, "no mistake where there is none", _found(None)),
     ),
     hints=(

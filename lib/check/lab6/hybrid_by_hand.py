@@ -360,9 +360,9 @@ EXERCISE = Exercise(
         "attributes": "no later cell reads one",
     },
     claims=(
-        claim("one process's losses and norms", 14, "two steps; 3 meshes of 2 ranks, 2 x 2 x 2",
+        claim("a single process's losses and norms", 11, "two steps; meshes of 2 and of 8 ranks",
               _as_one_process),
-        claim("elements on the wire", 6, "along tp, pp and dp, as lib.cost.volume says",
+        claim("elements sent", 5, "along tp, pp and dp, as lib.cost.volume says",
               _over_its_axes,
               _in_micro_batches),
         claim("with what it was given", 2, "average and norm_of, once a step", _with_what_is_given),

@@ -79,10 +79,11 @@ COORDINATES = Exercise(
     sizes: (rank, dict(sizes)), _read_place),
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim("every rank's coordinates", 3, cases.SAYS,
+        claim("every rank's coordinates", 2, cases.SAYS,
               each(cases.RANKS, _right_place, cases.of_rank)),
-        claim("in the order of `sizes`", 1, "", each(cases.RANKS, _in_order, cases.of_rank)),
-        claim("`sizes` left alone", 1, "", left_alone(cases.of_rank), new_each_time(cases.of_rank)),
+        claim("in the order of `sizes`", 1, "which stays as it is, and a new dict for each call",
+              each(cases.RANKS, _in_order, cases.of_rank), left_alone(cases.of_rank),
+              new_each_time(cases.of_rank)),
     ),
     hints=(
         s.CALLED_LIB.saying("a loop over the axes with divmod(rank, size) is enough."),
@@ -136,11 +137,10 @@ RANK_AT = Exercise(
     ),
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim("the rank at all coordinates", 3, cases.SAYS,
+        claim("the rank at all coordinates", 2, cases.SAYS,
               each(cases.WHERE, _right_rank("number"), cases.at)),
-        claim("by name, in any order", 1, "", each(cases.TURNED, _right_rank("by place"),
-            cases.at)),
-        claim("arguments left alone", 1, "", left_alone(cases.at)),
+        claim("axes of `where` in any order", 1, "and both arguments stay as they are",
+              each(cases.TURNED, _right_rank("by place"), cases.at), left_alone(cases.at)),
     ),
     hints=(
         s.CALLED_LIB.saying("one line in a loop over the axes is enough."),
@@ -225,10 +225,11 @@ GROUPS_ALONG = Exercise(
     ),
     worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim("who is with whom", 4, cases.SAYS, each(cases.AXES, _who, cases.along,
+        claim("the ranks of each group", 3, cases.SAYS, each(cases.AXES, _who, cases.along,
             trace=_as_sets)),
-        claim("in ascending order", 1, "", each(cases.AXES, _ascending, cases.along)),
-        claim("arguments left alone", 1, "", left_alone(cases.along), new_each_time(cases.along)),
+        claim("in ascending order", 1, "arguments stay as they are; new lists for each call",
+              each(cases.AXES, _ascending, cases.along), left_alone(cases.along),
+              new_each_time(cases.along)),
     ),
     hints=(
         s.CALLED_LIB.saying("collect the ranks in a dict by their other coordinates."),

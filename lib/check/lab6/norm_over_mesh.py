@@ -211,14 +211,14 @@ EXERCISE = Exercise(
         "memory": "numbers alone travel, which is a claim",
     },
     claims=(
-        claim("the norm of the whole model", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
+        claim("the norm of the whole model", 6, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
               noted(CASES, "value", CASES[:-1])),
-        claim("as one process", 3, "a GPT's gradients on pp=2 dp=2 tp=2",
+        claim("as in a single process", 2, "a GPT's gradients on pp=2 dp=2 tp=2",
               noted(CASES, "value", CASES[-1:])),
-        claim("numbers alone travel", 2, "one or a few, along tp and along pp",
+        claim("only sums are sent", 2, "one or a few, along tp and along pp",
               only_calls(CASES, None), _numbers_alone),
         claim("the same bits on every rank", 1, "or ranks clip apart", _same_bits),
-        claim("gradients left alone", 2, "and parameters, and the lists", noted(CASES, "touched"),
+        claim("gradients left alone", 1, "and parameters, and the lists", noted(CASES, "touched"),
               kept(CASES)),
     ),
     hints=(

@@ -9,6 +9,7 @@ there, messages.
     e.alone(2, "gradient", "sharded") # the same of one process: of the part that the rank has
     e.off(2, "gradient", "sharded")   # [does rank 0 have another number, ...]
     e.sent(2)                         # {("dp",): numbers sent along dp in step 2, ...}
+    print(e.agreement(2, "gradient")) # which ranks agree along which axis, and which should
     alike(numbers, "tp", e.sizes)     # are ranks alike that differ along tp alone?
 """
 
@@ -76,6 +77,21 @@ class Evidence:
         ]
         return {of: [mark(step, *of) for step in range(self.steps)] for of in some}
 
+    def agreement(self, step, kind):
+        """In words: for each quantity of this kind that is off in this step, and each axis, whether
+        ranks that differ along that axis alone have the same value, and whether they should."""
+        same = {True: "the same", False: "different"}
+        lines = []
+        for what in [what for k, what in self.quantities if k == kind]:
+            for axis in self.sizes if any(self.off(step, kind, what)) else ():
+                held, alone = (
+                    same[alike(of(step, kind, what), axis, self.sizes)]
+                    for of in (self.held, self.alone)
+                )
+                held = f"{held},"
+                lines.append(f"{what:<11} along {axis}: {held:<10} in a single process {alone}")
+        return "\n".join(lines)
+
     def sent(self, step):
         """{axes: numbers}: what all ranks sent in a step, by the axes of the group
         they sent it in."""
@@ -103,7 +119,7 @@ class Evidence:
                     for number, o in zip(self.alone(step, kind, what), off, strict=True)
                 ]
                 lines.append(
-                    f"{'    one process':<24}" + "".join(f"{number:>14}" for number in alone)
+                    f"{'    single process':<24}" + "".join(f"{number:>14}" for number in alone)
                 )
         return "\n".join(lines)
 

@@ -26,20 +26,19 @@ KINDS = ("input", "activation", "loss", "gradient", "norm", "update")
 HEALTHY = "healthy"
 DATA = ("dp", "ep")
 MISTAKES = {  # name: what is wrong, along the finding's axis
-    "one dropout seed": "ranks along the axis drop the same "
-    "numbers, though they hold different ones",
-    "mean over the wrong group": "gradients are not "
-    "averaged along the axis, but over another group",
-    "tied embedding summed once": "the gradients of its two "
-    "uses, at both ends of the axis, are not added",
-    "LayerNorm not summed": "its gradients, each of a rank's "
-    "own tokens, are not added along the axis",
+    "one dropout seed": "ranks along the axis use the same mask for different activations",
+    "mean over the wrong group": "gradients are averaged over another group instead of along the "
+    "axis",
+    "tied embedding summed once": "the gradients of its two uses, at both ends of the axis, are "
+    "not added",
+    "LayerNorm not summed": "its gradients, each from a rank's own tokens, are not summed along "
+    "the axis",
     "the same data": "ranks along the axis read the same rows",
-    "local tokens": "the loss is a mean over a rank's own "
-    "tokens: they are not counted along the axis",
-    "local norm": "clipping takes a norm whose squares are not added along the axis",
-    "experts averaged over dp": "experts' gradients, sums along the axis, are divided by the ranks "
-    "along dp alone",
+    "local tokens": "the loss is a mean over a rank's own tokens, which are not counted along the "
+    "axis",
+    "local norm": "gradients are clipped by a norm whose squares are not summed along the axis",
+    "experts averaged over dp": "experts' gradients, which are sums along the axis, are divided "
+    "only by the size of dp",
 }
 
 
