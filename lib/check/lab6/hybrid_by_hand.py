@@ -360,7 +360,7 @@ EXERCISE = Exercise(
         "attributes": "no later cell reads one",
     },
     claims=(
-        claim("a single process's losses and norms", 11, "two steps; meshes of 2 and of 8 ranks",
+        claim("losses and norms", 11, "as in a single process: two steps, 2 and 8 ranks",
               _as_one_process),
         claim("elements sent", 5, "along tp, pp and dp, as lib.cost.volume says",
               _over_its_axes,
