@@ -244,10 +244,10 @@ ESTIMATE = Exercise(
     worlds=(),
     leaves_out=_NOTHING_LEFT,
     claims=(
-        claim("memory", 2, "within 15 % of the cost model, 19 plans",
+        claim("memory", 6, "within 15 % of the cost model, 19 plans",
               each(CASES, lambda *_: None, words), same_again(words), _near("memory")),
-        claim("seconds", 3, "within 20 %, dense and mixture", _near("seconds")),
-        claim("MFU", 1, "of its own seconds, within 10 %", _near("MFU")),
+        claim("seconds", 9, "within 20 %, dense and mixture", _near("seconds")),
+        claim("MFU", 3, "of its own seconds, within 10 %", _near("MFU")),
     ),
     hints=hints.ESTIMATE,
 )  # fmt: skip
@@ -256,7 +256,7 @@ COSTS = Exercise(
     measure=_measure(by_hand.main_costs, CLEAR, capstone_costs.read),
     worlds=(), leaves_out=_NOTHING_LEFT,
     claims=(
-        claim("the two largest", 2, "of five, for 16 plans; within 3 % of a step is a tie",
+        claim("the two largest", 6, "of five, for 16 plans; within 3 % of a step is a tie",
               each(CLEAR, lambda *_: None, words), same_again(words), capstone_costs.two_largest),
     ),
     hints=capstone_costs.HINTS,
@@ -265,9 +265,9 @@ PLANS = Exercise(
     name="chosen_plans", reference=chosen_plans, measure=_measure_plans, worlds=(),
     leaves_out=_NOTHING_LEFT | {"again": "it has no arguments"},
     claims=(
-        claim("plans that fit", 1, "256 GPUs, 512 sequences; into 83 %", _judge(_can_be_laid_out),
+        claim("plans that fit", 3, "256 GPUs, 512 sequences; into 83 %", _judge(_can_be_laid_out),
               _judge(_fits)),
-        claim("and are fast", 1, "at most 1.1 times the best one's step", _judge(_is_fast)),
+        claim("and are fast", 3, "at most 1.1 times the best one's step", _judge(_is_fast)),
     ),
     hints=hints.PLANS,
 )  # fmt: skip
