@@ -21,6 +21,7 @@ POINTS = {
     "mixture of experts": {"8 experts": (4e6, 16e6), "64 experts": (4e6, 128e6)},
 }
 ROWS = [[4, 2, 2], [3, 4, 1], [5, 2, 1]]
+SHARES = {"per rank": [[0.5, 0.5], [0.5, 0.5]], "over all ranks": [[1.0, 0.0], [0.1, 0.9]]}
 CURVES = {
     "tokens dropped": ([0.5, 1, 2], [0.5, 0.25, 0.0]),
     "slots empty": ([0.5, 1, 2], [0.0, 0.25, 0.5]),
@@ -53,6 +54,7 @@ FIGURES = {
     ),
     "routing rerouted": lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 1, 0)], 2, 1),
     "sparse": lambda: plots.sparse_layer(POINTS, note="One layer."),
+    "rank shares": lambda: plots.rank_shares(SHARES),
     "exchange": lambda: plots.exchange_matrix(ROWS),
     "capacity": lambda: plots.capacity_trade(CURVES, at=1.5, note="8 experts."),
     "exchange beside": lambda: plots.prefetch_timeline(
@@ -101,8 +103,11 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("routing", ["Expert 2 gets on, cat.", "Without a slot: sat at expert 0."]),
         ("routing rerouted", ["1 of 2 tokens find no slot, 0 of 2", "Expert 1 gets 1."]),
         ("sparse",
-         ["64 experts: 64 times the parameters that a token uses",
-          "D 512: 4 million operations, 2 million"]),
+         ["64 experts has 64 times as many parameters as it uses for a token",
+          "D 512: 4 million FLOPs, 2 million"]),
+        ("rank shares",
+         ["A rank's busiest expert gets 50% of its choices (per rank), or 95% (over all ranks)",
+          "over all ranks: the busiest expert has 55% of all choices, a rank's busiest one 95%"]),
         ("exchange",
          ["Rank 0's experts get 12 of 24 routed tokens, 1.5 times their share", "0 to 1 2"]),
         ("capacity",
@@ -296,6 +301,10 @@ def test_more_slots_drop_less_and_skew_drops_more():
          r"loads \[\], titles : give 1 or 2 of \(steps, experts\)"),
         (lambda: plots.expert_load([EVEN], ["a", "b"]), r"loads \[\(11, 4\)\], titles a, b"),
         (lambda: plots.expert_load([EVEN - 0.3], ["a"]), "a: from -0.05, in all from -0.2 a step"),
+        (lambda: plots.rank_shares({}), r"runs  of shapes \[\]: give 1 to 4 runs"),
+        (lambda: plots.rank_shares({"a": [[0.5, 0.5]], "b": [[1.0, 0, 0]]}),
+         r"runs a, b of shapes \[\(1, 2\), \(1, 3\)\]"),
+        (lambda: plots.rank_shares({"a": [[0.5, 0.4]]}), r"a: rows from 0.4, with sums \[0.9\]"),
         (lambda: plots.routing([], [], 2, 1), "0 tokens, 2 experts of 1 slots"),
         (lambda: plots.routing([[2]], [], 2, 1), r"asked for \[\[2\]\]"),
         (lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 0, 0)], 2, 1), "no slot twice"),
@@ -303,7 +312,7 @@ def test_more_slots_drop_less_and_skew_drops_more():
          r"kept \[\(0, 0, 1\)\]: give .* 2 experts and 1 slots"),
         (lambda: plots.sparse_layer({}), "0 kinds with 0 points"),
         (lambda: plots.sparse_layer({"a": {"b": (0, 1)}}),
-         r"b: \(0, 1\) is not \(operations per token, parameters\)"),
+         r"b: \(0, 1\) is not \(FLOPs per token, parameters\)"),
         (lambda: plots.exchange_matrix([[1, 2]]), r"got shape \(1, 2\)"),
         (lambda: plots.exchange_matrix([[-1]]), "none below 0"),
         (lambda: plots.seed_differences([1, 2], SEEDS, "wide"),

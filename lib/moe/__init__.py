@@ -22,6 +22,8 @@ device_limited.py   at most M ranks for a token (DeepSeek-V2)      once per rank
 gradients.py        experts together with data parallelism         experts' gradients over their
                                                                    replicas, others over all ranks
 gpt.py              a GPT whose every other MLP is a mixture       as its layers
+balance_runs.py     four ways to balance, trained on ranks whose   the gradients, and choices or
+                    texts differ                                   loads
 seeds.py            mixture against dense, three seeds, stored:    nothing
                     seeds.json, made by `python -m lib.moe`
 compare.py          each distributed part next to one process      as what it compares

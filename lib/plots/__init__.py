@@ -54,6 +54,7 @@ from lib.plots.published import (
     prediction_errors,
     topology,
 )
+from lib.plots.rank_shares import rank_shares
 from lib.plots.ring_work import ring_attention_work
 from lib.plots.routing import routing
 from lib.plots.sabotage import against_baselines
@@ -99,7 +100,8 @@ __all__ = [
     "memory_by_remedy", "memory_over_a_step", "memory_parts", "mesh", "message_rounds",
     "nccl_all_reduce", "on_color", "owner_loads", "plan_cost", "plan_ranking",
     "predicted_against_measured", "prediction_errors", "prefetch_timeline", "rank_color",
-    "readable", "recompute", "ring", "ring_attention_work", "rounds", "routing", "scale", "scaling",
+    "rank_shares", "readable", "recompute", "ring", "ring_attention_work", "rounds", "routing",
+    "scale", "scaling",
     "seed_differences", "seed_losses", "server_traffic", "sharded_linears", "shardings", "short",
     "simulated_and_measured", "singular_values", "sparse_layer", "spread", "stage_cut",
     "stage_loads", "stage_versions", "state_by_stage", "state_measured", "step_timeline",

@@ -59,4 +59,10 @@ def capacity_trade(predicted, at=None):
         f"{curve[1][i]:.1%} at {curve[0][i]:.3g}" for i in few(len(curve[0]))
     )
     words = in_sentences({"predicted": predicted}, at_factors)
-    return figure, claim, "Dashed: predicted.", "Shares against the capacity factor.", words
+    return (
+        figure,
+        claim,
+        "The curves are predictions.",
+        "Shares against the capacity factor.",
+        words,
+    )

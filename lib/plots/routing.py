@@ -72,14 +72,16 @@ def routing(asked, kept, experts, slots, names=None):
         f"empty"
     )
     dashes = {_dashes(asked[t], e) for t, e in [*pairs, *dropped]} - {"-"}
-    key = " Dashed: not a first choice." * bool(dashes) + " Red: no expert at all." * bool(left_out)
+    key = " Dashed lines are not first choices." * bool(dashes)
+    key += " Red tokens get no expert at all." * bool(left_out)
     gets = [
         _listed(names[holds[e, slot]] for slot in range(slots) if (e, slot) in holds)
         for e in range(experts)
     ]
     return (
         figure, claim,
-        f"A line: a token goes to an expert's slot, in its colour. Cross: no slot was left.{key}",
+        f"A line leads from a token to its slot, in the expert's colour. A cross means that no "
+        f"slot was left.{key}",
         f"A picture of {n} tokens on the left and {experts} experts with {slots} slots each on the "
         f"right.",
         " ".join(f"Expert {e} gets {words}." for e, words in enumerate(gets))

@@ -5,15 +5,15 @@ from lib.plots.draw import DASHED, grid, numbers, page
 from lib.plots.labels import COUNTS, amount, each, in_unit
 from lib.plots.style import FAINT, PAPER, RANK_COLORS, drawing
 
-PER_PARAMETER = 2  # operations of forward per parameter used: one multiplication and one addition
+PER_PARAMETER = 2  # FLOPs of forward per parameter used: a multiplication and an addition
 
 
 @drawing
 def sparse_layer(points):
-    """A point per model: all its parameters against operations of forward per token. Dashed: each
-    parameter is used.
+    """A point per model: all its parameters against FLOPs of forward per token. On the dashed line
+    each parameter is used.
 
-    points: {"dense": {"D 512": (operations per token, parameters), ...}, "mixture of experts":
+    points: {"dense": {"D 512": (FLOPs per token, parameters), ...}, "mixture of experts":
     {...}}, 1 to 4 kinds; a label is written on two lines where it has a comma.
     Raises ValueError for another number of kinds, or numbers not above 0.
     """
@@ -24,13 +24,9 @@ def sparse_layer(points):
         )
     for label, point in every:
         if len(point) != 2 or min(point) <= 0:
-            raise ValueError(
-                f"{label}: {point} is not (operations per token, parameters), both above 0"
-            )
+            raise ValueError(f"{label}: {point} is not (FLOPs per token, parameters), both above 0")
     figure, axes = page(3.9)
-    axes.set(
-        xscale="log", yscale="log", xlabel="operations per token, forward", ylabel="parameters"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="FLOPs per token, forward", ylabel="parameters")
     x, y = zip(*(point for _, point in every), strict=True)
     low, high = min(x) / 2.2, max(x) * 3
     axes.plot(
@@ -62,8 +58,8 @@ def sparse_layer(points):
         (PER_PARAMETER * parameters / operations, label)
         for label, (operations, parameters) in every
     )
-    claim = f"{most}: {amount(times)} times the parameters that a token uses"
-    words = lambda _, point: f"{_amount(point[0])} operations, {_amount(point[1])} parameters"
+    claim = f"{most} has {amount(times)} times as many parameters as it uses for a token"
+    words = lambda _, point: f"{_amount(point[0])} FLOPs, {_amount(point[1])} parameters"
     said = {
         f"{kind}, {label}": point
         for kind, of_kind in points.items()
@@ -71,9 +67,9 @@ def sparse_layer(points):
     }
     return (
         figure, claim,
-        f"Dashed: {PER_PARAMETER} operations per parameter, as in a dense layer. Above it: "
-        f"parameters that a token does not pay for.",
-        "Parameters against operations per token on logarithmic axes.", each(said, words),
+        f"The dashed line is {PER_PARAMETER} FLOPs per parameter, as in a dense model. A model "
+        f"above it has parameters that a token does not use.",
+        "Parameters against FLOPs per token on logarithmic axes.", each(said, words),
     )  # fmt: skip
 
 

@@ -218,8 +218,8 @@ HINTS = (
     Hint("not the choice's weights", s.kind("value"),
          "choice.weights[token, j], as they are: dropping changes none of the others."),
     Hint("the choice changed", s.either(s.kind("input"), s.refused("in place")),
-         "the choice is the caller's, who counts with it what was dropped. Write into tensors of "
-         "your own."),
+         "the caller still needs the choice, for example to count what was dropped. Write into "
+         "tensors of your own."),
     s.NOT_KEPT,
     s.SHARED,
     *s.ANYWHERE,
@@ -228,13 +228,13 @@ HINTS = (
 EXERCISE = Exercise(
     name="assign_slots", reference=moe.assign_slots, measure=CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
-        claim("who is kept", 7, "k 1, 2, 3; -1; nobody dropped; all to one expert", _all(SOME)[0]),
+        claim("who is kept", 7, "k 1, 2, 3; -1; nothing dropped; all to one expert", _all(SOME)[0]),
         claim("slots and order", 4, "by expert, then slot; slots by priority", *_all(SOME)[1:]),
         claim("the pairs' weights", 3, "and their gradient", values(CALLS, SOME),
               gradients(CALLS, SOME)),
-        claim("nobody to keep", 1, "no tokens; all choices -1", *_all(NOBODY),
+        claim("nothing to keep", 1, "no tokens; all choices -1", *_all(NOBODY),
               values(CALLS, NOBODY)),
-        claim("the choice left alone", 1, "", left_alone(CASES), new(CASES), kept(CASES)),
+        claim("the choice is unchanged", 1, "", left_alone(CASES), new(CASES), kept(CASES)),
     ),
     hints=HINTS,
 )  # fmt: skip

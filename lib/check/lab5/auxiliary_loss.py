@@ -1,5 +1,5 @@
 """Lab 5, section 4: auxiliary_loss(probabilities, first_choices), the price of an expert that
-everybody asks for.
+many tokens choose.
 
 Sets have 1, 2, 8 or 16 tokens: the parts f_e are then exact, also in the float32 in which torch
 divides whole numbers.
@@ -65,12 +65,12 @@ EXERCISE = Exercise(
     name="auxiliary_loss", reference=moe.auxiliary_loss, measure=CALLS, worlds=(),
     leaves_out=TENSORS,
     claims=(
-        claim("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that nobody chose",
+        claim("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that no token chose",
               values(CALLS, SOME)),
         claim("the gradient", 4, "E f_e / n of every token's p_e: through P alone",
               gradients(CALLS, SOME)),
         claim("no tokens", 1, "0", values(CALLS, NO_TOKENS)),
-        claim("arguments left alone", 1, "", left_alone(CALLS.cases), new(CALLS.cases),
+        claim("arguments unchanged", 1, "", left_alone(CALLS.cases), new(CALLS.cases),
               kept(CALLS.cases)),
     ),
     hints=(

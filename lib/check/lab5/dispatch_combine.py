@@ -74,11 +74,11 @@ COMMON = (
     s.NO_NUMBER,
     s.NARROW,
     Hint("nobody", lambda p: p.fact("case") in EMPTY and p.kind in (*s.SHAPES, "returned"),
-         "a set may have no pairs, or no tokens. Work on whole tensors: none of a list cannot be "
-         "stacked, nor has it a largest number."),
+         "a set may have no pairs, or no tokens. Use tensor operations: torch.stack of an empty "
+         "list and the maximum of an empty tensor raise an error."),
     Hint("no gradient", s.kind("no graph"),
-         "the tokens, the rows and the weights all learn through this: no detach, no item, no "
-         "torch.no_grad, no new tensor made of numbers."),
+         "tokens, rows and weights all receive gradients through this: use no detach, item or "
+         "torch.no_grad, and build no tensor from Python numbers."),
 )  # fmt: skip
 DISPATCH = Exercise(
     name="dispatch", reference=moe.dispatch, measure=DISPATCH_CALLS, worlds=(), leaves_out=TENSORS,
@@ -86,9 +86,8 @@ DISPATCH = Exercise(
         claim("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none",
               values(DISPATCH_CALLS, SOME)),
         claim("the gradient of x", 1, "a token's copies added up", gradients(DISPATCH_CALLS, SOME)),
-        claim("nobody; left alone", 1, "no pairs, no tokens", values(DISPATCH_CALLS, EMPTY),
-              left_alone(ALL), new(ALL),
-              kept(ALL)),
+        claim("no pairs; arguments unchanged", 1, "no pairs, no tokens",
+              values(DISPATCH_CALLS, EMPTY), left_alone(ALL), new(ALL), kept(ALL)),
     ),
     hints=(
         *COMMON,
@@ -108,15 +107,14 @@ COMBINE = Exercise(
         claim("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none",
               values(COMBINE_CALLS, SOME)),
         claim("gradients", 2, "of rows and of weights", gradients(COMBINE_CALLS, SOME)),
-        claim("nobody", 1, "no pairs: zeros; no tokens", values(COMBINE_CALLS, EMPTY)),
-        claim("rows and routing left alone", 1, "", left_alone(ALL), new(ALL), kept(ALL)),
+        claim("no pairs", 1, "zeros; no tokens", values(COMBINE_CALLS, EMPTY)),
+        claim("rows and routing unchanged", 1, "", left_alone(ALL), new(ALL), kept(ALL)),
     ),
     hints=(
         *COMMON,
         Hint("shapes do not fit", s.refused("shape"),
-             "a weight for each row is (m, 1) beside (m, D): routing.weight.unsqueeze(1) * rows. "
-             "And a token may have any number of pairs, or none: rows cannot be reshaped into "
-             "tokens."),
+             "rows are (m, D), so weights must be (m, 1): routing.weight.unsqueeze(1) * rows. "
+             "And a token may have any number of pairs, so rows cannot be reshaped into tokens."),
         Hint("another gradient", s.kind("value", gradient=True),
              "the numbers were right. A row's gradient is its weight times its token's; a weight's "
              "is the product of its row and its token's."),

@@ -146,18 +146,18 @@ COMMON = (
     Hint("no Choice", s.both(s.kind("returned"), lambda p: p.fact("what") not in FIELDS),
          "the function must end with return Choice(experts, weights, p)."),
     Hint("experts are no numbers", s.kind("form", what="experts", floats=True),
-         "experts are their numbers, int64; weights are what they count: Choice(experts, weights, "
+         "experts are indices, int64, and weights are floats: Choice(experts, weights, "
          "probabilities)."),
     Hint("another dtype",
          lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
          "weights and probabilities have the dtype of the logits, which the experts' outputs have, "
          "too."),
     Hint("exp of large logits", s.kind("value", nan=True),
-         "exp(750) is infinite, and infinite / infinite is nan. softmax takes the largest logit "
-         "away first: logits.softmax(-1)."),
+         "exp(750) overflows, and infinity / infinity is nan. logits.softmax(-1) subtracts the "
+         "largest logit first."),
     Hint("a set of no tokens", lambda p: p.fact("case") == "no tokens" and p.kind in s.SHAPES,
-         "a rank may have no tokens. Work on whole tensors: a list of none cannot be stacked, and "
-         "has no largest number."),
+         "a rank may have no tokens. Use tensor operations: torch.stack of an empty list and the "
+         "maximum of an empty tensor raise an error."),
     Hint("equal logits",
          lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
          "topk and an unstable sort promise no order among equals. top_k_indices(logits, k) takes "
@@ -167,8 +167,8 @@ COMMON = (
          "the router learns through weights and probabilities alone: no detach, no item, no "
          "torch.no_grad, no new tensor made of their numbers."),
     Hint("another gradient", s.kind("value", gradient=True),
-         "the numbers were right and what they teach is not. Is something detached, or added only "
-         "to be taken away?"),
+         "the values are right, but the gradient is not. Did you detach something, or add a term "
+         "whose value cancels?"),
     Hint("other probabilities", _about("probabilities"),
          "probabilities are logits.softmax(-1), (n, E), as they are."),
     Hint("in place", s.either(s.kind("input"), s.refused("in place")),
@@ -178,7 +178,7 @@ COMMON = (
 )  # fmt: skip
 SWITCH_HINTS = (
     Hint("no dimension of choices", s.kind("form", shape=True, dims=1),
-         "one choice a token is (n, 1): top_k_indices(logits, 1), or argmax with keepdim."),
+         "one choice per token is (n, 1): top_k_indices(logits, 1), or argmax with keepdim."),
     *COMMON,
     Hint("another choice", s.kind("value", "form"),
          "p = logits.softmax(-1); the expert is the best, the weight is its p: p.gather(1, "
@@ -193,8 +193,8 @@ TOP_K_HINTS = (
 )  # fmt: skip
 GSHARD_HINTS = (
     Hint("numbers of its own", s.kind("random"),
-         "take the numbers in `uniform`: they go with the token, so that ranks and one process "
-         "sample alike."),
+         "use the numbers in `uniform`. They belong to the tokens, so that several ranks and a "
+         "single process sample the same experts."),
     *COMMON,
     Hint("another choice", s.kind("value", "form"),
          "top_k_gate(logits, 2); then expert -1 and weight 0 in column 1 where uniform >= 2 * w_2. "
@@ -215,8 +215,9 @@ def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), me
             claim("gradients to the logits", 1, "of weights and of probabilities",
                   gradients(calls, learning)),
             claim("equal logits", 1, equal_says, values(calls, cases["equal"])),
-            claim("any set, left alone", 1, sets_says, values(calls, cases["sets"]),
-                  left_alone(everywhere), new(everywhere), kept(everywhere)),
+            claim("any number of tokens, arguments unchanged", 1, sets_says,
+                  values(calls, cases["sets"]), left_alone(everywhere), new(everywhere),
+                  kept(everywhere)),
         ),
         hints=(*hints, *s.ANYWHERE),
     )  # fmt: skip
@@ -225,12 +226,14 @@ def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), me
 EXERCISE = Bundle(
     "gates",
     (
-        _part("switch_gate", "the best expert, its probability", 2,
+        _part("switch_gate", "the best expert, weighted by its probability", 2,
               "3, 4 and 24 tokens; large logits",
-              "the smaller number", "0 and 1 tokens, 1 expert", SWITCH_HINTS),
-        _part("top_k_gate", "the k best, their parts", 3, "k 1, 2, 3 and all; large logits",
-              "the smaller number first", "0 and 1 tokens, 1 expert", TOP_K_HINTS),
-        _part("gshard_gate", "the second now and then", 4, "-1 and 0 where it is not taken",
-              "always taken", "0 and 1 tokens", GSHARD_HINTS, (_its_own_numbers,), _measure_gshard),
+              "the smaller index", "0 and 1 tokens, 1 expert", SWITCH_HINTS),
+        _part("top_k_gate", "the k best, weights that add up to 1", 3,
+              "k 1, 2, 3 and all; large logits", "the smaller index first",
+              "0 and 1 tokens, 1 expert", TOP_K_HINTS),
+        _part("gshard_gate", "the second expert where it is sampled", 4,
+              "-1 and 0 where it is not used", "always used", "0 and 1 tokens", GSHARD_HINTS,
+              (_its_own_numbers,), _measure_gshard),
     ),
 )  # fmt: skip

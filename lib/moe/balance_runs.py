@@ -1,0 +1,122 @@
+"""Four ways to balance a router, trained alike on ranks whose texts differ: who counts the load?
+
+    rank 0's tokens -> experts   5 3 0 0     f of rank 0: .6 .4  0  0     f of rank 1:  0  0 .5 .5
+    rank 1's tokens -> experts   0 0 4 4     f of all ranks: .3 .2 .25 .25
+
+With f of its own tokens each rank spreads them over all experts. With f of all ranks only the sum
+has to be even, so an expert may specialise in one rank's text (Qiu et al. 2025).
+
+Every rank reads the same pages in an alphabet of its own: its characters are permuted, by its rank.
+So the ranks' texts are as different as four languages are, and equally hard.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lib import collectives
+from lib.backend import Group
+from lib.moe.balance import SigmoidExpertBiasGate
+from lib.moe.choice import Choice, load
+from lib.moe.gates import top_k_gate
+from lib.moe.gpt import MoEGPT
+from lib.moe.gradients import reduce_gradients
+from lib.training import text as texts
+from lib.training.model import Shape
+
+KINDS = ("no balancing", "loss per rank", "loss over all ranks", "expert bias")
+SHAPE = Shape(vocab_size=104, seq_len=32, n_layers=2, hidden=64, n_heads=4)
+E, K = 8, 2
+
+
+def train(
+    kind: str,
+    auxiliary: Callable[[Tensor, Tensor], Tensor],
+    steps: int = 80,
+    rate: float = 0.1,
+    seed: int = 0,
+) -> tuple[Tensor, float]:
+    """On each rank: (this rank's pairs of each expert by step, (steps, E); its text's mean loss in
+    the last ten steps). Data parallelism over all ranks, 4 sequences each, nothing is dropped.
+
+    kind: one of KINDS. auxiliary: as `lib.moe.auxiliary_loss`. rate: what the loss is multiplied
+    by; the bias moves by a tenth of it in each step. Sends in each step: the gradients, and the
+    choices or loads of all ranks where the kind needs them.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    gate = SigmoidExpertBiasGate(E, K, rate / 10) if kind == "expert bias" else None
+    choices: list[Choice] = []
+
+    def noting(logits):
+        choices.append(top_k_gate(logits, K) if gate is None else gate(logits))
+        return choices[-1]
+
+    # a factor of E/k: nothing is dropped
+    model = MoEGPT(SHAPE, E, noting, factor=E / K, auxiliary=0.0, z=0.0, seed=seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    text, alphabet = texts.load().train, alphabet_of(rank)
+    loads, losses = [], []
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (step + 1) / 20)
+        optimizer.zero_grad()
+        tokens, targets = texts.batch(text, step, rank, ranks, 4 * ranks, SHAPE.seq_len)
+        loss = model.loss(alphabet[tokens], alphabet[targets])
+        losses.append(loss.item())
+        if kind.startswith("loss"):
+            counted = all_choices(choices[-1], over_ranks="all ranks" in kind)
+            loss = loss + rate * auxiliary(*counted)
+        loss.backward()
+        # every rank has all experts, so all gradients are averaged; torch's own all-reduce is the
+        # faster one where four ranks share two cores
+        reduce_gradients(model, None, all_reduce=torch_all_reduce)
+        optimizer.step()
+        loads.append(load(choices[-1].experts, E))
+        if gate is not None:
+            gate.update(collectives.all_reduce(loads[-1].clone()))
+    return torch.stack(loads), sum(losses[-10:]) / len(losses[-10:])
+
+
+def torch_all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
+    """torch's all_reduce, called as the course's own is."""
+    dist.all_reduce(tensor, group=group)
+    return tensor
+
+
+def all_choices(choice: Choice, over_ranks: bool) -> tuple[Tensor, Tensor]:
+    """The arguments of an auxiliary loss that counts all k choices of each token, and those of all
+    ranks if `over_ranks`: probabilities (n', E), experts (n',).
+
+    The loss needs of the probabilities only their mean, so they are repeated until there is a row
+    for each choice. Ranks need equally many tokens. A system that computes f itself all-reduces E
+    counts instead.
+    """
+    experts = choice.experts.flatten()  # (n*k,)
+    if over_ranks:
+        experts = collectives.all_gather(experts)  # (N*n*k,)
+    return choice.probabilities.repeat(len(experts) // len(choice.probabilities), 1), experts
+
+
+def alphabet_of(rank: int) -> Tensor:
+    """A permutation of the vocabulary, another one for each rank: (V,) int64."""
+    generator = torch.Generator("cpu").manual_seed(100 + rank)
+    order = torch.randperm(SHAPE.vocab_size, generator=generator, device="cpu")
+    return order.to(torch.get_default_device())
+
+
+def compare(
+    auxiliary: Callable[[Tensor, Tensor], Tensor], steps: int = 80
+) -> dict[str, tuple[Tensor, float]]:
+    """On each rank: {kind: (this rank's share of its pairs that each expert got in the last ten
+    steps, (E,); the ranks' mean loss in them)}, for all KINDS, one training after the other.
+
+    Sends, beyond what `train` sends: the losses.
+    """
+    found = {}
+    for kind in KINDS:
+        loads, loss = train(kind, auxiliary, steps)
+        pairs = loads[-10:].sum(0).double()
+        losses = collectives.all_reduce(torch.tensor([loss], dtype=torch.float64))
+        found[kind] = pairs / pairs.sum(), losses.item() / dist.get_world_size()
+    return found
