@@ -15,12 +15,13 @@ micro-batches per pipeline; p = pp, t = tp, d = dp, v stages per rank. 16 bits f
 gradients, activations; sequence parallelism, and the attention scores recomputed.
 
 `estimate` and `main_costs` go further: gradients of 4 bytes, interleaved stages, full
-recomputation, mixtures of experts, and on to seconds and MFU, within some per cent. The rest of
-lib/cost counts what is left out here: the last stage's logits, memory that comes and goes,
-launches, context parallelism, other precisions.
+recomputation, mixtures of experts, and on to seconds and MFU, within some per cent. Of a mixture a
+token's row goes to each of its k experts inside an NVLink domain; to every other domain it goes
+once, whoever wants it there. The rest of lib/cost counts what is left out here: the last stage's
+logits, memory that comes and goes, launches, context parallelism, other precisions.
 
 Sources: Narayanan et al. 2021 for the layout, section 2.2 for the bubble; Korthikanti et al. 2022,
-equation 4 for 34.
+equation 4 for 34; DeepSeek-V3 (2024), section 3.2.2, for rows between domains.
 """
 
 COSTS = ("computing", "tensor messages", "expert messages", "pipeline bubble", "data messages")
@@ -115,13 +116,14 @@ def _parts(model, plan, gpu, reached):
     computing = _operations(model, plan) * (4 / 3 if full else 1) / (plan.gpus * gpu.bf16 * reached)
     # tokens through layers, on a GPU
     passed = plan.micro_batches * plan.micro_batch * model.seq / plan.tp * model.layers / plan.pp
-    # there and home, both passes
-    rows = (6 if full else 4) * passed * model.topk * (plan.ep - 1) / plan.ep * 2 * h
-    wire = gpu.link if plan.ep <= gpu.per_node else gpu.nic / (1 - gpu.per_node / plan.ep)
+    # there and back, in both passes
+    trips, domains = (6 if full else 4) * passed * 2 * h, max(1, plan.ep / gpu.per_node)
+    inside = trips * model.topk * (plan.ep - 1) / plan.ep / gpu.link
+    across = trips * (domains - 1) * (1 - (1 - 1 / domains) ** model.topk) / gpu.nic
     sums = passed * 4 * 2 * (plan.tp - 1) * 2 * h  # along tp
     busy = {
         "computing": computing,
-        "expert messages": rows / wire,
+        "expert messages": max(inside, across),
         "tensor messages": sums / gpu.link,
     }
     bubble = plan_bubble(plan)

@@ -4,7 +4,7 @@ parts of a step."""
 from lib.check import symptoms as s
 from lib.check.claims import without_ranks
 from lib.check.exercise import Hint, Problem
-from lib.check.lab6.capstone_jobs import CLEAR, JOBS, STACK, words
+from lib.check.lab6.capstone_jobs import CLEAR, JOBS, words
 from lib.check.pure import NOTHING
 from lib.cost import step as of_step
 from lib.cost.by_hand import COSTS
@@ -17,8 +17,8 @@ PART |= dict.fromkeys(("bubble", "message"), "pipeline bubble")
 
 def costs(job, plan):
     """{cost: share of the step} by the cost model."""
-    model, device, _ = JOBS[job]
-    seconds, shares = of_step.step_seconds(model, plan, device, STACK), dict.fromkeys(COSTS, 0.0)
+    model, device, _, stack = JOBS[job]
+    seconds, shares = of_step.step_seconds(model, plan, device, stack), dict.fromkeys(COSTS, 0.0)
     for component, each in seconds.items():
         shares[PART.get(component, "computing")] += each / sum(seconds.values())
     return shares
@@ -107,11 +107,11 @@ HINTS = (
          "a GPU waits bubble / (1 - bubble) of the seconds in which it computes and sends, and the "
          "bubble is (p-1) / (v m + p-1)."),
     Hint("no rows", _lacks("expert messages"),
-         "a token's rows go to k experts and home, in each layer, both passes."),
+         "a token's row goes to k experts and back, in each layer and in both passes."),
     Hint("no sums", _lacks("tensor messages"),
          "each layer has 4 all-reduces of its tokens along tp."),
     Hint("not by the plan", s.kind("costs"),
-         "four numbers to compare: computing, rows / wire along ep, sums / gpu.link along tp, and "
-         "the bubble's part of all. Which is second is another one in another plan."),
+         "there are four numbers to compare: computing, rows over their link along ep, sums / "
+         "gpu.link along tp, and the bubble. Which of them is second differs between plans."),
     *s.ANYWHERE,
 )  # fmt: skip

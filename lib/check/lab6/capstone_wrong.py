@@ -3,7 +3,8 @@
 from lib.check.mistakes import Mistake, edit
 
 _FLIGHT = " * (\n        1 + (plan.pp - 1) / (plan.pp * plan.v) * (plan.v > 1)\n    )"
-_WIRE = "wire = gpu.link if plan.ep <= gpu.per_node else gpu.nic / (1 - gpu.per_node / plan.ep)"
+_SLOWER, _DOMAINS = '"expert messages": max(inside, across)', "max(1, plan.ep / gpu.per_node)"
+_ONCE = "(domains - 1) * (1 - (1 - 1 / domains) ** model.topk)"
 _BUBBLE = ' | {"pipeline bubble": sum(busy.values()) * bubble / (1 - bubble)}'
 _MFU = "_operations(model, plan) / (plan.gpus * gpu.bf16 * seconds)"
 _COMPUTING = "_operations(model, plan) * (4 / 3 if full else 1) / (plan.gpus * gpu.bf16 * reached)"
@@ -38,10 +39,13 @@ MISTAKES = {
             "6 * model.parameters")),
         Mistake("forward runs twice", edit(_COMPUTING, _COMPUTING.replace("(4 / 3 if full else 1)",
             "1"))),
-        Mistake("the exchange of experts", edit(_WIRE, "wire = gpu.link")),
-        Mistake("the exchange of experts", edit("rows / wire", "0")),
-        Mistake("an NVLink domain is no node of 8",
-                edit(_WIRE, _WIRE.replace("gpu.per_node", "8"))),
+        Mistake("the exchange of experts", edit(_SLOWER, '"expert messages": inside / 2')),
+        Mistake("the exchange of experts", edit(_SLOWER, '"expert messages": 0')),
+        Mistake("a row for every expert between domains",
+                edit(_ONCE, "(1 - 1 / domains) * model.topk")),
+        Mistake("an NVLink domain is no node of 8", edit(_DOMAINS, "max(1, plan.ep / 8)")),
+        Mistake("the size of another job",
+                edit("plan.global_batch * model.seq", "512 * 2048")),
         Mistake("the bubble", edit(_BUBBLE, "")),
         Mistake("a part of the whole", edit(_BUBBLE, _BUBBLE.replace("bubble / (1 - bubble)",
             "bubble")),
@@ -59,15 +63,15 @@ MISTAKES = {
     ),
     "main_costs": (
         Mistake("no bubble", edit(_BUBBLE, "")),
-        Mistake("no rows", edit("rows / wire", "0")),
+        Mistake("no rows", edit(_SLOWER, '"expert messages": 0')),
         Mistake("no sums", edit("sums / gpu.link", "0")),
         Mistake("the two smallest", edit("[-2:]", "[:2]"),
                 "sorted begins with the smallest: the two largest are the last two."),
         Mistake("one message for the whole step", edit("passed = plan.micro_batches * ",
             "passed = "), ONE_MESSAGE),
         NO_INTERLEAVING,
-        Mistake("all inside the NVLink domain", edit(_WIRE, "wire = gpu.link"),
-                "of ep's rows 1 - per_node / ep leave the NVLink domain, and go over gpu.nic, a "
+        Mistake("all inside the NVLink domain", edit(_SLOWER, '"expert messages": inside'),
+                "where ep spans several NVLink domains, rows also leave theirs, over gpu.nic, a "
                 "much slower link."),
     ),
 }  # fmt: skip

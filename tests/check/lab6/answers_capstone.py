@@ -38,7 +38,7 @@ def term_by_term(model, plan, gpu, reached):
     of_experts = stage * model.experts * model.expert_parameters if mixture else 0
     others = model.parameters / plan.pp - of_experts
     weights = others / plan.tp + of_experts / plan.ep
-    memory = 6 * weights + 12 * model.parameters / 256
+    memory = 6 * weights + 12 * model.parameters / plan.gpus
     tokens = plan.micro_batch * model.seq
     per_token = 34 * model.hidden
     if mixture:
@@ -50,27 +50,46 @@ def term_by_term(model, plan, gpu, reached):
         memory += (2 * model.hidden * stage * times + per_token) * tokens / plan.tp
     else:
         memory += per_token * stage * times * tokens / plan.tp
-    operations = model.flops_per_token() * 512 * model.seq
-    seconds = operations / (256 * gpu.bf16 * reached) * (1 if plan.recompute == "none" else 4 / 3)
+    operations = model.flops_per_token() * plan.global_batch * model.seq
+    seconds = operations / (plan.gpus * gpu.bf16 * reached)
+    seconds *= 1 if plan.recompute == "none" else 4 / 3
     if mixture:
-        out = (
-            tokens
-            * plan.micro_batches
-            / plan.tp
-            * stage
-            * model.topk
-            * 2
-            * model.hidden
-            * (1 - 1 / plan.ep)
-        )
-        slow = max(0, 1 - gpu.per_node / plan.ep)
+        row = tokens * plan.micro_batches / plan.tp * stage * 2 * model.hidden
         ways = 4 if plan.recompute == "none" else 6
-        seconds += ways * (out * slow / gpu.nic if slow else out / gpu.link)
+        slowest = model.topk * (1 - 1 / plan.ep) / gpu.link
+        if plan.ep > gpu.per_node:
+            domains = plan.ep / gpu.per_node
+            wanted = 1 - ((domains - 1) / domains) ** model.topk  # by some expert of a domain
+            slowest = max(slowest, (domains - 1) * wanted / gpu.nic)
+        seconds += ways * row * slowest
     ring = 2 * (plan.tp - 1) / plan.tp * 2 * tokens * model.hidden
     seconds += 4 * ring * stage * plan.micro_batches / gpu.link
     bubble = (plan.pp - 1) / (plan.v * plan.micro_batches + plan.pp - 1)
     seconds /= 1 - bubble
-    return [numpy.float64(memory), seconds, operations / 256 / gpu.bf16 / seconds]
+    return [numpy.float64(memory), seconds, operations / plan.gpus / gpu.bf16 / seconds]
+
+
+def the_four_jobs_alone(model, plan, gpu, reached):
+    """Right for 512 sequences of 2,048 tokens on 256 GPUs, and for nothing else."""
+    memory, seconds, mfu = term_by_term(model, plan, gpu, reached)
+    tokens = plan.global_batch * model.seq / plan.gpus
+    return memory, seconds * (512 * 2048 / 256) / tokens, mfu
+
+
+def every_copy_leaves_its_domain(model, plan, gpu, reached):
+    """k rows of a token between domains, where one for each domain is sent."""
+    memory, seconds, _ = term_by_term(model, plan, gpu, reached)
+    if plan.ep > gpu.per_node:
+        rows = model.topk * (1 - gpu.per_node / plan.ep)
+        tokens = plan.global_batch * model.seq * model.layers / plan.gpus
+        ways = 4 if plan.recompute == "none" else 6
+        bubble = (plan.pp - 1) / (plan.v * plan.micro_batches + plan.pp - 1)
+        seconds += ways * tokens * 2 * model.hidden * (rows - 1) / gpu.nic / (1 - bubble)
+    return (
+        memory,
+        seconds,
+        model.flops_per_token() * plan.global_batch * model.seq / (plan.gpus * gpu.bf16 * seconds),
+    )
 
 
 # estimate: wrong
@@ -108,12 +127,13 @@ def term_by_term_again(model, plan, gpu, reached):
     work = 6 * model.active_parameters * 512 * model.seq / 256 / gpu.bf16 / reached
     again = plan.recompute == "full"
     tokens = 512 * model.seq * model.layers / 256  # of a GPU, through all layers
-    along_ep = (4 + 2 * again) * tokens * model.topk * 2 * model.hidden * (1 - 1 / plan.ep)
-    outside = max(0, 1 - gpu.per_node / plan.ep)
+    trips, N = (4 + 2 * again) * tokens * 2 * model.hidden, max(1, plan.ep // gpu.per_node)
+    to_experts = trips * model.topk * (1 - 1 / plan.ep) / gpu.link
+    to_domains = trips * (N - 1) * (1 - (1 - 1 / N) ** model.topk) / gpu.nic
     seconds = {
         "computing": work * 4 / 3 if again else work,
         "tensor messages": 16 * tokens * model.hidden * (plan.tp - 1) / gpu.link,
-        "expert messages": along_ep * outside / gpu.nic if outside else along_ep / gpu.link,
+        "expert messages": max(to_experts, to_domains),
     }
     rounds = plan.v * plan.micro_batches
     seconds["pipeline bubble"] = sum(seconds.values()) * (plan.pp - 1) / rounds
@@ -202,6 +222,9 @@ WRONG = {
         ("nothing_returned", "nothing returned", nothing_returned),
         ("two_numbers", "not three numbers", lambda *args: (6e10, 8.8)),
         ("in_words", "not three numbers", lambda *args: ("60 GiB", "9 s", "50 %")),
+        ("the_four_jobs_alone", "the size of another job", the_four_jobs_alone),
+        ("every_copy_leaves_its_domain", "a row for every expert between domains",
+         every_copy_leaves_its_domain),
         ("one_set_of_numbers_for_all", None, lambda *args: (63 * 2**30, 8.8, 0.51)),
         ("sums_for_the_bubble", "another part in each plan", sums_for_the_bubble),
         ("not_written_yet", "not written", not_written_yet),
