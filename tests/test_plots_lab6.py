@@ -85,6 +85,7 @@ FIGURES = {
         {"3-D": ("pp", "dp")}
     ),
     "ranking": lambda: plots.plan_ranking(RANKED, 66 * GIB, note="GPT-3."),
+    "ranking within an error": lambda: plots.plan_ranking(RANKED, 66 * GIB, error=0.08),
     "cost": lambda: plots.plan_cost({"yours": (NEEDS, TAKES), "best": (NEEDS, TAKES)}, 80 * GIB,
     66 * GIB),
     "shardings": lambda: plots.shardings(*traced(), both_ways),
@@ -292,6 +293,13 @@ def test_a_plan_that_does_not_fit_is_hatched_and_all_parts_add_up(drawn):
     assert hatched == pytest.approx([2]) and {"11 s", "60 GiB", "13.2 s", "90 GiB"} <= set(
         words(axes)
     )
+
+
+def test_plans_within_the_models_error_are_called_equal():
+    """Two plans fit; the second takes 20 % longer than the first."""
+    alt = lambda error: plots.plan_ranking(RANKED, 66 * GIB, error=error).alt
+    assert "2 of the 2 plans that fit are equally fast" in alt(0.25)
+    assert "No other plan that fits is within the model's error of 5%" in alt(0.05)
 
 
 def test_memory_beyond_the_room_is_hatched(drawn):

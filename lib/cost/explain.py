@@ -53,6 +53,15 @@ def runner_up(found):
     return others[0] if others else (found[1] if len(found) > 1 else None)
 
 
+def layouts(found):
+    """The fastest Choice of each layout (its degrees) of `found`, fastest first."""
+    fastest = {}
+    for choice in found:
+        plan = choice.plan
+        fastest.setdefault((plan.tp, plan.pp, plan.dp, plan.cp, plan.ep), choice)
+    return list(fastest.values())
+
+
 def worth_showing(found):
     """`found` without plans that take as long as an earlier one, to a thousandth, and save less
     than 1 % of memory."""

@@ -11,6 +11,7 @@ experts.py    mixtures over ep, with attention over tp and stages over pp
 state.py      checkpoints: saved on one mesh, loaded on another
 compare.py    gradients and trainings next to those of a single process
 paced.py      the same GPT on ranks that wait: what a placement costs
+small.py      a plan for hundreds of GPUs, run on a few ranks next to a single process
 measured_runs.py
               a step's parts and full steps, measured on this machine
 mesh.py       ranks with coordinates, and the groups along each dimension (torch's DeviceMesh)

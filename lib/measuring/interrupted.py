@@ -66,6 +66,17 @@ def pace_here(pace=PACE, nproc=2):
     )
 
 
+def work_kept_here(gaps, every, pace=PACE):
+    """(n,) seconds of work that were kept between failures, in the time of `pace`; gaps as for it.
+
+    On a busy machine everything takes longer by one factor (`pace_here`), and so do the gaps.
+    """
+    here = pace_here(pace)
+    with tempfile.TemporaryDirectory() as folder:
+        longer = here.mtbf / pace.mtbf
+        return kept_steps(folder, longer * np.array(gaps), every, here) * pace.step
+
+
 def kept_steps(folder, gaps, every, pace, nproc=2):
     """(n,) steps that were kept between failures that are so many seconds apart, (n,): each a
     SIGKILL of the last rank.

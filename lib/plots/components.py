@@ -1,7 +1,7 @@
 """Where a plan's seconds and bytes go, part by part: the best plans under each other, or one plan
 beside the best.
 
-    [ matrix products ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ]
+    [ matmuls ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ]
 
 tp, pp and dp are the messages along these axes. The cost model knows eleven parts of a step
 (lib.cost.step); those that a reader would add up anyway are one here.
@@ -16,7 +16,7 @@ from lib.plots.memory import PART_COLOR
 from lib.plots.style import ALARM, AXIS_COLOR, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
 SECONDS = {  # what is drawn: (colour, the cost model's components)
-    "matrix products": (OP_COLOR["F"], ("matmul",)),
+    "matmuls": (OP_COLOR["F"], ("matmul",)),
     "other kernels": ("#b9d9f3", ("attention", "elementwise", "launch")),
     "tp": (AXIS_COLOR["tp"], ("tensor",)),
     "cp": (AXIS_COLOR["cp"], ("context",)),
@@ -26,7 +26,7 @@ SECONDS = {  # what is drawn: (colour, the cost model's components)
     "dp": (AXIS_COLOR["dp"], ("sharding",)),
     "optimizer": (RANK_COLORS[7], ("optimizer",)),
 }
-PRODUCTS, MORE = "matrix products", "more matrix products"
+PRODUCTS, MORE = "matmuls", "more matmuls"
 BYTES = {
     "weights": (PART_COLOR["weights"], ("weights",)),
     "gradients": (PART_COLOR["gradients"], ("gradients",)),
@@ -59,14 +59,16 @@ def grouped(costs, parts):
 
 
 @drawing
-def plan_ranking(plans, room):
+def plan_ranking(plans, room, error=None):
     """A bar per plan of what its step takes beyond matrix products; at its end the step, and the
     fullest GPU's memory.
 
     plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or
     words, the components of `lib.cost.step.step_seconds`, the memory. room: bytes that a plan may
-    need; the bars of those that need more are hatched. The plan with the fewest matrix products has
-    none in its bar; those of others are what they have more (recomputed, or smaller and slower).
+    need; the bars of those that need more are hatched. error: of the cost model, such as 0.08; a
+    dashed line shows how much longer a plan may take before the model can tell it from the fastest
+    that fits. The plan with the fewest matrix products has none in its bar; those of others are
+    what they have more (recomputed, or smaller and slower).
     Raises ValueError for another number of plans, or components that are not known.
     """
     if not 1 <= len(plans) <= 9:
@@ -82,9 +84,7 @@ def plan_ranking(plans, room):
         for found in beyond
     ]
     figure, axes = page(1.75 + 0.3 * len(plans))
-    axes.set_xlabel(
-        f"time of a step beyond the {amount(least)} s of its fewest matrix products (s)"
-    )
+    axes.set_xlabel(f"time of a step beyond the {amount(least)} s of the fewest matmuls (s)")
     labels = ["\n".join(textwrap.wrap(name, 40)) for name in names]
     look = {MORE: SECONDS[PRODUCTS]} | {
         part: of for part, of in SECONDS.items() if part != PRODUCTS
@@ -99,10 +99,22 @@ def plan_ranking(plans, room):
         if row not in fits:
             _hatch(axes, row, 0, total - least)
     claim = _claim(names, totals, needs, fits, room)
+    told = ""
+    if error and fits:
+        limit = (1 + error) * min(totals[row] for row in fits)
+        equal = sum(totals[row] <= limit for row in fits)
+        axes.axvline(limit - least, color=INK, lw=1.2, ls=DASHES, zorder=4)
+        within = f"within the model's error of {error:.0%}"
+        claim = (
+            f"{equal} of the {len(fits)} plans that fit are equally fast, {within}"
+            if equal > 1
+            else f"No other plan that fits is {within} of {names[fits[0]]}"
+        )
+        told = f" The dashed line is {error:.0%} above the fastest that fits."
     look = (
-        "tp, pp, dp: messages along that axis. Right: the whole step, and the memory of the "
-        f"fullest GPU, of {room / GIB:.0f} GiB to "
-        f"use.{' Hatched: does not fit.' * (len(fits) < len(plans))}"
+        "tp, pp, dp and ep are messages along these axes. The numbers at the right are the full "
+        f"step and the memory of the fullest GPU, which may use {room / GIB:.0f} GiB."
+        f"{' A hatched plan does not fit.' * (len(fits) < len(plans))}{told}"
     )
     words = " ".join(
         f"{name}: {amount(total)} s ({_listed(found)}), {n_bytes / GIB:.0f} "
@@ -111,9 +123,7 @@ def plan_ranking(plans, room):
             zip(names, totals, parts, needs, strict=True)
         )
     )
-    what = (
-        f"Bars of the time of a step beyond {amount(least)} s of matrix products, a bar per plan."
-    )
+    what = f"Bars of the time of a step beyond {amount(least)} s of matmuls, a bar per plan."
     return figure, claim, look, what, words
 
 
@@ -165,8 +175,8 @@ def plan_cost(plans, memory, room, title=None):
     )
     return (
         figure, claim,
-        f"tp, pp, dp: messages along that axis. Vertical line: the GPU's {whole:.0f} GiB; grey: "
-        f"left for peaks that are not modelled.",
+        f"tp, pp, dp and ep are messages along these axes. The vertical line is the GPU's memory "
+        f"of {whole:.0f} GiB; the grey part is left for peaks that are not modelled.",
         f"Bars of memory and of the time of a step, by component.{f' {title}.' if title else ''}",
         each(plans, said),
     )  # fmt: skip

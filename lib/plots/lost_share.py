@@ -80,9 +80,11 @@ def lost_share(predicted, simulated=None, measured=None):
     numbers(axes.yaxis, lambda share: f"{share:.0%}")
     grid(axes)
     claim = _measured(measured, predicted) or _least(best)
-    told = ["Dashed: the formula, diamond where it is least."]
-    told += ["Circles: simulated failures."] * bool(simulated)
-    told += ["Square: measured; bar: 90% of jobs of so few failures."] * bool(measured)
+    told = ["The dashed lines are the formula; a diamond marks the least loss."]
+    told += ["Circles are simulated failures."] * bool(simulated)
+    told += ["The square is measured; the bar holds 90% of jobs with so few failures."] * bool(
+        measured
+    )
     at = lambda curve: ", ".join(
         f"{curve[1][i]:.1%} at {in_unit(curve[0][i], LONG)}" for i in few(len(curve[0]))
     )
@@ -108,6 +110,9 @@ def _least(best):
     }
     if len(least) == 1:
         return f"Least is lost: {', '.join(least.values())}"
+    if len(least) > 2:
+        low, high = (f(share for _, share in best.values()) for f in (min, max))
+        return f"With the best interval {_percent(low)} to {_percent(high)} of the time is lost"
     return f"Least is lost: {'; '.join(f'{text} ({name})' for name, text in least.items())}"
 
 

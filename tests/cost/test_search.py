@@ -34,6 +34,15 @@ def test_every_plan_uses_all_gpus_and_can_be_laid_out(gpt3):
     assert [choice.seconds for choice in gpt3] == sorted(choice.seconds for choice in gpt3)
 
 
+def test_of_each_layout_the_fastest_is_kept(gpt3):
+    degrees = lambda plan: (plan.tp, plan.pp, plan.dp, plan.cp, plan.ep)
+    kept = explain.layouts(gpt3)
+    assert kept[0] == gpt3[0] and 1 < len(kept) < len(gpt3)
+    assert {degrees(c.plan) for c in kept} == {degrees(c.plan) for c in gpt3}
+    assert len({degrees(c.plan) for c in kept}) == len(kept)
+    assert [c.seconds for c in kept] == sorted(c.seconds for c in kept)
+
+
 def test_no_plan_is_listed_twice(gpt3):
     assert len({choice.plan for choice in gpt3}) == len(gpt3)
 

@@ -1,0 +1,50 @@
+"""A plan for hundreds of GPUs, run on a few ranks: its kinds of parallelism, each at most twofold.
+
+    tp8 pp4 dp8 v12 zero1 sp  ->  2 x 2 x 2 ranks, two stages per rank, ZeRO-1, sequence parallelism
+
+What is compared is the loss and the norm of one step with those of a single process.
+"""
+
+from functools import partial
+
+import torch
+
+from lib.hybrid.train import Hybrid, local_batch, mesh_of
+from lib.hybrid.update import ReplicatedUpdate, ShardedUpdate
+from lib.pipeline import interleaved, one_f_one_b
+from lib.tensor_parallel import parallel_gpt, sequence_parallel_gpt
+from lib.training.model import GPT, cross_entropy
+
+
+def small_sizes(plan):
+    """{axis: ranks} of the small run, 2 where the plan has more than one."""
+    return {axis: min(2, getattr(plan, axis)) for axis in ("pp", "dp", "tp")}
+
+
+def small_step(plan, shape, batch):
+    """On ranks, one for each of `small_sizes`: (loss, norm) of a step of a GPT in float64.
+
+    plan: a `lib.cost.plan.Plan`; shape: a Shape; batch: tokens and targets, (B, T) each, in
+    micro-batches of B / 4 rows.
+    """
+    mesh = mesh_of(**small_sizes(plan))
+    tokens, targets = (local_batch(each, mesh) for each in batch)
+    hybrid = Hybrid(
+        GPT(shape).double(),
+        mesh,
+        tokens,
+        len(batch[0]) // 4,
+        partial(torch.optim.SGD, lr=0.1),
+        schedule=partial(interleaved, v=2) if plan.v > 1 else one_f_one_b,
+        split=sequence_parallel_gpt if plan.sequence_parallel else parallel_gpt,
+        update=ShardedUpdate if plan.zero else ReplicatedUpdate,
+    )
+    return hybrid.backward(tokens, targets).item(), hybrid.clip(1.0).item()
+
+
+def single_process(shape, batch):
+    """(loss, norm) of the same step in this process."""
+    model = GPT(shape).double()
+    loss = cross_entropy(model(batch[0]), batch[1])
+    loss.backward()
+    return loss.item(), torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
