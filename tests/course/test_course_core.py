@@ -14,7 +14,6 @@ LABS = notebook.labs(ROOT)
 # labs whose first cell does not yet say their hours
 OLD = {
     "lab5_moe",
-    "lab6_hybrid_3d",
 }
 TEXT = """
 # Lab
