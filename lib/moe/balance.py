@@ -1,31 +1,37 @@
-"""Balance: three ways to keep a few experts from taking all tokens.
+"""Balance: three ways to keep a router from sending most tokens to a few experts.
 
-A router that prefers an expert trains it more, so it becomes better, and is preferred more. Left
-alone, most experts die, and capacity drops the rest of the tokens.
+A router that slightly prefers an expert sends it more tokens, so the expert learns more and is
+preferred even more. With a capacity, tokens beyond it are dropped.
 
-    auxiliary_loss  E * sum_e f_e P_e       f_e the part of the tokens whose first choice is e, P_e
-                                            the mean probability of e. All equal: E * E * 1/E * 1/E
-                                            = 1, the least where f follows P; all on one expert: E
-    z_loss          mean_t (log sum_e exp(z_te))^2   keeps logits small, where softmax and 16 bits
-                                                     are exact
-    ExpertBiasGate  b_e up where e has less than its share, down where it has more; b decides which
-                    experts are chosen, and is no part of their weights
+    auxiliary_loss  E * sum_e f_e P_e       f_e is the share of the tokens whose first choice is e,
+                                            and P_e the mean probability of e. If all are equal, it
+                                            is E * E * 1/E * 1/E = 1; with all tokens on one expert
+                                            it is E.
+    z_loss          mean_t (log sum_e exp(z_te))^2   keeps logits small, because bf16 rounds large
+                                                     ones coarsely and exp amplifies the error
+    ExpertBiasGate  raises b_e where e has less than its share of the load, and lowers it where e
+                    has more; b decides which experts are selected, but not their weights
     SigmoidExpertBiasGate
-                    the same with sigmoid(z_e) for p_e: no expert's score depends on the other
-                    experts' logits
+                    does the same with sigmoid(z_e) in place of p_e, so that no expert's score
+                    depends on the other experts' logits
 
-f counts, and a count has no gradient: the gradient goes through P, with f_e as its price. An expert
-asked for twice as often pushes its probabilities down twice as hard. A loss pulls at the router for
-a reason that is not the text's; a bias does not, it only decides which experts are chosen.
+f is a count and has no gradient. The loss reaches the router through P, and pushes down an expert's
+probability in proportion to f_e. The loss adds gradients that have nothing to do with predicting
+text, whereas the bias changes only which experts are selected.
+
+With data parallelism f and the loads of the bias should be counted over all ranks (Qiu et al.
+2025; balance_runs.py compares both). Routers compute in float32 even where experts use 16 bits.
 
 n tokens of one set, E experts, k choices a token, z logits, b (E,) the expert biases, u their
-update rate. Megatron Core: `--moe-router-load-balancing-type aux_loss`, `--moe-z-loss-coeff`,
-`--moe-router-enable-expert-bias` and `--moe-router-bias-update-rate`.
+update rate. Megatron Core: `--moe-router-load-balancing-type aux_loss` or `global_aux_loss`,
+`--moe-z-loss-coeff`, `--moe-router-enable-expert-bias`, `--moe-router-bias-update-rate` and
+`--moe-router-dtype fp32`.
 
 Sources: Switch (Fedus et al. 2021, equations 4 to 6; GShard's is 1/E^2 of it, and counts first
-choices, too; Megatron Core, Mixtral and DeepSeek count all k); z-loss: ST-MoE (Zoph et al. 2022);
-expert bias: Wang et al. 2024 (Algorithm 1); with sigmoids: DeepSeek-V3 (DeepSeek-AI 2024, equations
-12 to 16), which also multiplies the weights by 2.5.
+choices, too; Megatron Core and DeepSeek count all k and divide by k n; Hugging Face's Mixtral
+divides by n, so its loss is k times as large); z-loss: ST-MoE (Zoph et al. 2022); expert bias: Wang
+et al. 2024 (Algorithm 1); with sigmoids: DeepSeek-V3 (DeepSeek-AI 2024, equations 12 to 16), which
+also multiplies the weights by 2.5.
 """
 
 import torch
