@@ -128,7 +128,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("prefetch", ["gather 0 from 0 to 100 ms, forward 0 from 100 to 200 ms"]),
         ("volume", ["With 4 micro-batches stage 3 sends 5.8 times as much as stage 0"]),
         ("volume", ["stage 2, by the formula: 2 with k = 1, 3 with k = 2, 5 with k = 4."]),
-        ("live", ["FSDP needs at most 6.5 MB, in backward 0; stage 0 needs", "step 4 MB."]),
+        ("live", ["FSDP needs at most 6.5 MB, in backward 0, and stage 0 18 MB", "step 4 MB."]),
     ],
 )  # fmt: skip
 def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):

@@ -18,6 +18,19 @@ from lib.zero.muon import cost
 N = 4  # ranks
 
 
+def singular_values(newton_schulz) -> dict:
+    """{"the gradient": values, "1 iteration": values, ...} of a weight of the small GPT, (64, 256).
+    newton_schulz(gradient, iterations) -> (64, 256)."""
+    model = GPT(SHAPE)
+    model.loss(*batch()).backward()
+    gradient = model.blocks[1].mlp.down.weight.grad
+    found = {"the gradient": torch.linalg.svdvals(gradient / gradient.norm()).tolist()}
+    for k in (1, 2, 3, 5):
+        values = torch.linalg.svdvals(newton_schulz(gradient, k))
+        found[f"{k} iteration{'s' * (k > 1)}"] = values.tolist()
+    return found
+
+
 def owner_loads(owners) -> tuple[list, list]:
     """Print the busiest owner relative to the bound, for the matrices of a GPT with 24 layers and
     2 to 32 ranks. Returns (costs in million multiplications, names) of the small GPT's matrices."""

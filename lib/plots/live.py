@@ -48,7 +48,8 @@ def memory_over_a_step(live):
     least, largest = min(peak, key=peak.get), max(peak, key=peak.get)
     in_words = lambda name: f"{name} needs at most {amount(peak[name] / factor)} {unit}"
     when = at[max(range(len(at)), key=lambda i: live[least][i][1])]
-    claim = f"{in_words(least)}, in {when}" + f"; {in_words(largest)}" * (largest != least)
+    claim = f"{in_words(least)}, in {when}"
+    claim += f", and {largest} {amount(peak[largest] / factor)} {unit}" * (largest != least)
     words = lambda _, events: (
         ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}"
     )
