@@ -11,10 +11,6 @@ from lib.course import build, core, execute, hours, notebook
 
 ROOT = Path(__file__).parents[2]
 LABS = notebook.labs(ROOT)
-# labs whose first cell does not yet say their hours
-OLD = {
-    "lab5_moe",
-}
 TEXT = """
 # Lab
 two words
@@ -120,7 +116,7 @@ def test_an_execution_stores_how_long_the_cells_ran(tmp_path):
     assert 0.3 <= execute.run(nb, tmp_path, 60)["sleeps"] < 60
 
 
-@pytest.mark.parametrize("lab", [lab for lab in LABS if lab not in OLD])
+@pytest.mark.parametrize("lab", LABS)
 def test_a_lab_says_its_hours(lab):
     solution = notebook.read(notebook.solution_path(ROOT, lab))
     assert hours.sentence(solution) in solution.cells[0].source
@@ -139,7 +135,7 @@ def test_optional_sections_are_collapsed_in_the_students_notebook(lab):
     assert build.of_lab(ROOT, lab).metadata["course"].keys() == {"edition", "cells"}
 
 
-@pytest.mark.parametrize("lab", [lab for lab in LABS if lab not in OLD])
+@pytest.mark.parametrize("lab", LABS)
 def test_an_optional_section_begins_a_cell(lab):
     """Else it could not be collapsed."""
     solution = notebook.read(notebook.solution_path(ROOT, lab))
@@ -149,7 +145,7 @@ def test_an_optional_section_begins_a_cell(lab):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", [lab for lab in LABS if lab not in OLD])
+@pytest.mark.parametrize("lab", LABS)
 def test_the_core_path_runs_alone(lab):
     """Nothing on it reads what an optional cell makes."""
     solution = notebook.read(notebook.solution_path(ROOT, lab))
