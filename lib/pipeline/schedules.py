@@ -35,7 +35,7 @@ with the flush it is PipeDream-Flush (Narayanan et al. 2021, Memory-Efficient Pi
 Training). Interleaved: Megatron-LM (Narayanan et al. 2021, section 2.2). ZB-H1, and in section 6
 ZB-V: Qi et al. 2024, Zero Bubble Pipeline Parallelism, arXiv 2401.10241. (Their V-Half, V-Min and
 V-ZB, of Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, are not here.) DualPipe:
-DeepSeek-AI 2024, DeepSeek-V3, and its V: DeepSeek's repository DualPipe.
+DeepSeek-AI 2024, DeepSeek-V3, and its V: Qi et al. 2025, DualPipe could be better without the Dual.
 """
 
 from collections import Counter

@@ -5,10 +5,10 @@
     parallel_attention.py   4  a rank's heads
     vocabulary.py           5  where the model begins and ends: embedding, cross-entropy
     sequence.py             6  each rank its own tokens
-    split_state_dict.py     7  bonus: a rank's part of the whole model's parameters
+    split_state_dict.py     12 bonus: a rank's part of the whole model's parameters
     merge_attention.py      9  attention over all keys from attention over some
-    ring_attention.py       9  bonus: of a sequence that is cut, keys and values going round
-    ulysses_attention.py    9  bonus: the same, sequence shards exchanged for heads
+    ring_attention.py       17 bonus: of a sequence that is cut, keys and values going round
+    ulysses_attention.py    18 bonus: the same, sequence shards exchanged for heads
 
 Beside them:
 
