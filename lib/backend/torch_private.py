@@ -139,7 +139,8 @@ def all_to_all_with_backward(
     (sum(send_counts), ...) -> (sum(recv_counts), ...). group: None is all ranks."""
     from torch.distributed import _functional_collectives as functional  # only where it is used
 
+    ranks: Any = group or dist.group.WORLD
     received = functional.all_to_all_single_autograd(
-        tensor.contiguous(), recv_counts, send_counts, group or dist.group.WORLD
+        tensor.contiguous(), recv_counts, send_counts, ranks
     )
     return received.wait() if isinstance(received, functional.AsyncCollectiveTensor) else received

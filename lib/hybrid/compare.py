@@ -44,12 +44,14 @@ def gradient_errors(
     """
     model.zero_grad()
     model.loss(tokens, targets).backward()
-    full = {name: parameter.grad for name, parameter in model.named_parameters()}
+    full = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     right = split_state_dict(full, mesh.here["tp"], mesh.size("tp"))
     largest = max(gradient.abs().max() for gradient in full.values())
     worst = {"sharded": 0.0, "replicated": 0.0}
     for name, parameter in part.named_parameters():
         kind = "replicated" if split_dim(name) is None else "sharded"
+        if parameter.grad is None:
+            raise ValueError(f"{name} has no gradient: call backward before you compare")
         off = (parameter.grad - right[name]).abs().max() / largest
         worst[kind] = max(worst[kind], off.item())
     return worst

@@ -31,7 +31,7 @@ import string
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import psutil
@@ -50,6 +50,7 @@ TO_HOLD = (
 SHORTEST = 0.2
 FEWEST = 6  # rounds for an interval: the range of five values holds the median in 94% of cases
 CONFIDENCE = 0.95
+Side = TypeVar("Side", bound=object)  # what a caller names the things it compares by
 Rounds = Mapping[object, np.ndarray]  # {side: (rounds, ...)}
 
 
@@ -134,7 +135,7 @@ def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
     return seconds
 
 
-def in_turns(sides: Mapping[object, Callable[[], object]], rounds: int) -> dict[object, np.ndarray]:
+def in_turns(sides: Mapping[Side, Callable[[], object]], rounds: int) -> dict[Side, np.ndarray]:
     """{side: (rounds,) seconds that its function took}, round by round, every other
     one backwards."""
     seconds = interleave([lambda fn=fn: _seconds(fn) for fn in sides.values()], rounds)
