@@ -1,0 +1,79 @@
+"""What the capstone's cells print: the jobs, a student's estimates next to published runs, and
+next to the cost model."""
+
+from dataclasses import replace
+
+from lib.check.lab6.capstone_costs import costs
+from lib.check.lab6.capstone_jobs import BATCH, GPUS, JOBS, MEASURED, RUNS
+from lib.cost.hardware import GIB
+from lib.cost.memory import peak_bytes
+from lib.cost.published import table
+from lib.cost.search import search
+from lib.cost.step import step_seconds
+
+
+def mfu_of(model, plan, gpu, seconds):
+    """MFU from 0 to 1 of a step that takes so long, without attention's scores."""
+    tokens = plan.global_batch * model.seq
+    return 6 * model.active_parameters * tokens / (plan.gpus * gpu.bf16 * seconds)
+
+
+def print_jobs():
+    """The four jobs, and the published runs with their MFU."""
+    for job, (model, _, reached, _) in JOBS.items():
+        in_experts = model.experts * model.expert_parameters * model.layers
+        print(
+            f"{job:<14} {model.parameters / 1e9:3.0f} billion parameters, "
+            f"{in_experts / 1e9:3.0f} in experts, {model.active_parameters / 1e9:3.0f} active; "
+            f"r = {reached}"
+        )
+    for (job, plan), seconds in MEASURED.items():
+        mfu = mfu_of(RUNS[job].model, plan, RUNS[job].gpu, seconds)
+        print(f"{job}: {plan} on {plan.gpus} GPUs, {seconds:.1f} s, MFU {mfu:.0%}")
+
+
+def print_published(estimate, plans):
+    """Estimates of the published runs; and all runs of the mixture on 256 H100, next to the
+    estimate for the plan that `plans`, {job: Plan}, has for it, with the runs' batch."""
+    for (job, plan), measured in MEASURED.items():
+        model, device, reached, _ = RUNS[job]
+        seconds = estimate(model, plan, device, reached)[1]
+        print(f"{job}: your estimate {seconds:.1f} s, measured {measured:.1f} s")
+    model, device, reached, _ = RUNS["mixture, H100, published"]
+    plan = replace(plans["mixture, H100"], global_batch=2048)
+    for run in table("rows"):
+        if (run["source"], run["model"], run["gpu"], run["metric"]) == (
+            "moezoo-h100-bf16", model.name, device.name, "step_time"
+        ):  # fmt: skip
+            mfu = mfu_of(model, plan, device, run["value"])
+            print(f"  {run['row']:<30} {run['value']:5.1f} s, MFU {mfu:.0%}")
+    _, seconds, mfu = estimate(model, plan, device, reached)
+    print(f"  {'your plan, by your estimate':<30} {seconds:5.1f} s, MFU {mfu:.0%}: {plan}")
+
+
+def print_plans(estimate, main_costs, plans):
+    """Each plan of `plans` by the student's functions and by the cost model, and the best plan
+    that the model knows. Returns {job: Plan}, the best ones."""
+    best = {}
+    for job, (model, device, reached, stack) in JOBS.items():
+        plan, choice = plans[job], search(model, device, GPUS, BATCH, stack)[0]
+        best[job] = choice.plan
+        memory, seconds, mfu = estimate(model, plan, device, reached)
+        took = sum(step_seconds(model, plan, device, stack).values())
+        parts = costs(job, plan)
+        largest = sorted(parts, key=parts.get, reverse=True)[:3]
+        print(f"{job}: {plan}")
+        print(
+            f"   you       {memory / GIB:3.0f} GiB, {seconds:.2f} s, MFU {mfu:.0%}: "
+            f"{' and '.join(main_costs(model, plan, device, reached))}"
+        )
+        print(
+            f"   the model {peak_bytes(model, plan, stack) / GIB:3.0f} GiB, {took:.2f} s, MFU "
+            f"{mfu_of(model, plan, device, took):.0%}: "
+            f"{', '.join(f'{cost} {parts[cost]:.0%}' for cost in largest)}"
+        )
+        print(
+            f"   the best, {choice.seconds:.2f} s (yours +{took / choice.seconds - 1:.0%}): "
+            f"{choice.plan}"
+        )
+    return best
