@@ -5,11 +5,11 @@
     norm_over_mesh.py     2  one norm of what lies on many ranks
     hybrid_by_hand.py     2  a whole step on a mesh, put together
     findings.py           2  the hunt: what is wrong with which of ten jobs
-    plan_costs.py         5  bonus: a plan's memory, bubble and messages
-    choose_plan.py        6  bonus: the fastest plan that fits
-    shares.py             7  bonus: rows for ranks of unequal speed
-    goodput.py            8  bonus: what failures cost a job, and how often to save
-    capstone.py           9  memory, seconds, MFU and main costs estimated by hand;
+    plan_costs.py         4  bonus: a plan's memory, bubble and messages
+    choose_plan.py        7  bonus: the fastest plan that fits
+    shares.py             8  bonus: rows for ranks of unequal speed
+    goodput.py            9  bonus: what failures cost a job, and how often to save
+    capstone.py           5  memory, seconds, MFU and main costs estimated by hand;
                              plans for four jobs
 
 Beside them:
@@ -20,12 +20,14 @@ Beside them:
     choose_plan_jobs.py       the jobs that a plan is asked for
     capstone_jobs.py          its jobs, the plans that it asks about
     capstone_costs.py         the main costs: read, judged, hints
+    capstone_told.py          what its cells print, next to published runs and the cost model
     capstone_hints.py         hints for estimates, by which plans they are off, and for plans
     *_wrong.py                known mistakes of the file of that name; no release has them
 """
 
 __all__ = [
     "average_over_mesh", "capstone", "capstone_costs", "capstone_hints", "capstone_jobs",
+    "capstone_told",
     "choose_plan", "choose_plan_jobs", "findings", "goodput", "hybrid_by_hand",
     "hybrid_by_hand_cases", "mesh", "mesh_cases", "norm_over_mesh", "on_a_mesh", "plan_costs",
     "shares",
