@@ -72,7 +72,8 @@ def expert_load(loads, titles, capacity=None, every=1):
         )
     )
     return (
-        figure, claim, f"A band: an expert. Dashed: where they would part with 1/E each.{hatched}",
+        figure, claim,
+        f"Each band is an expert. Dashed lines would separate equal shares of 1/E.{hatched}",
         "Shares of the tokens that each expert gets over training, as bands, a panel per run.",
         f"Even would be {1 / E:.1%} each. {each(dict(zip(titles, shares, strict=True)), words)}",
     )  # fmt: skip

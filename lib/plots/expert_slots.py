@@ -59,7 +59,7 @@ def expert_slots(asked, capacities):
         axes.set_xticks(x, x if len(x) <= 8 else [e if e % 4 == 0 else "" for e in x])
         axes.tick_params(axis="x", length=0)
         grid(axes, "y")
-    panels[0].set_ylabel("rows")
+    panels[0].set_ylabel("routed tokens")
     numbers(panels[0].yaxis, "{:,.0f}".format)
     panels[-1].set_xlabel("expert", loc="right")
     key(panels[0], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": WAITING},
@@ -70,9 +70,9 @@ def expert_slots(asked, capacities):
     of_each = "; ".join(f"{name}, {words}" for name, words in told.items())
     return (
         figure,
-        f"Slots drop rows or stay empty; without them the hottest expert has {hottest:.1f} times "
+        f"Slots drop tokens or stay empty; without them the hottest expert has {hottest:.1f} times "
         f"the mean",
-        "A bar: an expert. Dashed: its slots, C. Dropped: of the rows. Empty: of what is computed.",
+        "Each bar is an expert, and the dashed line its C slots. Empty slots are computed, too.",
         "Bars of the rows of each expert, a panel per capacity.",
         f"The hottest expert is asked for {hottest:.1f} times the mean: {of_each}. Asked for: "
         f"{', '.join(f'{rows:g}' for rows in asked)}.",

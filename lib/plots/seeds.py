@@ -74,11 +74,12 @@ def seed_differences(steps, losses, against, here=None):
     claim = f"After {steps[-1]:,} steps, against {against}: " + "; ".join(
         f"{run} {of.min():+.3f} to {of.max():+.3f}" for run, of in list(found.items())[:2]
     )
-    dots = " Dots: made here." * bool(here)
+    dots = " The dots were made here." * bool(here)
     words = lambda _, of: ", ".join(_at(steps[i], of[:, i], "+.3f") for i in few(len(steps)))
     look = (
-        f"Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest.{dots}"
+        f"A line is the mean of {seeds} seeds, and a band reaches from the lowest to the highest."
     )
+    look += dots
     what = f"Validation loss minus that of {against} with the same seed, against steps."
     return figure, claim, look, what, each(apart, words)
 
@@ -144,12 +145,14 @@ def seed_losses(steps, losses, seconds, here=None):
         first, second = sorted(last, key=last.get)[:2]
         claims.append(f"after {end:,.0f} {what} {first} is {last[second] - last[first]:.2f} lower")
     seeds = len(next(iter(losses.values())))
-    look = f"Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest."
+    look = (
+        f"A line is the mean of {seeds} seeds, and a band reaches from the lowest to the highest."
+    )
     words = lambda _, of: ", ".join(_at(steps[i], of[:, i], ".3f") for i in few(len(steps)))
     said = each(
         {f"{run}, {1e3 * seconds[run]:.3g} ms a step": of for run, of in losses.items()}, words
     )
-    look += " Dots: made here." * bool(here)
+    look += " The dots were made here." * bool(here)
     return (
         figure,
         capital("; ".join(claims)),
