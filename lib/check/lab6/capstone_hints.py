@@ -69,7 +69,7 @@ def _across(job, plan):
 
 ESTIMATE = (
     s.CALLED_LIB.saying(
-        "the cost model comes afterwards. Work with formulas of your own: section 5's, and what "
+        "the cost model comes afterwards. Work with formulas of your own: section 4's, and what "
         "the text above adds to them."),
     NOTHING,
     Hint("not three numbers", s.kind("form"),

@@ -1,4 +1,4 @@
-"""Lab 6, section 6: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest that fits.
+"""Lab 6, section 7: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest that fits.
 
 Right is a plan that may be run, fits, and takes no longer than any other that does.
 """

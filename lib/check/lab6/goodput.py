@@ -1,4 +1,4 @@
-"""Lab 6, section 8, bonus: job_mtbf, lost_share and best_interval, what failures cost a job, and
+"""Lab 6, section 9, bonus: job_mtbf, lost_share and best_interval, what failures cost a job, and
 how often to save.
 
     job_mtbf       seconds between two failures of a job,

@@ -1,4 +1,4 @@
-"""Lab 6, section 5, bonus: what a plan costs. plan_memory(model, plan), plan_bubble(plan),
+"""Lab 6, section 4, bonus: what a plan costs. plan_memory(model, plan), plan_bubble(plan),
 plan_messages(model, plan).
 
 Right is what `lib.cost.by_hand` says, case by case.

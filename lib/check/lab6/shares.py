@@ -1,4 +1,4 @@
-"""Lab 6, section 7: shares(B, speeds, most), rows of a batch for ranks of unequal speed.
+"""Lab 6, section 8: shares(B, speeds, most), rows of a batch for ranks of unequal speed.
 
     10 rows, 3 2 1 rows per second   [4, 3, 3]  3 s  [6, 3, 1]  2 s: of all 66 splits none is faster
 
