@@ -13,7 +13,10 @@
 Mixed precision with Adam, 16 bytes per parameter. A layer keeps 34 bytes per token and unit of
 hidden size (Korthikanti et al. 2022, equation 2, without the scores, which FlashAttention does not
 keep); a checkpointed layer keeps its 16-bit input. The loss has the logits in 16 bits and a copy in
-fp32. At stage 3 two units are unsharded at a time, with the full gradients of as many.
+fp32. At stage 3 two units are unsharded at a time, with the full gradients of as many. Embedding
+and head are sharded like layers, as units of their own (so torchtitan wraps them): no root stays
+unsharded. A unit has parameters / layers; with the head as one of the two units, Llama 3 would need
+at most 1 GB more.
 
 These are estimates for choosing, with one number for each effect. `lib.cost.memory` is finer.
 """

@@ -45,13 +45,14 @@ def compare_training(ways: dict, steps: int = 6) -> float:
 
 
 def compare_gradients(ways: dict) -> dict:
-    """Print the live bytes of gradients after the backward pass of each block. ways: {name: Zero1
-    or Zero2}. Returns {name: the most, in units of psi elements}; raises AssertionError unless
-    ZeRO-2 alone sends during backward."""
+    """Print the live bytes of gradients after the backward pass of each block, and the number of
+    messages that all ranks together have sent by the end of backward. ways: {name: Zero1 or Zero2}. Returns
+    {name: the most, in units of psi elements}; raises AssertionError unless ZeRO-2 alone
+    sends during backward."""
     found = {}
     for name, make in ways.items():
         results = launch.run(sharded.gradient_bytes, make, nproc=N)
-        sent = len(results.ledger.section("backward").entries)
+        sent = results.ledger.section("backward").sent("messages")
         after = [n / 4 / PSI for n in results[0]]
         blocks = ", ".join(f"{x:.2f}" for x in after)
         print(f"{name}: {blocks} psi after each block; {sent} messages during backward")
@@ -63,11 +64,13 @@ def compare_gradients(ways: dict) -> dict:
 def compare_peaks(orders: dict) -> dict:
     """Print the peak of a step next to the formula. orders: {name: (FSDP, copies of a unit that are
     alive at the peak)}. Returns {name: (measured, formula)} in bytes per parameter."""
-    u = sum(p.numel() for p in GPT(SHAPE).blocks[0].parameters())
-    L, found = SHAPE.n_layers, {}
+    model, L, found = GPT(SHAPE), SHAPE.n_layers, {}
+    u = sum(p.numel() for p in model.blocks[0].parameters())
+    # The head's gradient waits for that of the embedding, and the last norm's is there as well.
+    r_g = sum(p.numel() for p in (model.head.weight, *model.norm.parameters()))
     for name, (FSDP, m) in orders.items():
         peak, where = launch.run(sharded.peak_of_a_step, FSDP, nproc=N, ledger=False)[0]
-        formula = 4 * (3 * PSI / N + (L - 1) * u / N + PSI - L * u + m * u)
+        formula = 4 * (3 * PSI / N + (L - 1) * u / N + PSI - L * u + r_g + m * u)
         print(
             f"{name:<14} {peak / PSI:.2f} bytes per parameter, reached in {where};"
             f" formula {formula / PSI:.2f}"

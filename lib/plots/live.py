@@ -1,4 +1,4 @@
-"""Live bytes of model state along a training step, a line per stage of ZeRO: where the peak
+"""Live bytes along a training step, a line per stage of ZeRO: where the peak
 is, and what remains."""
 
 from itertools import groupby
@@ -36,7 +36,7 @@ def memory_over_a_step(live):
         axes.plot(range(len(at)), heights, color=stage_color(name), marker="o", ms=4, lw=2.2,
                   zorder=3 + i, clip_on=False)  # fmt: skip
     top = 1.06 * max(peak.values()) / factor
-    axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live model state ({unit})")
+    axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live memory ({unit})")
     # of two lines that end together, the one with the higher peak has the upper label
     last = [(events[-1][1] + 1e-6 * peak[name]) / factor for name, events in live.items()]
     for name, y in zip(live, _apart(last, 0.15 * top), strict=True):
@@ -53,7 +53,7 @@ def memory_over_a_step(live):
     words = lambda _, events: (
         ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}"
     )
-    what = "Line chart of live bytes of model state along the events of a training step."
+    what = "Line chart of live bytes along the events of a training step."
     return (
         figure,
         claim,

@@ -165,7 +165,7 @@ def drawing(draw):
     """A function that draws, in the style, and its frame: what it returns is a Drawing.
 
     draw(...) -> (figure, claim, what to look at, what it is, its numbers in words). The claim, with
-    a capital letter, is the title; the alt text is: what it is, the claim, the note, its numbers.
+    a capital letter, is the title; the alt text is: what it is, the title, the note, its numbers.
     Every figure takes a title and a note besides; draw itself is given them only where it asks for
     them.
     """
@@ -191,7 +191,10 @@ def drawing(draw):
 def _frame(figure, claim, look, what, words, title=None, note=""):
     """title: in place of the claim. note: a sentence to begin the caption with."""
     return finish(
-        figure, title or capital(claim), f"{note} {look}", f"{what} {claim}. {note} {words}"
+        figure,
+        title or capital(claim),
+        f"{note} {look}",
+        f"{what} {title or claim}. {note} {words}",
     )
 
 
