@@ -46,9 +46,9 @@ def compare_training(ways: dict, steps: int = 6) -> float:
 
 def compare_gradients(ways: dict) -> dict:
     """Print the live bytes of gradients after the backward pass of each block, and the number of
-    messages that all ranks together have sent by the end of backward. ways: {name: Zero1 or Zero2}. Returns
-    {name: the most, in units of psi elements}; raises AssertionError unless ZeRO-2 alone
-    sends during backward."""
+    messages that all ranks together have sent by the end of backward. ways: {name: Zero1 or
+    Zero2}. Returns {name: the most, in units of psi elements}; raises AssertionError unless ZeRO-2
+    alone sends during backward."""
     found = {}
     for name, make in ways.items():
         results = launch.run(sharded.gradient_bytes, make, nproc=N)
