@@ -19,8 +19,7 @@ explain.py symptoms.py               what a wrong number says; hints that exerci
 failure.py guard.py                  the facts of an answer that raised, hung or exited,
                                      on ranks and in this process
 left_out.py                          why adversarial cases do not apply
-mistakes.py fingerprints.py          known mistakes, which no release has, and the table of what
-                                     they leave behind
+fingerprints.py                      what known mistakes (tests/check/mistakes.py) leave behind
 """
 
 from functools import partial

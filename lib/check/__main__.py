@@ -1,14 +1,9 @@
-"""python -m lib.check                              which exercise meets which adversarial case, and
-                                                 why not
-python -m lib.check fingerprints [exercise ...]  judge the known mistakes anew and write
-                                                 lib/check/fingerprints/"""
+"""python -m lib.check: which exercise meets which adversarial case, and why not."""
 
 import sys
-from importlib.util import find_spec
 
-from lib.check import fingerprints
 from lib.check.exercise import ADVERSARIAL, ALWAYS
-from lib.check.exercises import EXERCISES, MODULES
+from lib.check.exercises import EXERCISES
 
 
 def table() -> str:
@@ -27,35 +22,7 @@ def table() -> str:
     return "\n".join([*lines, "", *legend, ALWAYS, "", "Left out", *reasons])
 
 
-def write_fingerprints(names: list[str]) -> None:
-    if find_spec("lib.check.mistakes") is None:
-        raise SystemExit(
-            "the known mistakes are no part of a release: run this where the course is made"
-        )
-    from lib.check import mistakes
-
-    unknown = set(names) - {part.name for module in MODULES for part in module.EXERCISE.parts}
-    if unknown:
-        raise SystemExit(
-            f"there is no exercise {', '.join(sorted(unknown))}: name functions, as in "
-            f"ring_all_reduce"
-        )
-    fingerprints.tables.cache_clear()
-    for module in MODULES:
-        lab = module.__name__.split(".")[2]
-        for part in module.EXERCISE.parts:
-            if (not names or part.name in names) and (made := mistakes.table_of(part, module)):
-                mistakes.write(lab, {part.name: made})
-                shared = sum(len(hints) > 1 for hints in made["prints"].values())
-                print(
-                    f"{part.name}: {len(made['prints'])} fingerprints, {shared} of several mistakes"
-                )
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["fingerprints"]:
-        write_fingerprints(sys.argv[2:])
-    elif sys.argv[1:]:
+    if sys.argv[1:]:
         raise SystemExit(__doc__)
-    else:
-        print(table())
+    print(table())

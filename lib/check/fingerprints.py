@@ -5,10 +5,10 @@
                                                        "prints": {fingerprint: [name, ...]}}}
 
 A fingerprint says which claim failed, how, in which case, and the trace of the Problem: numbers as
-ratios, rounded, and never who hung first. A mistake of `MISTAKES` in an exercise's file leaves one
-when it is judged like any answer: `python -m lib.check fingerprints` (mistakes.py) writes the table
-anew. Up to two mistakes with one fingerprint are both named; more, and the exercise's own hints
-decide, which look at facts.
+ratios, rounded, and never who hung first. Each known mistake (tests/check/mistakes.py) leaves one
+when it is judged like any answer: `python tests/check/fingerprints.py` writes the table anew. Up to
+two mistakes with one fingerprint are both named; more, and the exercise's own hints decide, which
+look at facts.
 """
 
 import functools

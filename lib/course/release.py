@@ -2,8 +2,7 @@
 cases.
 
     labs/   the notebooks of the labs asked for, generated from solutions/
-    lib/    without the page for who changes lib, without the checks' known mistakes, and of
-            lib/course only a student's own copies (mine.py) and install.py; what the labs ask for
+    lib/    without the pages for whoever changes lib, and of lib/course only a student's own copies (mine.py) and install.py; what the labs ask for
             is left out (strip_solutions.py) and comes as bytecode, lib/_reference.zip, so that
             later labs and lib itself work; of a lab that is over it stays as source
     tests/  those of the tools, and the quick test; none that holds an answer
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from . import build, notebook
 from .notebook import CourseError
-from .strip_solutions import Definition, strip_solutions, without_mistakes
+from .strip_solutions import Definition, strip_solutions
 
 BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
@@ -38,10 +37,10 @@ TESTS = (
     "test_model.py",
     "test_text.py",
 )
-# For who changes lib. What makes known mistakes, and they themselves: a table of what they leave
-# behind ships. Of lib/course only what `make setup`, `make lab` and `make merge` need.
+# For whoever changes lib. Of lib/course a student needs only
+# what `make setup`, `make lab` and `make merge` call.
 LEFT_OUT = re.compile(
-    r"lib/(course/(?!(answers|carry|edition|install|mine|notebook)\.py$).*|README\.md|packages\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))"
+    r"lib/(course/(?!(answers|carry|edition|install|mine|notebook)\.py$).*|README\.md|packages\.png|check/README\.md)"
 )
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 
@@ -100,7 +99,7 @@ def _lib(root: Path, keep: set[str]) -> tuple[dict[str, bytes], dict[str, tuple[
     files = {name: content for name, content in files.items() if not LEFT_OUT.fullmatch(name)}
     for name in [name for name in files if name.endswith(".py")]:
         try:
-            stub, taken = strip_solutions(without_mistakes(files[name].decode("utf-8")), keep)
+            stub, taken = strip_solutions(files[name].decode("utf-8"), keep)
         except CourseError as error:
             raise CourseError(f"{name}, {error}") from None
         if twice := set(taken) & set(definitions):

@@ -26,20 +26,8 @@ from .notebook import CourseError
 
 MARKER = re.compile(r"\s*# exercise: (?P<lab>lab\d+)\.(?P<name>\w+)")
 LIKE_A_MARKER = re.compile(r"^\s*#+\s*exercise\b", re.IGNORECASE)
-MISTAKES = re.compile(r"\n*^### BEGIN MISTAKES$.*?^### END MISTAKES$\n*", re.MULTILINE | re.DOTALL)
 IMPORT = "from lib.reference import reference  # until the lab is over: see lib/reference.py"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def without_mistakes(source: str) -> str:
-    """A file of lib/check without the block that has an exercise's known mistakes,
-    edits of its solution."""
-    left = MISTAKES.sub("\n", source)
-    if re.search(r"^### (BEGIN|END) MISTAKES", left, re.MULTILINE):
-        raise CourseError(
-            "a block of mistakes begins with ### BEGIN MISTAKES and ends with ### END MISTAKES"
-        )
-    return left
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, whole: bo
         ),
         _line(
             "generated",
-            stale(root, lab) + _fingerprints(lab),
+            stale(root, lab),
             "labs/ equals what solutions/ generates",
         ),
     ]
@@ -124,18 +124,6 @@ def _dead(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:
             yield f"check {cell.cell!r}: nbval does not notice a wrong output"
         if [(line.get("points"), line.get("max_points")) for line in cell.report] != [(full, full)]:
             yield f"check {cell.cell!r} must report {full} of {full} points, reports {cell.report}"
-
-
-def _fingerprints(lab: str) -> list[str]:
-    from lib.check.exercises import MODULES
-    from lib.check.mistakes import stale as stale_tables
-
-    of_lab = [module for module in MODULES if module.__name__.split(".")[2] == lab.split("_")[0]]
-    names = stale_tables((part, module) for module in of_lab for part in module.EXERCISE.parts)
-    return [
-        f"the fingerprints of {name} are of other sources: python -m lib.check fingerprints {name}"
-        for name in names
-    ]
 
 
 def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> list[str]:

@@ -3,9 +3,8 @@ accepted.
 
 One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the hint}, RIGHT
 [functions]. For an exercise of several functions (a Bundle), function by function: WRONG {name:
-{...}}, RIGHT {name: [...]}. What differs from the reference by an edit, or leaves the fingerprint
-of one of them, is not written there: it is one of the MISTAKES in the exercise's own file, which
-are judged here as well.
+{...}}, RIGHT {name: [...]}. Beside it, lab0/mistakes_<exercise>.py has the known mistakes, whose
+fingerprints ship (mistakes.py); they are judged here as well.
 
 `make test` runs, of each function, the right answers and six wrong ones or more, one for every
 hint; where answers run on ranks, the first right and the first wrong one. `make test-all` runs them
@@ -25,11 +24,11 @@ import sys
 from unittest import mock
 
 import pytest
+from mistakes import judged_together, mistakes_of, stale
 
 from lib.check import pure, symptoms
 from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
 from lib.check.framework import Hint, Outcome, evaluate
-from lib.check.mistakes import judged_together, mistakes_of
 
 
 def load(path):
@@ -50,7 +49,7 @@ def load(path):
 
 
 def known_mistakes(name):
-    """{answer: hint} of the MISTAKES in the exercise's file."""
+    """{answer: hint} of the exercise's MISTAKES."""
     exercise, module = (
         FUNCTIONS[name],
         next(m for m in MODULES if FUNCTIONS[name] in m.EXERCISE.parts),
@@ -183,6 +182,11 @@ def test_every_hint_is_given_to_some_wrong_answer():
         for name in module.WRONG:
             known = {h.name for h in FUNCTIONS[name].hints} - SHARED
             assert known <= given, f"{name}: no wrong answer gets {known - given}"
+
+
+def test_the_fingerprints_are_of_the_sources_that_are_there():
+    """Else: python tests/check/fingerprints.py, with the names of these exercises."""
+    assert stale((part, module) for module in MODULES for part in module.EXERCISE.parts) == []
 
 
 def test_the_table_of_exercise_wrong_answer_and_hint(capsys):

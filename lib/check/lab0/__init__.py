@@ -19,7 +19,6 @@ Beside them:
 
     cheapest.py                     the part of all_reduce_time.py that chooses
     blame_cases.py                  dumps as plain data
-    *_wrong.py                      known mistakes of the file of that name; no release has them
 """
 
 __all__ = [

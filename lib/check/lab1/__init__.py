@@ -21,7 +21,6 @@ Beside them:
     models.py                     the small models, and what a wrong gradient says
     means.py                      the mean gradient over ranks: measured, judged, hinted at
     loss_scaler_runs.py           runs of a few steps, and where their gradients overflow
-    *_wrong.py                    known mistakes of the file of that name; no release has them
 """
 
 __all__ = [

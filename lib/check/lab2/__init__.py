@@ -18,7 +18,6 @@ Beside them:
     on_ranks.py          a schedule executed: gradients of the whole batch
     relay_cases.py       what relay_step.py is checked on
     relay_hints.py       what its mistakes leave behind, and the hint for each
-    *_wrong.py           known mistakes of the file of that name; no release has them
 """
 
 __all__ = [

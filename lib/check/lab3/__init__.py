@@ -14,7 +14,6 @@ Beside them:
 
     both_ways.py     an answer forward and backward, beside one process; two calls under way at once
     sequence_cut.py  attention over a cut sequence: cases, and what one process makes of the whole
-    *_wrong.py       known mistakes of the file of that name; no release has them
 """
 
 __all__ = [

@@ -20,7 +20,6 @@ Beside them:
     fsdp_training.py        a training by an FSDP, watched, beside that
     owners.py               the first part of muon.py
     disk.py                 a disk that stands still when told to
-    *_wrong.py              known mistakes of the file of that name; no release has them
 """
 
 __all__ = [

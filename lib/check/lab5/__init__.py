@@ -15,7 +15,6 @@ And:
     start_exchange.py        the first part of hide_exchange.py
     later.py                 works that are done late, on a clock, for hide_exchange.py
     reduce_model.py          the model of reduce_gradients.py, and its gradients by hand
-    *_wrong.py               known mistakes of the file of that name; no release has them
 """
 
 __all__ = [

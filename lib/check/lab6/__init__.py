@@ -22,7 +22,6 @@ Beside them:
     capstone_costs.py         the main costs: read, judged, hints
     capstone_told.py          what its cells print, next to published runs and the cost model
     capstone_hints.py         hints for estimates, by which plans they are off, and for plans
-    *_wrong.py                known mistakes of the file of that name; no release has them
 """
 
 __all__ = [

@@ -1,20 +1,18 @@
-"""Known mistakes of an exercise, written once, as an edit of the reference or a function, and what
-they leave behind.
+"""Known mistakes of an exercise: what students get wrong, each with the name of its cause.
 
-    ### BEGIN MISTAKES
     MISTAKES = (
         Mistake("a round too few", edit("range(world_size - 1)", "range(world_size - 2)")),
         Mistake("every N-th row", lambda x, w: ..., "rank r has every N-th row; ..."),
     )
-    ### END MISTAKES
 
-The first is named after a hint of the exercise, and the second has a sentence of its own. The block
-stands in the exercise's file, and a release leaves it out (lib/course/strip_solutions.py).
-Where that makes a file too long, MISTAKES stands in a file beside it, <file>_wrong.py, which a
-release leaves out.
+stands in lab0/mistakes_<exercise>.py. For an exercise of several functions (a Bundle), MISTAKES is
+{name of the function: (Mistake, ...)}. A mistake is an edit of the reference where that says it,
+otherwise a function. The first one above is named after a hint of the exercise, and the second
+brings the sentence that a student reads.
 
-`python -m lib.check fingerprints [exercise ...]` judges each like any answer, and writes
-lib/check/fingerprints/.
+`python tests/check/fingerprints.py [exercise ...]` judges each mistake as it judges any answer, and
+writes what it leaves behind into lib/check/fingerprints/, a table that ships. The mistakes
+themselves are tests (test_answers.py), and no release has them.
 """
 
 import ast
@@ -28,15 +26,15 @@ import textwrap
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
+from importlib import util
 from pathlib import Path
 
 from lib.check import fingerprints
 from lib.check.framework import Bundle, Outcome, evaluate
 
 FILE = "a_mistake.py"  # where the logs say that it stands
-CHECK = Path(__file__).parent
+HERE = Path(__file__).parent
+CHECK = Path(fingerprints.__file__).parent
 NOT_IN_PRINTS = {
     CHECK / f"{name}.py" for name in ("exercise", "framework", "guard", "left_out", "symptoms")
 }
@@ -109,13 +107,24 @@ def _as_a_students(fn):
     return made
 
 
+def file_of(module) -> Path:
+    """The file of the known mistakes of the module's exercise; it need not exist."""
+    return HERE / module.__name__.split(".")[2] / f"mistakes_{module.EXERCISE.name}.py"
+
+
+@functools.cache
+def _loaded(path):
+    spec = util.spec_from_file_location(path.stem, path)
+    sys.modules[path.stem] = module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
-    """Those of one exercise of the module; of a Bundle's part: MISTAKES is {part's name:
-    (Mistake, ...)}."""
-    beside = f"{module.__name__}_wrong"
-    source = import_module(beside) if find_spec(beside) else module
-    all_of_them = getattr(source, "MISTAKES", ())
-    return all_of_them.get(exercise.name, ()) if isinstance(all_of_them, dict) else all_of_them
+    """Those of one function of the module's exercise."""
+    path = file_of(module)
+    known = _loaded(path).MISTAKES if path.exists() else ()
+    return known.get(exercise.name, ()) if isinstance(known, dict) else known
 
 
 def table_of(exercise, module) -> dict | None:
@@ -180,9 +189,8 @@ def source_of(exercise, module) -> str:
     """The hash of all the code that a table depends on. Layout, comments, docstrings and
     imports do not count."""
     paths: set[Path] = {CHECK / "failure.py", CHECK / "fingerprints.py"}
-    path = Path(module.__file__)
-    _with_imports(path, paths)
-    _with_imports(path.with_name(f"{path.stem}_wrong.py"), paths)
+    _with_imports(Path(module.__file__), paths)
+    _with_imports(file_of(module), paths)
     texts = [_text(path) for path in sorted(paths)] + [
         textwrap.dedent(inspect.getsource(exercise.reference))
     ]
