@@ -5,7 +5,8 @@
 
 Right is what has the bubble (p-1)/(vm+p-1) and keeps no more than Megatron-LM's order does. That
 order's warmup is longer than the bubble needs where messages take no time, and is chosen for
-messages that do; a shorter one, with the same bubble, is right as well.
+messages that do; a shorter one, with the same bubble, is right as well. With v = 1 the schedule is
+1F1B, as in Megatron-LM, whose interleaved schedule asks for v > 1.
 """
 
 from lib.check import symptoms as s
@@ -39,7 +40,7 @@ REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
 def _kept(schedule, p, m, v):
     for i, actions in enumerate(schedule):
         at, got = schedules.most([live for live, _ in kept(actions)])
-        most = min(v * m, (v - 1) * p + 2 * (p - 1 - i) + 1)
+        most = min(v * m, (v - 1) * p + 2 * (p - 1 - i) + 1) if v > 1 else min(m, p - i)
         if got > most:
             text = (
                 f"rank {i} keeps {got} micro-batches x stages after {actions[at]}, expected {most} "
@@ -90,7 +91,7 @@ EXERCISE = Exercise(
         claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB", CASES)),
         claim("needs before it, no deadlock", 3, "on every rank and between them",
               each(CASES, schedules.runs_through)),
-        claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", each(CASES, _kept)),
+        claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most; p - i where v = 1", each(CASES, _kept)),
         claim("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F",
               each(CASES, schedules.bubble)),
         claim("p must divide m", 2, "where v > 1; else a ValueError",
@@ -163,6 +164,10 @@ EXERCISE = Exercise(
              v: _first_backward(lists[0]) == v * m)(p),
              "that is GPipe, with v stages per rank. After its warmup a rank runs one forward, one "
              "backward."),
+        Hint("1F1B where v is 1",
+             lambda p: p.kind == "kept" and p.facts["case"][2] == 1,
+             "v = 1 is 1F1B: rank i warms up with p-1-i forwards. The twofold 2(p-1-i) is for "
+             "v > 1."),
         Hint("warmup too long", s.kind("kept"),
              "(v-1)p + 2(p-1-i) forwards are enough on rank i before it takes turns; each more is "
              "kept in memory."),

@@ -34,7 +34,7 @@ def by_microbatches(kind, p, m, stages):
 
 
 def megatron(p, m, v, i):
-    return (v - 1) * p + 2 * (p - 1 - i)
+    return (v - 1) * p + 2 * (p - 1 - i) if v > 1 else p - 1 - i
 
 
 def made(
@@ -185,6 +185,10 @@ WRONG = {
     asserts: "not a ValueError",
     refuses_for_every_v: "whole rounds where v is 1",
     cuts_short_where_v_is_1: "whole rounds where v is 1",
+    made(
+        "twice_the_warmup_where_v_is_1",
+        warmup_of=lambda p, m, v, i: (v - 1) * p + 2 * (p - 1 - i),
+    ): "1F1B where v is 1",
 }
 
 
@@ -199,7 +203,7 @@ def as_megatron_does(p, m, v):
 
     schedule = []
     for i in range(p):
-        warmup = min(v * m, 2 * (p - 1 - i) + (v - 1) * p)
+        warmup = min(v * m, megatron(p, m, v, i))
         actions = [at("F", i, step) for step in range(warmup)]
         for step in range(v * m - warmup):
             actions += [at("F", i, warmup + step), at("B", i, step)]
