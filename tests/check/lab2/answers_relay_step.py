@@ -4,9 +4,9 @@ hint, and right ones."""
 import torch
 import torch.distributed as dist
 from as_an_answer import as_an_answer
+from mistakes import edit
 
 from lib import collectives, pipeline
-from lib.check.mistakes import edit
 from lib.collectives import p2p
 from lib.pipeline import links, relay_step
 from lib.pipeline import stage as libs_stage

@@ -5,10 +5,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from as_an_answer import as_an_answer
+from mistakes import edit
 
 from lib import collectives
 from lib import tensor_parallel as tp
-from lib.check.mistakes import edit
 
 MAX = dist.ReduceOp.MAX
 

@@ -1,0 +1,38 @@
+"""Known mistakes in accumulate: edits of lib's code."""
+
+from mistakes import Mistake, edit
+
+DIVIDED, SENDS = "loss_fn(model, microbatch) / tokens", "\n    model.average_gradients()"
+NO_SYNC = "contextlib.nullcontext() if is_last else model.no_sync()"
+MISTAKES = (
+    Mistake("not averaged over ranks", edit(SENDS, "")),
+    Mistake("not divided", edit(DIVIDED, "loss_fn(model, microbatch)"),
+            "loss_fn gives a sum over tokens, and gradients of micro-batches add up: divide each "
+            "by sum(counts) before backward."),
+    Mistake("a mean of means", edit(DIVIDED,
+        "loss_fn(model, microbatch) / (counts[i] * len(microbatches))")),
+    Mistake("divided by k only", edit(DIVIDED, "loss_fn(model, microbatch) / len(microbatches)"),
+            "loss_fn gives a sum over tokens: divide by the number of tokens of all k "
+            "micro-batches, not by k."),
+    Mistake("a sum of means", edit(DIVIDED, "loss_fn(model, microbatch) / counts[i]"),
+            "each micro-batch has a mean of its own now, and they are added up: divide by the "
+            "tokens of all k micro-batches."),
+    Mistake("divided twice", edit(DIVIDED, f"{DIVIDED} / len(microbatches)"),
+            "divide by sum(counts) alone: k is no part of a mean over tokens."),
+    Mistake("divided by the number of ranks too", edit(DIVIDED, f"{DIVIDED} / 4"),
+            "average_gradients() divides by the number of ranks. Here divide by the number of this "
+            "rank's tokens only."),
+    Mistake("gradients thrown away", edit("        is_last = i",
+        "        model.zero_grad()\n        is_last = i"),
+            "only the last micro-batch is left. backward adds to .grad: no zero_grad between "
+            "micro-batches."),
+    Mistake("a micro-batch is missing", edit("in enumerate(microbatches)",
+        "in enumerate(microbatches[:-1])")),
+    Mistake("nothing returned", edit("    return mean", "")),
+    Mistake("the sum of the losses", edit("return mean", "return mean * tokens")),
+    Mistake("a plain number", edit("return mean", "return mean.item()")),
+    Mistake("a loss with its graph", edit("loss.detach()", "loss")),
+    Mistake("an average in every micro-batch", edit(SENDS, "\n        model.average_gradients()")),
+    Mistake("every micro-batch sends", edit(NO_SYNC, "contextlib.nullcontext()")),
+    Mistake("no_sync for the last one too", edit(NO_SYNC, "model.no_sync()")),
+)  # fmt: skip

@@ -1,0 +1,28 @@
+"""Known mistakes of diagnose, each named after its cause."""
+
+from mistakes import Mistake, edit
+
+MISTAKES = (
+    Mistake("rank 0 and rank 1 only", edit("len(set(of_ranks)) > 1", "of_ranks[0] != of_ranks[1]"),
+            "a run has any number of ranks, one as well. Compare the checksums of all of them."),
+    Mistake("messages of one rank", edit("2 * (N - 1) * N * run.buckets",
+        "2 * (N - 1) * run.buckets"),
+            "messages counts those of all ranks: 2(N-1) for each rank and bucket."),
+    Mistake("messages of one bucket", edit(" * run.buckets", ""),
+            "that is one ring: a healthy run sends one for each of its buckets."),
+    Mistake("micro-batches are enough", edit("max(run.messages) > 2 * (N - 1) * N * run.buckets",
+        "run.microbatches > 1"),
+            "a healthy run may have micro-batches, too: it exchanges once a step."),
+    Mistake("an epoch like the first", edit("run.batches[:epoch] == run.batches[epoch : ",
+        "run.batches[:1] == run.batches[1:2] or run.batches[:epoch] == run.batches[epoch : 0 * ")),
+    Mistake("exactly the baseline", edit("abs(ratio - 1) < 1e-3", "ratio == 1"),
+            "ranks add in another order than one process, so the last digits differ. Allow 0.01%."),
+    Mistake("always a factor of 4", edit("abs(ratio / N - 1) < 1e-3", "abs(ratio / 4 - 1) < 1e-3"),
+            "the factor is the number of ranks of this run."),
+    Mistake("more is a sum", edit("abs(ratio / N - 1) < 1e-3", "ratio > 1"),
+            "a wrong weighting can make the norm larger, too. A sum makes it exactly N times as "
+            "large."),
+    Mistake("unequal numbers are enough", edit('"sum instead of mean" if abs(ratio / N - 1) < 1e-3',
+        '"sum instead of mean" if len(set(run.examples[0])) == 1'),
+            "a run with unequal shards may also sum: look at how large the gradient is."),
+)  # fmt: skip

@@ -1,0 +1,126 @@
+"""Known mistakes in exchange_tokens and ExpertParallelMoE, edits of lib's code."""
+
+from mistakes import Mistake, edit
+
+APPLY, CALL = (
+    "return _Exchange.apply(",
+    "all_to_all(routed_tokens, group, send_counts, receive_counts)",
+)
+SEND = f"return {CALL}"
+# of the module: its backward is the mistaken one, too
+WHOLE = edit("class _Exchange(", "class _Exchange(")
+BACK = "exchange_tokens(dy, receive_counts, send_counts, *ctx.how)"
+
+LOAD = "load = self.last.load"
+THERE, HERE = (
+    "transpose_blocks(routed_tokens, received)",
+    "transpose_blocks(routed_tokens, received.t())",
+)
+COUNTS = "exchange_counts(load, self.group, self.all_to_all)"
+RUN, HOME = (
+    "run_experts(self.experts.values(), routed_tokens, received.sum(0))",
+    "self.exchange(routed_tokens, receive_counts, send_counts)",
+)
+EACH_OTHERS = (
+    "what arrives is sorted by expert within each sender only. transpose_blocks(routed_tokens, "
+    "received) puts each expert's rows together, for run_experts."
+)
+OTHER_SHAPE = (
+    "transpose_blocks takes the counts in the order that the rows have before it: (sender, "
+    "expert), received, on the way to the experts; (expert, sender), received.t(), on the way back."
+)
+
+MISTAKES = {
+    "exchange_tokens": (
+        Mistake("the group is not passed on", edit(SEND, SEND.replace("group", "None"))),
+        Mistake("not what it was given", edit(SEND, SEND.replace("all_to_all",
+            "collectives.all_to_all"))),
+        Mistake("rounded on the way", edit(SEND, SEND.replace("routed_tokens",
+            "routed_tokens.float()") + ".double()")),
+        Mistake("the lists the wrong way round",
+                edit(SEND, "return all_to_all(routed_tokens, group, receive_counts, send_counts)")),
+        Mistake("the counts are missing", edit(SEND, "return all_to_all(routed_tokens, group)"),
+                "without counts all_to_all sends every rank equally many rows. Pass both lists "
+                "on."),
+        Mistake("nobody", WHOLE.then(APPLY + "routed_tokens",
+            APPLY + "torch.stack(list(routed_tokens))")),
+        Mistake("not every rank calls", WHOLE.then(APPLY,
+            "return routed_tokens * 1 if not len(routed_tokens) else _Exchange.apply(")),
+        Mistake("nothing returned", WHOLE.then(APPLY, APPLY.removeprefix("return "))),
+        Mistake("shapes do not fit", edit(SEND, f"{SEND}.flatten()")),
+        Mistake("no gradient",
+                WHOLE.then(APPLY + "routed_tokens, send_counts, receive_counts, group, all_to_all)",
+                           SEND)),
+        Mistake("rows in another order",
+                edit(SEND, f"y = {CALL}\n        return torch.cat(y.split(receive_counts)[::-1])")),
+        Mistake("changed in place", edit(SEND,
+            f"y = {CALL}\n        routed_tokens.zero_()\n        return y")),
+        Mistake("backward without the swap", edit(BACK,
+            "exchange_tokens(dy, send_counts, receive_counts, *ctx.how)")),
+        Mistake("backward sends nothing", edit(BACK,
+            "dy.new_zeros(sum(send_counts), dy.shape[1])")),
+        Mistake("gradient scaled", edit(BACK, f"{BACK} / len(send_counts)")),
+        Mistake("another gradient", edit(BACK, f"{BACK}.flip(0)")),
+        Mistake(
+            "counts of another exchange",
+            edit("ctx.counts, ctx.how =", "_Exchange.counts, ctx.how =").then("= ctx.counts\n",
+                "= _Exchange.counts\n"),
+        ),
+        Mistake("more than the rows", edit(SEND, f"{CALL}\n        {SEND}")),
+    ),
+    "ExpertParallelMoE": (
+        Mistake("counts not exchanged", edit(COUNTS,
+            "load.view(dist.get_world_size(self.group), -1)")),
+        Mistake("the group is not passed on", edit(COUNTS,
+            "exchange_counts(load, None, self.all_to_all)")),
+        Mistake("the group is not passed on", edit(COUNTS, "exchange_counts(load)")),
+        Mistake("not what it was given", edit(COUNTS, "exchange_counts(load, self.group)")),
+        Mistake("counts of an earlier call",
+                edit(f"received = {COUNTS}", f"self.seen = received = getattr(self, 'seen', None)\n"
+                     f"        if received is None:\n            self.seen = received = {COUNTS}"),
+                "the counts differ from call to call: call exchange_counts each time."),
+        Mistake("experts in another order",
+                edit("self.experts.values()",
+                     "[self.experts[name] for name in sorted(self.experts)]"),
+                "names are texts: sorted, '10' comes before '9'. self.experts.values() has the "
+                "right order."),
+        Mistake("more than rows and counts", edit(COUNTS, f"{COUNTS} + 0 * {COUNTS}")),
+        Mistake("another rank's counts", edit("load.view_as(received).sum(1)",
+            "load.view(-1, len(received)).sum(0)")),
+        Mistake("home by the same lists", edit(HOME,
+            "self.exchange(routed_tokens, send_counts, receive_counts)")),
+        Mistake("a rank without rows", edit(LOAD,
+            f"if not len(routed_tokens):\n            return routed_tokens\n        {LOAD}")),
+        Mistake("rows of other experts", edit("received.sum(0)",
+            "load.view_as(received)[dist.get_rank(self.group)]")),
+        Mistake("rows of each sender", edit("received.sum(0)", "received.sum(1)"),
+                "received is (sender, expert): run_experts wants the rows of each expert here, "
+                "received.sum(0)."),
+        Mistake("experts get each other's rows",
+                edit(THERE, "routed_tokens").then(HERE, "routed_tokens"), EACH_OTHERS),
+        Mistake("experts get each other's rows", edit(THERE, "routed_tokens"), EACH_OTHERS),
+        Mistake("sent home in the experts' order", edit(HERE, "routed_tokens"),
+                "run_experts returns tokens sorted by expert. Before they are sent back they must "
+                "be sorted by sender again: transpose_blocks(routed_tokens, received.t())."),
+        Mistake("transposed the wrong way", edit(THERE, HERE), OTHER_SHAPE),
+        Mistake("transposed the wrong way", edit(HERE, THERE), OTHER_SHAPE),
+        Mistake("through no expert", edit(RUN, "routed_tokens"),
+                "the rows went there and back, and nothing was done to them: "
+                "moe.run_experts(self.experts.values(), ...)."),
+        Mistake("not through all experts",
+                edit(RUN, "next(iter(self.experts.values()))(routed_tokens)"),
+                "each expert here takes its own rows: run_experts splits them by received.sum(0), "
+                "rows of each expert."),
+        Mistake("another result", edit(RUN, f"{RUN}.flip(0)")),
+        Mistake("rounded on the way", edit(HOME,
+            "self.exchange(routed_tokens.float(), receive_counts, send_counts).double()")),
+        Mistake("gradients stop",
+                edit(THERE, "transpose_blocks(routed_tokens.detach(), received)")),
+        Mistake("gradient scaled",
+                edit(RUN,
+                     f"{RUN}\n        N, its = len(received), routed_tokens\n"
+                     f"        routed_tokens = its / N + (1 - 1 / N) * its.detach()")),
+        Mistake("another gradient", edit(RUN,
+            f"{RUN}\n        routed_tokens = 0.3 * routed_tokens + 0.7 * routed_tokens.detach()")),
+    ),
+}  # fmt: skip
