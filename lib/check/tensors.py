@@ -7,7 +7,8 @@ A case is {argument: value}; values and results are tensors, or named tuples of 
 Routing). What is right is what lib's function gives, gradients too, up to rounding. Of plain
 numbers, lists and dicts: `pure.py`.
 
-    values       kinds "built-in", "raised", "unreadable", "returned", "form", "value"
+    values       kinds "built-in", "raised", "unreadable", "returned", "form", "value"; and "no
+                 graph", where nothing was given or returned and the result has left the graph
     gradients    "no graph", "backward", "value"
     left_alone   "input"
     kept, new    "not kept", "shared"
@@ -60,10 +61,20 @@ class Calls:
 
     right: lib's function, which the answer may not call. result: what it returns, in a word;
     fields: of a named tuple. learns: the arguments, or argument.field, to which a gradient goes.
-    is_right: (got, want) -> may this be there too?
+    is_right: (got, want) -> may this be there too? may_leave_graph: why a result of nothing need
+    not be differentiable, if so.
     """
 
-    def __init__(self, right, cases, learns, result, fields=(), is_right=lambda got, want: False):
+    def __init__(
+        self,
+        right,
+        cases,
+        learns,
+        result,
+        fields=(),
+        is_right=lambda got, want: False,
+        may_leave_graph="",
+    ):
         self.right, self.cases, self.learns, self.result, self.fields = (
             right,
             cases,
@@ -71,7 +82,7 @@ class Calls:
             result,
             fields,
         )
-        self.is_right = is_right
+        self.is_right, self.may_leave_graph = is_right, may_leave_graph
 
     def __call__(self, fn):
         records = {case: self._record(case, fn) for case in self.cases}
@@ -153,9 +164,28 @@ class Calls:
         wanted = self.right(*self._given(case)[1].values())
         found = []
         for (what, got), (_, want) in zip(self._of(out), self._of(wanted), strict=True):
-            if not self.is_right(got, want) and (problem := compared(case, what, got, want)):
+            if self.is_right(got, want):
+                continue
+            problem = compared(case, what, got, want)
+            if problem := problem or self._left_the_graph(case, what, got, want):
                 found.append((what, problem, sample(got)))
         return found
+
+    def _left_the_graph(self, case, what, got, want):
+        """The Problem of a result that nobody can go backward from because there was nothing to
+        compute: a rank on which that happens sends nothing in the backward pass, and the others
+        wait for it."""
+        learns = [tensor for name, tensor in flat(self.cases[case]).items() if name in self.learns]
+        if all(tensor.numel() for tensor in (want, *learns)):
+            return None  # there is a gradient, which `gradients` looks at
+        if got.requires_grad or not want.requires_grad or self.may_leave_graph:
+            return None
+        text = (
+            f"{case}: {what} is right and has left the graph (requires_grad is False). On a rank "
+            f"that has nothing to compute, the backward pass then stops here, and the other ranks "
+            f"wait for what it sends"
+        )
+        return Problem("no graph", text, {"case": case, "what": what, "gradient": True})
 
     def _gradients(self, case, record):
         """[(what, Problem, sample), ...] of every result to every argument, or nothing."""
