@@ -103,6 +103,8 @@ class Exercise:
     may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer
         may be built from.
     reference: lib's function of the same name and signature, for `use`.
+    before: makes what the measure needs and no answer is part of, such as recorded runs, before the
+        answer's time begins.
     bonus: its points come on top of the lab's 100 (the notebook tags the check's cell "bonus").
     leaves_out: {name in ADVERSARIAL: why it does not apply}; left_out.py has the usual reasons.
         That a function has no attributes need not be said.
@@ -115,6 +117,7 @@ class Exercise:
     hints: tuple[Hint, ...]
     may_call: tuple[str, ...] = ()
     reference: Callable | None = None
+    before: Callable[[], object] | None = None
     bonus: bool = False
     leaves_out: dict[str, str] = field(default_factory=dict)
 

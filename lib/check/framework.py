@@ -208,6 +208,8 @@ def _of_failure(exercise, nproc, error):
 
 
 def _evaluate_here(exercise, fn):
+    if exercise.before:
+        exercise.before()
     with guarded() as run:
         seen = exercise.measure(fn)
     runs = [] if run.problem else [Run(0, [seen], None)]

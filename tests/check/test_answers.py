@@ -24,7 +24,7 @@ import sys
 from unittest import mock
 
 import pytest
-from mistakes import judged_together, mistakes_of, stale
+from mistakes import judged_together, mistakes_of
 
 from lib.check import pure, symptoms
 from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
@@ -182,11 +182,6 @@ def test_every_hint_is_given_to_some_wrong_answer():
         for name in module.WRONG:
             known = {h.name for h in FUNCTIONS[name].hints} - SHARED
             assert known <= given, f"{name}: no wrong answer gets {known - given}"
-
-
-def test_the_fingerprints_are_of_the_sources_that_are_there():
-    """Else: python tests/check/fingerprints.py, with the names of these exercises."""
-    assert stale((part, module) for module in MODULES for part in module.EXERCISE.parts) == []
 
 
 def test_the_table_of_exercise_wrong_answer_and_hint(capsys):

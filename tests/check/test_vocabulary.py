@@ -3,15 +3,17 @@ answers that end."""
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import mistakes
 import pytest
 import torch
 import torch.distributed as dist
 
 import lib.check
 from lib import launch
-from lib.check import explain, fingerprints, mistakes, symptoms
+from lib.check import explain, fingerprints, framework, symptoms
 from lib.check.cases import Case, draw, own, owner, part, total
 from lib.check.comm import Clash, Recorder
 from lib.check.exercise import ADVERSARIAL, Claim, Exercise, Problem
@@ -228,6 +230,14 @@ def test_an_error_of_the_checks_own_is_not_shown_as_the_students():
 def prints_and_is_wrong():
     print("h is", 3)
     return 3
+
+
+def test_what_a_check_makes_before_an_answer_is_no_time_of_the_answers(monkeypatch):
+    monkeypatch.setattr(framework, "guarded", lambda: guarded(cpus=0.3, seconds=0.3))
+    late = replace(plain(), before=lambda: time.sleep(0.5))
+    assert evaluate(late, lambda: 1).passed
+    late = replace(plain(), before=lambda: print("4 ranks"))
+    assert "It printed" not in "\n".join(evaluate(late, lambda: 2).lines)
 
 
 def test_what_an_answer_prints_is_shown_where_a_claim_fails(capsys):

@@ -53,7 +53,7 @@ SETUPS = {
 def made():
     """{name: Run}, trained on ranks."""
     setups = list(SETUPS.values())
-    logs = launch.run(train_all, setups, nproc=max(len(setup.shares) for setup in setups))
+    logs = launch.capture(train_all, setups, nproc=max(len(setup.shares) for setup in setups))
     return dict(zip(SETUPS, runs(setups, logs, logs.ledger), strict=True))
 
 
@@ -90,7 +90,7 @@ def _said(want, *got):
 
 EXERCISE = Exercise(
     name="diagnose", reference=diagnose, measure=_measure, worlds=(),
-    leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank", "alone")
+    before=made, leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank", "alone")
     | {"given used": "no function is given to it",
        "again": "a name, asked for in many cases",
        "empty rank": "a rank without examples has no mean of its own",

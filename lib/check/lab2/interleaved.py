@@ -91,7 +91,7 @@ EXERCISE = Exercise(
         claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB", CASES)),
         claim("needs before it, no deadlock", 3, "on every rank and between them",
               each(CASES, schedules.runs_through)),
-        claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most; p - i where v = 1", each(CASES, _kept)),
+        claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", each(CASES, _kept)),
         claim("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F",
               each(CASES, schedules.bubble)),
         claim("p must divide m", 2, "where v > 1; else a ValueError",

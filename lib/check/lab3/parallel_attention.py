@@ -263,8 +263,8 @@ EXERCISE = Exercise(
              "rank r of the group has shard r, chunk(tp)[dist.get_rank(group)], of each of q, k, v "
              "and out."),
         Hint("no error", s.kind("no error"),
-             "a size may divide where the heads do not: 6 heads of width 2 are 12 columns, 3 for "
-             "each of 4 ranks, one head and a half. Ask whether tp divides the number of heads, "
+             "a size may divide where the heads do not: 4 ranks can share the columns of 6 heads "
+             "evenly, one head and a half for each. Ask whether tp divides the number of heads, "
              "and that of key/value heads."),
         Hint("another error", s.kind("another error"),
              "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} "
