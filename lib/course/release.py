@@ -2,9 +2,10 @@
 cases.
 
     labs/   the notebooks of the labs asked for, generated from solutions/
-    lib/    without the pages for whoever changes lib, and of lib/course only a student's own copies (mine.py) and install.py; what the labs ask for
-            is left out (strip_solutions.py) and comes as bytecode, lib/_reference.zip, so that
-            later labs and lib itself work; of a lab that is over it stays as source
+    lib/    without the pages for whoever changes lib, and of lib/course only a student's own
+            copies (mine.py) and install.py; what the labs ask for is left out
+            (strip_solutions.py) and comes as bytecode, lib/_reference.zip, so that later labs and
+            lib itself work; of a lab that is over it stays as source
     tests/  those of the tools, and the quick test; none that holds an answer
     and     README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml,
             pyproject.toml, LICENSE

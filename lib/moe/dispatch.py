@@ -31,7 +31,8 @@ def dispatch(x: Tensor, routing: Routing) -> Tensor:
     """Copy each token once per expert: x (n, D) -> the routed tokens (m, D), in the order of the
     routing. Sends nothing.
 
-    Backward adds up the gradients of a token's copies.
+    Backward adds up the gradients of a token's copies. A result without rows is still part of the
+    graph: the exchange behind it takes part in the backward pass.
     """
     # rows[i] = x[token_i]
     return x.index_select(0, routing.token)  # (m, D)
@@ -43,7 +44,9 @@ def combine(rows: Tensor, routing: Routing, n: int) -> Tensor:
     in the order of the routing, -> (n, D). Sends nothing.
 
     A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's.
-    The sums are of the rows' dtype, also where a router in float32 gave the weights.
+    The sums are of the rows' dtype, also where a router in float32 gave the weights. The zeros of a
+    rank without pairs are part of the graph as well: the exchange before them takes part in the
+    backward pass.
     """
     # y[t] = sum over pairs i of token t: weight_i * rows[i]
     weighted = (routing.weight.unsqueeze(-1) * rows).to(rows.dtype)  # (m, D)

@@ -244,7 +244,12 @@ def test_no_answer_and_no_hidden_case_is_in_it(bundle):
         if path.suffix in (".py", ".ipynb", ".md")
     }
     whole = "\n".join(texts.values())
-    assert "### BEGIN" not in whole and "HIDDEN TESTS" not in whole and "answers_" not in whole and "mistakes_" not in whole
+    assert (
+        "### BEGIN" not in whole
+        and "HIDDEN TESTS" not in whole
+        and "answers_" not in whole
+        and "mistakes_" not in whole
+    )
     labs = "\n".join(
         cell.source
         for path in texts

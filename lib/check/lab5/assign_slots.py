@@ -73,7 +73,14 @@ def _case(name, experts, E, C):
 
 
 CASES = {name: _case(name, *args) for name, args in (SOME | NOBODY).items()}
-CALLS = Calls(moe.assign_slots, CASES, ("choice.weights",), "Routing", FIELDS)
+CALLS = Calls(
+    moe.assign_slots,
+    CASES,
+    ("choice.weights",),
+    "Routing",
+    FIELDS,
+    may_leave_graph="combine multiplies them with rows, which are in the graph",
+)
 
 
 class Pair(NamedTuple):

@@ -59,8 +59,14 @@ def _is_0(got, want):
     return bool(one and got == 0 and want == 0)
 
 
-CALLS = Calls(moe.auxiliary_loss, SOME | NO_TOKENS, ("probabilities",), "the loss", is_right=_is_0,
-              may_leave_graph="it is added to a loss that has a graph")
+CALLS = Calls(
+    moe.auxiliary_loss,
+    SOME | NO_TOKENS,
+    ("probabilities",),
+    "the loss",
+    is_right=_is_0,
+    may_leave_graph="it is added to a loss that has a graph",
+)
 
 EXERCISE = Exercise(
     name="auxiliary_loss", reference=moe.auxiliary_loss, measure=CALLS, worlds=(),

@@ -101,6 +101,7 @@ CALLS = {
         ("logits",),
         "Choice",
         FIELDS,
+        may_leave_graph="combine multiplies them with rows, which are in the graph",
     )
     for name, cases in CASES.items()
 }

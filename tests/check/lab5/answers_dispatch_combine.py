@@ -25,6 +25,12 @@ def by_a_one_hot_product(x, routing):
 # dispatch: wrong
 
 
+def nothing_for_nobody(x, routing):
+    if len(routing.token) == 0:
+        return x.new_zeros(0, x.shape[1])
+    return x[routing.token]
+
+
 def itself_where_it_is_in_order(x, routing):
     in_order = len(routing.token) == len(x) and bool((routing.token == torch.arange(len(x))).all())
     return x if in_order else x[routing.token]
@@ -119,14 +125,25 @@ def by_a_matrix(rows, routing, n):
     return (mask * routing.weight) @ rows
 
 
-def token_by_token(rows, routing, n):
-    y = torch.zeros(n, rows.shape[1]).type_as(rows)
+def token_by_token(rows, routing, n, nothing=lambda rows: rows.sum() * 0):
+    y = torch.zeros(n, rows.shape[1]).type_as(rows) + nothing(rows)
     for i, t in enumerate(routing.token.tolist()):
         y[t] = y[t] + routing.weight[i] * rows[i]
     return y
 
 
 # combine: wrong
+
+
+def token_by_token_alone(rows, routing, n):
+    """Zeros that nothing was added to are in no graph: the next backward pass hangs."""
+    return token_by_token(rows, routing, n, nothing=lambda rows: 0)
+
+
+def zeros_for_nobody(rows, routing, n):
+    if len(rows) == 0:
+        return rows.new_zeros(n, rows.shape[1])
+    return combine_as_in_the_notebook(rows, routing, n)
 
 
 def in_float64_always(rows, routing, n):
@@ -244,6 +261,7 @@ def no_combine_yet(rows, routing, n):
 WRONG = {
     "dispatch": {
         calls_libs_dispatch: "called lib's",
+        nothing_for_nobody: "outside the graph",
         no_rows: "nothing returned",
         stacked: "nobody",
         without_gradient: "no gradient",
@@ -258,6 +276,8 @@ WRONG = {
         no_dispatch_yet: "not written",
     },
     "combine": {
+        token_by_token_alone: "outside the graph",
+        zeros_for_nobody: "outside the graph",
         calls_libs_combine: "called lib's",
         no_sum: "nothing returned",
         float32: "another dtype",
