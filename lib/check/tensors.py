@@ -8,7 +8,7 @@ Routing). What is right is what lib's function gives, gradients too, up to round
 numbers, lists and dicts: `pure.py`.
 
     values       kinds "built-in", "raised", "unreadable", "returned", "form", "value"; and "no
-                 graph", where nothing was given or returned and the result has left the graph
+                 graph", where nothing was given or returned and the result is outside the graph
     gradients    "no graph", "backward", "value"
     left_alone   "input"
     kept, new    "not kept", "shared"
@@ -97,6 +97,10 @@ class Calls:
         for case, record in records.items():
             if not record["problem"] and not record["wrong"]:
                 record["gradients"] = self._gradients(case, record)
+        if not any(p.kind == "no graph" for r in records.values() for _, p, _ in r["gradients"]):
+            for case, record in records.items():
+                if not record["problem"] and not record["wrong"]:
+                    record["wrong"] = self._outside_the_graph(case, record["out"])
         for record in records.values():
             now = parts("", record["out"])
             record["kept"] = all(
@@ -164,28 +168,30 @@ class Calls:
         wanted = self.right(*self._given(case)[1].values())
         found = []
         for (what, got), (_, want) in zip(self._of(out), self._of(wanted), strict=True):
-            if self.is_right(got, want):
-                continue
-            problem = compared(case, what, got, want)
-            if problem := problem or self._left_the_graph(case, what, got, want):
+            if not self.is_right(got, want) and (problem := compared(case, what, got, want)):
                 found.append((what, problem, sample(got)))
         return found
 
-    def _left_the_graph(self, case, what, got, want):
-        """The Problem of a result that nobody can go backward from because there was nothing to
-        compute: a rank on which that happens sends nothing in the backward pass, and the others
-        wait for it."""
+    def _outside_the_graph(self, case, out):
+        """[(what, Problem, sample), ...] of results that nobody can go backward from because there
+        was nothing to compute: a rank on which that happens sends nothing in the backward pass, and
+        the others wait for it."""
         learns = [tensor for name, tensor in flat(self.cases[case]).items() if name in self.learns]
-        if all(tensor.numel() for tensor in (want, *learns)):
-            return None  # there is a gradient, which `gradients` looks at
-        if got.requires_grad or not want.requires_grad or self.may_leave_graph:
-            return None
-        text = (
-            f"{case}: {what} is right and has left the graph (requires_grad is False). On a rank "
-            f"that has nothing to compute, the backward pass then stops here, and the other ranks "
-            f"wait for what it sends"
-        )
-        return Problem("no graph", text, {"case": case, "what": what, "gradient": True})
+        if self.may_leave_graph:
+            return []
+        found, wanted = [], self.right(*self._given(case)[1].values())
+        for (what, got), (_, want) in zip(self._of(out), self._of(wanted), strict=True):
+            if all(tensor.numel() for tensor in (want, *learns)):
+                continue  # there is a gradient, which `gradients` looks at
+            if want.requires_grad and not got.requires_grad:
+                text = (
+                    f"{case}: {what} is right and outside the graph (requires_grad is False). On a "
+                    f"rank that has nothing to compute, the backward pass then stops here, and the "
+                    f"other ranks wait for what it sends"
+                )
+                facts = {"case": case, "what": what, "gradient": True}
+                found.append((what, Problem("no graph", text, facts), sample(got)))
+        return found
 
     def _gradients(self, case, record):
         """[(what, Problem, sample), ...] of every result to every argument, or nothing."""
