@@ -19,7 +19,7 @@ explain.py symptoms.py               what a wrong number says; hints that exerci
 failure.py guard.py                  the facts of an answer that raised, hung or exited,
                                      on ranks and in this process
 left_out.py                          why adversarial cases do not apply
-fingerprints.py                      what known mistakes (tests/check/mistakes.py) leave behind
+fingerprints.py                      what known mistakes, which are tests, leave behind
 """
 
 from functools import partial
