@@ -1,15 +1,20 @@
-"""What the capstone's cells print: the jobs, a student's estimates next to published runs, and
-next to the cost model."""
+"""What the capstone's cells print and draw: the jobs, and a student's estimates next to published
+runs and next to the cost model."""
 
 from dataclasses import replace
 
 from lib.check.lab6.capstone_costs import costs
 from lib.check.lab6.capstone_jobs import BATCH, GPUS, JOBS, MEASURED, RUNS
 from lib.cost.hardware import GIB
-from lib.cost.memory import peak_bytes
+from lib.cost.memory import memory, peak_bytes
+from lib.cost.plan import Plan
 from lib.cost.published import table
 from lib.cost.search import search
 from lib.cost.step import step_seconds
+from lib.measuring.predictions import show_prediction
+
+# the plan of the dense model on H100 that students estimate before they write any code
+ASKED = Plan(BATCH, 2, tp=8, pp=4, dp=8, v=12, zero=1, sequence_parallel=True)
 
 
 def mfu_of(model, plan, gpu, seconds):
@@ -33,8 +38,9 @@ def print_jobs():
 
 
 def print_published(estimate, plans):
-    """Estimates of the published runs; and all runs of the mixture on 256 H100, next to the
-    estimate for the plan that `plans`, {job: Plan}, has for it, with the runs' batch."""
+    """Print estimates of the published runs, then the bf16 runs of the mixture on 256 H100s to
+    which the cost model was fitted, and the estimate for the plan that `plans`, {job: Plan}, has
+    for the mixture, with the batch of these runs."""
     for (job, plan), measured in MEASURED.items():
         model, device, reached, _ = RUNS[job]
         seconds = estimate(model, plan, device, reached)[1]
@@ -58,13 +64,13 @@ def print_plans(estimate, main_costs, plans):
     for job, (model, device, reached, stack) in JOBS.items():
         plan, choice = plans[job], search(model, device, GPUS, BATCH, stack)[0]
         best[job] = choice.plan
-        memory, seconds, mfu = estimate(model, plan, device, reached)
+        needed, seconds, mfu = estimate(model, plan, device, reached)
         took = sum(step_seconds(model, plan, device, stack).values())
         parts = costs(job, plan)
         largest = sorted(parts, key=parts.get, reverse=True)[:3]
         print(f"{job}: {plan}")
         print(
-            f"   you       {memory / GIB:3.0f} GiB, {seconds:.2f} s, MFU {mfu:.0%}: "
+            f"   you       {needed / GIB:3.0f} GiB, {seconds:.2f} s, MFU {mfu:.0%}: "
             f"{' and '.join(main_costs(model, plan, device, reached))}"
         )
         print(
@@ -77,3 +83,20 @@ def print_plans(estimate, main_costs, plans):
             f"{choice.plan}"
         )
     return best
+
+
+def costs_of(job, plan):
+    """Return the components of memory use, in bytes, and of step time, in seconds, of a plan for a
+    job in the cost model, as two dicts."""
+    model, device, _, stack = JOBS[job]
+    return memory(model, plan, stack), step_seconds(model, plan, device, stack)
+
+
+def show_asked(gib, seconds, mfu):
+    """Show a student's predictions for ASKED next to the cost model's memory, step time and MFU."""
+    model, device, *_ = JOBS["dense, H100"]
+    needed, took = (sum(parts.values()) for parts in costs_of("dense, H100", ASKED))
+    show_prediction("tp 8, pp 4, dp 8 needs", gib, "GiB", model=needed / GIB)
+    show_prediction("a step takes", seconds, "s", model=took)
+    reached = 100 * mfu_of(model, ASKED, device, took)
+    show_prediction("MFU", mfu, "%", 2, model=reached)

@@ -30,3 +30,10 @@ def test_the_best_plan_is_returned_for_each_job(capsys):
     best = capstone_told.print_plans(by_hand.estimate, by_hand.main_costs, capstone.chosen_plans())
     assert best.keys() == capstone.JOBS.keys() and best["mixture, H100"].zero == 3
     assert capsys.readouterr().out.count("the best, ") == 4
+
+
+def test_predictions_are_shown_next_to_the_cost_model(capsys):
+    capstone_told.show_asked(None, "9 s", None)
+    told = capsys.readouterr().out
+    for words in ("needs: model 60.5 GiB", "a step takes: you 9 s, model 8.92 s", "MFU: model 49%"):
+        assert words in told
