@@ -46,7 +46,7 @@ TWO = {"dense": [[3, 2.5, 1], [3, 2.5, 2]], "8 experts": [[3, 2.5, 2], [2.5, 2, 
 
 FIGURES = {
     "load": lambda: plots.expert_load(
-        [COLLAPSE, EVEN], ["no balancing", "balanced"], note="4 experts."
+        [COLLAPSE, EVEN], ["without balancing", "with a loss"], note="4 experts."
     ),
     "load and capacity": lambda: plots.expert_load([COLLAPSE], ["no balancing"], capacity=1.2),
     "routing": lambda: plots.routing(
@@ -92,7 +92,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     ("name", "words"),
     [
         ("load",
-         ["The busiest of 4 experts ends with 70% of the tokens (no balancing), 25% (balanced)"]),
+         ["with 70% of the choices without balancing and 25% with a loss"]),
         ("load",
          ["Even would be 25.0% each", "at first 25%, 25%, 25%, 25%; at last 70%, 20%, 10%, 0%"]),
         ("load and capacity", ["over capacity 18.0% of all steps' tokens"]),
@@ -156,7 +156,7 @@ def test_bands_are_shares_and_dashes_are_even_parts(drawn):
             d.is_dashed() for d in dashed
         )
         assert words(axes) == [str(e) for e in range(4) if shares[-1, e] > 0.05]
-    assert figure.axes[0].get_title(loc="left") == "no balancing: busiest 70%"
+    assert figure.axes[0].get_title(loc="left") == "without balancing: busiest 70%"
 
 
 def test_what_is_over_capacity_is_hatched(drawn):

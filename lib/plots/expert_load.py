@@ -1,7 +1,7 @@
-"""Load of each expert over training: with nothing to balance them, a few experts get all tokens.
+"""Load of each expert over training: with nothing to balance them, a few experts get all choices.
 
 1 +----------------+  +----------------+
-  |  0    _________|  |  0             |  a band: an expert's share of the tokens
+  |  0    _________|  |  0             |  a band: an expert's share of the choices
   |  1 __/         |  |- - - - - - - - |  dashed: where the bands would part at 1/E each
   |  2/   0        |  |  1             |  hatched: what is over an expert's capacity
 0 +----------------+  +----------------+
@@ -19,11 +19,12 @@ ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # a dark line is seen on 
 
 @drawing
 def expert_load(loads, titles, capacity=None, every=1):
-    """A panel per run: the experts' shares of the tokens as bands on each other, over the steps of
-    training.
+    """A panel per run: the experts' shares of the choices, before capacity, as stacked bands over
+    the steps of training.
 
-    loads: [(steps, E), ...], 1 or 2, tokens or shares of them; each step's are divided by their
-    sum. E: 2 to 16. titles: one per panel, such as ["no balancing", "auxiliary loss"]. capacity: a
+    loads: [(steps, E), ...], 1 or 2, choices or shares of them; each step's are divided by their
+    sum. E: 2 to 16. titles: one per panel, such as ["without balancing", "with the auxiliary
+    loss"], which also end the sentence in the title. capacity: a
     factor; what an expert has over capacity / E is hatched. every: how many steps a row of loads
     adds up.
     Raises ValueError for another number of panels or experts, or loads that are below 0 or none at
@@ -52,13 +53,13 @@ def expert_load(loads, titles, capacity=None, every=1):
         busiest = f"busiest {share[-1].max():.0%}"
         over = None if capacity is None else f"{_over(share[-1:], capacity):.0%} over capacity"
         heading(axes, f"{name}: {over or busiest}")
-    panels[0].set_ylabel("share of the tokens")
+    panels[0].set_ylabel("share of the choices")
     E = shares[0].shape[1]
     ends = [
-        f"{share[-1].max():.0%}{' of the tokens' * (i == 0)} ({titles[i]})"
+        f"{share[-1].max():.0%}{' of the choices' * (i == 0)} {titles[i]}"
         for i, share in enumerate(shares)
     ]
-    claim = f"The busiest of {E} experts ends with {', '.join(ends)}"
+    claim = f"The busiest of {E} experts ends with {' and '.join(ends)}"
     hatched = (
         "" if capacity is None else f" Hatched: over {capacity:g} times that, an expert's capacity."
     )
@@ -74,7 +75,7 @@ def expert_load(loads, titles, capacity=None, every=1):
     return (
         figure, claim,
         f"Each band is an expert. Dashed lines would separate equal shares of 1/E.{hatched}",
-        "Shares of the tokens that each expert gets over training, as bands, a panel per run.",
+        "Bands of each expert's share of the choices before capacity, in training, a panel a run.",
         f"Even would be {1 / E:.1%} each. {each(dict(zip(titles, shares, strict=True)), words)}",
     )  # fmt: skip
 

@@ -98,7 +98,7 @@ def prefetch_timeline(steps):
     )
     return (
         figure, claim,
-        "All panels have one time axis. The number in a box is that of its unit. Communication is "
+        "All panels share one time axis. A box is labelled with its unit. Communication is "
         "hidden while it overlaps with compute.",
         "Timeline of a rank's compute and of its wire, a panel per way to run a step.",
         each(steps, words),
