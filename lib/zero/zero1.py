@@ -195,6 +195,9 @@ class NoUpdate:
     def step(self) -> None:
         """Nothing."""
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: the optimizer of all flats has it."""
+
 
 def flats_of(zero1: type) -> type:
     """The `flat_type` whose flats are `zero1`s, one for each bucket. They leave the update to the

@@ -214,7 +214,7 @@ EXERCISE = Exercise(
             only_calls(CASES, _expected)),
         claim("sent while backward runs", 5, "two in flight, and backward goes on",
               each(CASES, _beside)),
-        claim("two lines at most", 5, "bytes of gradients, after each layer of backward",
+        claim("two buffers at most", 5, "bytes of gradients, after each layer of backward",
             first(CASES, "memory"), first(CASES, "mean")),
     ),
     hints=(
@@ -257,8 +257,8 @@ EXERCISE = Exercise(
         Hint("overwritten by the next micro-batch", s.both(numbers, in_case(CASES, _several)),
              "each micro-batch's mean is added to what the shard has: flat.add_gradient(shard)."),
         Hint("a flat is sent too early", s.both(numbers, lambda p: p.kind != "raised"),
-             "a flat may be sent when its set in self.missing is empty: with the *last* of its "
-             "gradients, and once."),
+             "a flat may be sent when its set in self.missing is empty, that is with the *last* of "
+             "its gradients, once, and only if it is its turn: self.in_order[self.n_sent]."),
         Hint("not the one it was given",
             s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
              "the caller of your class chooses the collective: start self.reduce_scatter."),

@@ -115,7 +115,7 @@ class Held(Alive):
                 "the answer",
                 kept,
                 EACH * allowed,
-                "no lines that wait for gradients",
+                "no buffers that wait for gradients",
             )
         self.begin()
 
@@ -128,13 +128,13 @@ class Held(Alive):
         last_sent = EACH * sum(self.padded[max(flat - 2, 0) : max(flat - 1, 0)]) // self.N
         if held > allowed + last_sent + SLACK:
             when = f"after {flat + 1} of {len(self.padded)} flats"
-            self._note(when, "gradients", held, allowed, "two lines, and the shards' pieces")
+            self._note(when, "gradients", held, allowed, "two buffers, and the shards' gradients")
 
     def taken(self, take):
         """The line that take() makes. Of those before it one may be there
         still: it is under way."""
         if sum(line() is not None for line in self.lines) > 1:
-            text = f"{self.where}: a third line is made while two are there"
+            text = f"{self.where}: a third buffer is allocated while two are in flight"
             self.problem = self.problem or Problem("memory", text, {"left": [], "before": False})
         line = take()
         self.lines.append(weakref.ref(line))

@@ -127,6 +127,18 @@ class OverOwnShards(ByHand):
     flat_type = zero.flats_of(OwnShard)
 
 
+class Clearing(OwnZero1):
+    """Its step clears the shard's gradient, which Lab 4's Zero1 may do."""
+
+    def step(self):
+        super().step()
+        self.optimizer.zero_grad()
+
+
+class OverClearing(ByHand):
+    flat_type = zero.flats_of(Clearing)
+
+
 class OverLibs(ByHand):
     """Its flats are lib's, as where the student's Zero1 has not passed."""
 
@@ -298,4 +310,4 @@ WRONG = {
     NotWritten: "not written",
 }
 
-RIGHT = [ByHand, OverOwnShards, OverLibs, Counting, as_an_answer(zero.Zero2)]
+RIGHT = [ByHand, OverOwnShards, OverClearing, OverLibs, Counting, as_an_answer(zero.Zero2)]
