@@ -75,7 +75,7 @@ def expert_load(loads, titles, capacity=None, every=1):
     return (
         figure, claim,
         f"Each band is an expert. Dashed lines would separate equal shares of 1/E.{hatched}",
-        "Bands of each expert's share of the choices before capacity, in training, a panel a run.",
+        "Bands of each expert's share of the choices before capacity, a panel per run.",
         f"Even would be {1 / E:.1%} each. {each(dict(zip(titles, shares, strict=True)), words)}",
     )  # fmt: skip
 
