@@ -68,8 +68,8 @@ def routing(asked, kept, experts, slots, names=None):
     total, empty = sum(map(len, asked)), experts * slots - len(kept)
     what = "choices" if max(map(len, asked)) > 1 else "tokens"
     claim = (
-        f"{len(dropped)} of {total} {what} find no slot, {empty} of {experts * slots} slots are "
-        f"empty"
+        f"{len(dropped)} of {total} {what} find no slot, and {empty} of {experts * slots} "
+        f"slots are empty"
     )
     dashes = {_dashes(asked[t], e) for t, e in [*pairs, *dropped]} - {"-"}
     key = " Dashed lines are not first choices." * bool(dashes)
