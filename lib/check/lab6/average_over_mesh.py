@@ -272,7 +272,7 @@ EXERCISE = Exercise(
         claim("each set over its groups", 3,
               "elements: tied over ends, replicated over tp, all over dp",
               only_calls(CASES, None), _each_over_its_groups),
-        claim("parameters left alone", 2, "only .grad changes; the lists too stay as they were",
+        claim("parameters left alone", 2, "only .grad changes; the lists stay as they were",
               noted(CASES, "touched"), kept(CASES)),
     ),
     hints=(

@@ -267,7 +267,7 @@ ESTIMATE = Exercise(
               each((*CASES, *MEASURED), lambda *_: None, words), same_again(words),
               _near("memory")),
         claim("seconds", 7, "within 20%, dense and mixture", _near("seconds")),
-        claim("MFU", 2, "of its own seconds, within 10%", _near("MFU")),
+        claim("MFU", 2, "within 10% of the one from your seconds", _near("MFU")),
         claim("published runs", 3, "seconds within 20% of three runs", _near("a published step")),
     ),
     hints=hints.ESTIMATE,

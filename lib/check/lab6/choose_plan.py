@@ -165,9 +165,9 @@ EXERCISE = Exercise(
     claims=(
         claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", _judge(JOBS, _may_be_run)),
         claim("that fits", 2, "memory(plan) <= gpu.memory", _judge(JOBS, _fits)),
-        claim("and none is faster", 4, "compared with the fastest there is",
+        claim("and none is faster", 4, "compared with the fastest plan",
               _judge(JOBS, _none_is_faster)),
-        claim("of equally fast, least memory", 1, "where all plans are as fast",
+        claim("of equally fast, least memory", 1, "where all plans are equally fast",
               _judge(TIES, _least_memory)),
         claim("nothing fits", 2, "a ValueError",
               refused([(job,) for job in REFUSED], str, lambda job: "no plan fits", trace=_words)),

@@ -156,9 +156,9 @@ SHARE = Exercise(
     name="lost_share", reference=lost_share, measure=_measure_share, worlds=(), bonus=True,
     leaves_out=LEFT_OUT,
     claims=(
-        claim("short intervals", 2, "within 3 % of 10,000 failures",
+        claim("short intervals", 2, "within 3% of 10,000 failures",
               each(SHORT, _is_near, _of_settings), same_again(_of_settings)),
-        claim("intervals as long as the MTBF", 2, "and longer, the same",
+        claim("intervals as long as the MTBF", 2, "and longer; the same tolerance",
               each(LONG, _is_near, _of_settings)),
     ),
     hints=(
@@ -189,7 +189,7 @@ BEST = Exercise(
     name="best_interval", reference=best_interval, measure=_measure_best, worlds=(), bonus=True,
     leaves_out=LEFT_OUT,
     claims=(
-        claim("a quick save", 1, "within 2 % of the best", each(QUICK, _is_best, _of_a_save),
+        claim("a quick save", 1, "within 2% of the best", each(QUICK, _is_best, _of_a_save),
               same_again(_of_a_save)),
         claim("Daly's examples", 1, "117, 57 and 9.1 minutes",
               each([*DALYS], _is_best, _of_a_save)),

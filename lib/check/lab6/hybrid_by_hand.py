@@ -365,7 +365,7 @@ EXERCISE = Exercise(
         claim("elements sent", 5, "along tp, pp and dp, as lib.cost.volume says",
               _over_its_axes,
               _in_micro_batches),
-        claim("with what it was given", 2, "average and norm_of, once a step", _with_what_is_given),
+        claim("calls average and norm_of", 2, "each of them once per step", _with_what_is_given),
     ),
     hints=HINTS,
 )  # fmt: skip

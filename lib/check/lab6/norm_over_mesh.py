@@ -215,10 +215,10 @@ EXERCISE = Exercise(
               noted(CASES, "value", CASES[:-1])),
         claim("as in a single process", 2, "a GPT's gradients on pp=2 dp=2 tp=2",
               noted(CASES, "value", CASES[-1:])),
-        claim("only sums are sent", 2, "one or a few, along tp and along pp",
+        claim("only sums of squares are sent", 2, "one to three values along tp and along pp",
               only_calls(CASES, None), _numbers_alone),
-        claim("the same bits on every rank", 1, "or ranks clip apart", _same_bits),
-        claim("gradients left alone", 1, "and parameters, and the lists", noted(CASES, "touched"),
+        claim("the same bits on every rank", 1, "or ranks would clip differently", _same_bits),
+        claim("gradients left alone", 1, "and so are parameters and lists", noted(CASES, "touched"),
               kept(CASES)),
     ),
     hints=(

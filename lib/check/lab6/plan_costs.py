@@ -206,9 +206,9 @@ MESSAGES = Exercise(
     worlds=(),
     leaves_out=LEAVES_OUT,
     claims=(
-        claim("along tp", 2, "4 all-reduces a layer and micro-batch",
+        claim("along tp", 2, "4 all-reduces per layer and micro-batch",
               _returned(ALL), _dicts, new_each_time(_words), _along("tp")),
-        claim("along pp", 2, "on and back; v = 1 to 12; p = 1: nothing", _along("pp")),
+        claim("along pp", 2, "both directions; v = 1 to 12; nothing for p = 1", _along("pp")),
         claim("along dp", 2, "one all-reduce of the gradients", _along("dp")),
     ),
     hints=(
