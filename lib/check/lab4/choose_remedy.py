@@ -5,7 +5,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.pure import LEAVES_OUT, ONCE, asked, each, same_again
-from lib.cost.clinic import PATIENTS, USABLE, Job, choose_remedy
+from lib.cost.clinic import PATIENTS, USABLE, Job, Remedy, choose_remedy, peak_bytes
 
 FIELDS = ("stage", "checkpointing", "offload", "micro_batch")
 ROOMY = [(job, usable) for job in PATIENTS[:2] for usable in (100e9, 180e9)]
@@ -21,6 +21,8 @@ OTHERS = [
     (Job("two GPUs, 128,256 words", 3e9, 16, 2048, 128_256, 8192, 1, 2), 40e9),
     (Job("offload, then a smaller micro-batch", 70.6e9, 80, 8192, 128_256, 8192, 4, 8), USABLE),
 ]
+EXACT = Job("an exact fit", 2.0**30, 16, 1024, 2**15, 1024, 1, 4)  # no term is rounded
+OTHERS.append((EXACT, peak_bytes(EXACT, Remedy(1, False, False, 1))))
 HOPELESS = [
     (Job("too long", 70.6e9, 80, 8192, 128_256, 32_768, 1, 8), USABLE),
     (Job("too large for two", 405e9, 126, 16_384, 128_256, 8192, 1, 2), USABLE),
@@ -83,7 +85,7 @@ EXERCISE = Exercise(
              "return Remedy(stage, checkpointing, offload, micro_batch), or None."),
         Hint("None too often", s.fact("none"),
              "go on to the next remedy until all have been tried: all micro-batches down to 1, "
-             "then checkpointing, then offload."),
+             "then checkpointing, then offload. Or one of the terms is too large."),
         Hint("None too seldom", s.fact("hopeless"),
              "return None if even the most expensive remedy needs more than `usable`."),
         Hint("another micro-batch", s.kind("value", no_such=True),

@@ -91,6 +91,124 @@ def rounds_up(job, usable=66e9):
     return None
 
 
+def fits_with_room(job, usable=66e9):
+    return next((r for r in remedies(job) if peak(job, *r) < usable), None)
+
+
+def ignores_usable(job, usable=66e9):
+    """The default of `usable`, whatever is asked."""
+    return first_that_fits(job)
+
+
+def in_gibibytes(job, usable=66e9):
+    return first_that_fits(job, usable * 2**30 / 1e9)
+
+
+def in_order(*axes):
+    """Tries the remedies in another order; axes: of (offload, checkpointing, micro-batch, stage),
+    the slowest first."""
+
+    def answer(job, usable=66e9):
+        ranked = sorted(remedies(job), key=lambda r: [axis(r) for axis in axes])
+        return next((r for r in ranked if peak(job, *r) <= usable), None)
+
+    return answer
+
+
+OFFLOAD, CHECKPOINTING = (lambda r: r.offload), (lambda r: r.checkpointing)
+LARGEST, STAGE = (lambda r: -r.micro_batch), (lambda r: r.stage)
+stage_before_micro_batch = in_order(OFFLOAD, CHECKPOINTING, STAGE, LARGEST)
+offload_before_checkpointing = in_order(CHECKPOINTING, OFFLOAD, LARGEST, STAGE)
+smallest_micro_batch = in_order(OFFLOAD, CHECKPOINTING, lambda r: r.micro_batch, STAGE)
+highest_stage = in_order(OFFLOAD, CHECKPOINTING, LARGEST, lambda r: -r.stage)
+micro_batch_before_checkpointing = in_order(OFFLOAD, LARGEST, CHECKPOINTING, STAGE)
+
+
+def with_terms(state=None, units=None, kept=None, logits=None, stages=(1, 2, 3)):
+    """Another formula for one of the peak's terms."""
+
+    def answer(job, usable=66e9):
+        def peak(stage, checkpointing, offload, micro_batch):
+            N, n, tokens = job.gpus, job.parameters, micro_batch * job.seq
+            layer, words = 34 * tokens * job.hidden, 6 * tokens * job.vocab
+            right = n * (2 / (N if stage == 3 else 1) + 2 / (N if stage >= 2 else 1))
+            right += 0 if offload else 12 * n / N
+            total = state(job, stage, offload) if state else right
+            if units:
+                total += units(job, stage)
+            elif stage == 3:
+                total += 8 * n / job.layers
+            if kept:
+                total += kept(job, checkpointing, tokens)
+            else:
+                total += (2 * tokens * job.hidden if checkpointing else layer) * job.layers
+            if logits:
+                return total + logits(job, checkpointing, tokens)
+            return total + (max(layer, words) if checkpointing else words)
+
+        tried = (r for r in remedies(job) if r.stage in stages)
+        return next((r for r in tried if peak(*r) <= usable), None)
+
+    return answer
+
+
+gradients_sharded_at_stage_1 = with_terms(
+    state=lambda job, stage, offload: (
+        job.parameters
+        * (2 / (job.gpus if stage == 3 else 1) + 2 / job.gpus + (0 if offload else 12 / job.gpus))
+    )
+)
+optimizer_replicated = with_terms(
+    state=lambda job, stage, offload: (
+        job.parameters
+        * (
+            2 / (job.gpus if stage == 3 else 1)
+            + 2 / (job.gpus if stage >= 2 else 1)
+            + (0 if offload else 12)
+        )
+    )
+)
+offload_moves_nothing = with_terms(
+    state=lambda job, stage, offload: (
+        job.parameters
+        * (
+            2 / (job.gpus if stage == 3 else 1)
+            + 2 / (job.gpus if stage >= 2 else 1)
+            + 12 / job.gpus
+        )
+    )
+)
+units_at_every_stage = with_terms(units=lambda job, stage: 8 * job.parameters / job.layers)
+one_unit = with_terms(units=lambda job, stage: 4 * job.parameters / job.layers if stage == 3 else 0)
+no_units = with_terms(units=lambda job, stage: 0)
+one_layer = with_terms(kept=lambda job, checkpointing, tokens: 34 * tokens * job.hidden)
+one_sequence = with_terms(
+    kept=lambda job, checkpointing, tokens: (2 if checkpointing else 34)
+    * job.seq * job.hidden * job.layers
+)  # fmt: skip
+inputs_in_four_bytes = with_terms(
+    kept=lambda job, checkpointing, tokens: (4 if checkpointing else 34)
+    * tokens * job.hidden * job.layers
+)  # fmt: skip
+no_logits = with_terms(logits=lambda job, checkpointing, tokens: 0)
+four_bytes_a_logit = with_terms(
+    logits=lambda job, checkpointing, tokens: max(
+        4 * tokens * job.vocab, 34 * tokens * job.hidden if checkpointing else 0
+    )
+)
+layer_and_logits = with_terms(
+    logits=lambda job, checkpointing, tokens: (
+        6 * tokens * job.vocab + (34 * tokens * job.hidden if checkpointing else 0)
+    )
+)
+up_to_stage_2 = with_terms(stages=(1, 2))
+never_stage_1 = with_terms(stages=(2, 3))
+for name, answer in list(globals().items()):
+    if callable(answer) and getattr(answer, "__name__", "") == "answer":
+        answer.__name__ = name
+del name, answer
+
+
 def not_written(job, usable=66e9):
     raise NotImplementedError
 
@@ -105,4 +223,26 @@ WRONG = {
     eight_bytes: "it does not fit",
     rounds_up: "another micro-batch",
     not_written: "not written",
+    fits_with_room: "too dear",
+    ignores_usable: "usable is not looked at",
+    in_gibibytes: "it does not fit",
+    stage_before_micro_batch: "too dear",
+    offload_before_checkpointing: "too dear",
+    smallest_micro_batch: "too dear",
+    highest_stage: "only stage 3",
+    micro_batch_before_checkpointing: "the micro-batch is left as it is",
+    gradients_sharded_at_stage_1: "it does not fit",
+    optimizer_replicated: "too dear",
+    offload_moves_nothing: "offload does nothing",
+    units_at_every_stage: "too dear",
+    one_unit: "it does not fit",
+    no_units: "it does not fit",
+    one_layer: "one layer's activations",
+    one_sequence: "it does not fit",
+    inputs_in_four_bytes: "a checkpoint in fp32",
+    no_logits: "it does not fit",
+    four_bytes_a_logit: "it does not fit",
+    layer_and_logits: "None too often",
+    up_to_stage_2: "no stage 3",
+    never_stage_1: "too dear",
 }
