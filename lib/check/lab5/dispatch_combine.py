@@ -77,8 +77,9 @@ COMMON = (
          "a set may have no pairs, or no tokens. Use tensor operations: torch.stack of an empty "
          "list and the maximum of an empty tensor raise an error."),
     Hint("outside the graph", lambda p: p.kind == "no graph" and p.fact("case") in EMPTY,
-         "nobody's result has to stay part of the graph: a tensor made by zeros or new_zeros alone "
-         "is not. Compute it from what you were given, as in the other cases."),
+         "where there are no pairs, the result has to stay part of the autograd graph as well. "
+         "zeros or new_zeros alone are not part of it: compute the result from what you were "
+         "given, as in the other cases."),
     Hint("no gradient", s.kind("no graph"),
          "tokens, rows and weights all receive gradients through this: use no detach, item or "
          "torch.no_grad, and build no tensor from Python numbers."),

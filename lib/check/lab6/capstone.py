@@ -247,11 +247,8 @@ def _is_fast(job, plan):
     (worst, lost), _ = explain.compare(of_step.step_seconds(model, fastest, device, stack), seconds)
     text = (
         f"{words(job, plan)}: a step takes {total:.2f} s, {total / least:.3f} times as long as "
-        f"with the best plan that "
-    )
-    text += (
-        f"fits; {LONGER} times is near enough\nIt loses most on {worst}: {lost:.2f} s more on "
-        f"{explain.WORDS[worst]}"
+        f"with the best plan with ZeRO-1 that fits; {LONGER} times is near enough\n"
+        f"It loses most on {worst}: {lost:.2f} s more on {explain.WORDS[worst]}"
     )
     return Problem("seconds", text, {"is": worst, "plan": plan})
 

@@ -208,6 +208,9 @@ PLANS = (
         lambda plan: not plan.sequence_parallel),
          "without sequence parallelism each tensor rank has all tokens between the products: "
          "sequence_parallel=True."),
+    Hint("gradients of many parameters", _slow("sharding"),
+         "gradients and weights are exchanged once per step, and a backward pass hides only a part "
+         "of them. With more stages a GPU has fewer of them."),
     Hint("many small kernels", _slow("launch"),
          "the host launches every layer's kernels for each micro-batch, however small: a larger "
          "b."),

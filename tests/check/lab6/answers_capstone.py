@@ -297,6 +297,8 @@ WRONG = {
          lambda: of(DENSE, JOB(4, tp=8, pp=16, dp=2, sequence_parallel=True))),
         ("tensor_ranks_on_two_nodes", "tensor parallelism too wide",
          lambda: of(DENSE, JOB(1, tp=16, pp=2, dp=8, sequence_parallel=True))),
+        ("no_stages", "gradients of many parameters",
+         lambda: of("mixture, GB200", JOB(1, dp=256, ep=32))),
         ("no_sequence_parallelism", "norms on every tensor rank",
         lambda: of(DENSE, JOB(1, tp=8, pp=8, dp=4, v=12))),
         ("experts_over_eight_nodes", "experts too far apart",
