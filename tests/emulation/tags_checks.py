@@ -11,6 +11,7 @@ from lib.check import framework
 from lib.check.exercises import EXERCISES
 
 path = pathlib.Path(__file__).parents[1] / "check" / "as_an_answer.py"
+sys.path.append(str(path.parent))  # for what it imports there
 spec = importlib.util.spec_from_file_location("as_an_answer", path)
 answers = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(answers)

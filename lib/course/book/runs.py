@@ -44,7 +44,7 @@ bar.end - zero[name]]
 data = {"events": launch.run(sharded.unit_events, use(FSDP), use(Unit), nproc=2)[0], \
 "units": SHAPE.n_layers, "ranks": 2}"""),
     "tokens_to_experts": ("lab5_moe", "parallel-figure", """
-data = {"rows": launch.run(rows_to_ranks, nproc=4, ledger=False)}"""),
+data = {"rows": launch.run(compare.tokens_to_ranks, SHAPE, nproc=4, ledger=False)}"""),
 }  # fmt: skip
 
 
