@@ -104,8 +104,8 @@ def dense_gradient(parameter):
     slot in a flat buffer."""
     if parameter.grad is not None and parameter.grad.is_sparse:
         raise ValueError(
-            f"the gradient of a {tuple(parameter.grad.shape)} parameter is sparse, and a flat buffer "
-            f"holds dense gradients: make the layer without sparse=True (nn.Embedding and "
+            f"the gradient of a {tuple(parameter.grad.shape)} parameter is sparse, and a flat "
+            f"buffer holds dense gradients: make the layer without sparse=True (nn.Embedding and "
             "nn.EmbeddingBag have it)"
         )
     return parameter.grad
