@@ -177,12 +177,12 @@ class Calls:
         was nothing to compute: a rank on which that happens sends nothing in the backward pass, and
         the others wait for it."""
         learns = [tensor for name, tensor in flat(self.cases[case]).items() if name in self.learns]
-        if self.may_leave_graph:
-            return []
+        if self.may_leave_graph or all(x.numel() for x in (*learns, *parts("", out).values())):
+            return []  # where there is a gradient, `gradients` looks at it
         found, wanted = [], self.right(*self._given(case)[1].values())
         for (what, got), (_, want) in zip(self._of(out), self._of(wanted), strict=True):
-            if all(tensor.numel() for tensor in (want, *learns)):
-                continue  # there is a gradient, which `gradients` looks at
+            if all(x.numel() for x in (want, *learns)):
+                continue
             if want.requires_grad and not got.requires_grad:
                 text = (
                     f"{case}: {what} is right and outside the graph (requires_grad is False). On a "

@@ -17,6 +17,7 @@ from lib.demo.on_ranks import (
     shape_for,
     update,
 )
+from lib.measuring.errors import error
 from lib.training.model import GPT
 
 
@@ -72,7 +73,7 @@ def report(text, ranks, results, out):
 
     alone, gradients = one_process(text, ranks, first["rates"][:COMPARED])
     pairs = list(zip(first["first_means"], gradients, strict=True))
-    apart = max(((mean - one).abs().max() / one.abs().max()).item() for mean, one in pairs)
+    apart = max(error(mean, one) for mean, one in pairs)
     losses_apart = max(abs(a - b) for a, b in zip(alone, first["losses"][:COMPARED], strict=True))
     same = apart < 1e-4 and losses_apart < 1e-4
     print("\n2. Is it what one process would train on the whole batch?")

@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lib import collectives, ledger, zero
 from lib.collectives.slow_link import slow_link
 from lib.data_parallel import reduce_bucket
+from lib.measuring.errors import error
 from lib.measuring.paced import PacedLayer, Spans
 from lib.training import text as texts
 from lib.training.model import GPT, Shape
@@ -155,8 +156,7 @@ def difference_from_one(Sharded):
             each.step()
             each.zero_grad()
     with fsdp.unsharded():
-        a, b = (torch.cat([p.flatten() for p in net.parameters()]) for net in (model, one))
-        return ((a - b).abs().max() / b.abs().max()).item()
+        return error(*(torch.cat([p.flatten() for p in net.parameters()]) for net in (model, one)))
 
 
 def peak_of_a_step(Sharded):

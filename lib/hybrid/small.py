@@ -9,11 +9,14 @@ from functools import partial
 
 import torch
 
+from lib.hybrid.compare import train_alone
 from lib.hybrid.train import Hybrid, local_batch, mesh_of
 from lib.hybrid.update import ReplicatedUpdate, ShardedUpdate
 from lib.pipeline import interleaved, one_f_one_b
 from lib.tensor_parallel import parallel_gpt, sequence_parallel_gpt
-from lib.training.model import GPT, cross_entropy
+from lib.training.model import GPT
+
+SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 def small_sizes(plan):
@@ -34,7 +37,7 @@ def small_step(plan, shape, batch):
         mesh,
         tokens,
         len(batch[0]) // 4,
-        partial(torch.optim.SGD, lr=0.1),
+        SGD,
         schedule=partial(interleaved, v=2) if plan.v > 1 else one_f_one_b,
         split=sequence_parallel_gpt if plan.sequence_parallel else parallel_gpt,
         update=ShardedUpdate if plan.zero else ReplicatedUpdate,
@@ -44,7 +47,4 @@ def small_step(plan, shape, batch):
 
 def single_process(shape, batch):
     """(loss, norm) of the same step in this process."""
-    model = GPT(shape).double()
-    loss = cross_entropy(model(batch[0]), batch[1])
-    loss.backward()
-    return loss.item(), torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+    return train_alone(GPT(shape).double(), SGD, [batch])[0]

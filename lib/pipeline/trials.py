@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib import ledger
+from lib.measuring.errors import error
 from lib.measuring.rounds import in_turns
 from lib.pipeline.actions import loop
 from lib.pipeline.asynchronous import PipeDream
@@ -160,7 +161,7 @@ def _error(model, alone, stages):
     both = zip(model.parameters(), alone.parameters(), strict=True)
     pairs = [(p.grad.flatten(), q.grad.flatten()) for p, q in both if p in mine]
     ours, theirs = (torch.cat(gradients) for gradients in zip(*pairs, strict=True))
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    return error(ours, theirs)
 
 
 def paced(cases):

@@ -66,10 +66,17 @@ class Edit:
                     f"{old!r} is {text.count(old)} times in {where}, expected once: name more of it"
                 )
             text = text.replace(old, new)
-        linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
-        scope = dict(vars(module)) | {"__name__": "a_mistake"}
-        exec(compile(text, FILE, "exec"), scope)
-        return scope[reference.__name__]
+        return written(text, reference)
+
+
+def written(text: str, reference):
+    """The function or class that `text`, another version of the reference's, defines: as if a
+    student had written it beside what the reference has around it."""
+    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    scope = dict(vars(sys.modules[reference.__module__])) | {"__name__": "a_mistake"}
+    del scope[reference.__name__]  # where the text defines nothing, that is an error
+    exec(compile(text, FILE, "exec"), scope)
+    return scope[reference.__name__]
 
 
 def edit(old: str, new: str) -> Edit:
@@ -113,7 +120,8 @@ def file_of(module) -> Path:
 
 
 @functools.cache
-def _loaded(path):
+def loaded(path: Path):
+    """The file as a module, under its own name."""
     spec = util.spec_from_file_location(path.stem, path)
     sys.modules[path.stem] = module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -123,7 +131,7 @@ def _loaded(path):
 def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
     """Those of one function of the module's exercise."""
     path = file_of(module)
-    known = _loaded(path).MISTAKES if path.exists() else ()
+    known = loaded(path).MISTAKES if path.exists() else ()
     return known.get(exercise.name, ()) if isinstance(known, dict) else known
 
 

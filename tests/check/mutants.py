@@ -19,13 +19,12 @@ known mistake (mistakes.py) and mends the check.
 import ast
 import copy
 import inspect
-import linecache
 import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mistakes import judged_together
+from mistakes import judged_together, written
 
 from lib.check.exercises import FUNCTIONS
 from lib.check.framework import evaluate
@@ -41,7 +40,6 @@ ORDERS = {"reversed", "sorted", "list", "tuple"}
 OF_A_GROUP = {"get_rank", "get_world_size"}
 ALIKE = {"min", "max", "isinstance"}  # the order of their arguments is nobody's mistake
 TOGETHER = 12  # mutants that are judged in one launch
-FILE = "a_mutant.py"
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,7 @@ class Mutant:
 
     def made(self, reference):
         """The changed function or class, as if a student had written it."""
-        linecache.cache[FILE] = (len(self.text), None, self.text.splitlines(True), FILE)
-        scope = dict(vars(sys.modules[reference.__module__])) | {"__name__": "a_mutant"}
-        del scope[reference.__name__]
-        exec(compile(self.text, FILE, "exec"), scope)
-        return scope[reference.__name__]
+        return written(self.text, reference)
 
 
 def mutants(reference) -> list[Mutant]:

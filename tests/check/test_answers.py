@@ -17,14 +17,12 @@ counts.
 """
 
 import functools
-import importlib.util
 import inspect
 import pathlib
-import sys
 from unittest import mock
 
 import pytest
-from mistakes import judged_together, mistakes_of
+from mistakes import judged_together, loaded, mistakes_of
 
 from lib.check import pure, symptoms
 from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
@@ -32,10 +30,7 @@ from lib.check.framework import Hint, Outcome, evaluate
 
 
 def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = loaded(path)
     module.EXERCISE = path.stem.removeprefix("answers_")
     if not isinstance(module.RIGHT, dict):
         module.WRONG, module.RIGHT = (
