@@ -48,10 +48,7 @@ def expert_parallel(
     rank, ep = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     one = MoE(shape.hidden, [MLP(shape) for _ in range(8)], switch_gate, factor).double()
-    layer: Any = layer_class(one, None)
-    layer.exchange = lambda tokens, send, receive: exchange(
-        tokens, send, receive, layer.group, layer.all_to_all
-    )
+    layer = with_exchange(layer_class, exchange, one)
     sets = [_tokens(40 + 10 * r, shape.hidden, r, torch.float64) for r in range(ep)]
     x = sets[rank].detach().clone().requires_grad_()
     y = layer(x)
@@ -77,7 +74,7 @@ def tokens_to_ranks(shape: Shape) -> list[int]:
     torch.manual_seed(0)  # the same router on all ranks
     layer: Any = ExpertParallelMoE(MoE(shape.hidden, [MLP(shape) for _ in range(8)]))
     layer(_tokens(64, shape.hidden, dist.get_rank()))
-    return layer.last.load.view(dist.get_world_size(), -1).sum(1).tolist()
+    return _to_ranks(layer).tolist()
 
 
 def layer_traffic(shape: Shape, k: int, n: int = 256) -> int:
@@ -92,8 +89,13 @@ def layer_traffic(shape: Shape, k: int, n: int = 256) -> int:
     ledger.mark("step")
     layer(x).square().sum().backward()
     ledger.mark("")
-    to_ranks = layer.last.load.view(dist.get_world_size(), -1).sum(1)
+    to_ranks = _to_ranks(layer)
     return int(to_ranks.sum() - to_ranks[dist.get_rank()])
+
+
+def _to_ranks(layer):
+    """How many of this rank's routed tokens have their expert on each rank, (ep,)."""
+    return layer.last.load.view(dist.get_world_size(), -1).sum(1)
 
 
 def partner_router(n_experts: int, similar: float, D: int = 64) -> Tensor:
@@ -171,10 +173,7 @@ def torch_layer(
     here = slice(rank * E // ep, (rank + 1) * E // ep)
     choice = top_k_gate(torch.randn(50, E, generator=seeded(10 + rank)), 2)
     one = MoE(D, [FixedExpert(w_in[e], w_out[e]) for e in range(E)], lambda _: choice, E / 2)
-    layer: Any = layer_class(one.to(dtype), None)
-    layer.exchange = lambda tokens, send, receive: exchange(
-        tokens, send, receive, layer.group, layer.all_to_all
-    )
+    layer = with_exchange(layer_class, exchange, one.to(dtype))
     x = [_tokens(50, D, rank, dtype) for _ in range(2)]
     mine = [w[here].clone().requires_grad_() for w in (w_in, w_out)]
     y, z = layer(x[0]), torch_moe(x[1], choice, *mine)
@@ -222,6 +221,15 @@ def in_halves(layer_class: type[SharedMoE], start_exchange: Callable) -> dict[st
         found.append((y.detach(), x.grad, torch.cat(gradients)))
     names = ("output", "gradient of the tokens", "of the parameters")
     return {name: error(mine, plain) for name, plain, mine in zip(names, *found, strict=True)}
+
+
+def with_exchange(kind: type[ExpertParallelMoE], exchange: Callable, *parts: Any) -> Any:
+    """A layer kind(*parts) that exchanges tokens by the exchange_tokens that is given."""
+    layer: Any = kind(*parts)
+    layer.exchange = lambda tokens, send, receive: exchange(
+        tokens, send, receive, layer.group, layer.all_to_all
+    )
+    return layer
 
 
 def with_start(kind: type[SharedMoE], start_exchange: Callable, *parts: Any) -> Any:
@@ -275,5 +283,5 @@ def _tokens(n: int, D: int, rank: int, dtype: torch.dtype = torch.float32) -> Te
 __all__ = [
     "adapt", "changed_choices", "data_parallel", "expert_parallel", "forward_traffic",
     "in_halves", "layer_traffic", "partner_router", "token_by_token", "tokens_to_ranks",
-    "torch_layer", "with_start", "worst",
+    "torch_layer", "with_exchange", "with_start", "worst",
 ]  # fmt: skip
