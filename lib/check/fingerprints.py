@@ -9,6 +9,9 @@ ratios, rounded, and never who hung first. Each known mistake (tests/check/mista
 when it is judged like any answer: `python tests/check/fingerprints.py` writes the table anew. Up to
 two mistakes with one fingerprint are both named; more, and the exercise's own hints decide, which
 look at facts.
+
+What is judged side by side leaves a second, narrower one: of the name alone that is wrong, in all
+cases. It recognises a known mistake beside which something else is wrong, too.
 """
 
 import functools
@@ -25,15 +28,26 @@ NOTHING = 1e-9  # of the largest number beside it
 
 def of(claim, problem) -> str:
     """The fingerprint of a Problem, the first that failed."""
-    trace = problem.text if problem.trace is None else problem.trace
+    return _print(claim, problem, problem.text if problem.trace is None else problem.trace)
+
+
+def all_of(claim, problem) -> list[str]:
+    """The fingerprint, and the narrower one if there is one."""
+    narrower = problem.fact("narrower")
+    return [of(claim, problem), *([_print(claim, problem, narrower)] if narrower else [])]
+
+
+def _print(claim, problem, trace):
     plain = json.dumps([claim.name, problem.kind, _rounded(trace)], sort_keys=True, default=str)
     return hashlib.sha256(plain.encode()).hexdigest()[:12]
 
 
 def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     """(name, sentence) of the hint that fits; (None, "") if none does."""
-    names = table(exercise).get("prints", {}).get(of(claim, problem), [])
-    if not 1 <= len(names) <= SEVERAL:
+    prints = table(exercise).get("prints", {})
+    known = (prints.get(one, []) for one in all_of(claim, problem))
+    names = next((names for names in known if 1 <= len(names) <= SEVERAL), [])
+    if not names:
         first = next((hint.name for hint in exercise.hints if hint.fits(problem)), None)
         names = [first] if first else []
     if not names:

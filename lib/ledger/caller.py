@@ -31,12 +31,21 @@ TORCHS_CALLS = (
     "warnings.py",
 )
 
-_USER, _LIB, _FOREIGN = range(3)
+_USER, _LIB, _FOREIGN, _BETWEEN = range(4)
+_between: set[str] = set()  # files that `look_through` was given
 _kinds: dict[str, int] = {}  # file -> whose it is (code objects of two files may compare equal)
 
 
+def look_through(file: str) -> None:
+    """This file stands between a program and what it calls, as a dispatch mode does: its lines are
+    neither the program's nor lib's."""
+    _between.add(file)
+
+
 def _kind(file):
-    if file.startswith(LIB):
+    if file in _between:
+        kind = _BETWEEN
+    elif file.startswith(LIB):
         kind = _FOREIGN if file.startswith(OURS) else _LIB
     else:
         kind = _FOREIGN if file.startswith(FOREIGN) or SITE_PACKAGES in file else _USER

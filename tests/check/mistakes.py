@@ -31,7 +31,10 @@ from pathlib import Path
 
 from lib.check import fingerprints
 from lib.check.framework import Bundle, Outcome, evaluate
+from lib.check.side_by_side import SideBySide
 
+# hints that no fingerprint tells
+TOLD_WITHOUT = {"called what it builds", "called lib's", "not written", "another kind of result"}
 FILE = "a_mistake.py"  # where the logs say that it stands
 HERE = Path(__file__).parent
 CHECK = Path(fingerprints.__file__).parent
@@ -93,11 +96,10 @@ class Mistake:
 
     def made(self, reference):
         """The answer, as a student's would be."""
-        return (
-            self.answer.of(reference)
-            if isinstance(self.answer, Edit)
-            else _as_a_students(self.answer)
-        )
+        if isinstance(self.answer, Edit):
+            return self.answer.of(reference)
+        from_lib = getattr(self.answer, "__module__", "").startswith("mistakes_")
+        return _as_a_students(self.answer) if from_lib else self.answer
 
 
 def _as_a_students(fn):
@@ -135,10 +137,21 @@ def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
     return known.get(exercise.name, ()) if isinstance(known, dict) else known
 
 
+def answers_of(exercise, module) -> tuple[Mistake, ...]:
+    """The wrong answers to one function of the module's exercise, each with its hint. What is
+    judged side by side is recognised by them as well."""
+    path = file_of(module).with_name(f"answers_{module.EXERCISE.name}.py")
+    wrong = loaded(path).WRONG if path.exists() else {}
+    wrong = wrong.get(exercise.name, {}) if len(module.EXERCISE.parts) > 1 else wrong
+    return tuple(Mistake(hint, fn) for fn, hint in wrong.items())
+
+
 def table_of(exercise, module) -> dict | None:
     """What ships: the hash of the sources, the sentences, and {fingerprint: hints}; None
     without mistakes."""
     mistakes = mistakes_of(exercise, module)
+    if isinstance(exercise.measure, SideBySide):
+        mistakes += answers_of(exercise, module)
     if not mistakes:
         return None
     sentences, prints = {}, {}
@@ -146,7 +159,7 @@ def table_of(exercise, module) -> dict | None:
     for mistake, outcome in zip(mistakes, _verdicts(exercise, mistakes), strict=True):
         if mistake.text:
             sentences[mistake.hint] = mistake.text
-        elif mistake.hint not in known | set(sentences):
+        elif mistake.hint not in known | set(sentences) | TOLD_WITHOUT:
             raise ValueError(
                 f"{exercise.name}: the mistake {mistake.hint!r} has no sentence and is no hint of "
                 f"it"
@@ -155,14 +168,17 @@ def table_of(exercise, module) -> dict | None:
             raise ValueError(
                 f"{exercise.name}: the mistake {mistake.hint!r}, {mistake.answer}, passes the check"
             )
-        if outcome.problem.kind in ("built-in", "unreadable"):
+        if not outcome.problem or outcome.problem.kind in ("built-in", "unreadable"):
+            if mistake.hint in TOLD_WITHOUT:
+                continue
             raise ValueError(
                 f"{exercise.name}: the mistake {mistake.hint!r} fails otherwise: {outcome.message}"
             )
         claim = next(one for one in exercise.claims if outcome.message.startswith(f"{one.name}: "))
-        names = prints.setdefault(fingerprints.of(claim, outcome.problem), [])
-        if mistake.hint not in names:
-            names.append(mistake.hint)
+        for one in fingerprints.all_of(claim, outcome.problem):
+            names = prints.setdefault(one, [])
+            if mistake.hint not in names:
+                names.append(mistake.hint)
     return {
         "source": source_of(exercise, module),
         "hints": sentences,
@@ -199,6 +215,8 @@ def source_of(exercise, module) -> str:
     paths: set[Path] = {CHECK / "failure.py", CHECK / "fingerprints.py"}
     _with_imports(Path(module.__file__), paths)
     _with_imports(file_of(module), paths)
+    if isinstance(exercise.measure, SideBySide):
+        _with_imports(file_of(module).with_name(f"answers_{module.EXERCISE.name}.py"), paths)
     texts = [_text(path) for path in sorted(paths)] + [
         textwrap.dedent(inspect.getsource(exercise.reference))
     ]

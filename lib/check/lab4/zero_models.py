@@ -102,6 +102,41 @@ def make_optimizer(name, parameters):
     return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
 
 
+class Made:
+    """make_optimizer, and what came of it: `count` optimizers, the last of which is `optimizer`."""
+
+    def __init__(self, name):
+        self.name, self.count, self.optimizer = name, 0, None
+
+    def __call__(self, parameters):
+        self.count += 1
+        self.optimizer = make_optimizer(self.name, parameters)
+        return self.optimizer
+
+    @property
+    def shards(self):
+        return (
+            [p for group in self.optimizer.param_groups for p in group["params"]]
+            if self.optimizer
+            else []
+        )
+
+    @property
+    def state(self):
+        """How many numbers it keeps; a count of steps is none of them."""
+        kept = [
+            t
+            for of in self.optimizer.state.values()
+            for t in of.values()
+            if torch.is_tensor(t) and t.dim()
+        ]
+        return sum(tensor.numel() for tensor in kept)
+
+    @property
+    def has_gradients(self):
+        return bool(self.shards) and all(shard.grad is not None for shard in self.shards)
+
+
 def one_process(setup, N):
     """[Step, ...]: a model trained by one process on the shares of N ranks; unused
     parameters have zeros."""

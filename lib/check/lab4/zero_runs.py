@@ -18,7 +18,7 @@ from lib.check.cases import called, form_of
 from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.lab4.zero_models import (
-    make_optimizer,
+    Made,
     one_process,
     squares_of_mean,
     values,
@@ -28,41 +28,6 @@ from lib.check.traffic import in_words
 from lib.zero import zero1, zero2
 
 MOMENTS = {"SGD": 1, "AdamW": 2}  # numbers of state for each parameter
-
-
-class Made:
-    """make_optimizer, and what came of it: `count` optimizers, the last of which is `optimizer`."""
-
-    def __init__(self, name):
-        self.name, self.count, self.optimizer = name, 0, None
-
-    def __call__(self, parameters):
-        self.count += 1
-        self.optimizer = make_optimizer(self.name, parameters)
-        return self.optimizer
-
-    @property
-    def shards(self):
-        return (
-            [p for group in self.optimizer.param_groups for p in group["params"]]
-            if self.optimizer
-            else []
-        )
-
-    @property
-    def state(self):
-        """How many numbers it keeps; a count of steps is none of them."""
-        kept = [
-            t
-            for of in self.optimizer.state.values()
-            for t in of.values()
-            if torch.is_tensor(t) and t.dim()
-        ]
-        return sum(tensor.numel() for tensor in kept)
-
-    @property
-    def has_gradients(self):
-        return bool(self.shards) and all(shard.grad is not None for shard in self.shards)
 
 
 class Run:

@@ -1,0 +1,92 @@
+"""Hints of exercises that are judged side by side: sentences by name, and what fits anywhere.
+
+The sentences are in sentences/<lab>.toml:
+
+    [recompute]
+    "the graph is kept" = "all that f computed is kept until backward: call f without a graph ..."
+
+Most are found by the fingerprint of a known mistake (fingerprints.py). Some also have a predicate,
+which looks at a Problem's kind and facts; then come the hints on what the harness itself tells
+apart, which fit whatever the exercise builds.
+"""
+
+import functools
+import tomllib
+from pathlib import Path
+
+from lib.check import symptoms as s
+from lib.check.exercise import Hint
+
+FOLDER = Path(__file__).with_name("sentences")
+
+
+@functools.cache
+def _sentences(lab: str) -> dict[str, dict[str, str]]:
+    with open(FOLDER / f"{lab}.toml", "rb") as file:
+        return tomllib.load(file)
+
+
+def hints(lab: str, exercise: str, **predicates) -> tuple[Hint, ...]:
+    """The exercise's hints. predicates: those tried where no fingerprint is known, in this order,
+    with the hint's name, its spaces as underscores."""
+    known = _sentences(lab)[exercise]
+    wanted = {name.replace("_", " "): fits for name, fits in predicates.items()}
+    if unknown := wanted.keys() - known.keys():
+        raise ValueError(f"sentences/{lab}.toml has no {sorted(unknown)} of {exercise}")
+    never = lambda p: False
+    ordered = [*wanted, *(name for name in known if name not in wanted)]
+    return (*(Hint(name, wanted.get(name, never), known[name]) for name in ordered), *GENERIC)
+
+
+def of_name(*names):
+    """Is it what was shown under a name that begins like one of these?"""
+    return lambda p: str(p.fact("name", "")).startswith(names)
+
+
+def in_variant(*variants):
+    """Was it in the first case, called in one of these ways (probes.py)?"""
+    return lambda p: getattr(p.fact("case"), "what", "").endswith(variants)
+
+
+GENERIC = (
+    Hint("called what it builds", s.kind("built-in"),
+         "this is what the exercise builds. Write it yourself, from what its docstring allows."),
+    s.NO_NUMBER,
+    s.ENDLESS,
+    s.UNDER_WAY,
+    s.EXITED,
+    s.CONDITION,
+    Hint("shared by two calls", in_variant("two at once", "the other of two"),
+         "one call alone was right. Here a second one begins before the first goes backward. What "
+         "belongs to one call is kept on self or on ctx, not on the class, on the function or in "
+         "a global."),
+    Hint("used again by a later call", in_variant("once more"),
+         "the first call was right, and a later one is not: what you return, or a buffer of it, "
+         "is kept and used again. Make it anew in each call."),
+    Hint("contiguous only", in_variant("strided"),
+         "it is right for contiguous tensors only. x.view and x.data_ptr need one; x.reshape and "
+         "x.contiguous() work for all."),
+    Hint("of one dtype only", in_variant("float32", "bfloat16"),
+         "it was right in float64. Take dtype and device from what you are given."),
+    Hint("rounded on the way", s.fact("narrowed"),
+         "these are the right numbers, rounded: somewhere on the way they were in a narrower "
+         "dtype. .float(), torch.zeros(n) and torch.empty(n) are float32."),
+    Hint("another dtype", s.kind("form", dtype=True),
+         "the result has the dtype of what the function is given."),
+    Hint("no gradient",
+         lambda p: of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p)),
+         "the graph is cut. detach, item, no_grad and a new tensor made of numbers cut it; an "
+         "empty result belongs to the graph, too."),
+    Hint("arguments changed", of_name("arguments"),
+         "what the function is given belongs to the caller, who needs it again: make new tensors "
+         "and lists."),
+    Hint("not a copy", of_name("storage"),
+         "the result lies in the memory of an argument. Return a tensor of its own."),
+    Hint("the random generator moved", of_name("generators"),
+         "your function draws from, or seeds, random numbers that others use as well."),
+    Hint("still alive", of_name("alive", "most alive"),
+         "something is still held that nobody needs any more: by an attribute, a list, or a view "
+         "of a larger tensor."),
+    s.RAISED,
+    s.UNREADABLE,
+)  # fmt: skip

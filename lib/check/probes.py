@@ -1,0 +1,234 @@
+"""What the harness looks at in every exercise, whatever the exercise builds.
+
+A probe is shown of lib's own function and of the answer, and the two are compared
+(side_by_side.py).
+
+of every call        arguments           which arguments have changed
+                     storage             of each returned tensor: new memory, or an argument's
+                     graph               of each returned tensor: does it require a gradient
+                     generators          the states of Python's, NumPy's and torch's generators
+of every script      alive by 0, 1, ...  bytes of floating-point tensors at each `yield`, whoever
+                                         holds them: ctx, a graph, a list, a view of a larger tensor
+                     alive at the end    the same when the script has returned
+of the first case    strided             inputs that are not contiguous
+once more            float32, bfloat16   inputs of another dtype
+                     two at once         two scripts in turn: what one call keeps must be its own
+                     once more           the call, another case, then the caller overwrites all that
+                                         was returned, and the first call again
+
+An exercise excuses a probe with a reason (`SideBySide(excused={"float32": "why"})`), and
+`python -m lib.check` prints the reasons.
+"""
+
+import contextlib
+import gc
+import random
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lib.ledger import caller
+
+OF_A_CALL = ("arguments", "storage", "graph", "generators")
+OF_A_SCRIPT = ("alive", "most alive", "alive at the end")
+STRIDED, DTYPES, TWO, AGAIN = "strided", ("float32", "bfloat16"), "two at once", "once more"
+VARIANTS = (STRIDED, *DTYPES, TWO, AGAIN)  # of the first case
+ALL = (*OF_A_CALL, *OF_A_SCRIPT, *VARIANTS)
+FEW = 64  # bytes: a number, an empty tensor
+WORDS = {
+    "arguments": "argument {} has changed; it is the caller's",
+    "storage": "what it returns lies in the memory of argument {}",
+    "graph": "what it returns {} require a gradient",
+    "generators": "{} random generator is not where it would be",
+    "changed later": "what call {} returned has changed with a later call",
+    "alive": "{} bytes are alive, expected at most {}",
+    "most alive": "{} bytes were alive at once, expected at most {}",
+    "alive at the end": "{} bytes are alive though nothing needs them, expected at most {}",
+}
+caller.look_through(__file__)  # `Made` stands between an answer and what it sends
+
+
+def named(name: str) -> str:
+    """The probe that a shown name belongs to: `alive by 0` and `alive by 1` are one."""
+    return name.partition(" by ")[0] if name.startswith(("alive by ", "most alive by ")) else name
+
+
+def is_probe(name: str) -> bool:
+    return named(name).partition(" ")[0] in OF_A_CALL or named(name) in WORDS
+
+
+def given(value, variant, learns):
+    """(the input as this variant has it, {"" or ".field": its leaf}); a tuple's tensors learn too.
+
+    A leaf is what a gradient arrives at; the answer gets a tensor computed from it.
+    """
+    leaves = {}
+
+    def one(key, x):
+        if not torch.is_tensor(x):
+            return x
+        x = x.clone()
+        if x.is_floating_point():
+            x = x.to(getattr(torch, variant)) if variant in DTYPES else x
+            if learns:
+                leaves[key] = x.requires_grad_()
+        if variant == STRIDED and x.dim():
+            return torch.stack([x, x], -1)[..., 0]
+        return x.clone() if learns and x.is_floating_point() else x
+
+    if hasattr(value, "_fields"):
+        changed = {field: one(f".{field}", getattr(value, field)) for field in value._fields}
+        return value._replace(**changed), leaves
+    return one("", value), leaves
+
+
+def frozen(x):
+    """A copy, which nobody changes, of tensors and of what holds them."""
+    return tree_map(lambda leaf: leaf.detach().clone() if torch.is_tensor(leaf) else leaf, x)
+
+
+def same(a, b) -> bool:
+    one, two = tree_leaves(a), tree_leaves(b)
+    return len(one) == len(two) and all(map(_alike, one, two))
+
+
+def _alike(x, y):
+    if torch.is_tensor(x) and torch.is_tensor(y):
+        return x.shape == y.shape and torch.equal(x.detach(), y)
+    with contextlib.suppress(Exception):
+        return x is y or bool(x == y)
+    return True  # what cannot be compared
+
+
+def before(args):
+    return [(frozen(x), [t.requires_grad for t in tensors(x)]) for x in args]
+
+
+def after(before_, args, out) -> dict:
+    """{probe: what is shown} of the call that returned `out`."""
+    addresses = {
+        x.untyped_storage().data_ptr(): str(number)
+        for number, arg in enumerate(args)
+        for x in tensors(arg)
+        if x.numel()
+    }
+    returned = {str(i): x for i, x in enumerate(tensors(out))}
+    lies_in = lambda x: addresses.get(x.untyped_storage().data_ptr(), "") if x.numel() else ""
+    unchanged = lambda x, then: (
+        same(x, then[0]) and [t.requires_grad for t in tensors(x)] == then[1]
+    )
+    states = {
+        "Python's": hash(random.getstate()),
+        "NumPy's": hash(np.random.get_state()[1].tobytes()),
+        "torch's": hash(torch.get_rng_state().numpy().tobytes()),
+    }
+    changed = [
+        str(i) for i, (x, then) in enumerate(zip(args, before_, strict=True))
+        if not unchanged(x, then)
+    ]  # fmt: skip
+    return {
+        "arguments": ", ".join(changed),
+        "storage": [(key, lies_in(x)) for key, x in returned.items()],
+        "graph": [(key, x.requires_grad) for key, x in returned.items() if x.is_floating_point()],
+        "generators": [*states.items()],
+    }
+
+
+def tensors(x) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(x) if torch.is_tensor(leaf)]
+
+
+def as_right(case, name, got, want, slack) -> bool:
+    """Is this one of several right ways? lib's may return an argument's memory, and an answer need
+    not; a few bytes are nothing. slack: {name: bytes, or a function of the case}."""
+    if name.startswith("storage"):
+        return got == ""
+    more = slack.get(name, slack.get(named(name), FEW))
+    room = more(case) if callable(more) else more
+    return named(name) in OF_A_SCRIPT and isinstance(got, (int, float)) and got <= want + room
+
+
+def words(name, got, want) -> str:
+    """The sentence of a probe's Problem; "" of what is no probe."""
+    probe, _, which = name.partition(" ")
+    sentence = WORDS.get(named(name), WORDS.get(probe, ""))
+    if probe == "generators":
+        return sentence.format(which)
+    if probe == "graph":
+        return sentence.format("does not" if want else "does")
+    return sentence.format(got or "none", want)
+
+
+def draw(seed, shape, dtype):
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype)
+
+
+@contextlib.contextmanager
+def own_generators(seed):
+    """The global generators begin at a state of their own, and are put back afterwards. The garbage
+    collector looks only at what is made inside, which keeps it quick."""
+    was = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gc.freeze()
+    random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        random.setstate(was[0]), np.random.set_state(was[1]), torch.set_rng_state(was[2])
+
+
+@torch.no_grad()
+def overwrite(held) -> None:
+    """The caller overwrites all that was returned."""
+    for out, _ in held:
+        for x in tensors(out):
+            with contextlib.suppress(RuntimeError):  # expanded, or needed by a graph
+                x.detach().fill_(7)
+        if isinstance(out, (list, dict)):
+            out.clear()
+    held.clear()
+
+
+class Made(TorchDispatchMode):
+    """Notes the storage of every floating-point tensor that is made inside, by whomever.
+
+    `alive()`: the bytes of those that something still holds. peak: note the most at once, too.
+    """
+
+    def __init__(self, peak=False):
+        super().__init__()
+        self.storages, self.asides, self.most, self.peak = {}, 0, 0, peak
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        made = op(*args, **(kwargs or {}))
+        for x in tensors(made):
+            if x.is_floating_point() and type(x) in (torch.Tensor, torch.nn.Parameter):
+                storage = x.untyped_storage()
+                ref = StorageWeakRef(storage)
+                nbytes = 0 if self.asides else storage.nbytes()
+                self.storages.setdefault(ref.cdata, (ref, nbytes))
+                if self.peak and nbytes:
+                    self.most = max(self.most, self._held())
+        return made
+
+    @contextlib.contextmanager
+    def aside(self):
+        """What the check makes for itself does not count."""
+        self.asides += 1
+        try:
+            yield
+        finally:
+            self.asides -= 1
+
+    def alive(self) -> int:
+        gc.collect()
+        self.most = 0
+        self.storages = {k: one for k, one in self.storages.items() if not one[0].expired()}
+        return self._held()
+
+    def _held(self):
+        return sum(nbytes for ref, nbytes in [*self.storages.values()] if not ref.expired())

@@ -1,0 +1,241 @@
+"""What an answer shows beside what lib's own shows (side_by_side.py): compared, and judged.
+
+    claims=claims(
+        MEASURE,                                name, points, over which cases, what it is about
+        ("the sum", 8, "2, 3, 4 ranks", "y"),                       shown under the name "y"
+        ("nothing to sum", 1, "n = 0", ("y", EMPTY), "graph"),      "y" in these cases; a probe
+        ("on the wire", 3, "(N-1)n", calls(MEASURE)),               a judge
+    )
+
+A claim fails at the first of its names that is not as lib's, values before probes. What no claim
+names, such as most probes, belongs to the last one.
+
+kinds: those of `tensors.compared`; "number", "said" (a property that does not hold, a string), and
+"missing", which an answer that raised has not shown. facts: case, name, and which `time` it was
+shown.
+"""
+
+from functools import partial
+
+import torch
+
+from lib.check import probes
+from lib.check.cases import form_of, seen
+from lib.check.claims import claim
+from lib.check.exercise import Problem
+from lib.check.explain import fraction, narrowed
+from lib.check.tensors import compared
+from lib.check.traffic import astray, beside
+
+SAMPLE = 12  # elements of each wrong tensor in a trace
+
+
+def differences(case, got, want, excused, slack) -> dict[str, Problem]:
+    """{name: Problem} of what two Shows have, where it is not excused."""
+    return compared_with(case, got.shown, want.shown, excused, slack)
+
+
+def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]:
+    """{name: Problem} of the first time that each name is shown otherwise than by lib's. got, want:
+    {(name, time): Value}"""
+    found = {}
+    for order, key in enumerate(dict.fromkeys([*want, *got])):
+        name, time = key
+        if name in found or probes.named(name) in excused:
+            continue
+        b, a = want.get(key), got.get(key)
+        part = (b or a).part
+        where = f"{case.name}{', ' * bool(part)}{part}"
+        for inner, right in (b.values if b else {"": ""}).items():
+            told, mine = f"{name} {inner}".strip(), a.values.get(inner) if a else None
+            if probes.as_right(case, told, mine, right, slack or {}):
+                continue
+            problem = different(where, told, mine, right, b)
+            if problem:
+                problem.facts |= {"case": case, "name": name, "time": time, "order": order}
+                found[name] = problem
+                break
+    return found
+
+
+def different(where, name, got, want, how) -> Problem | None:
+    """The Problem of what is not as lib's; None where it is. how: the Value that says how to
+    compare, or None."""
+    if torch.is_tensor(want):
+        problem = compared(where, name, got, want)
+        if problem and problem.kind == "value":
+            problem.facts["narrowed"] = problem.facts["narrowed"] or narrowed(got, want)
+            problem.facts["factor"] = factor = factor_of(got, want)
+            if factor is not None and not problem.facts["narrowed"]:
+                problem.text += f"\nAll of it is {fraction(factor)} of what is expected."
+        return problem
+    at_most = bool(how and how.at_most)
+    numbers = isinstance(want, (int, float)) and isinstance(got, (int, float))
+    if numbers:
+        room = ((how and how.tolerance) or 1e-9) * max(abs(want), 1e-300)
+        if (at_most and got <= want + room) or abs(got - want) <= room:
+            return None
+    elif type(got) is type(want) and got == want:
+        return None
+    property_ = want == "" and got
+    text = probes.words(name, got, want) or (
+        f"{got}" if property_
+        else f"{name}: expected {'at most ' * at_most}{want}, got {got}"
+    )  # fmt: skip
+    facts = {"got": got if isinstance(got, (int, float, str)) else form_of(got), "want": want}
+    return Problem("said" if property_ else "number", f"{where}: {text}", facts)
+
+
+def factor_of(got, want) -> float | None:
+    """The number by which all of a wrong tensor is too much, if it is one number."""
+    got, want = got.detach().double(), want.detach().double()
+    if want.numel() < 2 or not want.any() or not got.isfinite().all():
+        return None
+    factor = ((got * want).sum() / want.square().sum()).item()
+    near = (got - factor * want).abs().max() <= 1e-6 * abs(factor) * want.abs().max()
+    return factor if near and abs(factor) > 1e-9 else None
+
+
+def traced(wrong, shows) -> dict:
+    """{name: what was shown wrongly, as numbers}: the same for the same mistake, however it is
+    written."""
+    found = {}
+    for name, problem in wrong.items():
+        if not name:
+            found[name] = problem.trace
+            continue
+        given = [show.shown.get((name, problem.fact("time"))) for show in shows]
+        no_numbers = name.startswith((*probes.OF_A_SCRIPT, "generators"))  # bytes, and states
+        values = (
+            "more"
+            if no_numbers
+            else [[k, numbers(v)] for one in given if one for k, v in one.values.items()]
+        )
+        found[name] = [problem.kind, problem.fact("time"), values]
+    return found
+
+
+def numbers(x):
+    """The first elements, as numbers that rounding does not change."""
+    if not torch.is_tensor(x):
+        return x if isinstance(x, (float, int)) else str(x)[:200]
+    digits = 9 if x.dtype == torch.float64 else 4
+    return [form_of(x), [round(float(v), digits) + 0.0 for v in x.flatten()[:SAMPLE]]]
+
+
+def claims(measure, *rows) -> tuple:
+    """(name, points, says, what it is about ...) each: names, (name, [cases]) and judges."""
+    everywhere, taken, made = tuple(measure.runs()), set(), []
+    for number, (name, points, says, *about) in enumerate(rows):
+        pairs = [
+            one if isinstance(one, tuple) else (one, everywhere)
+            for one in about
+            if not callable(one)
+        ]
+        mine = {(what, case) for what, cases in pairs for case in cases}
+        taken |= mine
+        asks = partial(_among, mine)
+        if number == len(rows) - 1:
+            asks = partial(_among_or_nowhere, mine, frozenset(taken))
+        judges = filter(callable, about)
+        made.append(claim(name, points, says, fitting(measure), *judges, shown(measure, asks)))
+    return tuple(made)
+
+
+def _among_or_nowhere(pairs, taken, name, case):
+    return _among(pairs, name, case) or not _among(taken, name, case)
+
+
+def _among(pairs, name, case):
+    return (name, case) in pairs or (name.removeprefix("the gradient of "), case) in pairs
+
+
+def shown(measure, asks):
+    """A judge: all that asks(name, case) is about is as lib's, on every rank.
+
+    An answer that raised has failed here if it was still to show some of it.
+    """
+
+    def judge(runs):
+        for _, case, records in seen(runs, tuple(measure.runs())):
+            wrong = [
+                problem
+                for record in records
+                for name, problem in record["wrong"].items()
+                if name and asks(name, case)
+            ]
+            raised = [
+                record["wrong"][""]
+                for record in records
+                if "" in record["wrong"]
+                and (not record["unseen"] or any(asks(name, case) for name in record["unseen"]))
+            ]
+            if wrong or raised:
+                values_first = lambda p: (probes.is_probe(p.fact("name", "")), p.fact("order", 0))
+                return with_trace(min(wrong or raised, key=values_first), runs, measure)
+        return None
+
+    return judge
+
+
+def fitting(measure):
+    """A judge: the ranks' calls fit together."""
+
+    def judge(runs):
+        for _, case, records in seen(runs, tuple(measure.runs())):
+            for rank, record in enumerate(records):
+                if "control" in record and (
+                    found := astray(f"{case.name}: {case.rank(rank)}", case, record)
+                ):
+                    return with_trace(found, runs, measure)
+        return None
+
+    return judge
+
+
+def with_trace(problem, runs, measure) -> Problem:
+    """problem.trace: all that is shown wrongly in all cases. facts["narrower"]: of its name alone,
+    which recognises a mistake that is written in another way (fingerprints.py)."""
+    name = problem.fact("name", "")
+    cases = [
+        [case.name, [record["trace"] for record in records]]
+        for _, case, records in seen(runs, tuple(measure.runs()))
+        if any(record["trace"] for record in records)
+    ]
+    narrower = [
+        [case, [trace.get(name) for trace in traces]]
+        for case, traces in cases
+        if any(name in trace for trace in traces)
+    ]
+    found = Problem(problem.kind, problem.text, dict(problem.facts))
+    found.trace = [name, problem.kind, cases]
+    found.facts["narrower"] = [name, problem.kind, narrower]
+    return found
+
+
+def calls(measure, nothing_else=True):
+    """A judge: each rank calls what lib's own calls (nothing_else=False: it need not), and sends
+    nothing beside what it was given."""
+
+    def judge(runs):
+        for run, case, records in seen(runs, tuple(measure.runs())):
+            for rank, record in enumerate(records):
+                where = f"{case.name}: {case.rank(rank)}"
+                if found := beside(run, case, where, rank, record):
+                    return found
+                got, want = [c[:4] for c in record["calls"]], [c[:4] for c in record["wanted"]]
+                if case.world_size > 1 and nothing_else and got != want:
+                    text = f"{where} called {_told(got)}\nexpected {_told(want)}"
+                    facts = {"case": case, "got": got, "want": want}
+                    return Problem("calls", text, facts, [case.name, str(got)])
+        return None
+
+    return judge
+
+
+def _told(calls):
+    """`reduce_scatter of 77 float64 in average_gradients(), ...`"""
+    said = [
+        f"{op} of {n} {str(dtype)[6:]}{' in ' * bool(part)}{part}" for op, part, n, dtype in calls
+    ]
+    return ", ".join(said) or "nothing"

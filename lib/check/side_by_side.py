@@ -1,0 +1,382 @@
+"""An answer beside lib's own: one script runs with both, and what the two show is compared by name.
+
+    def script(make, case, group, show):         make: lib's own, then the answer; without ranks
+                                                 script(make, case, show)
+        x = show.give("x", tensor, learns=True)  an input; its gradient is shown
+        y = show.run(make, x, group)             a call of the answer: what it sends is recorded
+        show("y", y)                             a number, a string, a tensor, {name: tensor}, ...
+        show("kept", n, at_most=True)            what is no larger than lib's is right, too
+        show("order", "2F0 stands before 1F0")   a property: a sentence, or "" where it holds
+        yield                                    here another script may go on (probes.py)
+        show.backward(y)                         from random gradients; shows those of the inputs
+
+    MEASURE = SideBySide(script, lib's own, cases)
+    claims=claims(MEASURE, ("the sum", 8, "2, 3, 4 ranks", "y"), ...)      (shown.py)
+
+What lib's own shows is right, up to rounding; the tests of lib's packages prove lib's own against
+one process. So nothing is computed twice, and no expected value is written by hand. Every script is
+also looked at by the probes (probes.py), which need no line of the exercise's.
+"""
+
+import contextlib
+import inspect
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from lib import collectives
+from lib.check import probes
+from lib.check.cases import Case, called, form_of, groups_and_control, in_step
+from lib.check.comm import Recorder
+from lib.check.exercise import Problem
+from lib.check.failure import of_error
+from lib.check.overlap import Gates, started_threads
+from lib.check.pure import noting_calls
+from lib.check.shown import compared_with, differences, traced
+
+PLAIN = (int, float, str, torch.Tensor, type(None))
+EXPECTED_ERRORS = (ValueError, TypeError, RuntimeError, LookupError, OSError)
+
+
+class Here(Case):
+    """A case without ranks, which its name tells."""
+
+    name = property(lambda self: self.what)
+
+
+def here(*names: str) -> tuple[Here, ...]:
+    return tuple(Here((0,), what=name) for name in names)
+
+
+def groups_and_controls(cases):
+    """{case: (its group, two more groups of the same ranks for the recorders of two scripts)}"""
+    second = {m: dist.new_group(m) for m in dict.fromkeys(case.members for case in cases)}
+    both = groups_and_control(cases)
+    return {case: (*groups, second[case.members]) for case, groups in both.items()}
+
+
+class Show:
+    """What one run of a script shows, in order: `shown` is {(name, 1st, 2nd, ... time): Value}.
+
+    draws: which random gradients `backward` begins with. judged: what a judge of the exercise's own
+    looks at, if it has one. lib: the Show of lib's own, while the answer's script runs.
+    """
+
+    def __init__(self, case, call, variant="", draws=0, peak=False):
+        self.case, self.call, self.variant, self.draws, self.part = case, call, variant, draws, ""
+        self.shown, self.times, self.given, self.counts, self.held = {}, Counter(), {}, {}, []
+        self.made, self.judged, self.lib = probes.Made(peak), None, None
+
+    def __call__(self, name, value, at_most=False, tolerance=None):
+        """value: a number, a string, a tensor, None, or {key: one of them}, or pairs of that."""
+        with self.made.aside():
+            values = {"": value} if isinstance(value, PLAIN) else dict(value)
+            copied = {
+                key: one.detach().cpu().clone() if torch.is_tensor(one) else one
+                for key, one in values.items()
+            }
+        self.times[name] += 1
+        self.shown[name, self.times[name]] = Value(self.part, copied, at_most, tolerance)
+
+    def give(self, name, value, learns=False):
+        """An input, copied, as this variant has it. learns: its gradient is shown by `backward`."""
+        with self.made.aside():
+            value, leaves = probes.given(value, self.variant, learns)
+        self.given |= {f"{name}{key}": leaf for key, leaf in leaves.items()}
+        return value
+
+    def counted(self, name, f):
+        """f, as the answer gets it; how often each part of the script calls it is shown."""
+        self.counts[name] = 0
+
+        def given(*args, **named):
+            self.counts[name] += 1
+            return f(*args, **named)
+
+        return given
+
+    @contextlib.contextmanager
+    def during(self, part, section=False):
+        """A part of the script, whose name stands in verdicts. section: it has a section of its own
+        in the ranks' logs, so that it may send what the rest may not."""
+        self.part, self.counts = part, dict.fromkeys(self.counts, 0)
+        label = replace(self.case, what=f"{self.case.what}, {part}") if section else self.case
+        yield partial(self._run, label)
+        self.settle()
+        for name, count in self.counts.items():
+            self(f"calls of {name}", count)
+
+    def run(self, f, *args, **named):
+        """What f, which belongs to the answer, returns."""
+        with self.during(self.part) as run:
+            return run(f, *args, **named)
+
+    def refused(self, f, *args):
+        """The same; where f raises, None, and the type of the error is shown."""
+        out, told = None, ""
+        try:
+            out = self.run(f, *args)
+        except EXPECTED_ERRORS as error:
+            if type(error) is NotImplementedError:
+                raise
+            told = type(error).__name__
+        self("the error raised", f"[{told}]")
+        return out
+
+    def wrong(self, *names) -> bool:
+        """Is something that was shown under these names so far, on any rank, not as lib's? Then a
+        script ends, as nothing that comes after it would tell more."""
+        with self.made.aside():
+            return not self.agreed(not self.lib or not any(map(self._wrong, names)))
+
+    def _wrong(self, name):
+        times = range(1, self.times[name] + 1)
+        mine, libs = ({k: show.shown[k] for k in [(name, t) for t in times] if k in show.shown}
+                      for show in (self, self.lib))  # fmt: skip
+        return bool(compared_with(self.case, mine, libs))
+
+    def agreed(self, ok) -> bool:
+        """Is it so on all ranks?"""
+        return ok
+
+    def settle(self):
+        """Wait until nothing of this part is under way."""
+
+    def _run(self, label, f, *args, **named):
+        everything = [*args, *named.values()]
+        with self.made.aside():
+            before = probes.before(everything)
+        out = self.call(label, f, *args, **named)
+        with self.made.aside():
+            for name, value in probes.after(before, everything, out).items():
+                self(name, value)
+            if self.variant == probes.AGAIN:
+                self.held.append((out, probes.frozen(out)))
+        return out
+
+    def backward(self, *ys):
+        """Go backward from each y; shows the gradients of all inputs that learn."""
+        for number, y in enumerate(ys):
+            if torch.is_tensor(y) and y.requires_grad:
+                with self.made.aside():
+                    dy = probes.draw(17 * self.draws + number, y.shape, y.dtype).to(y.device)
+                with self.during("backward") as run:
+                    run(y.backward, dy)
+        for name, leaf in self.given.items():
+            grad = leaf.grad
+            self(f"the gradient of {name}", form_of(grad) if grad is None else grad)
+
+
+class ShowOnRanks(Recorder, Show):
+    """The collectives that an answer is given are this object's, `show.all_reduce`, ..."""
+
+    def __init__(self, control, case, *args):
+        self.gates, self.before_this_part = None, []
+        hold = lambda call: self.gates and self.gates.hold(call)
+        Recorder.__init__(self, control, [case.members], before=hold, raises=False)
+        Show.__init__(self, case, *args)
+        self.threads = started_threads()
+
+    @property
+    def all_calls(self):
+        return [*self.before_this_part, *self.calls]
+
+    def begin(self, phase=""):
+        """The calls of a new part; what did not fit together once stays."""
+        if hasattr(self, "calls"):
+            self.before_this_part = self.all_calls
+        kept = getattr(self, "stray", None), getattr(self, "clash", None)
+        Recorder.begin(self, phase)
+        self.stray, self.clash = kept
+
+    def settle(self):
+        collectives.start(lambda: None).wait()  # what was left in the background
+        Recorder.end(self)
+
+    end = settle
+
+    def gated(self, gates):
+        """Backward with so many gates: call i is held until gate i + 2 (overlap.py). Call its
+        `pass_one` at each gate, and `end` where backward has ended."""
+        watch = Gates(gates, threads=self.threads)
+        self.gates = watch if gates else None
+        return watch
+
+    def open(self, watch):
+        """The answer's function has returned: show what ran beside what."""
+        watch.over()
+        self.settle()
+        self.gates = None
+        self("begun in time", bool(watch.begun_in_time))
+        self("waited for what was held", bool(watch.stuck))
+        self("returned too early", bool(watch.early))
+
+    def length(self, tensors) -> float:
+        """The norm of all ranks' tensors as one vector, whatever part of it each rank holds."""
+        total = torch.zeros((), dtype=torch.float64)
+        for tensor in tensors:
+            total += tensor.detach().double().cpu().square().sum()
+        dist.all_reduce(total, group=self.control)
+        return total.sqrt().item()
+
+
+@dataclass(frozen=True)
+class Value:
+    """What was shown once: in which part of the script, {key: value}, and how it is compared."""
+
+    part: str
+    values: dict
+    at_most: bool
+    tolerance: float | None
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """A measure of one script.
+
+    builds: modules' names and files (ending in .py) of which an answer may call, be and inherit
+        nothing, because it builds what stands there.
+    groups: cases -> {case: (the group, two control groups)}; None for a function without ranks.
+    excused: {probe or variant: why the docstring allows it to be otherwise}.
+    together: two cases whose scripts run in turn, in place of the first two on the same ranks.
+    slack: {probe: bytes that an answer may keep beyond lib's, or a function of the case}.
+    peak: compare the most bytes at once, too? Only where lib's makes no more than anybody must.
+    """
+
+    script: object
+    reference: object
+    cases: tuple
+    builds: tuple[str, ...] = ()
+    groups: object = groups_and_controls
+    excused: dict = field(default_factory=dict)
+    together: tuple = ()
+    slack: dict = field(default_factory=dict)
+    peak: bool = False
+
+    def __post_init__(self):
+        if unknown := set(self.excused) - set(probes.ALL):
+            raise ValueError(f"no probe is called {sorted(unknown)}: {', '.join(probes.ALL)}")
+
+    def pair(self):
+        first, *more = self.cases
+        alike = (case for case in more if case.members == first.members)
+        return self.together or (first, next(alike, first))
+
+    def runs(self) -> dict:
+        """{the case as a verdict names it: (the cases whose scripts run in turn, the variant)}"""
+        pair, found = self.pair(), {case: ((case,), "") for case in self.cases}
+        for variant in probes.VARIANTS:
+            if variant not in self.excused:
+                cases = pair if variant == probes.TWO else pair[:1]
+                what = ", ".join(filter(None, [cases[0].what, variant]))
+                found[replace(cases[0], what=what)] = (cases, variant)
+        return found
+
+    def __call__(self, fn):
+        if self.groups is None:
+            return [self._compared(fn, case, None) for case in self.runs()]
+        one = partial(self._compared, fn)
+        return in_step(tuple(self.runs()), self.groups, one, wire=dist.new_group())
+
+    def _compared(self, fn, case, groups):
+        """The record of one case: {"wrong": {name: Problem}, "trace": ..., ...}."""
+        if any(kind.__module__ in self.builds for kind in getattr(fn, "__mro__", ())):
+            problem = Problem("built-in", "the answer is lib's own class, or a child of it")
+            return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}
+        want, _ = self._shown(self.reference, case, groups, _plainly, [])
+        watched = noting_calls(*self._of_lib()) if groups is None else contextlib.nullcontext()
+        with watched as of_lib:
+            call = _plainly if groups is None else called
+            got, error = self._shown(fn, case, groups, call, want)
+        wrong, unseen = {}, set()
+        for a, b in zip(got, want, strict=True):
+            wrong = differences(case, a, b, self.excused, self.slack) | wrong
+            unseen |= {name for name, _ in b.shown.keys() - a.shown.keys()}
+        if error:  # only what it prevented is not shown
+            wrong = {k: one for k, one in wrong.items() if k not in unseen} | {"": error}
+        if of_lib:
+            wrong = {"": Problem("built-in", "it calls lib's own, which this exercise builds")}
+        record = {"ok": not wrong, "wrong": wrong, "trace": traced(wrong, got), "unseen": unseen}
+        record["judged"] = got[0].judged
+        return record if groups is None else record | _sent(got, want, not wrong)
+
+    def _of_lib(self):
+        """What no answer may call. On ranks the ledger knows."""
+        own = vars(self.reference).values() if inspect.isclass(self.reference) else ()
+        files = [one for one in self.builds if one.endswith(".py")]
+        return [*filter(inspect.isfunction, own or [self.reference]), *files]
+
+    def _shown(self, fn, case, groups, call, of_lib):
+        """([Show of each script], the Problem if one raised). Two scripts of a case take turns.
+        of_lib: the Shows of lib's own."""
+        (cases, variant), shows, scripts = self.runs()[case], [], []
+        for number, one in enumerate(cases):
+            label = replace(one, what=f"{one.what}, the other of two") if number else case
+            shows.append(self._show(label, groups, number, call, variant))
+            shows[-1].lib = of_lib[number] if of_lib else None
+            scripts.append(self._steps(fn, one, groups, shows[-1]))
+        with probes.own_generators(list(self.runs()).index(case)):
+            try:
+                for _ in itertools.zip_longest(*scripts):
+                    pass
+                if variant == probes.AGAIN:
+                    shows = [self._again(fn, groups, shows[0], call)]
+            except Exception as error:
+                if groups is not None or type(error) is NotImplementedError:
+                    raise
+                problem = of_error(error, case.name)
+                problem.facts["case"] = case
+                return shows, problem
+        return shows, None
+
+    def _show(self, case, groups, number, call, variant=""):
+        args = (case, call, variant, number, self.peak)
+        return Show(*args) if groups is None else ShowOnRanks(groups[1 + number % 2], *args)
+
+    def _again(self, fn, groups, first, call):
+        """The script with another case; then all that the first returned is overwritten; then the
+        first case again."""
+        for number, case in enumerate(reversed(self.pair())):
+            show = self._show(first.case, groups, 0, call)
+            show.draws = 1
+            for _ in self._steps(fn, case, groups, show):
+                pass
+            if not number:
+                held = [(str(i), one) for i, one in enumerate(first.held)]
+                changed = [name for name, (out, then) in held if not probes.same(out, then)]
+                probes.overwrite(first.held)
+        show("changed later", ", ".join(changed))
+        return show
+
+    def _steps(self, fn, case, groups, show):
+        """The script, a generator or not; shows what is alive at each `yield`, and at the end."""
+        args = (fn, case, show) if groups is None else (fn, case, groups[0], show)
+        with show.made:
+            steps = self.script(*args)
+        for number in itertools.count() if inspect.isgenerator(steps) else ():
+            with show.made:
+                if next(steps, steps) is steps:
+                    break
+            if self.peak:
+                show(f"most alive by {number}", show.made.most, at_most=True)
+            show(f"alive by {number}", show.made.alive(), at_most=True)
+            yield
+        steps = None
+        show("alive at the end", show.made.alive(), at_most=True)
+
+
+def _plainly(case, f, *args, **named):
+    return f(*args, **named)
+
+
+def _sent(got, want, right):
+    """What the ranks called, for the judges of traffic.py and shown.py."""
+    first = lambda key: next(filter(None, (getattr(show, key) for show in got)), None)
+    lost = {key: first(key) for key in ("stray", "clash")}
+    ok = got[0].agreed(right and not any(lost.values()))
+    calls = {"calls": got[0].all_calls, "wanted": want[0].all_calls}
+    return got[0].record() | calls | lost | {"ok": ok}
