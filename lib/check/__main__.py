@@ -1,9 +1,11 @@
-"""python -m lib.check: which exercise meets which adversarial case, and why not."""
+"""python -m lib.check: which exercise meets which adversarial case and which probe, and why not."""
 
 import sys
 
+from lib.check import probes
 from lib.check.exercise import ADVERSARIAL, ALWAYS
-from lib.check.exercises import EXERCISES
+from lib.check.exercises import EXERCISES, FUNCTIONS
+from lib.check.side_by_side import SideBySide
 
 
 def table() -> str:
@@ -22,7 +24,21 @@ def table() -> str:
     return "\n".join([*lines, "", *legend, ALWAYS, "", "Left out", *reasons])
 
 
+def probed() -> str:
+    """Exercise x probe, of those that are judged side by side."""
+    lines = [f"{'':<26}" + " ".join(probes.ALL)]
+    reasons = []
+    for part in FUNCTIONS.values():
+        if not isinstance(part.measure, SideBySide):
+            continue
+        excused = part.measure.excused
+        cells = (f"{'.' if name in excused else '+':^{len(name)}}" for name in probes.ALL)
+        lines.append(f"{part.name:<26}" + " ".join(cells).rstrip())
+        reasons += [f"{part.name}: {name}: {why}" for name, why in excused.items()]
+    return "\n".join([*lines, "", "Excused", *reasons])
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
         raise SystemExit(__doc__)
-    print(table())
+    print(f"{table()}\n\n{probed()}")

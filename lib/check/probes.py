@@ -13,8 +13,8 @@ of every script      alive by 0, 1, ...  bytes of floating-point tensors at each
 of the first case    strided             inputs that are not contiguous
 once more            float32, bfloat16   inputs of another dtype
                      two at once         two scripts in turn: what one call keeps must be its own
-                     once more           the call, another case, then the caller overwrites all that
-                                         was returned, and the first call again
+                     once more           the call and another case; then the caller overwrites what
+                                         the first returned, and the first call comes again
 
 An exercise excuses a probe with a reason (`SideBySide(excused={"float32": "why"})`), and
 `python -m lib.check` prints the reasons.
@@ -182,15 +182,14 @@ def own_generators(seed):
 
 
 @torch.no_grad()
-def overwrite(held) -> None:
-    """The caller overwrites all that was returned."""
-    for out, _ in held:
-        for x in tensors(out):
-            with contextlib.suppress(RuntimeError):  # expanded, or needed by a graph
-                x.detach().fill_(7)
-        if isinstance(out, (list, dict)):
-            out.clear()
-    held.clear()
+def overwritten(out):
+    """The caller overwrites what was returned: a copy of what it then holds."""
+    for x in tensors(out):
+        with contextlib.suppress(RuntimeError):  # expanded, or needed by a graph
+            x.detach().fill_(7)
+    if isinstance(out, (list, dict)):
+        out.clear()
+    return frozen(out)
 
 
 class Made(TorchDispatchMode):

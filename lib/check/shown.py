@@ -78,11 +78,12 @@ def different(where, name, got, want, how) -> Problem | None:
     elif type(got) is type(want) and got == want:
         return None
     property_ = want == "" and got
+    got = form_of(got) if torch.is_tensor(got) else got
     text = probes.words(name, got, want) or (
         f"{got}" if property_
         else f"{name}: expected {'at most ' * at_most}{want}, got {got}"
     )  # fmt: skip
-    facts = {"got": got if isinstance(got, (int, float, str)) else form_of(got), "want": want}
+    facts = {"got": got, "want": want}
     return Problem("said" if property_ else "number", f"{where}: {text}", facts)
 
 

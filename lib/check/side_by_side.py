@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from lib import collectives
 from lib.check import probes
-from lib.check.cases import Case, called, form_of, groups_and_control, in_step
+from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
 from lib.check.exercise import Problem
 from lib.check.failure import of_error
@@ -167,8 +167,7 @@ class Show:
                 with self.during("backward") as run:
                     run(y.backward, dy)
         for name, leaf in self.given.items():
-            grad = leaf.grad
-            self(f"the gradient of {name}", form_of(grad) if grad is None else grad)
+            self(f"the gradient of {name}", leaf.grad)
 
 
 class ShowOnRanks(Recorder, Show):
@@ -339,17 +338,17 @@ class SideBySide:
 
     def _again(self, fn, groups, first, call):
         """The script with another case; then all that the first returned is overwritten; then the
-        first case again."""
+        first case again. What the first returned may change neither time."""
+        held, changed = first.held, set()
         for number, case in enumerate(reversed(self.pair())):
             show = self._show(first.case, groups, 0, call)
             show.draws = 1
             for _ in self._steps(fn, case, groups, show):
                 pass
+            changed |= {str(i) for i, (out, then) in enumerate(held) if not probes.same(out, then)}
             if not number:
-                held = [(str(i), one) for i, one in enumerate(first.held)]
-                changed = [name for name, (out, then) in held if not probes.same(out, then)]
-                probes.overwrite(first.held)
-        show("changed later", ", ".join(changed))
+                held = [(out, probes.overwritten(out)) for out, _ in held]
+        show("changed later", ", ".join(sorted(changed)))
         return show
 
     def _steps(self, fn, case, groups, show):

@@ -25,7 +25,10 @@ from lib.check.exercise import Problem
 from lib.check.explain import rounded_words, two
 from lib.check.pure import call, of_error
 
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}  # of the largest number expected, or of 1
+# of the largest number expected, or of 1
+TOLERANCE = {
+    torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-5,
+}  # fmt: skip
 FLOAT32 = 2.0**-22  # what a float64 loses in it, and a little more
 SAMPLE = 12  # elements of each wrong tensor in a trace
 

@@ -27,7 +27,7 @@ from .strip_solutions import Definition, strip_solutions
 
 BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
-LIB_FILES = {".py", ".csv", ".md", ".json", ".png"}
+LIB_FILES = {".py", ".csv", ".md", ".json", ".toml", ".png"}
 TESTS = (
     "conftest.py",
     "own_processes.py",
