@@ -202,6 +202,11 @@ class Made(TorchDispatchMode):
         super().__init__()
         self.storages, self.asides, self.most, self.peak = {}, 0, 0, peak
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """torch asks: no. Otherwise the first op imports torch._dynamo, which takes a second."""
+        return False
+
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         made = op(*args, **(kwargs or {}))
         for x in tensors(made):
