@@ -14,6 +14,7 @@ import functools
 import tomllib
 from pathlib import Path
 
+from lib.check import python_errors
 from lib.check import symptoms as s
 from lib.check.exercise import Hint
 
@@ -87,6 +88,7 @@ GENERIC = (
     Hint("still alive", of_name("alive", "most alive"),
          "something is still held that nobody needs any more: by an attribute, a list, or a view "
          "of a larger tensor."),
+    *python_errors.HINTS,
     s.RAISED,
     s.UNREADABLE,
 )  # fmt: skip

@@ -20,6 +20,8 @@ import json
 import math
 from pathlib import Path
 
+from lib.check import python_errors
+
 FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
 DIGITS = 6
@@ -48,7 +50,9 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     known = (prints.get(one, []) for one in all_of(claim, problem))
     names = next((names for names in known if 1 <= len(names) <= SEVERAL), [])
     if not names:
-        first = next((hint.name for hint in exercise.hints if hint.fits(problem)), None)
+        certain = [hint for hint in python_errors.HINTS if hint.name in python_errors.FIRST]
+        tried = (*certain, *exercise.hints)
+        first = next((hint.name for hint in tried if hint.fits(problem)), None)
         names = [first] if first else []
     if not names:
         return None, ""
@@ -58,7 +62,8 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
 
 def text_of(exercise, name: str | None) -> str:
     """The sentence of a hint that was given; of two, both."""
-    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in exercise.hints}
+    hints = (*python_errors.HINTS, *exercise.hints)
+    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in hints}
     whole = known.get(name)
     if whole is not None or not name:
         return whole or ""

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch, ledger
-from lib.check import fingerprints
+from lib.check import fingerprints, python_errors
 from lib.check.exercise import Bundle, CheckFailed, Claim, Exercise, Hint, Outcome, Problem, Run
 from lib.check.failure import BEGINS, at_odds, begun, in_its_case, of_exercise, students_fault
 from lib.check.guard import guarded, shown, unreadable
@@ -123,7 +123,7 @@ def _evaluate_on_ranks(worlds, answers):
                     else:
                         problem = _of_failure(exercise, nproc, error)
                         outcomes[exercise.name] = _judge_runs(
-                            exercise, runs[exercise.name], problem, error.output
+                            exercise, fn, runs[exercise.name], problem, error.output
                         )
                 except TypeError as error:  # a function that cannot be sent to the ranks
                     if len(waiting) > 1:
@@ -135,7 +135,9 @@ def _evaluate_on_ranks(worlds, answers):
                     exercise = waiting[0][0]
                     seen, outcomes[exercise.name] = (
                         {},
-                        _judge_runs(exercise, [], Problem("cannot be sent", str(error))),
+                        _judge_runs(
+                            exercise, waiting[0][1], [], Problem("cannot be sent", str(error))
+                        ),
                     )
             for name in seen:
                 runs[name].append(Run(nproc, seen[name], of_exercise(run_ledger, name)))
@@ -144,8 +146,8 @@ def _evaluate_on_ranks(worlds, answers):
             ]
     printed = printed if len(answers) == 1 else []  # of several nobody knows whose it is
     return {
-        e.name: outcomes.get(e.name) or _judge_runs(e, runs[e.name], None, printed)
-        for e, _ in answers
+        e.name: outcomes.get(e.name) or _judge_runs(e, fn, runs[e.name], None, printed)
+        for e, fn in answers
     }
 
 
@@ -174,9 +176,10 @@ def _saved(folder, number, nproc):
     return [torch.load(path, map_location="cpu", weights_only=False) for path in paths]
 
 
-def _judge_runs(exercise, runs, problem, printed=()):
+def _judge_runs(exercise, fn, runs, problem, printed=()):
     by_rank = [f"[rank {rank}] {line}" for rank, line in sorted(printed, key=lambda one: one[0])]
-    return _judge(exercise, runs, _forbidden_call(exercise, runs, problem) or problem, by_rank)
+    problem = _forbidden_call(exercise, runs, problem) or problem
+    return _judge(exercise, fn, runs, problem, by_rank)
 
 
 def _of_failure(exercise, nproc, error):
@@ -213,10 +216,10 @@ def _evaluate_here(exercise, fn):
     with guarded() as run:
         seen = exercise.measure(fn)
     runs = [] if run.problem else [Run(0, [seen], None)]
-    return _judge(exercise, runs, run.problem, run.printed)
+    return _judge(exercise, fn, runs, run.problem, run.printed)
 
 
-def _judge(exercise, runs, problem, printed=()):
+def _judge(exercise, fn, runs, problem, printed=()):
     if problem and problem.kind == "not written":
         return _not_written(exercise)
     lines, points = [exercise.name], 0
@@ -226,6 +229,7 @@ def _judge(exercise, runs, problem, printed=()):
             points += claim.points
             lines += _right(claim.name, claim.says)
             continue
+        found = python_errors.explained(found, fn)
         lines.append(f"  --  {claim.name}")
         for line in found.text.splitlines():
             lines += _wrapped(line)

@@ -9,6 +9,7 @@ An exercise lists those that apply among its own, the more particular first:
 `kind` and `fact` make predicates: kind("value"), fact("doubled"), kind("form", dtype=True).
 """
 
+from lib.check import python_errors
 from lib.check.exercise import Hint
 from lib.check.failure import HANGS
 
@@ -288,7 +289,15 @@ NO_GRAPH = Hint(
     "says what backward is.",
 )
 CALLED_LIB = Hint("called lib's", kind("built-in"), "build it from what the function is given.")
-ANYWHERE = (ENDLESS, UNDER_WAY, EXITED, UNREADABLE, CONDITION, RAISED)  # for every exercise, last
+ANYWHERE = (
+    ENDLESS,
+    UNDER_WAY,
+    EXITED,
+    UNREADABLE,
+    CONDITION,
+    *python_errors.HINTS,
+    RAISED,
+)  # for every exercise, last
 
 
 OTHER_WAY_ROUND = Hint(
