@@ -18,6 +18,8 @@ pure.py tensors.py                   functions without ranks, of plain numbers
                                      and of tensors with gradients
 claims.py traffic.py                 the usual judges: of values, and of what was sent
 explain.py symptoms.py               what a wrong number says; hints that exercises share
+python_errors.py earlier.py          what Python refuses, in words that lead on; an earlier function
+                                     that has not passed does not cost a later one
 failure.py guard.py                  the facts of an answer that raised, hung or exited,
                                      on ranks and in this process
 left_out.py                          why adversarial cases do not apply

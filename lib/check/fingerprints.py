@@ -30,16 +30,16 @@ NOTHING = 1e-9  # of the largest number beside it
 
 def of(claim, problem) -> str:
     """The fingerprint of a Problem, the first that failed."""
-    return _print(claim, problem, problem.text if problem.trace is None else problem.trace)
+    return print_of(claim, problem, problem.text if problem.trace is None else problem.trace)
 
 
 def all_of(claim, problem) -> list[str]:
     """The fingerprint, and the narrower one if there is one."""
     narrower = problem.fact("narrower")
-    return [of(claim, problem), *([_print(claim, problem, narrower)] if narrower else [])]
+    return [of(claim, problem), *([print_of(claim, problem, narrower)] if narrower else [])]
 
 
-def _print(claim, problem, trace):
+def print_of(claim, problem, trace):
     plain = json.dumps([claim.name, problem.kind, _rounded(trace)], sort_keys=True, default=str)
     return hashlib.sha256(plain.encode()).hexdigest()[:12]
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch, ledger
-from lib.check import fingerprints, python_errors
+from lib.check import earlier, fingerprints, python_errors
 from lib.check.exercise import Bundle, CheckFailed, Claim, Exercise, Hint, Outcome, Problem, Run
 from lib.check.failure import BEGINS, at_odds, begun, in_its_case, of_exercise, students_fault
 from lib.check.guard import guarded, shown, unreadable
@@ -326,7 +326,7 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
             f"{exercise.name}: give the check {what}, as in "
             f"check.{exercise.name}({', '.join(names)})"
         )
-    outcome = evaluate(exercise, fns if isinstance(exercise, Bundle) else fns[0])
+    outcome = graded(exercise, fns)
     print("\n".join(outcome.lines))
     judged[exercise.name] = outcome
     _report(exercise, outcome)
@@ -335,6 +335,24 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
             _passed[name] = fn
     if not outcome.passed:
         raise CheckFailed(outcome.message)
+
+
+def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
+    """The Outcome of a student's functions: an earlier function of theirs that has not passed costs
+    no points here (earlier.py)."""
+    from lib.check.exercises import FUNCTIONS
+
+    answer = fns if isinstance(exercise, Bundle) else fns[0]
+    outcome = evaluate(exercise, answer)
+    right = {} if outcome.passed else earlier.not_passed(fns, FUNCTIONS, _passed)
+    if not right or outcome.hint == "not written":
+        return outcome
+    with earlier.replaced(fns, right):
+        again = evaluate(earlier.allowing(exercise, right), answer)
+    if again.points <= outcome.points:
+        return outcome
+    again.lines.insert(1, earlier.note(right))
+    return again
 
 
 def _report(exercise, outcome):

@@ -38,9 +38,8 @@ TOLD_WITHOUT = {"called what it builds", "called lib's", "not written", "another
 FILE = "a_mistake.py"  # where the logs say that it stands
 HERE = Path(__file__).parent
 CHECK = Path(fingerprints.__file__).parent
-NOT_IN_PRINTS = {
-    CHECK / f"{name}.py" for name in ("exercise", "framework", "guard", "left_out", "symptoms")
-}
+NO_PRINTS = "causes exercise fingerprints framework guard left_out python_errors symptoms"
+NOT_IN_PRINTS = {CHECK / f"{name}.py" for name in NO_PRINTS.split()}
 
 
 @dataclass(frozen=True)
@@ -212,13 +211,15 @@ def _verdicts(exercise, mistakes):
 def source_of(exercise, module) -> str:
     """The hash of all the code that a table depends on. Layout, comments, docstrings and
     imports do not count."""
-    paths: set[Path] = {CHECK / "failure.py", CHECK / "fingerprints.py"}
+    paths: set[Path] = {CHECK / "failure.py"}
     _with_imports(Path(module.__file__), paths)
     _with_imports(file_of(module), paths)
     if isinstance(exercise.measure, SideBySide):
         _with_imports(file_of(module).with_name(f"answers_{module.EXERCISE.name}.py"), paths)
-    texts = [_text(path) for path in sorted(paths)] + [
-        textwrap.dedent(inspect.getsource(exercise.reference))
+    functions = [exercise.reference, fingerprints.all_of, fingerprints.of, fingerprints.print_of]
+    texts = [
+        *(_text(path) for path in sorted(paths)),
+        *(textwrap.dedent(inspect.getsource(fn)) for fn in functions),
     ]
     return hashlib.sha256("\0".join(map(_code, texts)).encode()).hexdigest()[:16]
 
