@@ -22,6 +22,7 @@ python_errors.py earlier.py          what Python refuses, in words that lead on;
                                      that has not passed does not cost a later one
 failure.py guard.py                  the facts of an answer that raised, hung or exited,
                                      on ranks and in this process
+rules.py                             an exercise's docstring beside the claims of its check
 left_out.py                          why adversarial cases do not apply
 fingerprints.py                      what known mistakes, which are tests, leave behind
 """

@@ -1,10 +1,14 @@
-"""python -m lib.check: which exercise meets which adversarial case and which probe, and why not."""
+"""python -m lib.check: which exercise meets which adversarial case and which probe, and why not.
+
+python -m lib.check rules [function ...]: an exercise's docstring beside what its check claims.
+"""
 
 import sys
 
 from lib.check import probes
 from lib.check.exercise import ADVERSARIAL, ALWAYS
 from lib.check.exercises import EXERCISES, FUNCTIONS
+from lib.check.rules import rules
 from lib.check.side_by_side import SideBySide
 
 
@@ -39,6 +43,9 @@ def probed() -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["rules"]:
+        print(rules(sys.argv[2:]))
+        raise SystemExit
     if sys.argv[1:]:
         raise SystemExit(__doc__)
     print(f"{table()}\n\n{probed()}")

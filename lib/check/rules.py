@@ -1,0 +1,54 @@
+"""What an exercise promises beside what its check claims.
+
+    python -m lib.check rules [function ...]
+
+A student never loses points for a rule that is written nowhere, and nothing that the docstring
+forbids passes. The command prints the two lists, one above the other, for whoever changes either.
+"""
+
+import ast
+import json
+from pathlib import Path
+
+from lib.check.exercises import FUNCTIONS
+from lib.check.side_by_side import SideBySide
+from lib.here import COURSE
+
+LABS = Path(COURSE) / "labs"
+
+
+def rules(names: list[str]) -> str:
+    """Of these functions, or of all: docstring, claims, excused probes."""
+    if unknown := set(names) - set(FUNCTIONS):
+        raise SystemExit(f"there is no exercise {', '.join(sorted(unknown))}")
+    docstrings = written()
+    return "\n\n".join(_of(name, docstrings) for name in names or FUNCTIONS)
+
+
+def written() -> dict[str, list[str]]:
+    """{function: the docstrings of the cell in which a student writes it}"""
+    found: dict[str, list[str]] = {}
+    for path in sorted(LABS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "code" and "raise NotImplementedError" in source:
+                for node in ast.parse(source).body:
+                    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                        found.setdefault(node.name, []).extend(_docstrings(node))
+    return found
+
+
+def _docstrings(node):
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    for one in ast.walk(node):
+        if isinstance(one, kinds) and (text := ast.get_docstring(one)):
+            yield f"{one.name}: {text}"
+
+
+def _of(name, docstrings):
+    exercise = FUNCTIONS[name]
+    lines = [f"== {name}", *docstrings.get(name, ["(no docstring)"]), "-- claims"]
+    lines += [f"{c.points:>3}  {c.name}{': ' * bool(c.says)}{c.says}" for c in exercise.claims]
+    if isinstance(exercise.measure, SideBySide) and exercise.measure.excused:
+        lines += ["-- excused", *(f"  {k}: {why}" for k, why in exercise.measure.excused.items())]
+    return "\n".join(lines)
