@@ -46,6 +46,19 @@ REFUSALS = {
 }
 
 
+# How the collectives that an answer is given agree on what all ranks do (comm.Recorder). A student
+# sees the call alone, and not which rank of that exchange has come how far.
+OURS = re.compile(
+    r"(?:gather|broadcast) #\d+ with root \d+ of uint8 \([\d, ]+\) in [\w.]+"
+    r"(, .*?)?(?:; ranks? [\d, and]+ ha(?:s|ve) not called it)?$",
+    re.MULTILINE,
+)
+
+
+def _of_the_answer(text):
+    return OURS.sub(lambda found: f"a collective that it was given{found[1] or ''}", text)
+
+
 @dataclass(frozen=True)
 class Failed:
     """What went wrong, in which case ("": outside of any), and for which ranks (global)
@@ -102,9 +115,8 @@ def in_its_case(error: RankError) -> Failed:
             return Failed("mismatch", first.text, case, members, book, first.kind, **facts)
         hang = next((kind for kind in HANGS if str(error).startswith(kind)), None)
         if hang:
-            return Failed(
-                hang, _retold(hang, ledger, book, members, inside), case, members, book, **facts
-            )
+            text = _of_the_answer(_retold(hang, ledger, book, members, inside))
+            return Failed(hang, text, case, members, book, **facts)
         return Failed(error.kind, _tidy(error), case, members, book, **facts)
     return Failed(error.kind, _tidy(error), "", tuple(range(ledger.world_size)), None, **facts)
 
@@ -135,7 +147,7 @@ def students_fault(error: RankError) -> bool:
 def _tidy(error):
     """The same text on every run, and nothing of what a student can not change in a check."""
     text = re.sub(r" (object )?at 0x[0-9a-f]+", "", str(error))
-    return text.replace(" Slow, not stuck? Give launch.run a larger timeout=", "")
+    return _of_the_answer(text.replace(" Slow, not stuck? Give launch.run a larger timeout=", ""))
 
 
 def _last_mark(entries, label=None):

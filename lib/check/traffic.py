@@ -11,6 +11,8 @@ from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.explain import who
 
+THE_CHECKS = ("framework.", "side_by_side.", "cases.", "probes.")
+
 
 def sent(run, case):
     """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order,
@@ -152,7 +154,8 @@ def beside(run, case, where, rank, record, phases=("",), section=None):
             continue
         for entry in run.ledger.section(label).of(case.members[rank]):
             if entry.group != record["control"]:
-                called = entry.via or entry.op
+                of_the_check = entry.via.startswith(THE_CHECKS)  # no line of the answer led to it
+                called = entry.op if of_the_check else entry.via or entry.op
                 facts = {"case": case, "called": called, "phase": phase}
                 return Problem(
                     "another way", f"{where} called {called}, which it was not given", facts
