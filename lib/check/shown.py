@@ -23,7 +23,7 @@ from lib.check import probes
 from lib.check.cases import form_of, seen
 from lib.check.claims import claim
 from lib.check.exercise import Problem
-from lib.check.explain import fraction, narrowed
+from lib.check.explain import fraction, narrowed, two
 from lib.check.tensors import compared
 from lib.check.traffic import astray, beside
 
@@ -79,11 +79,13 @@ def different(where, name, got, want, how) -> Problem | None:
         return None
     property_ = want == "" and got
     got = form_of(got) if torch.is_tensor(got) else got
-    text = probes.words(name, got, want) or (
+    facts = {"got": got, "want": want}
+    if numbers and not isinstance(got, bool):
+        want, got = two(want, got)
+    text = probes.words(name, facts["got"], facts["want"]) or (
         f"{got}" if property_
         else f"{name}: expected {'at most ' * at_most}{want}, got {got}"
     )  # fmt: skip
-    facts = {"got": got, "want": want}
     return Problem("said" if property_ else "number", f"{where}: {text}", facts)
 
 

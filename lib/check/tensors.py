@@ -19,7 +19,7 @@ again: it was right the first time.
 
 import torch
 
-from lib.check.cases import form_of
+from lib.check.cases import form_of, name_of
 from lib.check.claims import without_ranks
 from lib.check.exercise import Problem
 from lib.check.explain import rounded_words, two
@@ -29,6 +29,7 @@ from lib.check.pure import call, of_error
 TOLERANCE = {
     torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-5,
 }  # fmt: skip
+NARROWER = (torch.float32, torch.float16, torch.bfloat16)
 FLOAT32 = 2.0**-22  # what a float64 loses in it, and a little more
 SAMPLE = 12  # elements of each wrong tensor in a trace
 
@@ -276,6 +277,12 @@ def compared(case, what, got, want):
         )
     got, want = got.detach(), want.detach()
     facts["dims"] = got.dim()
+    if got.shape == want.shape and got.dtype != want.dtype and got.dtype in NARROWER:
+        # what is wrong beside the dtype comes first
+        problem = compared(case, what, got.to(want.dtype), want)
+        if problem and not problem.facts["narrowed"] and far(got.to(want.dtype), want):
+            problem.text += f"\nIts dtype is {name_of(got.dtype)}, expected {name_of(want.dtype)}."
+            return problem
     if got.shape != want.shape or got.dtype != want.dtype:
         facts |= {"dtype": got.shape == want.shape, "shape": got.shape != want.shape}
         facts["floats"] = got.is_floating_point()
@@ -298,6 +305,13 @@ def compared(case, what, got, want):
     x, y = two(want[index], got[index])
     said = f"\n{rounded_words(want.dtype)}" if facts["narrowed"] else ""
     return Problem("value", f"{case}: {what}{at}: expected {x}, got {y}{said}", facts)
+
+
+def far(got, want) -> bool:
+    """Is a tensor further from the right one than rounding to 8 bits would bring it?"""
+    largest = max(1.0, want[want.isfinite()].abs().max().item()) if want.numel() else 1.0
+    off = (got.double() - want.double()).abs()
+    return bool((off > 2.0**-6 * largest).any())
 
 
 def sample(got):
