@@ -32,7 +32,10 @@ SAMPLE = 12  # elements of each wrong tensor in a trace
 
 def differences(case, got, want, excused, slack) -> dict[str, Problem]:
     """{name: Problem} of what two Shows have, where it is not excused."""
-    return compared_with(case, got.shown, want.shown, excused, slack)
+    shown = want.shown
+    if got.stopped:
+        shown = {key: value for key, value in shown.items() if key in got.shown}
+    return compared_with(case, got.shown, shown, excused, slack)
 
 
 def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]:

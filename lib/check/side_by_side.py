@@ -64,12 +64,13 @@ class Show:
 
     draws: which random gradients `backward` begins with. judged: what a judge of the exercise's own
     looks at, if it has one. lib: the Show of lib's own, while the answer's script runs.
+    stopped: the script ended early, and what it would have shown after that is not missing.
     """
 
     def __init__(self, case, call, variant="", draws=0, peak=False):
         self.case, self.call, self.variant, self.draws, self.part = case, call, variant, draws, ""
         self.shown, self.times, self.given, self.counts, self.held = {}, Counter(), {}, {}, []
-        self.made, self.judged, self.lib = probes.Made(peak), None, None
+        self.made, self.judged, self.lib, self.stopped = probes.Made(peak), None, None, False
 
     def __call__(self, name, value, at_most=False, tolerance=None):
         """value: a number, a string, a tensor, None, or {key: one of them}, or pairs of that."""
@@ -104,7 +105,8 @@ class Show:
         """A part of the script, whose name stands in verdicts. section: it has a section of its own
         in the ranks' logs, so that it may send what the rest may not."""
         self.part, self.counts = part, dict.fromkeys(self.counts, 0)
-        label = replace(self.case, what=f"{self.case.what}, {part}") if section else self.case
+        what = ", ".join(filter(None, [self.case.what, part]))
+        label = replace(self.case, what=what) if section else self.case
         yield partial(self._run, label)
         self.settle()
         for name, count in self.counts.items():
@@ -131,7 +133,8 @@ class Show:
         """Is something that was shown under these names so far, on any rank, not as lib's? Then a
         script ends, as nothing that comes after it would tell more."""
         with self.made.aside():
-            return not self.agreed(not self.lib or not any(map(self._wrong, names)))
+            self.stopped = not self.agreed(not self.lib or not any(map(self._wrong, names)))
+        return self.stopped
 
     def _wrong(self, name):
         times = range(1, self.times[name] + 1)

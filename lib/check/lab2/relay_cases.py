@@ -10,10 +10,8 @@ smaller batch, the third with the second's very x. float64.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from lib.check.cases import Case
@@ -66,39 +64,6 @@ def batch(case):
     return tokens.to(device), torch.randn(
         shape, generator=draw, device="cpu", dtype=torch.float64
     ).to(device)
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A step in one process. Lists by stage."""
-
-    takes: list  # what it takes
-    gradients: list  # {name: gradient} of this step alone
-    from_ones: list  # the same, had its backward begun with ones
-    loss: torch.Tensor
-
-
-@cache
-def whole(case):
-    """The step of a case in one process."""
-    made, (x, target) = stages(case.world_size), batch(case)
-    takes, gives = [], []
-    for stage in made:
-        takes.append(x)
-        gives.append(x := stage(x))
-    loss = F.mse_loss(x, target)
-    of = lambda y, stage: torch.autograd.grad(
-        y, list(stage.parameters()), torch.ones_like(y), retain_graph=True
-    )
-    named = lambda stage, all_of_them: {
-        n: g for (n, _), g in zip(stage.named_parameters(), all_of_them, strict=True)
-    }
-    return Whole(
-        [taken.detach() for taken in takes],
-        [named(stage, of(loss, stage)) for stage in made],
-        [named(stage, of(y, stage)) for stage, y in zip(made, gives, strict=True)],
-        loss.detach(),
-    )
 
 
 def sends(case):

@@ -33,7 +33,7 @@ def _net(name):
 
 
 def script(make, case, show):
-    name, net = case.what.partition(",")[0], _net(case.what.partition(",")[0])
+    name, net = case.what, _net(case.what)
     x = show.give("x", _x(name), learns=name != "features")
     f = show.counted("f", lambda x: net[2:](make(net[:2], x)) if name == "nested" else net(x))
     with show.during("forward") as run:

@@ -1,7 +1,7 @@
 """Answers to Lab 3's ParallelAttention: wrong ones, each with its hint, and right ones.
 
 Most differ from `Heads`, a right one, in one of its parts. What differs from lib's by an edit is
-among MISTAKES in lib/check/lab3/parallel_attention_wrong.py.
+among MISTAKES in mistakes_ParallelAttention.py.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Answers to Lab 4's PrefetchingFSDP: wrong ones, each with the hint that it must get, and right
 ones.
 
-Those that differ from lib's by an edit are in lib/check/lab4/prefetching_fsdp_wrong.py.
+Those that differ from lib's by an edit are in mistakes_PrefetchingFSDP.py.
 """
 
 from as_an_answer import as_an_answer

@@ -1,7 +1,7 @@
 """Answers to Lab 4's fsdp, class by class: wrong ones, each with the hint that it must get, and
 right ones.
 
-Those that differ from lib's by an edit are in lib/check/lab4/fsdp_wrong.py; those here are written
+Those that differ from lib's by an edit are in mistakes_fsdp.py; those here are written
 otherwise.
 """
 

@@ -1,6 +1,6 @@
 """Answers to Lab 4's recompute: wrong ones, each with the hint that it must get, and right ones.
 
-Those that differ from lib's by an edit are in lib/check/lab4/recompute_wrong.py.
+Those that differ from lib's by an edit are in mistakes_recompute.py.
 """
 
 import torch
