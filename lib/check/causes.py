@@ -26,10 +26,11 @@ def _sentences(lab: str) -> dict[str, dict[str, str]]:
         return tomllib.load(file)
 
 
-def hints(lab: str, exercise: str, **predicates) -> tuple[Hint, ...]:
-    """The exercise's hints. predicates: those tried where no fingerprint is known, in this order,
-    with the hint's name, its spaces as underscores."""
-    known = _sentences(lab)[exercise]
+def hints(lab: str, exercise: str, *families: str, **predicates) -> tuple[Hint, ...]:
+    """The exercise's hints, and those of families of exercises. predicates: those tried where no
+    fingerprint is known, in this order, with the hint's name, its spaces as underscores."""
+    sentences = _sentences(lab)
+    known = functools.reduce(dict.__or__, (sentences[name] for name in (*families, exercise)))
     wanted = {name.replace("_", " "): fits for name, fits in predicates.items()}
     if unknown := wanted.keys() - known.keys():
         raise ValueError(f"sentences/{lab}.toml has no {sorted(unknown)} of {exercise}")
