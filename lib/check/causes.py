@@ -27,16 +27,18 @@ def _sentences(lab: str) -> dict[str, dict[str, str]]:
         return tomllib.load(file)
 
 
-def hints(lab: str, exercise: str, **predicates) -> tuple[Hint, ...]:
-    """The exercise's hints. predicates: those tried where no fingerprint is known, in this order,
-    with the hint's name, its spaces as underscores."""
-    known = _sentences(lab)[exercise]
+def hints(lab: str, exercise: str, *families: str, **predicates) -> tuple[Hint, ...]:
+    """The exercise's hints, and those of families of exercises. predicates: those tried where no
+    fingerprint is known, in this order, with the hint's name, its spaces as underscores."""
+    sentences = _sentences(lab)
+    known = functools.reduce(dict.__or__, (sentences[name] for name in (*families, exercise)))
     wanted = {name.replace("_", " "): fits for name, fits in predicates.items()}
     if unknown := wanted.keys() - known.keys():
         raise ValueError(f"sentences/{lab}.toml has no {sorted(unknown)} of {exercise}")
     never = lambda p: False
     ordered = [*wanted, *(name for name in known if name not in wanted)]
-    return (*(Hint(name, wanted.get(name, never), known[name]) for name in ordered), *GENERIC)
+    own = (Hint(name, wanted.get(name, never), known[name]) for name in ordered)
+    return (LATER, *own, *GENERIC)
 
 
 def of_name(*names):
@@ -49,6 +51,10 @@ def in_variant(*variants):
     return lambda p: getattr(p.fact("case"), "what", "").endswith(variants)
 
 
+# before all others: the same call was right before
+LATER = Hint("used again by a later call", in_variant("once more"),
+             "the first call was right, and a later one is not: what you return, or a buffer of "
+             "it, is kept and used again. Make it anew in each call.")  # fmt: skip
 GENERIC = (
     Hint("called what it builds", s.kind("built-in"),
          "this is what the exercise builds. Write it yourself, from what its docstring allows."),
@@ -61,9 +67,6 @@ GENERIC = (
          "one call alone was right. Here a second one begins before the first goes backward. What "
          "belongs to one call is kept on self or on ctx, not on the class, on the function or in "
          "a global."),
-    Hint("used again by a later call", in_variant("once more"),
-         "the first call was right, and a later one is not: what you return, or a buffer of it, "
-         "is kept and used again. Make it anew in each call."),
     Hint("contiguous only", in_variant("strided"),
          "it is right for contiguous tensors only. x.view and x.data_ptr need one; x.reshape and "
          "x.contiguous() work for all."),

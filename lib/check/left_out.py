@@ -19,6 +19,10 @@ NO_RANKS = BUILT | {
     "alone": "there are no ranks",
     "returned": "a number",
 }
+# of a measure's probes (side_by_side.py), for functions of plain values
+NO_TENSORS = dict.fromkeys(("strided", "float32", "bfloat16"), "no tensors") | {
+    "two at once": "nothing is under way between two calls"
+}
 TENSORS = NOTHING_GIVEN | {
     "alone": "there are no ranks; one token and one expert are cases",
     "generators": "no argument is an iterator",

@@ -56,6 +56,7 @@ def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]
             problem = different(where, told, mine, right, b)
             if problem:
                 problem.facts |= {"case": case, "name": name, "time": time, "order": order}
+                problem.text += f"\n{a.beside}" if a and a.beside else ""
                 found[name] = problem
                 break
     return found

@@ -6,6 +6,7 @@
         y = show.run(make, x, group)             a call of the answer: what it sends is recorded
         show("y", y)                             a number, a string, a tensor, {name: tensor}, ...
         show("kept", n, at_most=True)            what is no larger than lib's is right, too
+    show("kept", n, beside="rank 0: ...")    what a verdict says below, where this is wrong
         show("order", "2F0 stands before 1F0")   a property: a sentence, or "" where it holds
         yield                                    here another script may go on (probes.py)
         show.backward(y)                         from random gradients; shows those of the inputs
@@ -72,7 +73,7 @@ class Show:
         self.shown, self.times, self.given, self.counts, self.held = {}, Counter(), {}, {}, []
         self.made, self.judged, self.lib, self.stopped = probes.Made(peak), None, None, False
 
-    def __call__(self, name, value, at_most=False, tolerance=None):
+    def __call__(self, name, value, at_most=False, tolerance=None, beside=""):
         """value: a number, a string, a tensor, None, or {key: one of them}, or pairs of that."""
         with self.made.aside():
             values = {"": value} if isinstance(value, PLAIN) else dict(value)
@@ -81,7 +82,7 @@ class Show:
                 for key, one in values.items()
             }
         self.times[name] += 1
-        self.shown[name, self.times[name]] = Value(self.part, copied, at_most, tolerance)
+        self.shown[name, self.times[name]] = Value(self.part, copied, at_most, tolerance, beside)
 
     def give(self, name, value, learns=False):
         """An input, copied, as this variant has it. learns: its gradient is shown by `backward`."""
@@ -228,12 +229,14 @@ class ShowOnRanks(Recorder, Show):
 
 @dataclass(frozen=True)
 class Value:
-    """What was shown once: in which part of the script, {key: value}, and how it is compared."""
+    """What was shown once: in which part of the script, {key: value}, how it is compared, and what
+    is said beside it where it is wrong."""
 
     part: str
     values: dict
     at_most: bool
     tolerance: float | None
+    beside: str = ""
 
 
 @dataclass(frozen=True)

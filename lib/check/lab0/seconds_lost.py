@@ -4,13 +4,16 @@ a step waits.
 Right is {strategy: seconds} of those that fit, in any order.
 """
 
-from math import inf, isclose, isfinite
+from math import isfinite
 
 from lib.check import symptoms as s
-from lib.check.claims import claim, is_number
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.left_out import but
-from lib.check.pure import LEAVES_OUT, NOTHING, asked, each
+from lib.check.causes import hints, of_name
+from lib.check.claims import is_number
+from lib.check.exercise import Exercise
+from lib.check.left_out import NO_TENSORS, but
+from lib.check.pure import LEAVES_OUT
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.cost.strategies import CARD, NVLINK, SITUATIONS, Cluster, Model, seconds_lost
 
 INSIDE, BOTH = "tensor inside, data across", "tensor inside, pipeline across"
@@ -32,118 +35,66 @@ OTHERS = {  # edges: a rule that holds with equality, and one that just fails
     "1B, a byte less": (SMALL, _on(2, 2, 16e9 - 1), 64),
     "1B, an eighth of its state": (SMALL, _on(4, 8, 2e9), 64),
 }
-CASES = SITUATIONS | OTHERS
+JOBS = SITUATIONS | OTHERS
+CASES = here(*JOBS)
+SIX = CASES[: len(SITUATIONS)]
+FORM = ("nothing", "a dictionary", "the six names", "no such", "numbers")
+FITS, NOT = "fits", "does not"
 
 
-def _measure(fn):
-    return asked(fn, seconds_lost, [(name,) for name in CASES], lambda name: CASES[name], _read)
+def script(make, case, show):
+    lost = show.run(make, *JOBS[case.what.removesuffix(", once more")])
+    wrong = _misread(lost)
+    for name in FORM:
+        show(name, wrong.get(name, ""))
+    if wrong:
+        return
+    show("which fit:", [(f"{way!r}", FITS if way in lost else NOT) for way in WAYS])
+    for way, seconds in lost.items():
+        show(way, float(seconds), tolerance=0.01)
 
 
-def _read(out, *_):
-    if not isinstance(out, dict):
-        kind = "nothing" if out is None else "form"
-        return Problem(kind, f"got {out!r:.60}, a {type(out).__name__}, expected a dict")
-    for name, seconds in out.items():
-        if name not in WAYS:
-            return Problem(
-                "unknown",
-                f"got {name!r:.60}, which is none of the six: {', '.join(map(repr, WAYS))}",
-            )
+def _misread(lost):
+    """{name: what is wrong}, or {}."""
+    if not isinstance(lost, dict):
+        name = "nothing" if lost is None else "a dictionary"
+        return {name: f"got {lost!r:.60}, a {type(lost).__name__}, expected a dict"}
+    for way, seconds in lost.items():
+        if way not in WAYS:
+            names = ", ".join(map(repr, WAYS))
+            return {"the six names": f"got {way!r:.60}, which is none of the six: {names}"}
         if not is_number(seconds) or not isfinite(seconds):
-            text = f"got {seconds!r:.30} for {name!r}, expected a number of seconds"
-            return Problem("form", text, {"no such": seconds is None or is_number(seconds)})
-    return {name: float(seconds) for name, seconds in out.items()}
+            name = "no such" if seconds is None or is_number(seconds) else "numbers"
+            return {name: f"got {seconds!r:.30} for {way!r}, expected a number of seconds"}
+    return {}
 
 
-def _fits(got, name):
-    want = seconds_lost(*CASES[name])
-    if set(got) == set(want):
-        return None
-    missing, more = (
-        [way for way in WAYS if way in one and way not in two]
-        for one, two in ((want, got), (got, want))
-    )
-    said = [
-        f"{', '.join(map(repr, ways))} {what}"
-        for ways, what in ((missing, "missing"), (more, "too many"))
-        if ways
-    ]
-    facts = {"missing": missing, "more": more}
-    return Problem("fits", f"of those that fit, {' and '.join(said)}", facts, [name, missing, more])
+def _named(way):
+    return lambda p: p.fact("name") == way
 
 
-def _seconds(*ways):
-    def judge(got, name):
-        if problem := _fits(got, name):
-            return problem
-        want = seconds_lost(*CASES[name])
-        ratio = {way: _ratio(got[way], want[way]) for way in WAYS if way in want}
-        for way in ways:
-            if way in want and not isclose(ratio[way], 1, rel_tol=0.01):
-                text = f"{way!r} loses {want[way]:.4g} s, got {got[way]:.4g} s"
-                trace = [name, *(f"{other} {ratio[other]:.3g}" for other in ratio)]
-                return Problem("seconds", text, {"way": way, "alone": not want[way]}, trace)
-        return None
-
-    return judge
-
-
-def _ratio(got, want):
-    return got / want if want else 1.0 if got == 0 else inf
-
-
-def _judge(names, judge):
-    return each([(name,) for name in names], judge, str)
-
-
-def _wrong_in(way, text):
-    return Hint(f"seconds of {way}", s.kind("seconds", way=way), text)
-
-
+MEASURE = SideBySide(script, seconds_lost, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
-    name="seconds_lost", reference=seconds_lost, measure=_measure, worlds=(),
+    name="seconds_lost", reference=seconds_lost, measure=MEASURE, worlds=(),
     leaves_out=but(LEAVES_OUT, "given used", "again"),
-    claims=(
-        claim("what fits", 4, "the six situations", _judge(SITUATIONS, _fits)),
-        claim("data and sharded", 2, "seconds, within 1 %",
-              _judge(SITUATIONS, _seconds("data", "sharded"))),
-        claim("tensor and pipeline", 2, "seconds, within 1 %",
-              _judge(SITUATIONS, _seconds("tensor", "pipeline"))),
-        claim("tensor inside the node", 3, "data or a pipeline across",
-              _judge(SITUATIONS, _seconds(INSIDE, BOTH))),
-        claim("any model and cluster", 1, "8 others, at the edge of what fits",
-              _judge(OTHERS, _seconds(*WAYS))),
+    claims=claims(
+        MEASURE,
+        ("what fits", 4, "the six situations",
+         *((name, SIX) for name in (*FORM, "which fit:"))),
+        ("data and sharded", 2, "seconds, within 1 %", ("data", SIX), ("sharded", SIX)),
+        ("tensor and pipeline", 2, "seconds, within 1 %", ("tensor", SIX), ("pipeline", SIX)),
+        ("tensor inside the node", 3, "data or a pipeline across", (INSIDE, SIX), (BOTH, SIX)),
+        ("any model and cluster", 1, "8 others, at the edge of what fits"),
     ),
-    hints=(
-        s.CALLED_LIB.saying("a dict of six formulas, and then only those that fit."),
-        NOTHING,
-        Hint("not the six", s.kind("unknown"),
-             "copy the names from the table: the check looks for these words."),
-        Hint("no such strategy", s.kind("form", **{"no such": True}),
-             "what is not possible, or does not fit, is not in the dict at all."),
-        Hint("not a dict of numbers", s.kind("form"),
-             "return {strategy: seconds}, seconds as a float."),
-        Hint("leaves out what fits", s.kind("fits", missing=True),
-             "16 bytes per parameter, divided as the table says, may be as much as the memory; as "
-             "many stages as layers and as many copies as sequences are allowed, too."),
-        Hint("takes what does not fit", s.kind("fits", more=True),
-             "three rules: the state, divided as the table says, is in a GPU's memory; no more "
-             "stages than layers; no more copies of the model than sequences."),
-        Hint("waits for itself", s.kind("seconds", alone=True),
-             "a group of one rank, or a pipeline of one stage, waits for no rank: 0 seconds."),
-        _wrong_in("data",
-            "one all-reduce of 2W bytes over all N GPUs; of several nodes, over the slower link."),
-        _wrong_in("sharded",
-            "three halves of a ring for each of the B/N sequences of a GPU: the weights are "
-            "gathered twice, and the gradients are reduced once."),
-        _wrong_in("tensor",
-                  "for each layer and each sequence 4 all-reduces of A bytes, over all N GPUs."),
-        _wrong_in("pipeline",
-                  "2B messages of A bytes, and (N-1)/B of the seconds that a GPU computes."),
-        _wrong_in(INSIDE,
-            "a node has B/M sequences and all layers; its shares of the gradients, 2W/R bytes, are "
-                  "summed over M."),
-        _wrong_in(BOTH, "a node has L/M layers and all B sequences, and is one stage of M."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab0", "seconds_lost",
+        nothing_returned=of_name("nothing"),
+        not_the_six=of_name("the six names"),
+        no_such_strategy=of_name("no such"),
+        not_a_dict_of_numbers=of_name("a dictionary", "numbers"),
+        leaves_out_what_fits=s.both(of_name("which fit"), s.fact("want", FITS)),
+        takes_what_does_not_fit=of_name("which fit"),
+        waits_for_itself=lambda p: p.fact("name") in WAYS and p.fact("want") == 0,
+        **{f"seconds of {way}": _named(way) for way in WAYS},
     ),
 )  # fmt: skip

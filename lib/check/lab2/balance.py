@@ -8,19 +8,19 @@ Right is what is as fast as the best of all cuts, whichever of several it is.
 """
 
 from itertools import pairwise
-from math import isclose
 from numbers import Integral, Real
 
-from lib.check import pure
 from lib.check import symptoms as s
-from lib.check.claims import claim
-from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Exercise, Problem
 from lib.check.lab2.schedules import described
-from lib.check.left_out import BUILT
-from lib.check.pure import all_seen, each, iterator, refused
+from lib.check.left_out import BUILT, NO_TENSORS
+from lib.check.pure import iterator
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.balance import balance
 
-CASES = [
+JOBS = [
     ((2, 2, 2, 1, 1, 1, 1, 4), 3),
     ((6, 2, 1, 1, 4, 6, 5), 3),
     ((2, 6, 1, 3, 4), 3),
@@ -38,16 +38,31 @@ CASES = [
     ((0, 0, 0, 0), 3),
     ((0, 5, 0, 0, 5, 0), 3),
 ]
-CASES_SAY = "3 to 14 layers, 1 to 4 stages"
 REFUSED = [((1, 1, 1), 4), ((2,), 2), ((), 1), ((1, 2), 0)]
+OF_NAME = {f"balance({[*costs]}, {p})": (costs, p) for costs, p in JOBS + REFUSED}
+CASES = here(*OF_NAME)
+FORM = ("nothing", "iterator", "numbers", "lists")
+LAYERS = ("bounds", "costs", "lost", "out of order", "twice", "one too many", "stages", "empty")
 
 
-def _measure(fn):
-    return pure.asked(fn, balance, CASES + REFUSED, lambda costs, p: ([*costs], p), _read)
+def script(make, case, show):
+    costs, p = OF_NAME[case.what.removesuffix(", once more")]
+    if (costs, p) in REFUSED:
+        show.refused(make, [*costs], p)
+        return
+    out = show.run(make, [*costs], p)
+    problem = _misread(out, p) or _misplaced([[*stage] for stage in out], [*costs], p)
+    for name in dict.fromkeys(["lists", problem.kind if problem else "lists"]):
+        show(name, problem.text if problem and problem.kind == name else "")
+    if problem:
+        return
+    times = [round(time, 6) for time in taken(out, costs)]
+    beside = f"got {[*map(list, out)]}: the stages take {times}"
+    show("the slowest stage", max(taken(out, costs)), at_most=True, beside=beside)
 
 
-def _read(out, costs, p):
-    """[[layer, ...] of stage 0, ...]; else the Problem."""
+def _misread(out, p):
+    """The Problem of what is no list of lists of layers."""
     if out is None:
         return Problem("nothing", f"got None, expected {p} ranges of layers")
     if found := iterator(out, "stage {} is"):
@@ -55,36 +70,36 @@ def _read(out, costs, p):
     lists = isinstance(out, (list, tuple)) and all(
         isinstance(stage, (list, tuple, range)) for stage in out
     )
-    if not lists or not all(isinstance(layer, Integral) for stage in out for layer in stage):
-        numbers = isinstance(out, Real) or (
-            isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out)
-        )
-        got = f"{out!r:.60}" if numbers else described(out)
-        return Problem(
-            "lists",
-            f"got {got}, expected a list of {p} ranges or lists of layers",
-            {"numbers": numbers},
-        )
-    return [[*stage] for stage in out]
+    if lists and all(isinstance(layer, Integral) for stage in out for layer in stage):
+        return None
+    numbers = isinstance(out, Real) or (
+        isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out)
+    )
+    got = f"{out!r:.60}" if numbers else described(out)
+    text = f"got {got}, expected a list of {p} ranges or lists of layers"
+    return Problem("numbers" if numbers else "lists", text)
 
 
-def _layers(stages, costs, p):
-    numbers = [layer for stage in stages for layer in stage]
-    facts = {
-        "bounds": _are_bounds(stages, len(costs)),
-        "costs": numbers == [*costs],
-        "p": p,
-        "stages": len(stages),
-    }
-    if facts["bounds"] or facts["costs"] or numbers != [*range(len(costs))]:
-        lost = [layer for layer in range(len(costs)) if layer not in numbers]
-        facts |= {"lost": lost, "twice": len({*numbers}) < len(numbers)}
-        text = f"got {stages}\nexpected layers 0 to {len(costs) - 1}, each once and in order"
-        return Problem("layers", f"{text}; missing {lost}" if lost else text, facts)
+def _misplaced(stages, costs, p):
+    """The Problem of layers that are not each in one of p stages, in order."""
+    layers, n = [layer for stage in stages for layer in stage], len(costs)
+    bounds = _are_bounds(stages, n)
+    if bounds or layers == costs or layers != [*range(n)]:
+        lost = [layer for layer in range(n) if layer not in layers]
+        kind = (
+            "bounds" if bounds
+            else "costs" if layers == costs
+            else "lost" if lost
+            else "twice" if len({*layers}) < len(layers)
+            else "out of order"
+        )  # fmt: skip
+        text = f"got {stages}\nexpected layers 0 to {n - 1}, each once and in order"
+        return Problem(kind, f"{text}; missing {lost}" if lost else text)
     if len(stages) != p:
-        return Problem("stages", f"got {len(stages)} stages, expected {p}: {stages}", facts)
+        kind = "one too many" if len(stages) == p + 1 else "stages"
+        return Problem(kind, f"got {len(stages)} stages, expected {p}: {stages}")
     if [] in stages:
-        return Problem("empty", f"stage {stages.index([])} has no layer: {stages}", facts)
+        return Problem("empty", f"stage {stages.index([])} has no layer: {stages}")
     return None
 
 
@@ -98,108 +113,58 @@ def _are_bounds(stages, n):
     return stages[0][0] == 0 and (exclusive or (inclusive and 2 * len(stages) != n))
 
 
-def _slower(stages, costs, p):
-    times = taken(stages, costs)
-    got, want = max(times), max(taken(balance(costs, p), costs))
-    if got > want and not isclose(got, want, rel_tol=1e-9):
-        short = [round(time, 6) for time in (*times, got, want)]
-        text = (
-            f"the stages take {short[:-2]}, the slowest {short[-2]}; there is a cut whose slowest "
-            f"takes {short[-1]}"
-        )
-        return Problem("pace", f"got {stages}\n{text}")
-    return None
-
-
-def _best_pace(runs):
-    found = each(CASES, _slower, _words)(runs)
-    if found and found.kind == "pace":  # a wrong rule is told by the times of all its cuts
-        found.trace = [
-            [float(time) for time in taken(cut, costs)]
-            for (costs, _), cut in found.facts["seen"].items()
-        ]
-    return found
-
-
 def taken(stages, costs):
     """[cost of stage 0, 1, ...]"""
     return [sum(costs[layer] for layer in stage) for stage in stages]
 
 
-def _as_many_layers(stages, costs, p):
-    sizes = [len(stage) for stage in stages]
-    return max(sizes) - min(sizes) <= 1 or len({*sizes[:-1]}) == 1
+MEASURE = SideBySide(script, balance, CASES, groups=None, excused=NO_TENSORS)
 
 
-def _words(costs, p):
-    return f"balance({[*costs]}, {p})"
+def _job(problem):
+    """costs and p of the case in which it was seen."""
+    name = getattr(problem.fact("case"), "what", "").removesuffix(", once more")
+    return OF_NAME.get(name, ((), 1))
+
+
+def _fractions(problem):
+    return of_name("the slowest")(problem) and any(cost % 1 for cost in _job(problem)[0])
+
+
+def _refused(problem):
+    return problem.kind in ("raised", "number") and _job(problem) in REFUSED
 
 
 EXERCISE = Exercise(
-    name="balance", reference=balance, measure=_measure, worlds=(),
+    name="balance", reference=balance, measure=MEASURE, worlds=(),
     leaves_out=BUILT
     | {"precise": "a cut is of whole layers",
        "empty rank": "there are no ranks; no layers are a case"},
-    claims=(
-        claim("every layer in one stage", 4, f"p stages, in order; {CASES_SAY}",
-              each(CASES, _layers, _words),
-              pure.left_alone(_words), pure.kept(_words)),
-        claim("no cut has a faster pace", 9, "as fast as the best of all cuts", _best_pace),
-        claim("more stages than layers", 3, "or fewer than one: a ValueError",
-              refused(REFUSED, _words, lambda costs, p: f"{p} stages of {len(costs)} layers")),
+    claims=claims(
+        MEASURE,
+        ("every layer in one stage", 4, "p stages, in order; 3 to 14 layers, 1 to 4 stages",
+         *FORM, *LAYERS, "arguments", "changed later"),
+        ("no cut has a faster pace", 9, "as fast as the best of all cuts", "the slowest stage"),
+        ("more stages than layers", 3, "or fewer than one: a ValueError"),
     ),
-    hints=(
-        s.CALLED_LIB.saying("try every cut, or see how few layers a given pace lets you take."),
-        pure.ONCE,
-        s.NOT_KEPT,
-        s.OVERWRITTEN,
-        Hint("nothing returned", s.kind("nothing"), "the function must end with `return stages`."),
-        Hint("an iterator", s.kind("iterator"),
-             "a generator, a map or a zip is used up once it has been read. Return lists or "
-             "ranges."),
-        Hint("sizes or ends", s.kind("lists", numbers=True),
-             "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their "
-             "number or their ends."),
-        Hint("no lists of layers", s.kind("lists"),
-             "a stage is a range, or a list of the numbers of its layers."),
-        Hint("bounds", lambda p: p.kind == "layers" and p.facts["bounds"],
-             "a pair is read as two layers. Return range(first, end), which stands for all from "
-             "first to end-1."),
-        Hint("costs for layers", lambda p: p.kind == "layers" and p.facts["costs"],
-             "return the layers' numbers, 0, 1, 2, ..., not their costs."),
-        Hint("layers lost", lambda p: p.kind == "layers" and p.facts["lost"],
-             "the last stage ends with the last layer: the cuts are 0, ..., len(costs)."),
-        Hint("out of order", lambda p: p.kind == "layers" and not p.facts["twice"],
-             "a stage is a piece of the row: layer 5 needs what layer 4 gives, so neighbours stay "
-             "together."),
-        Hint("layers twice", s.kind("layers"),
-             "a layer is in one stage: each begins where the one before it ended."),
-        Hint("one cut too many",
-             lambda p: p.kind == "stages" and p.facts["stages"] == p.facts["p"] + 1,
-             "p stages are made by p-1 cuts."),
-        Hint("not p stages", s.kind("stages"),
-             "there are p ranks, and each has a stage: never more or fewer than p."),
-        Hint("an empty stage", s.kind("empty"),
-             "every stage has a layer at least: leave enough of them for the stages still to "
-             "come."),
-        Hint("equal numbers of layers", s.both(s.kind("pace"), all_seen(_as_many_layers)),
-             "you give every stage as many layers. They do not cost the same: compare the stages' "
-             "sums."),
-        Hint("whole numbers only",
-             lambda p: p.kind == "pace" and any(c % 1 for c in p.facts["case"][0]),
-             "right as long as all costs are whole numbers. A pace is a sum of neighbours' costs: "
-             "a search that goes up by 1 passes over the best."),
-        Hint("not the best", s.kind("pace"),
-             "try every place for the first cut, with the best of the rest behind it: pace(k, i) = "
-             "min over j of max(cost of layers i to j-1, pace(k-1, j))."),
-        Hint("fewer than one stage", lambda p: p.kind in ("not refused",
-            "another error") and p.facts["case"][1] < 1,
-             "too few stages are refused too, not only too many: 1 to len(costs) are right."),
-        Hint("no error", s.kind("not refused"),
-             "a stage without a layer has nothing to do: raise ValueError."),
-        Hint("not a ValueError", s.kind("another error"),
-             'look at once: if p > len(costs): raise ValueError(f"{len(costs)} layers, {p} '
-             'stages").'),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab2", "balance",
+        nothing_returned=of_name("nothing"),
+        an_iterator=of_name("iterator"),
+        sizes_or_ends=of_name("numbers"),
+        no_lists_of_layers=of_name("lists"),
+        bounds=of_name("bounds"),
+        costs_for_layers=of_name("costs"),
+        layers_lost=of_name("lost"),
+        out_of_order=of_name("out of order"),
+        layers_twice=of_name("twice"),
+        one_cut_too_many=of_name("one too many"),
+        not_p_stages=of_name("stages"),
+        an_empty_stage=of_name("empty"),
+        whole_numbers_only=_fractions,
+        not_the_best=of_name("the slowest"),
+        fewer_than_one_stage=lambda p: _refused(p) and _job(p)[1] < 1,
+        no_error=s.both(_refused, s.fact("got", "[]")),
+        not_a_ValueError=_refused,
     ),
 )  # fmt: skip

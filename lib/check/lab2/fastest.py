@@ -14,90 +14,65 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from lib.check import pure
-from lib.check import symptoms as s
-from lib.check.claims import claim
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, schedules
-from lib.check.pure import all_seen
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Exercise
+from lib.check.lab2 import schedules
+from lib.check.left_out import NO_TENSORS
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
+from lib.pipeline import shortest
 from lib.pipeline.actions import Action, Dependencies
 from lib.pipeline.puzzle import LEVELS
-from lib.pipeline.shortest import fastest, schedule_by
+from lib.pipeline.shortest import fastest
 from lib.pipeline.simulate import kept, simulate
 
-PUZZLES = {(puzzle.p, puzzle.m): puzzle for puzzle in LEVELS.values()}
-CASES = [*PUZZLES]  # p and m of level 1, 2, 3: no two have the same
+CASES = here(*(f"level {number}" for number in LEVELS))
+# what makes lists faster, and so the hint
+MOVES = ("an F in the wait", "W at once", "an action in the wait", "nearly", "an exchange")
+HALF, THREE_QUARTERS = Fraction(1, 2), Fraction(3, 4)
 
 
-def _words(p, m):
-    return f"level {1 + CASES.index((p, m))}"
+def script(make, case, show):
+    puzzle = LEVELS[int(case.what.partition(",")[0].split()[-1])]
+    own = puzzle._replace(times=dict(puzzle.times))  # an answer may write into it
+    out = show.run(make, own)
+    schedules.judged(out, show, (puzzle.p, puzzle.m), "FIW", partial(_shown, puzzle))
 
 
-def _given(p, m):
-    """Anew for each call: an answer may write into it."""
-    return (PUZZLES[p, m]._replace(times=dict(PUZZLES[p, m].times)),)
+def _shown(puzzle, show, schedule, *_):
+    for rank, cap in enumerate(puzzle.cap):
+        most, at = schedules.most_kept(schedule[rank])
+        if most > cap:
+            text = f"rank {rank} keeps {most} micro-batches, F done and W not; its cap is {cap}"
+            show("over the cap", f"{text}\n{schedules.row(schedule, rank, at)}")
+            return
+    time, slow, best = puzzle.time(schedule), puzzle.of_1f1b, puzzle.best
+    if time == best:
+        return
+    move, told = _advice(schedule, puzzle, time)
+    for part in (HALF, THREE_QUARTERS):
+        enough = int(slow - part * (slow - best))
+        text = f"it takes {time}: {enough} is {part} of the way, from 1F1B's {slow} to {best}"
+        if time > enough:
+            show(f"{part}: {move}", f"{text}\n{told}")
+    show(f"the shortest: {move}", f"it takes {time}, the shortest is {best}\n{told}")
 
 
-def each(cases, judge):
-    return pure.each(cases, judge, _words)
-
-
-def _within_the_cap(schedule, p, m):
-    if problem := schedules.runs_through(schedule, p, m):
-        return problem
-    for i, (actions, cap) in enumerate(zip(schedule, PUZZLES[p, m].cap, strict=True)):
-        at, got = schedules.most([live + waiting for live, waiting in kept(actions)])
-        if got > cap:
-            text = (
-                f"rank {i} keeps {got} micro-batches after {actions[at]}, F done and W not; its "
-                f"cap is {cap}"
-            )
-            return Problem(
-                "kept",
-                f"{text}\n{schedules.row(schedule, i, actions[at])}",
-                {"action": actions[at]},
-            )
-    return None
-
-
-def _some_of_the_way(schedule, p, m, part):
-    """Is it as fast as `part` of the way from 1F1B's time to the shortest?"""
-    puzzle = PUZZLES[p, m]
-    from_, best = puzzle.of_1f1b, puzzle.best
-    time, enough = puzzle.time(schedule), int(from_ - part * (from_ - best))
-    if time > enough:
-        return _slow(
-            schedule,
-            puzzle,
-            f"it takes {time}: {enough} is {part} of the way, from 1F1B's {from_} to {best}",
-        )
-    return None
-
-
-def _best(schedule, p, m):
-    puzzle = PUZZLES[p, m]
-    time = puzzle.time(schedule)
-    return (
-        _slow(schedule, puzzle, f"it takes {time}, the shortest is {puzzle.best}")
-        if time > puzzle.best
-        else None
-    )
-
-
-def _slow(schedule, puzzle, text):
-    """The Problem, with the longest wait that the next move should shorten."""
-    time, wait = puzzle.time(schedule), next_move(schedule, puzzle)
-    helps = wait is not None and wait.time < time
-    if helps:
-        text += f"\nrank {wait.rank} waits from {wait.begin} to {wait.end}, before {wait.before}; "
-        text += f"with {wait.filler} there it takes {wait.time}"
-    else:
-        text += f"\nthe chain that ends last: {' '.join(map(str, chain(schedule, puzzle)))}"
-    return Problem(
-        "slow",
-        text,
-        {"filler": wait.filler.kind if helps else None, "near": time - puzzle.best <= 2},
-    )
+def _advice(schedule, puzzle, time):
+    """(one of MOVES, in words: the wait that the next move should shorten, or the chain that ends
+    last)"""
+    follows = [pair for actions in schedule for pair in pairwise(actions) if pair[1].kind == "W"]
+    at_once = all(a == b._replace(kind="I") for a, b in follows)
+    wait = next_move(schedule, puzzle)
+    if wait is None or wait.time >= time:
+        chained = " ".join(map(str, chain(schedule, puzzle)))
+        move = "nearly" if time - puzzle.best <= 2 else "an exchange"
+        return "W at once" if at_once else move, f"the chain that ends last: {chained}"
+    text = f"rank {wait.rank} waits from {wait.begin} to {wait.end}, before {wait.before}; with "
+    text += f"{wait.filler} there it takes {wait.time}"
+    if wait.filler.kind == "F":
+        return "an F in the wait", text
+    return "W at once" if at_once else "an action in the wait", text
 
 
 def chain(schedule, puzzle):
@@ -162,66 +137,49 @@ def _moved(schedule, rank, action, to):
     return [*schedule[:rank], moved, *schedule[rank + 1 :]]
 
 
+MEASURE = SideBySide(script, fastest, CASES, (shortest.__file__,), groups=None, excused=NO_TENSORS)
+
+
+def _steps(*names, cases=CASES):
+    return [(f"{name}: {move}", cases) for name in names for move in MOVES]
+
+
+def _to(move):
+    """For hints: is it too slow, and would this make it faster?"""
+    return lambda p: str(p.fact("name", "")).endswith(f": {move}")
+
+
 EXERCISE = Exercise(
-    name="fastest", reference=fastest, measure=lambda fn: pure.asked(fn, schedule_by, CASES, _given,
-        schedules.read), worlds=(),
+    name="fastest", reference=fastest, measure=MEASURE, worlds=(),
     leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"},
     bonus=True,
-    claims=(
-        claim("every action once, on its rank", 1, "F, I, W; three levels",
-              schedules.once("FIW", CASES, words=_words),
-              pure.left_alone(_words)),
-        claim("it runs, within the cap", 1, "no deadlock; F done and W not",
-              each(CASES, _within_the_cap)),
-        claim("half the way", 1, "from 1F1B's time to the shortest, every level",
-              each(CASES, partial(_some_of_the_way, part=Fraction(1, 2)))),
-        claim("level 1: the shortest", 1, f"{LEVELS[1].best}", each(CASES[:1], _best)),
-        claim("three quarters of the way", 1, "every level",
-              each(CASES, partial(_some_of_the_way, part=Fraction(3, 4)))),
-        claim("level 2: the shortest", 1, f"{LEVELS[2].best}", each(CASES[1:2], _best)),
-        claim("level 3: the shortest", 2, f"{LEVELS[3].best}", each(CASES[2:], _best)),
+    claims=claims(
+        MEASURE,
+        ("every action once, on its rank", 1, "F, I, W; three levels", *schedules.EVERY_ACTION,
+         "arguments"),
+        ("it runs, within the cap", 1, "no deadlock; F done and W not", *schedules.NEEDS,
+         "over the cap"),
+        ("half the way", 1, "from 1F1B's time to the shortest, every level", *_steps(HALF)),
+        ("level 1: the shortest", 1, f"{LEVELS[1].best}",
+         *_steps("the shortest", cases=CASES[:1])),
+        ("three quarters of the way", 1, "every level", *_steps(THREE_QUARTERS)),
+        ("level 2: the shortest", 1, f"{LEVELS[2].best}",
+         *_steps("the shortest", cases=CASES[1:2])),
+        ("level 3: the shortest", 2, f"{LEVELS[3].best}", *_steps("the shortest")),
     ),
-    hints=(
-        s.CALLED_LIB.saying("that search is the course's: write lists, or a search of your own."),
-        *(hint for hint in hints.FORM if hint not in (hints.CALLED_LIBS, hints.SEVERAL_RANKS_ONLY)),
-        pure.CHANGED,
-        hints.NOT_ITS_STAGE,
-        *hints.NUMBERS,
-        Hint("a whole backward", s.kind("kinds"),
-             "every backward is in halves here, I and W: puzzle.times has no B."),
-        hints.NO_BACKWARD,
-        Hint("W left out",
-             lambda p: p.kind == "missing"
-             and all(action.kind == "W" for action in p.facts["missing"]),
-             "what is delayed must still be done: every rank ends with the W that are left."),
-        Hint("some left out", s.kind("missing"),
-             "every rank runs F, I and W for all puzzle.m micro-batches."),
-        hints.TWICE,
-        Hint("backward first", s.kind("order"),
-             "F of a micro-batch stands before its I, and I before its W."),
-        Hint("a circle", s.kind("deadlock"),
-             "a rank waits for a gradient that another can only make of what this rank has not "
-             "sent yet: begin with 1F1B's order of F and I."),
-        Hint("over the cap", s.kind("kept"),
-             "a micro-batch is kept from its F to its W. Where a rank is full, a W must stand "
-             "before the next F."),
-        Hint("not far enough ahead", s.kind("slow", filler="F"),
-             "let that rank run further ahead, as far as its cap goes: an F in the wait keeps the "
-             "ranks behind it at work, and leaves it an I less to wait for at the end."),
-        Hint("W at once", lambda p: p.kind == "slow" and all_seen(hints.weights_at_once)(p),
-             "a W right behind its I keeps the previous rank waiting. Put it off: to where its "
-             "rank would wait anyway, or where the cap asks for it."),
-        Hint("a wait to fill", s.kind("slow", filler=True),
-             "move that action into the wait. If it takes longer than the wait, see whether what "
-             "comes after may be late."),
-        Hint("nearly", s.kind("slow", near=True),
-             "no W or F moved into a wait helps any more: only an exchange on that chain does. Or "
-             "let a program try: exchange neighbours, keep what is valid and not slower, now and "
-             "then what is slower by 1, and begin again."),
-        Hint("no single move", s.kind("slow"),
-             "each action on that chain begins when the one before it lets it, so only a change on "
-             "it helps: a W in the middle of it could be done later, and an F or an I behind "
-             "another rank's could come sooner."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab2", "fastest", "schedules",
+        **schedules.FORM, **schedules.ACTIONS,
+        a_whole_backward=of_name("kinds"),
+        W_left_out=of_name("missing W"),
+        some_left_out=of_name("missing"),
+        backward_first=of_name("begins backward", "W before", "I before"),
+        a_circle=of_name("deadlock"),
+        over_the_cap=of_name("over the cap"),
+        not_far_enough_ahead=_to(MOVES[0]),
+        W_at_once=_to(MOVES[1]),
+        a_wait_to_fill=_to(MOVES[2]),
+        nearly=_to(MOVES[3]),
+        no_single_move=_to(MOVES[4]),
     ),
 )  # fmt: skip

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib import launch, ledger
-from lib.check.claims import without_ranks
 from lib.check.exercise import Problem
 from lib.check.framework import TIMEOUT
 from lib.check.lab2.schedules import words
@@ -39,43 +38,46 @@ class Executed:
     name: str
 
 
-def gradients(cases, stages=1, placement=loop):
+def gradients(measure, jobs, stages=1, placement=loop):
     """As a claim's judge: of each case, (p, m) or (p, m, v) with p = 2 or 4, the gradients and the
     messages.
 
     stages: of a rank, where the cases do not say it. placement: as for `validate`.
     """
+    names = {words(*job): job for job in jobs}
 
-    @without_ranks
-    def judge(answers):
-        try:
-            results = launch.capture(
-                _execute,
-                {case: answers[case] for case in cases},
-                stages,
-                placement,
-                nproc=WORLD,
-                timeout=TIMEOUT,
-            )
-        except launch.RankError as error:
-            return Problem("ranks", str(error))
-        for case in cases:
-            for rank, seen in enumerate(result[case] for result in results):
-                if seen.worst > 1e-9:
-                    at = f"{words(*case)}: rank {rank % case[0]}, {seen.name}"
-                    text = (
-                        f"{at}: its gradient differs from the whole batch's by {seen.worst:.1e} of "
-                        f"its scale"
-                    )
-                    return Problem("gradient", text)
-            sent = results.ledger.section(words(*case)).sent("messages")
-            expected = len(messages(answers[case])) * (WORLD // case[0])
-            if sent != expected:
-                text = f"{words(*case)}: the ranks sent {sent} messages, expected {expected}"
-                return Problem("messages", text)
-        return None
+    def judge(runs):
+        (records,) = runs[0].results
+        found = zip(measure.runs(), records, strict=True)
+        lists = {names[case.what]: one["judged"] for case, one in found if case.what in names}
+        return executed(lists, stages, placement)
 
     return judge
+
+
+def executed(schedules, stages=1, placement=loop):
+    """The first Problem of {case: its schedule}, or None."""
+    try:
+        results = launch.capture(
+            _execute, schedules, stages, placement, nproc=WORLD, timeout=TIMEOUT
+        )
+    except launch.RankError as error:
+        return Problem("ranks", str(error))
+    for case, schedule in schedules.items():
+        for rank, seen in enumerate(result[case] for result in results):
+            if seen.worst > 1e-9:
+                at = f"{words(*case)}: rank {rank % case[0]}, {seen.name}"
+                text = (
+                    f"{at}: its gradient differs from the whole batch's by {seen.worst:.1e} of "
+                    f"its scale"
+                )
+                return Problem("gradient", text)
+        sent = results.ledger.section(words(*case)).sent("messages")
+        expected = len(messages(schedule)) * (WORLD // case[0])
+        if sent != expected:
+            text = f"{words(*case)}: the ranks sent {sent} messages, expected {expected}"
+            return Problem("messages", text)
+    return None
 
 
 def _execute(schedules, stages, placement):

@@ -136,7 +136,7 @@ WRONG = {
     infinite_where_it_does_not_fit: "no such strategy",
     no_pipeline: "leaves out what fits",
     data_for_few_sequences: "takes what does not fit",
-    calls_lib: "called lib's",
+    calls_lib: "called what it builds",
     changed("data"): "seconds of data",
     changed("sharded"): "seconds of sharded",
     changed("tensor"): "seconds of tensor",

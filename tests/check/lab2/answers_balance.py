@@ -147,7 +147,7 @@ def not_written(costs, p):
 
 
 WRONG = {
-    pipeline.balance: "called lib's",
+    pipeline.balance: "called what it builds",
     after("returns_nothing", lambda stages, *_: None): "nothing returned",
     after("sizes", lambda stages, *_: [len(stage) for stage in stages]): "sizes or ends",
     after("only_the_pace", lambda stages, costs, p: max(sums(costs, stages))): "sizes or ends",
@@ -181,9 +181,9 @@ WRONG = {
     after("tensors_of_layers", lambda stages,
         *_: [torch.tensor(stage) for stage in stages]): "no lists of layers",
     after("uses_up_the_costs", lambda stages, costs,
-        p: costs.clear() or stages): "the input overwritten",
-    one_list_for_all_calls: "one buffer for all calls",
-    right_once: "right only once",
+        p: costs.clear() or stages): "arguments changed",
+    one_list_for_all_calls: "used again by a later call",
+    right_once: "used again by a later call",
     one_stage_for_none: "fewer than one stage",
     not_written: "not written",
 }  # fmt: skip

@@ -168,7 +168,7 @@ def makes_it_easier(level):
 WRONG = {
     **{of_a_puzzle(answer): hint for answer,
     hint in slips(written).items() if hint != "right for several ranks only"},
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     makes_it_easier: "arguments changed",
     whole_backwards: "a whole backward",
     no_w: "W left out",

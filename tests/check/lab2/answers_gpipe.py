@@ -73,7 +73,7 @@ def forwards_turned_on_the_last_rank(p, m):
 
 WRONG = {
     **slips(gpipe),
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     one_rank_for_all: "another rank's stage",
     in_halves(gpipe): "halves of a backward",
     drops_the_last: "a micro-batch dropped",

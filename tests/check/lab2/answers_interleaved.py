@@ -151,7 +151,7 @@ def cuts_short_where_v_is_1(p, m, v):
 
 WRONG = {
     **slips(interleaved),
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     refuses_what_divides: "refuses what divides",
     stages_side_by_side: "another rank's stage",
     in_halves(interleaved): "halves of a backward",

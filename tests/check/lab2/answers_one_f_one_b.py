@@ -139,7 +139,7 @@ def two_forwards_two_backwards(p, m):
 
 WRONG = {
     **slips(one_f_one_b),
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     in_halves(one_f_one_b): "halves of a backward",
     warmup_not_clipped: "fewer micro-batches than ranks",
     pops_too_much: "fewer micro-batches than ranks",

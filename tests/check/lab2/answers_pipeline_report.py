@@ -113,7 +113,7 @@ def not_written(costs, p, v, m, stage_gb, rank_mfu):
 
 
 WRONG = {
-    libs_pipeline_report: "called lib's",
+    libs_pipeline_report: "called what it builds",
     with_others("nothing", lambda *_: None): "nothing returned",
     with_others("a_tuple", lambda report, *_: (*report.values(),)): "not a dict",
     with_others("lower_case", lambda report, *_: {key.lower(): x for key, x in report.items()}):
@@ -125,9 +125,9 @@ WRONG = {
         "no number",
     with_others("rounded", rounded): "rounded",
     with_others("uses_up_the_costs", lambda report, costs, *_: costs.clear() or report):
-        "the input overwritten",
-    right_once: "right only once",
-    one_dict_for_all_calls: "one buffer for all calls",
+        "arguments changed",
+    right_once: "used again by a later call",
+    one_dict_for_all_calls: "used again by a later call",
     as_p_stages: "another pace",
     simulated(interleaved, in_equal_numbers): "another pace",
     equal_stages: "another bubble",

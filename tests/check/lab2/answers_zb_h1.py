@@ -58,7 +58,7 @@ def drops_the_last(p, m):
 
 WRONG = {
     **slips(zb_h1),
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     delay_not_clipped: "fewer micro-batches than ranks",
     one_f_one_b: "a whole backward",
     leaves_w_undone: "W left out",

@@ -154,7 +154,7 @@ def one_micro_batch_at_a_time(p, m):
 
 WRONG = {
     **slips(zb_v),
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     with_phantoms: "fewer than 2p-1 micro-batches",
     in_a_loop: "another rank's stage",
     upside_down: "another rank's stage",

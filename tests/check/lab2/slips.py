@@ -54,7 +54,7 @@ CHANGES = {
     "a_generator_of_lists": (lambda schedule, p: (actions for actions in schedule), "an iterator"),
     "one_list_for_all_calls": (
         lambda schedule, p: LATEST.__setitem__(slice(None), schedule) or LATEST,
-        "one buffer for all calls"),
+        "used again by a later call"),
     "nothing_to_schedule_alone": (
         lambda schedule, p: schedule if p > 1 else [[]], "right for several ranks only"),
 }  # fmt: skip
@@ -75,7 +75,11 @@ def slips(right):
         raise NotImplementedError
 
     made = {after(name, right, change): hint for name, (change, hint) in CHANGES.items()}
-    return made | {right_only_once: "right only once", exits: "exits", not_written: "not written"}
+    return made | {
+        right_only_once: "used again by a later call",
+        exits: "exits",
+        not_written: "not written",
+    }
 
 
 def in_halves(right):

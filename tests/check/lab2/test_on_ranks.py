@@ -4,7 +4,6 @@ run that fails."""
 import pytest
 import torch
 
-from lib.check.framework import Run
 from lib.check.lab2 import on_ranks
 from lib.pipeline import gpipe
 
@@ -40,5 +39,5 @@ def test_no_number_is_an_error(both):
 
 def test_a_run_that_fails_is_a_problem():
     """Lists for four micro-batches where there are three."""
-    problem = on_ranks.gradients([(2, 3)])([Run(0, [{(2, 3): gpipe(2, 4)}], None)])
+    problem = on_ranks.executed({(2, 3): gpipe(2, 4)})
     assert problem.kind == "ranks" and "0F3" in problem.text

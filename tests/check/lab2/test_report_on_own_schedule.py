@@ -53,7 +53,7 @@ def test_the_schedule_that_has_passed_is_the_one_that_is_asked_for(monkeypatch, 
     assert simulate(shorter(4, 8, 4)).bubble == simulate(schedules.interleaved(4, 8, 4)).bubble
     with pytest.raises(check.CheckFailed):  # a schedule of which no check knows anything
         check.pipeline_report(by(shorter))
-    assert '"bubble" is' in capsys.readouterr().out
+    assert "bubble: expected" in capsys.readouterr().out
     monkeypatch.setitem(framework._passed, "interleaved", shorter)
     check.pipeline_report(by(shorter))
     assert "4 of 4 points" in capsys.readouterr().out
