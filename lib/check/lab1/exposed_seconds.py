@@ -2,13 +2,16 @@
 compute hides."""
 
 import random
-from math import isclose, isfinite
+from math import isfinite
 
 from lib.check import symptoms as s
-from lib.check.claims import claim, is_number
-from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.causes import hints, of_name
+from lib.check.claims import is_number
+from lib.check.exercise import Exercise
 from lib.check.left_out import but
-from lib.check.pure import CHANGED, LEAVES_OUT, NOTHING, asked, each, left_alone
+from lib.check.pure import LEAVES_OUT
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.cost.exposed import exposed_seconds
 
 ONE = {  # name -> (compute, messages); all ends are eighths, so that sums are exact
@@ -58,83 +61,65 @@ ANY = {
     "20 others": _many(2),
 }
 CASES = ONE | MESSAGES | COMPUTE | ANY
+OVER = "more than all messages"
+ALL_MESSAGES = {name: exposed_seconds([], messages) for name, (_, messages) in CASES.items()}
 
 
-def _measure(fn):
-    given = lambda name: tuple(list(intervals) for intervals in CASES[name])
-    return asked(fn, exposed_seconds, [(name,) for name in CASES], given, _read)
+def script(make, case, show):
+    compute, messages = CASES[case.what]
+    few = len(compute) + len(messages) < 8
+    lists = f"compute {compute}, messages {messages}" if few else ""
+    with show.during(lists) as run:
+        out = run(make, list(compute), list(messages))
+    show("something", "" if out is not None else "it returned None, expected a number of seconds")
+    is_one = is_number(out) and isfinite(out)
+    words = f"got {out!r:.60}, a {type(out).__name__}, expected a number of seconds"
+    show("a number", "" if is_one else words)
+    most = ALL_MESSAGES[case.what] + 1e-6
+    over = f"got {out:.6g} s, and the messages take {most:.6g} s" if is_one else words
+    show(OVER, "" if is_one and out <= most else over)
+    show("the seconds", float(out) if is_one else None, tolerance=1e-6)
 
 
-def _read(out, *_):
-    if out is None:
-        return Problem("nothing", "it returned None, expected a number of seconds")
-    if not is_number(out) or not isfinite(out):
-        return Problem(
-            "form", f"got {out!r:.60}, a {type(out).__name__}, expected a number of seconds"
-        )
-    return float(out)
+MEASURE = SideBySide(
+    script, exposed_seconds, here(*CASES), groups=None,
+    excused=dict.fromkeys(("strided", "float32", "bfloat16"), "plain numbers")
+    | {"two at once": "it returns when it is done"},
+)  # fmt: skip
 
 
-def _judge(cases):
-    def judge(got, name):
-        compute, messages = CASES[name]
-        want = exposed_seconds(compute, messages)
-        if isclose(got, want, rel_tol=1e-6, abs_tol=1e-6):
-            return None
-        text = f"expected {want:.6g} s, got {got:.6g} s"
-        if len(compute) + len(messages) < 8:
-            text += f"\n  compute {compute}\n  messages {messages}"
-        return Problem(
-            "value",
-            text,
-            {"negative": got < 0, "too many": got > exposed_seconds([], messages) + 1e-6},
-        )
-
-    return each([(name,) for name in cases], judge, str)
+def _about(cases):
+    return [(name, here(*cases)) for name in ("something", "a number", OVER, "the seconds")]
 
 
 def _case(*names):
-    return lambda p: p.fact("case") is not None and p.fact("case")[0] in names
+    return lambda p: getattr(p.fact("case"), "what", "") in names
 
 
 EXERCISE = Exercise(
-    name="exposed_seconds", reference=exposed_seconds, measure=_measure, worlds=(), bonus=True,
+    name="exposed_seconds", reference=exposed_seconds, measure=MEASURE, worlds=(), bonus=True,
     leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank")
     | {"given used": "no function is given to it",
-       "again": "a number of numbers, called in many cases",
        "empty rank": "there are no ranks; empty lists are cases", "returned": "a number"},
-    claims=(
-        claim("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all",
-              _judge(ONE)),
-        claim("messages at once count once", 2, "they overlap, or lie in each other",
-              _judge(MESSAGES)),
-        claim("compute at once hides once", 1, "two streams compute", _judge(COMPUTE)),
-        claim("any lists", 1, "not sorted, touching, empty, many; left as they were", _judge(ANY),
-              left_alone(str)),
+    claims=claims(
+        MEASURE,
+        ("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all",
+         *_about(ONE)),
+        ("messages at once count once", 2, "they overlap, or lie in each other",
+         *_about(MESSAGES)),
+        ("compute at once hides once", 1, "two streams compute", *_about(COMPUTE)),
+        ("any lists", 1, "not sorted, touching, empty, many; left as they were"),
     ),
-    hints=(
-        s.CALLED_LIB.saying("sort the ends of all intervals, and walk from one to the next."),
-        NOTHING,
-        Hint("not a number", s.kind("form"), "return the seconds, one float."),
-        Hint("nothing to look at", s.both(s.kind("raised"), _case("no compute", "no messages",
-            "nothing")),
-             "either list may be empty: without messages nothing is exposed, without compute all "
-             "of them are."),
-        CHANGED,
-        Hint("less than nothing", s.kind("value", negative=True),
-             "a second of a message is hidden once, however much computes in it."),
-        Hint("more than all messages", s.both(s.kind("value"), s.fact("too many")),
-             "seconds in which two messages are under way are seconds of one: count the time, not "
-             "the messages."),
-        Hint("not sorted", s.both(s.kind("value"), _case("not sorted")),
-             "intervals come in any order: sort them by their start."),
-        Hint("begun at 0", s.both(s.kind("value"), _case("before the clock's zero")),
-             "times are of any clock, and may lie before 0: begin with the first start."),
-        Hint("rounded", s.both(s.kind("value"), _case("of microseconds")),
-             "messages of a few hundred microseconds count too: do not round times to a grid."),
-        Hint("not what nothing hides", s.kind("value"),
-             "walk through all starts and ends in the order of time, and add up the pieces between "
-             "two of them in which a message is under way and nothing computes."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab1", "exposed_seconds",
+        nothing_returned=of_name("something"),
+        not_a_number=of_name("a number"),
+        nothing_to_look_at=s.both(s.kind("raised"), _case("no compute", "no messages", "nothing")),
+        less_than_nothing=lambda p: of_name("the seconds")(p) and p.fact("got") < 0,
+        more_than_all_messages=of_name(OVER),
+        not_sorted=s.both(s.kind("number"), _case("not sorted")),
+        begun_at_0=s.both(s.kind("number"), _case("before the clock's zero")),
+        rounded=s.both(s.kind("number"), _case("of microseconds")),
+        not_what_nothing_hides=s.kind("number"),
     ),
 )  # fmt: skip

@@ -31,6 +31,16 @@ def scaled(by):
     return s.both(s.kind("value", factor=True), exactly)
 
 
+def times(by):
+    """The same of a shown tensor (shown.py): all of it is by(N) times what is expected."""
+
+    def fits(p):
+        factor = p.fact("factor")
+        return factor is not None and isclose(factor, by(p.fact("case").world_size), rel_tol=1e-9)
+
+    return fits
+
+
 def as_found(cases):
     """A judge: the first record["problem"]."""
     return each(cases, lambda case, rank, record: record["problem"])

@@ -69,7 +69,7 @@ def forgets_to_return(parameters, capacity):
 
 
 def one_flat_list(parameters, capacity):
-    return list(reversed(parameters))
+    return list(parameters)[::-1]
 
 
 def sizes_for_parameters(parameters, capacity):
@@ -82,7 +82,7 @@ def forgets_the_last_bucket(parameters, capacity):
 
 def drops_what_does_not_fit(parameters, capacity):
     plan, current = [], []
-    for p in reversed(parameters):
+    for p in reversed(list(parameters)):
         if sum(map(nbytes, current)) + nbytes(p) > capacity:
             plan.append(current)
             current = []
@@ -93,7 +93,7 @@ def drops_what_does_not_fit(parameters, capacity):
 
 def keeps_it_in_both(parameters, capacity):
     plan = [[]]
-    for p in reversed(parameters):
+    for p in reversed(list(parameters)):
         plan[-1].append(p)
         if sum(map(nbytes, plan[-1])) > capacity:
             plan.append([p])
@@ -116,7 +116,7 @@ def fills_up_earlier_ones(parameters, capacity):
 
 def begins_with_an_empty_one(parameters, capacity):
     plan, current, size = [], [], 0
-    for p in reversed(parameters):
+    for p in reversed(list(parameters)):
         if size + nbytes(p) > capacity:
             plan.append(current)
             current, size = [], 0
@@ -126,7 +126,7 @@ def begins_with_an_empty_one(parameters, capacity):
 
 
 def _forward(parameters, capacity):
-    return closes_at_a_new_dtype(list(reversed(parameters)), capacity)
+    return closes_at_a_new_dtype(list(parameters)[::-1], capacity)
 
 
 def reverses_the_buckets(parameters, capacity):
@@ -142,8 +142,27 @@ def keeps_its_plan(parameters, capacity, plan=[]):  # noqa: B006
     return plan
 
 
+def reads_it_twice(parameters, capacity):
+    size = sum(nbytes(p) for p in parameters)
+    if size <= capacity:
+        return [list(reversed(list(parameters)))]
+    return closes_at_a_new_dtype(parameters, capacity)
+
+
+def full_from_the_front(parameters, capacity):
+    """As few buckets, and none too large; but the first one is not filled up."""
+    plan = []
+    for p in list(parameters):
+        fits = plan and kind(plan[-1][0]) == kind(p)
+        if fits and sum(map(nbytes, plan[-1])) + nbytes(p) <= capacity:
+            plan[-1].insert(0, p)
+        else:
+            plan.append([p])
+    return plan[::-1]
+
+
 def everything_in_one(parameters, capacity):
-    return [list(reversed(parameters))]
+    return [list(parameters)[::-1]]
 
 
 def calls_libs_plan(parameters, capacity):
@@ -298,8 +317,10 @@ WRONG = {
         reverses_the_buckets: "forward inside a bucket",
         reverses_inside: "the order of the buckets",
         keeps_its_plan: "one list for all calls",
+        reads_it_twice: "read twice",
+        full_from_the_front: "closed too early",
         everything_in_one: "room not counted anew",
-        calls_libs_plan: "called lib's",
+        calls_libs_plan: "called what it builds",
         no_plan_yet: "not written",
     },
     "reduce_bucket": {
@@ -314,7 +335,7 @@ WRONG = {
         one_by_one: "one message per parameter",
         padded: "another flat tensor",
         a_column: "another flat tensor",
-        calls_libs: "called lib's",
+        calls_libs: "called what it builds",
         no_bucket_yet: "not written",
     },
 }

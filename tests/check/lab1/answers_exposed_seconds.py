@@ -118,6 +118,6 @@ WRONG = {
     in_milliseconds: "more than all messages",
     neighbours_as_they_come: "not sorted",
     in_whole_seconds: "not what nothing hides",
-    calls_lib: "called lib's",
+    calls_lib: "called what it builds",
     not_written: "not written",
 }

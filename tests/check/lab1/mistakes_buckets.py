@@ -5,7 +5,6 @@ from mistakes import Mistake, edit
 REVERSED = "parameters = list(parameters)[::-1]"
 WITHOUT_A_BUCKET = "if kind not in open_bucket or nbytes > room[kind]:"
 SIZES = "parameter.numel() * parameter.element_size() for parameter in parameters"
-BYTES = "the capacity is in bytes: p.numel() * p.element_size()."
 
 PLAN_BUCKETS = (
     Mistake("the large ones left out",
@@ -13,8 +12,7 @@ PLAN_BUCKETS = (
     Mistake("forward order", edit(REVERSED, "parameters = list(parameters)")),
     Mistake("the order of the buckets", edit("sorted(buckets, key=lambda bucket: last[id(bucket)])",
         "buckets")),
-    Mistake("elements for bytes", edit(SIZES, "parameter.numel() for parameter in parameters"),
-            BYTES),
+    Mistake("elements for bytes", edit(SIZES, "parameter.numel() for parameter in parameters")),
     Mistake("elements for bytes", edit(SIZES, "4 * parameter.numel() for parameter in parameters")),
     Mistake("looked too late", edit("nbytes > room[kind]", "room[kind] <= 0")),
     Mistake("room not counted anew", edit("room[kind] -= nbytes", "pass")),
@@ -32,9 +30,9 @@ REDUCE_BUCKET = (
     Mistake("another divisor", edit(DIVIDE, "flat /= len(parameters)")),
     Mistake("never written back", edit(UNFLATTEN, "pass")),
     Mistake("pieces in the wrong places", edit(UNFLATTEN, "unflatten(flat, gradients[::-1])")),
-    Mistake("the parameter, not its gradient", edit("flat = flatten(gradients)",
+    Mistake("the parameter for its gradient", edit("flat = flatten(gradients)",
         "flat = flatten(parameters)")),
-    Mistake("the parameter, not its gradient", edit(UNFLATTEN,
+    Mistake("the parameter for its gradient", edit(UNFLATTEN,
         "unflatten(flat, gradients); parameters[0].add_(1)")),
     Mistake("sizes that differ between ranks",
             edit(GRADIENTS,
@@ -44,9 +42,9 @@ REDUCE_BUCKET = (
     Mistake("what all_reduce returns", edit("all_reduce(flat, group)",
         "flat = all_reduce(flat, group)")),
     Mistake("the group is not passed on", edit("all_reduce(flat, group)", "all_reduce(flat)")),
-    Mistake("an op for all_reduce", edit("all_reduce(flat, group)",
+    Mistake("an op for it", edit("all_reduce(flat, group)",
         "all_reduce(flat, group, op=dist.ReduceOp.AVG)")),
-    Mistake("not the all_reduce it was given", edit("all_reduce(flat, group)",
+    Mistake("not what it was given", edit("all_reduce(flat, group)",
         "collectives.all_reduce(flat, group)")),
     Mistake("rounded on the way", edit("flat = flatten(gradients)",
         "flat = flatten(gradients).float()")),

@@ -72,38 +72,22 @@ def _merged_to_the_last_end(compute, messages):
     return _length(union(messages)) - _both(union(messages), union(compute))
 
 
-MERGE_COMPUTE = (
-    "where two streams compute at once, a second of a message is hidden once: merge compute first."
-)
 MISTAKES = (
     Mistake("what is hidden", edit("under_way[1] and not under_way[0]",
-        "under_way[1] and under_way[0]"),
-            "that is what compute hides. Asked is the rest."),
-    Mistake("what is idle", edit("under_way[1] and not under_way[0]", "not under_way[0]"),
-            "gaps in which no message is under way either do not count."),
+        "under_way[1] and under_way[0]")),
+    Mistake("what is idle", edit("under_way[1] and not under_way[0]", "not under_way[0]")),
     Mistake("compute alone", edit("under_way[1] and not under_way[0]",
-        "under_way[0] and not under_way[1]"),
-            "that is compute without messages: the two lists are exchanged."),
-    Mistake("all messages", edit("under_way[1] and not under_way[0]", "under_way[1]"),
-            "that is all of the messages' time: what compute hides is still in it."),
-    Mistake("each message by itself", _of_each_message,
-            "seconds in which two messages are under way count once: merge overlapping messages "
-            "first."),
-    Mistake("hidden by each", _hidden_by_each, MERGE_COMPUTE),
-    Mistake("hidden by each", _hidden_by_each_at_most,
-            MERGE_COMPUTE),
-    Mistake("lengths alone", _lengths,
-            "it depends on when, not on how long: compute hides only what is beside it."),
-    Mistake("what is after the last compute", _after_the_last,
-            "messages are exposed in every gap of compute, and before it, not only at the end."),
-    Mistake("gaps taken for compute", _hull,
-            "between two intervals of compute nothing computes: a message there is exposed."),
-    Mistake("a share", _share, "asked are seconds, not a share of the messages' time."),
-    Mistake("the end of the later one", _merged_to_the_last_end,
-            "an interval that lies in another ends first: merged, they end at the later of the two "
-            "ends, max(...)."),
-    Mistake("one at a time", edit("under_way[what] += by", "under_way[what] = by > 0"),
-            "when one of two intervals ends, the other is still under way: count how many are."),
+        "under_way[0] and not under_way[1]")),
+    Mistake("all messages", edit("under_way[1] and not under_way[0]", "under_way[1]")),
+    Mistake("each message by itself", _of_each_message),
+    Mistake("hidden by each", _hidden_by_each),
+    Mistake("hidden by each", _hidden_by_each_at_most),
+    Mistake("lengths alone", _lengths),
+    Mistake("what is after the last compute", _after_the_last),
+    Mistake("gaps taken for compute", _hull),
+    Mistake("a share", _share),
+    Mistake("the end of the later one", _merged_to_the_last_end),
+    Mistake("one at a time", edit("under_way[what] += by", "under_way[what] = by > 0")),
     Mistake("not sorted", edit("sorted(edges)", "edges")),
     Mistake("begun at 0", edit("((start, 1)", "((max(0.0, start), 1)").then("(end, -1)",
         "(max(0.0, end), -1)")),
