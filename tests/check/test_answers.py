@@ -24,7 +24,7 @@ from unittest import mock
 import pytest
 from mistakes import judged_together, loaded, mistakes_of
 
-from lib.check import pure, symptoms
+from lib.check import causes, pure, symptoms
 from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
 from lib.check.framework import Hint, Outcome, evaluate
 
@@ -75,6 +75,7 @@ SHARED = {
 SHARED |= {
     make([]).name for make in (symptoms.nothing_there, symptoms.alone, symptoms.remainder_hint)
 }
+SHARED |= {hint.name for hint in (*causes.GENERIC, causes.LATER)}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
