@@ -75,7 +75,7 @@ SHARED = {
 SHARED |= {
     make([]).name for make in (symptoms.nothing_there, symptoms.alone, symptoms.remainder_hint)
 }
-SHARED |= {hint.name for hint in causes.GENERIC}
+SHARED |= {hint.name for hint in (*causes.GENERIC, causes.LATER)}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
