@@ -58,6 +58,10 @@ LATER = Hint("used again by a later call", in_variant("once more"),
 GENERIC = (
     Hint("called what it builds", s.kind("built-in"),
          "this is what the exercise builds. Write it yourself, from what its docstring allows."),
+    Hint("no gradient",
+         lambda p: of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p)),
+         "the graph is cut. detach, item, no_grad and a new tensor made of numbers cut it; an "
+         "empty result belongs to the graph, too."),
     s.NO_NUMBER,
     s.ENDLESS,
     s.UNDER_WAY,
@@ -77,10 +81,6 @@ GENERIC = (
          "dtype. .float(), torch.zeros(n) and torch.empty(n) are float32."),
     Hint("another dtype", s.kind("form", dtype=True),
          "the result has the dtype of what the function is given."),
-    Hint("no gradient",
-         lambda p: of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p)),
-         "the graph is cut. detach, item, no_grad and a new tensor made of numbers cut it; an "
-         "empty result belongs to the graph, too."),
     Hint("arguments changed", of_name("arguments"),
          "what the function is given belongs to the caller, who needs it again: make new tensors "
          "and lists."),

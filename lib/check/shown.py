@@ -67,6 +67,9 @@ def different(where, name, got, want, how) -> Problem | None:
     compare, or None."""
     if torch.is_tensor(want):
         problem = compared(where, name, got, want)
+        if isinstance(got, str):  # what autograd said of it
+            text = f"{where}: {name}: expected {form_of(want)}, got none: {got}"
+            return Problem("form", text, problem.facts | {"got": got})
         if problem and problem.kind == "value":
             problem.facts["narrowed"] = problem.facts["narrowed"] or narrowed(got, want)
             problem.facts["factor"] = factor = factor_of(got, want)
@@ -222,7 +225,8 @@ def with_trace(problem, runs, measure) -> Problem:
 
 def calls(measure, nothing_else=True):
     """A judge: each rank calls what lib's own calls (nothing_else=False: it need not), and sends
-    nothing beside what it was given."""
+    nothing beside what it was given. Calls of no elements do not count: who left one out while
+    others called would not fit."""
 
     def judge(runs):
         for run, case, records in seen(runs, tuple(measure.runs())):
@@ -230,7 +234,7 @@ def calls(measure, nothing_else=True):
                 where = f"{case.name}: {case.rank(rank)}"
                 if found := beside(run, case, where, rank, record):
                     return found
-                got, want = [c[:4] for c in record["calls"]], [c[:4] for c in record["wanted"]]
+                got, want = ([c[:4] for c in record[k] if c.elements] for k in ("calls", "wanted"))
                 if case.world_size > 1 and nothing_else and got != want:
                     text = f"{where} called {_told(got)}\nexpected {_told(want)}"
                     facts = {"case": case, "got": got, "want": want}

@@ -22,6 +22,7 @@ also looked at by the probes (probes.py), which need no line of the exercise's.
 import contextlib
 import inspect
 import itertools
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,12 +30,13 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from lib import collectives
+from lib import collectives, ledger
 from lib.check import probes
 from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
 from lib.check.exercise import Problem
 from lib.check.failure import of_error
+from lib.check.guard import is_students
 from lib.check.overlap import Gates, started_threads
 from lib.check.pure import noting_calls
 from lib.check.shown import compared_with, differences, traced
@@ -126,6 +128,7 @@ class Show:
         except EXPECTED_ERRORS as error:
             if type(error) is NotImplementedError:
                 raise
+            self.given_up()
             told = type(error).__name__
         self("the error raised", f"[{told}]")
         return out
@@ -162,16 +165,32 @@ class Show:
                 self.held.append((out, probes.frozen(out)))
         return out
 
-    def backward(self, *ys):
-        """Go backward from each y; shows the gradients of all inputs that learn."""
+    def backward(self, *ys, section=False):
+        """Go backward from each y; shows the gradients of all inputs that learn. What autograd
+        refuses of a gradient on ranks, such as its shape, is shown in its place. section: as
+        `during`'s."""
+        refused = ""
         for number, y in enumerate(ys):
             if torch.is_tensor(y) and y.requires_grad:
                 with self.made.aside():
                     dy = probes.draw(17 * self.draws + number, y.shape, y.dtype).to(y.device)
-                with self.during("backward") as run:
-                    run(y.backward, dy)
+                with self.during("backward", section=section) as run:
+                    try:
+                        run(y.backward, dy)
+                    except RuntimeError as error:
+                        frames = traceback.extract_tb(error.__traceback__)
+                        mine = any(is_students(frame.filename) for frame in frames)
+                        if mine or self.call is not called:  # without ranks any error is told
+                            raise
+                        self.given_up()
+                        refused = str(error).partition("\n")[0]
         for name, leaf in self.given.items():
-            self(f"the gradient of {name}", leaf.grad)
+            self(f"the gradient of {name}", refused or leaf.grad)
+
+    def given_up(self):
+        """A call has raised, which is shown: its section of the ranks' logs ends here."""
+        if self.call is called:
+            ledger.mark("")
 
 
 class ShowOnRanks(Recorder, Show):
@@ -293,8 +312,9 @@ class SideBySide:
             problem = Problem("built-in", "the answer is lib's own class, or a child of it")
             return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}
         want, _ = self._shown(self.reference, case, groups, _plainly, [])
-        watched = noting_calls(*self._of_lib()) if groups is None else contextlib.nullcontext()
-        with watched as of_lib:
+        # on ranks in one case only: watching all that is called takes time
+        watch = groups is None or (inspect.isfunction(self.reference) and case == self.cases[0])
+        with noting_calls(*self._of_lib()) if watch else contextlib.nullcontext() as of_lib:
             call = _plainly if groups is None else called
             got, error = self._shown(fn, case, groups, call, want)
         wrong, unseen = {}, set()
@@ -310,10 +330,10 @@ class SideBySide:
         return record if groups is None else record | _sent(got, want, not wrong)
 
     def _of_lib(self):
-        """What no answer may call. On ranks the ledger knows."""
+        """What no answer may call."""
         own = vars(self.reference).values() if inspect.isclass(self.reference) else ()
         files = [one for one in self.builds if one.endswith(".py")]
-        return [*filter(inspect.isfunction, own or [self.reference]), *files]
+        return [*map(inspect.unwrap, filter(inspect.isfunction, own or [self.reference])), *files]
 
     def _shown(self, fn, case, groups, call, of_lib):
         """([Show of each script], the Problem if one raised). Two scripts of a case take turns.

@@ -12,12 +12,13 @@
 
 Beside them:
 
-    both_ways.py     an answer forward and backward, beside one process; two calls under way at once
+    both_ways.py     ParallelAttention forward and backward, beside one process
+    groups.py        the groups of ranks; two calls under way at once, over different ones
     sequence_cut.py  attention over a cut sequence: cases, and what one process makes of the whole
 """
 
 __all__ = [
-    "both_ways", "f_and_g", "linear_layers", "merge_attention", "parallel_attention",
+    "both_ways", "f_and_g", "groups", "linear_layers", "merge_attention", "parallel_attention",
     "ring_attention", "sequence", "sequence_cut", "split_state_dict", "ulysses_attention",
     "vocabulary",
 ]  # fmt: skip

@@ -5,137 +5,103 @@ and g, reduce_from_group(x, group, all_reduce).
     g  x_r on rank r   y = sum_r x_r  loss   = sum of w y    dx_r = w        w is the same on all
 
 In the case "beside a residual" x has a second use, loss_r = sum of w_r (y + x): autograd hands the
-same gradient to both uses, and whoever sums into it has changed the other's.
+same gradient to both uses, and whoever sums into it has changed the other's. In "transposed" no x
+is contiguous, and no gradient that arrives.
 """
 
+from dataclasses import replace
+from functools import partial
+
+import torch
+
 from lib.check import symptoms as s
-from lib.check.cases import Case, draw
-from lib.check.claims import claim, left_alone, new
-from lib.check.exercise import Bundle, Hint
-from lib.check.lab3 import both_ways as ways
-from lib.check.traffic import only_calls
+from lib.check.cases import Case
+from lib.check.causes import hints, in_variant
+from lib.check.exercise import Bundle, Exercise
+from lib.check.lab3 import groups as g
+from lib.check.probes import draw
+from lib.check.shown import calls, claims
+from lib.check.side_by_side import SideBySide
 from lib.tensor_parallel import mappings
 
 RESIDUAL, TRANSPOSED, NOTHING = "beside a residual", "transposed", "rank 0 has zeros"
 COPY_CASES, REDUCE_CASES = (
     (
-        *(Case(ranks, 24) for ranks in ways.GROUPS),
-        *(Case(ways.ALL, 24, what=what) for what in whats),
-        Case(ways.ALL, 0),
+        *(Case(ranks, 24) for ranks in g.GROUPS),
+        *(Case(g.ALL, 24, what=what) for what in whats),
+        Case(g.ALL, 0),
     )
-    for whats in (
-        (RESIDUAL, TRANSPOSED, NOTHING, ways.AT_ONCE),
-        (TRANSPOSED, NOTHING, ways.AT_ONCE),
-    )
+    for whats in ((RESIDUAL, TRANSPOSED, NOTHING, g.AT_ONCE), (TRANSPOSED, NOTHING, g.AT_ONCE))
 )
 
 
-def _drawn(case, rank):
-    """x or w, alike on all ranks; each rank's part; and how x is given: (n/12, 3,
-    4), or transposed."""
-    shape = case.n // 12, 3, 4
-    parts = [draw(ways.seed(case) + 1 + r, *shape) for r in range(case.world_size)]
-    if case.what == NOTHING:
-        parts[0].zero_()
-    return (
-        draw(ways.seed(case), *shape),
-        parts,
-        lambda t: t.transpose(0, 2) if case.what == TRANSPOSED else t,
+def script(x_differs, make, case, groups, show):
+    """x_differs: x does by rank, and the gradient does not; or the other way round."""
+    losses = []
+    show.begin("forward")
+    for group, N, rank, of in g.calls(show, groups):
+        shape = (case.n + 12 * bool(of)) // 12, 3, 4
+        same = draw(case.n + 10 * N + case.again, shape, torch.float64)
+        mine = draw(1 + rank, shape, torch.float64) * (case.what != NOTHING or rank > 0)
+        x, w = (mine, same) if x_differs else (same, mine)
+        x = show.give(f"x{of}", x, learns=True)
+        x = x.transpose(0, 2) if case.what == TRANSPOSED else x
+        y = show.run(make, x, group, g.in_place(show))
+        show("y", y)
+        if show.wrong("y"):
+            return
+        y = y + x if case.what == RESIDUAL else y
+        y = y.transpose(0, 2) if case.what == TRANSPOSED else y
+        losses.append((y * w.to(y.dtype)).sum())
+    yield
+    show.begin("backward")
+    show.backward(*losses)
+
+
+def _measure(reference, cases, x_differs):
+    together = cases[0], replace(cases[0], again=1)  # of one shape: a buffer of it is kept
+    return SideBySide(
+        partial(script, x_differs), reference, cases, groups=g.groups, together=together
     )
 
 
-def _of_f(case, rank):
-    x, parts, turned = _drawn(case, rank)
-    x, own, again = x.requires_grad_(), parts[rank], case.what == RESIDUAL
-    return ways.Setting(
-        given=turned(x),
-        arguments={"x": x},
-        outputs={"y": turned(x.detach().clone())},
-        loss=lambda ys: ((turned(ys[0]) + x if again else turned(ys[0])) * own).sum(),
-        gradients={"x": sum(parts) + own if again else sum(parts)},
-        terms={"x.grad": parts},
-    )
+def _exercise(measure, *rows, **predicates):
+    name = measure.reference.__name__
+    return Exercise(
+        name=name, reference=measure.reference, measure=measure, worlds=(g.WORLD,),
+        may_call=g.MAY_CALL, leaves_out=g.FUNCTION,
+        claims=claims(measure, *rows),
+        hints=hints(
+            "lab3", name,
+            the_group_is_not_passed_on=s.kind("group"),
+            what_the_collective_returns=s.refused("None"),
+            a_copy_of_what_is_not_contiguous=s.either(
+                in_variant("strided", TRANSPOSED), s.refused("view")),
+            **predicates,
+            right_on_2_ranks_only=s.in_case(
+                (), lambda case: case.world_size > 2 and not case.what, "value"),
+            not_on_every_rank=s.kind("clash"),
+            not_what_it_was_given=s.kind("another way"),
+            sent_more_than_once=s.kind("calls"),
+        ),
+    )  # fmt: skip
 
 
-def _of_g(case, rank):
-    w, parts, turned = _drawn(case, rank)
-    x = parts[rank].clone().requires_grad_()
-    return ways.Setting(
-        given=turned(x),
-        arguments={"x": x},
-        outputs={"y": turned(sum(parts))},
-        loss=lambda ys: (turned(ys[0]) * w).sum(),
-        gradients={"x": w},
-        terms={"y": list(map(turned, parts))},
-    )
-
-
-def _start(fn, setting, group, recorder):
-    return fn(setting.given, group, ways.in_place(recorder))
-
-
-COMMON = (
-    s.CALLED_LIB.saying("write it yourself: a torch.autograd.Function with a forward and a "
-                        "backward of your own."),
-    s.NO_GROUP, s.NOT_ALL_RANKS,
-    Hint("what all_reduce returns", s.refused("None"),
-         "all_reduce(tensor, group) sums in place, and need not return anything: go on with the "
-         "tensor that you gave it."),
-    s.RETURNED_NONE.saying("the tensor that was summed into is what is returned: all_reduce itself "
-                           "may give None."),
-    s.NARROW, s.WRONG_DTYPE,
-    Hint("backward returns nothing", s.kind("no graph", of="x.grad"),
-         "autograd knows your function, but no gradient comes of its backward: return the tensor "
-         "itself, and not what all_reduce returns."),
-    s.NO_GRAPH.saying(
-        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A "
-        "torch.autograd.Function says what backward is: return MyFunction.apply(x)."),
-    Hint("a copy of what is not contiguous",
-         s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED, "value", "raised"),
-         "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum "
-         "is lost. all_reduce takes any shape: give it x.clone()."),
-    ways.two_at_once(COPY_CASES),
+COPY = _measure(mappings.copy_to_group, COPY_CASES, False)
+REDUCE = _measure(mappings.reduce_from_group, REDUCE_CASES, True)
+COPY_TO_GROUP = _exercise(
+    COPY,
+    ("x forward, the sum backward", 5, f"{g.GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}",
+     "y", "x", "x, the pair", "graph"),
+    ("one all-reduce, backward", 2, "of n elements; forward nothing", calls(COPY)),
+    ("x left alone", 1, "", "arguments"),
 )  # fmt: skip
-LAST = (
-    Hint("right on 2 ranks only", s.in_case(COPY_CASES, lambda case: case.world_size > 2, "value"),
-         "on 2 ranks it was right. Every rank's part belongs in the sum, and each once: that is "
-         "all_reduce."),
-    Hint("another result", s.kind("value", "form"),
-         "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = "
-         "dy."),
-    s.NOT_GIVEN, ways.SENT_OFTEN,
-    Hint("x overwritten", s.kind("input"),
-         "all_reduce works in place. The caller's x is not yours to change: clone it first."),
-    s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
-)  # fmt: skip
-
-COPY_TO_GROUP = ways.exercise(
-    mappings.copy_to_group, COPY_CASES, _of_f, _start,
-    (
-        claim("x forward, the sum backward", 5, f"{ways.GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}",
-              *ways.right(COPY_CASES)),
-        claim("one all-reduce, backward", 2, "of n elements; forward nothing",
-              only_calls(COPY_CASES, ways.once("backward"))),
-        claim("x left alone", 1, "", left_alone(COPY_CASES)),
-    ),
-    (*COMMON, *LAST),
-)  # fmt: skip
-REDUCE_FROM_GROUP = ways.exercise(
-    mappings.reduce_from_group, REDUCE_CASES, _of_g, _start,
-    (
-        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}",
-            *ways.right(REDUCE_CASES)),
-        claim("one all-reduce, forward", 2, "of n elements; backward nothing",
-              only_calls(REDUCE_CASES, ways.once("forward"))),
-        claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES),
-              new(REDUCE_CASES)),
-    ),
-    (
-        *COMMON,
-        Hint("gathered", s.both(s.fact("of", "y"), ways.larger),
-             "the ranks' tensors are terms of one sum, each as large as the result. They are "
-             "added, not concatenated."),
-        *LAST,
-    ),
+REDUCE_FROM_GROUP = _exercise(
+    REDUCE,
+    ("the sum forward, dy backward", 5, f"{g.GROUPS_SAY}; {TRANSPOSED}",
+     "y", "x", "x, the pair", "graph"),
+    ("one all-reduce, forward", 2, "of n elements; backward nothing", calls(REDUCE)),
+    ("x left alone", 1, "the caller's part stays partial", "arguments", "storage"),
+    gathered=s.kind("form", dtype=False),
 )  # fmt: skip
 EXERCISE = Bundle("f_and_g", (COPY_TO_GROUP, REDUCE_FROM_GROUP))

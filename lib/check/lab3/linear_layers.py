@@ -3,189 +3,148 @@ group, output_mapping).
 
     columns    x (B, T, 5) on all ranks     three layers 12, 24, 12 wide, the last without bias
     rows       x (B, T, 12/tp) on each      a layer 5 wide, with a bias and without
-
-A rank's shard of a layer has a weight and a bias, and is no module. Outputs and gradients are those
-of the full layers in one process. What sends is n = B T 5 large.
 """
 
+from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
+from typing import NamedTuple
 
-import torch.nn.functional as F
+import torch
 
 from lib.check import symptoms as s
-from lib.check.cases import Case, draw, form_of
-from lib.check.claims import claim, kept, left_alone
-from lib.check.exercise import Bundle, Hint, Problem
-from lib.check.forward_backward import MAPPINGS
-from lib.check.lab3 import both_ways as ways
-from lib.check.traffic import fitting, only_calls
+from lib.check.cases import Case, form_of
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Bundle, Exercise
+from lib.check.lab3 import groups as g
+from lib.check.probes import draw
+from lib.check.shown import calls, claims
+from lib.check.side_by_side import SideBySide
 from lib.tensor_parallel import linear, mappings
 
 T, NARROW, WIDTHS = 3, 5, (12, 24, 12)
 NO_BIAS = "no bias"
-COLUMN_CASES = (
-    *(Case(ranks, 30) for ranks in ways.GROUPS),
-    Case(ways.ALL, 30, what=ways.AT_ONCE),
-    Case(ways.ALL, 0),
-)
-ROW_CASES = (*COLUMN_CASES[:-2], Case(ways.ALL, 30, what=NO_BIAS), *COLUMN_CASES[-2:])
+AT_ONCE, NOTHING = Case(g.ALL, 30, what=g.AT_ONCE), Case(g.ALL, 0)
+COLUMN_CASES = (*(Case(ranks, 30) for ranks in g.GROUPS), AT_ONCE, NOTHING)
+ROW_CASES = (*COLUMN_CASES[:-2], Case(g.ALL, 30, what=NO_BIAS), AT_ONCE, NOTHING)
+EXCUSED = {
+    "alive": "a layer may keep its weights in another form, such as several in one",
+    "bfloat16": "a product and a bias are rounded once or twice",
+}
 
 
-def _leaf(t):
-    return None if t is None else t.detach().clone().requires_grad_()
+class Layer(NamedTuple):
+    """A rank's shard of a layer, which is no module."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
 
 
-def _layer(weight, bias):
-    return SimpleNamespace(weight=_leaf(weight), bias=_leaf(bias))
+def _drawn(case, *shape):
+    return draw(case.n + 7 * case.again, shape, torch.float64)
 
 
-def _whole(case, x_width, *layers):
-    """x (B, T, x_width), whole layers, their outputs, and the loss's weights; after
-    backward of (y * w).sum()."""
-    B = case.n // (T * NARROW)
-    x = draw(ways.seed(case), B, T, x_width).requires_grad_()
-    wholes = [_layer(*layer) for layer in layers]
-    ys = [F.linear(x, whole.weight, whole.bias) for whole in wholes]
-    weights = [draw(10 + i, *y.shape) for i, y in enumerate(ys)]
-    sum((y * w).sum() for y, w in zip(ys, weights, strict=True)).backward()
-    return x, wholes, [y.detach() for y in ys], weights
+def columns(make, case, groups, show):
+    f, losses = partial(mappings.copy_to_group, all_reduce=show.all_reduce), []
+    show.begin("forward")
+    for group, N, rank, of in g.calls(show, groups):
+        B = (case.n + 30 * bool(of)) // (T * NARROW)
+        x = show.give(f"x{of}", _drawn(case, B, T, NARROW), learns=True)
+        layers = [
+            show.give(f"layer {i}{of}", Layer(
+                _drawn(case, width, NARROW).chunk(N)[rank],
+                None if i == len(WIDTHS) - 1 else draw(i, (width,), x.dtype).chunk(N)[rank],
+            ), learns=True)
+            for i, width in enumerate(WIDTHS)
+        ]  # fmt: skip
+        out = show.run(make, x, layers, group, f)
+        is_list = isinstance(out, (list, tuple)) and len(out) == len(layers)
+        got = f"{form_of(out)}{f' of {len(out)}' if isinstance(out, (list, tuple)) else ''}"
+        expected = f"expected a list of {len(layers)} tensors"
+        show("results", "" if is_list else f"returned {got}, {expected}")
+        out = [*out] if is_list else []
+        show("columns", [(f"of layer {i}", y) for i, y in enumerate(out)])
+        losses.append(sum((y * draw(i, y.shape, y.dtype)).sum() for i, y in enumerate(out)))
+    yield
+    if not show.wrong("results", "columns"):
+        show.begin("backward")
+        show.backward(*losses)
 
 
-def _columns(case, rank):
-    """x on all ranks, this rank's columns of three layers; the loss weighs every
-    column in its own way."""
-    N, layers = (
-        case.world_size,
-        zip(WIDTHS, (draw(20, WIDTHS[0]), draw(21, WIDTHS[1]), None), strict=True),
-    )
-    whole_x, wholes, ys, weights = _whole(
-        case, NARROW, *((draw(i, F_, NARROW), b) for i, (F_, b) in enumerate(layers))
-    )
-    own = lambda t, dim=0, r=rank: None if t is None else t.detach().chunk(N, dim)[r]
-    x, mine = _leaf(whole_x), [_layer(own(one.weight), own(one.bias)) for one in wholes]
-    parts = {f"layer {i}'s {name}": (getattr(layer, name), own(getattr(whole, name).grad))
-             for i, (layer, whole) in enumerate(zip(mine, wholes, strict=True))
-             for name in ("weight", "bias") if getattr(layer, name) is not None}  # fmt: skip
-
-    def read(returned):
-        if isinstance(returned, (list, tuple)) and len(returned) == len(WIDTHS):
-            return list(returned)
-        got = (
-            f"a {type(returned).__name__} of {len(returned)}"
-            if isinstance(returned, (list, tuple))
-            else None
-        )
-        return Problem(
-            "no list",
-            f"returned {got or form_of(returned)}, expected a list of {len(WIDTHS)} tensors",
-        )
-
-    return ways.Setting(
-        given=(x, mine),
-        arguments={"x": x} | {name: part for name, (part, _) in parts.items()},
-        outputs={f"layer {i}": own(y, -1) for i, y in enumerate(ys)},
-        loss=lambda outputs: sum(
-            (y * own(w, -1)).sum() for y, w in zip(outputs, weights, strict=True)
-        ),
-        gradients={"x": whole_x.grad} | {name: gradient for name, (_, gradient) in parts.items()},
-        read=read,
-    )
+def rows(make, case, groups, show):
+    to_all, ys = partial(mappings.reduce_from_group, all_reduce=show.all_reduce), []
+    show.begin("forward")
+    for group, N, rank, of in g.calls(show, groups):
+        B, D = (case.n + 30 * bool(of)) // (T * NARROW), WIDTHS[0]
+        x = show.give(f"x{of}", _drawn(case, B, T, D).chunk(N, -1)[rank], learns=True)
+        layer = show.give(f"the layer{of}", Layer(
+            _drawn(case, NARROW, D).chunk(N, 1)[rank],
+            None if case.what == NO_BIAS else draw(3, (NARROW,), torch.float64),
+        ), learns=True)  # fmt: skip
+        ys.append(show.run(make, x, layer, group, to_all))
+        show("y", ys[-1])
+    yield
+    if not show.wrong("y"):
+        show.begin("backward")
+        show.backward(*ys)
 
 
-def _rows(case, rank):
-    """This rank's columns of x, and its rows of a layer; the loss is the same on all ranks."""
-    N, bias = case.world_size, None if case.what == NO_BIAS else draw(3, NARROW)
-    whole_x, (whole,), (want,), (w,) = _whole(case, WIDTHS[0], (draw(2, NARROW, WIDTHS[0]), bias))
-    own = lambda t, dim, r=rank: t.detach().chunk(N, dim)[r]
-    x, layer = _leaf(own(whole_x, -1)), _layer(own(whole.weight, 1), bias)
-    gradients = {"x": own(whole_x.grad, -1), "weight": own(whole.weight.grad, 1)}
-    return ways.Setting(
-        given=(x, layer),
-        arguments={"x": x, "weight": layer.weight} | ({} if bias is None else {"bias": layer.bias}),
-        outputs={"y": want},
-        loss=lambda ys: (ys[0] * w).sum(),
-        gradients=gradients if bias is None else gradients | {"bias": whole.bias.grad},
-    )
+def _measure(script, reference, cases):
+    together = cases[0], replace(cases[0], again=1)  # of one shape: a buffer of it is kept
+    return SideBySide(script, reference, cases, groups=g.groups, excused=EXCUSED, together=together)
 
 
-def _start(mapping):
-    return lambda fn, setting, group, recorder: fn(
-        *setting.given, group, partial(mapping, all_reduce=ways.in_place(recorder))
-    )
+def _gradients(measure, *names):
+    found = [f"{name}{of}" for name in names for of in ("", ", the pair")]
+    fields = ("", ".weight", ".bias")
+    return [f"the gradient of {one}{field}" for one in found for field in fields]
 
 
-BEFORE = (
-    s.CALLED_LIB.saying("multiply with F.linear, and communicate by the mapping that is given."),
-    s.NO_GROUP, s.NOT_ALL_RANKS,
-    Hint("a layer without bias", s.refused("None"),
-         "linear.bias may be None. F.linear takes that; an addition does not."),
-    s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
-    Hint("shapes do not fit", s.refused("shape"),
-         "torch stores weights transposed, (out, in), and what you are given is sharded already: "
-         "F.linear(x, linear.weight) takes it as it is."),
-    Hint("a part is no module", s.raised("TypeError"),
-         "a rank's shard has a .weight and a .bias, and no more: F.linear(x, linear.weight, "
-         "linear.bias)."),
-    s.NO_GRAPH.saying("detach() and .data cut the graph: x, the weight and the bias go into the "
-                      "product as they are."),
+COMMON = {
+    "the_group_is_not_passed_on": s.kind("group"),
+    "a_layer_without_bias": s.refused("None"),
+    "a_part_is_no_module": s.raised("TypeError"),
+    "shapes_do_not_fit": s.refused("shape"),
+    "not_what_it_was_given": s.kind("another way"),
+    "not_on_every_rank": s.kind("clash"),
+}
+COLUMNS = _measure(columns, linear.column_parallel, COLUMN_CASES)
+ROWS = _measure(rows, linear.row_parallel, ROW_CASES)
+COLUMN_PARALLEL = Exercise(
+    name="column_parallel", reference=linear.column_parallel, measure=COLUMNS, worlds=(g.WORLD,),
+    may_call=g.MAY_CALL, leaves_out=g.FUNCTION,
+    claims=claims(
+        COLUMNS,
+        ("the rank's columns", 3, f"{g.GROUPS_SAY}; three layers", "results", "columns"),
+        ("gradients of the whole layers", 3, "of x, weights, biases", "graph",
+         *_gradients(COLUMNS, "x", "layer 0", "layer 1", "layer 2")),
+        ("one all-reduce, backward", 2, "of BTD elements for all three; forward nothing",
+         calls(COLUMNS)),
+        ("arguments left alone", 1, "x, weights, biases", "arguments"),
+    ),
+    hints=hints(
+        "lab3", "column_parallel",
+        **COMMON,
+        one_result_per_layer=of_name("results"),
+        columns_gathered=s.kind("form", dtype=False),
+        x_enters_once_per_layer=s.kind("calls"),
+    ),
 )  # fmt: skip
-AFTER = (
-    Hint("another result", s.kind("value", "form"),
-         "columns: input_mapping, then F.linear of each layer. Rows: F.linear without the bias, "
-         "then output_mapping, then the bias."),
-    s.NOT_GIVEN,
-    Hint("arguments overwritten", s.kind("input"),
-         "in-place operations (+=, add_) on what you are given change the caller's model. Make new "
-         "tensors."),
-    s.NOT_KEPT, *s.ANYWHERE,
-)  # fmt: skip
-
-COLUMN_PARALLEL = ways.exercise(
-    linear.column_parallel, COLUMN_CASES, _columns, _start(mappings.copy_to_group),
-    (
-        claim("the rank's columns", 3, f"{ways.GROUPS_SAY}; three layers",
-              fitting(COLUMN_CASES), ways.found(COLUMN_CASES, "forward"), kept(COLUMN_CASES)),
-        claim("gradients of the whole layers", 3, "of x, weights, biases",
-              ways.found(COLUMN_CASES, "backward")),
-        claim("one all-reduce, backward", 2, "of BTD elements for all three; forward nothing",
-              only_calls(COLUMN_CASES, ways.once("backward"))),
-        claim("arguments left alone", 1, "x, weights, biases", left_alone(COLUMN_CASES)),
+ROW_PARALLEL = Exercise(
+    name="row_parallel", reference=linear.row_parallel, measure=ROWS, worlds=(g.WORLD,),
+    may_call=g.MAY_CALL, leaves_out=g.FUNCTION,
+    claims=claims(
+        ROWS,
+        ("the whole result", 3, f"{g.GROUPS_SAY}; no bias", "y"),
+        ("gradients of the whole layer", 3, "of x, weight, bias", "graph",
+         *_gradients(ROWS, "x", "the layer")),
+        ("one all-reduce, forward", 2, "of BTF elements; backward nothing", calls(ROWS)),
+        ("arguments left alone", 1, "x, weight, bias", "arguments"),
     ),
-    (
-        *BEFORE,
-        Hint("one result per layer", s.kind("no list"),
-             "the layers share x, not their results: return a list with this rank's columns of "
-             "each."),
-        Hint("columns gathered", s.both(s.kind("form"), lambda p: p.fact("numel", 0) > 0),
-             "this rank's columns are the result: a row-parallel layer takes them as they are."),
-        Hint("x enters once per layer", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > 1),
-             "all layers read the same x: call input_mapping once, before the loop. Autograd adds "
-             "their gradients on the rank, and one all-reduce serves them all."),
-        *AFTER,
+    hints=hints(
+        "lab3", "row_parallel",
+        **COMMON,
+        gathered=s.kind("form", dtype=False),
+        sent_more_than_once=s.kind("calls"),
     ),
-    (*ways.MAY_CALL, *MAPPINGS),
-)  # fmt: skip
-ROW_PARALLEL = ways.exercise(
-    linear.row_parallel, ROW_CASES, _rows, _start(mappings.reduce_from_group),
-    (
-        claim("the whole result", 3, f"{ways.GROUPS_SAY}; no bias",
-              fitting(ROW_CASES), ways.found(ROW_CASES, "forward"), kept(ROW_CASES)),
-        claim("gradients of the whole layer", 3, "of x, weight, bias",
-              ways.found(ROW_CASES, "backward")),
-        claim("one all-reduce, forward", 2, "of BTF elements; backward nothing",
-              only_calls(ROW_CASES, ways.once("forward"))),
-        claim("arguments left alone", 1, "x, weight, bias", left_alone(ROW_CASES)),
-    ),
-    (
-        Hint("the bias inside the sum", s.fact("of", "bias.grad"),
-             "y is right, but not the gradient of the bias. It is replicated, is added once, "
-             "after output_mapping, and its gradient is the same on all ranks."),
-        *BEFORE,
-        Hint("gathered", ways.larger,
-             "partial sums are added, not concatenated: output_mapping(partial, group)."),
-        ways.SENT_OFTEN, *AFTER,
-    ),
-    (*ways.MAY_CALL, *MAPPINGS),
 )  # fmt: skip
 EXERCISE = Bundle("linear_layers", (COLUMN_PARALLEL, ROW_PARALLEL))

@@ -177,9 +177,9 @@ WRONG = {
             "detaches", lambda x, l, group: F.linear(x, l.weight.detach(), l.bias)
         ): "no gradient",
         column("enters_in_float32", entered=in_float32): "rounded on the way",
-        column("in_one_buffer", in_one_buffer): "one buffer for all calls",
-        column("changes_the_bias", with_bias_changed): "arguments overwritten",
-        libs_columns: "called lib's",
+        column("in_one_buffer", in_one_buffer): "used again by a later call",
+        column("changes_the_bias", with_bias_changed): "arguments changed",
+        libs_columns: "called what it builds",
         not_written: "not written",
     },
     "row_parallel": {
@@ -201,8 +201,8 @@ WRONG = {
         row("with_torchs", left=with_torchs): "not what it was given",
         row("leaves_by_halves", left=by_halves): "sent more than once",
         row("leaves_in_float32", left=in_float32): "rounded on the way",
-        row("changes_x", changes_x): "arguments overwritten",
-        libs_rows: "called lib's",
+        row("changes_x", changes_x): "arguments changed",
+        libs_rows: "called what it builds",
         not_written: "not written",
     },
 }

@@ -157,9 +157,9 @@ WRONG = {
     one_largest_for_all_queries: "exp of a score",
     weights_without_a_last_dim: "another shape",
     a_constant_against_log_of_0: "float32 inside",
-    the_part_itself_where_the_other_sees_nothing: "a part changed",
-    in_place: "a part changed",
+    the_part_itself_where_the_other_sees_nothing: "not a copy",
+    in_place: "arguments changed",
     weights_of_their_own: "not the weights",
     the_mean_logarithm: "not the sum's logarithm",
-    calls_lib: "called lib's",
+    calls_lib: "called what it builds",
 }

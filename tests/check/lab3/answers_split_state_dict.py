@@ -182,13 +182,13 @@ WRONG = {
     anywhere_in_the_name: "not by the end of the name",
     by_layer_alone: "an error where all divides",
     in_float32: "another dtype",
-    into_the_given_one: "changed what it was given",
-    into_the_same_buffers: "one buffer for all calls",
+    into_the_given_one: "arguments changed",
+    into_the_same_buffers: "used again by a later call",
     looks_at_the_vocabulary_only: "no error",
     knows_no_fused_names: "a fused weight chunked as one",
     fused_on_the_last_dim: "a fused weight chunked as one",
     indexes_the_table_first: "an error with fused weights",
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     not_yet: "not written",
 }
 

@@ -2,8 +2,6 @@
 
 from mistakes import Mistake, edit
 
-from lib.check.lab3 import both_ways as ways
-
 F_FORWARD, F_BACKWARD = "x.view_as(x)", "return reduce_from_group(dy, *ctx.how)"
 G_FORWARD, G_BACKWARD = "        return total\n", "return copy_to_group(dy, *ctx.how)"
 KEPT = "ctx.how = group, all_reduce\n        return x.view"
@@ -27,7 +25,7 @@ MISTAKES = {
                 "the gradient that backward is given is used elsewhere too: x + f(x) passes the "
                 "same tensor to both. Clone it before you sum into it."),
         Mistake("another result", edit(F_BACKWARD, "return -reduce_from_group(dy, *ctx.how)")),
-        Mistake(ways.two_at_once(()).name, edit(KEPT, "_Copy" + KEPT[3:])
+        Mistake("shared by two calls", edit(KEPT, "_Copy" + KEPT[3:])
                 .then(F_BACKWARD, "return reduce_from_group(dy, *_Copy.how)")),
     ),
     "reduce_from_group": (
