@@ -49,9 +49,28 @@ def in_variant(*variants):
     return lambda p: getattr(p.fact("case"), "what", "").endswith(variants)
 
 
+def another(cases, *names):
+    """Is it another value or form than lib's, in one of these cases and under a name that begins
+    like one of these? Not if it is rounded, None, or of another dtype, of which GENERIC tells."""
+
+    def fits(p):
+        told = p.fact("narrowed") or p.fact("dtype") or p.fact("got") == "None"
+        return (
+            p.kind in ("value", "form", "returned")
+            and not told
+            and (p.fact("case") in cases and of_name(*names)(p))
+        )
+
+    return fits
+
+
 GENERIC = (
     Hint("called what it builds", s.kind("built-in"),
          "this is what the exercise builds. Write it yourself, from what its docstring allows."),
+    Hint("no gradient",
+         lambda p: of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p)),
+         "the graph is cut. detach, item, no_grad and a new tensor made of numbers cut it; an "
+         "empty result belongs to the graph, too."),
     s.NO_NUMBER,
     s.ENDLESS,
     s.UNDER_WAY,
@@ -72,12 +91,8 @@ GENERIC = (
     Hint("rounded on the way", s.fact("narrowed"),
          "these are the right numbers, rounded: somewhere on the way they were in a narrower "
          "dtype. .float(), torch.zeros(n) and torch.empty(n) are float32."),
-    Hint("another dtype", s.kind("form", dtype=True),
+    Hint("another dtype", s.either(s.kind("form", dtype=True), s.refused("dtype")),
          "the result has the dtype of what the function is given."),
-    Hint("no gradient",
-         lambda p: of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p)),
-         "the graph is cut. detach, item, no_grad and a new tensor made of numbers cut it; an "
-         "empty result belongs to the graph, too."),
     Hint("arguments changed", of_name("arguments"),
          "what the function is given belongs to the caller, who needs it again: make new tensors "
          "and lists."),
