@@ -371,7 +371,8 @@ class SideBySide:
                     break
             if self.peak:
                 show(f"most alive by {number}", show.made.most, at_most=True)
-            show(f"alive by {number}", show.made.alive(), at_most=True)
+            if "alive" not in self.excused:
+                show(f"alive by {number}", show.made.alive(), at_most=True)
             yield
         steps = None
         show("alive at the end", show.made.alive(), at_most=True)
