@@ -51,6 +51,21 @@ def in_variant(*variants):
     return lambda p: getattr(p.fact("case"), "what", "").endswith(variants)
 
 
+def another(cases, *names):
+    """Is it another value or form than lib's, in one of these cases and under a name that begins
+    like one of these? Not if it is rounded, None, or of another dtype, of which GENERIC tells."""
+
+    def fits(p):
+        told = p.fact("narrowed") or p.fact("dtype") or p.fact("got") == "None"
+        return (
+            p.kind in ("value", "form", "returned")
+            and not told
+            and (p.fact("case") in cases and of_name(*names)(p))
+        )
+
+    return fits
+
+
 # before all others: the same call was right before
 LATER = Hint("used again by a later call", in_variant("once more"),
              "the first call was right, and a later one is not: what you return, or a buffer of "
@@ -79,7 +94,7 @@ GENERIC = (
     Hint("rounded on the way", s.fact("narrowed"),
          "these are the right numbers, rounded: somewhere on the way they were in a narrower "
          "dtype. .float(), torch.zeros(n) and torch.empty(n) are float32."),
-    Hint("another dtype", s.kind("form", dtype=True),
+    Hint("another dtype", s.either(s.kind("form", dtype=True), s.refused("dtype")),
          "the result has the dtype of what the function is given."),
     Hint("arguments changed", of_name("arguments"),
          "what the function is given belongs to the caller, who needs it again: make new tensors "

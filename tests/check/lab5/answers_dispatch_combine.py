@@ -260,7 +260,7 @@ def no_combine_yet(rows, routing, n):
 
 WRONG = {
     "dispatch": {
-        calls_libs_dispatch: "called lib's",
+        calls_libs_dispatch: "called what it builds",
         nothing_for_nobody: "outside the graph",
         no_rows: "nothing returned",
         stacked: "nobody",
@@ -278,7 +278,7 @@ WRONG = {
     "combine": {
         token_by_token_alone: "outside the graph",
         zeros_for_nobody: "outside the graph",
-        calls_libs_combine: "called lib's",
+        calls_libs_combine: "called what it builds",
         no_sum: "nothing returned",
         float32: "another dtype",
         stacked_sums: "nobody",
@@ -288,10 +288,10 @@ WRONG = {
         multiplied_in_place: "changed in place",
         float32_in_a_loop: "another dtype",
         no_dimension_for_the_weight: "shapes do not fit",
-        adds_to_an_earlier_sum: "right only once",
+        adds_to_an_earlier_sum: "used again by a later call",
         largest_token: "nobody",
         rows_detached: "no gradient",
-        in_float64_always: "another dtype",
+        in_float64_always: "of one dtype only",
         in_float32_between: "rounded on the way",
         two_choices_at_most: "another sum",
         no_combine_yet: "not written",
