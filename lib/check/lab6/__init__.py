@@ -14,7 +14,6 @@
 
 Beside them:
 
-    mesh_cases.py             on which meshes mesh.py asks
     hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what one process does
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs that a plan is asked for
@@ -28,6 +27,6 @@ __all__ = [
     "average_over_mesh", "capstone", "capstone_costs", "capstone_hints", "capstone_jobs",
     "capstone_told",
     "choose_plan", "choose_plan_jobs", "findings", "goodput", "hybrid_by_hand",
-    "hybrid_by_hand_cases", "mesh", "mesh_cases", "norm_over_mesh", "on_a_mesh", "plan_costs",
+    "hybrid_by_hand_cases", "mesh", "norm_over_mesh", "on_a_mesh", "plan_costs",
     "shares",
 ]  # fmt: skip

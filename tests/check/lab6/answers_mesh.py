@@ -360,7 +360,7 @@ def right_on_the_cube(axes, sizes):
 
 WRONG = {
     "coordinates": {
-        calls_libs_coordinates: "called lib's",
+        calls_libs_coordinates: "called what it builds",
         no_coordinates: "nothing returned",
         coordinates_as_a_tuple: "not a dict",
         three_axes: "a fixed number of axes",
@@ -368,14 +368,14 @@ WRONG = {
         fractions: "not whole numbers",
         all_but_the_last_zero: "other coordinates",
         last_axis_first: "another order",
-        one_dict_for_all_ranks: "one buffer for all calls",
+        one_dict_for_all_ranks: "used again by a later call",
         nothing_for_one_rank: "other axes",
         exits_on_the_last_rank: "exits",
         takes_the_sizes_apart: "arguments changed",
         not_written: "not written",
     },
     "rank_at": {
-        calls_libs_rank_at: "called lib's",
+        calls_libs_rank_at: "called what it builds",
         no_rank: "nothing returned",
         written_as_digits: "not a whole number",
         a_float: "not a whole number",
@@ -387,7 +387,7 @@ WRONG = {
         takes_where_apart: "arguments changed",
     },
     "groups_along": {
-        calls_libs_groups: "called lib's",
+        calls_libs_groups: "called what it builds",
         no_groups: "nothing returned",
         a_dict_of_groups: "not lists of ranks",
         sets_of_ranks: "not lists of ranks",
@@ -404,7 +404,7 @@ WRONG = {
         last_group_first: "another order",
         in_the_order_of_axes: "another order",
         names_in_a_text: "parts of names",
-        one_list_for_all_groups: "one buffer for all calls",
+        one_list_for_all_groups: "used again by a later call",
         groups_one_by_one: "not lists of ranks",
         takes_axes_out: "arguments changed",
     },
