@@ -12,8 +12,7 @@
 
 Beside them:
 
-    zero_models.py          what Zero1 and Zero2 train, and what one process makes of it
-    zero_runs.py            one answer on one rank, beside that
+    zero_models.py          what Zero1 and Zero2 train
     zero_chain.py           a chain of layers with a gate behind each
     unit.py                 the first part of fsdp.py: a Unit method by method, and under lib's FSDP
     fsdp_models.py          what sharded answers train, and what one process makes of it
@@ -25,5 +24,5 @@ Beside them:
 __all__ = [
     "async_checkpoint", "choose_remedy", "disk", "fsdp", "fsdp_models", "fsdp_training", "muon",
     "owners", "prefetching_fsdp", "rank_state_bytes", "recompute", "unit", "zero1", "zero2",
-    "zero_chain", "zero_models", "zero_runs",
+    "zero_chain", "zero_models",
 ]  # fmt: skip

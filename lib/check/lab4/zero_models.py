@@ -1,10 +1,7 @@
-"""What Zero1 and Zero2 train in a check, what one process makes of it, and what a wrong parameter
-says.
+"""What Zero1 and Zero2 train in a check.
 
 The model has tied, frozen and unused parameters, whole numbers times what float32 does not hold,
-and nothing nonlinear. A rank uses its branch in every other step. The first step of SGD is w - lr
-g: so a wrong parameter tells the gradient that it was changed by, (w - w') / lr, and that is read
-as a sum of the ranks' gradients.
+and nothing nonlinear. A rank uses its branch in every other step.
 """
 
 from dataclasses import dataclass
@@ -13,9 +10,7 @@ import torch
 from torch import nn
 
 from lib import backend
-from lib.check.cases import Case, draw, form_of
-from lib.check.exercise import Problem
-from lib.check.explain import fraction, shares, two
+from lib.check.cases import Case, draw
 
 LR = 2.0**-12  # of SGD; a power of two, so that dividing by it rounds nothing
 STEPS = 2
@@ -86,15 +81,6 @@ class Setup:
         return (model(x, with_branch) * y).sum() / (ROWS * self.microbatches)
 
 
-@dataclass(frozen=True)
-class Step:
-    """Of one process on the whole batch. parts: [{name: gradient} of each rank's share]; after:
-    {name: parameter}."""
-
-    parts: list
-    after: dict
-
-
 def make_optimizer(name, parameters):
     """parameters: tensors or groups, as torch's optimizers take them."""
     if name == "SGD":
@@ -131,120 +117,3 @@ class Made:
             if torch.is_tensor(t) and t.dim()
         ]
         return sum(tensor.numel() for tensor in kept)
-
-    @property
-    def has_gradients(self):
-        return bool(self.shards) and all(shard.grad is not None for shard in self.shards)
-
-
-def one_process(setup, N):
-    """[Step, ...]: a model trained by one process on the shares of N ranks; unused
-    parameters have zeros."""
-    model, seen = setup.model(), []
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    optimizer = make_optimizer(setup.optimizer, list(trained.values()))
-    for step in range(STEPS):
-        parts = [_gradients(setup, model, trained, setup.batches(rank, step)) for rank in range(N)]
-        for name, parameter in trained.items():
-            parameter.grad = sum(part[name] for part in parts) / N
-        optimizer.step()
-        seen.append(Step(parts, values(model)))
-    return seen
-
-
-def _gradients(setup, model, trained, batches):
-    losses = [setup.loss(model, batch) for batch in batches if batch is not None]
-    found = (
-        torch.autograd.grad(sum(losses), [*trained.values()], allow_unused=True)
-        if losses
-        else [None] * len(trained)
-    )
-    return {
-        n: torch.zeros_like(p) if g is None else g
-        for (n, p), g in zip(trained.items(), found, strict=True)
-    }
-
-
-def values(model):
-    """{name: a copy of the parameter}"""
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def squares_of_mean(parts):
-    """The sum of the squares of the mean gradient's numbers."""
-    means = [sum(part[name] for part in parts) / len(parts) for name in parts[0]]
-    return sum(mean.square().sum().item() for mean in means)
-
-
-def wrong_parameter(where, setup, step, before, after, expected):
-    """A Problem unless `after`, {name: parameter} behind a step, is `expected.after`, to rounding.
-
-    facts: step, world_size; still (nothing has changed in this step), partly (every number is
-    either right or has not changed), narrowed (the right numbers, rounded), factor (the gradient is
-    factor x the right one, or None), one_rank (it is of one rank alone), frozen.
-    """
-    names = [name for name in expected.after if not _same(after[name], expected.after[name])]
-    if not names:
-        return None
-    name = names[0]
-    out, want, old = after[name], expected.after[name], before[name]
-    facts = {"step": step, "world_size": len(expected.parts), "factor": None, "narrowed": False}
-    facts |= {
-        "still": False,
-        "partly": False,
-        "one_rank": False,
-        "frozen": name not in expected.parts[0],
-    }
-    if out.shape != want.shape or out.dtype != want.dtype:
-        text = f"{where}: {name} is {form_of(out)}, expected {form_of(want)}"
-        return Problem("form", text, facts | {"dtype": out.shape == want.shape})
-    index = tuple((~_close(out, want)).nonzero()[0].tolist())
-    x, y = two(want[index], out[index])
-    text = (
-        f"{where}: {name}, element {index[0] if len(index) == 1 else index}: expected {x}, got {y}"
-    )
-    facts["still"] = all(torch.equal(after[n], before[n]) for n in before)
-    right_or_old = [_close(after[n], expected.after[n]) | (after[n] == before[n]) for n in before]
-    facts["partly"] = not facts["still"] and all(bool(one.all()) for one in right_or_old)
-    most = lambda a, b: max((a[n] - b[n]).abs().max().item() for n in b)
-    facts["narrowed"] = most(after, expected.after) <= 2.0**-9 * most(expected.after, before)
-    if facts["still"]:
-        text += "\nNo parameter has changed in this step."
-    elif facts["narrowed"]:
-        text += (
-            "\nThese are the right numbers, rounded: on the way they were in a narrower type than "
-            "float64."
-        )
-    elif facts["partly"]:
-        text += "\nWhat is wrong has not changed in this step; the rest is right."
-    elif setup.optimizer == "SGD" and step == 0 and name in expected.parts[0]:
-        words = _made_of((old - out) / LR, [part[name] for part in expected.parts], facts)
-        text += f"\nWhat has changed, divided by lr, is the gradient. {words}"
-    return Problem("value", text, facts)
-
-
-def _made_of(gradient, parts, facts):
-    """What a wrong mean of the ranks' parts is made of, in words; notes the factor."""
-    N, mean = len(parts), sum(parts) / len(parts)
-    factor = (gradient * mean).sum().item() / mean.square().sum().item() if mean.any() else 0
-    if factor and _close(gradient, factor * mean, 1e-9).all():
-        facts["factor"] = factor
-        return f"It is {fraction(factor)} x expected, on {N} ranks."
-    if not gradient.any():
-        return "It holds zeros."
-    found = shares(gradient, parts)
-    if found is None:
-        return "It is no sum of the ranks' gradients."
-    facts["one_rank"] = len(found) == 1 < sum(bool(part.any()) for part in parts)
-    return (
-        f"It is {', '.join(f'{fraction(c)} of rank {r}' for r, c in found.items())}'s; expected "
-        f"1/{N} of each rank's."
-    )
-
-
-def _same(a, b):
-    return a.shape == b.shape and a.dtype == b.dtype and bool(_close(a, b).all())
-
-
-def _close(a, b, tolerance=1e-12):
-    return (a - b).abs() <= tolerance * max(1.0, b.abs().max().item())

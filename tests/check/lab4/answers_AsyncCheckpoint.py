@@ -313,9 +313,102 @@ class OpensItself(AsInTheNotebook):
         super().__init__(folder)
 
 
+class NoFlush(AsInTheNotebook):
+    """Part of it is still buffered in Python at the fsync."""
+
+    def write(self, step, state):
+        part = self.path(step).with_suffix(".part")
+        with self.open(part, "wb") as file:
+            torch.save(state, file)
+            os.fsync(file.fileno())
+        os.replace(part, self.path(step))
+        checkpoint.sync_folder(self.folder)
+        for old in sorted(self.folder.glob("step_*.pt"))[:-2]:
+            old.unlink()
+
+
+class FlushedTooEarly(AsInTheNotebook):
+    def write(self, step, state):
+        part = self.path(step).with_suffix(".part")
+        with self.open(part, "wb") as file:
+            file.flush()
+            torch.save(state, file)
+            os.fsync(file.fileno())
+        os.replace(part, self.path(step))
+        checkpoint.sync_folder(self.folder)
+        for old in sorted(self.folder.glob("step_*.pt"))[:-2]:
+            old.unlink()
+
+
+class DictsOnly(AsInTheNotebook):
+    """position may be a number."""
+
+    def begin(self, step, model, optimizer, position):
+        super().begin(step, model, optimizer, dict(position))
+
+
+class CopiesBeforeItWaits(AsInTheNotebook):
+    """Two copies of the state are alive while it waits."""
+
+    def begin(self, step, model, optimizer, position):
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        state |= {"random": checkpoint.random_state(), "position": position}
+        state = copy.deepcopy(state)
+        self.wait()
+        self.thread = threading.Thread(target=self.write, args=(step, state), name="checkpoint")
+        self.thread.start()
+
+
+class ErrorOfAll(AsInTheNotebook):
+    """Another object's wait() raises what this one's write raised."""
+
+    errors = ()
+
+    def write(self, step, state):
+        super().write(step, state)
+        if self.error:
+            type(self).errors, self.error = (self.error,), None
+
+    def wait(self):
+        if self.thread:
+            self.thread.join()
+        if self.errors:
+            (error,), type(self).errors = self.errors, ()
+            raise error
+
+
+class CountsPosition(AsInTheNotebook):
+    """What it is given belongs to the caller."""
+
+    def begin(self, step, model, optimizer, position):
+        super().begin(step, model, optimizer, position)
+        if isinstance(position, dict):
+            position["saved"] = step
+
+
+class KeepsItsOwnOnly(AsInTheNotebook):
+    """What another run has left stays."""
+
+    steps = ()
+
+    def write(self, step, state):
+        part = self.path(step).with_suffix(".part")
+        try:
+            to_disk(self, part, state)
+        except Exception as error:
+            self.error = error
+            return
+        os.replace(part, self.path(step))
+        checkpoint.sync_folder(self.folder)
+        self.steps = (*self.steps, step)
+        for old in self.steps[:-2]:
+            self.path(old).unlink()
+        self.steps = self.steps[-2:]
+
+
 RIGHT = [AsInTheNotebook, WithAPool, as_an_answer(background.AsyncCheckpoint)]
 WRONG = {
-    Inherits: "called lib's",
+    Inherits: "called what it builds",
     WritesAtOnce: "written at once",
     SecondThread: "not copied",
     OpensItsName: "not renamed",
@@ -343,4 +436,11 @@ WRONG = {
     OpensItself: "another open",
     TellsFullDisksOnly: "silent",
     RemovesWhatIsNotIts: "not the last two",
+    NoFlush: "fsync too early",
+    FlushedTooEarly: "fsync too early",
+    DictsOnly: "an error in one case",
+    CopiesBeforeItWaits: "two at a time",
+    ErrorOfAll: "shared by two objects",
+    CountsPosition: "arguments changed",
+    KeepsItsOwnOnly: "not the last two",
 }
