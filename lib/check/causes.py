@@ -6,8 +6,8 @@ The sentences are in sentences/<lab>.toml:
     "the graph is kept" = "all that f computed is kept until backward: call f without a graph ..."
 
 Most are found by the fingerprint of a known mistake (fingerprints.py). Some also have a predicate,
-which looks at a Problem's kind and facts; then come the hints on what the harness itself tells
-apart, which fit whatever the exercise builds.
+which looks at a Problem's kind and facts. Last come generic hints on what the harness detects by
+itself, whatever the exercise builds.
 """
 
 import functools
@@ -42,7 +42,7 @@ def hints(lab: str, exercise: str, *families: str, **predicates) -> tuple[Hint, 
 
 
 def of_name(*names):
-    """Is it what was shown under a name that begins like one of these?"""
+    """Matches if the shown name begins like one of these."""
     return lambda p: str(p.fact("name", "")).startswith(names)
 
 

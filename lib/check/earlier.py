@@ -1,4 +1,4 @@
-"""An earlier mistake does not blame a later answer.
+"""Mistakes in earlier exercises do not cost points in later ones.
 
     def ring_all_reduce(tensor, group=None):
         chunk = ring_reduce_scatter(tensor, group)      the student's own, which is wrong
@@ -39,8 +39,7 @@ def not_passed(fns, known, passed) -> dict[str, object]:
 
 
 def _called(fn):
-    """(name, value) of what the lines of a function, or of a class's methods, name in their
-    globals, where it is the student's."""
+    """(name, value) of the student's own globals that a function, or a class's methods, use."""
     bodies = [*vars(fn).values(), fn] if inspect.isclass(fn) else [fn]
     for body in bodies:
         if not isinstance(body, types.FunctionType):

@@ -1,7 +1,7 @@
 """What the harness looks at in every exercise, whatever the exercise builds.
 
-A probe is shown of lib's own function and of the answer, and the two are compared
-(side_by_side.py).
+Each probe is recorded for lib's own function, the reference, and for the answer, and the two are
+compared (side_by_side.py).
 
 of every call        arguments           which arguments have changed
                      storage             of each returned tensor: new memory, or an argument's
@@ -41,7 +41,7 @@ FEW = 64  # bytes: a number, an empty tensor
 WORDS = {
     "arguments": "argument {} has changed; it is the caller's",
     "storage": "what it returns lies in the memory of argument {}",
-    "graph": "what it returns {} require a gradient",
+    "graph": "what it returns requires {} gradient, expected {}",
     "generators": "{} random generator is not where it would be",
     "changed later": "what call {} returned has changed with a later call",
     "alive": "{} bytes are alive, expected at most {}",
@@ -152,13 +152,15 @@ def as_right(case, name, got, want, slack) -> bool:
 
 
 def words(name, got, want) -> str:
-    """The sentence of a probe's Problem; "" of what is no probe."""
+    """The sentence of a probe's Problem; "" if the name is not a probe's."""
     probe, _, which = name.partition(" ")
     sentence = WORDS.get(named(name), WORDS.get(probe, ""))
     if probe == "generators":
         return sentence.format(which)
     if probe == "graph":
-        return sentence.format("does not" if want else "does")
+        return sentence.format(*("no a" if want else "a no").split())
+    if probe == "arguments" and not got:
+        return f"argument {want} has not changed; it is to be changed in place"
     return sentence.format(got or "none", want)
 
 
@@ -193,7 +195,7 @@ def overwritten(out):
 
 
 class Made(TorchDispatchMode):
-    """Notes the storage of every floating-point tensor that is made inside, by whomever.
+    """Notes the storage of every floating-point tensor that is made inside, by any code.
 
     `alive()`: the bytes of those that something still holds. peak: note the most at once, too.
     """
@@ -204,7 +206,7 @@ class Made(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """torch asks: no. Otherwise the first op imports torch._dynamo, which takes a second."""
+        """torch calls it. With True, the first op imports torch._dynamo, which takes a second."""
         return False
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):

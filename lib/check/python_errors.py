@@ -1,4 +1,4 @@
-"""Errors that Python itself raises in an answer, in words that lead on.
+"""Errors that Python itself raises in an answer, in words that help to fix them.
 
 NameError       the nearest name that there is, or the cell of the notebook that defines it
 a wrong call    the answer's signature beside the exercise's
@@ -19,7 +19,7 @@ UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 REFUSED_CALL = re.compile(
     r"TypeError: ((?:[\w.]+\.)?(\w+)\(\) (?:got an unexpected|got multiple|missing|takes) .*)"
 )
-ALIKE, ALIKE_BUILT_IN = 0.7, 0.85  # of two names, from which on one may be a slip of the other
+ALIKE, ALIKE_BUILT_IN = 0.7, 0.85  # of two names: one may be a typo of the other
 SHOWN = 60  # characters of a cell's line
 
 

@@ -7,11 +7,11 @@
         ("on the wire", 3, "(N-1)n", calls(MEASURE)),               a judge
     )
 
-A claim fails at the first of its names that is not as lib's, values before probes. What no claim
-names, such as most probes, belongs to the last one.
+A claim reports its first difference, values before probes. Names that no claim lists, which most
+probes are, count towards the last claim.
 
-kinds: those of `tensors.compared`; "number", "said" (a property that does not hold, a string), and
-"missing", which an answer that raised has not shown. facts: case, name, and which `time` it was
+kinds: those of `tensors.compared`; "number", and "said" (a property does not
+hold, and the string says how). facts: case, name, and which `time` it was
 shown.
 """
 
@@ -39,7 +39,7 @@ def differences(case, got, want, excused, slack) -> dict[str, Problem]:
 
 
 def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]:
-    """{name: Problem} of the first time that each name is shown otherwise than by lib's. got, want:
+    """{name: Problem} of the first time that each name differs from the reference. got, want:
     {(name, time): Value}"""
     found = {}
     for order, key in enumerate(dict.fromkeys([*want, *got])):

@@ -6,9 +6,9 @@
         y = show.run(make, x, group)             a call of the answer: what it sends is recorded
         show("y", y)                             a number, a string, a tensor, {name: tensor}, ...
         show("kept", n, at_most=True)            what is no larger than lib's is right, too
-    show("kept", n, beside="rank 0: ...")    what a verdict says below, where this is wrong
+        show("kept", n, beside="rank 0: ...")    what a verdict prints below, if this is wrong
         show("order", "2F0 stands before 1F0")   a property: a sentence, or "" where it holds
-        yield                                    here another script may go on (probes.py)
+        yield                                    a second script may run here (probe "two at once")
         show.backward(y)                         from random gradients; shows those of the inputs
 
     MEASURE = SideBySide(script, lib's own, cases)
@@ -56,7 +56,7 @@ def by_key(value):
 
 
 class Here(Case):
-    """A case without ranks, which its name tells."""
+    """A case without ranks, identified by its name alone."""
 
     name = property(lambda self: self.what)
 
@@ -73,11 +73,12 @@ def groups_and_controls(cases):
 
 
 class Show:
-    """What one run of a script shows, in order: `shown` is {(name, 1st, 2nd, ... time): Value}.
+    """What one run of a script shows, in order: `shown` is {(name, n): Value}, with n = 1 when a
+    name is shown for the first time.
 
-    draws: which random gradients `backward` begins with. judged: what a judge of the exercise's own
-    looks at, if it has one. lib: the Show of lib's own, while the answer's script runs.
-    stopped: the script ended early, and what it would have shown after that is not missing.
+    draws: the seed of the gradients that `backward` begins with. judged: data for a judge of the
+    exercise's own, or None. lib: the reference's Show, while the answer's script runs. stopped: the
+    script ended early, so what it would have shown after that is not missing.
     """
 
     def __init__(self, case, call, variant="", draws=0, peak=False):
@@ -143,8 +144,8 @@ class Show:
         return out
 
     def wrong(self, *names) -> bool:
-        """Is something that was shown under these names so far, on any rank, not as lib's? Then a
-        script ends, as nothing that comes after it would tell more."""
+        """True if something shown under these names so far differs from the reference, on any rank.
+        The script should then return: what comes after it would tell nothing more."""
         with self.made.aside():
             self.stopped = not self.agreed(not self.lib or not any(map(self._wrong, names)))
         return self.stopped
@@ -156,7 +157,7 @@ class Show:
         return bool(compared_with(self.case, mine, libs))
 
     def agreed(self, ok) -> bool:
-        """Is it so on all ranks?"""
+        """True if ok on every rank. Here there is one."""
         return ok
 
     def settle(self):
@@ -217,7 +218,7 @@ class ShowOnRanks(Recorder, Show):
         return [*self.before_this_part, *self.calls]
 
     def begin(self, phase=""):
-        """The calls of a new part; what did not fit together once stays."""
+        """A new part, with calls of its own. A mismatch, once seen, is kept."""
         if hasattr(self, "calls"):
             self.before_this_part = self.all_calls
         kept = getattr(self, "stray", None), getattr(self, "clash", None)
@@ -271,10 +272,10 @@ class Value:
 class SideBySide:
     """A measure of one script.
 
-    builds: modules' names and files (ending in .py) of which an answer may call, be and inherit
-        nothing, because it builds what stands there.
+    builds: modules (names, or files ending in .py) that an answer may not call, return or
+        subclass, because the exercise is to write them.
     groups: cases -> {case: (the group, two control groups)}; None for a function without ranks.
-    excused: {probe or variant: why the docstring allows it to be otherwise}.
+    excused: {probe or variant: why it does not apply}.
     together: two cases whose scripts run in turn, in place of the first two on the same ranks.
     slack: {probe: bytes that an answer may keep beyond lib's, or a function of the case}.
     peak: compare the most bytes at once, too? Only where lib's makes no more than anybody must.
