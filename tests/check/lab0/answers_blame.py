@@ -153,7 +153,7 @@ WRONG = {
     takes_any_rank_for_a_member: "not a member",
     blames_who_is_behind: "only behind",
     in_the_order_found: "not sorted",
-    reads_the_last_record: "an error in one case",
+    reads_the_last_record: "an index that does not exist",
     looks_for_the_number_alone: "overwritten, not missing",
     compares_nothing: "ops and sizes not compared",
     believes_the_lowest_rank: "the usual call",

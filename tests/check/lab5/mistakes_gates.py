@@ -107,10 +107,10 @@ GSHARD = (
             "both are equally good."),
     Mistake("before renormalising", edit(TAKEN, "uniform < 2 * p.gather(1, experts)[:, 1]"),
             "w_2 = g_2 / (g_1 + g_2), and not g_2, decides how often."),
-    Mistake("always or never", edit(TAKEN, "uniform < 2"),
+    Mistake("kept without a draw", edit(TAKEN, "uniform < 2"),
             "it depends on each token, and on its second weight: uniform < 2 * w_2, a mask of "
             "(n,)."),
-    Mistake("always or never", edit(TAKEN, "uniform > 2")),
+    Mistake("kept without a draw", edit(TAKEN, "uniform > 2")),
     Mistake("taken at the bound", edit(TAKEN, TAKEN.replace("<", "<=")),
             "taken where uniform < 2 * w_2; where they are equal it is not, so that a second of "
             "weight 0 never is."),
