@@ -66,7 +66,7 @@ EXERCISE = Exercise(
          *((what, [LAYERS, FEATURES, TOKENS, NOBODY]) for what in VALUES)),
         ("the same random numbers", 2, "dropout; the generator is left where it was",
          ("x", [DROPOUT]), ("the weights", [DROPOUT]), "generators"),
-        ("again and again", 2, "f(f(x)), and inside one another; two under way", *VALUES),
+        ("again and again", 2, "f(f(x)), and inside one another", *VALUES),
         ("keeps x alone", 5, "bytes that the graph has saved",
          "alive by 0", "alive by 1", "alive at the end"),
         ("f runs twice", 3, "in forward, and in backward"),
