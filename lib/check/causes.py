@@ -14,7 +14,6 @@ import functools
 import tomllib
 from pathlib import Path
 
-from lib.check import python_errors
 from lib.check import symptoms as s
 from lib.check.exercise import Hint
 
@@ -103,10 +102,10 @@ GENERIC = (
          "the result lies in the memory of an argument. Return a tensor of its own."),
     Hint("the random generator moved", of_name("generators"),
          "your function draws from, or seeds, random numbers that others use as well."),
-    Hint("still alive", of_name("alive", "most alive"),
+    Hint("still alive", of_name("alive"),
          "something is still held that nobody needs any more: by an attribute, a list, or a view "
          "of a larger tensor."),
-    *python_errors.HINTS,
+    *s.PYTHON,
     s.RAISED,
     s.UNREADABLE,
 )  # fmt: skip

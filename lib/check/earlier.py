@@ -38,12 +38,15 @@ def not_passed(fns, known, passed) -> dict[str, object]:
     return found
 
 
+def functions_of(fn) -> list[types.FunctionType]:
+    """The function, or the methods of a class."""
+    found = vars(fn).values() if inspect.isclass(fn) else [fn]
+    return [one for one in found if isinstance(one, types.FunctionType)]
+
+
 def _called(fn):
     """(name, value) of the student's own globals that a function, or a class's methods, use."""
-    bodies = [*vars(fn).values(), fn] if inspect.isclass(fn) else [fn]
-    for body in bodies:
-        if not isinstance(body, types.FunctionType):
-            continue
+    for body in functions_of(fn):
         for name in _names(body.__code__):
             value = body.__globals__.get(name)
             is_lib = str(getattr(value, "__module__", "lib.")).startswith(("lib.", "torch"))
@@ -61,12 +64,8 @@ def _names(code):
 @contextlib.contextmanager
 def replaced(fns, right):
     """While it lasts, the answers find the course's functions under these names."""
-    scopes = {}
-    for fn in fns:
-        bodies = [*vars(fn).values(), fn] if inspect.isclass(fn) else [fn]
-        for body in bodies:
-            if isinstance(body, types.FunctionType):
-                scopes[id(body.__globals__)] = body.__globals__
+    bodies = [body for fn in fns for body in functions_of(fn)]
+    scopes = {id(body.__globals__): body.__globals__ for body in bodies}
     before = [(scope, {n: scope[n] for n in right if n in scope}) for scope in scopes.values()]
     try:
         for scope, theirs in before:

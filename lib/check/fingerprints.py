@@ -20,7 +20,7 @@ import json
 import math
 from pathlib import Path
 
-from lib.check import python_errors
+from lib.check import symptoms
 
 FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
@@ -50,8 +50,7 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     known = (prints.get(one, []) for one in all_of(claim, problem))
     names = next((names for names in known if 1 <= len(names) <= SEVERAL), [])
     if not names:
-        certain = [hint for hint in python_errors.HINTS if hint.name in python_errors.FIRST]
-        tried = (*certain, *exercise.hints)
+        tried = (*symptoms.CERTAIN, *exercise.hints)
         first = next((hint.name for hint in tried if hint.fits(problem)), None)
         names = [first] if first else []
     if not names:
@@ -62,7 +61,7 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
 
 def text_of(exercise, name: str | None) -> str:
     """The sentence of a hint that was given; of two, both."""
-    hints = (*python_errors.HINTS, *exercise.hints)
+    hints = (*symptoms.PYTHON, *exercise.hints)
     known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in hints}
     whole = known.get(name)
     if whole is not None or not name:

@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from lib.ledger import caller
 
 OF_A_CALL = ("arguments", "storage", "graph", "generators")
-OF_A_SCRIPT = ("alive", "most alive", "alive at the end")
+OF_A_SCRIPT = ("alive", "alive at the end")
 STRIDED, DTYPES, TWO, AGAIN = "strided", ("float32", "bfloat16"), "two at once", "once more"
 VARIANTS = (STRIDED, *DTYPES, TWO, AGAIN)  # of the first case
 ALL = (*OF_A_CALL, *OF_A_SCRIPT, *VARIANTS)
@@ -45,7 +45,6 @@ WORDS = {
     "generators": "{} random generator is not where it would be",
     "changed later": "what call {} returned has changed with a later call",
     "alive": "{} bytes are alive, expected at most {}",
-    "most alive": "{} bytes were alive at once, expected at most {}",
     "alive at the end": "{} bytes are alive though nothing needs them, expected at most {}",
 }
 caller.look_through(__file__)  # `Made` stands between an answer and what it sends
@@ -53,7 +52,7 @@ caller.look_through(__file__)  # `Made` stands between an answer and what it sen
 
 def named(name: str) -> str:
     """The probe that a shown name belongs to: `alive by 0` and `alive by 1` are one."""
-    return name.partition(" by ")[0] if name.startswith(("alive by ", "most alive by ")) else name
+    return "alive" if name.startswith("alive by ") else name
 
 
 def is_probe(name: str) -> bool:
@@ -158,15 +157,10 @@ def words(name, got, want) -> str:
     if probe == "generators":
         return sentence.format(which)
     if probe == "graph":
-        return sentence.format(*("no a" if want else "a no").split())
+        return sentence.format(*(("no", "one") if want else ("a", "none")))
     if probe == "arguments" and not got:
         return f"argument {want} has not changed; it is to be changed in place"
     return sentence.format(got or "none", want)
-
-
-def draw(seed, shape, dtype):
-    generator = torch.Generator("cpu").manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype)
 
 
 @contextlib.contextmanager
@@ -197,12 +191,12 @@ def overwritten(out):
 class Made(TorchDispatchMode):
     """Notes the storage of every floating-point tensor that is made inside, by any code.
 
-    `alive()`: the bytes of those that something still holds. peak: note the most at once, too.
+    `alive()`: the bytes of those that something still holds.
     """
 
-    def __init__(self, peak=False):
+    def __init__(self):
         super().__init__()
-        self.storages, self.asides, self.most, self.peak = {}, 0, 0, peak
+        self.storages, self.asides = {}, 0
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -217,8 +211,6 @@ class Made(TorchDispatchMode):
                 ref = StorageWeakRef(storage)
                 nbytes = 0 if self.asides else storage.nbytes()
                 self.storages.setdefault(ref.cdata, (ref, nbytes))
-                if self.peak and nbytes:
-                    self.most = max(self.most, self._held())
         return made
 
     @contextlib.contextmanager
@@ -232,9 +224,5 @@ class Made(TorchDispatchMode):
 
     def alive(self) -> int:
         gc.collect()
-        self.most = 0
         self.storages = {k: one for k, one in self.storages.items() if not one[0].expired()}
-        return self._held()
-
-    def _held(self):
-        return sum(nbytes for ref, nbytes in [*self.storages.values()] if not ref.expired())
+        return sum(nbytes for _, nbytes in self.storages.values())

@@ -1,8 +1,7 @@
 """Errors that Python itself raises in an answer, in words that help to fix them.
 
 NameError       the nearest name that there is, or the cell of the notebook that defines it
-a wrong call    the answer's signature beside the exercise's
-HINTS           what to try, by the type of the error
+a wrong call    the answer's signature
 """
 
 import builtins
@@ -13,7 +12,8 @@ import re
 import types
 
 from lib import here
-from lib.check.exercise import Hint, Problem
+from lib.check.earlier import functions_of
+from lib.check.exercise import Problem
 
 UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 REFUSED_CALL = re.compile(
@@ -21,57 +21,6 @@ REFUSED_CALL = re.compile(
 )
 ALIKE, ALIKE_BUILT_IN = 0.7, 0.85  # of two names: one may be a typo of the other
 SHOWN = 60  # characters of a cell's line
-
-
-def raised(*types_):
-    def fits(problem):
-        failed = problem.fact("failed")
-        return problem.kind == "raised" and (
-            (failed.raised if failed else problem.fact("raised")) in types_
-        )
-
-    return fits
-
-
-HINTS = (
-    Hint(
-        "a name that does not exist",
-        raised("NameError"),
-        "Python does not know this name where your function runs. Try: compare its spelling with "
-        "the names that you define, and run the cell that defines it.",
-    ),
-    Hint(
-        "a variable without a value",
-        raised("UnboundLocalError"),
-        "on this path through your function the variable gets no value before it is read. Try: "
-        "assign it before the `if` or the loop.",
-    ),
-    Hint(
-        "an attribute that does not exist",
-        raised("AttributeError"),
-        "the object has nothing of this name. Try: print type(...) of it just before this line; "
-        "a NoneType often comes from a function that has no `return`, or from a .grad that is "
-        "not there.",
-    ),
-    Hint(
-        "an index that does not exist",
-        raised("IndexError"),
-        "the list or the tensor is shorter than this index. Try: print its length just before "
-        "this line; N ranks count from 0 to N-1, and a rank may have nothing at all.",
-    ),
-    Hint(
-        "a key that does not exist",
-        raised("KeyError"),
-        "the dict has no such key. Try: print its keys just before this line.",
-    ),
-    Hint(
-        "another signature",
-        lambda problem: problem.kind == "signature",
-        "keep the parameters of the exercise, with their names, order and default values: later "
-        "cells call it in the same way.",
-    ),
-)
-FIRST = ("a name that does not exist", "a variable without a value", "another signature")
 
 
 def explained(problem: Problem, fn) -> Problem:
@@ -109,19 +58,14 @@ def _about(name, fn):
     return f"Nothing is called {name} in your function or in the cells that have been run"
 
 
-def _functions(fn):
-    found = [*vars(fn).values(), fn] if inspect.isclass(fn) else [fn]
-    return [one for one in found if isinstance(one, types.FunctionType)]
-
-
 def _globals_of(fn):
-    return {name for one in _functions(fn) for name in one.__globals__}
+    return {name for one in functions_of(fn) for name in one.__globals__}
 
 
 def _names(fn):
     """What a line of the answer may name."""
     names = _globals_of(fn)
-    codes = [one.__code__ for one in _functions(fn)]
+    codes = [one.__code__ for one in functions_of(fn)]
     while codes:
         code = codes.pop()
         names |= {*code.co_varnames, *code.co_cellvars, *code.co_freevars}

@@ -10,9 +10,8 @@
 A claim reports its first difference, values before probes. Names that no claim lists, which most
 probes are, count towards the last claim.
 
-kinds: those of `tensors.compared`; "number", and "said" (a property does not
-hold, and the string says how). facts: case, name, and which `time` it was
-shown.
+kinds: those of `tensors.compared`; "number", and "said" (a property does not hold, and the string
+says how). facts: case, name, and which `time` it was shown.
 """
 
 from functools import partial

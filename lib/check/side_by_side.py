@@ -34,12 +34,14 @@ from lib import collectives, ledger
 from lib.check import probes
 from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
+from lib.check.earlier import functions_of
 from lib.check.exercise import Problem
 from lib.check.failure import of_error
 from lib.check.guard import is_students
 from lib.check.overlap import Gates, started_threads
 from lib.check.pure import noting_calls
 from lib.check.shown import compared_with, differences, traced
+from lib.check.tensors import draw
 
 PLAIN = (int, float, str, torch.Tensor, type(None))
 EXPECTED_ERRORS = (ValueError, TypeError, RuntimeError, LookupError, OSError)
@@ -81,10 +83,10 @@ class Show:
     script ended early, so what it would have shown after that is not missing.
     """
 
-    def __init__(self, case, call, variant="", draws=0, peak=False):
+    def __init__(self, case, call, variant="", draws=0):
         self.case, self.call, self.variant, self.draws, self.part = case, call, variant, draws, ""
         self.shown, self.times, self.given, self.counts, self.held = {}, Counter(), {}, {}, []
-        self.made, self.judged, self.lib, self.stopped = probes.Made(peak), None, None, False
+        self.made, self.judged, self.lib, self.stopped = probes.Made(), None, None, False
 
     def __call__(self, name, value, at_most=False, tolerance=None, beside=""):
         """value: a number, a string, a tensor, None, or {key: one of them}, or pairs of that."""
@@ -147,13 +149,12 @@ class Show:
         """True if something shown under these names so far differs from the reference, on any rank.
         The script should then return: what comes after it would tell nothing more."""
         with self.made.aside():
-            self.stopped = not self.agreed(not self.lib or not any(map(self._wrong, names)))
+            self.stopped = not self.agreed(not (self.lib and self._differs(names)))
         return self.stopped
 
-    def _wrong(self, name):
-        times = range(1, self.times[name] + 1)
-        mine, libs = ({k: show.shown[k] for k in [(name, t) for t in times] if k in show.shown}
-                      for show in (self, self.lib))  # fmt: skip
+    def _differs(self, names):
+        mine = {key: value for key, value in self.shown.items() if key[0] in names}
+        libs = {key: self.lib.shown[key] for key in mine if key in self.lib.shown}
         return bool(compared_with(self.case, mine, libs))
 
     def agreed(self, ok) -> bool:
@@ -183,7 +184,7 @@ class Show:
         for number, y in enumerate(ys):
             if torch.is_tensor(y) and y.requires_grad:
                 with self.made.aside():
-                    dy = probes.draw(17 * self.draws + number, y.shape, y.dtype).to(y.device)
+                    dy = draw(17 * self.draws + number, *y.shape).to(y)
                 with self.during("backward", section=section) as run:
                     try:
                         run(y.backward, dy)
@@ -233,19 +234,16 @@ class ShowOnRanks(Recorder, Show):
 
     def gated(self, gates):
         """Backward with so many gates: call i is held until gate i + 2 (overlap.py). Call its
-        `pass_one` at each gate, and `end` where backward has ended."""
+        `pass_one` at each gate, `end` where backward has ended, and then `ungated`."""
         watch = Gates(gates, threads=self.threads)
         self.gates = watch if gates else None
         return watch
 
-    def open(self, watch):
-        """The answer's function has returned: show what ran beside what."""
+    def ungated(self, watch):
+        """The answer's function has returned: nothing is held any more, and all ends."""
         watch.over()
         self.settle()
         self.gates = None
-        self("begun in time", bool(watch.begun_in_time))
-        self("waited for what was held", bool(watch.stuck))
-        self("returned too early", bool(watch.early))
 
     def length(self, tensors) -> float:
         """The norm of all ranks' tensors as one vector, whatever part of it each rank holds."""
@@ -278,7 +276,6 @@ class SideBySide:
     excused: {probe or variant: why it does not apply}.
     together: two cases whose scripts run in turn, in place of the first two on the same ranks.
     slack: {probe: bytes that an answer may keep beyond lib's, or a function of the case}.
-    peak: compare the most bytes at once, too? Only where lib's makes no more than anybody must.
     """
 
     script: object
@@ -289,7 +286,6 @@ class SideBySide:
     excused: dict = field(default_factory=dict)
     together: tuple = ()
     slack: dict = field(default_factory=dict)
-    peak: bool = False
 
     def __post_init__(self):
         if unknown := set(self.excused) - set(probes.ALL):
@@ -341,9 +337,8 @@ class SideBySide:
 
     def _of_lib(self):
         """What no answer may call."""
-        own = vars(self.reference).values() if inspect.isclass(self.reference) else ()
         files = [one for one in self.builds if one.endswith(".py")]
-        return [*map(inspect.unwrap, filter(inspect.isfunction, own or [self.reference])), *files]
+        return [*map(inspect.unwrap, functions_of(self.reference)), *files]
 
     def _shown(self, fn, case, groups, call, of_lib):
         """([Show of each script], the Problem if one raised). Two scripts of a case take turns.
@@ -369,7 +364,7 @@ class SideBySide:
         return shows, None
 
     def _show(self, case, groups, number, call, variant=""):
-        args = (case, call, variant, number, self.peak)
+        args = (case, call, variant, number)
         return Show(*args) if groups is None else ShowOnRanks(groups[1 + number % 2], *args)
 
     def _again(self, fn, groups, first, call):
@@ -396,13 +391,12 @@ class SideBySide:
             with show.made:
                 if next(steps, steps) is steps:
                     break
-            if self.peak:
-                show(f"most alive by {number}", show.made.most, at_most=True)
             if "alive" not in self.excused:
                 show(f"alive by {number}", show.made.alive(), at_most=True)
             yield
         steps = None
-        show("alive at the end", show.made.alive(), at_most=True)
+        if "alive at the end" not in self.excused:
+            show("alive at the end", show.made.alive(), at_most=True)
 
 
 def _plainly(case, f, *args, **named):

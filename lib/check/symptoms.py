@@ -9,7 +9,6 @@ An exercise lists those that apply among its own, the more particular first:
 `kind` and `fact` make predicates: kind("value"), fact("doubled"), kind("form", dtype=True).
 """
 
-from lib.check import python_errors
 from lib.check.exercise import Hint
 from lib.check.failure import HANGS
 
@@ -177,6 +176,48 @@ RAISED = Hint(
     "your function must take what it is given in this case: look at the line above with these "
     "values in mind.",
 )
+# What Python itself raises; the first three are certain, whatever an exercise knows of it.
+CERTAIN = (
+    Hint(
+        "a name that does not exist",
+        raised("NameError"),
+        "Python does not know this name where your function runs. Try: compare its spelling with "
+        "the names that you define, and run the cell that defines it.",
+    ),
+    Hint(
+        "a variable without a value",
+        raised("UnboundLocalError"),
+        "on this path through your function the variable gets no value before it is read. Try: "
+        "assign it before the `if` or the loop.",
+    ),
+    Hint(
+        "another signature",
+        kind("signature"),
+        "keep the parameters of the exercise, with their names, order and default values: later "
+        "cells call it in the same way.",
+    ),
+)
+PYTHON = (
+    *CERTAIN,
+    Hint(
+        "an attribute that does not exist",
+        raised("AttributeError"),
+        "the object has nothing of this name. Try: print type(...) of it just before this line; "
+        "a NoneType often comes from a function that has no `return`, or from a .grad that is "
+        "not there.",
+    ),
+    Hint(
+        "an index that does not exist",
+        raised("IndexError"),
+        "the list or the tensor is shorter than this index. Try: print its length just before "
+        "this line; N ranks count from 0 to N-1, and a rank may have nothing at all.",
+    ),
+    Hint(
+        "a key that does not exist",
+        raised("KeyError"),
+        "the dict has no such key. Try: print its keys just before this line.",
+    ),
+)
 CONDITION = Hint(
     "a tensor as a condition",
     refused("truth"),
@@ -295,7 +336,7 @@ ANYWHERE = (
     EXITED,
     UNREADABLE,
     CONDITION,
-    *python_errors.HINTS,
+    *PYTHON,
     RAISED,
 )  # for every exercise, last
 

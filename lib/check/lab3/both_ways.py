@@ -272,9 +272,6 @@ def two_at_once(cases):
                 "closure, and not on a class or in a global.")  # fmt: skip
 
 
-SENT_OFTEN = Hint(
-    "sent more than once", s.kind("calls"), "one all_reduce of the whole tensor is enough."
-)
 LEAVES_OUT = {
     "generators": "no argument is an iterator",
     "memory": "a call keeps its group, and no tensor of its own",

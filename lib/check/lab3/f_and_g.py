@@ -12,16 +12,14 @@ is contiguous, and no gradient that arrives.
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from lib.check import symptoms as s
 from lib.check.cases import Case
 from lib.check.causes import hints, in_variant
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3 import groups as g
-from lib.check.probes import draw
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
+from lib.check.tensors import draw
 from lib.tensor_parallel import mappings
 
 RESIDUAL, TRANSPOSED, NOTHING = "beside a residual", "transposed", "rank 0 has zeros"
@@ -41,8 +39,8 @@ def script(x_differs, make, case, groups, show):
     show.begin("forward")
     for group, N, rank, of in g.calls(show, groups):
         shape = (case.n + 12 * bool(of)) // 12, 3, 4
-        same = draw(case.n + 10 * N + case.again, shape, torch.float64)
-        mine = draw(1 + rank, shape, torch.float64) * (case.what != NOTHING or rank > 0)
+        same = draw(case.n + 10 * N + case.again, *shape)
+        mine = draw(1 + rank, *shape) * (case.what != NOTHING or rank > 0)
         x, w = (mine, same) if x_differs else (same, mine)
         x = show.give(f"x{of}", x, learns=True)
         x = x.transpose(0, 2) if case.what == TRANSPOSED else x

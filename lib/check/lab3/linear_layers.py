@@ -16,9 +16,9 @@ from lib.check.cases import Case, form_of
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3 import groups as g
-from lib.check.probes import draw
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
+from lib.check.tensors import draw
 from lib.tensor_parallel import linear, mappings
 
 T, NARROW, WIDTHS = 3, 5, (12, 24, 12)
@@ -40,7 +40,7 @@ class Layer(NamedTuple):
 
 
 def _drawn(case, *shape):
-    return draw(case.n + 7 * case.again, shape, torch.float64)
+    return draw(case.n + 7 * case.again, *shape)
 
 
 def columns(make, case, groups, show):
@@ -52,7 +52,7 @@ def columns(make, case, groups, show):
         layers = [
             show.give(f"layer {i}{of}", Layer(
                 _drawn(case, width, NARROW).chunk(N)[rank],
-                None if i == len(WIDTHS) - 1 else draw(i, (width,), x.dtype).chunk(N)[rank],
+                None if i == len(WIDTHS) - 1 else draw(i, width).to(x.dtype).chunk(N)[rank],
             ), learns=True)
             for i, width in enumerate(WIDTHS)
         ]  # fmt: skip
@@ -63,7 +63,7 @@ def columns(make, case, groups, show):
         show("results", "" if is_list else f"returned {got}, {expected}")
         out = [*out] if is_list else []
         show("columns", [(f"of layer {i}", y) for i, y in enumerate(out)])
-        losses.append(sum((y * draw(i, y.shape, y.dtype)).sum() for i, y in enumerate(out)))
+        losses.append(sum((y * draw(i, *y.shape).to(y.dtype)).sum() for i, y in enumerate(out)))
     yield
     if not show.wrong("results", "columns"):
         show.begin("backward")
@@ -78,7 +78,7 @@ def rows(make, case, groups, show):
         x = show.give(f"x{of}", _drawn(case, B, T, D).chunk(N, -1)[rank], learns=True)
         layer = show.give(f"the layer{of}", Layer(
             _drawn(case, NARROW, D).chunk(N, 1)[rank],
-            None if case.what == NO_BIAS else draw(3, (NARROW,), torch.float64),
+            None if case.what == NO_BIAS else draw(3, NARROW),
         ), learns=True)  # fmt: skip
         ys.append(show.run(make, x, layer, group, to_all))
         show("y", ys[-1])

@@ -104,9 +104,7 @@ def past_gates(setup, model, zero, batch, show):
     loss.backward()
     watch.end()
     zero.average_gradients()
-    watch.over()
-    show.settle()
-    show.gates = None
+    show.ungated(watch)
     show("sent in time", "" if watch.begun_in_time else NOTHING_SENT)
     show("backward stands still", STILL.format(*watch.stuck) if watch.stuck else "")
     show("back too early", EARLY if watch.early else "")

@@ -12,15 +12,15 @@ from lib.check import symptoms as s
 from lib.check.causes import another, hints, of_name
 from lib.check.exercise import Bundle, Exercise
 from lib.check.left_out import TENSORS
-from lib.check.probes import draw
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
+from lib.check.tensors import draw
 from lib.moe import Routing
 
 
 def _routing(token, expert, slot):
     numbers = [torch.tensor(values, dtype=torch.int64) for values in (token, expert, slot)]
-    weight = 0.1 + 0.8 * draw(len(token), (len(token),), torch.float64).sigmoid()
+    weight = 0.1 + 0.8 * draw(len(token), len(token)).sigmoid()
     return Routing(*numbers, weight)
 
 
@@ -42,7 +42,7 @@ SOME, EMPTY = CASES[:4], CASES[4:]
 
 def dispatch(make, case, show):
     routing, n, D = ROUTINGS[case.what]
-    x = show.give("x", draw(n, (n, D), torch.float64), learns=True)
+    x = show.give("x", draw(n, n, D), learns=True)
     rows = show.run(make, x, show.give("routing", routing))
     show("the rows", rows)
     yield
@@ -52,7 +52,7 @@ def dispatch(make, case, show):
 def combine(make, case, show):
     routing, n, D = ROUTINGS[case.what]
     m = len(routing.token)
-    rows = show.give("rows", draw(n, (m, D), torch.float64), learns=True)
+    rows = show.give("rows", draw(n, m, D), learns=True)
     # without pairs the weights may have a gradient of no elements, or none
     y = show.run(make, rows, show.give("routing", routing, learns=m > 0), n)
     show("y", y)

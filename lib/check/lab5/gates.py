@@ -8,9 +8,9 @@ from lib.check import symptoms as s
 from lib.check.causes import another, hints, of_name
 from lib.check.exercise import Bundle, Exercise
 from lib.check.left_out import TENSORS
-from lib.check.probes import draw
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
+from lib.check.tensors import draw
 
 FIELDS = ("experts", "weights", "probabilities")
 P = torch.tensor(
@@ -24,7 +24,7 @@ NO_TOKENS = "no tokens"
 
 
 def _logits(n, n_experts, seed=0):
-    return 2 * draw(n + seed, (n, n_experts), torch.float64)
+    return 2 * draw(n + seed, n, n_experts)
 
 
 def _uniform(n):
@@ -95,7 +95,7 @@ def _script(given):
         yield
         if not show.wrong(*FIELDS):
             weighted = (
-                one * draw(seed, one.shape, one.dtype) for seed, one in enumerate(choice[1:])
+                one * draw(seed, *one.shape).to(one.dtype) for seed, one in enumerate(choice[1:])
             )
             show.backward(sum(one.sum() for one in weighted))
 

@@ -316,9 +316,13 @@ class OpensItself(AsInTheNotebook):
 class NoFlush(AsInTheNotebook):
     """Part of it is still buffered in Python at the fsync."""
 
+    def before(self, file):
+        pass
+
     def write(self, step, state):
         part = self.path(step).with_suffix(".part")
         with self.open(part, "wb") as file:
+            self.before(file)
             torch.save(state, file)
             os.fsync(file.fileno())
         os.replace(part, self.path(step))
@@ -327,17 +331,9 @@ class NoFlush(AsInTheNotebook):
             old.unlink()
 
 
-class FlushedTooEarly(AsInTheNotebook):
-    def write(self, step, state):
-        part = self.path(step).with_suffix(".part")
-        with self.open(part, "wb") as file:
-            file.flush()
-            torch.save(state, file)
-            os.fsync(file.fileno())
-        os.replace(part, self.path(step))
-        checkpoint.sync_folder(self.folder)
-        for old in sorted(self.folder.glob("step_*.pt"))[:-2]:
-            old.unlink()
+class FlushedTooEarly(NoFlush):
+    def before(self, file):
+        file.flush()
 
 
 class DictsOnly(AsInTheNotebook):
