@@ -73,7 +73,8 @@ def different(where, name, got, want, how) -> Problem | None:
             problem.facts["narrowed"] = problem.facts["narrowed"] or narrowed(got, want)
             problem.facts["factor"] = factor = factor_of(got, want)
             if factor is not None and not problem.facts["narrowed"]:
-                problem.text += f"\nAll of it is {fraction(factor)} of what is expected."
+                of = "of" if abs(factor) < 1 else "times"
+                problem.text += f"\nAll of it is {fraction(factor)} {of} what is expected."
         return problem
     at_most = bool(how and how.at_most)
     numbers = isinstance(want, (int, float)) and isinstance(got, (int, float))

@@ -32,3 +32,9 @@ def test_numbers_have_the_digits_that_they_differ_in():
     assert "expected 1.51184, got 1.51184001" in problem.text
     assert different("here", "loss", 1.51184 * (1 + 1e-12), 1.51184, None) is None
     assert "expected 3, got None" in different("here", "n", None, 3, None).text
+
+
+def test_a_factor_is_told_in_words():
+    told = lambda factor: different("here", "y", WANT * factor, WANT, None).text
+    assert "All of it is 3/4 of what is expected." in told(0.75)
+    assert "All of it is 4 times what is expected." in told(4)
