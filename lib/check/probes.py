@@ -27,9 +27,8 @@ import random
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
+from lib.backend.torch_private import TorchDispatchMode, tree_leaves, tree_map
 from lib.ledger import caller
 
 OF_A_CALL = ("arguments", "storage", "graph", "generators")
