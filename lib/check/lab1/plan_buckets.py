@@ -2,7 +2,7 @@
 which order.
 
 A pure function: it runs here, on parameters of known sizes, told by their place in the forward
-pass, 0, 1, 2, ... With one dtype there is one right plan; with two, a new dtype may close a bucket.
+pass, 0, 1, 2, ... There is one right plan: each dtype has an open bucket of its own.
 """
 
 from itertools import pairwise
@@ -40,6 +40,7 @@ MODELS = {
     GENERATOR: (120, [(10, F32)] * 5),
 }
 CASES = here(*MODELS)
+FEW = "the number of buckets", "the plan"
 
 
 def script(make, case, show):
@@ -61,8 +62,9 @@ def script(make, case, show):
         words = trouble or of(plan, parameters, capacity)
         got = f"\nGot {plan}; 0 is the first parameter of the forward pass." if plan else ""
         show(name, words and f"capacity {capacity}: {words}{got}")
-    if len({dtype for _, dtype in sizes}) == 1:
-        show("the plan", str(plan))
+    beside = f"Got {plan}; 0 is the first parameter of the forward pass." if plan else ""
+    show("the number of buckets", len(plan), at_most=True, beside=beside)
+    show("the plan", str(plan))
 
 
 def _form(plan):
@@ -128,19 +130,9 @@ def _dtypes(plan, parameters, capacity):
     return ""
 
 
-def _few(plan, parameters, capacity):
-    """As many as if each new dtype closed the open bucket, or fewer."""
-    enough, room, dtype = 0, 0, None
-    for p in reversed(parameters):
-        if p.dtype != dtype or p.nbytes > room:
-            enough, room, dtype = enough + 1, capacity, p.dtype
-        room -= p.nbytes
-    return f"{len(plan)} buckets, and {enough} are enough" if len(plan) > enough else ""
-
-
 PROPERTIES = {
     "left out": _left_out, "twice": _twice, "empty": _empty, "order inside": _order_inside,
-    "order": _order, "bytes": _bytes, "dtypes": _dtypes, "few": _few,
+    "order": _order, "bytes": _bytes, "dtypes": _dtypes,
 }  # fmt: skip
 MEASURE = SideBySide(
     script, buckets.plan_buckets, CASES, groups=None,
@@ -165,7 +157,7 @@ EXERCISE = Exercise(
          "order inside", "order"),
         ("at most `capacity` bytes", 2, "unless one parameter alone is larger", "bytes"),
         ("one dtype in a bucket", 1, "a bucket is one flat tensor", "dtypes"),
-        ("few buckets", 1, "a new one only when the open one is full", "few", "the plan"),
+        ("few buckets", 1, "a new one only when the open one is full", *FEW),
     ),
     hints=hints(
         "lab1", "plan_buckets",
@@ -179,7 +171,8 @@ EXERCISE = Exercise(
         the_order_of_the_buckets=of_name("order"),
         room_not_counted_anew=of_name("bytes"),
         dtypes_mixed=of_name("dtypes"),
-        closed_too_early=of_name("few", "the plan"),
+        closed_by_another_dtype=lambda p: p.fact("name") in FEW and "dtype" in p.fact("case").what,
+        closed_too_early=of_name(*FEW),
         turned_round_in_place=of_name("arguments"),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ def kind(p):
     return p.dtype, p.device
 
 
-# plan_buckets: right
+# plan_buckets: wrong where dtypes differ
 
 
 def closes_at_a_new_dtype(parameters, capacity):
@@ -36,6 +36,33 @@ def closes_at_a_new_dtype(parameters, capacity):
     return plan
 
 
+def with_one_open_bucket(parameters, capacity):
+    plan, current, size = [], [], 0
+    for p in list(parameters)[::-1]:
+        if current and (size + nbytes(p) > capacity or p.dtype != current[0].dtype):
+            plan.append(tuple(current))
+            current, size = [], 0
+        current.append(p)
+        size += nbytes(p)
+    return [*plan, tuple(current)]
+
+
+# plan_buckets: right
+
+
+def the_bucket_of_its_dtype_if_it_fits(parameters, capacity):
+    """Each bucket is noted with the place of its last parameter, by which they are sorted."""
+    plan, open_ones = [], {}
+    for place, p in enumerate(reversed(list(parameters))):
+        bucket = open_ones.get(p.dtype)
+        if not bucket or sum(map(nbytes, bucket["holds"])) + nbytes(p) > capacity:
+            bucket = open_ones[p.dtype] = {"holds": []}
+            plan.append(bucket)
+        bucket["holds"].append(p)
+        bucket["ready"] = place
+    return tuple(bucket["holds"] for bucket in sorted(plan, key=lambda b: b["ready"]))
+
+
 def an_open_bucket_per_dtype(parameters, capacity):
     parameters = list(parameters)
     plan, current = [], {}
@@ -48,17 +75,6 @@ def an_open_bucket_per_dtype(parameters, capacity):
         bucket.append((p, place))
     plan.sort(key=lambda bucket: -bucket[-1][1])
     return [[p for p, _ in bucket] for bucket in plan]
-
-
-def with_one_open_bucket(parameters, capacity):
-    plan, current, size = [], [], 0
-    for p in list(parameters)[::-1]:
-        if current and (size + nbytes(p) > capacity or p.dtype != current[0].dtype):
-            plan.append(tuple(current))
-            current, size = [], 0
-        current.append(p)
-        size += nbytes(p)
-    return [*plan, tuple(current)]
 
 
 # plan_buckets: wrong
@@ -319,6 +335,8 @@ WRONG = {
         keeps_its_plan: "one list for all calls",
         reads_it_twice: "read twice",
         full_from_the_front: "closed too early",
+        closes_at_a_new_dtype: "closed by another dtype",
+        with_one_open_bucket: "closed by another dtype",
         everything_in_one: "room not counted anew",
         calls_libs_plan: "called what it builds",
         no_plan_yet: "not written",
@@ -340,6 +358,6 @@ WRONG = {
     },
 }
 RIGHT = {
-    "plan_buckets": [closes_at_a_new_dtype, an_open_bucket_per_dtype, with_one_open_bucket],
+    "plan_buckets": [an_open_bucket_per_dtype, the_bucket_of_its_dtype_if_it_fits],
     "reduce_bucket": [with_lib_flatten, with_offsets, views_of_the_flat],
 }
