@@ -14,7 +14,7 @@ from lib.cost.state import RECIPES
 PAPERS = 7_500_000_000  # the model of ZeRO's first figure, on 64 ranks
 STAGES = (0, 1, 2, 3)
 MODELS = {
-    ", ".join((f"{n:,.0f} parameters, N = {N}", *more)): (n, N, *more)
+    ", ".join((f"{n:,.0f} parameters, N = {N}", *map(str, more))): (n, N, *more)
     for n, N, *more in (
         (PAPERS, 64), (PAPERS, 4), (1000, 1), (124_439_808, 7), (1.5e9, 2),
         *((PAPERS, 64, precision) for precision in RECIPES if precision != "mixed"),
