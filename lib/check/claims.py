@@ -11,7 +11,6 @@ judge, ...)` takes many.
     only_calls  the calls of what the answer is given     "calls", "group", "another way",
                                                           "wire dtype", "clash"
     numbers     plain numbers of functions without ranks  "value", "form", "returned"
-    refuses     errors for what cannot be                 "accepted"
     noted       what the measure itself has found wrong   as there
 
 elements, ring and only_calls are in traffic.py.
@@ -222,21 +221,6 @@ def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
             return Problem(
                 "value", text, facts, [[*map(str, case), ratio] for case, ratio in wrong.items()]
             )
-        return None
-
-    return judge
-
-
-def refuses(results, kinds=(ValueError, TypeError)):
-    """results(runs) -> {what was asked for: the exception, or what was returned}: each is refused
-    by a clear error."""
-
-    def judge(runs):
-        for what, got in results(runs).items():
-            if not isinstance(got, kinds):
-                names = " or a ".join(kind.__name__ for kind in kinds)
-                text = f"{what}: expected a {names}, got {type(got).__name__}"
-                return Problem("accepted", text, {"what": what})
         return None
 
     return judge

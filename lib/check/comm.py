@@ -30,7 +30,8 @@ from lib.collectives.local import combiner
 from lib.collectives.local import divide_if_average as finish
 from lib.ledger.record import OPS as IN_THE_LEDGER
 
-OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
+OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "reduce")
+ROOTED = {"broadcast": "from", "reduce": "to"}
 _LIBS = [
     *(getattr(collectives, name) for name in collectives.__all__),
     p2p.send,
@@ -78,7 +79,7 @@ class Call(NamedTuple):
     reduction: str = ""
     counts: tuple[
         int, ...
-    ] = ()  # all_to_all: rows to each rank, then from each; broadcast: the source
+    ] = ()  # all_to_all: rows to each rank, then from each; broadcast, reduce: the root
 
 
 class Recorder:
@@ -127,6 +128,14 @@ class Recorder:
         """In place; src: a rank of the group."""
         ranks, parts = self._do("broadcast", tensor, group, extra=[src])
         tensor.detach().copy_(parts[ranks[src]].view(tensor.shape))
+        return tensor
+
+    def reduce(self, tensor, dst, group=None):
+        """In place on rank dst of the group: the sum."""
+        ranks, parts = self._do("reduce", tensor, group, dist.ReduceOp.SUM, extra=[dst])
+        if ranks[dst] == self.rank:
+            total = self._reduced(ranks, parts, dist.ReduceOp.SUM, tensor)
+            tensor.detach().copy_(total.view(tensor.shape))
         return tensor
 
     def all_to_all(self, tensor, group=None, send_counts=None, recv_counts=None):
@@ -307,7 +316,7 @@ class Recorder:
         """Are these two heads of one call? Only gathered chunks, and rows that change places, may
         differ in size."""
         alike = [0, 2, 3, 4] if OPS[a[0]] in ("all_gather", "all_to_all") else [0, 1, 2, 3, 4]
-        return all(a[i] == b[i] for i in alike) and (OPS[a[0]] != "broadcast" or a[7] == b[7])
+        return all(a[i] == b[i] for i in alike) and (OPS[a[0]] not in ROOTED or a[7] == b[7])
 
     def _counts_fit(self, head, heads):
         places = self._of(head)
@@ -341,7 +350,10 @@ class Recorder:
 
     def _why(self, heads):
         """Who waits for whom: for a rank that is over, if there is one."""
-        what = lambda head: f"{OPS[head[0]]} of {head[1]} {str(DTYPES[head[2]])[6:]}"
+        root = lambda head: (
+            f" {ROOTED[OPS[head[0]]]} rank {head[7]}" if OPS[head[0]] in ROOTED else ""
+        )
+        what = lambda head: f"{OPS[head[0]]} of {head[1]} {str(DTYPES[head[2]])[6:]}{root(head)}"
         says = lambda i: what(heads[i]) if heads[i][0] else "has returned"
         pairs = [
             (i, j)

@@ -155,7 +155,7 @@ RETURNED_NONE = Hint(
 )
 NO_NUMBER = Hint(
     "nothing returned",
-    lambda p: p.kind == "returned" and p.fact("got") == "None",
+    lambda p: p.kind in ("returned", "number") and p.fact("got") == "None",
     "the function must end with `return ...`.",
 )
 ENDLESS = Hint(

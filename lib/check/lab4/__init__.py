@@ -15,8 +15,8 @@ Beside them:
     zero_models.py          what Zero1 and Zero2 train
     zero_chain.py           a chain of layers with a gate behind each
     unit.py                 the first part of fsdp.py: a Unit method by method, and under lib's FSDP
-    fsdp_models.py          what sharded answers train, and what one process makes of it
-    fsdp_training.py        a training by an FSDP, watched, beside that
+    fsdp_models.py          what sharded answers train
+    fsdp_training.py        a training by an FSDP, watched
     owners.py               the first part of muon.py
     disk.py                 a disk that stands still when told to
 """

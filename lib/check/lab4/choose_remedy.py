@@ -1,13 +1,19 @@
 """Lab 4, section 9: choose_remedy(job, usable), the cheapest remedy with which a job fits into the
-memory of its GPUs."""
+memory of its GPUs.
 
-from lib.check import symptoms as s
-from lib.check.claims import claim
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.pure import LEAVES_OUT, ONCE, asked, each, same_again
+A verdict tells whether a remedy is too dear or does not fit, and not which one is right.
+"""
+
+from numbers import Real
+
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Exercise
+from lib.check.left_out import NO_TENSORS
+from lib.check.pure import LEAVES_OUT
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.cost.clinic import PATIENTS, USABLE, Job, Remedy, choose_remedy, peak_bytes
 
-FIELDS = ("stage", "checkpointing", "offload", "micro_batch")
 ROOMY = [(job, usable) for job in PATIENTS[:2] for usable in (100e9, 180e9)]
 CLINIC = [(job, USABLE) for job in PATIENTS]
 OTHERS = [
@@ -27,77 +33,75 @@ HOPELESS = [
     (Job("too long", 70.6e9, 80, 8192, 128_256, 32_768, 1, 8), USABLE),
     (Job("too large for two", 405e9, 126, 16_384, 128_256, 8192, 1, 2), USABLE),
 ]
-CASES = (*CLINIC, *ROOMY, *OTHERS, *HOPELESS)
+JOBS = {
+    f"{job.name}, {usable / 1e9:.0f} GB usable": (job, usable)
+    for job, usable in (*CLINIC, *ROOMY, *OTHERS, *HOPELESS)
+}
+BEST = {name: choose_remedy(*job) for name, job in JOBS.items()}
+CASES = here(*JOBS)
+FORM, OFTEN, SELDOM = "a Remedy", "None, though one fits", "one, though none fits"
+SIZE, DEAR, LARGE = "the micro-batch", "the price", "the peak"
+WRONG = (FORM, OFTEN, SELDOM, SIZE, DEAR, LARGE)
 
 
-def _words(job, usable):
-    return f"{job.name}, {usable / 1e9:.0f} GB usable"
+def script(make, case, show):
+    job, usable = JOBS[case.what]
+    got = show.run(make, job, usable)
+    name, text = _wrong(got, BEST[case.what], job)
+    for one in WRONG:
+        show(one, text if one == name else "")
 
 
-def _read(got, *_):
+def _wrong(got, best, job):
+    """(which of WRONG it is, in words), or ("", "")."""
     if got is None:
-        return None
-    if not isinstance(got, tuple) or len(got) != len(FIELDS):
-        return Problem(
-            "form",
-            f"expected a Remedy({', '.join(FIELDS)}) or None, got {got!r:.60}",
-        )
-    return tuple(got)
+        return (OFTEN, "got None, but there is a remedy") if best else ("", "")
+    if not isinstance(got, tuple) or len(got) != len(Remedy._fields) or not _numbers(got):
+        return FORM, f"expected a Remedy({', '.join(Remedy._fields)}) or None, got {got!r:.60}"
+    got = Remedy(*got)
+    if got == best:
+        return "", ""
+    said = f"got {', '.join(f'{name} {value}' for name, value in got._asdict().items())}"
+    if best is None:
+        return SELDOM, f"{said}; it does not fit"
+    if _price(got) > _price(best):
+        name, text = DEAR, "a cheaper remedy fits"
+    else:
+        name, text = LARGE, "with it the peak is above what is usable"
+    halves = {job.micro_batch >> i for i in range(job.micro_batch.bit_length())}
+    return name if got.micro_batch in halves else SIZE, f"{said}: {text}"
 
 
-def _judge(got, *case):
-    want = choose_remedy(*case)
-    if got is not None and want is not None and tuple(want) == got:
-        return None
-    if got is None and want is None:
-        return None
-    if got is None:
-        return Problem("value", "got None, but there is a remedy", {"none": True})
-    said = f"got {', '.join(f'{name} {value}' for name, value in zip(FIELDS, got, strict=True))}"
-    if want is None:
-        return Problem("value", f"{said}; it does not fit", {"hopeless": True})
-    dear = _cost(got) > _cost(tuple(want))
-    text = "a cheaper remedy fits" if dear else "with it the peak is above what is usable"
-    job, micro = case[0], got[3]
-    no_such = micro not in {job.micro_batch >> i for i in range(job.micro_batch.bit_length())}
-    return Problem("value", f"{said}: {text}", {"dear": dear, "no_such": no_such})
+def _numbers(got):
+    return all(isinstance(value, Real) for value in got)
 
 
-def _cost(remedy):
-    stage, checkpointing, offload, micro_batch = remedy
-    return offload, checkpointing, -micro_batch, stage
+def _price(remedy):
+    return remedy.offload, remedy.checkpointing, -remedy.micro_batch, remedy.stage
 
 
+def _of(jobs):
+    return [(name, [case for case in CASES if JOBS[case.what] in jobs]) for name in WRONG]
+
+
+MEASURE = SideBySide(script, choose_remedy, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
-    name="choose_remedy", reference=choose_remedy, worlds=(),
-    measure=lambda fn: asked(fn, choose_remedy, CASES, read=_read),
+    name="choose_remedy", reference=choose_remedy, measure=MEASURE, worlds=(),
     leaves_out=LEAVES_OUT | {"returned": "a named tuple, or None"},
-    claims=(
-        claim("the five patients", 6, "Llama 3 8B and 70B on 8 and 64 GPUs",
-              each(CLINIC, _judge, _words), same_again(_words)),
-        claim("larger GPUs", 1, "100 and 180 GB usable", each(ROOMY, _judge, _words)),
-        claim("other jobs", 3, "long sequences, few layers, one GPU", each(OTHERS, _judge, _words)),
-        claim("no remedy is enough", 2, "None", each(HOPELESS, _judge, _words)),
+    claims=claims(
+        MEASURE,
+        ("the five patients", 6, "Llama 3 8B and 70B on 8 and 64 GPUs", *_of(CLINIC)),
+        ("larger GPUs", 1, "100 and 180 GB usable", *_of(ROOMY)),
+        ("other jobs", 3, "long sequences, few layers, one GPU", *_of(OTHERS)),
+        ("no remedy is enough", 2, "None"),
     ),
-    hints=(
-        s.CALLED_LIB.saying("the formulas are in the docstring: write them down."),
-        Hint("not a Remedy", s.kind("form"),
-             "return Remedy(stage, checkpointing, offload, micro_batch), or None."),
-        Hint("None too often", s.fact("none"),
-             "go on to the next remedy until all have been tried: all micro-batches down to 1, "
-             "then checkpointing, then offload. Or one of the terms is too large."),
-        Hint("None too seldom", s.fact("hopeless"),
-             "return None if even the most expensive remedy needs more than `usable`."),
-        Hint("another micro-batch", s.kind("value", no_such=True),
-             "micro-batches are job.micro_batch, half of it, a quarter and so on, rounded down."),
-        Hint("too dear", s.kind("value", dear=True),
-             "a cheaper remedy fits. Is one of the terms too large, or are the remedies tried in "
-             "another order than that of the docstring?"),
-        Hint("it does not fit", s.kind("value"),
-             "the peak is higher than this remedy allows. Write down each of the terms for this "
-             "job: model state, unsharded units, activations, logits. Which is missing or too "
-             "small?"),
-        ONCE,
-        *s.ANYWHERE,
+    hints=hints(
+        "lab4", "choose_remedy",
+        not_a_Remedy=of_name(FORM),
+        None_too_often=of_name(OFTEN),
+        None_too_seldom=of_name(SELDOM),
+        **{"another micro-batch": of_name(SIZE)},
+        too_dear=of_name(DEAR),
+        it_does_not_fit=of_name(LARGE),
     ),
 )  # fmt: skip

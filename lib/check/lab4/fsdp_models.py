@@ -1,4 +1,4 @@
-"""The model that Lab 4's sharded answers train, its batches, and what one process makes of it.
+"""The model that Lab 4's sharded answers train, and its batches.
 
     x (B, 3) --tied--> h (B, 5) --layer 0--> --layer 1--> --layer 2--> --tied, scale--> (B, 3)
              root                [30 + 1]    [25 | 5]     [30 + 25]          root
@@ -11,31 +11,28 @@
 The layers tell `at` when they compute. float64; few of these sizes can be divided by 2, 3 or 4.
 """
 
-import functools
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
 from lib import backend
-from lib.check.cases import Case
+from lib.check.cases import Setting, draw
 
 D, LAYERS, STEPS = 5, 3, 2
 ADAMW, SGD, TWICE = "AdamW", "SGD, 2 micro-batches", "2 forwards, then backward"
 
 
-@dataclass(frozen=True)
-class Training(Case):
+class Training(Setting):
     """what: how it is trained. A step has k micro-batches; each goes backward by itself, those of
     TWICE together."""
 
     @property
-    def name(self):
-        return f"{self.group}, {self.what}"
-
-    @property
     def k(self):
         return 1 if self.what == ADAMW else 2
+
+    def backwards(self, step):
+        """[[numbers of the micro-batches that go backward together], ...] of a step."""
+        batches = range(step * self.k, (step + 1) * self.k)
+        return [batches] if self.what == TWICE else [[number] for number in batches]
 
     def optimizer(self, groups):
         if self.what == SGD:
@@ -61,7 +58,7 @@ class Layer(nn.Module):
         self.linear.bias.requires_grad_(index != 1)
         self.at = lambda way: None
 
-    def forward(self, h, with_branch):
+    def forward(self, h, with_branch=False):
         self.at("forward")
         out = torch.tanh(self.linear(h))
         if with_branch and self.branch is not None:
@@ -91,49 +88,22 @@ class Net(nn.Module):
         self.tied, self.scale = nn.Parameter(torch.empty(D, 3)), nn.Parameter(torch.empty(()))
         self.layers = nn.ModuleList(Layer(index) for index in range(LAYERS))
         self.to(backend.device(), torch.float64)
-        draw = torch.Generator("cpu").manual_seed(seed)
-        for p in self.parameters():
-            p.data.copy_(
-                torch.rand(p.shape, generator=draw, device="cpu", dtype=torch.float64) - 0.4
-            )
+        for i, p in enumerate(self.parameters()):
+            p.data.copy_(draw(100 * seed + i, *p.shape) / 8)
 
     def forward(self, x, with_branch):
         h = torch.tanh(x @ self.tied.T)
         for layer in self.layers:
-            h = layer(h, with_branch)
+            h = layer(h, with_branch=with_branch)
         return self.scale * (h @ self.tied)
 
 
 def batch(rank, number):
     """This rank's micro-batch `number`: x (2, 3), y (2, 3), with_branch."""
-    draw = torch.Generator("cpu").manual_seed(100 * rank + number)
-    x, y = torch.randn(2, 2, 3, generator=draw, device="cpu", dtype=torch.float64).to(
-        backend.device()
-    )
+    x, y = draw(100 * rank + number, 2, 2, 3) / 2
     return x, y, (rank + number) % 2 == 1
 
 
 def loss_of(net, rank, number):
     x, y, with_branch = batch(rank, number)
     return (net(x, with_branch) - y).square().sum(1).mean()
-
-
-def loss_of_step(net, rank, step, k):
-    """The mean of this rank's k micro-batches."""
-    return sum(loss_of(net, rank, number) for number in range(step * k, (step + 1) * k)) / k
-
-
-@functools.cache
-def one_process(case):
-    """{name: parameter} after each step, by one process that has all ranks' micro-batches."""
-    net, seen = Net(seed=0), []
-    optimizer = case.optimizer([p for p in net.parameters() if p.requires_grad])
-    for step in range(STEPS):
-        (
-            sum(loss_of_step(net, rank, step, case.k) for rank in range(case.world_size))
-            / case.world_size
-        ).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        seen.append({name: p.detach().clone() for name, p in net.named_parameters()})
-    return seen

@@ -1,28 +1,23 @@
-"""A training by an FSDP on a group of ranks, watched, against one process.
+"""A training by an FSDP on a group of ranks, whose units are watched.
 
     events  gather 0 | forward 0 | free 0 | gather 1 | forward 1 | free 1 | ...
-    rules   a unit that computes is unsharded, and as new as its shards; besides it there are
-            `most` - 1 others at most
+    rules   a unit that computes is unsharded, and as new as its shards; in the end all are sharded
 
 Where a unit that computes is sharded the training stops there: its parameters have no memory. In
-the first case the bytes that are alive in every layer are counted, and compared with those of lib's
-own.
+the first case the bytes that are alive in every layer are counted.
 """
+
+from contextlib import nullcontext, suppress
+from functools import lru_cache, partial
 
 import torch
 import torch.distributed as dist
 
-from lib import ledger, zero
-from lib.check.claims import compared, each
+from lib import zero
 from lib.check.comm import MAY_CALL as WIRE
-from lib.check.comm import Recorder
-from lib.check.exercise import Problem
 from lib.check.lab4 import fsdp_models as models
-from lib.check.overlap import Alive
 from lib.training.buckets import slots
 
-WRAPPED, EVALUATION = "the model is wrapped", "evaluation"
-PHASES = (*(f"backward {n + 1}" for n in range(2 * models.STEPS)), EVALUATION)
 # What the ledger may call what an answer calls. Other collectives too: that they are not the given
 # ones is a claim.
 MAY_CALL = (
@@ -30,6 +25,20 @@ MAY_CALL = (
     "flat.__init__", "fsdp.make_flats", "fsdp.__init__", "prefetch.__init__",
     "prefetch.start_unshard",
 )  # fmt: skip
+RULES = (
+    "whole in forward", "whole in backward", "the root is whole", "weights of this step",
+    "weights freed first", "sharded in the end",
+)  # fmt: skip
+COMPUTED = (*RULES[:4], "gradients left", "parameters", "output")
+MEMORY = (
+    *RULES[4:], "units whole at a time",
+    *(f"alive, in bytes, in the {way} of unit {i}" for way in ("forward", "backward")
+      for i in range(models.LAYERS)),
+)  # fmt: skip
+SENT = ("gathers of", "elements reduced")
+EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model") | {
+    "once more": "nothing is returned; two models are trained side by side"
+}
 
 
 class Stop(Exception):
@@ -54,7 +63,7 @@ class WatchedUnit(zero.Unit):
     def attach(self):
         super().attach()
         if self.watch:
-            self.watch.stale.discard(self)
+            self.watch.attached(self)
 
     def reshard(self):
         super().reshard()
@@ -67,44 +76,46 @@ class WatchedUnit(zero.Unit):
         super().reduce_gradients()
 
 
-class Watch:
-    """What one rank's FSDP does with its units. broken: {claim: the first rule of it that was not
-    kept}.
+@lru_cache(1)
+def watched(make):
+    """The answer's class, the same for all its scripts, with units that are watched."""
+    return type("FSDP", (make,), {"unit_type": WatchedUnit})
 
-    most: units that may be unsharded at a time, besides the root; None: the units are the answer's,
-    and are not watched. counted: bytes that are alive are counted, those that are made from here
-    on.
+
+class Watch:
+    """What one rank's FSDP does with its units, from now on. broken: {rule: how it was not kept}.
+
+    counted: are the bytes that are alive counted in every layer?
     """
 
-    def __init__(self, where, most=None, counted=False):
-        self.where, self.most, self.alive = where, most, Alive() if counted else None
-        if counted:
-            self.alive.begin()
-        self.step, self.evaluates = 0, False
-        self.looks = []  # (index, way, bytes) where a layer began
+    rules: tuple[str, ...] = RULES
+
+    def __init__(self, show, fsdp, counted=False):
+        self.show, self.fsdp, self.counted = show, fsdp, counted
+        self.units = {**{f"unit {i}": unit for i, unit in enumerate(fsdp.units)}, "root": fsdp.root}
         self.stale = set()  # units that are unsharded with weights of the step before
         self.late = set()  # units whose gradients were reduced while their weights were there
-        self.broken = {}
+        self.broken, self.most = {}, 0
+        for index, layer in enumerate(fsdp.module.layers):
+            layer.at = partial(self.computes, index)
+        for unit in self.units.values():
+            unit.watch = self
 
-    def watches(self, fsdp):
-        """From now on."""
-        self.fsdp, self.units = fsdp, {**dict(enumerate(fsdp.units)), "root": fsdp.root}
-        for index, unit in enumerate(fsdp.units):
-            fsdp.module.layers[index].at = lambda way, index=index: self.computes(way, index)
-            unit.watch = fsdp.root.watch = self
+    def looking(self):
+        """A context around what the answer does."""
+        return nullcontext()
 
-    def note(self, claim, kind, text, **facts):
-        when = "in an evaluation" if self.evaluates else f"step {self.step + 1}"
-        self.broken.setdefault(claim, Problem(kind, f"{self.where}, {when}: {text}", facts))
+    def note(self, rule, text):
+        self.broken.setdefault(rule, text)
+
+    def name_of(self, unit):
+        return next(name for name, one in self.units.items() if one is unit)
 
     def allocated(self):
-        held = [index for index, unit in enumerate(self.fsdp.units) if unit.holds]
-        if len(held) > self.most:
-            text = (
-                f"units {', '.join(map(str, held))} have memory at a time, expected {self.most} at "
-                f"most"
-            )
-            self.note("memory", "memory", f"{text}, and the root")
+        self.most = max(self.most, sum(unit.holds for unit in self.fsdp.units))
+
+    def attached(self, unit):
+        self.stale.discard(unit)
 
     def reduces(self, unit):
         """The gradients of a unit are about to be flattened and sent."""
@@ -115,197 +126,98 @@ class Watch:
     def freed(self, unit):
         self.stale.discard(unit)
         if unit in self.late:
-            index = next(index for index, of in self.units.items() if of is unit)
-            self.note(
-                "memory",
-                "weights wait",
-                f"unit {index} was freed after its gradients had been reduced, so its full "
-                "weights, its full gradients and their flat buffer were alive together",
+            text = (
+                f"{self.name_of(unit)} was freed after its gradients had been reduced, so its "
+                "full weights, its full gradients and their flat buffer were alive together"
             )
+            self.note("weights freed first", text)
         self.late.discard(unit)
 
-    def computes(self, way, index):
+    def computes(self, index, way):
         """A layer's forward or backward begins."""
-        if self.alive and not self.evaluates:
-            self.looks.append((index, way, self.alive.look()))
-        if self.most is None:
-            return
-        unit, facts = self.fsdp.units[index], {"way": way, "index": index}
+        unit, what = self.fsdp.units[index], f"the {way} of unit {index}"
+        if self.counted:
+            self.show(f"alive, in bytes, in {what}", self.show.made.alive(), at_most=True)
         if not (unit.is_unsharded and unit.holds):
-            self.note(
-                "value",
-                "not whole",
-                f"the {way} of unit {index} began while it was sharded",
-                **facts,
-            )
+            self.note(f"whole in {way}", f"{what} began while it was sharded")
             raise Stop
         if not self.fsdp.root.holds:
-            self.note(
-                "value", "root", f"the {way} of unit {index} began when the root had been freed"
-            )
+            self.note("the root is whole", f"{what} began when the root had been freed")
             raise Stop
         if unit in self.stale:
-            self.note(
-                "value",
-                "stale",
-                f"the {way} of unit {index} ran with the weights before the last step",
-                **facts,
-            )
+            text = f"{what} ran with the weights before the last step"
+            self.note("weights of this step", text)
 
     def stepped(self):
-        self.step += 1
-        if self.most:
-            self.stale = {unit for unit in self.fsdp.units if unit.is_unsharded}
+        self.stale = {unit for unit in self.fsdp.units if unit.is_unsharded}
 
-    def nothing_is_left(self):
-        """Is every unit sharded again, and the root?"""
-        left = [index for index, unit in self.units.items() if self.most and unit.holds]
+    def tell(self):
+        """Show what was seen since the last time."""
+        left = [name for name, unit in self.units.items() if unit.holds]
         if left:
-            self.note("memory", "left", f"in the end unit {left[0]} is still unsharded")
+            self.note("sharded in the end", f"in the end {left[0]} is still unsharded")
+        for rule in self.rules:
+            self.show(rule, self.broken.get(rule, ""))
+        self.show("units whole at a time", self.most, at_most=True)
+        self.broken, self.most = {}, 0
 
-    def sent(self, calls, forwards):
-        """A backward is over: was every unit gathered for it and for each forward, and
-        everything reduced once?"""
-        times = lambda op, elements: sum(
-            call.op == op and call.elements == elements for call in calls
-        )
-        for index, unit in self.units.items():
-            name, N = (
-                "the root" if index == "root" else f"unit {index}",
-                self.fsdp.flats[0].world_size,
-            )
-            got = sum(times("all_gather", flat.padded // N) for flat in unit.flats)
-            want = len(unit.flats) * forwards * (1 if index == "root" else 2)
-            if got != want:
-                text = f"gathers of {name}'s flats: {got}, expected {want}"
-                self.note("sent", "gathers", text, more=got > want)
-        got = sum(call.elements for call in calls if call.op == "reduce_scatter")
-        times_of = lambda index: 1 if index == "root" else forwards
-        want = sum(
-            times_of(index) * flat.padded
-            for index, unit in self.units.items()
-            for flat in unit.trained_flats
-        )
-        if got != want:
-            text = (
-                f"{got} elements were reduce-scattered, expected {want}: every padded gradient once"
-            )
-            self.note("sent", "reduced", text)
+    def sent(self, forwards):
+        """Show what a backward, and the forwards before it, have sent."""
+        gathered = [call.elements for call in self.show.calls if call.op == "all_gather"]
+        of = lambda unit: [flat.padded // flat.world_size for flat in unit.flats]
+        times = {name: sum(map(gathered.count, of(unit))) for name, unit in self.units.items()}
+        self.show("gathers of", times)
+        reduced = [call.elements for call in self.show.calls if call.op == "reduce_scatter"]
+        self.show("elements reduced", sum(reduced))
 
 
-def section(case, phase):
-    """The label of the ledger's section of what an answer does in this phase."""
-    return f"{case.name}, {phase}"
-
-
-def part(case, phase, recorder, fn, *args):
-    """What fn(*args), the answer's, returns, in a section of its own; None where the ranks'
-    calls did not fit."""
-    ledger.mark(section(case, phase))
-    try:
-        return fn(*args)
-    except Stop:
-        return None
-    except Exception:
-        if recorder.clash is None:
-            raise
-        return None
-    finally:
-        recorder.end()
-        ledger.mark("")
-
-
-def trained(case, kind, groups, most=None, watch_type=Watch):
-    """Up to the first step that is wrong on any rank: {"ok", "value", "memory", "sent", ...: None,
-    or the Problem}."""
-    # in the background memory comes and goes by itself
-    counted = watch_type is Watch and case == models.CASES[0]
-    record, looks = _trained(case, kind, groups, most, watch_type, counted)
-    if record["ok"] and counted:
-        _, libs = _trained(case, zero.FSDP, groups, None, Watch, counted)
-        more = next(
-            (pair for pair in zip(looks, libs, strict=True) if pair[0][2] > pair[1][2]), None
-        )
-        if more and "sent" not in record:  # what is sent too often is there too
-            (index, way, got), (*_, right) = more
-            text = (
-                f"{case.name}: in the {way} of unit {index} {got} bytes are alive, expected "
-                f"{right} at most"
-            )
-            record.setdefault("memory", Problem("alive", text, {"way": way, "index": index}))
-    return record
-
-
-def _trained(case, kind, groups, most, watch_type, counted):
-    (group, control), models_after = groups, models.one_process(case)
-    rank = dist.get_rank(control)
-    recorder, watch = (
-        Recorder(control, [case.members]),
-        watch_type(f"{case.name}: {case.rank(rank)}", most, counted),
-    )
-    net = models.Net(seed=rank)  # the ranks' models differ: rank 0's counts
-    given = (recorder.reduce_scatter, recorder.all_gather)
-    fsdp, problem = part(case, WRAPPED, recorder, kind, net, net.layers, group, None, *given), None
-    if recorder.agreed(fsdp is not None):
-        watch.watches(fsdp)
-        optimizer = case.optimizer(fsdp.groups)
-        for step in range(models.STEPS):
-            problem = _step(case, step, fsdp, optimizer, rank, recorder, watch, models_after[step])
-            if not recorder.agreed(problem is None):
-                break
-        else:
-            problem = _evaluated(case, net, recorder, watch)
-    problem = problem or recorder.clash
-    return recorder.record() | watch.broken | {
-        "ok": recorder.agreed(problem is None),
-        "value": problem,
-    }, watch.looks
-
-
-def _step(case, step, fsdp, optimizer, rank, recorder, watch, want):
-    """One optimizer step; the Problem that it has, or None."""
-    optimizer.zero_grad()
-    net, where = fsdp.module, f"{watch.where}, step {step + 1}"
-    batches = range(step * case.k, (step + 1) * case.k)
-
-    def backward(together):
-        (sum(models.loss_of(net, rank, number) for number in together) / case.k).backward()
-        fsdp.average_gradients()
-
-    for together in [batches] if case.what == models.TWICE else [[number] for number in batches]:
-        begun = len(recorder.calls)
-        part(case, f"backward {together[-1] + 1}", recorder, backward, together)
-        problem = recorder.clash or watch.broken.get("value")
-        left = next((name for name, p in net.named_parameters() if p.grad is not None), None)
-        if left and not problem:
-            problem = Problem(
-                "unreduced", f"{where}: {left} still has its gradient after average_gradients()"
-            )
-        if not recorder.agreed(problem is None):
-            return problem
-        watch.sent(recorder.calls[begun:], len(together))
-        watch.nothing_is_left()
-    optimizer.step()
-    watch.stepped()
-    problem = None
-    for name, got in whole_parameters(
-        fsdp, recorder.control
-    ).items():  # on all ranks, whatever one has found
-        problem = problem or compared(f"{where}: {name}", got, want[name])
-    return problem
-
-
-def _evaluated(case, net, recorder, watch):
-    """A forward without a graph, after the last step: the Problem that it has, or None."""
+def trained(kind, case, group, show, watch=None):
+    """A script: two steps, then a forward without a graph. watch: a Watch's class, or None."""
+    net = models.Net(seed=show.place)  # the ranks' models differ: rank 0's counts
+    ways = (show.reduce_scatter, show.all_gather)
+    with show.during("the model is wrapped", section=True) as run:
+        fsdp = run(kind, net, net.layers, group, None, *ways)
+    watch = watch and watch(show, fsdp)
+    optimizer = case.optimizer(fsdp.groups)
+    yield
+    for step in range(models.STEPS):
+        optimizer.zero_grad()
+        for together in case.backwards(step):
+            show.begin()
+            with show.during(f"step {step + 1}, backward") as run:
+                run(_until_stopped, watch, _backward, fsdp, case, show.place, together)
+            left = [name for name, p in net.named_parameters() if p.grad is not None]
+            show("gradients left", f".grad is still there of {', '.join(left)}" * bool(left))
+            if watch:
+                watch.tell()
+            if show.wrong(*COMPUTED):
+                return
+            if watch:
+                watch.sent(len(together))
+        optimizer.step()
+        if watch:
+            watch.stepped()
+        show("parameters", whole_parameters(fsdp, show.control))
+        yield
+        if show.wrong("parameters"):
+            return
     x, _, with_branch = models.batch(0, 0)
-    alone, watch.evaluates = models.Net(seed=0), True
-    alone.load_state_dict(models.one_process(case)[-1])
-    with torch.no_grad():
-        want = alone(x, with_branch)
-        got = part(case, EVALUATION, recorder, net, x, with_branch)
-    problem = recorder.clash or watch.broken.get("value")
-    watch.nothing_is_left()
-    return problem or compared(f"{watch.where}: the output after {models.STEPS} steps", got, want)
+    with torch.no_grad(), show.during("a forward without a graph") as run:
+        out = run(_until_stopped, watch, net, x, with_branch)
+    if watch:
+        watch.tell()
+    show("output", out)
+
+
+def _until_stopped(watch, f, *args):
+    with watch.looking() if watch else nullcontext(), suppress(Stop):
+        return f(*args)
+
+
+def _backward(fsdp, case, rank, together):
+    losses = [models.loss_of(fsdp.module, rank, number) for number in together]
+    (sum(losses) / case.k).backward()
+    fsdp.average_gradients()
 
 
 def whole_parameters(fsdp, control):
@@ -317,8 +229,3 @@ def whole_parameters(fsdp, control):
         pieces = slots(torch.cat(shards)[: flat.n].detach(), flat.slots)
         found |= {names[p]: piece for p, piece in zip(flat.parameters, pieces, strict=True)}
     return found
-
-
-def found(cases, name):
-    """The judge of a Problem that a record has under this name."""
-    return each(cases, lambda case, rank, record: record.get(name))

@@ -1,79 +1,67 @@
 """Lab 4, section 1: rank_state_bytes(parameters, stage, N, precision), what one of N ranks
 keeps at each stage."""
 
-from dataclasses import replace
-
-from lib.check import symptoms as s
-from lib.check.claims import claim, numbers, refuses
-from lib.check.exercise import Exercise, Hint
-from lib.check.left_out import NO_RANKS
+from lib.check.cases import form_of
+from lib.check.causes import hints
+from lib.check.claims import is_number
+from lib.check.exercise import Exercise
+from lib.check.left_out import NO_RANKS, NO_TENSORS
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.cost import zero
 from lib.cost.state import RECIPES
 
 PAPERS = 7_500_000_000  # the model of ZeRO's first figure, on 64 ranks
 STAGES = (0, 1, 2, 3)
-FIGURE = [(PAPERS, stage, 64) for stage in STAGES]
-RANKS = [
-    (n, stage, N)
-    for n, N in ((PAPERS, 4), (1000, 1), (124_439_808, 7), (1.5e9, 2))
-    for stage in STAGES
-]
-PRECISIONS = [(PAPERS, stage, 64, p) for p in RECIPES if p != "mixed" for stage in STAGES]
-REFUSED = [(PAPERS, 4, 64), (PAPERS, -1, 64), (PAPERS, 1, 0)]
+MODELS = {
+    ", ".join((f"{n:,.0f} parameters, N = {N}", *map(str, more))): (n, N, *more)
+    for n, N, *more in (
+        (PAPERS, 64), (PAPERS, 4), (1000, 1), (124_439_808, 7), (1.5e9, 2),
+        *((PAPERS, 64, precision) for precision in RECIPES if precision != "mixed"),
+    )
+}  # fmt: skip
+REFUSED = {"stage 4": (4, 64), "stage -1": (-1, 64), "0 ranks": (1, 0)}
+CASES = here(*MODELS, *REFUSED)
+FIGURE, RANKS, PRECISIONS = CASES[:1], CASES[1:5], CASES[5 : len(MODELS)]
 
 
-def _measure(fn):
-    """({case: number}, {call in words: what it raised or returned})"""
-    numbers_of = {case: fn(*case) for case in (*FIGURE, *RANKS, *PRECISIONS)}
-    return numbers_of, {_call(*case): _error_or_result(fn, case) for case in REFUSED}
+def script(make, case, show):
+    if case.what in REFUSED:
+        show.refused(make, PAPERS, *REFUSED[case.what])
+        return
+    n, *more = MODELS[case.what]
+    got = {f"at stage {stage}": show.run(make, n, stage, *more) for stage in STAGES}
+    plain = {stage: float(x) if is_number(x) else form_of(x) for stage, x in got.items()}
+    show("bytes", plain, tolerance=1e-12)
 
 
-def _error_or_result(fn, case):
-    try:
-        return fn(*case)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return error
-
-
-def _call(*case):
-    return f"rank_state_bytes({', '.join(map(repr, case))})"
-
-
-def _of(cases):
-    judge = numbers(zero.rank_state_bytes, cases, _call, tolerance=1e-12)
-    return lambda runs: judge([replace(run, results=[run.results[0][0]]) for run in runs])
+def _another_number(p):
+    return p.kind == "number" and isinstance(p.fact("got"), float)
 
 
 def _rounded(p):
-    whole = lambda got, want: got == int(got) and abs(got - want) <= 32
-    return p.kind == "value" and all(whole(got, want) for got, want in p.facts["wrong"].values())
+    return (
+        _another_number(p) and p.fact("got").is_integer()
+        and abs(p.fact("got") - p.fact("want")) <= 32
+    )  # fmt: skip
 
 
+MEASURE = SideBySide(script, zero.rank_state_bytes, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
-    name="rank_state_bytes", reference=zero.rank_state_bytes, measure=_measure, worlds=(),
+    name="rank_state_bytes", reference=zero.rank_state_bytes, measure=MEASURE, worlds=(),
     leaves_out=NO_RANKS,
-    claims=(
-        claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB",
-              _of(FIGURE)),
-        claim("other models and ranks", 2, "4 ranks, 7, and 1", _of(RANKS)),
-        claim("other precisions", 2, "fp32; fp32 gradients; bf16 alone", _of(PRECISIONS)),
-        claim("no such stage", 2, "a ValueError for stage 4 and -1, and for 0 ranks",
-            refuses(lambda runs: runs[0].results[0][1], (ValueError,))),
+    claims=claims(
+        MEASURE,
+        ("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB",
+         ("bytes", FIGURE)),
+        ("other models and ranks", 2, "4 ranks, 7, and 1", ("bytes", RANKS)),
+        ("other precisions", 2, "fp32; fp32 gradients; bf16 alone", ("bytes", PRECISIONS)),
+        ("no such stage", 2, "a ValueError for stage 4 and -1, and for 0 ranks"),
     ),
-    hints=(
-        s.NO_NUMBER,
-        Hint("rounded", _rounded,
-             "this looks rounded. Padding is left out: divide with /, and return the number as it "
-             "is."),
-        Hint("not refused", s.kind("accepted"),
-             "look at the arguments first: `raise ValueError(...)` unless the stage is 0, 1, 2 or "
-             "3, and N 1 or more. Name the values in its message."),
-        Hint("a part is wrong", s.kind("value"),
-            "write down for this stage and precision how many bytes of weight, gradient, master, "
-            "momentum and variance a rank keeps for one parameter, which of them are divided by N, "
-            "and add them up."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab4", "rank_state_bytes",
+        rounded=_rounded,
+        not_refused=lambda p: getattr(p.fact("case"), "what", "") in REFUSED,
+        a_part_is_wrong=_another_number,
     ),
 )  # fmt: skip

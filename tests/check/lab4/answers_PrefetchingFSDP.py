@@ -105,8 +105,8 @@ class NextFirst(AsInTheNotebook):
 
 
 WRONG = {
-    OnlyTheHooks: "called lib's",
-    AsksLibs: "called lib's",
+    OnlyTheHooks: "called what it builds",
+    AsksLibs: "called what it builds",
     OnceABackward: "not waited for",
     NotWritten: "not written",
 }

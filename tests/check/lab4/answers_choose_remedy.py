@@ -216,7 +216,7 @@ def not_written(job, usable=66e9):
 RIGHT = [first_that_fits, cheapest_of_all, as_an_answer(clinic.choose_remedy)]
 WRONG = {
     a_dict: "not a Remedy",
-    asks_libs: "called lib's",
+    asks_libs: "called what it builds",
     never_none: "None too seldom",
     gives_up: "None too often",
     a_reserve: "too dear",

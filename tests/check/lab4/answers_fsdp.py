@@ -93,6 +93,12 @@ class InOneLine(AsInTheNotebook):
                 flat.add_gradient(part.clone())
 
 
+class OnlyIfSharded(AsInTheNotebook):
+    def unshard(self):
+        if not self.is_unsharded:
+            super().unshard()
+
+
 class NotWrittenUnit(zero.Unit):
     def unshard(self):
         raise NotImplementedError
@@ -224,6 +230,12 @@ class OncePerBackward(When):
         self.seen.discard(index)
 
 
+class InputsAlone(When):
+    def pre_forward(self, index, submodule, inputs, named):
+        self.before_forward(index)
+        return zero.on_backward(lambda: self.leave_backward(index), inputs), {}
+
+
 class NotWrittenFSDP(zero.FSDP):
     def before_forward(self, *args) -> None:
         raise NotImplementedError
@@ -269,22 +281,24 @@ class FreedFirst(zero.FSDP):
 
 WRONG = {
     "Unit": {
-        InheritsReshard: "called lib's",
-        AsksLibs: "called lib's",
-        AsksLibsReshard: "called lib's",
+        InheritsReshard: "called what it builds",
+        AsksLibs: "called what it builds",
+        AsksLibsReshard: "called what it builds",
         GradientsAsTheyAre: "an unused parameter",
         WholeGradientsStay: "full gradients stay",
         InOneLine: "another number of calls",
+        OnlyIfSharded: "gathered once",
         NotWrittenUnit: "not written",
     },
     "FSDP": {
-        InheritsOne: "called lib's",
-        InheritsAHook: "called lib's",
+        InheritsOne: "called what it builds",
+        InheritsAHook: "called what it builds",
         ReducesFirst: "weights are freed last",
         HooksWeights: "not gathered for backward",
         Swapped: "left before it is entered",
-        AsksLibsFSDP: "called lib's",
+        AsksLibsFSDP: "called what it builds",
         OncePerBackward: "not gathered for forward",
+        InputsAlone: "named arguments lost",
         NotWrittenFSDP: "not written",
     },
 }

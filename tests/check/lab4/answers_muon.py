@@ -247,7 +247,7 @@ WRONG = {
         a_quarter_idle: "a rank is idle",
         from_the_last_on: "not balanced",
         in_turn_from_the_last_rank: "by number, not by cost",
-        calls_lib: "called lib's",
+        calls_lib: "called what it builds",
         returns_nothing: "nothing returned",
         an_iterator: "gone through once",
         lists_of_each_rank: "not a list of ranks",
@@ -257,7 +257,7 @@ WRONG = {
         needs_a_largest: "nothing there",
     },
     "Muon": {
-        Inherits: "called lib's",
+        Inherits: "called what it builds",
         Leaves: "a leaf changed in place",
         OwnReduce: "not what it was given",
         ByDist: "not what it was given",

@@ -14,14 +14,14 @@ UNSHARD = """self.allocate()
         self.attach()"""
 
 
-def _gather(hint, new, text=""):
+def _gather(hint, new):
     """`new` for the gather of one flat."""
-    return Mistake(hint, edit("gather_parameters(flat, self.all_gather)", new), text)
+    return Mistake(hint, edit("gather_parameters(flat, self.all_gather)", new))
 
 
-def _reduce(hint, new, text=""):
+def _reduce(hint, new):
     """`new` for the reduce-scatter of one flat."""
-    return Mistake(hint, edit("reduce_gradients(flat, self.reduce_scatter)", new), text)
+    return Mistake(hint, edit("reduce_gradients(flat, self.reduce_scatter)", new))
 
 
 UNIT = (
@@ -47,7 +47,6 @@ UNIT = (
         "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), "
         "flat.group)\n"
         "            flat.full.copy_(flat.first)",
-        "the optimizer has changed the shards since the last unshard. Gather every time.",
     ),
     _gather("another part gathered",
             "flat.full.copy_(flat.shard.detach().repeat(flat.world_size))"),
@@ -56,12 +55,8 @@ UNIT = (
     Mistake("the flag", edit("        self.is_unsharded = True\n", "")),
     Mistake("the flag", edit("self.is_unsharded = False",
         "self.is_unsharded = getattr(self, 'is_unsharded', False)")),
-    _reduce("overwritten", f"flat.shard.grad = {SHARD}",
-            "a second micro-batch adds to the shards' .grad, as backward adds to a parameter's: "
-            "flat.add_gradient(shard)."),
-    _reduce("averaged twice", f"flat.add_gradient({SHARD} / flat.world_size)",
-            "flat.flatten_gradients() has divided by N already, so the sum of all ranks' buffers "
-            "is the mean."),
+    _reduce("overwritten", f"flat.shard.grad = {SHARD}"),
+    _reduce("averaged twice", f"flat.add_gradient({SHARD} / flat.world_size)"),
     _reduce("a sum, no mean", f"flat.add_gradient({SHARD} * flat.world_size)"),
     _reduce("another rank's gradient",
             f"{SHARD.replace(GRADIENTS, 'shard.new_zeros(flat.padded)')}\n"
@@ -114,10 +109,10 @@ AFTER_BACKWARD = (
 )
 
 
-def _instead(hint, *changes, text=""):
+def _instead(hint, *changes):
     """changes: (a method, the line or lines that its body is instead), ..."""
     changes = tuple((old, "\n        ".join([old.splitlines()[0], *new])) for old, *new in changes)
-    return Mistake(hint, edit(*changes[0]) if len(changes) == 1 else _all(changes), text)
+    return Mistake(hint, edit(*changes[0]) if len(changes) == 1 else _all(changes))
 
 
 def _all(changes):

@@ -10,13 +10,9 @@ DROP = "matrix.grad = None\n"
 LEAST, LARGEST = "load.index(min(load))", "key=lambda i: -costs[i]"
 
 OWNERS = (
-    Mistake("in turn", edit(LEAST, "i % N"),
-            "a turn each is equal in number; in cost only by chance."),
-    Mistake("the smallest first", edit(LARGEST, "key=lambda i: costs[i]"),
-            "the largest then comes last, on top of what its rank has: begin with it."),
-    Mistake("as they come", edit(f"sorted(range(len(costs)), {LARGEST})", "range(len(costs))"),
-            "a large one that comes late lands on top of what its rank has already: the most "
-            "expensive first."),
+    Mistake("in turn", edit(LEAST, "i % N")),
+    Mistake("the smallest first", edit(LARGEST, "key=lambda i: costs[i]")),
+    Mistake("as they come", edit(f"sorted(range(len(costs)), {LARGEST})", "range(len(costs))")),
     Mistake(
         "in sorted order",
         edit("owner[i] =",
@@ -24,10 +20,8 @@ OWNERS = (
             "load[owner[i]]",
             "load[owner[sorted(range(len(costs)), key=lambda j: -costs[j]).index(i)]]"
         ),
-        "the list is in the order in which the costs were given, not in that of their sizes.",
     ),
-    Mistake("counted, not weighed", edit("+= costs[i]", "+= 1"),
-            "add the matrix's cost to the load, not 1."),
+    Mistake("counted, not weighed", edit("+= costs[i]", "+= 1")),
     Mistake("all on one rank", edit("        load[owner[i]] += costs[i]\n", "")),
     Mistake("ranks from 1",
             edit(LEAST, f"{LEAST} + 1").then("load[owner[i]] +=", "load[owner[i] - 1] +=")),
@@ -42,20 +36,15 @@ MUON = (
         "torch.zeros_like(matrix) if matrix.grad is None else matrix.grad", "matrix.grad.clone()")),
     Mistake("skips what it did not use", edit(
         "gradient = torch.zeros_like",
-        "if matrix.grad is None: continue\n            gradient = torch.zeros_like"),
-            "the other ranks wait in the reduce of this matrix: a rank without a gradient gives "
-            "zeros."),
+        "if matrix.grad is None: continue\n            gradient = torch.zeros_like")),
     Mistake("no reduce", edit(REDUCE, "pass\n")),
     Mistake("updates, then reduces", edit(REDUCE, "pass\n").then(EACH,
         "for matrix, gradient in mine:\n"
         "            self.update(matrix, gradient)\n        for matrix, owner in "
         "zip(self.matrices, self.owner):\n"
-        "            self.reduce(matrix, owner, self.group)\n"),
-        "weights are not summed: gradients are, before the update."),
-    Mistake("everybody's own rank", edit(REDUCE, "self.reduce(gradient, rank, self.group)\n"),
-            "all ranks name the same rank in one reduce: the matrix's owner."),
-    Mistake("all on rank 0", edit(REDUCE, "self.reduce(gradient, 0, self.group)\n"),
-            "the sum is on rank 0 then, and the matrix's owner has only its own gradient."),
+        "            self.reduce(matrix, owner, self.group)\n")),
+    Mistake("everybody's own rank", edit(REDUCE, "self.reduce(gradient, rank, self.group)\n")),
+    Mistake("all on rank 0", edit(REDUCE, "self.reduce(gradient, 0, self.group)\n")),
     Mistake("updated twice", edit(EACH, EACH.replace("mine:", "[*mine, *mine]:"))),
     Mistake("the owner does nothing", edit(EACH, "pass\n")),
     Mistake("not brought back", edit(BACK, "pass")),
@@ -86,13 +75,10 @@ MUON = (
     Mistake("not what it was given", edit(REDUCE,
         "dist.reduce(gradient, owner, group=self.group)\n")),
     Mistake("momentum everywhere", edit(OWN, "mine.append((matrix, gradient))")),
-    Mistake("owners of the world", edit("dist.get_rank(self.group)", "dist.get_rank()"),
-            "owners are ranks of the group: dist.get_rank(self.group)."),
+    Mistake("owners of the world", edit("dist.get_rank(self.group)", "dist.get_rank()")),
     Mistake("gradients not dropped", edit(DROP, "pass\n")),
     Mistake("kept by the owner", edit(DROP,
-        "matrix.grad = matrix.grad if owner == rank else None\n"),
-            "the owner's own gradient is left in .grad, and the next backward adds to it: set it "
-            "to None, too."),
+        "matrix.grad = matrix.grad if owner == rank else None\n")),
 )  # fmt: skip
 
 MISTAKES = {"owners": OWNERS, "Muon": MUON}
