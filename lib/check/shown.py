@@ -70,7 +70,8 @@ def different(where, name, got, want, how) -> Problem | None:
             text = f"{where}: {name}: expected {form_of(want)}, got none: {got}"
             return Problem("form", text, problem.facts | {"got": got})
         if problem and problem.kind == "value":
-            problem.facts["narrowed"] = problem.facts["narrowed"] or narrowed(got, want)
+            several = want.numel() > 1  # one number may be near by chance
+            problem.facts["narrowed"] |= several and narrowed(got, want)
             problem.facts["factor"] = factor = factor_of(got, want)
             if factor is not None and not problem.facts["narrowed"]:
                 of = "of" if abs(factor) < 1 else "times"
@@ -167,7 +168,7 @@ def shown(measure, asks):
     """
 
     def judge(runs):
-        for _, case, records in seen(runs, tuple(measure.runs())):
+        for _, case, records in seen(runs, measure.of_world):
             wrong = [
                 problem
                 for record in records
@@ -192,7 +193,7 @@ def fitting(measure):
     """A judge: the ranks' calls fit together."""
 
     def judge(runs):
-        for _, case, records in seen(runs, tuple(measure.runs())):
+        for _, case, records in seen(runs, measure.of_world):
             for rank, record in enumerate(records):
                 if "control" in record and (
                     found := astray(f"{case.name}: {case.rank(rank)}", case, record)
@@ -209,7 +210,7 @@ def with_trace(problem, runs, measure) -> Problem:
     name = problem.fact("name", "")
     cases = [
         [case.name, [record["trace"] for record in records]]
-        for _, case, records in seen(runs, tuple(measure.runs()))
+        for _, case, records in seen(runs, measure.of_world)
         if any(record["trace"] for record in records)
     ]
     narrower = [
@@ -229,7 +230,7 @@ def calls(measure, nothing_else=True):
     others called would not fit."""
 
     def judge(runs):
-        for run, case, records in seen(runs, tuple(measure.runs())):
+        for run, case, records in seen(runs, measure.of_world):
             for rank, record in enumerate(records):
                 where = f"{case.name}: {case.rank(rank)}"
                 if found := beside(run, case, where, rank, record):

@@ -277,6 +277,7 @@ class SideBySide:
     excused: {probe or variant: why it does not apply}.
     together: two cases whose scripts run in turn, in place of the first two on the same ranks.
     slack: {probe: bytes that an answer may keep beyond lib's, or a function of the case}.
+    world: of a case, the number of ranks of the launch that it runs in; None: there is one launch.
     """
 
     script: object
@@ -288,6 +289,7 @@ class SideBySide:
     excused: dict = field(default_factory=dict)
     together: tuple = ()
     slack: dict = field(default_factory=dict)
+    world: object = None
 
     def __post_init__(self):
         if unknown := set(self.excused) - set(probes.ALL):
@@ -308,11 +310,15 @@ class SideBySide:
                 found[replace(cases[0], what=what)] = (cases, variant)
         return found
 
+    def of_world(self, world_size) -> tuple:
+        """The cases of `runs` that a launch of so many ranks runs."""
+        return tuple(c for c in self.runs() if not self.world or self.world(c) == world_size)
+
     def __call__(self, fn):
         if self.groups is None:
             return [self._compared(fn, case, None) for case in self.runs()]
-        one = partial(self._compared, fn)
-        return in_step(tuple(self.runs()), self.groups, one, wire=dist.new_group())
+        cases, one = self.of_world(dist.get_world_size()), partial(self._compared, fn)
+        return in_step(cases, self.groups, one, wire=dist.new_group())
 
     def _compared(self, fn, case, groups):
         """The record of one case: {"wrong": {name: Problem}, "trace": ..., ...}."""

@@ -1,235 +1,129 @@
 """Lab 6, section 7: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest that fits.
 
-Right is a plan that may be run, fits, and takes no longer than any other that does.
+Right is a plan that may be run, fits, and takes no longer than lib's, of which no other that does
+is faster.
 """
 
 from dataclasses import fields
-from math import isclose
 from numbers import Integral
 
 from lib.check import symptoms as s
-from lib.check.claims import claim
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES, best
-from lib.check.left_out import but
-from lib.check.pure import LEAVES_OUT, NOTHING, all_seen, asked, each, noting_calls, refused
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Exercise
+from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES
+from lib.check.left_out import NO_TENSORS, but
+from lib.check.pure import LEAVES_OUT
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.cost.choose import choose_plan
 from lib.cost.plan import Plan
 
 DEGREES = ("micro_batch", "tp", "pp", "dp")
 CHOSEN = (*DEGREES, "global_batch", "zero", "sequence_parallel")
+RULES = (
+    "all GPUs", "tp in a node", "whole heads", "equal stages", "all rows", "the whole batch",
+    "ZeRO-1", "sequence parallel", "no other choices",
+)  # fmt: skip
+FORM = ("nothing", "a Plan", *RULES)
+CASES = here(*(f"job {number}, {job}" for number, job in enumerate(JOBS + TIES + REFUSED)))
+JOB_OF = dict(zip(CASES, JOBS + TIES + REFUSED, strict=True))
+ONES = CASES[: len(JOBS)]
+EQUALS, NONE = CASES[len(JOBS) : -len(REFUSED)], CASES[-len(REFUSED) :]
 
 
-_UNASKED = set()  # jobs whose seconds(plan) the answer has not called
+def script(make, case, show):
+    job = JOB_OF[case]
+    if case in NONE:
+        show.refused(make, *job.arguments)
+        return
+    plan = show.run(make, *job.arguments)
+    problem = _misread(plan)
+    for name in FORM[:2]:
+        show(name, problem.get(name, ""))
+    if problem:
+        return
+    got = f"got tp {plan.tp} pp {plan.pp} dp {plan.dp} b {plan.micro_batch}"
+    for name, why in _rules(plan, job).items():
+        show(name, f"{got}: {why}" if why else "")
+    needs, room = job.memory(plan), job.gpu.memory
+    too_much = f"{got}: memory(plan) is {needs:.6g}, and a GPU has {room:.6g} bytes"
+    show("room", too_much if needs > room else "")
+    show("seconds(plan)", job.seconds(plan), at_most=True, tolerance=1e-12, beside=got)
+    if case in EQUALS:
+        show("memory(plan)", needs, at_most=True, tolerance=1e-12, beside=got)
 
 
-def _measure(fn):
-    def noted(*args):
-        with noting_calls(args[-1], choose_plan) as calls:
-            out = fn(*args)
-        _UNASKED.update([] if calls else [args[-1]])
-        return Problem("built-in", "it calls lib's choose_plan") if choose_plan in calls else out
-
-    _UNASKED.clear()
-    return asked(
-        noted,
-        choose_plan,
-        [(job,) for job in JOBS + TIES + REFUSED],
-        lambda job: job.arguments,
-        _read,
-    )
-
-
-def _read(out, *_):
+def _misread(out):
+    """{name: what is wrong}, or {}."""
     if not isinstance(out, Plan):
-        return Problem(
-            "nothing" if out is None else "form",
-            f"got {out!r:.60}, a {type(out).__name__}, expected a Plan",
-        )
-    for name in DEGREES:
-        number = getattr(out, name)
+        name = "nothing" if out is None else "a Plan"
+        return {name: f"got {out!r:.60}, a {type(out).__name__}, expected a Plan"}
+    for degree in DEGREES:
+        number = getattr(out, degree)
         if not isinstance(number, Integral) or number < 1:
-            return Problem(
-                "form",
-                f"got a Plan whose {name} is {number!r:.30}, expected a whole number from 1 on",
-            )
-    return out
+            return {"a Plan": f"got a Plan whose {degree} is {number!r:.30}, expected 1, 2, 3, ..."}
+    return {}
 
 
-def _words(plan):
-    return f"tp {plan.tp} pp {plan.pp} dp {plan.dp} b {plan.micro_batch}"
-
-
-def _may_be_run(plan, job):
-    """Every rule, in the order in which they are easily seen."""
+def _rules(plan, job):
+    """{rule: why it is broken, or ""}, in the order in which they are easily seen."""
     tp, pp, dp, b = plan.tp, plan.pp, plan.dp, plan.micro_batch
-    broken = [
-        ("gpus", tp * pp * dp != job.gpus, f"uses {tp * pp * dp} GPUs, expected {job.gpus}"),
-        (
-            "node",
-            job.gpu.per_node % tp,
-            f"groups of {tp} tensor ranks do not fit into nodes of {job.gpu.per_node}",
-        ),
-        ("heads", job.model.heads % tp, f"tp {tp} does not divide {job.model.heads} heads"),
-        ("layers", job.model.layers % pp, f"pp {pp} does not divide {job.model.layers} layers"),
-        (
-            "batch",
-            job.batch % (dp * b),
-            f"dp b = {dp * b} does not divide the batch of {job.batch}",
-        ),
-        (
-            "whole batch",
-            plan.global_batch != job.batch,
-            f"global_batch is {plan.global_batch}, expected {job.batch}",
-        ),
-        ("zero", plan.zero != 1, f"zero is {plan.zero}, expected 1"),
-        (
-            "sequence",
-            plan.sequence_parallel != (tp > 1),
-            f"sequence_parallel is {plan.sequence_parallel}, expected {tp > 1}",
-        ),
-    ]
-    for kind, wrong, text in broken:
-        if wrong:
-            return Problem(kind, f"got {_words(plan)}: {text}")
-    for field in fields(Plan):
-        value = getattr(plan, field.name)
-        if field.name not in CHOSEN and value != field.default:
-            return Problem(
-                "more", f"got {_words(plan)}: {field.name} is {value}, expected {field.default}"
-            )
-    return None
-
-
-def _fits(plan, job):
-    if (needs := job.memory(plan)) <= job.gpu.memory:
-        return None
-    text = (
-        f"got {_words(plan)}: memory(plan) is {needs:.6g}, and a GPU has {job.gpu.memory:.6g} bytes"
-    )
-    return Problem(
-        "room", f"{text}\nexpected {_words(best(job))}, which needs {job.memory(best(job)):.6g}"
-    )
-
-
-def _none_is_faster(plan, job):
-    mine, least = job.seconds(plan), job.seconds(best(job))
-    if isclose(mine, least, rel_tol=1e-12):
-        return None
-    text = (
-        f"got {_words(plan)}: {mine:.6g} s\nexpected {_words(best(job))}: {least:.6g} s, and it "
-        f"fits"
-    )
-    return Problem("slower", text, {"unasked": job.seconds in _UNASKED})
-
-
-def _least_memory(plan, job):
-    if problem := _may_be_run(plan, job) or _fits(plan, job) or _none_is_faster(plan, job):
-        return problem
-    needs, least = job.memory(plan), job.memory(best(job))
-    if isclose(needs, least, rel_tol=1e-12):
-        return None
-    text = (
-        f"got {_words(plan)}, which needs {needs:.6g} bytes\n{_words(best(job))} is as fast, and "
-        f"needs {least:.6g}"
-    )
-    return Problem("tie", text)
-
-
-def _judge(jobs, judge):
-    return each([(job,) for job in jobs], judge, str, trace=str)
-
-
-def _of_an_earlier_call(p):
-    """Is it a plan that was right for a job before this one?"""
-    seen = p.fact("seen", {})
-    before = (
-        [best(*case) for case in [*seen][: [*seen].index(p.facts["case"])]]
-        if p.fact("case") in seen
-        else []
-    )
-    return (
-        p.kind in ("gpus", "whole batch", "node", "heads", "layers", "batch")
-        and seen[p.facts["case"]] in before
-    )
+    layers, heads, node = job.model.layers, job.model.heads, job.gpu.per_node
+    more = [f for f in fields(Plan) if f.name not in CHOSEN and getattr(plan, f.name) != f.default]
+    broken = (
+        (tp * pp * dp != job.gpus, f"uses {tp * pp * dp} GPUs, expected {job.gpus}"),
+        (node % tp, f"groups of {tp} tensor ranks do not fit into nodes of {node}"),
+        (heads % tp, f"tp {tp} does not divide {heads} heads"),
+        (layers % pp, f"pp {pp} does not divide {layers} layers"),
+        (job.batch % (dp * b), f"dp b = {dp * b} does not divide the batch of {job.batch}"),
+        (plan.global_batch != job.batch,
+         f"global_batch is {plan.global_batch}, expected {job.batch}"),
+        (plan.zero != 1, f"zero is {plan.zero}, expected 1"),
+        (plan.sequence_parallel != (tp > 1),
+         f"sequence_parallel is {plan.sequence_parallel}, expected {tp > 1}"),
+        (more, " and ".join(f"{f.name}, expected {f.default}" for f in more)),
+    )  # fmt: skip
+    return {name: why if wrong else "" for name, (wrong, why) in zip(RULES, broken, strict=True)}
 
 
 def _compares_plans(p):
     """Did torch or Python say that plans have no order?"""
-    return s.raised("TypeError")(p) and "instances of 'Plan'" in str(p.facts["error"])
+    return s.raised("TypeError")(p) and "instances of 'Plan'" in p.text
 
 
+MEASURE = SideBySide(script, choose_plan, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
-    name="choose_plan", reference=choose_plan, measure=_measure, worlds=(), bonus=True,
+    name="choose_plan", reference=choose_plan, measure=MEASURE, worlds=(), bonus=True,
     leaves_out=but(LEAVES_OUT, "given used"),
-    claims=(
-        claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", _judge(JOBS, _may_be_run)),
-        claim("that fits", 2, "memory(plan) <= gpu.memory", _judge(JOBS, _fits)),
-        claim("and none is faster", 4, "compared with the fastest plan",
-              _judge(JOBS, _none_is_faster)),
-        claim("of equally fast, least memory", 1, "where all plans are equally fast",
-              _judge(TIES, _least_memory)),
-        claim("nothing fits", 2, "a ValueError",
-              refused([(job,) for job in REFUSED], str, lambda job: "no plan fits", trace=_words)),
+    claims=claims(
+        MEASURE,
+        ("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs",
+         *((name, ONES) for name in FORM)),
+        ("that fits", 2, "memory(plan) <= gpu.memory", ("room", ONES)),
+        ("and none is faster", 4, "compared with the fastest plan", ("seconds(plan)", ONES)),
+        ("of equally fast, least memory", 1, "where all plans are equally fast",
+         *((name, EQUALS) for name in (*FORM, "room", "seconds(plan)", "memory(plan)"))),
+        ("nothing fits", 2, "a ValueError", "the error raised"),
     ),
-    hints=(
-    s.CALLED_LIB.saying("three loops, and a list of what fits."),
-    NOTHING,
-    Hint("not a plan", s.kind("form"),
-         "return the Plan alone, of min(found)'s (seconds, memory, plan) the last. Degrees are "
-         "ints: //, not /."),
-    Hint("dp is 0", s.raised("ZeroDivisionError"),
-         "where tp pp is more than the GPUs, gpus // (tp * pp) is 0. See first whether gpus % (tp "
-         "* pp) is 0."),
-    Hint("plans compared", _compares_plans,
-         "min compares the whole tuples, and where seconds and memory are equal, the plans: "
-         "key=lambda each: each[:2]."),
-    Hint("a plan not looked at", s.raised("ValueError"),
-         "there is a plan that fits, and it was not found: try all divisors of the heads, the "
-         "layers and a rank's rows, also on one GPU. One that does not fit is passed over, however "
-         "fast; it does not end the search."),
-    Hint("an earlier call's plan", _of_an_earlier_call,
-         "this plan is an earlier call's: what is found is kept from call to call. Begin each call "
-         "with a new list."),
-    Hint("other GPUs", s.kind("gpus"),
-         "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
-    Hint("tensor ranks on two nodes", s.kind("node"),
-         "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast "
-         "seconds(plan) is."),
-    Hint("heads are cut", s.kind("heads"),
-         "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
-    Hint("stages unlike", s.kind("layers"),
-         "all stages have as many layers: pp is one of divisors(model.layers)."),
-    Hint("rows left over", s.kind("batch"),
-         "the batch is dp times m times b. First dp divides it, then b divides the rows of one "
-         "data rank, batch // dp."),
-    Hint("other choices", s.kind("whole batch", "more"),
-         "Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1), and nothing else: the "
-         "first is the whole batch."),
-    Hint("without ZeRO", s.kind("zero"),
-         "zero=1: optimizer state is divided over dp, or much less would fit."),
-    Hint("without sequence parallelism", s.kind("sequence"),
-         "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor "
-         "rank there is nothing to cut."),
-    Hint("does not fit", s.kind("room"),
-         "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
-    Hint("seconds not asked", s.kind("slower", unasked=True),
-         "how long a plan takes is for seconds(plan) to say, which you are given: no rule of your "
-         "own."),
-    Hint("one row in a micro-batch", s.both(s.kind("slower"),
-        all_seen(lambda plan, job: plan.micro_batch == 1)),
-         "you try b = 1 only. A larger b makes larger products, and fewer micro-batches: try all "
-         "divisors(batch // dp)."),
-    Hint("not the fastest", s.kind("slower"),
-         "the best tp depends on pp and b, so they cannot be chosen one after another: try all of "
-         "each with all others."),
-    Hint("memory does not decide", s.kind("tie"),
-         "of equally fast plans the one that needs least memory: compare (seconds, memory)."),
-    Hint("no error", s.kind("not refused"),
-         "if no plan has been found: raise ValueError(...), with the numbers."),
-    Hint("not a ValueError", s.kind("another error"),
-         "see whether the list is empty before you take from it; what is raised then is a "
-         "ValueError."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab6", "choose_plan",
+        nothing_returned=of_name("nothing"),
+        not_a_plan=of_name("a Plan"),
+        dp_is_0=s.raised("ZeroDivisionError"),
+        plans_compared=_compares_plans,
+        a_plan_not_looked_at=s.raised("ValueError"),
+        no_error=s.both(of_name("the error"), s.fact("got", "[]")),
+        not_a_ValueError=s.either(of_name("the error"), lambda p: p.fact("case") in NONE),
+        other_GPUs=of_name("all GPUs"),
+        tensor_ranks_on_two_nodes=of_name("tp in a node"),
+        heads_are_cut=of_name("whole heads"),
+        stages_unlike=of_name("equal stages"),
+        rows_left_over=of_name("all rows"),
+        other_choices=of_name("the whole batch", "no other choices"),
+        **{"without ZeRO": of_name("ZeRO-1")},
+        without_sequence_parallelism=of_name("sequence parallel"),
+        does_not_fit=of_name("room"),
+        not_the_fastest=of_name("seconds"),
+        memory_does_not_decide=of_name("memory"),
     ),
 )  # fmt: skip

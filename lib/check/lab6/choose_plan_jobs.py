@@ -13,12 +13,10 @@ lib/cost/by_hand.py.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from math import log2
 from typing import Any, NamedTuple
 
 from lib.cost import by_hand
-from lib.cost.choose import choose_plan
 from lib.cost.hardware import gpu
 from lib.cost.plan import Plan
 from lib.cost.shapes import load
@@ -139,9 +137,3 @@ REFUSED = [
     # 7 data ranks do not divide the batch, and nothing else divides 7
     _job(12, 8, 8, 7, 12, (1, 1, 1)),
 ]
-
-
-@cache
-def best(job):
-    """The fastest that fits; of several, one that needs least memory."""
-    return choose_plan(*job.arguments)

@@ -112,7 +112,7 @@ NONE = """raise ValueError(
 CHANGED = f"best = {BEST.removeprefix('return ')}\n    return replace(best, "
 WRONG = told(
     as_in_the_notebook,
-    ("calls_libs", "called lib's", lambda *args: choose.choose_plan(*args)),
+    ("calls_libs", "called what it builds", lambda *args: choose.choose_plan(*args)),
     ("not_written", "not written", not_written),
     ("returns_nothing", "nothing returned", (BEST, BEST.removeprefix("return "))),
     ("all_of_the_tuple", "not a plan", ("each[:2])[2]", "each[:2])")),

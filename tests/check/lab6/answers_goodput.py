@@ -115,7 +115,7 @@ def not_written(*args):
 WRONG = {
     "job_mtbf": {
         nothing_returned: "nothing returned",
-        in_words: None,
+        in_words: "no number",
         another_time: "another time",
         not_written: "not written",
     },
@@ -123,10 +123,10 @@ WRONG = {
         nothing_returned: "nothing returned",
         in_words: "no number",
         half_the_save: "too little lost",
-        simulates: "called lib's",
+        simulates: "called what it builds",
         forty_percent: "too much lost",
         below_nothing: "more than all",
-        calls_libs_share: "called lib's",
+        calls_libs_share: "called what it builds",
         not_written: "not written",
     },
     "best_interval": {
@@ -135,8 +135,8 @@ WRONG = {
         saves_every_minute: "too short",
         saves_every_hour: "too long",
         of_the_save_alone: "too short",
-        calls_libs_interval: "called lib's",
-        searches_with_libs: "called lib's",
+        calls_libs_interval: "called what it builds",
+        searches_with_libs: "called what it builds",
         not_written: "not written",
     },
 }

@@ -72,7 +72,7 @@ def messages_by_rounds(model, plan):
 NAMED = {
     "in_gigabytes": (lambda m, p: plan_memory(m, p) / 1e9, "another unit"),
     "in_whole_megabytes": (lambda m, p: round(plan_memory(m, p), -6), "rounded"),
-    "something_else": (lambda m, p: plan_memory(m, p) + 1e9, None),
+    "something_else": (lambda m, p: plan_memory(m, p) + 1e9, "another number"),
 }
 
 
@@ -207,8 +207,8 @@ WRONG = {
         **named(NAMED),
         memory_not_returned: "nothing returned",
         two_numbers: "no number",
-        calls_libs_memory: "called lib's",
-        first_plan_of_a_model: None,
+        calls_libs_memory: "called what it builds",
+        first_plan_of_a_model: "another number",
         exits_without_a_pipeline: "exits",
         no_memory_yet: "not written",
     },
@@ -217,15 +217,15 @@ WRONG = {
         fails_without_a_pipeline: "an error in one case",
         bubble_not_returned: "nothing returned",
         as_text: "no number",
-        calls_libs_bubble: "called lib's",
+        calls_libs_bubble: "called what it builds",
         no_bubble_yet: "not written",
     },
     "plan_messages": {
         **named(NAMED_MESSAGES),
-        one_dict_for_all_calls: "one buffer for all calls",
+        one_dict_for_all_calls: "used again by a later call",
         in_float32: "rounded",
         messages_not_returned: "nothing returned",
-        calls_libs_messages: "called lib's",
+        calls_libs_messages: "called what it builds",
         no_messages_yet: "not written",
     },
 }

@@ -49,38 +49,32 @@ def _in_powers(names):
 
 
 MISTAKES = (
-    Mistake("the last byte", _chosen(_fastest, fits=lambda needs, room: needs < room),
-            "a plan that needs exactly gpu.memory fits: at most is <=."),
+    Mistake("the last byte", _chosen(_fastest, fits=lambda needs, room: needs < room)),
     *(
-        Mistake("the first that fits", _in_order(names),
-                "you return the first plan that fits. Note them all, and take the fastest at the "
-                "end.")
+        Mistake("the first that fits", _in_order(names))
         for names in permutations(("tp", "pp", "micro_batch"))
     ),
-    Mistake("the slowest", _chosen(lambda plan, memory, seconds: -seconds(plan)),
-            "seconds are to be least: min."),
+    Mistake("the slowest", _chosen(lambda plan, memory, seconds: -seconds(plan))),
     *(
-        Mistake("least memory first",
-                _chosen(lambda plan, memory, seconds,
-                    then=then: (memory(plan), then(plan, seconds))),
-                "memory is a limit, not the aim. Below gpu.memory only seconds count; memory "
-                "decides between equals.")
+        Mistake(
+            "least memory first",
+            _chosen(lambda plan, memory, seconds, then=then: (memory(plan), then(plan, seconds))),
+        )
         for then in (lambda plan, seconds: 0, lambda plan, seconds: seconds(plan))
     ),
     *(
-        Mistake("powers of two only", _in_powers(names),
-                "12 GPUs are 3 x 4, 12 layers make 3 stages, a micro-batch may have 3 rows: "
-                "divisors(n), not 1, 2, 4, 8.")
+        Mistake("powers of two only", _in_powers(names))
         for count in (1, 2, 3)
         for names in combinations(NUMBERS, count)
         if "pp" not in names
     ),
     *(
-        Mistake("the largest tp first",
-                _chosen(lambda plan, memory, seconds,
-                    then=then: (-plan.tp, *then(plan), seconds(plan))),
-                "you take the largest tp there is, and choose the rest for it. With a smaller one "
-                "another plan may be faster: three loops inside each other, then min.")
+        Mistake(
+            "the largest tp first",
+            _chosen(
+                lambda plan, memory, seconds, then=then: (-plan.tp, *then(plan), seconds(plan))
+            ),
+        )
         for then in (
             lambda plan: (),
             lambda plan: (plan.pp,),
@@ -92,4 +86,4 @@ MISTAKES = (
             lambda plan: (plan.pp, plan.micro_batch),
         )
     ),
-)  # fmt: skip
+)

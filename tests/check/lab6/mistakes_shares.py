@@ -99,43 +99,25 @@ def _clamped_rest_to(order):
     return rule
 
 
-def _all(hint, text, *rules):
-    return [Mistake(hint, rule, text) for rule in rules]
+def _all(hint, *rules):
+    return [Mistake(hint, rule) for rule in rules]
 
 
 MISTAKES = (
     *_all("equal shares",
-          "you give every rank as many. The slowest then keeps all others waiting: use `speeds`.",
           _equal(True), _equal(False), _dealt(lambda b, v: b)),
     *_all("all to the fastest",
-          "the fastest is done last if it gets everything: what counts is rows over speed, of the "
-          "slowest.",
           _dealt(lambda b, v: -v)),
     *_all("sorted by speed",
-          "those are the right numbers on the wrong ranks: b[r] belongs to speeds[r], in the order "
-          "that was given.",
           _dealt(order="rising"), _dealt(order="falling")),
     *_all("who is done with what it has",
-          "you give the next row to the rank that is done first *without* it, b / v. A slow rank "
-          "may then need more time for it than anybody has yet: compare (b + 1) / v, with it.",
           _dealt(lambda b, v: b / v)),
-    *_all("rounded",
-          "each share is rounded by itself, so that their sum is B only by luck: B = 10 on four "
-          "equal ranks is 2.5 each.", *map(_rounded, WAYS)),
+    *_all("rounded", *map(_rounded, WAYS)),
     *_all("the rest to one rank",
-          "what rounding leaves all goes to one rank, which may then be the slowest. Deal row by "
-          "row instead.",
           *(_rest_to(way, whom) for way in WAYS for whom in WHOM)),
     *_all("largest remainder",
-          "the rest goes to the ranks that rounding cost most rows. What counts is seconds: 6 rows "
-          "at 10 and 1 per second are 5.45 and 0.55, yet rank 1's row takes 1 s, and rank 0 has "
-          "all 6 done in 0.6 s.",
           _largest_remainder),
     *_all("`most` is not used",
-          "those are the shares without `most`. A rank with b[r] == most[r] takes no further row.",
           _dealt()),
-    *_all("clamped afterwards",
-          "min(b, most) takes rows from a rank, and these must go to others, again to whom they "
-          "cost least. Look at `most` while you deal, not "
-          "afterwards.", _clamped, *map(_clamped_rest_to, ORDERS)),
+    *_all("clamped afterwards", _clamped, *map(_clamped_rest_to, ORDERS)),
 )  # fmt: skip
