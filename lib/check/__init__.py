@@ -8,7 +8,8 @@ exercise.py exercises.py             what an exercise, a claim and a hint are, a
                                      which exercises there are
 framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
 side_by_side.py shown.py probes.py   an answer beside lib's own: a script, what it shows, and
-causes.py                            what is looked at in every exercise; sentences by name
+numbers.py causes.py                 what is looked at in every exercise; functions of numbers;
+                                     sentences by name
 cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case;
                                      one that raises
 forward_backward.py comm.py          ... with a backward; the collectives that it is given

@@ -98,10 +98,10 @@ class Mistake:
         if isinstance(self.answer, Edit):
             return self.answer.of(reference)
         from_lib = getattr(self.answer, "__module__", "").startswith("mistakes_")
-        return _as_a_students(self.answer) if from_lib else self.answer
+        return as_a_students(self.answer) if from_lib else self.answer
 
 
-def _as_a_students(fn):
+def as_a_students(fn):
     """A function of lib as if it stood elsewhere: the logs then see its lines, and ranks
     get it by value."""
     inside = lambda code: code.replace(

@@ -5,6 +5,7 @@ import pytest
 from lib import check
 from lib.check import framework
 from lib.check.exercises import EXERCISES, MODULES
+from lib.cost.state import RECIPES
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def test_a_check_that_has_not_run_one_not_written_one_wrong_and_one_right(capsys
     assert lines[0] == "Lab 0" and lines[2].endswith("not written yet")
     assert lines[1].split()[:4] == ["model_state_bytes", "0", "of", str(exercise.points)]
     assert lines[1].endswith(exercise.claims[0].name)
-    check.model_state_bytes(exercise.reference)
+    check.model_state_bytes(lambda parameters, precision: parameters * RECIPES[precision].total)
     lines = told(capsys)
     assert lines[1].split() == [
         "model_state_bytes",

@@ -5,44 +5,36 @@ star_time, tree_time, ring_time, recursive_doubling_time, halving_doubling_time:
 beta) -> seconds
 """
 
-from lib.check import symptoms as s
-from lib.check.claims import claim, numbers
-from lib.check.exercise import Bundle, Exercise, Hint
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Bundle, Exercise
 from lib.check.lab0 import cheapest
-from lib.check.lab0.cheapest import FAST, SLOW, words
+from lib.check.lab0.cheapest import ALGORITHMS, FAST, SLOW, words
 from lib.check.left_out import NO_RANKS
+from lib.check.numbers import NOTHING, numbers
+from lib.check.shown import claims
 from lib.collectives.cost import COST
 
-POWERS = [(n, N, *link) for N in (4, 2, 8, 64) for link in (SLOW, FAST) for n in (1_000_000, 8)]
-OTHERS = [(n, N, *link) for N in (6, 3, 5, 12) for link in (SLOW, FAST) for n in (1_000_000, 8)]
-ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
-
-
-def _measure(fn):
-    return {case: fn(*case) for case in POWERS + OTHERS}
+POWERS, OTHERS = (
+    [(n, N, *link) for N in ranks for link in (SLOW, FAST) for n in (1_000_000, 8)]
+    for ranks in ((4, 2, 8, 64), (6, 3, 5, 12))
+)
 
 
 def _exercise(algorithm):
     time = COST[algorithm].time
-    is_right = lambda cases: numbers(time, cases, words, unit=1e6, unit_name=" us")
+    measure, about = numbers(time, POWERS + OTHERS, words, "microseconds", unit=1e6)
     two = (
-        claim(
-            "N a power of two", 1, "2, 4, 8, 64 ranks; 8 bytes, 1 MB; two links", is_right(POWERS)
-        ),
-        claim("any N", 2, "3, 5, 6, 12 ranks", is_right(OTHERS)),
+        ("N a power of two", 1, "2, 4, 8, 64 ranks; 8 bytes, 1 MB; two links", *about(*POWERS)),
+        ("any N", 2, "3, 5, 6, 12 ranks"),
     )
-    one = (
-        claim("any N", 2, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links", is_right(POWERS + OTHERS)),
-    )
+    one = (("any N", 2, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links"),)
     return Exercise(
-        name=f"{algorithm}_time", reference=time, measure=_measure, worlds=(), leaves_out=NO_RANKS,
-        claims=one if algorithm == "star" else two,
-        hints=(
-            s.NO_NUMBER,
-            Hint("not its rounds or its bytes", s.kind("value"),
-                 "draw it for these ranks: how many messages follow each other, and how many bytes "
-                 "does each carry? Each message costs alpha, and beta for each of its bytes."),
-            *s.ANYWHERE,
+        name=f"{algorithm}_time", reference=time, measure=measure, worlds=(), leaves_out=NO_RANKS,
+        claims=claims(measure, *(one if algorithm == "star" else two)),
+        hints=hints(
+            "lab0", "all_reduce_time",
+            nothing_returned=of_name(NOTHING),
+            not_its_rounds_and_its_bytes=of_name("microseconds"),
         ),
     )  # fmt: skip
 

@@ -4,16 +4,41 @@ Flight Recorder."""
 import copy
 
 from lib.check import symptoms as s
-from lib.check.claims import claim, without_ranks
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.blame_cases import CASES
-from lib.check.left_out import NO_RANKS
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Exercise
+from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, NEVER, NOBODY
+from lib.check.left_out import NO_RANKS, NO_TENSORS
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.ledger.flight import blame
 from lib.ledger.words import ranks_text
 
+SOMETHING, FORM = "something is returned", "{group: (nth, op, ranks)}"
+NONE_EMPTY, MEMBERS, SORTED = "no empty entry", "members of the group", "sorted ranks"
+WRONG, NTH, OP, RANKS = "groups with something wrong", "nth", "op", "ranks"
+NAMES = (SOMETHING, FORM, NONE_EMPTY, MEMBERS, WRONG, NTH, OP, RANKS, SORTED)
 
-def _measure(fn):
-    return {name: fn(copy.deepcopy(dumps)) for name, (dumps, _) in CASES.items()}
+
+def script(make, case, show):
+    dumps = CASES[case.what]
+    out = show.run(make, copy.deepcopy(dumps))
+    got = _read(out)
+    show(SOMETHING, "" if out is not None else "got None; where nothing went wrong {} is right")
+    show(FORM, "" if got is not None or out is None else f"got {out!r:.80}, expected {FORM}")
+    if got is None:
+        return
+    empty = [group for group, (_, _, ranks) in got.items() if not ranks]
+    show(NONE_EMPTY, f"got {got}: group {empty[0]} has nobody to blame" if empty else "")
+    strange = [g for g, (_, _, ranks) in got.items() if {*ranks} - {*_members(dumps, g)}]
+    show(MEMBERS, f"got {got}: not all of these are in group {strange[0]}" if strange else "")
+    told = [_told(dumps, group, nth) for group, (nth, _, _) in got.items()]
+    beside = "\n".join([f"You return {got}", *filter(None, told)])
+    show(WRONG, ", ".join(sorted(got)) or "none", beside=beside)
+    show(NTH, {group: nth for group, (nth, _, _) in got.items()}, beside=beside)
+    show(OP, {group: op for group, (_, op, _) in got.items()}, beside=beside)
+    show(RANKS, {g: str(sorted(ranks)) for g, (_, _, ranks) in got.items()}, beside=beside)
+    mixed = next((ranks for _, _, ranks in got.values() if ranks != sorted(ranks)), None)
+    show(SORTED, f"got {got}" if mixed else "")
 
 
 def _read(got):
@@ -22,196 +47,63 @@ def _read(got):
         sorted(map(int, ranks)) if isinstance(ranks, set | frozenset) else [*map(int, ranks)]
     )
     try:
-        return {group: (int(nth), op, plain(ranks)) for group, (nth, op, ranks) in got.items()}
+        return {str(g): (int(nth), str(op), plain(ranks)) for g, (nth, op, ranks) in got.items()}
     except (AttributeError, TypeError, ValueError):
         return None
 
 
-def _in_cases(*names):
-    @without_ranks
-    def judge(seen):
-        for name in names:
-            (dumps, expected), got = CASES[name], _read(seen[name])
-            text = f"{name}: expected {expected}, got "
-            if got is None:
-                return Problem("returned", f"{text}{seen[name]!r:.80}", {"got": seen[name]})
-            wrong = next(
-                (group for group in (*expected, *got) if expected.get(group) != got.get(group)),
-                None,
-            )
-            if wrong is not None:
-                facts = {
-                    "want": expected.get(wrong),
-                    "have": got.get(wrong),
-                    "calls": _calls(dumps, wrong),
-                }
-                facts |= {"others": len(got) - (wrong in got), "group": wrong}
-                about = facts["want"] or facts["have"]
-                return Problem(
-                    "value", f"{text}{got}{_said(facts['calls'], wrong, about[0])}", facts
-                )
-        return None
-
-    return judge
+def _of_group(dumps, group):
+    return [(rank, one) for rank in sorted(dumps) for one in dumps[rank] if one["group"] == group]
 
 
-def _calls(dumps, group):
-    """{rank: {nth: record}} of one group."""
-    return {
-        rank: {r["nth"]: r for r in records if r["group"] == group}
-        for rank, records in dumps.items()
-    }
+def _members(dumps, group):
+    return next((one["members"] for _, one in _of_group(dumps, group)), ())
 
 
-def _said(calls, group, nth):
+def _told(dumps, group, nth):
     """What the dumps say about one collective, in a line; nothing if there is no
     such collective."""
     alike = {}
-    for rank in sorted(calls):
-        if nth in calls[rank]:
-            record = calls[rank][nth]
-            alike.setdefault(
-                f"{record['op']} of {record['elements']}, {record['state']}", []
-            ).append(rank)
+    for rank, one in _of_group(dumps, group):
+        if one["nth"] == nth:
+            what = f"{one['op']} of {one['elements']}, {one['state']}"
+            alike.setdefault(what, []).append(rank)
     words = [f"{what} on {ranks_text(ranks)}" for what, ranks in alike.items()]
-    return f"\n  group {group}, nth {nth}: {'; '.join(words)}" if words else ""
+    return f"  group {group}, nth {nth}: {'; '.join(words)}" if words else ""
 
 
-def _value(fits):
-    """Fits a wrong value if fits(what should be said of the group, what was said, {rank: {nth:
-    record}}) does."""
-    return lambda p: p.kind == "value" and fits(p.facts["want"], p.facts["have"], p.facts["calls"])
+def _about(cases):
+    return [(name, here(*cases)) for name in NAMES]
 
 
-def _members(calls):
-    return next((record["members"] for mine in calls.values() for record in mine.values()), ())
-
-
-def _came(ranks, nth, calls):
-    return bool(ranks) and all(nth in calls.get(rank, {}) for rank in ranks)
-
-
+MEASURE = SideBySide(script, blame, here(*CASES), groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
-    name="blame", reference=blame, measure=_measure, worlds=(), bonus=True,
+    name="blame", reference=blame, measure=MEASURE, worlds=(), bonus=True,
     leaves_out=NO_RANKS | {"returned": "a dict, of any sequences or sets"},
-    claims=(
-        claim("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
-              _in_cases("4 ranks, 1 is missing", "8 ranks, 2 are missing",
-                        "a rank without a record")),
-        claim("nobody to blame", 1, "all completed; a rank that is only behind",
-              _in_cases("all completed", "rank 1 has yet to receive a broadcast that has left")),
-        claim("the first of several", 2, "ranks that call ahead; recorders that keep 3 calls",
-              _in_cases("ranks that call ahead without waiting", "recorders that keep 3 calls")),
-        claim(
-            "another op, another size",
-            2,
-            "also where all completed, or one is missing too",
-            _in_cases(
-                "another op", "another size, and all completed", "another op, and a rank missing",
-                "2 ranks, 2 ops"
-            ),
-        ),
-        claim("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3",
-              _in_cases("all ranks and pairs", "a group of ranks 1 and 3")),
+    claims=claims(
+        MEASURE,
+        ("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
+         *_about(NEVER)),
+        ("nobody to blame", 1, "all completed; a rank that is only behind", *_about(NOBODY)),
+        ("the first of several", 2, "ranks that call ahead; recorders that keep 3 calls",
+         *_about(FIRST)),
+        ("another op, another size", 2, "also where all completed, or one is missing too",
+         *_about(ANOTHER)),
+        ("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3"),
     ),
-    hints=(
-        Hint("nothing returned", s.both(s.kind("returned"), lambda p: p.facts["got"] is None),
-             "the function must end with `return ...`; where nothing went wrong it returns {}."),
-        Hint("another form", s.kind("returned"),
-             "return a dict, {group: (nth, op, ranks)}, with ranks a list, and {} where nothing "
-             "went wrong."),
-        Hint("not sorted",
-             _value(lambda want, have, calls: None not in (want,
-                 have) and have[2] != want[2] == sorted(have[2])),
-             "these are the right ranks in another order: return sorted(ranks)."),
-        Hint("an entry for nothing", _value(lambda want, have,
-            calls: have is not None and not have[2]),
-             "leave a group out if nothing went wrong in it."),
-        Hint("not a member",
-             _value(lambda want, have,
-                 calls: have is not None and not set(have[2]) <= set(_members(calls))),
-             "you blame a rank for a group that it is not in: only a record's members are to call "
-             "it, and the n-th call of one group has nothing to do with the n-th of another."),
-        Hint(
-            "overwritten, not missing",
-            _value(
-                lambda want, have, calls: (
-                    have is not None
-                    and any(mine and have[0] < min(mine) for rank,
-                        mine in calls.items() if rank in have[2])
-                )
-            ),
-            "that rank has come, and gone on: it has records with higher numbers, and the older "
-            "one was overwritten.",
-        ),
-        Hint("only behind", _value(lambda want, have, calls: want is None and have is not None),
-             "every rank that called this collective has completed it, so no rank waits there. A "
-             "rank that has not reached it yet is behind, which is no fault."),
-        Hint("counted from 0",
-             _value(lambda want, have, calls: None not in (want, have) and have == (want[0] - 1,
-                 *want[1:])),
-             "nth is the record's own number, which begins with 1."),
-        Hint(
-            "the last, not the first",
-            _value(
-                lambda want, have, calls: (
-                    None not in (want, have) and have[0] > want[0] and not _came(want[2], want[0],
-                    calls)
-                )
-            ),
-            "several lack a rank. What came later follows from the first: return the lowest "
-            "number.",
-        ),
-        Hint(
-            "ops and sizes not compared",
-            _value(
-                lambda want, have, calls: (
-                    want is not None
-                    and (have is None or have[0] > want[0] or have[:2] == want[:2])
-                    and any(
-                        want[0] in calls[rank]
-                        for rank in set(want[2]) - set(have[2] if have else ())
-                    )
-                    and not (have and set(have[2]) - set(want[2]))
-                )
-            ),
-            "a rank has come, but with another op or size than the others. Compare them, also "
-            "where all completed.",
-        ),
-        Hint(
-            "those who wait",
-            _value(
-                lambda want, have, calls: (
-                    None not in (want, have)
-                    and have[0] == want[0]
-                    and not set(have[2]) & set(want[2])
-                    and not _came(want[2], want[0], calls)
-                )
-            ),
-            "these ranks came, and wait. The ones to blame are the members that did not.",
-        ),
-        Hint(
-            "the usual call",
-            _value(
-                lambda want, have, calls: (
-                    None not in (want, have)
-                    and have[0] == want[0]
-                    and (have[1] != want[1] or bool(set(have[2]) - set(want[2])))
-                )
-            ),
-            "the usual call is the most frequent one, and of two that are as frequent the lowest "
-            "rank's. op is that of the usual call; to blame is who made another.",
-        ),
-        Hint("one rank only",
-             _value(lambda want, have, calls: None not in (want,
-                 have) and set(have[2]) < set(want[2])),
-             "more ranks than that are to blame: return them all."),
-        Hint("one group only",
-             lambda p: p.kind == "value" and p.facts["have"] is None and p.facts["others"] > 0,
-             "go on after the first: in each group there may be a collective that went wrong."),
-        Hint("the missing are not found", s.kind("value"),
-             "compare what each member has reached: a collective that a rank called and has not "
-             "completed waits for every member whose numbers in this group end before it."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab0", "blame",
+        nothing_returned=of_name(SOMETHING),
+        another_form=of_name(FORM),
+        an_entry_for_nothing=of_name(NONE_EMPTY),
+        not_a_member=of_name(MEMBERS),
+        not_sorted=of_name(SORTED),
+        only_behind=s.both(of_name(WRONG), s.fact("want", "none")),
+        the_missing_are_not_found=s.both(of_name(WRONG), s.fact("got", "none")),
+        one_group_only=of_name(WRONG),
+        counted_from_0=lambda p: of_name(NTH)(p) and p.facts["got"] == p.facts["want"] - 1,
+        **{"the last, not the first": lambda p: of_name(NTH)(p)
+           and p.facts["got"] > p.facts["want"]},
+        the_usual_call=of_name(OP),
     ),
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""Dumps of a Flight Recorder as plain data, and what `blame` should say about each.
-
-world   what every rank called in group "0", the last `waiting` of its calls not completed
-"""
+"""Dumps of a Flight Recorder as plain data, by situation: {rank: its records}."""
 
 BROADCAST, REDUCE, HALF = ("broadcast", 1000), ("all_reduce", 1000), ("all_reduce", 500)
 GATHER, SCATTER, BARRIER = ("all_gather", 250), ("reduce_scatter", 1000), ("barrier", 0)
@@ -28,71 +25,61 @@ def _four(usual, **others):
 EIGHT, PAIR = tuple(range(8)), {"group": "2", "members": (2, 3)}
 STEPS = (REDUCE, REDUCE, SCATTER, GATHER, REDUCE, BARRIER)
 
-CASES = {
-    "4 ranks, 1 is missing": (
-        _four(calls(BROADCAST, REDUCE, REDUCE, REDUCE, waiting=1),
-              rank2=calls(BROADCAST, REDUCE, REDUCE)),
-        {"0": (4, "all_reduce", [2])},
+NEVER = {
+    "4 ranks, 1 is missing": _four(
+        calls(BROADCAST, REDUCE, REDUCE, REDUCE, waiting=1), rank2=calls(BROADCAST, REDUCE, REDUCE)
     ),
     "8 ranks, 2 are missing": (
         {r: calls(BROADCAST, GATHER, waiting=1, members=EIGHT) for r in EIGHT}
-        | {r: calls(BROADCAST, members=EIGHT) for r in (1, 6)},
-        {"0": (2, "all_gather", [1, 6])},
+        | {r: calls(BROADCAST, members=EIGHT) for r in (1, 6)}
     ),
-    "a rank without a record": (
-        _four(calls(REDUCE, waiting=1, state="started"), rank0=[]),
-        {"0": (1, "all_reduce", [0])},
+    "a rank without a record": _four(calls(REDUCE, waiting=1, state="started"), rank0=[]),
+}
+NOBODY = {
+    "all completed": _four(calls(BROADCAST, REDUCE, BARRIER)),
+    "rank 1 has yet to receive a broadcast that has left": _four(
+        calls(REDUCE, REDUCE, BROADCAST), rank1=calls(REDUCE, REDUCE)
     ),
-    "all completed": (_four(calls(BROADCAST, REDUCE, BARRIER)), {}),
-    "rank 1 has yet to receive a broadcast that has left": (
-        _four(calls(REDUCE, REDUCE, BROADCAST), rank1=calls(REDUCE, REDUCE)),
-        {},
+}
+FIRST = {
+    "ranks that call ahead without waiting": _four(
+        calls(*STEPS, waiting=4), rank2=calls(*STEPS[:2]), rank3=calls(*STEPS[:5], waiting=3)
     ),
-    "ranks that call ahead without waiting": (
-        _four(calls(*STEPS, waiting=4), rank2=calls(*STEPS[:2]),
-              rank3=calls(*STEPS[:5], waiting=3)),
-        {"0": (3, "reduce_scatter", [2])},
+    "recorders that keep 3 calls": _four(
+        calls(REDUCE, REDUCE, REDUCE, first=501, waiting=3),
+        rank0=calls(("reduce", 1000), REDUCE, REDUCE, first=500, waiting=3, state="started"),
+        rank3=calls(REDUCE, ("reduce", 1000), REDUCE, first=499, waiting=1),
     ),
-    "recorders that keep 3 calls": (
-        _four(
-            calls(REDUCE, REDUCE, REDUCE, first=501, waiting=3),
-            rank0=calls(("reduce", 1000), REDUCE, REDUCE, first=500, waiting=3, state="started"),
-            rank3=calls(REDUCE, ("reduce", 1000), REDUCE, first=499, waiting=1),
-        ),
-        {"0": (502, "all_reduce", [3])},
+}
+ANOTHER = {
+    "another op": _four(
+        calls(BROADCAST, REDUCE, REDUCE, waiting=1),
+        rank0=calls(BROADCAST, REDUCE, BARRIER, waiting=1),
     ),
-    "another op": (
-        _four(calls(BROADCAST, REDUCE, REDUCE, waiting=1),
-              rank0=calls(BROADCAST, REDUCE, BARRIER, waiting=1)),
-        {"0": (3, "all_reduce", [0])},
+    "another size, and all completed": _four(
+        calls(BROADCAST, REDUCE, REDUCE), rank1=calls(BROADCAST, HALF, REDUCE)
     ),
-    "another size, and all completed": (
-        _four(calls(BROADCAST, REDUCE, REDUCE), rank1=calls(BROADCAST, HALF, REDUCE)),
-        {"0": (2, "all_reduce", [1])},
+    "another op, and a rank missing": _four(
+        calls(BARRIER, REDUCE, waiting=1), rank2=calls(BARRIER),
+        rank3=calls(BARRIER, BROADCAST, waiting=1),
     ),
-    "another op, and a rank missing": (
-        _four(calls(BARRIER, REDUCE, waiting=1), rank2=calls(BARRIER),
-              rank3=calls(BARRIER, BROADCAST, waiting=1)),
-        {"0": (2, "all_reduce", [2, 3])},
-    ),
-    "2 ranks, 2 ops": (
-        {1: calls(GATHER, waiting=1, members=(0, 1)), 0: calls(SCATTER, waiting=1, members=(0, 1))},
-        {"0": (1, "reduce_scatter", [1])},
-    ),
-    "all ranks and pairs": (
-        {
-            0: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
-                *calls(REDUCE, first=2, waiting=1)],
-            1: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
-                *calls(REDUCE, first=2, waiting=1)],
-            2: [*calls(REDUCE), *calls(GATHER, GATHER, waiting=1, **PAIR)],
-            3: [*calls(REDUCE), *calls(GATHER, **PAIR)],
-        },
-        {"0": (2, "all_reduce", [2, 3]), "2": (2, "all_gather", [3])},
-    ),
-    "a group of ranks 1 and 3": (
-        _four(calls(REDUCE), rank1=[*calls(REDUCE), *calls(REDUCE, waiting=1, group="1", members=(1,
-            3))]),
-        {"1": (1, "all_reduce", [3])},
+    "2 ranks, 2 ops": {
+        1: calls(GATHER, waiting=1, members=(0, 1)),
+        0: calls(SCATTER, waiting=1, members=(0, 1)),
+    },
+}  # fmt: skip
+GROUPS = {
+    "all ranks and pairs": {
+        0: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
+            *calls(REDUCE, first=2, waiting=1)],
+        1: [*calls(REDUCE), *calls(GATHER, group="1", members=(0, 1)),
+            *calls(REDUCE, first=2, waiting=1)],
+        2: [*calls(REDUCE), *calls(GATHER, GATHER, waiting=1, **PAIR)],
+        3: [*calls(REDUCE), *calls(GATHER, **PAIR)],
+    },
+    "a group of ranks 1 and 3": _four(
+        calls(REDUCE),
+        rank1=[*calls(REDUCE), *calls(REDUCE, waiting=1, group="1", members=(1, 3))],
     ),
 }  # fmt: skip
+CASES = NEVER | NOBODY | FIRST | ANOTHER | GROUPS

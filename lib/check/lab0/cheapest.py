@@ -8,21 +8,19 @@ alpha-beta model.
 An answer is judged by the time of what it names: several may take the same.
 """
 
-from math import isclose
-
 from lib.check import symptoms as s
-from lib.check.claims import claim, is_number, without_ranks
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.left_out import NO_RANKS
+from lib.check.causes import hints, of_name
+from lib.check.claims import is_number
+from lib.check.exercise import Exercise, Problem
+from lib.check.left_out import NO_RANKS, NO_TENSORS
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
 # alpha, beta: processes of one machine; a fast network
 SLOW, FAST = (20e-6, 1 / 1e9), (2e-6, 1 / 25e9)
 ENDS, BETWEEN = (8, 64_000_000), (1000, 20_000, 100_000, 1_000_000)
-CASES = [
-    (n, N, *link) for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST) for n in ENDS + BETWEEN
-]
 
 
 def words(n_bytes, N, alpha, beta):
@@ -32,86 +30,75 @@ def words(n_bytes, N, alpha, beta):
     )
 
 
-def _measure(fn):
-    return {case: fn(*case) for case in CASES}
+JOBS = {
+    words(n, N, *link): (n, N, *link)
+    for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST) for n in ENDS + BETWEEN
+}  # fmt: skip
+AT_ENDS = here(*(name for name, job in JOBS.items() if job[0] in ENDS))
+FORM = NOTHING, TIME, NAME = "something is returned", "no time", "one of the five names"
+TAKES = "the microseconds of what is named"
+DEAREST = "the dearest"
+# hint -> what of (n, N, alpha, beta) a choice depends on, if on nothing else
+FAMILIES = {
+    "one for all": lambda job: (),
+    "by size alone": lambda job: job[0],
+    "whatever the size": lambda job: job[1:],
+    "whatever the link": lambda job: job[:2],
+}
 
 
-def _time(name, case):
-    return COST[name].time(*case)
+def script(make, case, show):
+    job = JOBS[case.what]
+    name = show.judged = show.run(make, *job)
+    is_name = isinstance(name, str) and name in ALGORITHMS
+    form = NOTHING if name is None else TIME if is_number(name) else NAME
+    told = f"the function {name.__name__}" if callable(name) else f"{name!r:.60}"
+    for what in FORM:
+        wrong = not is_name and what == form
+        show(what, f"got {told}, expected a name such as 'ring'" if wrong else "")
+    if is_name:
+        takes = COST[name].time(*job) * 1e6
+        show(TAKES, takes, beside=f"{name} takes {takes:,.6g} us.")
 
 
-def _is_cheapest(sizes):
-    @without_ranks
-    def judge(seen):
-        for case in CASES:
-            got, best = seen[case], cheapest(*case)
-            if case[0] not in sizes:
-                continue
-            if not isinstance(got, str) or got not in ALGORITHMS:
-                text = f"{words(*case)}: expected a name such as {best!r}, got "
-                shown = f"the function {got.__name__}" if callable(got) else f"{got!r:.60}"
-                return Problem("returned", text + shown, {"got": "None" if got is None else got})
-            if not isclose(_time(got, case), _time(best, case), rel_tol=1e-9):
-                times = [f"{name} takes {_time(name, case) * 1e6:,.6g} us" for name in (got, best)]
-                named = {
-                    c: name
-                    for c, name in seen.items()
-                    if isinstance(name, str) and name in ALGORITHMS
-                }
-                return Problem("value", f"{words(*case)}: {', '.join(times)}", {"named": named})
+def family(sizes):
+    """A judge: the first Problem at these sizes, if all choices are of one family."""
+
+    def judge(runs):
+        (records,) = runs[0].results
+        named = [(job, one["judged"]) for job, one in zip(JOBS.values(), records, strict=False)]
+        wrong = [
+            problem for (job, _), record in zip(named, records, strict=False)
+            for problem in record["wrong"].values() if job[0] in sizes
+        ]  # fmt: skip
+        if not wrong or not all(isinstance(name, str) and name in ALGORITHMS for _, name in named):
+            return None
+        for kind, of in FAMILIES.items():
+            if len({(of(job), name) for job, name in named}) == len({of(job) for job, _ in named}):
+                return Problem(kind, wrong[0].text)
+        most = lambda job: max(COST[one].time(*job) for one in ALGORITHMS)
+        if all(COST[name].time(*job) == most(job) for job, name in named):
+            return Problem(DEAREST, wrong[0].text)
         return None
 
     return judge
 
 
-def _same_wherever(what):
-    """Fits if the choice is the same in all cases that agree in what(case)."""
-
-    def fits(problem):
-        chosen = {}
-        for case, name in problem.facts.get("named", {}).items():
-            chosen.setdefault(what(*case), set()).add(name)
-        return problem.kind == "value" and all(len(names) == 1 for names in chosen.values())
-
-    return fits
-
-
-def _dearest(problem):
-    named = problem.facts.get("named", {}).items()
-    dearest = lambda case: max(_time(name, case) for name in ALGORITHMS)
-    return problem.kind == "value" and all(
-        isclose(_time(name, case), dearest(case)) for case, name in named
-    )
-
-
+MEASURE = SideBySide(script, cheapest, here(*JOBS), groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
-    name="cheapest", reference=cheapest, measure=_measure, worlds=(), leaves_out=NO_RANKS,
-    claims=(
-        claim("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; two links", _is_cheapest(ENDS)),
-        claim("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB", _is_cheapest(BETWEEN)),
+    name="cheapest", reference=cheapest, measure=MEASURE, worlds=(), leaves_out=NO_RANKS,
+    claims=claims(
+        MEASURE,
+        ("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; two links",
+         family(ENDS), *((what, AT_ENDS) for what in (*FORM, TAKES))),
+        ("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB", family(BETWEEN)),
     ),
-    hints=(
-        Hint("the dearest", _dearest,
-             "that is the slowest of them: compare the times and take the least."),
-        Hint("one for all", _same_wherever(lambda n, N, a, b: None),
-             "you name the same algorithm for every size and number of ranks: compare the times."),
-        Hint("by size alone", _same_wherever(lambda n, N, a, b: n),
-             "your choice depends on the size alone. Where one overtakes the other depends on N, "
-             "alpha and beta too: compare the five times."),
-        Hint("whatever the size", _same_wherever(lambda n, N, a, b: (N, a, b)),
-             "your choice does not depend on the size: few bytes want few messages, many bytes "
-             "want few bytes sent."),
-        Hint("whatever the link", _same_wherever(lambda n, N, a, b: (n, N)),
-             "your choice does not depend on alpha and beta. On another link the crossing lies "
-             "elsewhere."),
-        Hint("not all compared", s.kind("value"),
-             "compare the five times, all for the same n_bytes, N, alpha and beta, and take the "
-             "least."),
-        Hint("a time, not a name", lambda p: p.kind == "returned" and is_number(p.facts["got"]),
-             "return the algorithm's name, not its time: min(times, key=times.get) of a dictionary "
-             "gives the key."),
-        s.NO_NUMBER,
-        Hint("no such name", s.kind("returned"), f"the names are {', '.join(ALGORITHMS)}."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab0", "cheapest",
+        **{name: s.kind(name) for name in (*FAMILIES, DEAREST)},
+        nothing_returned=of_name(NOTHING),
+        **{"a time, not a name": of_name(TIME)},
+        no_such_name=of_name(NAME),
+        not_all_compared=of_name(TAKES),
     ),
 )  # fmt: skip

@@ -129,7 +129,7 @@ def slips(time):
         raise NotImplementedError
 
     return {
-        three_times: "not its rounds or its bytes",
+        three_times: "not its rounds and its bytes",
         returns_nothing: "nothing returned",
         not_written: "not written",
     }
