@@ -19,7 +19,7 @@ Beside them:
     plan_buckets.py               the first part of buckets.py
     first_steps.py                the steps of OverlappedDataParallel, each tried alone
     models.py                     the small models, and what a wrong gradient says
-    means.py                      the mean gradient over ranks: measured, judged, hinted at
+    means.py                      the mean gradient over ranks: what is given, and multiples of it
     loss_scaler_runs.py           runs of a few steps, and where their gradients overflow
 """
 

@@ -1,24 +1,22 @@
 """Lab 1, section 4: plan_buckets(parameters, capacity) and
 reduce_bucket(parameters, group, all_reduce)."""
 
-import torch
 from torch import nn
 
-from lib import backend
 from lib.check import symptoms as s
 from lib.check.cases import Setting
 from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
-from lib.check.lab1 import models, plan_buckets
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD, times
+from lib.check.lab1 import means, plan_buckets
+from lib.check.lab1.means import ALONE, FLOAT32, GROUPS, GROUPS_SAY, IDLE, WORLD, times
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import bucketed
 
 CASES = (
     *(Setting(members) for members in GROUPS),
-    Setting(GROUPS[1], what="float32"),
+    Setting(GROUPS[1], what=FLOAT32),
     Setting(GROUPS[1], what=IDLE),
     Setting(ALONE),
 )
@@ -28,33 +26,17 @@ def script(make, case, group, show):
     """Two buckets of the same sizes, one after the other; then the first is looked at once more."""
     made = [_model(case, show.place) for _ in range(2)]
     for number, model in enumerate(made):
-        x, y, with_branch = models.shard(show.place, number)
-        one = x.to(backend.device(), model.enter.weight.dtype), y.to(backend.device()), with_branch
-        if (case.what, show.place) != (IDLE, 0):
-            models.loss_of(model, one).backward()
+        means.backward(model, case, show.place, number)
         bucket, shapes = [p for p in model.parameters() if p.requires_grad][::-1], []
-
-        def given(tensor, group=None, shapes=shapes):
-            """Sums in place and returns nothing, as torch's does."""
-            shapes.append(tuple(tensor.shape))
-            show.all_reduce(tensor, group)
-
-        show.run(make, bucket, group, given)
-        show("the gradient", [(n, p.grad) for n, p in model.named_parameters() if p.requires_grad])
-        show("the shape of what is sent", str(shapes))
-    named = made[0].named_parameters()
-    show("the first gradient later", [(n, p.grad) for n, p in named if p.requires_grad])
+        show.run(make, bucket, group, means.silent(show, shapes))
+        show("the gradient", means.gradients(model))
+        show("the shape of what is sent", str([tuple(shape) for shape in shapes]))
+    show("the first gradient later", means.gradients(made[0]))
 
 
 def _model(case, rank):
-    """The ranks' parameters differ, or nobody would see that they are averaged instead. Those of
-    one layer, and so its gradients, do not lie in memory in their order."""
-    model = models.Small(fine=models.FINE).to(backend.device())
-    if case.what == "float32":
-        model.float()
-    with torch.no_grad():
-        for p in model.parameters():
-            p += rank
+    """The weights of one layer, and so its gradients, do not lie in memory in their order."""
+    model = means.model(case, rank)
     model.leave.weight = nn.Parameter(model.leave.weight.detach().T.contiguous().T)
     return model
 
@@ -66,7 +48,7 @@ MEASURE = SideBySide(
 )  # fmt: skip
 REDUCE_BUCKET = Exercise(
     name="reduce_bucket", reference=bucketed.reduce_bucket, measure=MEASURE,
-    worlds=(WORLD,), may_call=("buckets.given", *MAY_CALL),
+    worlds=(WORLD,), may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
         "generators": "the notebook gives it lists, the buckets of a plan",

@@ -4,61 +4,50 @@ and average_gradients(parameters, group, all_reduce).
 average_gradients gets `model.parameters()` as it is, a generator.
 """
 
+import torch
+
 from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.claims import claim, kept
+from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Bundle, Exercise, Hint
-from lib.check.lab1 import broadcast_parameters, means, models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD
-from lib.check.traffic import fitting, only_calls
+from lib.check.exercise import Bundle, Exercise
+from lib.check.lab1 import broadcast_parameters, means
+from lib.check.lab1.means import ALONE, FLOAT32, GROUPS, GROUPS_SAY, IDLE, WORLD, times
+from lib.check.shown import calls, claims
+from lib.check.side_by_side import SideBySide
 from lib.data_parallel import replicate
 
-N_ALL = sum(p.numel() for p in models.Small().parameters())
-N_TRAINED = sum(p.numel() for p in models.Small().parameters() if p.requires_grad)
 CASES = (
-    *(Setting(members, N_TRAINED) for members in GROUPS),
-    Setting(GROUPS[0], N_TRAINED, again=1),
-    Setting(GROUPS[1], N_TRAINED, what=IDLE),
-    Setting(ALONE, N_TRAINED),
-)
-
-AVERAGING = means.Averaging(
-    CASES, lambda: models.Small(0, models.FINE), lambda model: model.parameters(), models.FINE
+    *(Setting(members) for members in GROUPS),
+    Setting(GROUPS[1], what=FLOAT32),
+    Setting(GROUPS[1], what=IDLE),
+    Setting(ALONE),
 )
 
 
-def _measure(fn):
-    """One by one in whatever order, or together: what counts is how much was sent."""
-    records = AVERAGING(fn)
-    for record in records:
-        if record and record["calls"]:
-            narrowest = min(record["calls"], key=lambda call: call.dtype.itemsize)
-            record["calls"] = [
-                narrowest._replace(elements=sum(call.elements for call in record["calls"]))
-            ]
-    return records
+def script(make, case, group, show):
+    """Two models of the same sizes, one after the other; then the first is looked at once more."""
+    made = [means.model(case, show.place) for _ in range(2)]
+    for number, model in enumerate(made):
+        means.backward(model, case, show.place, number)
+        model.scale.grad = torch.full_like(model.scale, show.place)  # of before it was frozen
+        shapes = []
+        show.run(make, model.parameters(), group, means.silent(show, shapes))
+        show("the gradient", means.gradients(model))
+        show("the frozen gradient", model.scale.grad)
+        show("elements sent", sum(shape.numel() for shape in shapes))
+        show("the parameters", [*model.named_parameters(), *model.named_buffers()])
+        show("what learns", str([n for n, p in model.named_parameters() if p.requires_grad]))
+    show("the first gradient later", means.gradients(made[0]))
 
 
-def _after_one_sum(p):
-    """Did None stop it when its first call had returned? On the wire that is two calls of
-    the recorder's."""
-    book = s.failed(p) and s.failed(p).book
-    if not book or not s.refused("None")(p):
-        return False
-    return 0 < min(sum(e.op != "mark" for e in book.of(rank)) for rank in s.members(p)) <= 2
-
-
-def _absent_where_used(p):
-    return s.kind("value", absent=True)(p) and p.facts["rank"] not in p.facts["unused"]
-
-
-def _elements(p):
-    return sum(elements for _, _, elements in p.facts["got"]) if p.kind == "calls" else 0
-
-
+MEASURE = SideBySide(
+    script, replicate.average_gradients, CASES,
+    excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model's parameters")
+    | dict.fromkeys(("two at once", "once more"), "two calls stand in each script"),
+)  # fmt: skip
 AVERAGE_GRADIENTS = Exercise(
-    name="average_gradients", reference=replicate.average_gradients, measure=_measure,
+    name="average_gradients", reference=replicate.average_gradients, measure=MEASURE,
     worlds=(WORLD,),
     may_call=("means.given", *MAY_CALL),
     leaves_out={
@@ -66,42 +55,30 @@ AVERAGE_GRADIENTS = Exercise(
         "returned": "it returns nothing: the caller's gradients hold the result",
         "memory": "the docstring leaves open how much it sends at once",
     },
-    claims=(
-        claim("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; tied, unused, frozen ones",
-            fitting(CASES), means.as_found(CASES), kept(CASES)),
-        claim("the all_reduce it was given", 3, "each trained parameter once, frozen ones never",
-            only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)])),
-        claim("parameters left alone", 1, "only .grad changes", means.untouched(CASES)),
+    claims=claims(
+        MEASURE,
+        ("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; tied, unused, frozen ones",
+         "the gradient", "the frozen gradient", "the first gradient later"),
+        ("the all_reduce it was given", 3, "each trained parameter once, frozen ones never",
+         calls(MEASURE, nothing_else=False), "elements sent"),
+        ("parameters left alone", 1, "only .grad changes", "the parameters", "what learns"),
     ),
-    hints=(
-        s.CALLED_LIB.saying("build it from the all_reduce that the function is given."),
-        s.NO_GROUP,
-        means.PARAMETER_CHANGED,
-        Hint("what all_reduce returns", s.either(_after_one_sum, _absent_where_used),
-             "all_reduce(tensor, group) sums in place, and need not return anything: use the "
-             "tensor that you gave it."),
-        means.NO_GRADIENT,
-        means.NO_OP,
-        s.NARROW,
-        means.NOT_DIVIDED, means.DIVIDED_TWICE, means.WORLD_SIZE,
-        means.ANOTHER_DIVISOR,
-        Hint("an iterator used up", s.kind("value", own=True, silent=True),
-             "all_reduce was never called. `parameters` may be a generator, as model.parameters() "
-             "is, and can be gone through once: parameters = list(parameters)."),
-        Hint("nothing written back", s.kind("value", own=True),
-             "the gradient has nothing of the other ranks in it: the sum went to a copy. What "
-             "all_reduce was given must be, or be copied into, p.grad."),
-        Hint("skipped on some ranks", means.UNLIKE,
-             "all ranks must call all_reduce equally often, with equal sizes. A rank whose p.grad "
-             "is None may not skip it: it contributes zeros, p.grad = torch.zeros_like(p)."),
-        Hint("frozen ones too", s.either(s.kind("frozen"), lambda p: _elements(p) == N_ALL),
-            "a parameter with requires_grad False has no gradient: leave it alone, and do not send "
-            "it."),
-        s.NOT_KEPT,
-        means.NOT_GIVEN,
-        Hint("sent more than once", lambda p: _elements(p) > N_TRAINED,
-            "one all-reduce of each trained parameter's gradient is enough."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab1", "average_gradients",
+        the_group_is_not_passed_on=s.kind("group"),
+        the_parameter_for_its_gradient=of_name("the parameters", "what learns"),
+        a_parameter_without_gradient=s.either(
+            s.both(of_name("the gradient"), s.kind("returned")), s.refused("None")
+        ),
+        an_op_for_it=s.raised("TypeError"),
+        not_divided=times(lambda N: N),
+        divided_twice=times(lambda N: 1 / N),
+        another_divisor=s.fact("factor"),
+        skipped_on_some_ranks=s.either(s.kind("clash", "mismatch", "died"), s.hung),
+        frozen_ones_too=of_name("the frozen"),
+        one_buffer_for_all_calls=of_name("the first gradient later"),
+        not_what_it_was_given=s.kind("another way"),
+        sent_more_than_once=of_name("elements sent"),
     ),
 )  # fmt: skip
 EXERCISE = Bundle("naive_data_parallel", (broadcast_parameters.EXERCISE, AVERAGE_GRADIENTS))

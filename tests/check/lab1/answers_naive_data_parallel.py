@@ -148,7 +148,7 @@ def all_in_one(parameters, group, all_reduce):
 WRONG = {
     "broadcast_parameters": {
         once_only: "nothing is delivered",
-        calls_lib: "called lib's",
+        calls_lib: "called what it builds",
         no_broadcast_yet: "not written",
     },
     "average_gradients": {
@@ -156,7 +156,7 @@ WRONG = {
         divides_and_forgets_to_sum: "nothing written back",
         returns_where_there_is_nothing: "skipped on some ranks",
         gradients_in_one_buffer_for_all_models: "one buffer for all calls",
-        calls_libs_average: "called lib's",
+        calls_libs_average: "called what it builds",
         no_mean_yet: "not written",
     },
 }
