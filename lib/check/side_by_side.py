@@ -272,6 +272,7 @@ class SideBySide:
 
     builds: modules (names, or files ending in .py) that an answer may not call, return or
         subclass, because the exercise is to write them.
+    writes: where an answer is to be a child of lib's own class, the methods that it writes anew.
     groups: cases -> {case: (the group, two control groups)}; None for a function without ranks.
     excused: {probe or variant: why it does not apply}.
     together: two cases whose scripts run in turn, in place of the first two on the same ranks.
@@ -282,6 +283,7 @@ class SideBySide:
     reference: object
     cases: tuple
     builds: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
     groups: object = groups_and_controls
     excused: dict = field(default_factory=dict)
     together: tuple = ()
@@ -314,12 +316,13 @@ class SideBySide:
 
     def _compared(self, fn, case, groups):
         """The record of one case: {"wrong": {name: Problem}, "trace": ..., ...}."""
-        if any(kind.__module__ in self.builds for kind in getattr(fn, "__mro__", ())):
-            problem = Problem("built-in", "the answer is lib's own class, or a child of it")
+        if of_lib := self._is_of_lib(fn):
+            problem = Problem("built-in", of_lib)
             return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}
         want, _ = self._shown(self.reference, case, groups, _plainly, [])
         # on ranks in one case only: watching all that is called takes time
-        watch = groups is None or (inspect.isfunction(self.reference) and case == self.cases[0])
+        can_watch = self.writes or inspect.isfunction(self.reference)
+        watch = groups is None or (can_watch and case == self.cases[0])
         with noting_calls(*self._of_lib()) if watch else contextlib.nullcontext() as of_lib:
             call = _plainly if groups is None else called
             got, error = self._shown(fn, case, groups, call, want)
@@ -335,10 +338,20 @@ class SideBySide:
         record["judged"] = got[0].judged
         return record if groups is None else record | _sent(got, want, not wrong)
 
+    def _is_of_lib(self, fn) -> str:
+        """Which part of the answer is lib's own, in words; "" if none is."""
+        if any(kind.__module__ in self.builds for kind in getattr(fn, "__mro__", ())):
+            return "the answer is lib's own class, or a child of it"
+        libs = lambda name: getattr(fn, name, None) is getattr(self.reference, name)
+        return next(
+            (f"{name}() of the answer is lib's own" for name in self.writes if libs(name)), ""
+        )
+
     def _of_lib(self):
         """What no answer may call."""
         files = [one for one in self.builds if one.endswith(".py")]
-        return [*map(inspect.unwrap, functions_of(self.reference)), *files]
+        own = [getattr(self.reference, name) for name in self.writes]
+        return [*map(inspect.unwrap, own or functions_of(self.reference)), *files]
 
     def _shown(self, fn, case, groups, call, of_lib):
         """([Show of each script], the Problem if one raised). Two scripts of a case take turns.
