@@ -15,8 +15,8 @@ cases.py calls.py attempt.py         groups, sizes, numbers; an answer called ca
 forward_backward.py comm.py          ... with a backward; the collectives that it is given
 overlap.py footprint.py products.py  what runs at the same time; what is made and kept;
                                      matrix products, counted
-pure.py tensors.py                   functions without ranks, of plain numbers
-                                     and of tensors with gradients
+pure.py tensors.py                   functions without ranks, of plain numbers;
+                                     tensors, drawn and compared
 claims.py traffic.py                 the usual judges: of values, and of what was sent
 explain.py symptoms.py               what a wrong number says; hints that exercises share
 python_errors.py earlier.py          what Python refuses, in words that lead on; an earlier function

@@ -1,244 +1,124 @@
 """Lab 5, section 6: exchange_tokens(routed_tokens, send_counts, receive_counts, group, all_to_all),
 routed tokens and their gradients.
 
-    rank i's row k for rank j     100 i + 10 j + k, and 1000 more in each further column
-    its gradient                  10000 more than the row, on whichever rank it is
-
-So every wrong number says from where it is, to where it should have been sent, and which row it is
-of. Two exchanges may be in flight when backward begins: the rows sent back again, or others in a
+Two exchanges may be in flight when backward begins: the rows sent back again, or others in a
 smaller group.
 """
 
-import torch
-import torch.distributed as dist
+from collections import Counter
+from dataclasses import replace
 
-from lib import backend
 from lib.check import symptoms as s
-from lib.check.attempt import attempted
-from lib.check.cases import FINE, Setting, groups_and_control, in_step, seen
-from lib.check.claims import claim, kept, noted, off
-from lib.check.comm import MAY_CALL, Recorder
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.traffic import only_calls
+from lib.check.cases import Setting, seen
+from lib.check.causes import another, hints, of_name
+from lib.check.comm import MAY_CALL
+from lib.check.exercise import Exercise, Problem
+from lib.check.lab3 import groups as g
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide
+from lib.check.tensors import draw
+from lib.check.traffic import beside
 from lib.moe import exchange as libs
 
-WORLD, D = 4, 3
-WAYS = ("forward", "backward")
-GROUPS = ((0, 1), (0, 1, 2), tuple(range(WORLD)), (1, 3), (2,))
-GROUPS_SAY = "1, 2, 3, 4 ranks, a subgroup"
-TO_ONE, HOME, BESIDE, NONE = (
-    "all to rank 0",
-    "a second exchange, home",
-    "a second exchange, in pairs",
-    "no rows",
-)
+D, WAYS = 3, ("", "backward")
+TO_ONE, HOME, NONE = "all to rank 0", "a second exchange, home", "no rows"
 # rows from rank i to rank j, where the group has so many ranks
 UNEVEN = [[2, 3, 1, 2], [1, 4, 2, 0], [0, 0, 0, 0], [5, 1, 0, 3]]
-# rank 2 has nothing to do in TO_ONE
-COUNTS = {
+COUNTS = {  # rank 2 has nothing to do in TO_ONE
     TO_ONE: [[3, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0], [4, 0, 0, 0]],
-    NONE: [[0] * WORLD] * WORLD,
+    NONE: [[0] * g.WORLD] * g.WORLD,
 }
-CASES = tuple(Setting(m) for m in GROUPS) + tuple(
-    Setting(GROUPS[2], what=w) for w in (TO_ONE, HOME, BESIDE, NONE)
+CASES = tuple(Setting(m) for m in g.GROUPS) + tuple(
+    Setting(g.ALL, what=what) for what in (TO_ONE, HOME, g.AT_ONCE, NONE)
 )
-PAIRS = (Setting((0, 1), what="its pairs"), Setting((2, 3), what="its pairs"))
 
 
-def section(case, way):
-    """Of the ledger."""
-    return f"{case.name}, {way}"
-
-
-def counts_of(case, rank):
-    """(rows to each rank, rows from each)"""
-    counts, ranks = COUNTS.get(case.what, UNEVEN), range(case.world_size)
-    return [counts[rank][j] for j in ranks], [counts[i][rank] for i in ranks]
-
-
-def _rows(case, pairs, columns=D):
-    """The rows of the (sender, receiver) pairs, end to end: (rows, columns)."""
+def lists(case, N, rank):
+    """[rows to each rank], [rows from each]"""
     counts = COUNTS.get(case.what, UNEVEN)
-    firsts = torch.tensor(
-        [100.0 * i + 10 * j + k for i, j in pairs for k in range(counts[i][j])], dtype=torch.float64
-    )
-    rows = firsts[:, None] + 1000 * torch.arange(columns)
-    return (rows * FINE[torch.float64]).to(backend.device())
+    return counts[rank][:N], [counts[i][rank] for i in range(N)]
 
 
-class Exchange:
-    """One rank's part of one exchange: what it is given, what should come."""
-
-    def __init__(self, case, rank, group, columns=D):
-        ranks = range(case.world_size)
-        self.case, self.rank, self.group = case, rank, group
-        self.sent = _rows(case, [(rank, j) for j in ranks], columns)
-        self.want = self.received = _rows(case, [(i, rank) for i in ranks], columns)
-        self.leaf, self.given = self.sent.clone().requires_grad_(), counts_of(case, rank)
-        self.lists = [*map(list, self.given)]
-        self.dy = 10000 * FINE[torch.float64]
-
-    def run(self, fn, all_to_all):
-        self.y = fn(self.leaf, *self.lists, self.group, all_to_all)
-        if self.case.what == HOME:
-            self.want, self.y = (
-                self.sent,
-                fn(self.y, *map(list, self.given[::-1]), self.group, all_to_all),
-            )
-        self.copy = self.y.detach().clone() if torch.is_tensor(self.y) else None
-
-    def backward(self):
-        (self.y * (self.want + self.dy)).sum().backward()
-
-    def wrong_rows(self, where):
-        problem = off(f"{where}: what arrived", self.y, self.want)
-        if problem and problem.kind == "value":
-            firsts = lambda rows: sorted(rows[:, 0].tolist())
-            problem.facts |= {"same_rows": firsts(self.y) == firsts(self.want)}
-        return problem
-
-    def wrong_gradient(self, where):
-        want, got = self.sent + self.dy, self.leaf.grad
-        if got is None:
-            return Problem(
-                "no graph",
-                f"{where}: no gradient of routed_tokens: autograd knows no way back from what "
-                f"arrived",
-            )
-        problem = off(f"{where}: the gradient of routed_tokens", got, want)
-        if problem:
-            N = self.case.world_size
-            problem.facts |= {"gradient": True, "zeros": not got.any()}
-            problem.facts |= {
-                "scaled": any(off("", got, want * factor) is None for factor in (N, 1 / N))
-            }
-        return problem
-
-    def touched(self, where):
-        if tuple(self.lists) == self.given and torch.equal(self.leaf.detach(), self.sent):
-            return None
-        return Problem(
-            "touched",
-            f"{where}: routed_tokens or a list of counts has changed, which were given",
-        )
+def given(case, show, N, rank, of):
+    """A rank's routed tokens. of: what tells a second exchange from the first; a pair's have
+    another width."""
+    n, seed = sum(lists(case, N, rank)[0]), 100 * N + 10 * rank + 5 * bool(of) + case.again
+    return show.give(f"routed_tokens{of}", draw(seed, n, D - of.endswith("pair")), learns=True)
 
 
-def _groups_of(cases):
-    groups, pairs = groups_and_control(cases), [dist.new_group(pair.members) for pair in PAIRS]
-    return {case: (*groups[case], pairs[dist.get_rank() // 2]) for case in cases}
+def script(make, case, groups, show):
+    show.begin("forward")
+    ys = []
+    for group, N, rank, of in g.calls(show, groups):
+        send, receive = lists(case, N, rank)
+        x = given(case, show, N, rank, of)
+        y = show.run(make, x, [*send], [*receive], group, show.all_to_all)
+        show(f"what arrived{of}", y)
+        if show.wrong(f"what arrived{of}"):
+            return
+        if case.what == HOME:
+            y = show.run(make, y, [*receive], [*send], group, show.all_to_all)
+            show("what came home", y)
+            if show.wrong("what came home"):
+                return
+        ys.append(y)
+    yield
+    show.begin("backward")
+    show.backward(*ys, section=True)
 
 
-def _measure(fn):
-    return measured(lambda case: fn)
+def part(case, way):
+    """What begins a section of its own in the ranks' logs: "backward"."""
+    return replace(case, what=", ".join(filter(None, [case.what, way])))
 
 
-def measured(answer_of):
-    """The records of answer_of(case), called as exchange_tokens is."""
-    held = []
-    one = lambda case, groups: _one(answer_of(case), held, case, groups)
-    records = in_step(CASES, _groups_of, one, wire=dist.new_group())
-    for record, exchanges in held:
-        record["kept"] = not record["ok"] or all(
-            torch.equal(one.y.detach(), one.copy) for one in exchanges
-        )
-    return records
-
-
-def _one(fn, held, case, groups):
-    group, control, pair = groups
-    rank = case.members.index(dist.get_rank())
-    where, exchanges = f"{case.name}: {case.rank(rank)}", [Exchange(case, rank, group)]
-    if case.what == BESIDE:
-        exchanges.append(Exchange(PAIRS[rank // 2], rank % 2, pair, columns=2))
-    recorder = Recorder(
-        control, allowed=[case.members] + [p.members for p in PAIRS] * (case.what == BESIDE)
-    )
-    recorder.begin("forward")
-    forward = lambda: [one.run(fn, recorder.all_to_all) for one in exchanges]
-    _, problem = attempted(recorder, section(case, "forward"), f"{where}, forward", forward)
-    problem = problem or next(filter(None, (one.wrong_rows(where) for one in exchanges)), None)
-    value, gradient = problem, None
-    touched = (
-        None if problem else next(filter(None, (one.touched(where) for one in exchanges)), None)
-    )
-    if recorder.agreed(value is None):
-        calls, lost = recorder.calls, not all(one.y.requires_grad for one in exchanges)
-        text = f"{where}: what arrived has no gradient: autograd knows no way back"
-        gradient = Problem("no graph", text) if lost else None
-        if recorder.agreed(not lost):
-            recorder.begin("backward")
-            backward = lambda: [one.backward() for one in exchanges]
-            _, problem = attempted(
-                recorder, section(case, "backward"), f"{where}, backward", backward
-            )
-            gradient = problem or next(
-                filter(None, (one.wrong_gradient(where) for one in exchanges)), None
-            )
-            if gradient:
-                gradient.facts |= {"way": "backward", "calls": len(recorder.calls)}
-            recorder.calls = calls + recorder.calls
-    record = {
-        "ok": not value and not gradient,
-        "value": value,
-        "gradient": gradient,
-        "touched": touched,
-    }
-    record |= recorder.record()
-    held.append((record, exchanges))
-    return record
-
-
-def _sent(record, rank, way):
-    """(whole numbers, others) that left this rank, a global one, for others."""
-    sent = [0, 0]
-    for call in record["calls"]:
-        if call.phase == way and call.elements:
-            to, me = call.counts[: len(call.ranks)], call.ranks.index(rank)
-            sent[call.dtype.is_floating_point] += call.elements * (sum(to) - to[me]) // sum(to)
-    return tuple(sent)
-
-
-def as_many(cases, expected):
-    """A judge: each rank sent others so many elements. expected(case, rank, way) -> (counts,
-    elements of rows)."""
+def as_many(measure):
+    """A judge: each rank sends the others as many elements as lib's own, in forward and in
+    backward, in as many messages as it likes; and nothing by what it was not given."""
 
     def judge(runs):
-        for _, case, records in seen(runs, cases):
+        for run, case, records in seen(runs, tuple(measure.runs())):
             for rank, record in enumerate(records):
-                for way in WAYS:
-                    got = _sent(record, case.members[rank], way)
-                    want = expected(case, rank, way)
-                    if got != want:
-                        text = (
-                            f"{case.name}, {way}: {case.rank(rank)} sent {_told(got)}, expected "
-                            f"{_told(want)}"
-                        )
-                        return Problem(
-                            "elements", text, {"case": case, "way": way, "got": got, "want": want}
-                        )
+                where, section = f"{case.name}: {case.rank(rank)}", lambda *of: part(*of).name
+                if found := beside(run, case, where, rank, record, WAYS, section):
+                    return found
+                if record["unseen"]:  # it ended early, of which the shown names tell
+                    continue
+                me = case.members[rank]
+                got, want = (_leaving(record[key], me) for key in ("calls", "wanted"))
+                if got != want:
+                    text = f"{where} sent the others {_told(got)}\nexpected {_told(want)}"
+                    return Problem("elements", text, {"case": case}, [case.name, _told(got)])
         return None
 
     return judge
 
 
-def _told(elements):
-    counts, rows = elements
-    return f"{rows} elements of rows" + (f" and {counts} counts" if counts else "")
+def _leaving(calls, me):
+    """{"elements of rows in forward": how many leave this rank, ...}"""
+    sent = Counter()
+    for call in calls:
+        if call.elements:
+            to, here = call.counts[: len(call.ranks)], call.ranks.index(me)
+            what = "elements of rows" if call.dtype.is_floating_point else "counts"
+            n = call.elements * (sum(to) - to[here]) // sum(to)
+            sent[f"{what} in {call.phase}"] += n
+    return +sent
 
 
-def elements_of(case, rank, way):
-    """(counts, elements of rows) that leave the rank, for `as_many`."""
+def _told(sent):
+    return ", ".join(f"{n} {what}" for what, n in sorted(sent.items())) or "nothing"
 
-    def leave(case, rank, columns, way):
-        lists = counts_of(case, rank)[way == "backward"]
-        return columns * (sum(lists) - lists[rank])
 
-    n = leave(case, rank, D, way)
-    if case.what == HOME:
-        n += leave(case, rank, D, WAYS[way == "forward"])
-    if case.what == BESIDE:
-        n += leave(PAIRS[rank // 2], rank % 2, 2, way)
-    return 0, n
+def everywhere(cases):
+    """The cases, and the sections of their backward, where a run may have failed."""
+    return [part(case, way) for case in cases for way in WAYS]
+
+
+def in_backward(cases):
+    """Was it in backward that a call failed, or did not fit?"""
+    failed = s.in_case(everywhere(cases), lambda case: case.what.endswith("backward"))
+    return s.either(failed, s.kind("clash", phase="backward"))
 
 
 def lists_do_not_fit(p):
@@ -247,73 +127,51 @@ def lists_do_not_fit(p):
     return clash or s.raised("ValueError")(p)
 
 
-BACKWARD = s.fact("way", "backward")
-TWO = s.in_case(CASES, lambda case: case.what in (HOME, BESIDE))
+def without_a_graph(p):
+    return of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p))
+
+
+MEASURE = SideBySide(
+    script, libs.exchange_tokens, CASES, groups=g.groups,
+    excused={"alive": "what backward keeps is free"},
+    together=(CASES[0], replace(CASES[0], again=1)),  # of one shape: a buffer of it is kept
+)  # fmt: skip
 EXCHANGE_TOKENS = Exercise(
-    name="exchange_tokens", reference=libs.exchange_tokens, measure=_measure, worlds=(WORLD,),
+    name="exchange_tokens", reference=libs.exchange_tokens, measure=MEASURE, worlds=(g.WORLD,),
     may_call=MAY_CALL,
     leaves_out={
         "generators": "the counts are lists, as the notebook gives them",
         "memory": "it makes what it returns",
     },
-    claims=(
-        claim("rows to their ranks", 3, f"{GROUPS_SAY}; uneven, none", noted(CASES, "value")),
-        claim("gradients the same way back", 4, "also through two exchanges",
-              noted(CASES, "gradient")),
-        claim("each row once, each way", 2, "elements, by the all_to_all it was given",
-              only_calls(CASES, None, WAYS, section), as_many(CASES, elements_of)),
-        claim("rows and counts left alone", 1, "", noted(CASES, "touched"), kept(CASES)),
+    claims=claims(
+        MEASURE,
+        ("rows to their ranks", 3, f"{g.GROUPS_SAY}; uneven, none",
+         "what arrived", "what came home", "what arrived, the pair"),
+        ("gradients the same way back", 4, "also through two exchanges",
+         "routed_tokens", "routed_tokens, the pair", "graph"),
+        ("each row once, each way", 2, "elements, by the all_to_all it was given",
+         as_many(MEASURE)),
+        ("rows and counts left alone", 1, ""),
     ),
-    hints=(
-        s.CALLED_LIB,
-        s.NO_GROUP,
-        s.NARROW,
-        Hint("counts of another exchange", s.both(BACKWARD, TWO),
-             "one exchange was right, of two the backward takes the other's counts. Each call "
-             "keeps its own lists: in ctx, or in a Function that is defined inside your function."),
-        Hint("ranks of the world, not of the group", s.both(s.kind(*s.SHAPES), s.mixed_up_ranks),
-             "groups of ranks 0, 1, 2, ... were right. Ranks are counted within the group: "
-             "dist.get_rank(group) and dist.get_world_size(group)."),
-        Hint("backward without the swap", s.both(BACKWARD, lists_do_not_fit),
-             "in backward dy has a row for each that was received, and is sent back to where that "
-             "came from: the two lists are swapped, all_to_all(dy, group, receive_counts, "
-             "send_counts)."),
-        Hint("the lists the wrong way round", lists_do_not_fit,
-             "all_to_all(tensor, group, send_counts, receive_counts): first what is sent, then "
-             "what is received."),
-        Hint("not every rank calls", s.either(s.hung, s.kind("mismatch", "died", "clash")),
-             "all ranks of the group call all_to_all, also those that have nothing to send or get "
-             "nothing, in backward too."),
-        Hint("nothing returned", s.kind("form", got="None"),
-             "the function must end with a `return` of the tokens that arrived."),
-        s.NO_GRAPH.saying(
-            "what all_to_all returns is unknown to autograd. Write a torch.autograd.Function: "
-            "forward is the exchange, and so is backward. Return "
-            "MyFunction.apply(routed_tokens)."),
-        Hint("backward sends nothing", s.both(BACKWARD, s.either(s.fact("calls", 0),
-            s.fact("zeros"))),
-             "the gradients of this rank's tokens are on the ranks to which these were sent: "
-             "backward has to fetch them, by an all_to_all."),
-        Hint("gradient scaled", s.fact("scaled"),
-             "a token is on one rank at a time. Its gradient comes back as it is, nothing is "
-             "summed and nothing averaged."),
-        Hint("another gradient", s.fact("gradient"),
-             "the gradient of row i of `routed_tokens` is dy of that same row, where it was sent."),
-        Hint("nobody", s.in_case(CASES, lambda case: case != CASES[0], "raised"),
-             "a rank may have no tokens to send, or get none: (0, D) is a tensor like any other."),
-        s.NOT_GIVEN,
-        Hint("rows in another order", s.kind("value"),
-             "those from rank 0 come first, then those from rank 1: the order in which all_to_all "
-             "returns them."),
-        Hint("more than the rows", s.kind("elements"),
-             "each token for another rank is sent once in each direction, unpadded, and none "
-             "twice."),
-        Hint("changed in place", s.kind("touched"),
-             "leave `routed_tokens` and the lists as they are; return a new tensor."),
-        Hint("shapes do not fit", s.either(s.kind("form"), s.refused("shape")),
-             "(sum(send_counts), D) goes in, and (sum(receive_counts), D) comes out; in backward "
-             "it is the other way round."),
-        s.NOT_KEPT,
-        *s.ANYWHERE,
+    hints=hints(
+        "lab5", "exchange_tokens",
+        the_group_is_not_passed_on=s.kind("group"),
+        counts_of_another_exchange=s.in_case(
+            everywhere(CASES), lambda case: case.what.startswith((HOME, g.AT_ONCE)),
+            *s.SHAPES, "clash",
+        ),
+        **{"ranks of the world, not of the group": s.both(s.kind(*s.SHAPES), s.mixed_up_ranks)},
+        backward_without_the_swap=s.both(in_backward(CASES), lists_do_not_fit),
+        the_lists_the_wrong_way_round=lists_do_not_fit,
+        not_every_rank_calls=s.kind("clash"),
+        without_a_backward=without_a_graph,
+        gradient_scaled=s.both(of_name("the gradient of"), s.fact("factor")),
+        another_gradient=another(CASES, "the gradient of"),
+        nobody=s.in_case(everywhere(CASES), lambda case: case.what or case != CASES[0], "raised"),
+        not_what_it_was_given=s.kind("another way"),
+        more_than_the_rows=s.kind("elements"),
+        changed_in_place=of_name("arguments"),
+        shapes_do_not_fit=s.either(s.kind("form", dtype=False), s.refused("shape")),
+        rows_in_another_order=another(CASES, "what "),
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ branch        has none on odd ranks         idle       has none anywhere
 moe_layers    two, of 4 experts; those of layer 1 have none on ranks 2 and 3
 """
 
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ REAL, NO_EXPERTS, NOTHING = (
     "dp 2, ep 2, no experts",
     "dp 2, ep 2, rank 1 has none",
 )
-# members, dp and ep, whatever else
+# members, dp and ep, and what else
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
@@ -34,6 +34,7 @@ CASES = tuple(
     )
     for members in [tuple(members)]
 )  # fmt: skip
+TWO_TWO = CASES[1]
 
 
 def sizes(case):
@@ -45,13 +46,13 @@ class Groups(NamedTuple):
     """This rank's, of one case."""
 
     world: Any  # None where it is all ranks of the launch
-    control: Any
     ep: Any  # the ranks that exchange tokens
     copies: tuple[int, ...]  # the global ranks with the same experts as this one
     expert_dp: Any
 
 
 def groups_of(cases):
+    """{case: (Groups, two more of its ranks for the recorders of two scripts)}"""
     made, groups, rank = {}, {}, dist.get_rank()
 
     def group(ranks, of=""):
@@ -60,14 +61,16 @@ def groups_of(cases):
         return made[ranks, of]
 
     for case in cases:
-        (_, ep), m = sizes(case), case.members
-        world, control = None if len(m) == WORLD else group(m), group(m, "control")
-        blocks = {ranks: group(ranks) for ranks in (m[i : i + ep] for i in range(0, len(m), ep))}
-        columns = {m[i::ep]: group(m[i::ep]) for i in range(ep)}
-        mine = lambda groups: next(
-            ((ranks, one) for ranks, one in groups.items() if rank in ranks), (None, None)
-        )
-        groups[case] = Groups(world, control, mine(blocks)[1], *mine(columns))
+        (_, ep), members = sizes(case), case.members
+        world = None if len(members) == WORLD else group(members)
+        blocks = [members[i : i + ep] for i in range(0, len(members), ep)]
+        columns = [members[i::ep] for i in range(ep)]
+        # all ranks make all groups, in one order
+        of = {ranks: group(ranks) for ranks in (*blocks, *columns)}
+        mine = lambda parts: next((ranks for ranks in parts if rank in ranks), ())
+        copies = mine(columns)
+        its = Groups(world, of.get(mine(blocks)), copies, of.get(copies))
+        groups[case] = its, group(members, "control"), group(members, "another control")
     return groups
 
 
@@ -111,25 +114,8 @@ class Net(nn.Module):
         return self.shared_experts(x).square().sum(-1).mean()
 
 
-@cache
-def _names():
-    return [name for name, _ in Net().named_parameters()]
-
-
-def mean_loss(case):
-    """{name: gradient} of the mean of all ranks' losses, in one process; zeros
-    where it is not used."""
-    net = Net()
-    (sum(net.loss(rank) for rank in range(case.world_size)) / case.world_size).backward()
-    return {
-        n: torch.zeros_like(p) if p.grad is None else p.grad
-        for n, p in net.named_parameters()
-        if p.requires_grad
-    }
-
-
-def made_up(case, name, parameter, rank, step):
-    """The gradient that is made by hand, None where a rank has none."""
+def made_up(case, number, name, parameter, rank, step):
+    """The gradient of its parameter of this number, by hand; None where the rank has none."""
     of_half = name.startswith("moe_layers.1.experts")
     if not parameter.requires_grad:
         is_old = name == "frozen.weight" and not (case.what == NOTHING and rank == 1)
@@ -138,23 +124,4 @@ def made_up(case, name, parameter, rank, step):
         return None
     if case.what == NOTHING and rank == 1:
         return None
-    return draw(1000 * step + 100 * _names().index(name) + rank, *parameter.shape)
-
-
-def parts(case, name, parameter, rank, step):
-    """[what rank 0 has at this parameter's place, ...], and the ranks whose are to be summed.
-
-    Where the parameter is an expert's, another rank may have another expert's there.
-    """
-    _, ep = sizes(case)
-    holders, parts = (
-        range(rank % ep, case.world_size, ep) if ".experts." in name else range(case.world_size),
-        [],
-    )
-    for r in range(case.world_size):
-        words = name.split(".")
-        if ".experts." in name:
-            words[3] = str(int(words[3]) + (r % ep - rank % ep) * (E // ep))
-        gradient = made_up(case, ".".join(words), parameter, r, step)
-        parts.append(torch.zeros_like(parameter).detach() if gradient is None else gradient)
-    return parts, [r for r in holders if parts[r].any()]
+    return draw(10000 * step + 100 * number + 10 * case.again + rank, *parameter.shape)

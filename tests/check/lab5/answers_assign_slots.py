@@ -193,7 +193,7 @@ def not_yet(choice, n_experts, C):
 
 
 WRONG = {
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     a_tuple: "no Routing",
     none_stacked: "nobody to keep",
     lists: "another form",

@@ -169,7 +169,7 @@ def not_yet(probabilities, first_choices):
 
 
 WRONG = {
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     means_of_nothing: "no tokens",
     squeezed: "an error in one case",
     in_float32: "rounded on the way",

@@ -251,21 +251,21 @@ def not_dropless_yet(x, choice, n_experts, experts, group=None, all_to_all=colle
 
 WRONG = {
     "grouped_mm": {
-        calls_libs_product: "called lib's",
+        calls_libs_product: "called what it builds",
         float32_result: "another dtype",
         no_rows_no_result: "no rows at all",
         in_the_rows: "changed in place",
         no_product_yet: "not written",
     },
     "dropless": {
-        calls_libs_dropless: "called lib's",
+        calls_libs_dropless: "called what it builds",
         answer(StaysHere): "nothing travels",
         answer(Padded): "more than the pairs",
         answer(NoWayBack): "no gradient",
         answer(WeightedThere): "the weights' gradient",
         answer(ByPlace): "another order",
         answer(OneTooMany): "the lists do not fit",
-        answer(Remembers): "kept beside ctx",
+        answer(Remembers): "shared by two calls",
         not_dropless_yet: "not written",
     },
 }

@@ -244,7 +244,7 @@ class NotWritten(moe.ExpertParallelMoE):
 
 WRONG = {
     "exchange_tokens": {
-        calls_libs_exchange: "called lib's",
+        calls_libs_exchange: "called what it builds",
         own_block_by_the_world_s_rank: "ranks of the world, not of the group",
         counts_of_the_last: "counts of another exchange",
         backward_at_home: "backward sends nothing",
@@ -255,8 +255,8 @@ WRONG = {
         no_exchange_yet: "not written",
     },
     "ExpertParallelMoE": {
-        CallsSuper: "called lib's",
-        Inherits: "called lib's",
+        CallsSuper: "called what it builds",
+        Inherits: "called what it builds",
         NoReturn: "nothing returned",
         WithoutReceived: "a rank without rows",
         NotHome: "not sent home",

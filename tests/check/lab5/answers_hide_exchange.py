@@ -319,13 +319,13 @@ class NotWritten(moe.SharedMoE):
 
 WRONG = {
     "start_exchange": {
-        calls_libs_start: "called lib's",
+        calls_libs_start: "called what it builds",
         answer(WaitsAtOnce): "waits at once",
         answer(BackwardWaitsAtOnce): "backward waits at once",
         answer(BackwardAtTheEnd): "backward begins too late",
         answer(OneWork): "one work for all",
         answer(OneBuffer): "one work for all",
-        answer(NoGraph): "no gradient",
+        answer(NoGraph): "without a backward",
         answer(NotCalled): "nothing to wait for",
         answer(NoStart): "not by `start`",
         answer(BeginsInWait): "begins in wait()",
@@ -339,7 +339,7 @@ WRONG = {
         not_started_yet: "not written",
     },
     "OverlappedMoE": {
-        Inherits: "called lib's",
+        Inherits: "called what it builds",
         Plain: "the whole at once",
         Forgotten: "never waited for",
         Flat: "another shape",

@@ -176,7 +176,7 @@ def not_yet(model, expert_dp_group, world=None, all_reduce=collectives.all_reduc
 
 
 WRONG = {
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     parameters_averaged: "the parameter, not its gradient",
     parameters_nudged: "the parameter, not its gradient",
     unused_not_expected: "a parameter without gradient",
@@ -186,7 +186,7 @@ WRONG = {
     not_written_back: "nothing written back",
     lib_s_all_reduce: "not what it was given",
     early_without_gradients: "a rank without gradients",
-    views_of_a_line_that_is_kept: "one buffer for all calls",
+    views_of_a_line_that_is_kept: "shared by two calls",
     not_yet: "not written",
 }
 RIGHT = [

@@ -4,11 +4,19 @@ Pairs are made of the choices as lists, experts[token][place], the weights, E an
 the routing.
 """
 
+from typing import NamedTuple
+
 import torch
 from mistakes import Mistake
 
-from lib.check.lab5.assign_slots import Pair
 from lib.moe import Routing
+
+
+class Pair(NamedTuple):
+    token: int
+    expert: int
+    slot: int
+    place: int  # 0: it is the token's first choice
 
 
 def by_priority(experts):

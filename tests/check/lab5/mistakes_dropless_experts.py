@@ -131,7 +131,6 @@ MISTAKES = {
             "no gradient",
             edit(THERE, THERE.replace("transpose_blocks(rows, received)",
                 "transpose_blocks(rows, received).detach()")),
-            "what sends is unknown to autograd, and detach() cuts the graph.",
         ),
         Mistake("rounded on the way", edit(BACK, BACK.replace("(rows,",
             "(rows.float(),") + ".double()")),

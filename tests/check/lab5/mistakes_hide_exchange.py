@@ -26,7 +26,7 @@ MISTAKES = {
             WHOLE.then(HOME, "ctx.way.dy = dy.contiguous()").then(BACK,
                 "return ctx.way.backward(ctx.way.dy).wait(), None"),
         ),
-        Mistake("no gradient", WHOLE.then("_Leave.apply(routed_tokens, way)",
+        Mistake("without a backward", WHOLE.then("_Leave.apply(routed_tokens, way)",
             "_Leave.apply(routed_tokens.detach(), way)")),
         Mistake("another gradient", WHOLE.then(BACK, "return 2 * ctx.way.work.wait(), None")),
         Mistake("the group is not passed on", WHOLE.then(THERE, THERE.replace("group", "None"))),
