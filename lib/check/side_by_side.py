@@ -195,6 +195,8 @@ class Show:
                             raise
                         self.given_up()
                         refused = str(error).partition("\n")[0]
+            else:
+                self.settle()  # as on ranks where it has a graph
         for name, leaf in self.given.items():
             self(f"the gradient of {name}", refused or leaf.grad)
 

@@ -127,6 +127,11 @@ def lists_do_not_fit(p):
     return clash or s.raised("ValueError")(p)
 
 
+def scaled(p):
+    """Is it a gradient that is too large or too small by one factor?"""
+    return of_name("the gradient of")(p) and p.fact("factor") and not p.fact("narrowed")
+
+
 def without_a_graph(p):
     return of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p))
 
@@ -165,7 +170,7 @@ EXCHANGE_TOKENS = Exercise(
         the_lists_the_wrong_way_round=lists_do_not_fit,
         not_every_rank_calls=s.kind("clash"),
         without_a_backward=without_a_graph,
-        gradient_scaled=s.both(of_name("the gradient of"), s.fact("factor")),
+        gradient_scaled=scaled,
         another_gradient=another(CASES, "the gradient of"),
         nobody=s.in_case(everywhere(CASES), lambda case: case.what or case != CASES[0], "raised"),
         not_what_it_was_given=s.kind("another way"),

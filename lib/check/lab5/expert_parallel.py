@@ -23,6 +23,7 @@ from lib.check.lab5.exchange_tokens import (
     everywhere,
     in_backward,
     lists_do_not_fit,
+    scaled,
     without_a_graph,
 )
 from lib.check.shown import claims
@@ -156,7 +157,7 @@ EXPERT_PARALLEL_MOE = Exercise(
         a_rank_without_rows=s.kind("clash"),
         rows_of_other_experts=s.both(s.kind("raised"), s.refused("shape")),
         gradients_stop=without_a_graph,
-        gradient_scaled=s.both(of_name("the gradient of"), s.fact("factor")),
+        gradient_scaled=scaled,
         another_gradient=another(CASES, "the gradient of"),
         not_what_it_was_given=s.kind("another way"),
         more_than_rows_and_counts=s.kind("elements"),

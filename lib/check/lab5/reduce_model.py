@@ -24,15 +24,15 @@ REAL, NO_EXPERTS, NOTHING = (
     "dp 2, ep 2, no experts",
     "dp 2, ep 2, rank 1 has none",
 )
+ALL = tuple(range(WORLD))
 # members, dp and ep, and what else
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
-        (range(WORLD), "dp 4, ep 1"), (range(WORLD), "dp 2, ep 2"), (range(WORLD), "dp 1, ep 4"),
-        ((1, 3), "dp 1, ep 2"), (range(3), "dp 3, ep 1"), ((2,), "dp 1, ep 1"),
-        (range(WORLD), NO_EXPERTS), (range(WORLD), NOTHING), (range(WORLD), REAL),
+        (ALL, "dp 4, ep 1"), (ALL, "dp 2, ep 2"), (ALL, "dp 1, ep 4"), ((1, 3), "dp 1, ep 2"),
+        ((0, 1, 2), "dp 3, ep 1"), ((2,), "dp 1, ep 1"), (ALL, NO_EXPERTS), (ALL, NOTHING),
+        (ALL, REAL),
     )
-    for members in [tuple(members)]
 )  # fmt: skip
 TWO_TWO = CASES[1]
 
