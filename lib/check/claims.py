@@ -4,13 +4,11 @@ judge, ...)` takes many.
     values      the right result on every rank            kind "value", "form", "returned"
     left_alone  arguments are as they were                "input"
     new         the result has memory of its own          "shared"
-    returns_it  the tensor that holds the result          "not returned"
     kept        later calls change no earlier result      "not kept"
     elements    what all ranks send together, and one     "elements", "one rank"
     ring        to the right neighbour only, and rounds   "neighbours", "rounds"
     only_calls  the calls of what the answer is given     "calls", "group", "another way",
                                                           "wire dtype", "clash"
-    numbers     plain numbers of functions without ranks  "value", "form", "returned"
     noted       what the measure itself has found wrong   as there
 
 elements, ring and only_calls are in traffic.py.
@@ -19,14 +17,14 @@ facts: case, rank, want, got (in what form), and what `explain` found. Records a
 `calls.py`, or have the keys that a claim names.
 """
 
-from math import isclose, isfinite
+from math import isfinite
 from numbers import Real
 
 import torch
 
 from lib.check.cases import form_of, seen
 from lib.check.exercise import Claim, Problem
-from lib.check.explain import narrowed, rounded_words, times, two
+from lib.check.explain import narrowed, rounded_words, two
 
 
 def claim(name, points, says, *judges) -> Claim:
@@ -156,20 +154,6 @@ def new(cases):
     return each(cases, problem)
 
 
-def returns_it(cases, name="tensor"):
-    """The function returns the tensor that holds the result, or one with the same numbers
-    in the same memory."""
-
-    def problem(case, rank, record):
-        if isinstance(record["returned"], str) and record["returned"] == "it":
-            return None
-        got = record["returned"] if isinstance(record["returned"], str) else "another tensor"
-        text = f"{case.name}: {case.rank(rank)} returned {got}, expected {name} itself"
-        return Problem("not returned", text, {"case": case, "got": got})
-
-    return each(cases, problem)
-
-
 def kept(cases):
     """What a call returned is still the same after all later calls."""
 
@@ -184,66 +168,8 @@ def kept(cases):
     return each(cases, problem)
 
 
-def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
-    """Of a function without ranks, measured as {case: what it returned}: the number
-    expected(*case), to rounding.
-
-    words(*case): the case in words. unit: by what numbers are multiplied where they are printed.
-    facts: wrong, {case: (got, expected)} of all that are wrong.
-    """
-
-    @without_ranks
-    def judge(got_of):
-        off = {case: _ratio(got, expected(*case)) for case, got in got_of.items() if is_number(got)}
-        wrong = {
-            case: ratio for case, ratio in off.items() if not isclose(ratio, 1, rel_tol=tolerance)
-        }
-        for case in cases:
-            got, want = got_of[case], expected(*case)
-            if is_number(got) and case not in wrong:
-                continue
-            if not is_number(got):
-                text = f"{words(*case)}: expected {_shown(want * unit)}{unit_name}, got "
-                return Problem(
-                    "returned", f"{text}{got!r:.60}, a {type(got).__name__}", {"got": form_of(got)}
-                )
-            x, y = (
-                two(float(want * unit), float(got * unit))
-                if isinstance(want, float)
-                else two(want, got)
-            )
-            said = f" = {times(got, want)}" if want else ""
-            text = (
-                f"{words(*case)}: expected {_grouped(x)}{unit_name}, got "
-                f"{_grouped(y)}{unit_name}{said}"
-            )
-            facts = {"wrong": {case: (got_of[case], expected(*case)) for case in wrong}}
-            return Problem(
-                "value", text, facts, [[*map(str, case), ratio] for case, ratio in wrong.items()]
-            )
-        return None
-
-    return judge
-
-
 def is_number(got) -> bool:
     return isinstance(got, Real) and not isinstance(got, bool)
-
-
-def _ratio(got, want):
-    if got == want:
-        return 1.0
-    return float(got / want) if want else float("inf")
-
-
-def _shown(number):
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
-
-
-def _grouped(digits):
-    """A number's digits with commas, if it has no exponent."""
-    whole, dot, rest = digits.removesuffix(".0").partition(".")
-    return f"{int(whole):,}{dot}{rest}" if whole.lstrip("-").isdigit() else digits
 
 
 def _ratios(got, want):

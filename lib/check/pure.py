@@ -4,10 +4,9 @@ judged case by case.
     seen = asked(fn, shares, CASES, given, read)  {case: what was read, or the Problem};
                                                   and of all calls together
     each(CASES, judge, words)                     a judge: the first case with something wrong
-    refused(CASES, words, why)                    a judge: a ValueError in each of these
-    left_alone(words), new_each_time(words)       judges of all calls
+    left_alone(words), same_again(words)          judges of all calls
 
-A case is a tuple; words(*case) names it. Of tensors with gradients: `tensors.py`.
+A case is a tuple; words(*case) names it.
 """
 
 import re
@@ -22,6 +21,7 @@ from lib.check.guard import raised
 from lib.check.left_out import NO_RANKS, but
 
 AGAIN = "once more"  # the first case, after all others
+CHANGED_ONE = "changed"
 LEAVES_OUT = but(NO_RANKS, "again", "returned")
 
 
@@ -85,29 +85,19 @@ def asked(fn, builds, cases, given=lambda *case: case, read=lambda out, *case: o
     """{case: read(what fn returns, *case), or the Problem that it raised}, and what is true of all
     calls.
 
-    given(*case): the arguments, made anew for each call. Of all calls: "changed", "shared" and
-    "kept", each a Problem or None; AGAIN: [what was read of the first case, called once more].
+    given(*case): the arguments, made anew for each call. CHANGED_ONE: the Problem of an argument
+    that a call has changed, or None; AGAIN: [what was read of the first case, called once more].
     """
-    seen, held = dict.fromkeys(("changed", "shared", "kept")), []
+    seen = {CHANGED_ONE: None}
     for case in (*cases, cases[0]):
         args = given(*case)
         out = call(fn, builds, args)
         got = out if isinstance(out, Problem) else read(out, *case)
         seen |= {AGAIN: [got]} if case in seen else {case: got}
-        held.append((case, out, got))
         for now, before in zip(args, given(*case), strict=True):
-            if repr(now) != repr(before) and not seen["changed"]:
-                seen["changed"] = Problem(
-                    "input", f"{before} that was given is {now} afterwards", {"case": case}
-                )
-            if out is now and isinstance(out, (list, dict)):
-                seen["shared"] = Problem(
-                    "shared", f"it returned {now}, which it was given", {"case": case}
-                )
-    for case, out, got in held:
-        if not isinstance(got, Problem) and not seen["kept"] and read(out, *case) != got:
-            text = f"it returned {got!r:.60}, which is {out!r:.60} after later calls"
-            seen["kept"] = Problem("not kept", text, {"case": case})
+            if repr(now) != repr(before) and not seen[CHANGED_ONE]:
+                text = f"{before} that was given is {now} afterwards"
+                seen[CHANGED_ONE] = Problem("input", text, {"case": case})
     return seen
 
 
@@ -143,26 +133,6 @@ def _first(answers):
     return next(case for case in answers if isinstance(case, tuple))
 
 
-def refused(cases, words, why, trace=lambda got: got):
-    """A judge: each of these cases brings a ValueError. why(*case): what cannot be."""
-
-    @without_ranks
-    def of(answers):
-        for case in cases:
-            got, want = answers[case], f"{why(*case)}, expected a ValueError"
-            facts, problem = {"case": case}, isinstance(got, Problem)
-            if problem and got.kind == "built-in":
-                return got
-            if not problem or "error" not in got.facts:
-                said = got.text if problem else f"got {trace(got)}"
-                return Problem("not refused", f"{words(*case)}: {said}; {want}", facts)
-            if not isinstance(got.facts["error"], ValueError):
-                return Problem("another error", f"{words(*case)}: {got.text}\n{want}", facts)
-        return None
-
-    return of
-
-
 def same_again(words):
     """A judge: the first case, called once more, gives the same."""
 
@@ -179,34 +149,15 @@ def same_again(words):
     return of
 
 
-def _of_all_calls(what):
-    def judge(words):
-        @without_ranks
-        def of(seen):
-            found = seen[what]
-            return found and Problem(
-                found.kind, f"{words(*found.facts['case'])}: {found.text}", found.facts
-            )
+def left_alone(words):
+    """A judge: no call has changed an argument."""
 
-        return of
-
-    return judge
-
-
-left_alone, shared, kept = map(_of_all_calls, ("changed", "shared", "kept"))
-
-
-def new_each_time(words):
-    """A judge: what is returned is no argument, and later calls leave it as it is."""
-    return lambda runs: shared(words)(runs) or kept(words)(runs)
-
-
-def all_seen(fits):
-    """For hints: is fits(got, *case) true of all cases that could be read?"""
-
-    def of(problem):
-        seen = problem.fact("seen")
-        return bool(seen) and all(fits(got, *case) for case, got in seen.items())
+    @without_ranks
+    def of(seen):
+        found = seen[CHANGED_ONE]
+        return found and Problem(
+            found.kind, f"{words(*found.facts['case'])}: {found.text}", found.facts
+        )
 
     return of
 
@@ -234,4 +185,3 @@ ONCE = Hint(
     "the first call is right, and the same call gives something else later: what does the function "
     "keep from call to call (in a global, a default argument, on itself)? Begin each call anew.",
 )
-GENERAL = (ONCE, s.NOT_KEPT, *s.ANYWHERE)
