@@ -10,12 +10,11 @@ Any formula will do, or a search, that comes as near.
 """
 
 from functools import cache
-from math import isfinite
 
 from lib.check.causes import hints, of_name
-from lib.check.claims import is_number
 from lib.check.exercise import Bundle, Exercise
 from lib.check.left_out import NO_TENSORS
+from lib.check.numbers import NO_NUMBER, NOTHING, is_one, wrong
 from lib.check.pure import LEAVES_OUT
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -68,10 +67,7 @@ def _measure(reference, name, settings, words, tolerance=None):
         setting = setting_of[case]
         clocked = _clocked(setting) if reference is lost_share else None  # before make is called
         out = show.run(make, *setting)
-        good = is_number(out) and isfinite(out)
-        said = f"got {out!r:.60}, a {type(out).__name__}, expected a number"
-        show("nothing", said if out is None else "")
-        show("a number", "" if good or out is None else said)
+        good = is_one(show, out)
         if good and clocked is None:
             show(name, float(out), tolerance=tolerance)
         elif good:
@@ -92,24 +88,14 @@ def _exercise(measure, rows, **predicates):
         name=name, reference=measure.reference, measure=measure, worlds=(), bonus=True,
         leaves_out=LEAVES_OUT | {"returned": "a number"}, claims=claims(measure, *rows),
         hints=hints(
-            "lab6", name, nothing_returned=of_name("nothing"), no_number=of_name("a number"),
+            "lab6", name, nothing_returned=of_name(NOTHING), no_number=of_name(NO_NUMBER),
             **predicates,
         ),
     )  # fmt: skip
 
 
 def _in(cases, name):
-    return [(one, cases) for one in ("nothing", "a number", name)]
-
-
-def _number(fits, cases=None):
-    """Is it a wrong number, in one of these cases, and fits(got, expected)?"""
-    return lambda p: (
-        p.kind == "number"
-        and is_number(p.fact("got"))
-        and (cases is None or p.fact("case") in cases)
-        and fits(p.facts["got"], p.facts["want"])
-    )
+    return [(one, cases) for one in (NOTHING, NO_NUMBER, name)]
 
 
 OF_A_JOB = _measure(job_mtbf, "seconds", COUNTED, _of_a_job)
@@ -126,12 +112,12 @@ SHARE = _exercise(
          *_in(LOST.cases[: len(SHORT)], "lost share")),
         ("intervals as long as the MTBF", 2, "and longer; the same tolerance", "lost share"),
     ],
-    percent=_number(lambda got, want: abs(got / 100 / want - 1) < NEAR),
-    what_is_kept=_number(lambda got, want: abs(got - (1 - want)) < NEAR * want),
-    first_order_only=_number(lambda got, want: True, LOST.cases[len(SHORT) :]),
-    more_than_all=_number(lambda got, want: not 0 <= got <= 1),
-    too_little_lost=_number(lambda got, want: got < want),
-    too_much_lost=_number(lambda got, want: got > want),
+    percent=wrong(lambda got, want: abs(got / 100 / want - 1) < NEAR),
+    what_is_kept=wrong(lambda got, want: abs(got - (1 - want)) < NEAR * want),
+    first_order_only=wrong(lambda got, want: True, LOST.cases[len(SHORT) :]),
+    more_than_all=wrong(lambda got, want: not 0 <= got <= 1),
+    too_little_lost=wrong(lambda got, want: got < want),
+    too_much_lost=wrong(lambda got, want: got > want),
 )  # fmt: skip
 INTERVAL = _measure(best_interval, "interval", QUICK + DALYS + SLOW, _of_a_save, OF_THE_BEST)
 QUICK_ONES, LATER = INTERVAL.cases[: len(QUICK)], INTERVAL.cases[len(QUICK) :]
@@ -143,10 +129,10 @@ BEST = _exercise(
          *_in(LATER[: len(DALYS)], "interval")),
         ("a slow save", 1, "up to half the MTBF", "interval"),
     ],
-    **{"near, not near enough": _number(lambda got, want: 1 < got / want < 1.1, QUICK_ONES)},
-    not_in_seconds=_number(lambda got, want: got / want < 1 / 25),
-    **{"Young's alone": _number(lambda got, want: got > want, LATER)},
-    too_short=_number(lambda got, want: got < want),
-    too_long=_number(lambda got, want: got > want),
+    **{"near, not near enough": wrong(lambda got, want: 1 < got / want < 1.1, QUICK_ONES)},
+    not_in_seconds=wrong(lambda got, want: got / want < 1 / 25),
+    **{"Young's alone": wrong(lambda got, want: got > want, LATER)},
+    too_short=wrong(lambda got, want: got < want),
+    too_long=wrong(lambda got, want: got > want),
 )  # fmt: skip
 EXERCISE = Bundle("goodput", (MTBF, SHARE, BEST), bonus=True)

@@ -4,10 +4,9 @@ plan_messages(model, plan)."""
 from math import isclose
 
 from lib.check.causes import hints, of_name
-from lib.check.claims import is_number
 from lib.check.exercise import Bundle, Exercise
-from lib.check.explain import times
 from lib.check.left_out import NO_TENSORS
+from lib.check.numbers import NO_NUMBER, NOTHING, is_one, show_times, wrong
 from lib.check.pure import LEAVES_OUT
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -70,13 +69,8 @@ UNITS = (1e3, 1e6, 1e9, 1e12, 2**10, 2**20, 2**30, 2**40)
 
 
 def _show_number(show, name, out):
-    """One number, and beside it how many times lib's it is."""
-    said = f"got {out!r:.60}, a {type(out).__name__}, expected a number"
-    show("nothing", said if out is None else "")
-    show("a number", "" if is_number(out) or out is None else said)
-    if is_number(out):
-        libs = show.lib and show.lib.shown[name, 1].values[""]
-        show(name, float(out), beside=times(float(out), libs) if libs else "")
+    if is_one(show, out):
+        show_times(show, name, float(out))
 
 
 def memory(make, case, show):
@@ -91,24 +85,14 @@ def messages(make, case, show):
     out = show.run(make, *JOB_OF[case])
     is_one = isinstance(out, dict) and {*out} == {*AXES}
     said = f'got {out!r:.80}, expected a dict of "tp", "pp" and "dp"'
-    show("nothing", said if out is None else "")
+    show(NOTHING, said if out is None else "")
     show("a dict", "" if is_one or out is None else said)
     for axis in AXES if is_one else ():
         _show_number(show, f"bytes along {axis}", out[axis])
 
 
-def _wrong(fits):
-    """Is it a wrong number, and fits(got, expected)?"""
-    return lambda p: (
-        p.kind == "number"
-        and is_number(p.fact("got"))
-        and is_number(p.fact("want"))
-        and fits(p.facts["got"], p.facts["want"])
-    )
-
-
-_in_a_unit = _wrong(lambda got, want: any(isclose(got * unit, want) for unit in UNITS))
-_rounded = _wrong(
+_in_a_unit = wrong(lambda got, want: any(isclose(got * unit, want) for unit in UNITS))
+_rounded = wrong(
     lambda got, want: (
         isclose(got, want, rel_tol=1e-3) or (got == round(got, 3) and abs(got - want) < 6e-3)
     )
@@ -125,7 +109,7 @@ MESSAGES = _measure(messages, by_hand.plan_messages, ALL)
 
 
 def _in(kind, *names):
-    return [(name, CASES_OF[kind]) for name in ("nothing", "a number", *names)]
+    return [(name, CASES_OF[kind]) for name in (NOTHING, NO_NUMBER, *names)]
 
 
 OF_MEMORY = Exercise(
@@ -140,7 +124,7 @@ OF_MEMORY = Exercise(
     ),
     hints=hints(
         "lab6", "plan_memory", "plan_costs",
-        nothing_returned=of_name("nothing"), no_number=of_name("a number"),
+        nothing_returned=of_name(NOTHING), no_number=of_name(NO_NUMBER),
         another_unit=_in_a_unit, rounded=_rounded, another_number=of_name("bytes"),
     ),
 )  # fmt: skip
@@ -150,12 +134,12 @@ OF_BUBBLE = Exercise(
     claims=claims(
         BUBBLE,
         ("one stage per rank", 2, "p = 1 to 64; m = 2 to 512",
-         *((name, NOT_INTERLEAVED) for name in ("nothing", "a number", "the bubble"))),
+         *((name, NOT_INTERLEAVED) for name in (NOTHING, NO_NUMBER, "the bubble"))),
         ("v stages per rank", 1, "v = 2, 3, 12", "the bubble"),
     ),
     hints=hints(
         "lab6", "plan_bubble", "plan_costs",
-        nothing_returned=of_name("nothing"), no_number=of_name("a number"), rounded=_rounded,
+        nothing_returned=of_name(NOTHING), no_number=of_name(NO_NUMBER), rounded=_rounded,
     ),
 )  # fmt: skip
 OF_MESSAGES = Exercise(
@@ -164,13 +148,13 @@ OF_MESSAGES = Exercise(
     claims=claims(
         MESSAGES,
         ("along tp", 2, "4 all-reduces per layer and micro-batch",
-         "nothing", "a dict", "a number", "changed later", "bytes along tp"),
+         NOTHING, "a dict", NO_NUMBER, "changed later", "bytes along tp"),
         ("along pp", 2, "both directions; v = 1 to 12; nothing for p = 1", "bytes along pp"),
         ("along dp", 2, "one all-reduce of the gradients", "bytes along dp"),
     ),
     hints=hints(
         "lab6", "plan_messages", "plan_costs",
-        nothing_returned=of_name("nothing"), no_dict=of_name("a dict", "a number"),
+        nothing_returned=of_name(NOTHING), no_dict=of_name("a dict", NO_NUMBER),
         another_unit=_in_a_unit, rounded=_rounded,
     ),
 )  # fmt: skip
