@@ -29,7 +29,18 @@ def two(want, got) -> tuple[str, str]:
             a, b = (str(x) if whole(x) else f"{x:.{digits}g}" for x in (want, got))
             if a != b and not (whole(got) != whole(want) and float(a) == float(b)):
                 return a, b
-    return str(want), str(got)
+    return grouped(want), grouped(got)
+
+
+def grouped(x) -> str:
+    """1,342,177,280 of a large whole number: its size is seen at a glance."""
+    return f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) and abs(x) > 9999 else f"{x}"
+
+
+def described(x) -> str:
+    """`3.5, a float`: a value of another kind than expected, shortened."""
+    kind = type(x).__name__
+    return f"{x!r:.60}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def times(got: float, want: float) -> str:

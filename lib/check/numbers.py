@@ -9,7 +9,7 @@ A case is the function's arguments, in order; words(*case) is its name in a verd
 """
 
 from lib.check.claims import is_number
-from lib.check.explain import times
+from lib.check.explain import described, times
 from lib.check.left_out import NO_TENSORS
 from lib.check.side_by_side import SideBySide, here
 
@@ -20,7 +20,7 @@ def is_one(show, out, what="a number") -> bool:
     """Is it a finite number? What it is in place of one is shown."""
     good = is_number(out) and out - out == 0
     show(NOTHING, f"got None, expected {what}" if out is None else "")
-    said = f"got {out!r:.60}, a {type(out).__name__}, expected {what}"
+    said = f"got {described(out)}, expected {what}"
     show(NO_NUMBER, "" if good or out is None else said)
     return good
 

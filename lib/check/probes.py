@@ -22,6 +22,7 @@ An exercise excuses a probe with a reason (`SideBySide(excused={"float32": "why"
 
 import contextlib
 import gc
+import inspect
 import random
 
 import numpy as np
@@ -29,6 +30,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from lib.backend.torch_private import TorchDispatchMode, tree_leaves, tree_map
+from lib.check.explain import grouped
 from lib.ledger import caller
 
 OF_A_CALL = ("arguments", "storage", "graph", "generators")
@@ -38,13 +40,13 @@ VARIANTS = (STRIDED, *DTYPES, TWO, AGAIN)  # of the first case
 ALL = (*OF_A_CALL, *OF_A_SCRIPT, *VARIANTS)
 FEW = 64  # bytes: a number, an empty tensor
 WORDS = {
-    "arguments": "argument {} has changed; it is the caller's",
-    "storage": "what it returns lies in the memory of argument {}",
+    "arguments": "the argument {} has changed; it belongs to the caller, who needs it again",
+    "storage": "the result shares its memory with the argument {}; the caller would change both",
     "graph": "what it returns requires {} gradient, expected {}",
-    "generators": "{} random generator is not where it would be",
-    "changed later": "what call {} returned has changed with a later call",
-    "alive": "{} bytes are alive, expected at most {}",
-    "alive at the end": "{} bytes are alive though nothing needs them, expected at most {}",
+    "generators": "{} global random generator has been advanced or seeded",
+    "changed later": "what call {} returned has changed during a later call",
+    "alive": "{} bytes are still allocated, expected at most {}",
+    "alive at the end": "{} bytes are still allocated at the end, expected at most {}",
 }
 caller.look_through(__file__)  # `Made` stands between an answer and what it sends
 
@@ -149,17 +151,40 @@ def as_right(case, name, got, want, slack) -> bool:
     return named(name) in OF_A_SCRIPT and isinstance(got, (int, float)) and got <= want + room
 
 
-def words(name, got, want) -> str:
-    """The sentence of a probe's Problem; "" if the name is not a probe's."""
+def names_of(f, args, named) -> tuple[str, ...]:
+    """The names of the arguments of a call, in the order in which `after` counts them."""
+    try:
+        parameters = [*inspect.signature(f).parameters.values()]
+    except (TypeError, ValueError):
+        return ()
+    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return (*plain[: len(args)], *named) if len(plain) >= len(args) else ()
+
+
+def words(name, got, want, names=()) -> str:
+    """The sentence of a probe's Problem; "" if the name is not a probe's. names: of the arguments,
+    which the probes count."""
     probe, _, which = name.partition(" ")
     sentence = WORDS.get(named(name), WORDS.get(probe, ""))
+    if probe in ("arguments", "storage"):
+        got, want = (_named_arguments(said, names) for said in (got, want))
     if probe == "generators":
         return sentence.format(which)
     if probe == "graph":
         return sentence.format(*(("no", "one") if want else ("a", "none")))
     if probe == "arguments" and not got:
-        return f"argument {want} has not changed; it is to be changed in place"
+        return f"the argument {want} has not changed; it should be changed in place"
+    if isinstance(got, int):
+        got, want = grouped(got), grouped(want)
     return sentence.format(got or "none", want)
+
+
+def _named_arguments(numbers, names) -> str:
+    """ "0, 2" as "`x`, `sizes`"."""
+    if not isinstance(numbers, str):
+        return numbers
+    name = lambda n: f"`{names[int(n)]}`" if n.isdigit() and int(n) < len(names) else n
+    return ", ".join(map(name, numbers.split(", ")))
 
 
 @contextlib.contextmanager

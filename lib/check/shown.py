@@ -26,6 +26,7 @@ from lib.check.explain import fraction, narrowed, two
 from lib.check.tensors import compared
 from lib.check.traffic import astray, beside
 
+ERROR = "the error raised"  # `Show.refused` shows it
 SAMPLE = 12  # elements of each wrong tensor in a trace
 
 
@@ -90,11 +91,22 @@ def different(where, name, got, want, how) -> Problem | None:
     facts = {"got": got, "want": want}
     if numbers and not isinstance(got, bool):
         want, got = two(want, got)
-    text = probes.words(name, facts["got"], facts["want"]) or (
-        f"{got}" if property_
-        else f"{name}: expected {'at most ' * at_most}{want}, got {got}"
-    )  # fmt: skip
+    text = (
+        probes.words(name, facts["got"], facts["want"], how.names if how else ())
+        or (_of_an_error(facts["got"], facts["want"]) if name == ERROR else "")
+        or (f"{got}" if property_ else "")
+        or f"{name}: expected {'at most ' * at_most}{want}, got {got}"
+    )
     return Problem("said" if property_ else "number", f"{where}: {text}", facts)
+
+
+def _of_an_error(got, want) -> str:
+    """ "[ValueError]" expected and "[]" got, in words."""
+    kind = lambda said: said.strip("[]") if isinstance(said, str) else ""
+    if not kind(want):
+        return f"{kind(got)} was raised, and these arguments are allowed"
+    raised = f"{kind(got)} was" if kind(got) else "nothing was"
+    return f"{kind(want)} should be raised, and {raised}"
 
 
 def factor_of(got, want) -> float | None:
@@ -232,6 +244,8 @@ def calls(measure, nothing_else=True):
     def judge(runs):
         for run, case, records in seen(runs, measure.of_world):
             for rank, record in enumerate(records):
+                if "calls" not in record:  # the answer was lib's own, which the values tell
+                    continue
                 where = f"{case.name}: {case.rank(rank)}"
                 if found := beside(run, case, where, rank, record):
                     return found

@@ -40,7 +40,7 @@ from lib.check.failure import of_error
 from lib.check.guard import is_students
 from lib.check.overlap import Gates, started_threads
 from lib.check.pure import noting_calls
-from lib.check.shown import compared_with, differences, traced
+from lib.check.shown import ERROR, compared_with, differences, traced
 from lib.check.tensors import draw
 
 PLAIN = (int, float, str, torch.Tensor, type(None))
@@ -88,7 +88,7 @@ class Show:
         self.shown, self.times, self.given, self.counts, self.held = {}, Counter(), {}, {}, []
         self.made, self.judged, self.lib, self.stopped = probes.Made(), None, None, False
 
-    def __call__(self, name, value, at_most=False, tolerance=None, beside=""):
+    def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
         """value: a number, a string, a tensor, None, or {key: one of them}, or pairs of that."""
         with self.made.aside():
             copied = {
@@ -96,7 +96,9 @@ class Show:
                 for key, one in by_key(value).items()
             }
         self.times[name] += 1
-        self.shown[name, self.times[name]] = Value(self.part, copied, at_most, tolerance, beside)
+        self.shown[name, self.times[name]] = Value(
+            self.part, copied, at_most, tolerance, beside, names
+        )
 
     def give(self, name, value, learns=False):
         """An input, copied, as this variant has it. learns: its gradient is shown by `backward`."""
@@ -142,7 +144,7 @@ class Show:
                 raise
             self.given_up()
             told = type(error).__name__
-        self("the error raised", f"[{told}]")
+        self(ERROR, f"[{told}]")
         return out
 
     def wrong(self, *names) -> bool:
@@ -170,8 +172,9 @@ class Show:
             before = probes.before(everything)
         out = self.call(label, f, *args, **named)
         with self.made.aside():
+            names = probes.names_of(f, args, named)
             for name, value in probes.after(before, everything, out).items():
-                self(name, value)
+                self(name, value, names=names)
             if self.variant == probes.AGAIN:
                 self.held.append((out, probes.frozen(out)))
         return out
@@ -258,14 +261,15 @@ class ShowOnRanks(Recorder, Show):
 
 @dataclass(frozen=True)
 class Value:
-    """What was shown once: in which part of the script, {key: value}, how it is compared, and what
-    is said beside it where it is wrong."""
+    """What was shown once: in which part of the script, {key: value}, how it is compared, what is
+    said beside it where it is wrong, and the names of the arguments of the call it is about."""
 
     part: str
     values: dict
     at_most: bool
     tolerance: float | None
     beside: str = ""
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.exercise import Exercise
+from lib.check.explain import described
 from lib.check.left_out import NO_TENSORS, but
 from lib.check.pure import LEAVES_OUT
 from lib.check.shown import claims
@@ -58,7 +59,7 @@ def _misread(lost):
     """{name: what is wrong}, or {}."""
     if not isinstance(lost, dict):
         name = "nothing" if lost is None else "a dictionary"
-        return {name: f"got {lost!r:.60}, a {type(lost).__name__}, expected a dict"}
+        return {name: f"got {described(lost)}, expected a dict"}
     for way, seconds in lost.items():
         if way not in WAYS:
             names = ", ".join(map(repr, WAYS))

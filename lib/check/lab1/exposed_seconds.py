@@ -8,6 +8,7 @@ from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.exercise import Exercise
+from lib.check.explain import described
 from lib.check.left_out import but
 from lib.check.pure import LEAVES_OUT
 from lib.check.shown import claims
@@ -73,7 +74,7 @@ def script(make, case, show):
         out = run(make, list(compute), list(messages))
     show("something", "" if out is not None else "it returned None, expected a number of seconds")
     is_one = is_number(out) and isfinite(out)
-    words = f"got {out!r:.60}, a {type(out).__name__}, expected a number of seconds"
+    words = f"got {described(out)}, expected a number of seconds"
     show("a number", "" if is_one else words)
     most = ALL_MESSAGES[case.what] + 1e-6
     over = f"got {out:.6g} s, and the messages take {most:.6g} s" if is_one else words

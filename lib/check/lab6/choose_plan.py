@@ -10,6 +10,7 @@ from numbers import Integral
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
+from lib.check.explain import described
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES
 from lib.check.left_out import NO_TENSORS, but
 from lib.check.pure import LEAVES_OUT
@@ -57,7 +58,7 @@ def _misread(out):
     """{name: what is wrong}, or {}."""
     if not isinstance(out, Plan):
         name = "nothing" if out is None else "a Plan"
-        return {name: f"got {out!r:.60}, a {type(out).__name__}, expected a Plan"}
+        return {name: f"got {described(out)}, expected a Plan"}
     for degree in DEGREES:
         number = getattr(out, degree)
         if not isinstance(number, Integral) or number < 1:

@@ -11,6 +11,7 @@ from numbers import Integral
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
+from lib.check.explain import described
 from lib.check.left_out import NO_TENSORS
 from lib.check.pure import LEAVES_OUT
 from lib.check.shown import claims
@@ -88,7 +89,7 @@ def _misread(out, B, N):
         name = "nothing" if out is None else "whole numbers"
         return {name: f"got {out!r:.60}, expected a list of {N} whole numbers"}
     if odd := [b for b in out if not isinstance(b, Integral) or isinstance(b, bool)]:
-        return {"whole numbers": f"got {[*out]}, in it {odd[0]!r:.30}, a {type(odd[0]).__name__}"}
+        return {"whole numbers": f"got {[*out]}, in it {described(odd[0])}"}
     if min(out) < 0:
         return {"no fewer than none": f"got {out}: rank {out.index(min(out))} has less than no row"}
     if sum(out) != B:
