@@ -27,20 +27,21 @@ LEAVES_OUT = but(NO_RANKS, "again", "returned")
 
 @contextmanager
 def noting_calls(*theirs):
-    """`with noting_calls(f, file) as calls:` afterwards `calls` has those of `theirs` that were
-    called, by whomever.
+    """`with noting_calls(f, file) as calls:` afterwards `calls` has the names of those of `theirs`
+    that were called, by whomever.
 
     theirs: functions, or the paths of files of which nothing is to be called. For what sends
     nothing: the ledger names what sends.
     """
     # equal code may stand elsewhere
-    known = {one if isinstance(one, str) else id(one.__code__): one for one in theirs}
+    known = {one if isinstance(one, str) else id(one.__code__) for one in theirs}
     calls, before = [], sys.getprofile()
 
     def note(frame, event, arg):
         if event == "call":
             code = frame.f_code
-            calls.extend(known[key] for key in (id(code), code.co_filename) if key in known)
+            if id(code) in known or code.co_filename in known:
+                calls.append(f"{frame.f_globals.get('__name__')}.{code.co_qualname}")
 
     sys.setprofile(note)
     try:

@@ -345,7 +345,7 @@ class SideBySide:
         if error:  # only what it prevented is not shown
             wrong = {k: one for k, one in wrong.items() if k not in unseen} | {"": error}
         if of_lib:
-            wrong = {"": Problem("built-in", "it calls lib's own, which this exercise builds")}
+            wrong = {"": Problem("built-in", f"it calls {of_lib[0]}, which this exercise builds")}
         record = {"ok": not wrong, "wrong": wrong, "trace": traced(wrong, got), "unseen": unseen}
         record["judged"] = got[0].judged
         return record if groups is None else record | _sent(got, want, not wrong)
