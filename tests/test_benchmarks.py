@@ -15,17 +15,14 @@ import pytest
 import torch.distributed as dist
 
 from lib import launch, linux
+from lib.collectives import cost
+from lib.measuring.rounds import Interval, interleave, interval
+from tests.benchmarks import __main__ as runner
+from tests.benchmarks import alpha_beta, bench_collectives, bench_launch, report, thresholds
+from tests.benchmarks.measure import Bar, Comparison, compare
+from tests.benchmarks.rounds import Side, timed
 
 ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib.collectives import cost  # noqa: E402
-from lib.measuring.rounds import Interval, interleave, interval  # noqa: E402
-from tests.benchmarks import __main__ as runner  # noqa: E402
-from tests.benchmarks import alpha_beta, bench_collectives, bench_launch, report, thresholds  # noqa: E402
-from tests.benchmarks.measure import Bar, Comparison, compare  # noqa: E402
-from tests.benchmarks.rounds import Side, timed  # noqa: E402
 
 NOT_SLOWER, HALF = Bar(None, "why"), Bar(0.5, "why")
 

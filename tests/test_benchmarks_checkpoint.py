@@ -1,16 +1,9 @@
 """The benchmark of checkpoints in the background: what it times was saved whole, by both sides."""
 
-import pathlib
-import sys
-
 import torch
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib.training.model import Shape  # noqa: E402
-from tests.benchmarks import bench_checkpoint  # noqa: E402
+from lib.training.model import Shape
+from tests.benchmarks import bench_checkpoint
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=1, hidden=16, n_heads=2)
 

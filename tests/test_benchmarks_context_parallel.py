@@ -1,18 +1,12 @@
 """The benchmark of attention over a cut sequence: all sides are right, torch's too, or
 nothing is timed."""
 
-import pathlib
-import sys
-
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
 pytest.importorskip("torch.distributed.tensor.experimental._context_parallel")
 
-from lib import launch  # noqa: E402
-from tests.benchmarks import bench_context_parallel, report  # noqa: E402
+from lib import launch
+from tests.benchmarks import bench_context_parallel, report
 
 TINY = (1, 4, 16, 4)
 

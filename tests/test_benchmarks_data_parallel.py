@@ -1,22 +1,14 @@
 """The benchmarks of data parallelism: what is hidden, what is refused before a clock runs, and what
 says "not run"."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 import torch
 
 from lib import launch
-
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib.training.model import GPT, Shape  # noqa: E402
-from tests import two_nodes  # noqa: E402
-from tests.benchmarks import bench_data_parallel, bench_overlap, report  # noqa: E402
+from lib.training.model import GPT, Shape
+from tests import two_nodes
+from tests.benchmarks import bench_data_parallel, bench_overlap, report
 
 TINY = Shape(vocab_size=16, seq_len=64, n_layers=1, hidden=16, n_heads=2)
 

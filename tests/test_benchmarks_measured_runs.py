@@ -1,20 +1,13 @@
 """The benchmark of the course's own runs: what is measured apart is all that a step consists of,
 and a step that its parts do not explain misses the bar."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib.cost.data_parallel import ring_time  # noqa: E402
-from lib.training.model import GPT, Shape  # noqa: E402
-from tests.benchmarks import bench_measured_runs, report  # noqa: E402
-from tests.benchmarks.bench_measured_runs import PLANS, ROWS, SHAPE, predicted  # noqa: E402
+from lib.cost.data_parallel import ring_time
+from lib.training.model import GPT, Shape
+from tests.benchmarks import bench_measured_runs, report
+from tests.benchmarks.bench_measured_runs import PLANS, ROWS, SHAPE, predicted
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=2, hidden=16, n_heads=2)
 # forward, backward, first, last, update; alpha, beta

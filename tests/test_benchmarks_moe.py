@@ -1,22 +1,16 @@
 """The benchmark of experts: both sides do the same, theirs sends no more than ours, and what
 differs is refused."""
 
-import pathlib
-import sys
 from collections import Counter
 
 import pytest
 import torch
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib import launch, ledger  # noqa: E402
-from lib.moe import assign_slots, capacity, top_k_gate  # noqa: E402
-from tests.benchmarks import bench_moe, report  # noqa: E402
-from tests.benchmarks.bench_moe import sorting_and_einsum  # noqa: E402
-from tests.benchmarks.moe_layers import Pair, Size, both_layers, check_equal  # noqa: E402
+from lib import launch, ledger
+from lib.moe import assign_slots, capacity, top_k_gate
+from tests.benchmarks import bench_moe, report
+from tests.benchmarks.bench_moe import sorting_and_einsum
+from tests.benchmarks.moe_layers import Pair, Size, both_layers, check_equal
 
 TINY = Size(n=24, D=8, F=16, E=8)
 

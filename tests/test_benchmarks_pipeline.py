@@ -1,20 +1,13 @@
 """The benchmarks of pipelines: both sides do the same or nothing is timed; a simulation that is off
 misses its bar."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 import torch
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib.pipeline import one_f_one_b, parse, simulate, zb_h1  # noqa: E402
-from lib.training.model import Shape  # noqa: E402
-from tests.benchmarks import bench_paced_pipeline, bench_pipeline, report  # noqa: E402
+from lib.pipeline import one_f_one_b, parse, simulate, zb_h1
+from lib.training.model import Shape
+from tests.benchmarks import bench_paced_pipeline, bench_pipeline, report
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=4, hidden=16, n_heads=2)
 

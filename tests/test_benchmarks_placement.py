@@ -1,20 +1,13 @@
 """The benchmark of placements: a step that its formula does not explain misses the bar, and the
 order is told."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib import launch  # noqa: E402
-from lib.hybrid.paced import placed_steps  # noqa: E402
-from tests.benchmarks import bench_placement, report  # noqa: E402
-from tests.benchmarks.bench_placement import (  # noqa: E402
+from lib import launch
+from lib.hybrid.paced import placed_steps
+from tests.benchmarks import bench_placement, report
+from tests.benchmarks.bench_placement import (
     DATA,
     MICRO_BATCH,
     ONE,

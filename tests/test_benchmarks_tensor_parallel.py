@@ -1,23 +1,17 @@
 """The benchmarks of tensor parallelism: both sides do what one process does, theirs sends no more
 than it must, and a layer whose time its parts do not explain misses its bar."""
 
-import pathlib
-import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib import launch, ledger  # noqa: E402
-from lib.training.model import Shape  # noqa: E402
-from tests.benchmarks import bench_paced_tensor_parallel, bench_tensor_parallel, report  # noqa: E402
-from tests.benchmarks.bench_paced_tensor_parallel import ACROSS, INSIDE, predicted  # noqa: E402
-from tests.benchmarks.bench_tensor_parallel import Part, block_parts, check_equal, gpt_parts  # noqa: E402
+from lib import launch, ledger
+from lib.training.model import Shape
+from tests.benchmarks import bench_paced_tensor_parallel, bench_tensor_parallel, report
+from tests.benchmarks.bench_paced_tensor_parallel import ACROSS, INSIDE, predicted
+from tests.benchmarks.bench_tensor_parallel import Part, block_parts, check_equal, gpt_parts
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=1, hidden=16, n_heads=4)
 LARGE = bench_tensor_parallel.SEQUENCES * TINY.seq_len * TINY.hidden  # elements of (B, T, D)

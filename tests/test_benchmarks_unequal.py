@@ -1,18 +1,11 @@
 """The benchmark of unequal devices: what it tells the ranks could meet its bar, and an
 equal split could not."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from tests.benchmarks import bench_unequal, report  # noqa: E402
-from tests.benchmarks.bench_unequal import EQUAL, SPEED, foretold, ideals, splits  # noqa: E402
+from tests.benchmarks import bench_unequal, report
+from tests.benchmarks.bench_unequal import EQUAL, SPEED, foretold, ideals, splits
 
 
 def test_what_is_told_allows_the_bar_and_an_equal_split_does_not():

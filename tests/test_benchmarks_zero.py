@@ -1,19 +1,12 @@
 """The benchmark of Muon over ranks: both sides train the same model before a clock runs."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 import torch
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib import launch  # noqa: E402
-from lib.training.model import Shape  # noqa: E402
-from tests.benchmarks import bench_zero  # noqa: E402
+from lib import launch
+from lib.training.model import Shape
+from tests.benchmarks import bench_zero
 
 TINY = Shape(vocab_size=16, seq_len=8, n_layers=1, hidden=16, n_heads=2)
 

@@ -1,19 +1,14 @@
 """What the probe finds on a machine: each thing that is wrong has its own next move; and the raw
 ranks run, on gloo."""
 
-import pathlib
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from tests.gpu import findings, moves, probe, report  # noqa: E402
-from tests.gpu.pretended import gpu, machine  # noqa: E402
-from tests.gpu.processes import marked  # noqa: E402
-from tests.gpu.raw import PHASES  # noqa: E402
+from tests.gpu import findings, moves, probe, report
+from tests.gpu.pretended import gpu, machine
+from tests.gpu.processes import marked
+from tests.gpu.raw import PHASES
 
 
 def with_product(**facts):

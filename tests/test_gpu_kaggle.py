@@ -9,18 +9,15 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import tarfile
 import zipfile
 
 import nbformat
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
+from lib.course import execute, notebook, publish
 
-from lib.course import execute, notebook, publish  # noqa: E402
+ROOT = pathlib.Path(__file__).parents[1]
 
 NOTEBOOK = ROOT / "tests" / "gpu" / "kaggle.ipynb"
 REHEARSAL = """

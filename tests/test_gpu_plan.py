@@ -12,14 +12,12 @@ import time
 import own_processes
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
+from tests.gpu import __main__ as command
+from tests.gpu import plan, processes, report
+from tests.gpu.pretended import machine
+from tests.gpu.processes import run_limited
 
-from tests.gpu import __main__ as command  # noqa: E402
-from tests.gpu import plan, processes, report  # noqa: E402
-from tests.gpu.pretended import machine  # noqa: E402
-from tests.gpu.processes import run_limited  # noqa: E402
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("steps", [plan.ON_ONE, plan.ON_TWO])

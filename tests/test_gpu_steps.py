@@ -5,19 +5,12 @@ A rehearsal says nothing of a GPU: no step has run on one. It shows that a step 
 because of its own code.
 """
 
-import pathlib
-import sys
-
 import pytest
 import torch
 import torch.distributed as dist
 
-ROOT = pathlib.Path(__file__).parents[1]
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
-
-from lib import launch  # noqa: E402
-from tests.gpu import (  # noqa: E402
+from lib import launch
+from tests.gpu import (
     checks,
     groups,
     hangs,

@@ -19,12 +19,10 @@ import time
 import psutil
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
+from lib import launch
+from tests import slurm, two_nodes
 
-from lib import launch  # noqa: E402
-from tests import slurm, two_nodes  # noqa: E402
+ROOT = pathlib.Path(__file__).parent.parent
 
 REASON = two_nodes.available()
 NOTEBOOK = ROOT / "solutions" / "lab6_hybrid_3d.ipynb"

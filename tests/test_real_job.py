@@ -17,11 +17,9 @@ import time
 import psutil
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
+from tests import two_nodes
 
-from tests import two_nodes  # noqa: E402
+ROOT = pathlib.Path(__file__).parent.parent
 
 REASON = two_nodes.available()
 NOTEBOOK = ROOT / "solutions" / "lab1_data_parallel.ipynb"

@@ -11,12 +11,10 @@ import sys
 import own_processes
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-# `tests` is no package that is installed: pytest alone would not find it
-sys.path.insert(0, str(ROOT))
+from tests.steady import __main__ as steady
+from tests.steady.zoo import ANIMALS, LOOPS, zoo
 
-from tests.steady import __main__ as steady  # noqa: E402
-from tests.steady.zoo import ANIMALS, LOOPS, zoo  # noqa: E402
+ROOT = pathlib.Path(__file__).parents[1]
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists("/bin/sh"), reason="not run: there is no /bin/sh"

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # ranks get this path, and import tests.emulation from it
+from lib import launch
+from tests.emulation import planted, strict_cases, strict_excluded, strict_works
 
-from lib import launch  # noqa: E402
-from tests.emulation import planted, strict_cases, strict_excluded, strict_works  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 SLOW = {  # those whose rule others show, too
     "later_messages_do_not", "both_receive_at_first_contact", "ddp_then_item_against_a_receive-0",
