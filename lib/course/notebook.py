@@ -40,7 +40,7 @@ CHECK_TAG = "nbval-check-output"
 GO_ON_TAG = "raises-exception"  # on a student's check: Run All goes on past it
 
 # the text of a heading, without its number and its minutes
-TITLE = re.compile(r"^#+ (?:[\d.]+ )?(?:Exercise: )?(.*?)(?: \([^()]*\))?$", re.MULTILINE)
+TITLE = re.compile(r"^##+ (?:[\d.]+ )?(?:Exercise: )?(.*?)(?: \([^()]*\))?$", re.MULTILINE)
 CELL_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # what nbformat and JupyterLab invent: eight hex digits, or a whole uuid
 RANDOM_ID = re.compile(r"[0-9a-f]{8}")
@@ -229,7 +229,7 @@ def exercises(nb: NotebookNode) -> list[Exercise]:
             bonus = BONUS_TAG in cell.metadata.get("tags", [])
             name = f"{title[:1].upper()}{title[1:]}" or data["grade_id"]
             found.append(Exercise(data["grade_id"], data["points"], bonus, cell, answers, name))
-            answers = []
+            answers, title = [], ""
     return found
 
 
