@@ -12,15 +12,16 @@ from .grade import LOOK, NOT_WRITTEN
 
 # a line of the answer, as a message names it
 LINE = re.compile(r"\bline (\d+)(?: of \w+)?: (.+)")
+GREY = ' class="none"'
 NOT_TRIED = (NOT_WRITTEN, "missing")
 STYLE = """
 body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222;
   background: #fff }
 table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .4em .8em; border-bottom: 1px solid #ccc;
-  overflow-wrap: anywhere }
+th, td { text-align: left; vertical-align: top; padding: .4em .8em; border-bottom: 1px solid #ccc }
+td:last-child { overflow-wrap: anywhere }
 td.points { white-space: nowrap }
-pre { background: #f6f6f6; padding: .6em; overflow-x: auto }
+pre { background: #f6f6f6; color: #222; padding: .6em; overflow-x: auto }
 mark { background: #ffe08a; display: inline-block; min-width: 100% }
 ul.parts { margin: .3em 0; padding-left: 1.2em }
 .hint { border-left: 3px solid #777; padding-left: .6em }
@@ -66,9 +67,10 @@ def _row(row):
         text += _hint(row["hint"])
     if row["code"] and style == "some":
         text += _code(row)
-    name = f"<br><small>{html.escape(row['id'])}</small>" if row["title"] != row["id"] else ""
+    function = html.escape(row["id"].removeprefix("check_")).replace("_", "_<wbr>")
+    name = f"<br><small>{function}</small>" if row["title"] != row["id"] else ""
     return (
-        f'<tr class="{style}"><td>{html.escape(row["title"])}{name}</td>'
+        f"<tr{GREY if style == 'none' else ''}><td>{html.escape(row['title'])}{name}</td>"
         f'<td class="points {style}">{score}</td><td>{text}</td></tr>'
     )
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from .feedback import HEAD, NOT_TRIED, STYLE
 
-BINS = 10  # of percent
+BINS = 10  # of percent, and one more for 100 and above
 MORE = """
 .bar { display: flex; height: 1em; min-width: 12em }
 .bar span { display: block; height: 100% }
@@ -50,21 +50,24 @@ def _why(record):
     if not result:
         return record["trouble"]
     return result.get("unreadable") or "; ".join(
-        [row["id"] for row in result["exercises"] if row["status"] == "kernel died"]
+        [
+            f"the kernel died in {row['id']}"
+            for row in result["exercises"]
+            if row["status"] == "kernel died"
+        ]
         + result["notes"]
     )
 
 
 def _distribution(read):
     shares = [100 * result["points"] / max(1, result["max_points"]) for result in read]
-    counts = Counter(min(BINS - 1, int(share * BINS / 100)) for share in shares)
+    counts = Counter(min(BINS, int(share * BINS / 100)) for share in shares)
     most = max(counts.values())
     bars = "".join(
         f'<div style="height:{100 * counts[i] / most:.0f}%"><b>{counts[i] or ""}</b></div>'
-        for i in range(BINS)
+        for i in range(BINS + 1)
     )
-    names = [f"{100 * i // BINS}" for i in range(BINS)]
-    names[-1] += " and more"
+    names = [f"{100 * i // BINS}" for i in range(BINS)] + ["100 and more"]
     axis = "".join(f"<span>{name}</span>" for name in names)
     return (
         f"<h2>{len(read)} notebooks, median {median(shares):.0f} %</h2>\n"
