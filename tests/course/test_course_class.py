@@ -480,33 +480,3 @@ def test_a_notebook_of_format_3_is_converted(tmp_path, unsolved):
     assert json.loads(path.read_text())["nbformat"] == 3
     cells, trouble = answers.read_submission(path)
     assert not trouble and RIGHT["double"] in [cell.source for cell in cells]
-
-
-@pytest.mark.slow
-def test_thirty_graded_with_kills_in_between_give_the_same_bytes(toy_root, tmp_path, unsolved):
-    odd = {"double": WRONG}, {"total": "total = 3"}, {"total": "import os\nos._exit(3)"}, {}, {}
-    folder = tmp_path / "in"
-    hand_in(
-        folder,
-        **{f"s{i:02}_{100 + i}_7_lab": solved(unsolved, **odd[i % len(odd)]) for i in range(29)},
-        truncated=b"{",
-    )
-    in_one_go = run(toy_root, folder, "--out", tmp_path / "one", "--jobs", "2")
-    assert "30 of 30 graded" in in_one_go.communicate(timeout=900)[0]
-    students, kills = tmp_path / "two" / "students", 0
-    for finished in (4, 11, 19):
-        process = run(toy_root, folder, "--out", tmp_path / "two", "--jobs", "2")
-        while process.poll() is None and len([*students.glob("s*.json")]) < finished:
-            time.sleep(0.1)
-        kills += process.poll() is None
-        process.kill()
-        process.communicate()
-    again = run(toy_root, folder, "--out", tmp_path / "two", "--jobs", "2")
-    assert kills == 3 and "30 of 30 graded" in again.communicate(timeout=900)[0]
-    one, two = (
-        {path: seen[0] for path, seen in contents(tmp_path / name).items()}
-        for name in ("one", "two")
-    )
-    assert one == two and {"points.csv", "canvas.csv", "summary.html"} <= one.keys()
-    statuses = [row[6] for row in points_of(tmp_path / "one" / "points.csv")[1:]]
-    assert (statuses.count("killed"), statuses.count("unreadable")) == (6, 1)
