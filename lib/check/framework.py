@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch, ledger
-from lib.check import earlier, fingerprints, python_errors
+from lib.check import earlier, fingerprints, own_cells, python_errors
 from lib.check.exercise import Bundle, CheckFailed, Claim, Exercise, Hint, Outcome, Problem, Run
 from lib.check.failure import BEGINS, at_odds, begun, in_its_case, of_exercise, students_fault
 from lib.check.guard import guarded, shown, unreadable
@@ -327,6 +327,8 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
             f"check.{exercise.name}({', '.join(names)})"
         )
     outcome = graded(exercise, fns)
+    if outcome.points and (note := own_cells.note(fns)):
+        outcome.lines[-1:-1] = _wrapped(note)
     print("\n".join(outcome.lines))
     judged[exercise.name] = outcome
     _report(exercise, outcome)
@@ -357,14 +359,19 @@ def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
 
 def _report(exercise, outcome):
     if path := os.environ.get("LAB_REPORT"):
-        hint = fingerprints.text_of(exercise, outcome.hint)
-        facts = {
-            "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points,
-            "message": outcome.message,
-            "hint": hint, "where": _where(outcome),
-        }  # fmt: skip
+        facts = _facts(exercise, outcome)
+        if outcome.parts:
+            facts["parts"] = [*map(_facts, exercise.parts, outcome.parts)]
         with open(path, "a") as file:
             file.write(json.dumps(facts) + "\n")
+
+
+def _facts(exercise, outcome):
+    return {
+        "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points,
+        "message": outcome.message, "hint": fingerprints.text_of(exercise, outcome.hint),
+        "where": _where(outcome),
+    }  # fmt: skip
 
 
 def _where(outcome):

@@ -7,20 +7,18 @@ a wrong call    the answer's signature
 import builtins
 import difflib
 import inspect
-import json
 import re
 import types
 
-from lib import here
 from lib.check.earlier import functions_of
 from lib.check.exercise import Problem
+from lib.check.own_cells import lines_that_define
 
 UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 REFUSED_CALL = re.compile(
     r"TypeError: ((?:[\w.]+\.)?(\w+)\(\) (?:got an unexpected|got multiple|missing|takes) .*)"
 )
 ALIKE, ALIKE_BUILT_IN = 0.7, 0.85  # of two names: one may be a typo of the other
-SHOWN = 60  # characters of a cell's line
 
 
 def explained(problem: Problem, fn) -> Problem:
@@ -48,8 +46,8 @@ def _signature(fn):
 
 
 def _about(name, fn):
-    if name not in _globals_of(fn) and (line := _line_that_defines(name)):
-        return f"A cell of this notebook defines {name} and has not been run: `{line}`"
+    if name not in _globals_of(fn) and (found := lines_that_define(name)):
+        return f"A cell of this notebook defines {name} and has not been run: `{found[0][0]}`"
     near = difflib.get_close_matches(
         name, sorted(_names(fn) - {name}), 1, ALIKE
     ) or difflib.get_close_matches(name, dir(builtins), 1, ALIKE_BUILT_IN)
@@ -71,22 +69,3 @@ def _names(fn):
         names |= {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
         codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return {name for name in names if not name.startswith("_")}
-
-
-def _line_that_defines(name):
-    """The first line of the open notebook, as it is saved, that defines this name; or ""."""
-    path = here.opened()
-    if path is None or not path.is_file():
-        return ""
-    word = re.escape(name)
-    defines = re.compile(
-        rf"^(?:(?:def|class)\s+{word}\b|{word}\s*=[^=]|(?:from\s+\S+\s+)?import\s.*\b{word}\b)"
-    )
-    cells = json.loads(path.read_text(encoding="utf-8")).get("cells", [])
-    lines = (
-        line
-        for cell in cells
-        if cell["cell_type"] == "code"
-        for line in "".join(cell["source"]).splitlines()
-    )
-    return next((line[:SHOWN] for line in lines if defines.match(line)), "")

@@ -17,7 +17,9 @@ mine.py carry.py edition.py answers.py     a student's copy, brought to a new ed
                                            whose cells answer what
 grade.py merge.py report.py                one notebook: answers put into ours, points, a table
 output_cap.py tamper.py                    in its kernel: endless output, signs of a forged report
-classroom.py submissions.py feedback.py    a class: who handed in what, some at a time, pages
+classroom.py submissions.py people.py      a class: who handed in what and when, some at a time
+tables.py summary.py                       what its teacher gets, and learning platforms import
+feedback.py gradescope.py                  what a student gets, here and on Gradescope
 sandbox.py supervisor.py namespaces.py     the sandbox: what is asked, who holds it, namespaces
 install.py publish.py                      what make setup runs;
                                            where the repository's address is shown

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 
 from . import (
@@ -21,16 +22,18 @@ from . import (
     build,
     classroom,
     execute,
-    feedback,
     grade,
+    gradescope,
     hours,
     notebook,
     packages,
+    people,
     publish,
     release,
     report,
     sandbox,
     submissions,
+    tables,
     temporary,
     validate,
 )
@@ -70,6 +73,15 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--lab", required=True, help="0, lab0 or lab0_concepts")
     command.add_argument("--json", type=Path, help="write the result here, as JSON")
     command.add_argument("--junit", type=Path, help="write the result here, as JUnit XML")
+    command.add_argument(
+        "--gradescope", type=Path, metavar="PATH", help="write it as Gradescope's results.json"
+    )
+    command.add_argument(
+        "--due",
+        type=due,
+        metavar="TIME",
+        help="of a folder: when it was due, as in 2026-11-30T23:59; later notebooks are marked",
+    )
     command.add_argument(
         "--cell-timeout",
         type=float,
@@ -131,6 +143,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "out", nargs="?", type=Path, metavar="OUT", help="written anew; default: build/book"
     )
+    what = "write a lab as an autograder of Gradescope"
+    command = commands.add_parser("gradescope", help=what, description=what)
+    command.add_argument("out", type=Path, metavar="ZIP", help="the file to upload")
+    command.add_argument("--lab", required=True, help="0, lab0 or lab0_concepts")
     what = "how long each lab takes a student, its core path and the whole of it"
     command = commands.add_parser("hours", help=what, description=what)
     command.add_argument("labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts")
@@ -144,8 +160,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv`; returns the exit code. What a person has to put right
     goes to stderr."""
+    args = parser().parse_args(argv)
     try:
-        return run(parser().parse_args(argv))
+        return run(args)
     except CourseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -155,7 +172,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {notebook.refusal(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # what was started has been ended on the way here
-        print("stopped", file=sys.stderr)
+        class_ = args.command == "grade" and args.out
+        go_on = ": run the same command again, and it continues where it stopped"
+        print(f"stopped{go_on if class_ else ''}", file=sys.stderr)
         return 130
 
 
@@ -169,6 +188,10 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "book":
         out = (args.out or root / "build" / "book").resolve()
         print(f"{book.make(root, out)} pages: open {out / 'index.html'} in a browser")
+        return 0
+    if args.command == "gradescope":
+        gradescope.write(root, args.lab, args.out)
+        print(f"{args.out} written: upload it as the autograder of a programming assignment")
         return 0
     if args.command == "record":
         book.runs.record(root, list(book.runs.RUNS))
@@ -263,6 +286,8 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
     own = notebook.own_path(root, lab)
     path = args.notebook or (own if own.exists() else notebook.lab_path(root, lab))
     limits = sandbox.Limits(**args.limits)
+    if path.is_dir() and args.gradescope:
+        path = one_notebook(path)
     if path.is_dir():
         terms = submissions.Terms(
             lab, root, args.cell_timeout, args.total_timeout, limits, args.sandbox
@@ -281,6 +306,7 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
     for target, text in (
         (args.json, json.dumps(result, indent=1) + "\n"),
         (args.junit, report.junit(result)),
+        (args.gradescope, gradescope.results(result)),
     ):
         if target:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -294,6 +320,20 @@ def stop_when_stdin_closes() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def due(text: str) -> datetime:
+    """A time as ISO 8601 has it; without a zone, that of this machine."""
+    return datetime.fromisoformat(text).astimezone()
+
+
+def one_notebook(folder: Path) -> Path:
+    """The notebook that a student has uploaded; Gradescope puts all files into one folder."""
+    found = sorted(folder.rglob("*.ipynb"))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise CourseError(f"{folder} should have one notebook, and has {len(found)}: {names}")
+    return found[0]
+
+
 def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
     """Grade a folder of notebooks into --out; 1 if some could not be graded: named, and
     tried again next time."""
@@ -302,11 +342,16 @@ def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
     says = sandbox.held(terms.sandbox).says
     print(f"notebooks run {says}", flush=True)
     records = classroom.grade_class(args.notebook, args.out, terms, max(1, args.jobs))
-    feedback.write_all(records, args.out, says)
+    where = {one.student: one.path for one in submissions.find(args.notebook, terms.lab)}
+    whose = {name: people.person(name, path, args.due) for name, path in where.items()}
+    tables.write_all(records, whose, args.out, says)
     failed = [record for record in records if record["result"] is None]
     for record in failed:
         print(f"not graded: {record['student']}: {record['trouble']}")
-    print(f"{len(records) - len(failed)} of {len(records)} graded: {args.out}/points.csv")
+    print(
+        f"{len(records) - len(failed)} of {len(records)} graded: {args.out}/points.csv, and "
+        f"summary.html for a look at the class"
+    )
     return 1 if failed else 0
 
 

@@ -10,6 +10,7 @@ renamed with it, by the table lib/check/renamed.json.
 import ast
 import io
 import json
+import re
 import tokenize
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from nbformat import NotebookNode
 from . import edition, notebook
 
 MAX_BYTES = 20_000_000
+OLDER = (1, 2, 3)  # formats of notebooks that are converted
 RENAMED = json.loads(
     (Path(__file__).parents[1] / "check" / "renamed.json").read_text(encoding="utf-8")
 )["exercises"]  # {exercise: {old identifier: new identifier}}
@@ -59,7 +61,11 @@ def read_notebook(path: Path) -> tuple[NotebookNode, str]:
         )
         return nothing, text
     try:
-        nb = nbformat.v4.reads(path.read_bytes().decode("utf-8"))
+        text = path.read_bytes().decode("utf-8")
+        if _major(text) in OLDER:
+            nb = nbformat.reads(text, as_version=4)
+        else:
+            nb = nbformat.v4.reads(text)
         nb.cells = [
             cell
             for cell in nb.cells
@@ -74,6 +80,46 @@ def read_notebook(path: Path) -> tuple[NotebookNode, str]:
             f"JupyterLab as .ipynb",
         )
     return nb, ""
+
+
+def _major(text: str) -> object:
+    """The notebook format that a file says it has."""
+    data = json.loads(text)
+    return data.get("nbformat") if isinstance(data, dict) else None
+
+
+def outside(cells: list[NotebookNode], name: str) -> str:
+    """Where the student defines `name` outside the cells that are graded, in words; "" if nowhere,
+    or in one of those as well."""
+    graded = [notebook.nbgrader(cell).get("grade_id") for cell in cells]
+    defining = [
+        (number, cell, grade_id)
+        for number, (cell, grade_id) in enumerate(zip(cells, graded, strict=True), 1)
+        if _is_code(cell) and name in binds(cell.source)
+    ]
+    if not defining or any(grade_id for *_, grade_id in defining):
+        return ""
+    number, cell, _ = defining[-1]
+    pattern = re.compile(rf"^.*\b{re.escape(name)}\b.*$", re.MULTILINE)
+    return f"cell {number} (`{pattern.search(cell.source)[0].strip()[:60]}`)"
+
+
+def binds(source: str) -> set[str]:
+    """Names that the top level of `source` defines, assigns or imports."""
+    tree = tree_of(source)
+    names = _defines(source)
+    for node in tree.body if tree else ():
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        names |= {
+            leaf.id
+            for one in targets
+            if one
+            for leaf in ast.walk(one)
+            if isinstance(leaf, ast.Name)
+        }
+    return names
 
 
 def find(

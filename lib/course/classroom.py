@@ -4,13 +4,14 @@
                                                               out/points.csv, ...      (feedback.py)
 
 A student whose file in students/ carries today's key (submissions.py) is not graded again: an
-interrupted run goes on where it stopped, and a corrected check regrades everybody. No times, paths
-or process ids are stored, so the same folder graded twice gives the same bytes. Submissions are
-only read.
+interrupted run goes on where it stopped, and a corrected check regrades everybody. No paths or
+process ids are stored, and of times only the minutes that grading took, rounded up, so the same
+folder graded twice gives the same bytes. Submissions are only read.
 """
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -34,9 +35,9 @@ POLL = 0.1  # seconds between two looks at what runs
 def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
     """Grade all submissions in `folder`, `jobs` at a time; returns their records, by student.
 
-    A record is {"student", "key", "result" (see grade.grade_notebook), "trouble"}; where the grader
-    itself failed, "result" is None, "trouble" says why, and the next run tries again. Raises
-    CourseError where nothing can be graded.
+    A record is {"student", "key", "result" (see grade.grade_notebook), "trouble", "minutes" (that
+    grading took, rounded up)}; where the grader itself failed, "result" is None, "trouble" says
+    why, and the next run tries again. Raises CourseError where nothing can be graded.
     """
     folder, out = folder.resolve(), out.resolve()
     if out.is_relative_to(folder):
@@ -53,12 +54,13 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
     with tqdm(
         total=len(class_), initial=len(class_) - len(waiting), desc=terms.lab, unit=" notebooks"
     ) as bar:
-        for one, result, trouble in _graded(waiting, folder, out, terms, jobs):
+        for one, result, trouble, minutes in _graded(waiting, folder, out, terms, jobs):
             record = {
                 "student": one.student,
                 "key": keys[one.student],
                 "result": result,
                 "trouble": trouble,
+                "minutes": minutes,
             }
             records[one.student] = record
             if result is not None:
@@ -99,12 +101,12 @@ class _Job:
 
 def _graded(
     waiting: list[Submission], folder: Path, out: Path, terms: Terms, jobs: int
-) -> Iterator[tuple[Submission, dict | None, str]]:
-    """(submission, result or None, trouble), as they are finished. On the way out, what
+) -> Iterator[tuple[Submission, dict | None, str, int]]:
+    """(submission, result or None, trouble, minutes), as they are finished. On the way out, what
     still runs is ended."""
     for one in waiting:
         if one.path is None:
-            yield one, grade.nothing(terms.lab, terms.root, one.trouble), ""
+            yield one, grade.nothing(terms.lab, terms.root, one.trouble), "", 0
     left = [one for one in waiting if one.path]
     running: list[_Job] = []
     with temporary.folder(RUNNING, out) as home:
@@ -116,7 +118,8 @@ def _graded(
                 time.sleep(POLL)
                 for job in [job for job in running if job.process.poll() is not None]:
                     running.remove(job)
-                    yield job.one, *_outcome(job)
+                    began = job.deadline - terms.total_timeout - AFTER_LIMIT
+                    yield job.one, *_outcome(job), math.ceil((time.monotonic() - began) / 60)
                 for job in running:
                     if time.monotonic() > job.deadline:
                         _end(job)

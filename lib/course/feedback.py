@@ -1,144 +1,108 @@
-"""A class's records as files: points as CSV and JSON, JUnit XML, and a page for each student.
+"""The page that a student receives: each exercise by its title, with points, the claim that failed,
+the hint, and the student's own code with the line that the claim names.
 
-    points.csv          student, points, max_points, one column per exercise, what to check by hand
-    points.json         the same with statuses, failing claims and hints;
-                        the keys under which all was graded
-    junit.xml           a suite per student, a case per exercise
-    feedback/NAME.html  for the student: points, the failing claim and its hint
-
-Plain functions of the records: the same records give the same bytes, and nothing is dated.
+Plain functions of a record: the same record gives the same bytes, and nothing is dated. Whatever a
+notebook made a message say is text here, not markup.
 """
 
-import csv
 import html
-import io
-import json
-import shutil
-from pathlib import Path
-from xml.etree import ElementTree
+import re
 
-from . import report
-from .classroom import write
-from .grade import LOOK
+from .grade import LOOK, NOT_WRITTEN
 
-PAGE = """<!doctype html>
+# a line of the answer, as a message names it
+LINE = re.compile(r"\bline (\d+)(?: of \w+)?: (.+)")
+GREY = ' class="none"'
+NOT_TRIED = (NOT_WRITTEN, "missing")
+STYLE = """
+body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222;
+  background: #fff }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .4em .8em; border-bottom: 1px solid #ccc }
+td:last-child { overflow-wrap: anywhere }
+td.points { white-space: nowrap }
+pre { background: #f6f6f6; color: #222; padding: .6em; overflow-x: auto }
+mark { background: #ffe08a; display: inline-block; min-width: 100% }
+ul.parts { margin: .3em 0; padding-left: 1.2em }
+.hint { border-left: 3px solid #777; padding-left: .6em }
+.all { color: #1a6e2e } .some { color: #9c2b00 } .none { color: #5f5f5f }
+"""
+HEAD = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>{lab}: {student}</title>
-<style>
-body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; \
-color: #222; background: #fff }}
-table {{ border-collapse: collapse; width: 100% }}
-th, td {{ text-align: left; vertical-align: top; padding: .4em .8em; \
-border-bottom: 1px solid #ccc }}
-td.points {{ white-space: nowrap }}
-.all {{ color: #1a6e2e }} .some {{ color: #9c2b00 }}
-</style>
-<h1>{lab}</h1>
-<p>{student}: <strong>{points:g} of {max_points} points</strong></p>
-<table>
-<tr><th>Exercise</th><th>Points</th><th>What happened</th></tr>
-{rows}
-</table>
-{notes}
-</html>
+<title>{title}</title>
+<style>{style}</style>
 """
 
 
-def write_all(records: list[dict], out: Path, says: str) -> None:
-    """Write all files into `out`; what an earlier class left in feedback/ goes. says: how
-    notebooks were shut in."""
-    write(out / "points.csv", points_csv(records))
-    write(
-        out / "points.json",
-        json.dumps({"isolation": says, "students": records}, indent=1, sort_keys=True) + "\n",
-    )
-    write(out / "junit.xml", junit(records))
-    shutil.rmtree(out / "feedback", ignore_errors=True)
-    (out / "feedback").mkdir()
-    for record in records:
-        if record["result"]:
-            write(
-                out / "feedback" / f"{record['student']}.html",
-                page(record["student"], record["result"]),
-            )
-
-
-def points_csv(records: list[dict]) -> str:
-    """One row per student. Of a notebook that cannot be read, the exercises stay empty, and the
-    last column says why; of one that could not be graded, the points too."""
-    graded = [record["result"] for record in records if record["result"]]
-    exercises = [row["id"] for row in graded[0]["exercises"]] if graded else []
-    table = io.StringIO()
-    to = csv.writer(table, lineterminator="\n")
-    to.writerow(["student", "points", "max_points", *exercises, "look"])
-    for record in records:
-        name, result = _cell(record["student"]), record["result"]
-        if result:
-            points = [f"{row['points']:g}" for row in result["exercises"]]
-            looks = [note.removeprefix(LOOK) for note in result["notes"] if note.startswith(LOOK)]
-            lacking = [row["id"] for row in result["exercises"] if row["status"] == "missing"]
-            looks += [f"not in the notebook: {', '.join(lacking)}"] if lacking else []
-            if "unreadable" in result:
-                points, looks = [""] * len(points), [f"unreadable: {result['unreadable']}"]
-            to.writerow(
-                [
-                    name,
-                    f"{result['points']:g}",
-                    result["max_points"],
-                    *points,
-                    _cell("; ".join(looks)),
-                ]
-            )
-        else:
-            to.writerow(
-                [name, "", "", *[""] * len(exercises), _cell(f"not graded: {record['trouble']}")]
-            )
-    return table.getvalue()
-
-
-def _cell(text: str) -> str:
-    """A spreadsheet takes text that begins so for a formula, and runs it."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-
-
-def junit(records: list[dict]) -> str:
-    """JUnit XML of the class; a student who could not be graded is one case with an error."""
-    suites = ElementTree.Element("testsuites")
-    for record in records:
-        if record["result"]:
-            suites.append(report.suite(record["result"], record["student"]))
-        else:
-            name = report.xml_safe(record["student"])
-            suite = ElementTree.SubElement(
-                suites, "testsuite", name=name, tests="1", failures="0", errors="1"
-            )
-            case = ElementTree.SubElement(suite, "testcase", classname=name, name="grading")
-            ElementTree.SubElement(
-                case, "error", type="not graded", message=report.xml_safe(record["trouble"])
-            )
-    return report.to_text(suites)
-
-
-def page(student: str, result: dict) -> str:
-    """One student's page. Whatever a notebook made a message say is text here, not markup."""
-    rows = []
-    for row in result["exercises"]:
-        parts = [row["status"]]
-        parts += [row["message"]] if row["message"] != row["status"] else []
-        parts += [f"Usual cause: {row['hint']}"] if row["hint"] else []
-        text = "<br>".join(html.escape(part) for part in parts if part)
-        score = f"{row['points']:g} of {row['max_points']}{' bonus' if row['bonus'] else ''}"
-        style = "all" if row["points"] == row["max_points"] else "some"
-        rows.append(
-            f'<tr><td>{html.escape(row["id"])}</td><td class="points '
-            f'{style}">{score}</td><td>{text}</td></tr>'
-        )
+def page(name: str, result: dict) -> str:
+    """One student's page; name: of the student."""
+    rows = "\n".join(map(_row, result["exercises"]))
     mine = [note for note in result["notes"] if not note.startswith(LOOK)]
     notes = "".join(f"<li>{html.escape(note)}</li>\n" for note in mine)
-    return PAGE.format(
-        lab=html.escape(result["lab"]), student=html.escape(student), points=result["points"],
-        max_points=result["max_points"], rows="\n".join(rows),
-        notes=f"<ul>\n{notes}</ul>" if notes else "",
-    )  # fmt: skip
+    lab, name = html.escape(result["lab"]), html.escape(name)
+    return (
+        HEAD.format(title=f"{lab}: {name}", style=STYLE)
+        + f"<h1>{lab}</h1>\n"
+        + f"<p>{name}: <strong>{result['points']:g} of {result['max_points']} points</strong></p>\n"
+        + "<table>\n<tr><th>Exercise</th><th>Points</th><th>What happened</th></tr>\n"
+        + f"{rows}\n</table>\n"
+        + (f"<ul>\n{notes}</ul>\n" if notes else "")
+        + "</html>\n"
+    )
+
+
+def _row(row):
+    style = "all" if row["points"] == row["max_points"] else "some"
+    if row["status"] in NOT_TRIED:
+        style = "none"
+    score = f"{row['points']:g} of {row['max_points']}{' bonus' if row['bonus'] else ''}"
+    told = [row["status"], *([row["message"]] if row["message"] != row["status"] else [])]
+    text = "<br>".join(html.escape(part) for part in told if part)
+    if row["parts"]:  # each says what is wrong with it; the first of them is the row's message
+        parts = "".join(map(_part, row["parts"]))
+        text = f'{html.escape(row["status"])}\n<ul class="parts">{parts}</ul>'
+    else:
+        text += _hint(row["hint"])
+    if row["code"] and style == "some":
+        text += _code(row)
+    function = html.escape(row["id"].removeprefix("check_")).replace("_", "_<wbr>")
+    name = f"<br><small>{function}</small>" if row["title"] != row["id"] else ""
+    return (
+        f"<tr{GREY if style == 'none' else ''}><td>{html.escape(row['title'])}{name}</td>"
+        f'<td class="points {style}">{score}</td><td>{text}</td></tr>'
+    )
+
+
+def _part(part):
+    good = part["points"] == part["max_points"]
+    score = f"{part['points']:g} of {part['max_points']:g}"
+    told = "" if good else f": {html.escape(part['message'])}{_hint(part['hint'])}"
+    style = "all" if good else "none" if part["message"] == NOT_WRITTEN else "some"
+    return f'<li class="{style}">{html.escape(part["id"])}, {score}{told}</li>'
+
+
+def _hint(hint):
+    return f'<p class="hint">Usual cause: {html.escape(hint)}</p>' if hint else ""
+
+
+def _code(row):
+    """The answer, and marked in it the lines that the messages name."""
+    told = " ".join([row["message"], *(part["message"] for part in row["parts"])])
+    named = {(int(number), text) for number, text in LINE.findall(told)}
+    cells = []
+    for source in row["code"]:
+        lines = []
+        for number, line in enumerate(source.splitlines(), 1):
+            said = any(n == number and _is_named(line, text) for n, text in named)
+            text = html.escape(line)
+            lines.append(f"<mark>{text}</mark>" if said else text)
+        cells.append("<pre>" + "\n".join(lines) + "</pre>")
+    return "".join(cells)
+
+
+def _is_named(line, text):
+    """Does a message that goes on after the line, or breaks off in it, name this line?"""
+    line = line.strip()
+    return bool(line) and (text.startswith(line) or line.startswith(text.removesuffix("...")))

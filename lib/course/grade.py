@@ -29,7 +29,9 @@ NOT_WRITTEN = "not written yet"
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
 # what nbval says of a check that printed something else than all points
 DIFFER = "Cell outputs differ"
+UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 RAISED = re.compile(r"\brank \d+ raised ")
+TOLD = ("message", "where")  # of a part's report
 LOOK = "look by hand: "  # how a note begins that is meant for the instructor
 BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|[^\s'\"]*/lab-(?:run|grade)-\w+")
 
@@ -50,11 +52,13 @@ def grade_notebook(
     this machine can have that. held: how it is shut in, by default in the strongest way that works
     here.
 
-    Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus",
-    "status", "message", "hint"}], "notes": [str]}. A bonus exercise adds to "points" and not to
-    "max_points". Statuses: "passed", "failed", "not written yet", "error", "timeout", "kernel
-    died", "missing". A notebook that cannot be read, or is none of this lab, earns 0 points, and
-    "unreadable" says why; CourseError is raised only if the grader itself cannot work.
+    Returns {"lab", "points", "max_points", "exercises": [{"id", "title", "points", "max_points",
+    "bonus", "status", "message", "hint", "code": [the answer's cells], "parts": [of a bundle:
+    {"id", "points", "max_points", "message", "hint"}]}], "notes": [str]}. A bonus exercise adds to
+    "points" and not to "max_points". Statuses: "passed", "failed", "not written yet", "error",
+    "timeout", "kernel died", "missing". A notebook that cannot be read, or is none of this lab,
+    earns 0 points, and "unreadable" says why; CourseError is raised only if the grader itself
+    cannot work.
     """
     (lab,) = notebook.labs(root, [lab])
     canonical = notebook.read(notebook.solution_path(root, lab))
@@ -68,13 +72,10 @@ def grade_notebook(
         return nothing(lab, root, trouble)
     merged = merge.merge(canonical, cells)
     if exercises and len(merged.missing) == len(merged.stubs.keys() - {notebook.HELPERS}):
-        return nothing(
-            lab,
-            root,
-            "none of this lab's answer cells was found: is it the notebook of another lab?",
-        )
+        return nothing(lab, root, _whose(cells, lab, root))
     shut_in = {"limits": limits, "hidden": [root, *hidden], "held": held}
     rows = _run_until_done(exercises, merged, cell_timeout, total_timeout, shut_in)
+    merged.notes += _left_out(rows, cells)
     return _result(lab, exercises, rows, merged.notes)
 
 
@@ -88,6 +89,38 @@ def nothing(lab: str, root: Path, trouble: str) -> dict:
         for exercise in exercises
     }
     return {**_result(lab, exercises, rows, [plain(trouble)]), "unreadable": plain(trouble)}
+
+
+def _whose(cells: list, lab: str, root: Path) -> str:
+    """Why nothing of a notebook can be graded: the lab that it belongs to, if that is known."""
+    theirs = {notebook.nbgrader(cell).get("grade_id") for cell in cells} - {notebook.HELPERS}
+    shared = {
+        other: len(theirs & _grade_ids(notebook.read(notebook.solution_path(root, other))))
+        for other in notebook.labs(root)
+    }
+    found = max(shared, key=lambda other: shared[other])
+    if found != lab and shared[found]:
+        return f"this is the notebook of {found}, and {lab} is graded: hand in {lab}.ipynb"
+    return "none of this lab's answer cells was found: is it the notebook of another lab?"
+
+
+def _grade_ids(nb) -> set:
+    return {notebook.nbgrader(cell).get("grade_id") for cell in nb.cells} - {None}
+
+
+def _left_out(rows: dict, cells: list) -> list[str]:
+    """A note for each name that an answer lacks because the student defined it in a cell of their
+    own, which is not graded."""
+    names = {name for row in rows.values() for name in UNDEFINED.findall(row["message"])}
+    where = {name: answers.outside(cells, name) for name in sorted(names)}
+    return [
+        plain(
+            f"{name} is defined in your {place}, which is not graded: move it to the cell for your "
+            f"own helper functions"
+        )
+        for name, place in where.items()
+        if place
+    ]
 
 
 def _run_until_done(
@@ -163,21 +196,44 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
         points = 0
     claims = [_with_place(line, exercise, merged) for line in report if line.get("message")]
     hint = next((str(line["hint"]) for line in report if line.get("hint")), "")
-    answers = [run.cells[cell.id] for cell in exercise.answers if cell.id in run.cells]
-    raised = [cell.message for cell in answers if cell.outcome != "passed"]
+    ran = [run.cells[cell.id] for cell in exercise.answers if cell.id in run.cells]
+    raised = [cell.message for cell in ran if cell.outcome != "passed"]
+    ids = {cell.id for cell in exercise.answers}
+    more = {
+        "code": [cell.source for cell in merged.notebook.cells if cell.id in ids],
+        "parts": [part for line in report for part in _parts(line)],
+    }
     grade_ids = {notebook.nbgrader(cell)["grade_id"] for cell in exercise.answers}
     if points == exercise.points:
-        return _row(exercise, points, "passed", "")
+        return _row(exercise, points, "passed", "", **more)
     if stuck:
-        return _row(exercise, points, run.stopped_at.outcome, run.stopped_at.message)
+        return _row(exercise, points, run.stopped_at.outcome, run.stopped_at.message, **more)
     if grade_ids & merged.missing:
         return _row(exercise, points, "missing", "its answer cell is not in your notebook")
     if claims[:1] == [NOT_WRITTEN] or (not report and grade_ids <= merged.stubbed):
         return _row(exercise, points, NOT_WRITTEN, NOT_WRITTEN)
     if report and not raised:
-        return _row(exercise, points, "failed", (claims or ["its check named no claim"])[0], hint)
+        told = (claims or ["its check named no claim"])[0]
+        return _row(exercise, points, "failed", told, hint, **more)
     raised += [check.message] if check and check.message and check.message != DIFFER else []
-    return _row(exercise, points, "error", (raised or ["its check left no report"])[0])
+    told = (raised or ["its check left no report"])[0]
+    return _row(exercise, points, "error", told, **more)
+
+
+def _parts(line: dict) -> list[dict]:
+    """What the check of a bundle says of each part; an answer may have written the line."""
+    parts = line.get("parts")
+    rows = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return [
+        {
+            "id": plain(str(part.get("id", ""))),
+            "points": _number(part.get("points")),
+            "max_points": _number(part.get("max_points")),
+            "message": plain(": ".join(filter(None, (str(part.get(k) or "") for k in TOLD)))),
+            "hint": plain(str(part.get("hint") or "")),
+        }
+        for part in rows[:20]
+    ]
 
 
 def _with_place(line: dict, exercise: Exercise, merged: merge.Merged) -> str:
@@ -250,15 +306,26 @@ def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
     return notes
 
 
-def _row(exercise: Exercise, points: float, status: str, message: str, hint: str = "") -> dict:
+def _row(
+    exercise: Exercise,
+    points: float,
+    status: str,
+    message: str,
+    hint: str = "",
+    code: Sequence[str] = (),
+    parts: Sequence[dict] = (),
+) -> dict:
     return {
         "id": exercise.id,
+        "title": exercise.title,
         "points": points,
         "max_points": exercise.points,
         "bonus": exercise.bonus,
         "status": status,
         "message": plain(message),
         "hint": plain(hint),
+        "code": [*code],
+        "parts": [*parts],
     }
 
 

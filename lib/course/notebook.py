@@ -39,6 +39,8 @@ BONUS_TAG = "bonus"  # on a check: its points count, but not towards the lab's 1
 CHECK_TAG = "nbval-check-output"
 GO_ON_TAG = "raises-exception"  # on a student's check: Run All goes on past it
 
+# the text of a heading, without its number and its minutes
+TITLE = re.compile(r"^##+ (?:[\d.]+ )?(?:Exercise: )?(.*?)(?: \([^()]*\))?$", re.MULTILINE)
 CELL_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # what nbformat and JupyterLab invent: eight hex digits, or a whole uuid
 RANDOM_ID = re.compile(r"[0-9a-f]{8}")
@@ -67,13 +69,15 @@ class CourseError(Exception):
 
 @dataclass(frozen=True)
 class Exercise:
-    """One graded exercise: `check` and `answers` are cells; `id` is the check's grade_id."""
+    """One graded exercise: `check` and `answers` are cells; `id` is the check's grade_id, and
+    `title` the text of the heading above it."""
 
     id: str
     points: int
     bonus: bool
     check: NotebookNode
     answers: list[NotebookNode]
+    title: str = ""
 
 
 def solution_path(root: Path, lab: str) -> Path:
@@ -214,15 +218,18 @@ def is_for_helpers(cell: NotebookNode) -> bool:
 
 def exercises(nb: NotebookNode) -> list[Exercise]:
     """The graded exercises of one of our notebooks, in order."""
-    found, answers = [], []
+    found, answers, title = [], [], ""
     for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            title = next(reversed(TITLE.findall(cell.source)), title)
         if role(cell) == "answer":
             answers += [] if is_for_helpers(cell) else [cell]
         elif role(cell) == "check":
             data = nbgrader(cell)
             bonus = BONUS_TAG in cell.metadata.get("tags", [])
-            found.append(Exercise(data["grade_id"], data["points"], bonus, cell, answers))
-            answers = []
+            name = f"{title[:1].upper()}{title[1:]}" or data["grade_id"]
+            found.append(Exercise(data["grade_id"], data["points"], bonus, cell, answers, name))
+            answers, title = [], ""
     return found
 
 

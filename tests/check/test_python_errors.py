@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from lib import here
+from lib.check import own_cells
 from lib.check.exercises import EXERCISES
 from lib.check.framework import evaluate
 
@@ -114,3 +115,26 @@ def test_the_cell_that_was_not_run_is_named(tmp_path, monkeypatch):
     outcome = evaluate(EXERCISES["recompute"], lambda f, x: keep_the_state(f(x)))
     told = " ".join(" ".join(outcome.lines).split())
     assert "defines keep_the_state and has not been run: `def keep_the_state(x):`" in told
+
+
+OWN = "def both(a, b):\n    return a, b"
+
+
+@pytest.mark.parametrize("in_helpers", [False, True])
+def test_a_name_from_a_cell_that_is_not_graded_is_told(tmp_path, monkeypatch, in_helpers):
+    graded = {"nbgrader": {"grade_id": "x"}}
+    answer = "def answer(f, x):\n    both = 1\n    return f(x)"
+    cells = [(OWN, graded if in_helpers else {}), (answer, graded)]
+    path = tmp_path / "mine.ipynb"
+    path.write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": s, "metadata": m} for s, m in cells]})
+    )
+    monkeypatch.setattr(here, "opened", lambda: path)
+    scope = {}
+    exec(f"{OWN}\ndef answer(f, x):\n    return [both(f, y) for y in x]", scope)
+    note = own_cells.note([scope["answer"]])
+    assert own_cells.note([takes_one]) == ""
+    if in_helpers:
+        assert note == ""
+    else:
+        assert note.startswith("both is defined in a cell of your own (`def both(a, b):`)")

@@ -1,0 +1,59 @@
+"""Names that an answer takes from cells of the student's own, which grading leaves out.
+
+    def both(a, b): ...           a cell that the student added: it runs here, and not in grading
+    def ring(x): both(x, x)       the answer passes here, and gets 0 points there
+
+So the check says it in the notebook, where it can still be put right.
+"""
+
+import dis
+import json
+import re
+import types
+
+from lib import here
+from lib.check.earlier import functions_of
+
+SHOWN = 60  # characters of a cell's line
+
+
+def note(fns) -> str:
+    """What to say of these answers; "" if all that they use is graded."""
+    names = {name for fn in fns for one in functions_of(fn) for name in _globals(one.__code__)}
+    for name in sorted(names):
+        found = lines_that_define(name)
+        if found and not any(graded for _, graded in found):
+            return (
+                f"{name} is defined in a cell of your own (`{found[-1][0]}`), which is not graded: "
+                f"move it to the cell for your helper functions, or these points are lost"
+            )
+    return ""
+
+
+def _globals(code: types.CodeType):
+    """The global names that a function reads, and those inside it."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield step.argval
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _globals(const)
+
+
+def lines_that_define(name: str) -> list[tuple[str, bool]]:
+    """(a line that defines this name, is its cell graded) in the open notebook, as it is saved."""
+    path = here.opened()
+    if path is None or not path.is_file():
+        return []
+    word = re.escape(name)
+    defines = re.compile(
+        rf"^(?:(?:def|class)\s+{word}\b|{word}\s*=[^=]|(?:from\s+\S+\s+)?import\s.*\b{word}\b)"
+    )
+    cells = json.loads(path.read_text(encoding="utf-8")).get("cells", [])
+    return [
+        (line[:SHOWN], "nbgrader" in cell.get("metadata", {}))
+        for cell in cells
+        if cell["cell_type"] == "code"
+        for line in "".join(cell["source"]).splitlines()
+        if defines.match(line)
+    ]
