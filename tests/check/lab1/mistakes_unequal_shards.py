@@ -59,7 +59,7 @@ MISTAKES = {
             ),
         ),
         Mistake("batches lost", edit("yield batch", f"yield {NEXT}")),
-        Mistake("all fetched first", edit(ITER, "    batches = iter(list(batches))\n")),
+        Mistake("fetched too early", edit(ITER, "    batches = iter(list(batches))\n")),
         Mistake("not what it was given", edit(ASK, ASK.replace("all", "dist.all").replace(", ",
             ", group="))),
         Mistake("more than one number",
