@@ -8,7 +8,6 @@ import torch
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.calls import shares_memory
 from lib.check.cases import Setting
 from lib.check.causes import another, hints, of_name
 from lib.check.comm import MAY_CALL
@@ -24,7 +23,10 @@ ELEMENTS = sum(torch.Size(shape).numel() for shape in SHAPES)
 ROUNDS = 3
 MEAN, NESTEROV = "lr 1, no momentum", "lr 0.7, momentum 0.9"
 HOW = {MEAN: (1.0, 0.0), NESTEROV: (0.7, 0.9)}
-CASES = tuple(Setting(members, what=how) for how in HOW for members in (*GROUPS, ALONE))
+CASES = (
+    *(Setting(members, what=MEAN) for members in (*GROUPS, ALONE)),
+    *(Setting(members, what=NESTEROV) for members in (GROUPS[0], GROUPS[-1])),
+)
 PLAIN = [case for case in CASES if case.what == MEAN]
 STATE = ("parameter", "start", "velocity", "memory")
 
@@ -46,16 +48,16 @@ def script(make, case, group, show):
             run(make, *given)
         for name, tensors in zip(STATE, (parameters, start, velocity), strict=False):
             show(name, [(str(i), tensor) for i, tensor in enumerate(tensors)])
-        one = [i for i, (p, w) in enumerate(zip(parameters, start, strict=True))
-               if shares_memory(p, w)]  # fmt: skip
+        pairs = enumerate(zip(parameters, start, strict=True))
+        one = [i for i, (p, w) in pairs if p.data_ptr() == w.data_ptr()]
         show("memory", f"parameter {one[0]} and start {one[0]} are one tensor" if one else "")
         show("elements sent", sum(call.elements for call in show.all_calls))
-        if show.wrong(*STATE):
-            return
         yield
 
 
-MEASURE = SideBySide(script, outer_step, CASES)
+MEASURE = SideBySide(
+    script, outer_step, CASES, excused={"bfloat16": "the mean of so few bits depends on the order"}
+)
 EXERCISE = Exercise(
     name="outer_step", reference=outer_step, measure=MEASURE, bonus=True, worlds=(WORLD,),
     may_call=MAY_CALL,

@@ -153,7 +153,7 @@ EXERCISE = Exercise(
             another(CASES, "the mean gradient"), s.fact("time", 2)
         ),
         not_divided=times(lambda N: N),
-        another_divisor=s.both(of_name("the mean gradient"), s.fact("factor")),
+        another_divisor=s.both(another(CASES, "the mean gradient"), s.fact("factor")),
         a_gradient_is_missing=another(CASES, "the mean gradient"),
         another_update=another(CASES, "the update"),
         frozen_ones_too=s.kind("elements", frozen=True),

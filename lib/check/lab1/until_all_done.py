@@ -23,18 +23,18 @@ ITERATOR, TWO = ", an iterator", ", and as many once more, turn by turn"
 BATCHES = {  # how many each rank has
     Setting(members, what=f"{', '.join(map(str, counts))} batches{what}"): counts
     for members, counts, what in [
+        ((0, 1, 2, 3), (4, 1, 0, 2), ITERATOR),
         ((0, 1, 2, 3), (2, 2, 2, 2), ""),
-        ((0, 1, 2, 3), (4, 1, 0, 2), ""),
         ((0, 1, 2, 3), (0, 0, 0, 0), ""),
         ((0, 1, 2), (1, 5, 3), ""),
         ((1, 3), (0, 2), ""),
-        (ALONE, (3,), ITERATOR),
+        (ALONE, (3,), ""),
         ((0, 1, 2), (2, 0, 1), TWO),
     ]
 }
 CASES = tuple(BATCHES)
-TURNS = ("too few", "stops alone", "too many", "not None", "other batches")
-OVER = "over"
+TURNS = ("StopIteration", "too few", "stops alone", "too many", "not None", "other batches")
+OVER, STOPPED = "over", "a StopIteration"
 
 
 class Source:
@@ -79,16 +79,24 @@ def in_turn(loop, sources, most):
     running, turns, ahead = dict(enumerate(map(iter, loops))), [[] for _ in loops], 0
     for _ in range(most):
         for i, turn in list(running.items()):
-            batch = next(turn, OVER)
-            if batch is OVER:
+            word = _next(turn)
+            turns[i] += [word] * (word != OVER)
+            if word in (OVER, STOPPED):
                 del running[i]
-            else:
-                turns[i].append(_word(batch))
             ahead = max(ahead, sources[i].taken - len(turns[i]))
     return turns, ahead or ""
 
 
-def _word(batch):
+def _next(turn):
+    """What the turn gives, in words."""
+    try:
+        batch = next(turn, OVER)
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, StopIteration):
+            raise
+        return STOPPED
+    if batch is OVER:
+        return OVER
     if type(batch) is torch.Tensor and batch.shape == (2,):
         return f"batch {batch[1].item()}"
     return "None" if batch is None else f"a {type(batch).__name__}"
@@ -99,7 +107,9 @@ def _wrong(got, own, most):
     want = [f"batch {i}" for i in range(own)] + ["None"] * (most - own)
     if got == want:
         return {}
-    if got == want[: len(got)]:
+    if STOPPED in got:
+        name = "StopIteration"
+    elif got == want[: len(got)]:
         name = "too few" if len(got) < own else "stops alone"
     elif got[:most] == want:
         name = "too many"
@@ -131,7 +141,7 @@ EXERCISE = Exercise(
         the_group_is_not_passed_on=s.kind("group"),
         the_truth_of_a_batch=s.refused("truth"),
         a_list_in_mind=s.raised("TypeError"),
-        next_at_the_end=s.raised("RuntimeError", "StopIteration"),
+        next_at_the_end=of_name("StopIteration"),
         nothing_yielded=of_name("to loop over"),
         one_iterator_for_all_loops=s.in_case(
             CASES, lambda case: case.what.endswith(TWO), "said", "clash"

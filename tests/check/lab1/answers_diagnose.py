@@ -152,7 +152,7 @@ LAST = []
 
 def the_answer_before(run):
     LAST.append(diagnose_again(run))
-    return LAST[-1] if len(LAST) % 20 else "healthy"
+    return LAST[-1] if len(LAST) % 21 else "healthy"
 
 
 def not_written(run):
