@@ -71,7 +71,7 @@ WEIGHTED_LOSS = Exercise(
     hints=hints(
         "lab1", "weighted_loss",
         the_group_is_not_passed_on=s.kind("group"),
-        nothing_returned=of_name("a loss"),
+        no_loss=of_name("a loss"),
         a_mean_of_means=s.either(s.raised("ZeroDivisionError"), s.fact("nan")),
         cut_from_the_graph=s.either(
             of_name("graph"), s.both(s.kind("returned"), of_name("the gradient of"))
