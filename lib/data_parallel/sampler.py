@@ -105,8 +105,8 @@ def until_all_done(
     """Yield this rank's next batch, or None once it has no more, until no rank has one: equally
     often on every rank.
 
-    batches: any iterable; ranks may have different numbers of them. Sends: one all-reduce of one
-    number per turn.
+    batches: any iterable; ranks may have different numbers of them. One is fetched per turn, and
+    none in advance. Sends: one all-reduce of one number per turn.
     """
     batches = iter(batches)
     while True:

@@ -9,22 +9,18 @@ from copy import deepcopy
 from functools import cache
 
 from lib import launch
-from lib.check import symptoms as s
-from lib.check.claims import claim
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.left_out import but
-from lib.check.pure import CHANGED, LEAVES_OUT, NOTHING, ONCE, asked, each, left_alone
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Exercise
+from lib.check.left_out import NO_TENSORS, but
+from lib.check.pure import LEAVES_OUT
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide, here
 from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs, train_all
 
 NO_BROADCAST, SUM, NO_NO_SYNC, NO_SET_EPOCH, UNEQUAL = SABOTAGES
 NAMES = (HEALTHY, *SABOTAGES)
 FEW = 7_000  # bytes of a bucket that make many buckets
-SETUPS = {
-    "2 ranks": Setup(HEALTHY, (3, 3), 1, 2, 2, seed=11),
-    "4 ranks, 2 micro-batches, many buckets": Setup(HEALTHY, (2,) * 4, 2, 2, 2, FEW, 12),
-    "3 ranks with 5, 1 and 3 examples": Setup(HEALTHY, (5, 1, 3), 1, 2, 2, seed=13),
-    "3 ranks, 3 micro-batches, 3 epochs": Setup(HEALTHY, (3,) * 3, 3, 3, 1, seed=14),
-    "1 rank": Setup(HEALTHY, (6,), 2, 2, 2, seed=15),
+SETUPS = {  # the healthy ones last, so that a claim begins with its own mistake
     "2 ranks that begin apart": Setup(NO_BROADCAST, (3, 3), 1, 2, 2, seed=21),
     "3 ranks with 4, 1 and 2 examples that begin apart": Setup(
         NO_BROADCAST, (4, 1, 2), 2, 2, 2, seed=22
@@ -46,6 +42,11 @@ SETUPS = {
     "4 ranks with 5, 3, 4 and 1 examples, each its own mean": Setup(
         UNEQUAL, (5, 3, 4, 1), 2, 2, 2, seed=63
     ),
+    "2 ranks": Setup(HEALTHY, (3, 3), 1, 2, 2, seed=11),
+    "4 ranks, 2 micro-batches, many buckets": Setup(HEALTHY, (2,) * 4, 2, 2, 2, FEW, 12),
+    "3 ranks with 5, 1 and 3 examples": Setup(HEALTHY, (5, 1, 3), 1, 2, 2, seed=13),
+    "3 ranks, 3 micro-batches, 3 epochs": Setup(HEALTHY, (3,) * 3, 3, 3, 1, seed=14),
+    "1 rank": Setup(HEALTHY, (6,), 2, 2, 2, seed=15),
 }
 
 
@@ -57,90 +58,69 @@ def made():
     return dict(zip(SETUPS, runs(setups, logs, logs.ledger), strict=True))
 
 
-def _measure(fn):
-    of = made()
-    return asked(fn, diagnose, [(name,) for name in SETUPS], lambda n: (deepcopy(of[n]),), _read)
+FORM = ("something", "a name", "one of the six")
+MISTAKE = "the mistake"
 
 
-def _read(out, *_):
-    if out is None:
-        return Problem("nothing", "it returned None, expected one of the six names")
-    if not isinstance(out, str):
-        return Problem("form", f"got {out!r:.60}, a {type(out).__name__}, expected a name")
-    if out not in NAMES:
-        return Problem("name", f"got {out!r:.60}, expected one of {', '.join(map(repr, NAMES))}")
-    return out
+def script(make, case, show):
+    of, run = made()[case.what], deepcopy(made()[case.what])
+    out = show.run(make, run)
+    show("something", "it returned None, expected one of the six names" if out is None else "")
+    is_one = isinstance(out, str)
+    form = f"got {out!r:.60}, a {type(out).__name__}, expected a name"
+    show("a name", "" if is_one or out is None else form)
+    six = f"got {out!r:.60}, expected one of {', '.join(map(repr, NAMES))}"
+    show("one of the six", six if is_one and out not in NAMES else "")
+    changed = [f for f in vars(of) if getattr(run, f) != getattr(of, f)]
+    show("arguments of the run", ", ".join(f"run.{one}" for one in changed))
+    if not show.wrong(*FORM):
+        show(MISTAKE, out)
 
 
-def _judge(*sabotages):
-    cases = [(name,) for name, setup in SETUPS.items() if setup.sabotage in (*sabotages, HEALTHY)]
-
-    def judge(got, name):
-        want = SETUPS[name].sabotage
-        facts = {"want": want, "said": got}
-        return None if got == want else Problem("value", f"expected {want!r}, got {got!r}", facts)
-
-    return each(sorted(cases, key=lambda case: SETUPS[case[0]].sabotage == HEALTHY), judge, str)
+MEASURE = SideBySide(script, diagnose, here(*SETUPS), groups=None, excused=NO_TENSORS)
 
 
-def _said(want, *got):
-    fits = lambda p: p.fact("want") in want and p.fact("said") in (got or NAMES)
-    return s.both(s.kind("value"), fits)
+def about(*sabotages):
+    """What a claim on these is about: their runs, and the healthy ones."""
+    cases = here(*(name for name, of in SETUPS.items() if of.sabotage in (*sabotages, HEALTHY)))
+    return [(name, cases) for name in (*FORM, MISTAKE)]
+
+
+def said(want, *got):
+    """Was the mistake `want` called one of `got`, or anything else?"""
+    return lambda p: (
+        p.fact("name") == MISTAKE and p.fact("want") == want and (p.fact("got") in (got or NAMES))
+    )
 
 
 EXERCISE = Exercise(
-    name="diagnose", reference=diagnose, measure=_measure, worlds=(),
+    name="diagnose", reference=diagnose, measure=MEASURE, worlds=(),
     before=made, leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank", "alone")
     | {"given used": "no function is given to it",
        "again": "a name, asked for in many cases",
        "empty rank": "a rank without examples has no mean of its own",
        "alone": "a run of one rank is a case", "returned": "a name"},
-    claims=(
-        claim(NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick",
-              _judge(NO_BROADCAST)),
-        claim(NO_NO_SYNC, 3, "2 to 4 ranks, 2 and 3 micro-batches", _judge(NO_NO_SYNC)),
-        claim(NO_SET_EPOCH, 3, "2 and 3 ranks, 2 and 3 epochs", _judge(NO_SET_EPOCH)),
-        claim(SUM, 3, "2 to 4 ranks, equal and unequal shards", _judge(SUM)),
-        claim(UNEQUAL, 3, "2 and 4 ranks; runs left as they were", _judge(UNEQUAL),
-              left_alone(str)),
+    claims=claims(
+        MEASURE,
+        (NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick", *about(NO_BROADCAST)),
+        (NO_NO_SYNC, 3, "2 to 4 ranks, 2 and 3 micro-batches", *about(NO_NO_SYNC)),
+        (NO_SET_EPOCH, 3, "2 and 3 ranks, 2 and 3 epochs", *about(NO_SET_EPOCH)),
+        (SUM, 3, "2 to 4 ranks, equal and unequal shards", *about(SUM)),
+        (UNEQUAL, 3, "2 and 4 ranks; runs left as they were", *about(UNEQUAL)),
     ),
-    hints=(
-        s.CALLED_LIB.saying("read the log, and decide by what it says."),
-        NOTHING,
-        Hint("not a name", s.kind("form"), "return one of the six names, a str."),
-        Hint("another name", s.kind("name"),
-             "spell the names as the docstring does, in lower case."),
-        CHANGED,
-        ONCE,
-        Hint("weights change as they train", _said((HEALTHY,), NO_BROADCAST),
-             "the checksums of a healthy run change from step to step. Compare the ranks of one "
-             "step with each other."),
-        Hint("messages of a healthy run", _said((HEALTHY,), NO_NO_SYNC),
-             "how many messages are right depends on the run: a ring of N ranks sends 2(N-1)N for "
-             "each bucket."),
-        Hint("batches of a healthy run", _said((HEALTHY,), NO_SET_EPOCH),
-             "a healthy run leaves its baseline by nothing, and its batches differ from epoch to "
-             "epoch. Compare step i of one epoch with step i of the next."),
-        Hint("unequal shards are no mistake", _said((HEALTHY,), UNEQUAL, SUM),
-             "ranks may have different numbers of examples where each example weighs the same: "
-             "the run then follows its baseline up to rounding, which is less than 0.01%."),
-        Hint("weights of the ranks", _said((NO_BROADCAST,)),
-             "the weights of the ranks must be equal bit for bit: compare the checksums of all "
-             "ranks before you look at anything else, because weights that differ change losses "
-             "and norms too."),
-        Hint("a mistake that costs only time", _said((NO_NO_SYNC,)),
-             "it changes no loss and no norm. Count: how many messages would a ring send for this "
-             "run's buckets, once a step?"),
-        Hint("an epoch like the first", _said((NO_SET_EPOCH,)),
-             "in the first epoch nothing is wrong. Which batches does each rank draw in the "
-             "second? Compare step i with step i + steps_per_epoch."),
-        Hint("N times the gradient", _said((SUM,)),
-             "a sum over N ranks is N times the mean. Before the first update the weights are "
-             "those of the baseline: compare the gradient norms of step 0."),
-        Hint("another gradient", _said((UNEQUAL,)),
-             "the mean of the ranks' means is another gradient than the baseline's, and no "
-             "multiple of it: compare losses or norms with a tolerance above rounding and below "
-             "what the docstring says that a mistake changes."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab1", "diagnose",
+        nothing_returned=of_name("something"),
+        not_a_name=of_name("a name"),
+        another_name=of_name("one of the six"),
+        weights_change_as_they_train=said(HEALTHY, NO_BROADCAST),
+        messages_of_a_healthy_run=said(HEALTHY, NO_NO_SYNC),
+        batches_of_a_healthy_run=said(HEALTHY, NO_SET_EPOCH),
+        unequal_shards_are_no_mistake=said(HEALTHY, UNEQUAL, SUM),
+        weights_of_the_ranks=said(NO_BROADCAST),
+        a_mistake_that_costs_only_time=said(NO_NO_SYNC),
+        an_epoch_like_the_first=said(NO_SET_EPOCH),
+        N_times_the_gradient=said(SUM),
+        another_gradient=said(UNEQUAL),
     ),
 )  # fmt: skip

@@ -4,195 +4,86 @@ ends a round.
 Three rounds in each case; between them each rank's parameters move on by numbers of its own.
 """
 
-from contextlib import suppress
-from dataclasses import dataclass
-
 import torch
-import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.calls import shares_memory
-from lib.check.cases import Case, called, groups_and_control, in_step
-from lib.check.claims import claim, compared, noted
-from lib.check.comm import MAY_CALL, Clash, Recorder
-from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.cases import Setting
+from lib.check.causes import another, hints, of_name
+from lib.check.comm import MAY_CALL
+from lib.check.exercise import Exercise
 from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
+from lib.check.shown import calls, claims
+from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
-from lib.check.traffic import fitting, only_calls
 from lib.data_parallel.diloco import outer_step
 
 SHAPES = ((3, 4), (5,), (), (2, 1, 2))
-SIZES = [torch.Size(shape).numel() for shape in SHAPES]
+ELEMENTS = sum(torch.Size(shape).numel() for shape in SHAPES)
 ROUNDS = 3
 MEAN, NESTEROV = "lr 1, no momentum", "lr 0.7, momentum 0.9"
 HOW = {MEAN: (1.0, 0.0), NESTEROV: (0.7, 0.9)}
+CASES = (
+    *(Setting(members, what=MEAN) for members in (*GROUPS, ALONE)),
+    *(Setting(members, what=NESTEROV) for members in (GROUPS[0], GROUPS[-1])),
+)
+PLAIN = [case for case in CASES if case.what == MEAN]
+STATE = ("parameter", "start", "velocity", "memory")
 
 
-@dataclass(frozen=True)
-class Rounds(Case):
-    """A case of which neither elements nor dtype tell anything."""
-
-    @property
-    def name(self) -> str:
-        return ", ".join(filter(None, [self.group, self.what]))
-
-
-CASES = tuple(Rounds(members, what=how) for how in HOW for members in (*GROUPS, ALONE))
-PLAIN = tuple(case for case in CASES if case.what == MEAN)
-
-
-def _moved(rank, number):
-    """By how much the inner steps of round `number` move this rank's parameters."""
-    return [draw(100 * rank + 10 * number + i, *shape) for i, shape in enumerate(SHAPES)]
-
-
-def _begin():
-    return [draw(7 + i, *shape) for i, shape in enumerate(SHAPES)]
-
-
-def _right(case, group):
-    """[(start, velocity) after each round]: lib's own, on this rank alone, told what all ranks
-    together give."""
-    start, found = _begin(), []
+def script(make, case, group, show):
+    lr, momentum = HOW[case.what]
+    start = [
+        show.give(f"start {i}", draw(7 + i, *shape).to(backend.device()))
+        for i, shape in enumerate(SHAPES)
+    ]
     velocity = [torch.zeros_like(w) for w in start]
-    for number in range(ROUNDS):
-        parts = zip(*(_moved(rank, number) for rank in range(case.world_size)), strict=True)
-        sums = iter([-sum(part) for part in parts])
-        mine = [w + by for w, by in zip(start, _moved(dist.get_rank(group), number), strict=True)]
-        outer_step(
-            mine,
-            start,
-            velocity,
-            *HOW[case.what],
-            group,
-            lambda tensor, group, sums=sums: tensor.copy_(next(sums)),
-        )
-        found.append(([w.clone() for w in start], [v.clone() for v in velocity]))
-    return found
-
-
-def _measure(fn):
-    return in_step(
-        CASES, groups_and_control, lambda case, groups: _record(fn, case, *groups), dist.new_group()
-    )
-
-
-def _record(fn, case, group, control):
-    rank, device = dist.get_rank(control), backend.device()
-    recorder, problem = Recorder(control, [case.members]), None
-    start = [w.to(device) for w in _begin()]
     parameters = [torch.nn.Parameter(w.clone()) for w in start]
-    velocity = [torch.zeros_like(w) for w in start]
-    with suppress(Clash):  # it is in the record
-        for number, right in enumerate(_right(case, group)):
-            with torch.no_grad():
-                for p, by in zip(parameters, _moved(rank, number), strict=True):
-                    p += by.to(device)
-            now = {"parameter": parameters, "start": start, "velocity": velocity}
-            before = {
-                what: [tensor.detach().clone() for tensor in tensors]
-                for what, tensors in now.items()
-            }
-            called(
-                case,
-                fn,
-                iter(parameters),
-                start,
-                velocity,
-                *HOW[case.what],
-                group,
-                recorder.all_reduce,
-            )
-            problem = problem or _wrong(case, rank, number, now, before, right)
-            if problem:
-                problem.facts["silent"] = not recorder.calls
-    recorder.end()
-    record = recorder.record() | {"problem": problem}
-    record["ok"] = (
-        problem is None and record["stray"] is None and len(record["calls"]) == ROUNDS * len(SHAPES)
-    )
-    return record
+    for number in range(1, ROUNDS + 1):
+        with torch.no_grad():
+            for i, p in enumerate(parameters):  # this rank's inner steps
+                p += draw(100 * show.place + 10 * number + i, *p.shape).to(p)
+        given = iter(parameters), start, velocity, lr, momentum, group, show.all_reduce
+        with show.during(f"round {number}") as run:
+            run(make, *given)
+        for name, tensors in zip(STATE, (parameters, start, velocity), strict=False):
+            show(name, [(str(i), tensor) for i, tensor in enumerate(tensors)])
+        pairs = enumerate(zip(parameters, start, strict=False))
+        one = [i for i, (p, w) in pairs if torch.is_tensor(w) and p.data_ptr() == w.data_ptr()]
+        show("memory", f"parameter {one[0]} and start {one[0]} are one tensor" if one else "")
+        show("elements sent", sum(call.elements for call in show.all_calls))
+        yield
 
 
-def _wrong(case, rank, number, now, before, right):
-    """The Problem of the first tensor that is wrong after this round; facts: what, unchanged, and
-    as `compared`.
-
-    Or of a parameter that shares its memory with `start`.
-
-    now, before: {what: its tensors}; right: (start, velocity).
-    """
-    for what, want in (("parameter", right[0]), ("start", right[0]), ("velocity", right[1])):
-        for i, (mine, its) in enumerate(zip(now[what], want, strict=True)):
-            where = f"{case.name}: {case.rank(rank)}, round {number + 1}, {what} {i}"
-            if problem := compared(where, mine.detach().cpu(), its):
-                problem.facts |= {
-                    "what": what,
-                    "case": case,
-                    "unchanged": torch.equal(mine, before[what][i]),
-                }
-                return problem
-    for i, (p, w) in enumerate(zip(now["parameter"], now["start"], strict=True)):
-        if shares_memory(p, w):
-            text = (
-                f"{case.name}: {case.rank(rank)}, round {number + 1}: parameter {i} and start {i} "
-                f"are one tensor"
-            )
-            return Problem("one tensor", text, {"case": case})
-    return None
-
-
+MEASURE = SideBySide(
+    script, outer_step, CASES, excused={"bfloat16": "the mean of so few bits depends on the order"}
+)
 EXERCISE = Exercise(
-    name="outer_step", reference=outer_step, measure=_measure, bonus=True, worlds=(WORLD,),
-    may_call=("outer_step._record", *MAY_CALL),
+    name="outer_step", reference=outer_step, measure=MEASURE, bonus=True, worlds=(WORLD,),
+    may_call=MAY_CALL,
     leaves_out={
-        "under way": "it returns when the round is over: no two are under way",
         "empty rank": "every rank has all parameters",
         "returned": "it returns nothing: the caller's tensors hold the result",
         "memory": "a difference for each parameter, which the docstring leaves open",
     },
-    claims=(
-        claim("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum",
-              fitting(CASES),
-              noted(PLAIN, "problem")),
-        claim("Nesterov's momentum", 3, "lr 0.7, momentum 0.9; three rounds",
-              noted(CASES, "problem")),
-        claim("one all-reduce of each parameter", 2,
-              f"{sum(SIZES)} elements a round, by the all_reduce it was given",
-              only_calls(CASES, lambda case, rank: [("all_reduce", "",
-                  n) for n in SIZES * ROUNDS])),
+    claims=claims(
+        MEASURE,
+        ("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum",
+         *((name, PLAIN) for name in STATE)),
+        ("Nesterov's momentum", 3, "lr 0.7, momentum 0.9; three rounds", *STATE),
+        ("one all-reduce of each parameter", 2,
+         f"{ELEMENTS} elements a round, by the all_reduce it was given",
+         calls(MEASURE), "elements sent"),
     ),
-    hints=(
-        s.CALLED_LIB.saying("five lines for each parameter, and the all_reduce that it is given."),
-        s.NO_GROUP,
-        Hint("an op for all_reduce", s.raised("TypeError"),
-             "all_reduce takes (tensor, group), sums in place, and need not return anything."),
-        Hint("a parameter that learns", s.raised("RuntimeError"),
-             "parameters want a gradient: change them under torch.no_grad(), p.copy_(w)."),
-        s.NARROW,
-        Hint("an iterator used up", s.kind("value", silent=True),
-             "all_reduce was never called. `parameters` may be an iterator, which can be gone "
-             "through once: list(parameters) first, or a single loop."),
-        Hint("start and parameters in one tensor", s.kind("one tensor"),
-             "p.data = w makes them one tensor, and the next inner steps change `start` too: copy, "
-             "p.copy_(w)."),
-        Hint("parameters not written back", s.kind("value", what="parameter", unchanged=True),
-             "the model still has this rank's own numbers: after the outer step p.copy_(w), or the "
-             "ranks part."),
-        Hint("start stays behind", s.kind("value", what="start", unchanged=True),
-             "the next round begins where this one ended: change `start` in place, w.sub_(...), "
-             "and then p.copy_(w)."),
-        Hint("the velocity", s.kind("value", what="velocity"),
-             "v <- momentum v + D, in place, with D the mean over the ranks. It is not multiplied "
-             "by lr."),
-        Hint("not the outer step", s.kind("value"),
-             "D = start - mean of the ranks' parameters; v <- momentum v + D; start <- start - lr "
-             "(D + momentum v)."),
-        s.NOT_GIVEN,
-        Hint("not each parameter once", s.kind("calls", "clash", "mismatch"),
-             "every rank calls all_reduce once for each parameter, in their order: not on start, "
-             "not on the velocity, which are alike on all ranks already."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab1", "outer_step",
+        the_group_is_not_passed_on=s.kind("group"),
+        an_op_for_it=s.raised("TypeError"),
+        a_parameter_that_learns=s.refused("in place"),
+        start_and_parameters_in_one_tensor=of_name("memory"),
+        the_velocity=another(CASES, "velocity"),
+        not_the_outer_step=another(CASES, *STATE[:3]),
+        not_what_it_was_given=s.kind("another way"),
+        not_each_parameter_once=s.either(s.kind("calls", "clash"), of_name("elements sent")),
     ),
 )  # fmt: skip

@@ -111,12 +111,12 @@ def calls_lib(parameters, start, velocity, lr, momentum, group, all_reduce):
 RIGHT = [by_data, by_torchs_sgd, all_differences_first]
 WRONG = {
     with_gradients: "a parameter that learns",
-    asks_for_a_mean: "an op for all_reduce",
+    asks_for_a_mean: "an op for it",
     own_all_reduce: "not what it was given",
     sums_the_velocity_too: "not each parameter once",
     in_float32: "rounded on the way",
     of_the_world: "the group is not passed on",
     a_velocity_of_its_own: "the velocity",
     the_mean_alone: "not the outer step",
-    calls_lib: "called lib's",
+    calls_lib: "called what it builds",
 }

@@ -27,6 +27,12 @@ def deals_then_shuffles(n, epoch, rank, world_size, seed=0):
     ]
 
 
+def torchs_own_adds_seed_and_epoch(n, epoch, rank, world_size, seed=0):
+    sampler = torch.utils.data.DistributedSampler(range(n), world_size, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return torch.tensor(list(sampler))
+
+
 BUFFERS = {}
 
 
@@ -65,15 +71,15 @@ def with_pythons_own_generator(n, epoch, rank, world_size, seed=0):
 
 
 def as_torch_does(n, epoch, rank, world_size, seed=0):
-    sampler = torch.utils.data.DistributedSampler(range(n), world_size, rank, seed=seed)
-    sampler.set_epoch(epoch)
-    return torch.tensor(list(sampler))
+    """DistributedSampler adds seed and epoch, so the seed is made larger first."""
+    return torchs_own_adds_seed_and_epoch(n, epoch, rank, world_size, 1000 * seed)
 
 
 WRONG = {
     pythons_shuffle: "not repeatable",
     deals_then_shuffles: "dealt before it is shuffled",
-    one_buffer_per_rank: "one buffer for all calls",
+    torchs_own_adds_seed_and_epoch: "seed and epoch added",
+    one_buffer_per_rank: "used again by a later call",
     a_scalar_where_one_rank_has_one: "no tensor",
     not_written: "not written",
 }

@@ -99,6 +99,15 @@ def counts_them_first(batches, group=None, all_reduce=SUM):
         yield next(batches, None)
 
 
+def looks_one_ahead(batches, group=None, all_reduce=SUM):
+    batches = iter(batches)
+    batch = next(batches, None)
+    while summed(batch is not None, group, all_reduce):
+        coming = next(batches, None)
+        yield batch
+        batch = coming
+
+
 CURRENT = []
 
 
@@ -131,15 +140,6 @@ def in_rounds(batches, group=None, all_reduce=SUM):
         yield batch
 
 
-def looks_one_ahead(batches, group=None, all_reduce=SUM):
-    batches = iter(batches)
-    batch = next(batches, None)
-    while summed(batch is not None, group, all_reduce):
-        coming = next(batches, None)
-        yield batch
-        batch = coming
-
-
 class Turns:
     """An iterator by hand."""
 
@@ -165,19 +165,20 @@ WRONG = {
         all_reduces_the_loss: "the loss itself all-reduced",
         gathers_the_counts: "not what it was given",
         a_factor_on_the_class: "one number for all calls",
-        calls_libs_loss: "called lib's",
+        calls_libs_loss: "called what it builds",
         not_written: "not written",
     },
     "until_all_done": {
         a_plain_loop: "stops by itself",
         asks_once_only: "stops by itself",
         counts_them_first: "batches lost",
+        looks_one_ahead: "fetched too early",
         one_iterator_in_a_global: "one iterator for all loops",
-        returns_libs: "called lib's",
+        returns_libs: "called what it builds",
         no_turns_yet: "not written",
     },
 }
 RIGHT = {
     "weighted_loss": [n_times_sum_over_total, sum_over_mean_count, weights_its_own_mean],
-    "until_all_done": [in_rounds, looks_one_ahead, an_iterator],
+    "until_all_done": [in_rounds, an_iterator],
 }

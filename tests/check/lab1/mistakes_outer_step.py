@@ -2,6 +2,10 @@
 
 from mistakes import Mistake, edit
 
+PLAIN = (
+    "that is momentum without Nesterov's look ahead, because D + momentum v with the old v is the "
+    "new v. First change the velocity, and then step by D + momentum v with the new one."
+)
 MISTAKES = (
     Mistake("not divided", edit("    outer /= N  # the outer gradient\n", "    pass\n"),
             "all_reduce sums: divide by the group's number of ranks."),
@@ -14,13 +18,13 @@ MISTAKES = (
     Mistake("uphill", edit("outer = w - p", "outer = p - w"),
             "D is start minus parameters: a step goes against it, as against a gradient."),
     Mistake("plain momentum", edit("(outer + momentum * v)", "v"),
-            "that is momentum without Nesterov's look ahead: D + momentum v, with the new v."),
+            PLAIN),
     Mistake("without the new D", edit("(outer + momentum * v)", "momentum * v"),
             "D itself is missing: D + momentum v."),
-    Mistake("the old velocity", edit(
+    Mistake("plain momentum", edit(
             "        v.mul_(momentum).add_(outer)\n        w.sub_(lr * (outer + momentum * v))\n",
             "        w.sub_(lr * (outer + momentum * v))\n        v.mul_(momentum).add_(outer)\n"),
-            "first the velocity, then the step with the new one."),
+            PLAIN),  # which the old velocity is, too
     Mistake("lr in the velocity", edit("add_(outer)", "add_(lr * outer)"),
             "the velocity is kept without lr."),
     Mistake("damped", edit("add_(outer)", "add_((1 - momentum) * outer)"),

@@ -28,7 +28,7 @@ MISTAKES = (
     Mistake("a rank without rows",
             OWN.then(BACKWARD,
                 f"{BACKWARD}    if all(p.grad is None for p in parameters):\n        return\n")),
-    Mistake("backward, once", OWN.then(BACKWARD,
+    Mistake("backward once", OWN.then(BACKWARD,
         "    if dist.get_rank(group):\n        backward()\n")),
     Mistake("not pulled", OWN.then(PULL, "")),
     Mistake("gradients of the step before", OWN.then(FORGET, "")),

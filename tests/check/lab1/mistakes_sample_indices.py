@@ -40,5 +40,6 @@ MISTAKES = (
     Mistake("the epoch is ignored", edit(KEY, "seed")),
     Mistake("moved along", edit(KEY, "seed").then(SHUFFLED, f"{SHUFFLED}.roll(epoch)")),
     Mistake("the seed is ignored", edit(KEY, "epoch")),
+    Mistake("seed and epoch added", edit(KEY, "seed + epoch")),
     Mistake("torch.manual_seed", edit(SEEDED, f"torch.manual_seed({KEY})")),
 )  # fmt: skip
