@@ -63,7 +63,9 @@ LACKS, SCALED, GRADIENT, DOES, GETS, STATE, WIRE = (
     "attributes", "the scaled loss, over S", "the scaled gradient, over S", "the step",
     "what the optimizer gets:", "what the step leaves:", "on the wire",
 )  # fmt: skip
-NAMES = (LACKS, SCALED, "graph", GRADIENT, DOES, GETS, STATE, "S")
+WHOSE = "whose scaler"
+BUILT = (loss_scaler.__name__, "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
+NAMES = (WHOSE, LACKS, SCALED, "graph", GRADIENT, DOES, GETS, STATE, "S")
 
 
 class Noting(torch.optim.SGD):
@@ -100,6 +102,10 @@ def gradients_of(rank, number):
 def script(make, case, group, show):
     with show.during("__init__") as run:
         scaler = run(make, S, GROWTH, BACKOFF, 2 if case.what == SCALE else 1000)
+    theirs = show.lib and any(kind.__module__ in BUILT for kind in type(scaler).__mro__)
+    show(WHOSE, "the answer makes a scaler of lib's or of torch's" if theirs else "")
+    if show.wrong(WHOSE):
+        return
     sizes = [(3,), (2, 2), (1,), (2,)]  # the last is never used: its .grad stays None
     optimizer = Noting([torch.ones(n, device=backend.device()).requires_grad_() for n in sizes])
     for number, overflow in enumerate(STEPS[case.what]):
@@ -176,8 +182,7 @@ def _times(factor):
 
 
 MEASURE = SideBySide(
-    script, loss_scaler.LossScaler, CASES,
-    (loss_scaler.__name__, "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"),
+    script, loss_scaler.LossScaler, CASES, BUILT,
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "a gradient is fp32"),
 )  # fmt: skip
 OF_GOOD, OF_OVERFLOWS = (
@@ -205,6 +210,7 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab1", "LossScaler",
+        called_what_it_builds=of_name(WHOSE),
         no_scale=of_name(LACKS),
         the_loss_is_not_scaled=of_name(SCALED, GRADIENT),
         a_parameter_without_gradient=s.refused("None"),

@@ -27,6 +27,7 @@ CASES = tuple(
         (ALONE, SMALL), (GROUPS[0], NO_SYNC),
     )
 )  # fmt: skip
+BUILT, WHOSE = bucketed.__name__, "whose wrapper"
 INIT, LAST = "the wrapper is made", "step 2"
 LACKS, EARLY, GRADIENT, SENT, MESSAGES, MORE = (
     "attributes", "back too early", "the gradient", "elements sent", "messages",
@@ -43,12 +44,14 @@ def script(make, case, group, show):
     module, capacity = module.to(backend.device()), 49 if chain else 21  # in float64 elements
     with show.during(INIT, section=True) as run:
         model = run(make, module, group, show.all_reduce, 8 * capacity)
+    libs = show.lib and any(kind.__module__ == BUILT for kind in type(model).__mro__)
+    show(WHOSE, "the answer makes a wrapper of lib's" if libs else "")
     show("weights", module.state_dict())
     lacks = [name for name in ("average_gradients", "module") if not hasattr(model, name)]
     show(LACKS, f"the model has no {lacks[0]}, which later cells use" if lacks else "")
     lacks = no_sync and not hasattr(model, "no_sync")
     show(NO, "the model has no method no_sync" if lacks else "")
-    if show.wrong("weights", LACKS, NO):
+    if show.wrong(WHOSE, "weights", LACKS, NO):
         return
     sizes, before = [p.numel() for p in module.parameters() if p.requires_grad], None
     for step in range(3 if no_sync else 2):
@@ -130,7 +133,7 @@ def _in(*parts):
 
 
 MEASURE = SideBySide(
-    script, bucketed.OverlappedDataParallel, CASES, (bucketed.__name__,),
+    script, bucketed.OverlappedDataParallel, CASES, (BUILT,),
     excused={
         "once more": "nothing is returned; two steps follow each other",
         "alive": "the flat buffers may stay, and the gradients may lie in them",
@@ -147,7 +150,7 @@ EXERCISE = Exercise(
                 "returned": "only forward returns, what the module does"},
     claims=claims(
         MEASURE,
-        ("rank 0's weights everywhere", 1, "parameters and buffers", "weights", LACKS),
+        ("rank 0's weights everywhere", 1, "parameters and buffers", WHOSE, "weights", LACKS),
         ("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
          (EARLY, SYNCED), (GRADIENT, SYNCED)),
         ("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
@@ -157,6 +160,7 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab1", "OverlappedDataParallel",
+        called_what_it_builds=of_name(WHOSE),
         weights_not_made_equal=of_name("weights"),
         another_name=of_name(LACKS),
         hooks_on_frozen_parameters=s.both(s.raised("RuntimeError"), _in(INIT)),
