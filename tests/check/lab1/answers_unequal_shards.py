@@ -165,7 +165,7 @@ WRONG = {
         all_reduces_the_loss: "the loss itself all-reduced",
         gathers_the_counts: "not what it was given",
         a_factor_on_the_class: "one number for all calls",
-        calls_libs_loss: "called what it builds",
+        calls_libs_loss: "called lib's",
         not_written: "not written",
     },
     "until_all_done": {

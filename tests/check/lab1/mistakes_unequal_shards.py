@@ -32,7 +32,7 @@ MISTAKES = {
         Mistake("the group is not passed on", edit(SUM, "    all_reduce(total)\n")),
         Mistake("not what it was given", edit(SUM, "    dist.all_reduce(total, group=group)\n")),
         Mistake("nothing returned", edit(LOSS, "loss_sum * 1")),
-        Mistake("cut from the graph", edit(LOSS, "return loss_sum.item()")),
+        Mistake("nothing returned", edit(LOSS, "return loss_sum.item()")),
         Mistake("more than the count", edit(SUM,
             f"{SUM}    all_reduce(loss_sum.detach().clone(), group)\n")),
         Mistake("another shape or dtype", edit(LOSS, f"return loss_sum * {N} / total")),
