@@ -63,9 +63,9 @@ LACKS, SCALED, GRADIENT, DOES, GETS, STATE, WIRE = (
     "attributes", "the scaled loss, over S", "the scaled gradient, over S", "the step",
     "what the optimizer gets:", "what the step leaves:", "on the wire",
 )  # fmt: skip
-WHOSE = "whose scaler"
+WHOSE, METHODS = "whose scaler", "methods"
 BUILT = (loss_scaler.__name__, "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
-NAMES = (WHOSE, LACKS, SCALED, "graph", GRADIENT, DOES, GETS, STATE, "S")
+NAMES = (WHOSE, METHODS, LACKS, SCALED, "graph", GRADIENT, DOES, GETS, STATE, "S")
 
 
 class Noting(torch.optim.SGD):
@@ -124,12 +124,16 @@ def step(scaler, optimizer, case, group, show, number, overflow):
     gradients = gradients_of(show.place, number)
     loss = sum((p * g).sum() for p, g in zip(parameters, gradients, strict=False))
     used = scale_of(scaler)
+    lacks = [name for name in ("scale_loss", "step") if not hasattr(scaler, name)]
+    show(METHODS, f"the scaler has no {lacks[0]}()" if lacks else "")
     show(LACKS, "" if used else "the scaler has no number in its attribute `scale`")
+    if show.wrong(METHODS, LACKS):
+        return
     with show.during(f"step {number + 1}, scale_loss()") as run:
         scaled = run(scaler.scale_loss, loss)
     is_one = used and torch.is_tensor(scaled) and scaled.numel() == 1
     show(SCALED, scaled.item() / used if is_one else form_of(scaled), tolerance=1e-6)
-    if show.wrong(LACKS, SCALED, "graph"):
+    if show.wrong(SCALED, "graph"):
         return
     scaled.backward()
     found = [p.grad for p in parameters[: len(gradients)]]
