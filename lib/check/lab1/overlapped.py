@@ -33,6 +33,7 @@ LACKS, EARLY, GRADIENT, SENT, MESSAGES, MORE = (
     "attributes", "back too early", "the gradient", "elements sent", "messages",
     "bytes more than after the step before",
 )  # fmt: skip
+OWN = "copied back"
 LATE, STUCK = "sent in time", "backward stands still"
 NO, INSIDE, NEVER = "a method no_sync", "elements sent inside no_sync", "sent after no_sync"
 
@@ -69,6 +70,9 @@ def script(make, case, group, show):
         module.pass_one = losses = None
         show(EARLY, "average_gradients() returned while an all-reduce was in flight"
              if watch.early else "")  # fmt: skip
+        if case.what == CHAIN:
+            show(OWN, "the first layer's gradient is this rank's own, divided by N"
+                 if is_own(module, shards[0], case.world_size) else "")  # fmt: skip
         show(GRADIENT, [(name, p.grad) for name, p in module.named_parameters()])
         shown_of_messages([one.elements for one in show.calls], sizes, capacity, show)
         if no_sync and step != 1:
@@ -79,8 +83,15 @@ def script(make, case, group, show):
         if case.what == CHAIN and before is not None:
             show(MORE, alive - before, at_most=True)
         before = alive
-        if show.wrong(EARLY, GRADIENT, SENT, INSIDE):
+        if show.wrong(EARLY, OWN, GRADIENT, SENT, INSIDE):
             return
+
+
+def is_own(chain, shard, world_size):
+    """Has the first layer, whose bucket is the last, this rank's own gradient, divided by N?"""
+    alone, got = models.Chain(0, models.FINE).to(backend.device()), chain[0].weight.grad
+    models.loss_of(alone, shard).backward()
+    return got is not None and models.equal(got, alone[0].weight.grad / world_size)
 
 
 def _shard(show, number):
@@ -152,7 +163,7 @@ EXERCISE = Exercise(
         MEASURE,
         ("rank 0's weights everywhere", 1, "parameters and buffers", WHOSE, "weights", LACKS),
         ("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
-         (EARLY, SYNCED), (GRADIENT, SYNCED)),
+         (EARLY, SYNCED), (OWN, SYNCED), (GRADIENT, SYNCED)),
         ("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
          calls(MEASURE, nothing_else=False), (SENT, SYNCED), (MESSAGES, SYNCED), MORE),
         ("sent before backward ends", 5, "the first bucket, while backward goes on", LATE, STUCK),
@@ -175,6 +186,7 @@ EXERCISE = Exercise(
         zeros_left_out=s.kind("clash", over=True),
         in_the_order_of_completion=s.kind("clash"),
         does_not_wait=of_name(EARLY),
+        copied_back_too_early=of_name(OWN),
         no_sync_counts=s.both(of_name(GRADIENT, SENT), _in(NO_SYNC)),
         divided_twice=times(lambda N: 1 / N),
         not_divided=times(lambda N: N),
