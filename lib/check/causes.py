@@ -11,6 +11,7 @@ itself, whatever the exercise builds.
 """
 
 import functools
+import re
 import tomllib
 from pathlib import Path
 
@@ -28,10 +29,13 @@ def _sentences(lab: str) -> dict[str, dict[str, str]]:
 
 def hints(lab: str, exercise: str, *families: str, **predicates) -> tuple[Hint, ...]:
     """The exercise's hints, and those of families of exercises. predicates: those tried where no
-    fingerprint is known, in this order, with the hint's name, its spaces as underscores."""
+    fingerprint is known, in this order, with the hint's name, its spaces and hyphens as
+    underscores."""
     sentences = _sentences(lab)
     known = functools.reduce(dict.__or__, (sentences[name] for name in (*families, exercise)))
-    wanted = {name.replace("_", " "): fits for name, fits in predicates.items()}
+    as_argument = lambda name: re.sub(r"\W", "_", name)
+    names = {as_argument(name): name for name in known}
+    wanted = {names.get(as_argument(name), name): fits for name, fits in predicates.items()}
     if unknown := wanted.keys() - known.keys():
         raise ValueError(f"sentences/{lab}.toml has no {sorted(unknown)} of {exercise}")
     never = lambda p: False

@@ -61,8 +61,8 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
 
 def text_of(exercise, name: str | None) -> str:
     """The sentence of a hint that was given; of two, both."""
-    hints = (*symptoms.PYTHON, *exercise.hints)
-    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in hints}
+    hints = (*exercise.hints, *symptoms.PYTHON)  # of one name the first, the exercise's own
+    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in reversed(hints)}
     whole = known.get(name)
     if whole is not None or not name:
         return whole or ""

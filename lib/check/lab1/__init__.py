@@ -20,12 +20,10 @@ Beside them:
     first_steps.py                the steps of OverlappedDataParallel, each tried alone
     models.py                     the small models, and what a wrong gradient says
     means.py                      the mean gradient over ranks: what is given, and multiples of it
-    loss_scaler_runs.py           runs of a few steps, and where their gradients overflow
 """
 
 __all__ = [
     "accumulate", "broadcast_parameters", "buckets", "diagnose", "exposed_seconds", "first_steps",
-    "loss_scaler",
-    "loss_scaler_runs", "means", "models", "naive_data_parallel", "outer_step", "overlapped",
+    "loss_scaler", "means", "models", "naive_data_parallel", "outer_step", "overlapped",
     "parameter_server_step", "plan_buckets", "sample_indices", "unequal_shards", "until_all_done",
 ]  # fmt: skip

@@ -2,406 +2,203 @@
 during backward.
 
 Two models: the small one, and a chain of layers with a gate before each but the first
-(lib/check/overlap.py).
+(lib/check/overlap.py). What overlaps is shown in the last case, when the gradients of all others
+are known to be right.
 """
-
-from dataclasses import replace
-
-import torch
-import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import Setting, called, groups_and_control, in_step, seen
-from lib.check.claims import claim, each, noted
-from lib.check.comm import MAY_CALL, Recorder
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab1 import means, models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
-from lib.check.overlap import Alive, Gates, started_threads
-from lib.check.traffic import astray, beside
-from lib.data_parallel import bucketed, replicate
+from lib.check.cases import Setting
+from lib.check.causes import hints, of_name
+from lib.check.comm import MAY_CALL
+from lib.check.exercise import Exercise
+from lib.check.lab1 import models
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, times
+from lib.check.shown import calls, claims
+from lib.check.side_by_side import SideBySide
+from lib.data_parallel import bucketed
 
 CHAIN, SMALL, NO_SYNC = "a chain of layers", "unused parameters", "no_sync"
-TWO, OTHER, IDLE = "two models at once", "the other of two models", "rank 0 without a backward"
+IDLE = "rank 0 without a backward"
 CASES = tuple(
-    Setting(members, what=what, again=step)
+    Setting(members, what=what)
     for members, what in (
         (GROUPS[0], CHAIN), *((members, SMALL) for members in GROUPS), (GROUPS[1], IDLE),
-        (GROUPS[0], TWO),
         (ALONE, SMALL), (GROUPS[0], NO_SYNC),
     )
-    for step in (0, 1)
 )  # fmt: skip
-SYNCED, MADE = CASES[:-2], "the wrapper is made"
-MODELS = {CHAIN: models.Chain, OTHER: models.Chain, NO_SYNC: models.Chain}  # else the small one
-CAPACITY = {CHAIN: 49, OTHER: 49, NO_SYNC: 49, SMALL: 21, IDLE: 21, TWO: 21}  # in float64 numbers
-EARLIER = (
-    "replicate.broadcast_parameters",
-    "replicate.__init__",
-    "bucketed.reduce_bucket",
-    "background.start",
-)
-NOTHING = {
-    "ok": False,
-    "elements": [],
-    "stray": None,
-    "clash": None,
-    "problem": None,
-    "early": False,
-}
+BUILT, WHOSE = bucketed.__name__, "whose wrapper"
+INIT, LAST = "the wrapper is made", "step 2"
+LACKS, EARLY, GRADIENT, SENT, MESSAGES, MORE = (
+    "attributes", "back too early", "the gradient", "elements sent", "messages",
+    "bytes more than after the step before",
+)  # fmt: skip
+OWN = "copied back"
+LATE, STUCK = "sent in time", "backward stands still"
+NO, INSIDE, NEVER = "a method no_sync", "elements sent inside no_sync", "sent after no_sync"
 
 
-def _model(case, seed):
-    return MODELS.get(case.what, models.Small)(seed, models.FINE).to(backend.device())
+def script(make, case, group, show):
+    """Two steps. With no_sync three: in the second, two micro-batches of three are accumulated."""
+    chain, no_sync = case.what in (CHAIN, NO_SYNC), case.what == NO_SYNC
+    module = (models.Chain if chain else models.Small)(show.place, models.FINE)
+    module, capacity = module.to(backend.device()), 49 if chain else 21  # in float64 elements
+    with show.during(INIT, section=True) as run:
+        model = run(make, module, group, show.all_reduce, 8 * capacity)
+    libs = show.lib and any(kind.__module__ == BUILT for kind in type(model).__mro__)
+    show(WHOSE, "the answer makes a wrapper of lib's" if libs else "")
+    show("weights", module.state_dict())
+    lacks = [name for name in ("average_gradients", "module") if not hasattr(model, name)]
+    show(LACKS, f"the model has no {lacks[0]}, which later cells use" if lacks else "")
+    lacks = no_sync and not hasattr(model, "no_sync")
+    show(NO, "the model has no method no_sync" if lacks else "")
+    if show.wrong(WHOSE, "weights", LACKS, NO):
+        return
+    sizes, before = [p.numel() for p in module.parameters() if p.requires_grad], None
+    for step in range(3 if no_sync else 2):
+        numbers = [0, 1, 2] if no_sync and step == 1 else [step]
+        idle = (case.what, show.place) == (IDLE, 0)
+        shards = [] if idle else [_shard(show, number) for number in numbers]
+        losses = [models.loss_of(model, one) for one in shards] if len(numbers) == 1 else None
+        yield
+        show.begin(f"step {step + 1}")
+        watch = show.gated(models.GATES if chain and len(numbers) == 1 else 0)
+        module.pass_one = watch.pass_one
+        with show.during(f"step {step + 1}", section=step > 0) as run:
+            run(one_step, model, losses, shards, watch, show)
+            show.ungated(watch)
+        module.pass_one = losses = None
+        show(EARLY, "average_gradients() returned while an all-reduce was in flight"
+             if watch.early else "")  # fmt: skip
+        if case.what == CHAIN:
+            show(OWN, "the first layer's gradient is this rank's own, divided by N"
+                 if is_own(module, shards[0], case.world_size) else "")  # fmt: skip
+        show(GRADIENT, [(name, p.grad) for name, p in module.named_parameters()])
+        shown_of_messages([one.elements for one in show.calls], sizes, capacity, show)
+        if no_sync and step != 1:
+            shown_of_overlap(watch, show, after=step == 2)
+        for p in module.parameters():
+            p.grad = None
+        alive = show.made.alive()
+        if case.what == CHAIN and before is not None:
+            show(MORE, alive - before, at_most=True)
+        before = alive
+        if show.wrong(EARLY, OWN, GRADIENT, SENT, INSIDE):
+            return
 
 
-def _shards(case, rank):
-    """The micro-batches of this step; their losses are summed."""
-    numbers = [0, 1, 2] if case.what == NO_SYNC and not case.again else [case.again]
-    return [models.shard(rank, number) for number in numbers if (case.what, rank) != (IDLE, 0)]
+def is_own(chain, shard, world_size):
+    """Has the first layer, whose bucket is the last, this rank's own gradient, divided by N?"""
+    alone, got = models.Chain(0, models.FINE).to(backend.device()), chain[0].weight.grad
+    models.loss_of(alone, shard).backward()
+    return got is not None and models.equal(got, alone[0].weight.grad / world_size)
 
 
-def _is_libs(kind):
-    """Is it one of lib's wrappers, or a child of one? (`Replicated` alone does nothing of
-    this exercise.)"""
-    classes = set(getattr(kind, "__mro__", ())) - {replicate.Replicated}
-    return any(c.__module__.startswith("lib.data_parallel") for c in classes)
+def _shard(show, number):
+    x, y, with_branch = models.shard(show.place, number)
+    return x.to(backend.device()), y.to(backend.device()), with_branch
 
 
-class Wrapped:
-    """The answer's wrapper around one model of this rank, and what watches it.
-    Steps follow one another."""
-
-    def __init__(self, fn, group, control, case):
-        self.case, self.rank, self.threads, self.gates = (
-            case,
-            dist.get_rank(control),
-            started_threads(),
-            None,
-        )
-        hold = lambda call: self.gates and self.gates.hold(call)
-        self.recorder = Recorder(control, [case.members], before=hold, raises=False)
-        self.module, self.alive, self.held = _model(case, self.rank), Alive(), 0
-        self.alive.begin()
-        self.libs, self.unlike, self.lacks = _is_libs(fn), None, []
-        if not self.libs:
-            made, capacity = replace(case, what=f"{case.what}, {MADE}"), 8 * CAPACITY[case.what]
-            self.model = called(made, fn, self.module, group, self.recorder.all_reduce, capacity)
-            names = ("average_gradients", "module", "no_sync")
-            self.libs, self.lacks = (
-                _is_libs(type(self.model)),
-                [n for n in names if not hasattr(self.model, n)],
-            )
-            mine, first = self.module.state_dict(), _model(case, 0).state_dict()
-            self.unlike = next(
-                (name for name in first if not torch.equal(mine[name], first[name])), None
-            )
-
-    def losses(self, case):
-        """Of each micro-batch in turn. ()"""
-        for x, y, with_branch in _shards(case, self.rank):
-            yield models.loss_of(
-                self.model, (x.to(backend.device()), y.to(backend.device()), with_branch)
-            )
-
-    def step(self, case, losses):
-        """One step, all micro-batches but the last inside no_sync. Returns what was seen."""
-        for parameter in self.module.parameters():
-            parameter.grad = None
-        self.recorder.begin()
-        gates = Gates(models.GATES, threads=self.threads)
-
-        def backward_and_average():
-            for _ in _shards(case, self.rank)[1:]:
-                with self.model.no_sync():
-                    next(losses).backward()
-            alone = len(self.recorder.calls)
-            if case.what == CHAIN or (case.what == NO_SYNC and case.again):
-                self.gates, self.module.pass_one = gates, gates.pass_one
-            for loss in losses:
-                loss.backward()
-            gates.end()
-            self.model.average_gradients()
-            return alone
-
-        alone = called(case, backward_and_average)
-        gates.over()
-        self.recorder.end()
-        self.gates, self.module.pass_one = None, lambda: None
-        shards, make = (
-            [_shards(case, r) for r in range(case.world_size)],
-            lambda seed: _model(case, seed),
-        )
-        where, got = f"{case.name}: {case.rank(self.rank)}", models.gradients(self.module)
-        parts = models.of_each_rank(shards, make=make)
-        if (problem := models.wrong_gradient(where, self.rank, got, parts)) and problem.fact("own"):
-            name = problem.facts["name"]
-            problem.facts["divided"] = models.equal(
-                got[name], parts[self.rank][name] / case.world_size
-            )
-        before, self.held = self.held, self.alive.look() if case.what == CHAIN else 0
-        elements = [call.elements for call in self.recorder.calls]
-        record = {"elements": elements, "sent_alone": elements[:alone], "problem": problem}
-        record["grown"] = self.held - before if case.again else 0
-        return (
-            self.recorder.record()
-            | record
-            | {f: getattr(gates, f) for f in ("stuck", "early", "begun_in_time")}
-        )
+def one_step(model, losses, shards, watch, show):
+    """losses: of the one micro-batch, if there are not several."""
+    if losses is None:
+        for shard in shards[:-1]:
+            with model.no_sync():
+                models.loss_of(model, shard).backward()
+        show(INSIDE, sum(one.elements for one in show.calls))
+        losses = [models.loss_of(model, shards[-1])]
+    for loss in losses:
+        loss.backward()
+    watch.end()
+    model.average_gradients()
 
 
-def _measure(fn):
-    made = []
-
-    def one(case, groups):
-        if not case.again:
-            whats = [case.what, OTHER] if case.what == TWO else [case.what]
-            made[:] = [Wrapped(fn, *groups, replace(case, what=what)) for what in whats]
-        mine = made[0]
-        record = NOTHING | {"libs": mine.libs, "weights": mine.unlike, "lacks": mine.lacks}
-        hopeless = (
-            mine.libs
-            or mine.unlike
-            or [n for n in mine.lacks if case.what == NO_SYNC or n != "no_sync"]
-        )
-        if not mine.recorder.agreed(not hopeless):
-            return record
-        cases = [replace(case, what=wrapped.case.what) for wrapped in made]
-        losses = [wrapped.losses(its) for wrapped, its in zip(made, cases, strict=True)]
-        # of two models: first both forwards
-        losses = [iter([*its]) for its in losses] if made[1:] else losses
-        steps = [wrapped.step(*its) for wrapped, *its in zip(made, cases, losses, strict=True)]
-        record |= {
-            key: next((step[key] for step in steps if step[key]), steps[0][key]) for key in steps[0]
-        }
-        return record | {"ok": record["problem"] is None and record["stray"] is None}
-
-    return in_step(CASES, groups_and_control, one, wire=dist.new_group())
+def shown_of_messages(got, sizes, capacity, show):
+    if show.case.world_size == 1:
+        return
+    show(SENT, sum(got), beside=f"Its messages, in elements: {got}")
+    most = max(capacity, *sizes)
+    expected = f"fewer messages than the {len(sizes)} parameters, none above {most} elements"
+    right = len(got) < len(sizes) and max(got, default=0) <= most
+    text = f"messages of {got} elements, expected {expected}: capacity={8 * capacity} bytes"
+    show(MESSAGES, "" if right else text)
 
 
-def _weights(case, rank, record):
-    if record["libs"]:
-        return Problem("built-in", "the answer is lib's OverlappedDataParallel, or a child of it")
-    if lacks := [name for name in record["lacks"] if name != "no_sync"]:
-        return Problem(
-            "attribute", f"{case.name}: the model has no {lacks[0]}, which later cells use"
-        )
-    text = f"{case.name}: {record['weights']} on {case.rank(rank)} is not rank 0's"
-    return record["weights"] and Problem("weights", text)
+def shown_of_overlap(watch, show, after):
+    none = "nothing had been sent when only the first layer's gradients were missing"
+    sent = f"{none}\nIts messages, in elements: {[one.elements for one in show.calls]}"
+    show(NEVER if after else LATE, "" if watch.begun_in_time else sent)
+    if not after:
+        still = "backward stood still until an all-reduce had ended"
+        show(STUCK, still if watch.stuck else "")
 
 
-def _early(case, rank, record):
-    text = (
-        f"{case.name}: {case.rank(rank)} came back from average_gradients() while an all-reduce "
-        f"was under way"
-    )
-    return Problem("early", text, {"case": case}) if record["early"] else None
+def _in(*parts):
+    """Was it in such a part of the script, or did it raise there?"""
+
+    def fits(p):
+        where = s.failed(p).case if s.failed(p) else getattr(p.fact("case"), "what", "")
+        return any(part in where for part in parts)
+
+    return fits
 
 
-def _fit(runs):
-    for _, case, records in seen(runs, SYNCED):
-        for rank, record in enumerate(records):
-            if problem := astray(f"{case.name}: {case.rank(rank)}", case, record):
-                problem.facts["sent"] = [sum(one["elements"]) for one in records]
-                return problem
-    return None
-
-
-def _given(runs):
-    for run, case, records in seen(runs, SYNCED):
-        for rank, record in enumerate(records):
-            where = f"{case.name}: {case.rank(rank)}"
-            if beside(run, case, where, rank, record):
-                return Problem(
-                    "another way",
-                    f"{where} sent by an all_reduce that it was not given",
-                    {"case": case},
-                )
-    return None
-
-
-def _messages(case, rank, record):
-    if case.world_size == 1 or case.what == TWO:
-        return None
-    got, sizes = (
-        record["elements"],
-        [p.numel() for p in _model(case, 0).parameters() if p.requires_grad],
-    )
-    where, facts = (
-        f"{case.name}: {case.rank(rank)}",
-        {"case": case, "elements": got, "sizes": sizes},
-    )
-    text, most = f"{where} sent messages of {got} elements\n", max(CAPACITY[case.what], *sizes)
-    if sum(got) != sum(sizes):
-        text += (
-            f"That is {sum(got)}; the {len(sizes)} trained parameters have {sum(sizes)} elements."
-        )
-        return Problem("elements", text, facts)
-    if max(got) > most or len(got) >= len(sizes):
-        text += (
-            f"Expected fewer messages than the {len(sizes)} parameters, none above {most} elements"
-        )
-        return Problem("messages", f"{text}: capacity={8 * CAPACITY[case.what]} bytes.", facts)
-    text = (
-        f"{where} holds {record['grown']} bytes more than after the step before, expected as many"
-    )
-    return Problem("memory", text, facts) if record["grown"] > 0 else None
-
-
-def _overlap(case, rank, record):
-    where = f"{case.name}: {case.rank(rank)}"
-    if not record["begun_in_time"]:
-        text = (
-            f"{where} had started no all-reduce when only the first layer's gradients were still "
-            f"missing"
-        )
-        text += f"\nIts messages, in elements: {record['elements']}"
-        # planned from the first layer on
-        return Problem("late", text, {"forward": record["elements"] == [41, 36, 49]})
-    return (
-        Problem("stuck", f"{where}: backward stood still until an all-reduce had ended")
-        if record["stuck"]
-        else None
-    )
-
-
-def _no_sync(case, rank, record):
-    where = f"{case.name}: {case.rank(rank)}"
-    if case.what != NO_SYNC:
-        return None
-    if "no_sync" in record["lacks"]:
-        return Problem("no no_sync", f"{where}: the model has no method no_sync")
-    if record["sent_alone"]:
-        return Problem(
-            "sent alone", f"{where} sent messages of {record['sent_alone']} elements inside no_sync"
-        )
-    if problem := astray(where, case, record) or record["problem"]:
-        return Problem(
-            "not accumulated",
-            f"{problem.text}\nIn step 1, two micro-batches of three are in no_sync.",
-        )
-    text = f"{where} sent nothing during the backward of the step after no_sync"
-    return None if record["begun_in_time"] else Problem("never back", text)
-
-
-def _in(*whats, again=None):
-    """Did the run fail, or the claim, in one of these cases?"""
-    cases = [*CASES, *(replace(case, what=OTHER) for case in CASES if case.what == TWO)]
-    return s.in_case(cases, lambda case: case.what in whats and again in (None, bool(case.again)))
-
-
+MEASURE = SideBySide(
+    script, bucketed.OverlappedDataParallel, CASES, (BUILT,),
+    excused={
+        "once more": "nothing is returned; two steps follow each other",
+        "alive": "the flat buffers may stay, and the gradients may lie in them",
+        "alive at the end": "the parameters' hooks hold what they call, in a cycle of torch's",
+    } | dict.fromkeys(("strided", "float32", "bfloat16"), "a model is given"),
+)  # fmt: skip
+SYNCED = [case for case in MEASURE.runs() if case.what != NO_SYNC]
 EXERCISE = Exercise(
-    name="OverlappedDataParallel", reference=bucketed.OverlappedDataParallel, measure=_measure,
+    name="OverlappedDataParallel", reference=bucketed.OverlappedDataParallel, measure=MEASURE,
     worlds=(WORLD,),
-    may_call=(*MAY_CALL, *EARLIER),
+    may_call=(*MAY_CALL, "replicate.broadcast_parameters", "replicate.__init__",
+              "bucketed.reduce_bucket", "background.start"),
     leaves_out={"generators": "it is given a module",
                 "returned": "only forward returns, what the module does"},
-    claims=(
-        claim("rank 0's weights everywhere", 1, "parameters and buffers", each(CASES, _weights)),
-        claim("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
-              each(SYNCED, _early), _fit, noted(SYNCED, "problem")),
-        claim("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
-              _given, each(SYNCED, _messages)),
-        claim("sent before backward ends", 5, "the first bucket, while backward goes on",
-              each(SYNCED, _overlap)),
-        claim("no_sync", 6, "sends nothing; the next backward sends the sum",
-              each(CASES, _no_sync)),
+    claims=claims(
+        MEASURE,
+        ("rank 0's weights everywhere", 1, "parameters and buffers", WHOSE, "weights", LACKS),
+        ("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
+         (EARLY, SYNCED), (OWN, SYNCED), (GRADIENT, SYNCED)),
+        ("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
+         calls(MEASURE, nothing_else=False), (SENT, SYNCED), (MESSAGES, SYNCED), MORE),
+        ("sent before backward ends", 5, "the first bucket, while backward goes on", LATE, STUCK),
+        ("no_sync", 6, "sends nothing; the next backward sends the sum"),
     ),
-    hints=(
-        s.BUILT_IN.saying(
-            "build it yourself, of plan_buckets, parameter.register_post_accumulate_grad_hook, "
-            "collectives.start."),
-        Hint("weights not made equal", s.kind("weights"),
-             "ranks that begin with different weights stay different: first "
-             "broadcast_parameters(module, group)."),
-        s.NARROW,
-        Hint("another name", s.kind("attribute"),
-             "later cells ask for model.module and model.average_gradients()."),
-        Hint("no_sync still sends", s.either(s.kind("sent alone"),
-            s.both(s.kind("raised"), _in(NO_SYNC))),
-             "inside no_sync the hook must return at once. Set a flag on entry, look at it in the "
-             "hook."),
-        Hint("one state for all wrappers", s.both(s.kind("value", "raised", "clash", "group"),
-            _in(TWO, OTHER)),
-             "two wrappers are in use at once. What counts gradients and works belongs to self, "
-             "not to the class."),
-        Hint("left over from the step before",
-             s.both(s.kind("value", "clash", "raised", "early"),
-                    _in(CHAIN, SMALL, IDLE, again=True)),
-             "right in the first step. What counts the missing gradients, and the list of started "
-             "works, must begin anew in every step: reset them at the end of average_gradients()."),
-        Hint("the hook comes before the gradient", s.both(s.refused("None"), _in(CHAIN)),
-             ".grad is None, and the model uses every parameter: it is read too early. "
-             "register_hook runs before .grad is written, register_post_accumulate_grad_hook "
-             "after; and a bucket leaves with its *last* gradient."),
-        Hint("a parameter without gradient", s.refused("None"),
-             "a parameter that this rank did not use has .grad None. It contributes zeros, and "
-             "gets the others' mean."),
-        Hint("hooks on frozen parameters",
-             lambda p: s.raised("RuntimeError")(p) and MADE in s.failed(p).case,
-             "a frozen parameter has no gradient and takes no hook. Plan buckets of those with "
-             "requires_grad only."),
-        Hint("the group is not used", s.either(s.kind("group"), means.WORLD_SIZE.fits),
-             "give `self.group` to all_reduce, and divide by dist.get_world_size(self.group)."),
-        Hint("does not wait", s.kind("early"),
-             "average_gradients() must wait for every bucket (work.wait()) before it returns, or "
-             "the optimizer reads gradients that are still on their way."),
-        Hint("zeros left out", lambda p: p.kind == "clash" and len(set(p.facts["sent"])) > 1,
-             "ranks send different amounts. A rank that did not use a parameter sends zeros in its "
-             "place, and every rank sends every bucket: average_gradients() starts those that have "
-             "not left yet."),
-        Hint("in the order of completion", s.kind("clash"),
-             "ranks that use different parameters complete their buckets in different orders. "
-             "Start bucket i only after bucket i-1, on every rank."),
-        means.DIVIDED_TWICE,
-        means.NOT_DIVIDED,
-        Hint("copied back too early", s.kind("value", own=True, divided=True),
-             "this is the rank's own gradient, divided: it was copied back before the sum came. "
-             "First work.wait()."),
-        Hint("what is left is not sent", s.either(s.kind("value", own=True),
-            s.kind("value", absent=True)),
-             "this gradient never left its rank: average_gradients() starts what is not complete "
-             "when backward ends."),
-        Hint("a bucket leaves too early", s.kind("value"),
-             "the bucket left before this gradient was in it. It may leave only when the *last* of "
-             "its gradients is ready; and what comes back goes to the places from which it was "
-             "taken."),
-        Hint("another all-reduce", s.kind("another way"),
-             "send with self.all_reduce, the one that the wrapper was given: so your ring can "
-             "carry your gradients."),
-        Hint("sent twice, or frozen ones too", s.kind("elements"),
-             "every gradient leaves once: average_gradients() starts only the buckets that have "
-             "not left. module.parameters() names a tied parameter once; frozen ones have no "
-             "gradient."),
-        Hint("one message per parameter",
-             lambda p: p.kind == "messages" and len(p.facts["elements"]) >= len(p.facts["sizes"]),
-             "each gradient leaves by itself, and each message costs its latency. Wait until a "
-             "whole bucket is ready."),
-        Hint("more than `capacity`", s.kind("messages"),
-             "use plan_buckets(parameters, capacity): one large bucket is complete only when "
-             "backward ends."),
-        Hint("kept from step to step", s.kind("memory"),
-             "flat tensors of earlier steps are still alive: forget them at the end of "
-             "average_gradients()."),
-        Hint("buckets in the order of forward", s.kind("late", forward=True),
-             "bucket 0 holds the first layer, whose gradient comes last: plan_buckets goes through "
-             "them in reverse."),
-        Hint("everything at the end", s.kind("late"),
-             "the buckets leave when backward has ended. The hook of a bucket's last gradient must "
-             "start it: collectives.start(self.all_reduce, flat, self.group)."),
-        Hint("backward waits for the network", s.kind("stuck"),
-             "the hook runs the all-reduce, or waits for it: collectives.start it, and wait in "
-             "average_gradients()."),
-        Hint("no_sync is missing", s.kind("no no_sync"),
-             "write no_sync, a context manager (contextlib.contextmanager): it switches the hooks "
-             "off, and on again."),
-        Hint("no_sync counts", s.kind("not accumulated"),
-             "gradients of micro-batches inside no_sync stay in .grad, and do not count as ready: "
-             "the bucket leaves in the backward after it, with the sum."),
-        Hint("no_sync for ever", s.kind("never back"),
-             "when `with model.no_sync():` ends, the hooks must work again: switch the flag back "
-             "after the yield."),
-        *s.ANYWHERE,
+    hints=hints(
+        "lab1", "OverlappedDataParallel",
+        called_what_it_builds=of_name(WHOSE),
+        weights_not_made_equal=of_name("weights"),
+        another_name=of_name(LACKS),
+        hooks_on_frozen_parameters=s.both(s.raised("RuntimeError"), _in(INIT)),
+        one_state_for_all_wrappers=_in("two at once", "the other of two"),
+        no_sync_still_sends=s.either(of_name(INSIDE), s.both(s.kind("raised"), _in(NO_SYNC))),
+        left_over_from_the_step_before=s.both(
+            _in(CHAIN, SMALL, IDLE),
+            s.either(s.both(of_name(GRADIENT, EARLY), s.fact("time", 2)), _in(LAST))),
+        the_hook_comes_before_the_gradient=s.both(s.refused("None"), _in(CHAIN)),
+        a_parameter_without_gradient=s.refused("None"),
+        the_group_is_not_used=s.either(s.kind("group"), times(lambda N: N / WORLD)),
+        zeros_left_out=s.kind("clash", over=True),
+        in_the_order_of_completion=s.kind("clash"),
+        does_not_wait=of_name(EARLY),
+        copied_back_too_early=of_name(OWN),
+        no_sync_counts=s.both(of_name(GRADIENT, SENT), _in(NO_SYNC)),
+        divided_twice=times(lambda N: 1 / N),
+        not_divided=times(lambda N: N),
+        what_is_left_is_not_sent=s.both(of_name(GRADIENT), s.kind("returned")),
+        a_bucket_leaves_too_early=s.both(of_name(GRADIENT), lambda p: not p.fact("narrowed")),
+        another_all_reduce=s.kind("another way"),
+        sent_twice__or_frozen_ones_too=of_name(SENT),
+        more_than__capacity_=of_name(MESSAGES),
+        kept_from_step_to_step=of_name(MORE),
+        everything_at_the_end=of_name(LATE),
+        backward_waits_for_the_network=of_name(STUCK),
+        no_sync_is_missing=of_name(NO),
+        no_sync_for_ever=of_name(NEVER),
     ),
 )  # fmt: skip

@@ -76,6 +76,10 @@ class ByMethods:
 # wrong
 
 
+def returns_libs(*args):
+    return loss_scaler.LossScaler(*args)
+
+
 class InheritsLibs(loss_scaler.LossScaler):
     pass
 
@@ -208,6 +212,7 @@ class InOnePiece:
 
 
 WRONG = {
+    returns_libs: "called what it builds",
     InheritsLibs: "called what it builds",
     ScalesANumber: "the loss is not scaled",
     StepsAndRestores: "steps in a skipped step",

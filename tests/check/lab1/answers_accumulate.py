@@ -170,7 +170,7 @@ WRONG = {
     one_backward: "one backward at the end",
     computes_the_loss_again: "computed twice",
     averages_by_itself: "its own average",
-    one_total_for_ever: "one buffer for all calls",
+    one_total_for_ever: "used again by a later call",
     weighs_micro_batches_alike: "a mean of means",
     returns_the_mean_of_means: "a mean of means",
     not_written: "not written",
