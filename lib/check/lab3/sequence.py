@@ -24,7 +24,7 @@ from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.tensor_parallel import sequence
 
-SHAPES = (2, 3, 5), (3, 2, 4)  # B, T/N, D; of the second call of two
+SHAPES = (2, 3, 2), (3, 2, 4)  # B, T/N, D; of the second call of two
 CASES = (*map(Setting, g.GROUPS[:-1]), Setting(g.ALL, what=g.AT_ONCE), Setting(g.GROUPS[-1]))
 AT_ONCE, ALONE = CASES[-2:]
 LEAVES_OUT = g.FUNCTION | {
