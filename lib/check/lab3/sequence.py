@@ -26,7 +26,7 @@ from lib.tensor_parallel import sequence
 
 SHAPES = (2, 3, 2), (3, 2, 4)  # B, T/N, D; of the second call of two
 CASES = (*map(Setting, g.GROUPS[:-1]), Setting(g.ALL, what=g.AT_ONCE), Setting(g.GROUPS[-1]))
-AT_ONCE, ALONE = CASES[-2:]
+ALONE = CASES[-1]
 LEAVES_OUT = g.FUNCTION | {
     "empty rank": "every rank has as many elements as the others",
     "memory": "all that is sent is counted, and nothing else makes anything large",

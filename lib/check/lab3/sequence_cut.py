@@ -50,7 +50,6 @@ PLAIN = (
     _cut(FOUR, 8, 4, 1), _cut(THREE, 13, 6, 3), _cut(SOME, 8, 4, 2),
 )  # fmt: skip
 CASES = (*PLAIN, _cut(FOUR, 16, 8, 4, what=g.AT_ONCE), _cut(ONE, 4, 2, 1))
-ALONE = CASES[-1]
 
 
 def backward(case):

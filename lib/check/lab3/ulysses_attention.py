@@ -1,5 +1,6 @@
-"""Lab 3, section 18: ulysses_attention(q, k, v, layout, group, all_to_all, causal=), which exchanges
-sequence shards for heads, and back. sequence_cut.py has the cases and the script."""
+"""Lab 3, section 18: ulysses_attention(q, k, v, layout, group, all_to_all, causal=), where sequence
+shards are exchanged for heads, and back. sequence_cut.py has the cases and the script.
+"""
 
 from collections import Counter
 
