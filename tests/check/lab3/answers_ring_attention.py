@@ -406,7 +406,7 @@ WRONG = {
     answer(WithoutThePositions): "backward without the positions",
     answer(WithoutModulo): "ranks of the world, not of the group",
     answer(OwnPartForgotten): "its own part forgotten",
-    answer(PastHome): "gradients of another block",
+    answer(PastHome): "gradients of keys and values",
     answer(Averaged): "gradients divided",
     answer(OnceMoreRound): "a hop more than is needed",
     answer(ToTheLeft): "not the neighbour",
