@@ -14,7 +14,7 @@ Beside them:
 
     both_ways.py     ParallelAttention forward and backward, beside one process
     groups.py        the groups of ranks; two calls under way at once, over different ones
-    sequence_cut.py  attention over a cut sequence: cases, and what one process makes of the whole
+    sequence_cut.py  attention over a sharded sequence: the cases, and the script of 17 and 18
 """
 
 __all__ = [

@@ -120,10 +120,10 @@ BOTH = {
     both(change): hint
     for change, hint in {
         keeps_it_on_the_class: "kept beside ctx",
-        into_the_same_buffers: "one buffer for all calls",
+        into_the_same_buffers: "used again by a later call",
         in_float32: "rounded on the way",
         gradients_in_float32: "rounded on the way",
-        without_a_function: "no gradient",
+        without_a_function: "without a backward",
         overwrites_x: "changed what it was given",
         for_two_ranks: "right on two ranks only",
         ranks_of_the_world: "ranks of the world, not of the group",
@@ -293,13 +293,13 @@ WRONG = {
     "gather_sequence": {
         all_reduces_in_backward: "not what it was given",
         gather_without_group: "the group is not passed on",
-        calls_libs_gather: "called lib's",
+        calls_libs_gather: "called what it builds",
         **{gather: hint for (gather, _), hint in BOTH.items()},
     },
     "scatter_sequence": {
         reduces_and_cuts: "not what it was given",
         scatter_without_group: "the group is not passed on",
-        calls_libs_scatter: "called lib's",
+        calls_libs_scatter: "called what it builds",
         **{scatter: hint for (_, scatter), hint in BOTH.items()},
     },
     "sum_gradients": {
@@ -307,11 +307,11 @@ WRONG = {
         leaves_none: "a parameter without gradient",
         nothing_here_nothing_to_do: "sizes that differ between ranks",
         frozen_ones_too: "frozen ones too",
-        the_parameters_too: "the parameter, not its gradient",
+        the_parameters_too: "the parameter for its gradient",
         sums_in_float32: "rounded on the way",
         an_imported_all_reduce: "not what it was given",
         forgets_the_group: "the group is not passed on",
-        calls_libs_sum: "called lib's",
+        calls_libs_sum: "called what it builds",
         no_sum_yet: "not written",
     },
 }

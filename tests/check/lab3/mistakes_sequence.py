@@ -94,7 +94,7 @@ SUMS = (
         "if p.grad is not None]")),
     Mistake("frozen ones too", edit("if p.requires_grad]",
         "if p.requires_grad or p.grad is not None]")),
-    Mistake("a gradient that does not lie row by row",
+    Mistake("a gradient that is not contiguous",
             edit("gradient(p) for", "(gradient(p) if p.grad is None else p.grad) for")
             .then("flatten(gradients)", "torch.cat([g.view(-1) for g in gradients])")),
 )  # fmt: skip
