@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from lib import hybrid
 from lib.check import symptoms as s
-from lib.check.cases import draw
+from lib.check.cases import draw, form_of
 from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
@@ -52,29 +52,31 @@ def script(make, case, place, show):
         show.run(make, sets, mesh, ends, show.all_reduce)
         show(SUMS, case.listed(given.sums(show.calls)))
         for name, i, p in everything:
+            key, nth = f"[{i}].grad", show.times[LISTS[name]] + 1
+            libs = show.lib and show.lib.shown[LISTS[name], nth].values[key]
             each = [made_up(rank, name, i, p.shape) for rank in range(WORLD)]
-            told = "" if case.what == REAL else of_ranks(p.grad, each)
-            beside = compared(show, LISTS[name], told)
-            show(LISTS[name], {f"[{i}].grad": p.grad}, beside=beside)
+            told = "" if case.what == REAL else of_ranks(p.grad, libs, each)
+            show(LISTS[name], {key: p.grad}, beside=told)
         if show.wrong(*LISTS.values()):
             return
     show(LATER, {f"sets.{name}[{i}].grad": p.grad for name, i, p in first})
 
 
-def of_ranks(got, parts):
-    """What a gradient is a sum of: `1/2 of ranks 0 and 2's`."""
+def of_ranks(got, libs, parts):
+    """`It is rank 0's; expected 1/2 of ranks 0 and 2's.`, where each is a sum of the ranks'."""
+    if libs is None or form_of(got) != form_of(libs) or torch.equal(got, libs):
+        return ""
+    told = [_sum_in_words(shares(one, parts) or {}) for one in (got, libs)]
+    return f"It is {told[0]}; expected {told[1]}." if all(told) else ""
+
+
+def _sum_in_words(found):
     said = {}
-    for rank, share in ((torch.is_tensor(got) and shares(got, parts)) or {}).items():
+    for rank, share in found.items():
         said.setdefault(fraction(share), []).append(rank)
     return " + ".join(
         f"{f'{share} of ' * (share != '1')}{who(ranks)}'s" for share, ranks in said.items()
     )
-
-
-def compared(show, name, told):
-    """The same beside what lib's own is, where both are known."""
-    libs = show.lib and show.lib.shown.get((name, show.times[name] + 1))
-    return f"It is {told}; expected {libs.beside}." if told and libs else told
 
 
 def clash_over(fits):
