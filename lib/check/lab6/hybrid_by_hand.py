@@ -146,7 +146,7 @@ MEASURE = SideBySide(
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model")
     | {"two at once": "a step ends before the next begins",
        "once more": "two steps stand in each script",
-       "graph": "a loss may belong to its graph",
+       "graph": "a loss may belong to its graph", "storage": "a loss may be a plain number",
        "generators": "who makes a part of the model draws its weights"},
 )  # fmt: skip
 EXERCISE = Exercise(
