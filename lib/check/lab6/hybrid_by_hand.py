@@ -56,13 +56,14 @@ def script(make, case, place, show):
     """Two steps."""
     (mesh, _), used = place, Counter()
 
-    def average(sets, mesh_, ends):
-        used.update(average=1, all_of_pp=case.sizes["pp"] > 1 and ends is mesh.group("pp"))
-        return hybrid.average_over_mesh(sets, mesh_, ends)
+    def average(*args, **named):
+        all_of_pp = any(one is mesh.group("pp") for one in (*args, *named.values()))
+        used.update(average=1, all_of_pp=all_of_pp and case.sizes["pp"] > 1)
+        return hybrid.average_over_mesh(*args, **named)
 
-    def norm_of(*args):
+    def norm_of(*args, **named):
         used.update(norm_of=1)
-        return hybrid.norm_over_mesh(*args)
+        return hybrid.norm_over_mesh(*args, **named)
 
     batches = [[local_batch(each, mesh) for each in batch_of(step)] for step in range(STEPS)]
     given = small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), partial(PlainSGD, lr=RATE)
@@ -93,8 +94,8 @@ def one_number(out):
 
 def apart(number, name, group):
     """What each rank returned, in words, where not all returned the same."""
-    told = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, f"{number:.4f}" if torch.is_tensor(number) else "none", group)
+    told, is_one = [None] * dist.get_world_size(group), torch.is_tensor(number) and not number.dim()
+    dist.all_gather_object(told, f"{number:.4f}" if is_one else "none", group)
     return f"By rank, {name}: {', '.join(told)}" if len({*told}) > 1 else ""
 
 

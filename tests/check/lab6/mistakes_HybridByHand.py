@@ -33,8 +33,8 @@ MISTAKES = (
         "Pipeline.execute leaves them, and the losses' weights, to you.",
     ),
     Mistake("averaged twice", edit(_AVERAGE, f"{_AVERAGE}\n        {_AVERAGE}"),
-            "average sums what is in .grad, so a second call adds up the sums. Call it once, after the "
-            "last micro-batch."),
+            "average sums what is in .grad, so a second call adds up the sums. Call it once, after "
+            "the last micro-batch."),
     Mistake(
         "tied ones not summed",
         edit(
