@@ -10,8 +10,7 @@ framework.py so_far.py               runs an answer and judges it claim by claim
 side_by_side.py shown.py probes.py   an answer beside lib's own: a script, what it shows, and
 numbers.py causes.py                 what is looked at in every exercise; functions of numbers;
                                      sentences by name
-cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case;
-                                     one that raises
+cases.py calls.py                    groups, sizes, numbers; an answer called case by case
 forward_backward.py comm.py          ... with a backward; the collectives that it is given
 overlap.py footprint.py products.py  what runs at the same time; what is made and kept;
                                      matrix products, counted

@@ -14,7 +14,7 @@
 
 Beside them:
 
-    hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what one process does
+    hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what they should send
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs that a plan is asked for
     capstone_jobs.py          its jobs, the plans that it asks about

@@ -176,8 +176,8 @@ class NotYet:
 
 
 WRONG = {
-    Libs: "called lib's",
-    AsksLibs: "called lib's",
+    Libs: "called what it builds",
+    AsksLibs: "called what it builds",
     ClipsWhatIsCut: "another update",
     ParametersSent: "too much along an axis",
     AllOnEveryRank: "too little along an axis",

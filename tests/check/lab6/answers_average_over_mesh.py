@@ -177,7 +177,7 @@ def not_yet(sets, mesh, ends, all_reduce):
 
 
 WRONG = {
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     parameters_averaged: "the parameter, not its gradient",
     list_made_longer: "a list was changed",
     the_tied_one_of_every_stage: "an empty list",

@@ -176,7 +176,7 @@ def not_yet(sets, mesh, all_reduce):
 
 
 WRONG = {
-    calls_libs: "called lib's",
+    calls_libs: "called what it builds",
     squared_in_place: "what it was given has changed",
     clips_at_once: "what it was given has changed",
     a_number: "another form",
@@ -188,7 +188,7 @@ WRONG = {
     rounded_up_on_the_last_stage: "another rounding",
     a_stage_with_nothing_goes_home: "not on every rank",
     starts_from_the_first: "a stage with nothing",
-    in_a_global: "one buffer for all calls",
+    in_a_global: "used again by a later call",
     not_yet: "not written",
 }
 RIGHT = [

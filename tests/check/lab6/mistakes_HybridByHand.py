@@ -33,7 +33,8 @@ MISTAKES = (
         "Pipeline.execute leaves them, and the losses' weights, to you.",
     ),
     Mistake("averaged twice", edit(_AVERAGE, f"{_AVERAGE}\n        {_AVERAGE}"),
-            "average is called once, after the last micro-batch: what it sums it sums again."),
+            "average sums what is in .grad, so a second call adds up the sums. Call it once, after "
+            "the last micro-batch."),
     Mistake(
         "tied ones not summed",
         edit(
@@ -51,8 +52,8 @@ MISTAKES = (
         "self.optimizer = make_optimizer([*self.sets.sharded, *self.sets.replicated])")),
     Mistake("scaled where it is short enough", edit(_SCALE,
         "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
-            "a gradient shorter than max_norm stays as it is: the factor is min(1, max_norm / "
-            "norm): scale_gradients."),
+            "a gradient shorter than max_norm stays as it is, because the factor is "
+            "min(1, max_norm / norm). scale_gradients computes it so."),
     Mistake("another tensor group",
             edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)")),
     Mistake("without sequence parallelism",
@@ -64,7 +65,7 @@ MISTAKES = (
     Mistake("tied ones not summed", edit("sets_of(self.part, self.pipeline.tied)",
         "sets_of(self.part, [])")),
     *(Mistake("the norm after", edit("return norm\n", f"return {after}\n"),
-              "clip returns the norm before: what it was, not what it has become.")
+              "clip returns the norm before scaling, not the one that the gradients have after it.")
       for after in ("norm.clamp(max=max_norm)", "self.norm_of(self.sets, self.mesh)")),
     Mistake("divided too often", edit(_RETURN, f'{_RETURN} / self.mesh.size("pp")')),
     Mistake("other micro-batches",
