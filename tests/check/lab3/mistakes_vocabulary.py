@@ -52,6 +52,8 @@ TARGET, MODULO = (
     MINE.replace("row.", "(targets % logits.shape[-1])."),
 )
 LARGEST = "all_reduce(largest, group, op=dist.ReduceOp.MAX)"
+ZERO, ADDED = "largest = torch.zeros_like(largest)", "all_reduce(largest, group)"
+LOG_P = "return -(target.exp() / total).log()"
 SUMS, SUMMED, RESULT = (
     "torch.stack([p.sum(-1), target])",
     "all_reduce(sums, group)",
@@ -82,6 +84,12 @@ CROSS_ENTROPY = (
           _loss((SUMMED, NOT_SUMMED.format(1))),
           _loss((SUMMED, NOT_SUMMED.format(1)), (RESULT,
               f"{RESULT} + largest.masked_fill(~elsewhere, 0.0)"))),
+    *_all("no largest taken off", _loss((LARGEST, ZERO)), _loss((LARGEST, ZERO), (RESULT, LOG_P))),
+    *_all("the max taken as a sum", _loss((LARGEST, ADDED)), _loss((LARGEST, ADDED), (RESULT, LOG_P))),
+    *_all("the log of a probability", _loss((RESULT, LOG_P))),
+    *_all("something else overflows",
+          _loss(("logits.amax(-1)", "logits.amax().expand(logits.shape[:-1]).contiguous()")),
+          _loss((LARGEST, LARGEST.replace("MAX", "AVG")))),
     Mistake("more than three elements", _loss((LARGEST,
         f"{LARGEST}\n        all_reduce(logits.sum(-1), group)"))),
     Mistake("the sum, not the mean", _loss((MEAN, MEAN.replace("[reduction]", "['sum']")))),
