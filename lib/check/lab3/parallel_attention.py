@@ -147,7 +147,10 @@ def script(make, case, groups, show):
 
 MEASURE = SideBySide(
     script, block.ParallelAttention, CASES, (block.__name__,), groups=g.groups,
-    excused={"bfloat16": "sums of products may be rounded once or twice"},
+    excused={
+        "bfloat16": "sums of products may be rounded once or twice",
+        "generators": "a layer that is made before its values are copied draws some",
+    },
     together=(CASES[0], replace(CASES[0], again=1)),
     slack={"alive": 256},  # a small buffer; a full weight has at least 512 bytes more than a shard
 )  # fmt: skip
