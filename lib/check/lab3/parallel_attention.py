@@ -3,317 +3,209 @@
     H = 4 tp heads of width 2, K = H or K = 2 tp key/value heads; on a rank 4 heads, and 4 or 2 for
     keys and values
 
-What the given `column_linear` and `row_linear` multiply with is noted: those are the rank's layers,
-whatever the answer calls them. Output and gradients are those of the plain attention in one
-process.
+An answer may name its parameters as it likes, and put several layers in one. Therefore they are
+compared in the order of their values, and so are their gradients.
 """
 
-import gc
-import inspect
-import weakref
+from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from lib.check import symptoms as s
-from lib.check.cases import Case, draw
-from lib.check.claims import claim, each, kept, left_alone
-from lib.check.comm import Clash
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.forward_backward import MAPPINGS
-from lib.check.lab3 import both_ways as ways
-from lib.check.traffic import fitting, only_calls
+from lib.check.cases import Setting, form_of
+from lib.check.causes import another, hints, of_name
+from lib.check.exercise import Exercise
+from lib.check.lab3 import groups as g
+from lib.check.shown import calls, claims
+from lib.check.side_by_side import SideBySide
+from lib.check.tensors import draw
 from lib.tensor_parallel import block, linear, mappings
 from lib.training.model import Attention, Shape
 
 HEAD_DIM, B, T = 2, 2, 3
-FULL, GROUPED = "as many k/v heads", "grouped-query"
-# 4 ranks do not divide them, but the layers' widths
-UNEVEN = {"6 heads": (6, 6), "2 key/value heads": (8, 2)}
-
-
-def _case(ranks, what=GROUPED):
-    return Case(ranks, B * T * HEAD_DIM * 4 * len(ranks), what=what)
-
-
+FULL, KV_HEADS = "as many k/v heads", "2 key/value heads"
+# 4 ranks do not divide the heads, but they do divide the layers' widths
+UNEVEN = {"6 heads": (6, 6), KV_HEADS: (8, 2)}
 CASES = (
-    _case(ways.GROUPS[0], FULL), *map(_case, ways.GROUPS), _case(ways.ALL, FULL),
-    _case(ways.ALL, ways.AT_ONCE),
+    Setting(g.GROUPS[0], what=FULL), *map(Setting, g.GROUPS),
+    *(Setting(g.ALL, what=what) for what in (FULL, g.AT_ONCE, *UNEVEN)),
 )  # fmt: skip
-ALL_CASES = (*CASES, *(_case(ways.ALL, what) for what in UNEVEN))
+OF_ALL, FULL_WEIGHT, EVERY_NTH = "its shard among all ranks", "the full weight", "every tp-th head"
+OTHER_DIM, ANOTHERS = "its shard along the other dim", "another rank's shard"
+WRONG_SHARDS = (OF_ALL, FULL_WEIGHT, EVERY_NTH, OTHER_DIM, ANOTHERS)
+ELEMENTS, GRADIENTS = "elements of the parameters", "the parameters' gradients"
+NO_GRADIENT, SHARED = "parameters without a gradient", "parameters in shared memory"
 
 
-def _plain(case):
-    """The whole attention, alike on all ranks, its weights of about 1/2."""
-    heads = 4 * case.world_size
-    heads, kv_heads = UNEVEN.get(case.what, (heads, heads if case.what == FULL else heads // 2))
-    plain = Attention(Shape(2, T, 1, HEAD_DIM * heads, heads, kv_heads)).double()
-    for i, parameter in enumerate(plain.parameters()):
-        parameter.data = draw(i, *parameter.shape) / 4
-    return plain
+class NotAList(TypeError):
+    """column_linear was given something else than a list of layers."""
 
 
-def _make(case, rank):
-    plain, given = _plain(case), _plain(case)
-    D = plain.q.in_features
-    b = case.n // (T * D)
-    x, w = draw(ways.seed(case), b, T, D) / 2, draw(101, b, T, D)
-    whole_x, x = x.clone().requires_grad_(), x.requires_grad_()
-    want = plain(whole_x)
-    (want * w).sum().backward()
-    setting = ways.Setting(
-        given=given,
-        arguments={"x": x},
-        outputs={"y": want.detach()},
-        loss=lambda ys: (ys[0] * w).sum(),
-        gradients={"x": whole_x.grad},
+def _attention(case, N, x):
+    """The unsharded attention, alike on all ranks, its weights of about 1/4."""
+    heads, kv_heads = UNEVEN.get(case.what, (4 * N, 4 * N if case.what == FULL else 2 * N))
+    made = Attention(Shape(2, T, 1, HEAD_DIM * heads, heads, kv_heads))
+    for i, parameter in enumerate(made.parameters()):
+        parameter.data = draw(i, *parameter.shape).to(x) / 4
+    return made
+
+
+def _linears(show):
+    """column_linear and row_linear as the answer gets them."""
+    enter, leave = (
+        partial(mapping, all_reduce=show.all_reduce)
+        for mapping in (mappings.copy_to_group, mappings.reduce_from_group)
     )
-    setting.case, setting.rank, setting.plain = case, rank, plain
-    return setting
+
+    def column_linear(x, linears, group=None):
+        if not isinstance(linears, (list, tuple)):
+            raise NotAList(f"column_linear takes a list of layers, got {type(linears).__name__}")
+        return linear.column_parallel(x, linears, group, enter)
+
+    return column_linear, partial(linear.row_parallel, output_mapping=leave)
 
 
-def _build(fn, setting, group, recorder):
-    column_linear, setting.inward = _noting(
-        linear.column_parallel, mappings.copy_to_group, recorder
-    )
-    row_linear, setting.outward = _noting(linear.row_parallel, mappings.reduce_from_group, recorder)
-    if setting.case.what in UNEVEN:
-        setting.outputs, setting.gradients, setting.read = {}, {}, list
-        setting.module = _refused(fn, setting.given, group, column_linear, row_linear)
-    else:
-        try:
-            setting.module = fn(setting.given, group, column_linear, row_linear)
-        except ValueError as error:
-            setting.module = Problem("refused", f"refused its part: ValueError: {error}")
+def _instead(attention, module, N, rank):
+    """{a wrong shard: the first layer of which the module has that in place of its own}"""
+    found, parameters = dict.fromkeys(WRONG_SHARDS, ""), [*module.parameters()]
+    has = lambda t: any(p.shape == t.shape and p.equal(t) for p in parameters)
+    for name in ("q", "k", "v", "out"):
+        full, dim = getattr(attention, name).weight.detach(), int(name == "out")
+        mine, *others = full.chunk(N, dim)[rank:] + full.chunk(N, dim)[:rank]
+        by_heads = full.unflatten(dim, (-1, N, HEAD_DIM))
+        wrong = {
+            OF_ALL: [full.chunk(dist.get_world_size(), dim)[dist.get_rank()]],
+            FULL_WEIGHT: [full],
+            EVERY_NTH: [by_heads.select(dim + 1, rank).flatten(dim, dim + 1)],
+            OTHER_DIM: [full.chunk(N, 1 - dim)[rank]],
+            ANOTHERS: others,
+        }
+        which = next((key for key, ts in wrong.items() if any(map(has, ts)) and not has(mine)), "")
+        if which and not found[which]:
+            found[which] = f"of {name}.weight the module has {which}"
+    return found
 
 
-def _start(fn, setting, group, recorder):
-    """Run; the gradients of the rank's layers, found by what was multiplied, go
-    into the setting."""
-    module = setting.module
-    if setting.case.what in UNEVEN or isinstance(module, Problem):
-        return module
-    try:
-        y, raised = module(setting.arguments["x"]), None
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        y, raised = None, error
-    in_lists = [layers for layers in setting.inward if isinstance(layers, (list, tuple))]
-    if raised and len(in_lists) < len(setting.inward):
-        return Problem(
-            "no list",
-            f"gave column_linear something else than a list: {type(raised).__name__}: {raised}",
-        )
-    called = [layer for layers in in_lists for layer in layers]
-    for layers, names, dim in ((called, "qkv", 0), (setting.outward, ["out"], 1)):
-        for layer in layers:
-            if found := _part_of(setting, layer, names, dim):
-                return found
-    if raised:
-        raise raised
-    if any(isinstance(one, block.ParallelAttention) for one in module.modules()):
-        return Problem("built-in", "is lib's ParallelAttention, or has one")
-    setting.after = partial(_held, setting)
-    return y
+def _in_order(x, parameters, of=lambda p: p.detach()):
+    """What `of` gives of each parameter, flat, in the order of all the parameters' values."""
+    flat = lambda tensors: torch.cat([x.new_empty(0), *(t.flatten() for t in tensors)])
+    return flat(map(of, parameters))[flat(p.detach() for p in parameters).argsort()]
 
 
-def _noting(multiply, mapping, recorder):
-    """`multiply` as an answer gets it, and the list of what it was called with."""
-    called, sends = [], partial(mapping, all_reduce=ways.in_place(recorder))
-    by_name = inspect.signature(multiply)
-
-    def product(*args, **named):
-        x, layers, *group = by_name.bind(*args, **named).arguments.values()
-        called.append(layers)
-        return multiply(x, layers, *(group or [None]), sends)
-
-    return product, called
+def _show_parameters(show, attention, module, x):
+    show(ELEMENTS, sum(p.numel() for p in module.parameters()))
+    show("parameters", _in_order(x, [*module.parameters()]))
+    places = {p.untyped_storage().data_ptr() for p in attention.parameters()}
+    shared = [n for n, p in module.named_parameters() if p.untyped_storage().data_ptr() in places]
+    show(SHARED, f"{shared[0]} is in the memory of the unsharded attention" if shared else "")
+    show("the unsharded attention", attention.named_parameters())
 
 
-def _refused(fn, given, group, column_linear, row_linear):
-    """On sizes that the ranks do not divide: [], no output, or the Problem that there was
-    no ValueError."""
-    try:
-        fn(given, group, column_linear, row_linear)
-    except (ValueError, Clash):
-        return []
-    except Exception as error:
-        return Problem("another error", f"raised {type(error).__name__}, expected a ValueError")
-    return Problem("no error", "built its part, expected a ValueError")
+def script(make, case, groups, show):
+    jobs = []
+    show.begin("forward")
+    for group, N, rank, of in g.calls(show, groups):
+        heads = UNEVEN.get(case.what, [4 * N])[0]
+        x = draw(10 * N + 5 * bool(of) + case.again, B + bool(of), T, HEAD_DIM * heads) / 2
+        x = show.give(f"x{of}", x, learns=True)
+        attention = _attention(case, N, x)
+        if case.what in UNEVEN:
+            show.refused(make, attention, group, *_linears(show))
+            return
+        module = show.run(make, attention, group, *_linears(show))
+        is_module = isinstance(module, nn.Module)
+        show("a module", "" if is_module else f"got {form_of(module)}, not an nn.Module")
+        if show.wrong("a module"):
+            return
+        for which, words in _instead(attention, module, N, rank).items():
+            show(which, words)
+        _show_parameters(show, attention, module, x)
+        jobs.append((module, x))
+    if show.wrong(*WRONG_SHARDS):
+        return
+    attention = None
+    yield
+    ys = []
+    for module, x in jobs:
+        ys.append(show.run(module, x))
+        show("y", ys[-1])
+    if show.wrong("y"):
+        return
+    show.begin("backward")
+    show.backward(*ys)
+    if show.wrong(ELEMENTS, "parameters"):
+        return
+    for module, x in jobs:
+        none = [name for name, p in module.named_parameters() if p.grad is None]
+        show(NO_GRADIENT, f"{', '.join(none)} got no gradient" if none else "")
+        of = lambda p: torch.zeros_like(p) if p.grad is None else p.grad
+        show(GRADIENTS, _in_order(x, [*module.parameters()], of))
 
 
-def _part_of(setting, layer, names, dim):
-    """Note whose part a layer is. Returns the Problem of one that is cut in a way that is
-    known, and wrong."""
-    N, rank = setting.case.world_size, setting.rank
-    parts = {name: getattr(setting.plain, name).weight.detach().chunk(N, dim) for name in names}
-    same = lambda other: layer.weight.shape == other.shape and layer.weight.equal(other)
-    for name, cut in parts.items():
-        if same(cut[rank]):
-            whole = getattr(setting.plain, name)
-            setting.leaves |= {f"{name}'s weight": layer.weight, f"{name}'s bias": layer.bias}
-            bias = whole.bias.grad if dim else whole.bias.grad.chunk(N)[rank]
-            setting.gradients |= {
-                f"{name}'s weight": whole.weight.grad.chunk(N, dim)[rank],
-                f"{name}'s bias": bias,
-            }
-            return None
-    for name, cut in parts.items():
-        whole = getattr(setting.plain, name).weight.detach()
-        if same(whole.chunk(dist.get_world_size(), dim)[dist.get_rank()]):
-            words = (
-                f"has, of its layers, the part of rank {dist.get_rank()} of all "
-                f"{dist.get_world_size()} of {name}"
-            )
-            return Problem("group", words)
-        every = whole.unflatten(dim, (-1, HEAD_DIM)).movedim(dim, 0)[rank::N].movedim(0, dim)
-        how = {
-            ("whole", "the whole of"): whole,
-            ("every", f"each {N}-th head of"): every.flatten(dim, dim + 1),
-            ("dim", f"the chunk on dim {1 - dim} of"): whole.chunk(N, 1 - dim)[rank],
-        } | {("rank", f"rank {r}'s part of"): one for r, one in enumerate(cut)}  # fmt: skip
-        for (kind, words), other in how.items():
-            if same(other):
-                return Problem("cut", f"has, of its layers, {words} {name}", {"is": kind})
-    return None
-
-
-def _held(setting):
-    """A Problem unless the module's parameters are a rank's part, in memory of their own, and
-    nothing else is kept."""
-    (plain, given), N = (setting.plain, setting.given), setting.case.world_size
-    where = f"{setting.case.name}: {setting.case.rank(setting.rank)}"
-    if not all(map(torch.equal, plain.parameters(), given.parameters())):
-        return Problem("input", f"{where}: the plain attention's parameters have changed")
-    whole = plain.out.bias.numel()
-    want = (sum(p.numel() for p in plain.parameters()) - whole) // N + whole
-    parameters = list(setting.module.parameters())
-    got = sum(p.numel() for p in parameters)
-    kept = (
-        sum(
-            {
-                p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parameters
-            }.values()
-        )
-        // 8
-    )
-    at = lambda parameters: {p.untyped_storage().data_ptr() for p in parameters}
-    shared = at(parameters) & at(given.parameters())
-    weights = [weakref.ref(getattr(given, name).weight) for name in ("q", "k", "v", "out")]
-    given = setting.given = None
-    gc.collect()
-    hidden = sum(weight().numel() for weight in weights if weight() is not None)
-    if got == kept == want and not hidden and not shared:
-        return None
-    text = f"{where} has parameters of {got} elements, in memory for {kept}, expected {want}"
-    if hidden:
-        text += f"\nOf the plain attention it keeps weights of {hidden} elements."
-    if shared:
-        text += "\nSome lie in the memory of the plain attention's."
-    return Problem("held", text, {"got": got, "want": want, "hidden": hidden})
-
-
-def _another_cut(case, rank, record):
-    """Before any value: one rank's wrong part makes all ranks' results wrong."""
-    found = record["forward"]
-    return found if found and found.kind in ("cut", "group") else None
-
-
+MEASURE = SideBySide(
+    script, block.ParallelAttention, CASES, (block.__name__,), groups=g.groups,
+    excused={
+        "bfloat16": "sums of products may be rounded once or twice",
+        "generators": "a layer that is made before its values are copied draws some",
+    },
+    together=(CASES[0], replace(CASES[0], again=1)),
+    slack={"alive": 256},  # a small buffer; a full weight has at least 512 bytes more than a shard
+)  # fmt: skip
+ONE = [case for case in CASES if case.what != g.AT_ONCE]
+COUNTED = of_name(ELEMENTS)
 EXERCISE = Exercise(
-    name="ParallelAttention", reference=block.ParallelAttention,
-    measure=partial(ways.measure, libs=block.ParallelAttention.__init__, cases=ALL_CASES,
-    make=_make, build=_build,
-                    start=_start),
-    worlds=(ways.WORLD,),
-    may_call=(*ways.MAY_CALL, *MAPPINGS, "parallel_attention.product", "linear.column_parallel",
-    "linear.row_parallel"),
+    name="ParallelAttention", reference=block.ParallelAttention, measure=MEASURE,
+    worlds=(g.WORLD,),
+    may_call=(
+        *g.MAY_CALL, "parallel_attention.column_linear", "linear.column_parallel",
+        "linear.row_parallel", "linear.forward",
+    ),
     leaves_out={
         "generators": "no argument is an iterator",
         "empty rank": "every rank has heads, and every batch tokens",
         "attributes": "later cells read none of it",
     },
-    claims=(
-        claim("the plain attention's output", 5, f"{ways.GROUPS_SAY}; grouped-query",
-              fitting(CASES), each(CASES, _another_cut), ways.found(CASES, "forward"), kept(CASES)),
-        claim("its gradients", 4, "of x, and of the rank's parts", ways.found(CASES, "backward")),
-        claim("a rank's heads only", 3, "parameters: all but the last bias divided by tp",
-              ways.found(CASES, "after"), left_alone(CASES)),
-        claim("one all-reduce each way", 2, "by the given column_linear and row_linear", only_calls(
-            CASES, lambda *of: ways.once("forward")(*of) + ways.once("backward")(*of))),
-        claim("whole heads, or a ValueError", 2, "6 heads, 2 key/value heads on 4 ranks",
-              ways.found(ALL_CASES, "forward")),
+    claims=claims(
+        MEASURE,
+        ("the plain attention's output", 5, f"{g.GROUPS_SAY}; grouped-query",
+         "a module", *WRONG_SHARDS, "y"),
+        ("its gradients", 4, "of x, and of the rank's parts",
+         "x", "x, the pair", NO_GRADIENT, GRADIENTS, "graph"),
+        ("a rank's heads only", 3, "parameters: all but the last bias divided by tp",
+         ELEMENTS, "parameters", SHARED, "the unsharded attention", "alive by 0",
+         "alive at the end", "arguments"),
+        ("one all-reduce each way", 2, "by the given column_linear and row_linear",
+         calls(MEASURE)),
+        ("whole heads, or a ValueError", 2, "6 heads, 2 key/value heads on 4 ranks",
+         "the error raised"),
     ),
-    hints=(
-        s.CALLED_LIB.saying(
-            "write the class yourself, from ColumnParallelLinear, RowParallelLinear, "
-            "split_heads, causal_attention, merge_heads, and the column_linear and row_linear that "
-            "it is given."),
-        s.NO_GROUP, s.NARROW,
-        Hint("heads interleaved", s.fact("is", "every"),
-             "shards are contiguous: rank r has the heads r H/tp to (r+1) H/tp - 1, "
-             "so that query head i finds its key/value head i // (H/K) on the same rank. "
-             "chunk(tp)[rank] gives that."),
-        Hint("a layer not sharded", s.fact("is", "whole"),
-             "q, k and v are all sharded by heads, and so is out. With grouped-query attention "
-             "too, each rank has K/tp of the key/value heads."),
-        Hint("sharded on the wrong dim", s.fact("is", "dim"),
-             "torch stores weights transposed, (out, in). The heads are the outputs of q, k and v, "
-             "so these are sharded on dim 0; they are the inputs of out, so that one on dim 1."),
-        Hint("another rank's heads", s.fact("is", "rank"),
-             "rank r of the group has shard r, chunk(tp)[dist.get_rank(group)], of each of q, k, v "
-             "and out."),
-        Hint("no error", s.kind("no error"),
-             "a size may divide where the heads do not: 4 ranks can share the columns of 6 heads "
-             "evenly, one head and a half for each. Ask whether tp divides the number of heads, "
-             "and that of key/value heads."),
-        Hint("another error", s.kind("another error"),
-             "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} "
-             "ranks')`."),
-        Hint("whole heads refused", s.kind("refused"),
-             "here the group's ranks divide the heads, and the key/value heads, of which there may "
-             "be fewer. Both numbers are out_features // head_dim, tp is "
-             "dist.get_world_size(group)."),
-        s.RETURNED_NONE.saying("forward ends with `return self.row_linear(...)`."),
-        Hint("no list of layers", s.kind("no list"),
-             "column_linear takes a list of all layers that read x, and returns a list."),
-        Hint("a layer made anew", s.refused("dtype"),
-             "a shard has the values of the unsharded layer, in its dtype: a new nn.Linear has "
-             "random ones, in float32."),
-        Hint("shapes do not fit", s.kind("raised", "form"),
-             "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads "
-             "and merge_heads work on however many heads there are; the width of one, head_dim, "
-             "stays."),
-        Hint("no parameters",
-             lambda p: (p.kind == "held" and p.facts["got"] < p.facts["want"])
-             or (p.kind == "no graph" and p.fact("of") not in ("x.grad", "y")),
-             "a shard must be an nn.Parameter of this module, or of one inside it: otherwise no "
-             "optimizer finds it."),
-        s.NO_GRAPH.saying("detach() and .data cut the graph: pass x to column_linear as it is."),
-        ways.two_at_once(CASES),
-        Hint("another gradient", s.kind("value", of="x.grad"),
-             "y is right. column_linear(x, [layers], group) is called once, and f, which is in it, "
-             "sums the gradient of x over the ranks. Nothing else may sum it."),
-        Hint("another result", s.kind("value"),
-             "column_linear for q, k, v; split_heads; causal_attention; merge_heads; row_linear "
-             "for out. Each rank's shard is a chunk of the weight, and of the bias of q, k and v; "
-             "out's bias is replicated."),
-        Hint("full weights are kept",
-             lambda p: p.kind == "held" and (p.facts["got"] > p.facts["want"] or p.facts["hidden"]),
-             "the unsharded attention, or a layer of it, is kept: keep only this rank's shards, or "
-             "no memory is saved."),
-        Hint("views of full weights", s.kind("held"),
-             "a chunk is a view, which keeps the memory of the full weight alive; and out's bias, "
-             "which is replicated, is still the caller's. clone() them."),
-        Hint("the plain attention changed", s.kind("input"),
-             "the caller's attention stays as it is: make parameters of your own."),
-        Hint("x enters three times", s.both(s.kind("calls"),
-            lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-             "q, k and v read the same x: call column_linear once with all three, and backward "
-             "sends one all-reduce for them."),
-        Hint("not the ones it was given", s.kind("calls", "another way"),
-             "the caller chooses the linear functions: column_linear(x, [layers], group) and "
-             "row_linear(x, layer, group). (A ColumnParallelLinear calls lib's, unless you pass "
-             "it `column_linear`.)"),
-        s.NOT_ALL_RANKS, s.NOT_KEPT, *s.ANYWHERE,
+    hints=hints(
+        "lab3", "ParallelAttention",
+        the_group_is_not_passed_on=s.either(s.kind("group"), of_name(OF_ALL)),
+        heads_interleaved=of_name(EVERY_NTH),
+        a_layer_not_sharded=of_name(FULL_WEIGHT),
+        sharded_on_the_wrong_dim=of_name(OTHER_DIM),
+        **{"another rank's heads": of_name(ANOTHERS)},
+        no_error=s.both(of_name("the error raised"), lambda p: p.fact("got") == "[]"),
+        another_error=s.either(of_name("the error raised"), s.raised("AssertionError")),
+        whole_heads_refused=s.raised("ValueError"),
+        no_list_of_layers=s.raised("NotAList"),
+        a_layer_made_anew=s.refused("dtype"),
+        shapes_do_not_fit=s.either(s.refused("shape"), s.both(
+            of_name("y"), s.kind("form", dtype=False))),
+        no_parameters=s.either(
+            of_name(NO_GRADIENT), lambda p: COUNTED(p) and p.facts["got"] < p.facts["want"]),
+        another_gradient=another(ONE, "the gradient of x"),
+        another_result=another(ONE, "y", GRADIENTS),
+        full_weights_are_kept=s.either(COUNTED, of_name("alive")),
+        views_of_full_weights=of_name(SHARED),
+        the_plain_attention_changed=of_name("the unsharded attention"),
+        x_enters_three_times=s.both(
+            s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
+        not_the_ones_it_was_given=s.kind("calls", "another way"),
+        not_on_every_rank=s.kind("clash"),
     ),
 )  # fmt: skip

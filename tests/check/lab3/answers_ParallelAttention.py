@@ -259,6 +259,23 @@ class Inherits(libs.ParallelAttention):
     pass
 
 
+class HasLibs(nn.Module):
+    def __init__(self, *args):
+        super().__init__()
+        self.inner = libs.ParallelAttention(*args)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def a_chunk_of_a_copy(self, attention):
+    """A view of a copy: no memory is shared with the caller, and none is saved."""
+    parts = Heads.inward(self, attention)
+    for part, layer in zip(parts, QKV(attention), strict=True):
+        part.weight = nn.Parameter(self.own(layer.weight.detach().clone()))
+    return parts
+
+
 class NotWritten(nn.Module):
     def __init__(
         self, attention, group=None, column_linear=tp.column_parallel, row_linear=tp.row_parallel
@@ -359,7 +376,7 @@ WRONG = {
     heads("NarrowHeads", forward=of_narrow_heads): "shapes do not fit",
     heads("InTheWorld", left=lambda self, mixed: self.row_linear(mixed,
         self.out)): "the group is not passed on",
-    GroupOnTheClass: "state shared by two calls",
+    GroupOnTheClass: "shared by two calls",
     heads("InFloat32", left=in_float32): "rounded on the way",
     heads("NotParameters", inward=no_parameters): "no parameters",
     heads("KeepsTheWhole", __init__=keeps(lambda attention: attention)): "full weights are kept",
@@ -375,7 +392,9 @@ WRONG = {
     heads("NoError", divides=lambda self, attention: None): "no error",
     heads("QueriesOnly", divides=queries_only): "no error",
     heads("Asserts", divides=asserts): "another error",
-    Inherits: "called lib's",
+    heads("ChunkOfACopy", inward=a_chunk_of_a_copy): "full weights are kept",
+    Inherits: "called what it builds",
+    HasLibs: "called what it builds",
     NotWritten: "not written",
 }  # fmt: skip
 

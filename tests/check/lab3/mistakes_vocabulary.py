@@ -3,8 +3,8 @@
 from mistakes import Edit, Mistake, edit
 
 
-def _all(hint, text, *answers):
-    return [Mistake(hint, answer, text) for answer in answers]
+def _all(hint, *answers):
+    return [Mistake(hint, answer) for answer in answers]
 
 
 COVERED = "F.embedding(row, weight).masked_fill(elsewhere.unsqueeze(-1), 0.0)"
@@ -13,36 +13,26 @@ ROW, ELSEWHERE = "    row = ids - rank * rows\n", "elsewhere = (row < 0) | (row 
 LEFT = "return output_mapping(partial, group)"
 EMBEDDING = (
     *_all("no zeros for other ranks' tokens",
-          "a rank that does not have the token must add zeros. Looking up row 0 (or any other row) "
-          "there is fine, if the vector that comes is covered: "
-          "vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0).",
           edit(COVERED, "F.embedding(row, weight)"),
           edit(COVERED,
                "F.embedding((tokens - dist.get_rank(group) * len(weight)).clamp(0, len(weight) - "
                "1), weight)"),
           edit(COVERED, "F.embedding(tokens % len(weight), weight)")),
     *_all("another token's row",
-          "rank r has the rows r * rows to (r+1) * rows - 1, one after the other: row t - r * rows "
-          "is token t's.",
           edit(ROW, ROW.replace("rank", "(tp - 1 - rank)")),
           edit(ROW, "    row = torch.where(ids % tp == rank, ids // tp, -1)\n")),
     *_all("off by one",
-          "only a rank's first row or only its last row is wrong. Row 0 is the rank's own, row "
-          "`rows` is not: elsewhere is (row < 0) | (row >= rows).",
           edit(ELSEWHERE, "elsewhere = (row <= 0) | (row >= rows)"),
           edit(ELSEWHERE, "elsewhere = (row < 0) | (row >= rows - 1)")),
     *_all("zeros that autograd does not see",
-          "forward is right, but row 0's gradient has other ranks' tokens in it. Zeros written "
-          "past autograd (.data, no_grad) cover nothing in backward: use masked_fill, torch.where "
-          "or a product.",
           edit(COVERED, "F.embedding(row, weight)\n    partial.data[elsewhere] = 0.0")),
     Mistake("a row that this rank does not have", edit(ELSEWHERE,
         "elsewhere = (row < 0) | (row > rows)")),
-    Mistake("another shape or dtype", edit(LEFT,
+    Mistake("another form", edit(LEFT,
         "return output_mapping(partial.flatten(0, 1), group)")),
     Mistake("not summed", edit(LEFT, "return partial")),
-    Mistake("a mean or a multiple", edit(LEFT, f"{LEFT} / dist.get_world_size(group)")),
-    Mistake("a mean or a multiple", edit(LEFT,
+    Mistake("several of it", edit(LEFT, f"{LEFT} / dist.get_world_size(group)")),
+    Mistake("several of it", edit(LEFT,
         "return output_mapping(output_mapping(partial, group), group)")),
     Mistake("no gradient", edit(COVERED, CUT)),
     Mistake("a wrong gradient", edit(COVERED, f"2 * {COVERED} - {CUT}")),
@@ -62,6 +52,8 @@ TARGET, MODULO = (
     MINE.replace("row.", "(targets % logits.shape[-1])."),
 )
 LARGEST = "all_reduce(largest, group, op=dist.ReduceOp.MAX)"
+ZERO, ADDED = "largest = torch.zeros_like(largest)", "all_reduce(largest, group)"
+LOG_P = "return -(target.exp() / total).log()"
 SUMS, SUMMED, RESULT = (
     "torch.stack([p.sum(-1), target])",
     "all_reduce(sums, group)",
@@ -75,8 +67,6 @@ NOT_SUMMED = "own = sums[{0}].clone()\n        all_reduce(sums, group)\n        
 CROSS_ENTROPY = (
     *_all(
         "softmax over the rank's own words",
-        "the sum of exp must be over all words: all-reduce each rank's sum of exp(z - m), then "
-        "take the log.",
         _loss((SUMMED, "pass"), (TARGET, MINE)),
         _loss((SUMMED, "pass")),
         _loss((SUMMED, NOT_SUMMED.format(0))),
@@ -84,45 +74,39 @@ CROSS_ENTROPY = (
               (RESULT, "return total - target - largest")),
         _loss((SUMS, "torch.stack([p.sum(-1).log(), target])"), (RESULT, "return total - target")),
     ),
-    *_all("each rank its own largest",
-          "m must be the same on all ranks, or their sums of exp(z - m) cannot be added: "
-          "all_reduce(largest, group, op=dist.ReduceOp.MAX).", _loss((LARGEST, "pass"))),
+    *_all("each rank its own largest", _loss((LARGEST, "pass"))),
     *_all("m on one side only",
-          "-log p = log sum exp(z - m) - (z_target - m): the same m is taken off both, so that it "
-          "cancels.",
           _loss((RESULT, "return total.log() - target - largest")),
           _loss((RESULT, "return total.log() - target + largest"))),
-    *_all("the target on the wrong rank",
-          "one rank has the target's logit, and the others must add 0: masked_fill(elsewhere, "
-          "0.0), after m is taken off.", _loss((TARGET, MINE)), _loss((TARGET, MODULO)),
+    *_all("the target on the wrong rank", _loss((TARGET, MINE)), _loss((TARGET, MODULO)),
           _loss((TARGET, f"torch.where(elsewhere, -largest, {MINE})"))),
     *_all("the target's logit is not summed",
-          "only one rank has the target's logit. The others need it too: all-reduce it, with zeros "
-          "from the others.",
           _loss((SUMMED, NOT_SUMMED.format(1))),
           _loss((SUMMED, NOT_SUMMED.format(1)), (RESULT,
               f"{RESULT} + largest.masked_fill(~elsewhere, 0.0)"))),
+    *_all("no largest taken off",
+          _loss((LARGEST, ZERO)), _loss((LARGEST, ZERO), (RESULT, LOG_P))),
+    *_all("the max taken as a sum",
+          _loss((LARGEST, ADDED)), _loss((LARGEST, ADDED), (RESULT, LOG_P))),
+    *_all("the log of a probability", _loss((RESULT, LOG_P))),
+    *_all("something else overflows",
+          _loss(("logits.amax(-1)", "logits.amax().expand(logits.shape[:-1]).contiguous()")),
+          _loss((LARGEST, LARGEST.replace("MAX", "AVG")))),
     Mistake("more than three elements", _loss((LARGEST,
         f"{LARGEST}\n        all_reduce(logits.sum(-1), group)"))),
     Mistake("the sum, not the mean", _loss((MEAN, MEAN.replace("[reduction]", "['sum']")))),
     Mistake("N times", _loss((MEAN, f"{MEAN} * dist.get_world_size(group)"))),
     Mistake("N times", _loss((MEAN, f"{MEAN} / dist.get_world_size(group)"))),
-    *_all("the target's 1 is missing", "dL/dz_v = p_v - 1 where v is the target, p_v elsewhere.",
+    *_all("the target's 1 is missing",
           _loss((ONE, "0 * grad.unsqueeze(-1)"))),
     *_all("a 1 on every rank",
-          "only the rank that has the target takes 1 off. Where it is another rank's, row 0 is not "
-          "the target.",
           _loss((ONE, ONES))),
     *_all("p of the rank's own words",
-          "p_v = exp(z_v - m) / the sum over all words, of all ranks: keep the reduced sum for "
-          "backward.",
           _loss((P, OWN_P)), _loss((P, OWN_P), (ONE, ONES))),
     Mistake("the scale of the gradient", _loss((DZ, f"dz *= grad.numel()\n        {DZ}"))),
     Mistake("the scale of the gradient", _loss((DZ, f"dz /= grad.sum()\n        {DZ}"))),
     *_all(
         "a gradient through the largest",
-        "m cancels out of the loss, so it has no gradient; but each rank sees its own half of that "
-        "only. Take the largest of logits.detach().",
         _loss(
             ("p = logits.exp()", "ctx.largest = logits == 0\n        p = logits.exp()"),
             (DZ, f"dz -= dz.sum(-1, keepdim=True) * ctx.largest\n        {DZ}"),
