@@ -1,5 +1,7 @@
 """Lab 0, section 5: broadcast(tensor, src, group) down a binomial tree."""
 
+import itertools
+
 import torch
 
 from lib.check import symptoms as s
@@ -40,7 +42,7 @@ def explain(wrong):
     tensors = {r: own(r, case.n, case.dtype) for r in range(case.world_size)}
     source = next((r for r, tensor in tensors.items() if torch.equal(got, tensor)), None)
     if source == rank:
-        text = f"It still holds its own tensor. Without that of rank {case.root} are {who(wrong.ranks)}."
+        text = f"It holds its own. Without the tensor of rank {case.root} are {who(wrong.ranks)}."
     elif source is not None:
         text = f"It holds the tensor of rank {source}, expected that of rank {case.root}."
     else:
@@ -54,7 +56,7 @@ def messages(runs):
     """A judge: every rank but the root is sent the tensor once."""
     for run, case, _ in seen(runs, CASES):
         got = [[] for _ in case.members]
-        for to, numel in sum(sent(run, case), []):
+        for to, numel in itertools.chain(*sent(run, case)):
             got[to] += [numel] if numel else []
         for rank, sizes in enumerate(got):
             expected = [case.n] if rank != case.root and case.n else []

@@ -49,7 +49,7 @@ def whole_numbers(seed, top, *shape):
 
 
 def script(name, make, case, group, show):
-    B, K, M = next(sizes for what, sizes in SIZES.items() if case.what.startswith(what))
+    B, K, M = SIZES[case.what]
     x = show.give("x", whole_numbers(B, 9, B, K) * FINE[torch.float64])
     w = show.give("w", whole_numbers(K, 9, K, M))
     layers = [show.give(f"layer {i}", whole_numbers(i, 2, K, K)) for i in range(LAYERS)]

@@ -38,9 +38,8 @@ def pairs_of_groups(cases):
         across = [dist.new_group(range(place, M * R, R)) for place in range(R)]
         if rank < M * R:
             mine[layout] = inside[rank // R], across[rank % R]
-    of = lambda case: next(
-        (pair for name, pair in mine.items() if case.what.startswith(name)), None
-    )
+    # the word of a probe may be behind the layout
+    of = lambda case: mine.get(case.what.partition(",")[0])
     return {
         case: (of(case), *controls) for case, (_, *controls) in groups_and_controls(cases).items()
     }

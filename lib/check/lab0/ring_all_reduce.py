@@ -1,4 +1,5 @@
-"""Lab 0, section 5: ring_all_reduce(tensor, group), in place, from reduce-scatter and all-gather."""
+"""Lab 0, section 5: ring_all_reduce(tensor, group), in place, from reduce-scatter and
+all-gather."""
 
 from math import ceil
 
