@@ -24,6 +24,6 @@ Beside them:
 
 __all__ = [
     "all_reduce_time", "all_to_all", "blame", "blame_cases", "broadcast", "by_messages",
-    "cheapest", "four_splits", "hierarchical_all_reduce", "model_state_bytes", "ring_all_gather", "ring_all_reduce",
-    "ring_reduce_scatter", "seconds_lost", "send_recv", "training_days",
+    "cheapest", "four_splits", "hierarchical_all_reduce", "model_state_bytes", "ring_all_gather",
+    "ring_all_reduce", "ring_reduce_scatter", "seconds_lost", "send_recv", "training_days",
 ]  # fmt: skip

@@ -88,9 +88,10 @@ def told(measure, name, explain):
             ranks = [rank for rank, problem in enumerate(found) if problem]
             if ranks:
                 first, rank = found[ranks[0]], ranks[0]
-                if first.kind != "value":
+                wrong = Wrong(case, rank, *records[rank]["judged"], ranks)
+                if first.kind != "value" or wrong.got.dtype != wrong.want.dtype:
                     return None
-                text, facts = explain(Wrong(case, rank, *records[rank]["judged"], ranks))
+                text, facts = explain(wrong)
                 if first.fact("narrowed") and "narrowed" not in facts:
                     text = first.text
                 facts = {"rank": rank, "wrong": ranks, "scale": first.fact("factor")} | facts
