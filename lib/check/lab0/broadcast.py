@@ -91,7 +91,8 @@ def rounds(runs):
 def wrong_root(p):
     """Did the root receive: another tensor than its own, or from itself? Not only where a group
     has other ranks."""
-    return (p.fact("root") or s.refused("to itself")(p)) and not s.mixed_up_ranks(p)
+    received = p.fact("root") and not p.fact("narrowed")
+    return (received or s.refused("to itself")(p)) and not s.mixed_up_ranks(p)
 
 
 def its_own(p):
