@@ -117,8 +117,10 @@ def in_place_sum(wrong):
 
 
 def divided(p):
-    """Is it an N-th of the sum, or another part of it?"""
-    return p.fact("divided") or (p.fact("scale") and 0 < p.fact("scale") < 1)
+    """Is it an N-th of the sum, or another part of it, in which every rank is once?"""
+    scale, others = p.fact("scale"), ("absent", "doubled", "moved", "own", "narrowed")
+    in_parts = scale and 0 < scale < 1 and not any(map(p.fact, others))
+    return p.fact("divided") or in_parts
 
 
 def of_chunks(cases):
