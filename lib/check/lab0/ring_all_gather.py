@@ -94,6 +94,7 @@ EXERCISE = Exercise(
         out_not_filled=of_name("out", "what is returned"),
         one_buffer_for_all=owners(the_last_everywhere),
         order_of_arrival=owners(lambda found, rank, N: {*found} == {*range(N)}),
+        a_round_too_few=owners(lambda found, rank, N: None in found),
         the_parcel_is_the_input=of_name("arguments"),
         a_round_too_many=lambda p: p.fact("rounds", 0) == getattr(p.fact("case"), "world_size", 1),
     ),
