@@ -112,8 +112,9 @@ def in_place_sum(wrong):
     facts["in_place"] = not (wrong.came_back and facts["own"] and not facts["finished"])
     if not facts["in_place"]:
         return f"{wrong.where} returned the sum, but its tensor holds what it held before", facts
-    has = f"Only {who(right)} {'has' if len(right) == 1 else 'have'} the sum everywhere."
-    return f"{text}\n{has}" if right else text, facts
+    if right:
+        text += f"\nOnly {who(right)} {'has' if len(right) == 1 else 'have'} the sum everywhere."
+    return text, facts
 
 
 def divided(p):
