@@ -35,7 +35,8 @@ def sized(case):
 CASES = tuple(map(sized, by.cases_of(
     lambda N: [(0, F64, EQUAL), (0, F64, UNEVEN)],
     *(Case(by.FOUR, 0, *one) for one in ((I64, UNEVEN), (F64, NOTHING))),
-    Case(GROUPS[0], 0, F64, ROWS), Case(GROUPS[1], 0, F64, EQUAL_ROWS), Case(ALONE, 0, F64, EQUAL), Case(ALONE, 0, I64, UNEVEN),
+    Case(GROUPS[0], 0, F64, ROWS), Case(GROUPS[1], 0, F64, EQUAL_ROWS),
+    Case(ALONE, 0, F64, EQUAL), Case(ALONE, 0, I64, UNEVEN),
 )))  # fmt: skip
 
 
