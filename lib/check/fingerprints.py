@@ -60,9 +60,10 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
 
 
 def text_of(exercise, name: str | None) -> str:
-    """The sentence of a hint that was given; of two, both."""
-    hints = (*exercise.hints, *symptoms.PYTHON)  # of one name the first, the exercise's own
-    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in reversed(hints)}
+    """The sentence of a hint that was given; of two, both. Of one name the first counts: the
+    exercise's own comes before what fits anywhere."""
+    hints = reversed((*exercise.hints, *symptoms.PYTHON))
+    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in hints}
     whole = known.get(name)
     if whole is not None or not name:
         return whole or ""

@@ -104,12 +104,20 @@ def site_of(trace) -> tuple[str, int, str]:
 def is_programs(frame) -> bool:
     """Was the function of torch.distributed called by the program, and not by a library
     such as torch's DDP?"""
-    while frame is not None and frame.f_code.co_filename.endswith(TORCHS_CALLS):
+    while frame is not None and (
+        frame.f_code.co_filename.endswith(TORCHS_CALLS) or _stands_between(frame)
+    ):
         frame = frame.f_back
     if frame is None:
         return False
     kind = _kinds.get(frame.f_code.co_filename)
     return (_kind(frame.f_code.co_filename) if kind is None else kind) != _FOREIGN
+
+
+def _stands_between(frame):
+    """Is it a dispatch mode's frame, or that of torch's op which the mode calls?"""
+    files = (one.f_code.co_filename for one in (frame, frame.f_back) if one is not None)
+    return any(file in _between for file in files)
 
 
 def _via(frame):

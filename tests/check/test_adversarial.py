@@ -128,7 +128,7 @@ ANSWERS = [
     ("ring_all_reduce", reduces_in_float32, "rounded on the way"),
     ("broadcast", broadcasts_in_float32, "rounded on the way"),
     ("send_recv", sends_float32, "rounded on the way"),
-    ("ring_reduce_scatter", one_buffer_for_all_calls, "one buffer for all calls"),
+    ("ring_reduce_scatter", one_buffer_for_all_calls, "still alive"),
     ("send_recv", returns_its_own_to_itself, "not a copy"),
     ("ring_all_gather", waits_for_something_to_send, "right only where there is something"),
     ("ring_all_gather", alone_it_returns_the_chunk, "one rank alone"),

@@ -17,12 +17,13 @@
 
 Beside them:
 
+    by_messages.py                  what the checks of functions that send messages share
     cheapest.py                     the part of all_reduce_time.py that chooses
     blame_cases.py                  dumps as plain data
 """
 
 __all__ = [
-    "all_reduce_time", "all_to_all", "blame", "blame_cases", "broadcast", "cheapest", "four_splits",
-    "hierarchical_all_reduce", "model_state_bytes", "ring_all_gather", "ring_all_reduce",
-    "ring_reduce_scatter", "seconds_lost", "send_recv", "training_days",
+    "all_reduce_time", "all_to_all", "blame", "blame_cases", "broadcast", "by_messages",
+    "cheapest", "four_splits", "hierarchical_all_reduce", "model_state_bytes", "ring_all_gather",
+    "ring_all_reduce", "ring_reduce_scatter", "seconds_lost", "send_recv", "training_days",
 ]  # fmt: skip

@@ -1,202 +1,143 @@
 """Lab 0, section 4: send_recv(tensor, to, frm, group, out), an exchange that does not deadlock."""
 
-from functools import cache
-
 import torch
 
 from lib.check import symptoms as s
-from lib.check.calls import Calls
 from lib.check.cases import Case, own, seen
-from lib.check.claims import claim, form, kept, left_alone, new, values
-from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.explain import narrowed, rounded_words
+from lib.check.causes import hints, of_name
+from lib.check.exercise import Exercise, Problem
+from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
+from lib.check.shown import claims
+from lib.check.side_by_side import SideBySide
+from lib.check.traffic import sent
 from lib.collectives.p2p import send_recv
 
-# name -> for a rank of N, whom it sends to and whom it hears from. Every rank does both.
+WORLD = 5
+RIGHT, LEFT, TWO = "to the right neighbour", "to the left neighbour", "two to the right"
+REVERSED = "reversed, 0 with N-1"
+# for a rank of N: whom it sends to and whom it hears from; a word may be behind the name
 PATTERNS = {
-    "to the right neighbour": lambda r, n: ((r + 1) % n, (r - 1) % n),
-    "to the left neighbour": lambda r, n: ((r - 1) % n, (r + 1) % n),
-    "two to the right": lambda r, n: ((r + 2) % n, (r - 2) % n),
-    "reversed, 0 with N-1": lambda r, n: (n - 1 - r, n - 1 - r),
+    RIGHT: lambda r, n: ((r + 1) % n, (r - 1) % n),
+    LEFT: lambda r, n: ((r - 1) % n, (r + 1) % n),
+    TWO: lambda r, n: ((r + 2) % n, (r - 2) % n),
+    REVERSED: lambda r, n: (n - 1 - r, n - 1 - r),
 }
-GROUP = (1, 3, 4)  # of a world of 5: a rank of the group is never the global rank of this number
-OUT, UNEQUAL = "to the right neighbour, out given", "to the right neighbour, chunks of other sizes"
+OUT, UNEQUAL = f"{RIGHT}, out given", f"{RIGHT}, chunks of other sizes"
 UNWRITTEN = -7  # what `out` holds before the call
-SHAPES = {3: (3,), 6: (2, 3), 5: (5,), 1: (), 0: (0,)}  # elements -> the tensor's shape
-KINDS = ((3, torch.float32), (6, torch.float64), (5, torch.int64))
+SHAPES = {6: (2, 3), 5: (5,), 1: (), 0: (0,)}  # elements -> the tensor's shape
+F64, I64 = torch.float64, torch.int64
+OF_GROUPS = {
+    (0, 1): (RIGHT, TWO), (0, 1, 2): (RIGHT, LEFT, REVERSED), (0, 1, 2, 3): tuple(PATTERNS),
+    (0, 1, 2, 3, 4): tuple(PATTERNS),
+}  # fmt: skip
+MORE = ((5, I64, RIGHT), (1, F64, RIGHT), (0, F64, REVERSED), (5, F64, OUT), (5, F64, UNEQUAL))
+# last: an answer that is wrong without a group says so first
+SUBGROUP = ((6, F64, RIGHT), (6, F64, REVERSED), (5, F64, UNEQUAL))
+CASES = (
+    *(Case(ranks, 6, F64, what) for ranks, names in OF_GROUPS.items() for what in names),
+    *(Case(tuple(range(WORLD)), *one) for one in MORE),
+    *(Case((1, 3, 4), *one) for one in SUBGROUP),
+)
 
 
-@cache
-def _cases(world_size):
-    members = tuple(range(world_size))
-    cases = [Case(members, n, dtype, what) for what in PATTERNS for n, dtype in KINDS]
-    right, reverse = "to the right neighbour", "reversed, 0 with N-1"
-    cases += Case(members, 1, torch.float64, right), Case(members, 0, torch.float32, reverse)
-    cases += [Case(members, 5, torch.float32, what) for what in (OUT, UNEQUAL)]
-    if world_size > max(GROUP):  # last: an answer that is wrong without a group says so first
-        cases += [Case(GROUP, 5, torch.float32, what) for what in (right, reverse, UNEQUAL)]
-    return tuple(cases)
-
-
-def _tensor(rank, case):
+def own_of(rank, case):
     if case.what == UNEQUAL:
         return own(rank, case.n + rank, case.dtype)
     return own(rank, case.n, case.dtype).reshape(SHAPES[case.n])
 
 
-def _give(case, rank):
-    pattern = PATTERNS.get(case.what, PATTERNS["to the right neighbour"])
-    to, frm = pattern(rank, case.world_size)
-    into = case.what in (OUT, UNEQUAL)
-    out = torch.full_like(_tensor(frm, case), UNWRITTEN) if into else None
-    return {"tensor": _tensor(rank, case), "to": to, "frm": frm, "out": out}
+def peers(rank, case):
+    """(to, frm)"""
+    pattern = next(name for name in PATTERNS if case.what.startswith(name))
+    return PATTERNS[pattern](rank, case.world_size)
 
 
-CALLS = Calls(
-    _cases,
-    _give,
-    want=lambda case, rank: _tensor(_give(case, rank)["frm"], case),
-    fills="out",
-    by_name=("out",),
-)
+def script(make, case, group, show):
+    to, frm = peers(show.place, case)
+    tensor = show.give("tensor", own_of(show.place, case))
+    out = torch.full_like(own_of(frm, case), UNWRITTEN) if case.what in (OUT, UNEQUAL) else None
+    by.result(show, "what arrived", by.called(show, make, group, tensor, to, frm, out=out))
+    if out is not None:
+        show("out", out)
 
 
-def _explain(case, rank, got, want, records):
-    """facts: source, the rank whose tensor came; to and frm."""
-    given, where = _give(case, rank), f"{case.name}: {case.rank(rank)}"
-    facts = {"to": given["to"], "frm": given["frm"], "source": None}
-    if found := form(where, got, want, "a tensor like its own"):
-        return found
-    if torch.equal(got, want):
-        return Problem("out", f"{where} returned the right tensor, but `out` does not hold it")
-    if narrowed(got, want):
-        return Problem("value", f"{where}\n{rounded_words(case.dtype)}", facts | {"narrowed": True})
-    facts["source"] = next(
-        (
-            r
-            for r in range(case.world_size)
-            if _tensor(r, case).shape == got.shape and torch.equal(_tensor(r, case), got)
-        ),
-        None,
-    )
-    what = (
-        "what no rank gave" if facts["source"] is None else f"the tensor of rank {facts['source']}"
-    )
-    return Problem(
-        "value", f"{where} got {what}, expected the tensor of rank {given['frm']}", facts
-    )
+def explain(wrong):
+    """facts: source, the rank whose tensor it is; to and frm."""
+    case, got = wrong.case, wrong.got
+    to, frm = peers(wrong.rank, case)
+    tensors = {r: own_of(r, case) for r in range(case.world_size)}
+    alike = lambda x: x.shape == got.shape and torch.equal(x, got)
+    source = next((r for r, tensor in tensors.items() if alike(tensor)), None)
+    what = "what no rank gave" if source is None else f"the tensor of rank {source}"
+    text = f"{wrong.where} got {what}, expected the tensor of rank {frm}"
+    return text, {"to": to, "source": source}
 
 
-def _what_is_sent(runs):
-    for run, case, _ in seen(runs, _cases):
-        for rank in range(case.world_size):
-            to = _give(case, rank)["to"]
-            sent = [
-                (case.members.index(e.peer) if e.peer in case.members else e.peer, e.numel)
-                for e in run.ledger.section(case.name).of(case.members[rank])
-                if e.op == "send"
-            ]
-            expected = [] if to == rank else [(to, _tensor(rank, case).numel())]
-            if [one for one in sent if one[1]] != [one for one in expected if one[1]]:
-                words = ", ".join(f"{n} elements to rank {peer}" for peer, n in sent) or "nothing"
-                wanted = (
-                    ", ".join(f"{n} elements to rank {peer}" for peer, n in expected)
-                    or "nothing, to itself"
-                )
-                more = sum(n for _, n in sent) > sum(n for _, n in expected)
-                text = f"{case.name}: rank {rank} sent {words}, expected {wanted}"
+def one_message(runs):
+    """A judge: each rank sends its tensor once, and nothing to itself."""
+    for run, case, _ in seen(runs, CASES):
+        for rank, mine in enumerate(sent(run, case)):
+            to, n = peers(rank, case)[0], own_of(rank, case).numel()
+            got, want = [one for one in mine if one[1]], [(to, n)] if to != rank and n else []
+            more = sum(n for _, n in got) > sum(n for _, n in want)
+            if got != want:
+                text = f"{case.name}: {case.rank(rank)} sent {told(got)}, expected {told(want)}"
                 return Problem("elements", text, {"case": case, "more": more})
     return None
 
 
-def _source(fits):
-    return lambda p: p.kind == "value" and fits(p.facts)
+def told(messages):
+    return ", ".join(f"{n} elements to rank {to}" for to, n in messages) or "nothing"
 
 
-def _in_the_subgroup(p):
-    """Is it wrong in a subgroup, where all that is the same without a group was right?"""
-    case, failed = p.facts.get("case"), s.failed(p)
-    named = case.name if case else failed.case if failed else ""
-    return p.kind in s.SHAPES and named.startswith("group")
-
-
-def _both_begun(p):
+def both_begun(p):
     """Has every rank of the case begun a send and a receive?"""
-    book, members = s.failed(p).book, s.failed(p).members
-    return book is not None and all(
-        {"send", "recv"} <= {e.op for e in book.of(rank)} for rank in members
-    )
+    book = s.hung(p) and s.failed(p).book
+    return book and all({"send", "recv"} <= {e.op for e in book.of(r)} for r in s.members(p))
 
 
-def _send_left(p):
+def send_left(p):
     """Has the function returned without waiting for a send?"""
     return s.failed(p) is not None and "NotWaitedFor: send" in s.failed(p).text
 
 
+def source(fits):
+    return lambda p: "source" in p.facts and not p.fact("narrowed") and fits(p.facts)
+
+
+MEASURE = SideBySide(script, send_recv, CASES, excused=by.EXCUSED)
 EXERCISE = Exercise(
-    name="send_recv", reference=send_recv, measure=CALLS, worlds=(2, 3, 4, 5),
+    name="send_recv", reference=send_recv, measure=MEASURE, worlds=(WORLD,),
     may_call=("send", "recv"),
-    leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
-    claims=(
-        claim("what arrives is what was sent", 10,
-              "2, 3, 4, 5 ranks, a subgroup; neighbours, two away, reversed; out",
-              values(CALLS, _explain)),
-        claim("one message per rank", 3, "as many elements as the tensor has; none to itself",
-              _what_is_sent),
-        claim("your own tensor is left alone", 3, "the result is a new tensor, or out",
-              left_alone(_cases), new(_cases), kept(_cases)),
+    leaves_out=BUILT | {"alone": "on one rank there is no other; to itself is a case"},
+    claims=claims(
+        MEASURE,
+        ("what arrives is what was sent", 10,
+         "2, 3, 4, 5 ranks, a subgroup; neighbours, two away, reversed; out",
+         by.told(MEASURE, "what arrived", explain), "what arrived", "out"),
+        ("one message per rank", 3, "as many elements as the tensor has; none to itself",
+         one_message),
+        ("your own tensor is left alone", 3, "the result is a new tensor, or out"),
     ),
-    hints=(
-        Hint("ranks of the group", _in_the_subgroup,
-             "`to` and `frm` are ranks of `group`, and these are not the global ranks. Give them "
-             "to torch as group_peer=to (group_dst and group_src for isend and irecv), with "
-             "group=group, and compare `to` with dist.get_rank(group)."),
-        Hint("out not filled", s.kind("out"),
-             "where `out` is given, receive into it (or copy into it) and return it."),
-        Hint("received from another rank", s.both(s.hung, _both_begun),
-             "sends and receives were begun, but they do not belong together: your tensor goes to "
-             "`to`, and what you get comes from `frm`."),
-        Hint("everyone sends first", s.all_wait_in("send"),
-             "here dist.send returns only when its receiver has posted a receive, and every rank "
-             "is still in its send. Post both at once with dist.batch_isend_irecv, and wait for "
-             "them afterwards."),
-        Hint("everyone receives first", s.all_wait_in("recv"),
-             "dist.recv returns only when its message is there, and every rank is still in its "
-             "receive. Post both at once with dist.batch_isend_irecv, and wait for them "
-             "afterwards."),
-        Hint("a send that nobody waits for", _send_left,
-             "you leave a message behind that you have begun to send: it is in flight only while "
-             "its sender keeps it. Keep what dist.isend returns, and call .wait() on it before you "
-             "return."),
-        s.UNDER_WAY,
-        Hint("an order that only some patterns allow", s.hung,
-             "your order of send and receive works for neighbours, but here two ranks that wait "
-             "for each other chose the same order. Compare the rank with `to`, or use "
-             "dist.batch_isend_irecv, which needs no order."),
-        Hint("a message to itself", s.refused("to itself"),
-             "when `to` is the rank itself, there is no rank to send to, so return a copy."),
-        s.NARROW,
-        Hint("the wrong direction", _source(lambda f: f["source"] == f["to"]),
-             "`to` is who gets your tensor, `frm` is whose tensor you get; they are swapped."),
-        Hint("nothing was received", _source(lambda f: f["source"] == f["rank"]),
-             "you return your own tensor. Receive into a new one, torch.empty_like(tensor), and "
-             "return that."),
-        Hint("nothing was written", _source(lambda f: f["source"] is None),
-             "the tensor you return was not filled by the receive. With dist.irecv or a batch, "
-             "wait for every work before you return."),
-        Hint("a buffer of the wrong form", s.kind("form", "mismatch"),
-             "the buffer you receive into has another shape or dtype than what is sent: "
-             "torch.empty_like(tensor)."),
-        Hint("received into the input", s.kind("input"),
-             "you receive into the tensor you were given; the caller still needs it. Use "
-             "torch.empty_like(tensor)."),
-        s.BUILT_IN.saying(
-            "here you may use only dist.batch_isend_irecv, dist.isend, dist.irecv, dist.send and "
-            "dist.recv."),
-        Hint("sent more than needed", s.kind("elements", more=True),
-             "one message to `to` is enough; a copy to itself needs none."),
-        s.RETURNED_NONE.saying("the function must end with `return out`."),
-        s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
+    hints=hints(
+        "lab0", "send_recv",
+        ranks_of_the_group=s.both(s.kind(*s.SHAPES), s.mixed_up_ranks),
+        out_not_filled=of_name("out"),
+        received_from_another_rank=both_begun,
+        everyone_sends_first=s.all_wait_in("send"),
+        everyone_receives_first=s.all_wait_in("recv"),
+        a_send_that_nobody_waits_for=send_left,
+        a_message_that_nobody_waits_for=s.left_under_way,
+        an_order_that_only_some_patterns_allow=s.hung,
+        a_message_to_itself=s.refused("to itself"),
+        the_wrong_direction=source(lambda f: f["source"] == f["to"]),
+        nothing_was_received=source(lambda f: f["source"] == f["rank"]),
+        nothing_was_written=source(lambda f: f["source"] is None),
+        a_buffer_of_the_wrong_form=s.kind("form", "mismatch"),
+        received_into_the_input=of_name("arguments"),
+        **{"called what it builds": s.kind("built-in")},
+        sent_more_than_needed=s.kind("elements", more=True),
+        nothing_returned=s.kind("returned"),
     ),
 )  # fmt: skip

@@ -177,7 +177,7 @@ WRONG = {
     partners_by_bits: "powers of two only",
     forgets_its_own: "a block is missing",
     in_order_of_arrival: "order of arrival",
-    sends_the_block_of_its_own_number: "a block for somebody else",
+    sends_the_block_of_its_own_number: "a block for another rank",
     equal_blocks_only: "the counts are not used",
     rows_of_one_element: "the counts are not used",
     a_float32_result: "a buffer of another dtype",
