@@ -1,24 +1,29 @@
-"""Four figures that move, drawn from recorded runs (runs.json), frame by frame, as SVG.
+"""Six runs that can be replayed, drawn from what was recorded (runs.json), frame by frame, as SVG.
 
-    ring_all_reduce        chunks travel round a ring of four ranks; in each, how many ranks' values
-                           are summed
+    ring_all_reduce        chunks are sent round a ring of four ranks; in each, how many ranks'
+                           values are summed
+    broadcast_tree         one rank's tensor reaches eight ranks in three rounds
+    deadlock               two orders of send and receive: with one of them both ranks wait forever
     one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
     gather_and_free        which rank has which part of which unit in a step of ZeRO-3,
                            event by event
     tokens_to_experts      rows on their way to the ranks that have their experts, and back
 
-Each returns its frames, [(SVG, alt text), ...], the last of which says it all: it is what is seen
-without a script.
+Each returns its frames, [(SVG, alt text), ...]. The replay starts at the first; the last, which says
+it all, is what is seen without a script and on paper.
 """
 
+import base64
+import json
 import math
+import zlib
 from html import escape
 
 from matplotlib.colors import to_hex
 
 from lib.plots import chunks, units
 from lib.plots.boxes import BOX_COLOR
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
 WIDTH = 768
 GLIDE = 8  # frames of a message on its way
@@ -113,6 +118,78 @@ def ring_all_reduce(data):
                 "message."
             )
             frames.append(frame(270, title, caption, parts, f"{where}. {told}."))
+    return frames
+
+
+def broadcast_tree(data):
+    """data: "ranks", "root", and "rounds", the (from, to) of each message, round by round."""
+    n, rounds = data["ranks"], data["rounds"]
+    title = f"{n} ranks have the tensor after {len(rounds)} rounds, because the senders double"
+    home = lambda rank: (54 + 94 * rank, 150)
+    frames, have = [], {data["root"]}
+    for number in range(len(rounds) + 1):
+        last = number == len(rounds)
+        sends = [] if last else rounds[number]
+        for step in range(1 if last else GLIDE):
+            parts, way = [], step / GLIDE
+            for rank in range(n):
+                x, y = home(rank)
+                color = rank_color(data["root"]) if rank in have else OP_COLOR["idle"]
+                parts.append(rect(x - 26, y - 26, 52, 52, color, rank))
+            for sender, receiver in sends:
+                (x, y), (to, _) = home(sender), home(receiver)
+                lift = 26 + 0.5 * abs(to - x) ** 0.75
+                parts.append(
+                    rect(
+                        x + way * (to - x) - 11,
+                        y - 11 - 26 * math.sin(math.pi * way) - lift * math.sin(math.pi * way),
+                        22,
+                        22,
+                        rank_color(data["root"]),
+                        edge=INK,
+                    )
+                )
+            where = "done" if last else f"round {number + 1} of {len(rounds)}"
+            holders = ", ".join(map(str, sorted(have)))
+            parts.append(say(12, 56, f"{where}: {len(have)} of {n} ranks have the tensor"))
+            caption = "A box is a rank, coloured once it has the tensor. A small box is a message."
+            frames.append(frame(226, title, caption, parts, f"{where}. It is on ranks {holders}."))
+        have |= {receiver for _, receiver in sends}
+    return frames
+
+
+def deadlock(data):
+    """data: for "hangs" and for "works" the events, (rank, op, peer, "posted" or "done"), as they
+    happened; "verdict", the launcher's words."""
+    title = "If both ranks send first, each waits for a receive that the other never posts"
+    frames = []
+    for count in range(max(len(data["hangs"]), len(data["works"])) + 2):
+        parts, told = [], []
+        for panel, (key, name) in enumerate(
+            [("hangs", "both send first"), ("works", "rank 1 receives first")]
+        ):
+            parts.append(say(12 + 384 * panel, 60, name, weight="bold"))
+            events, left = data[key][:count], 12 + 384 * panel
+            over = count > len(data[key])
+            for rank in range(2):
+                mine = [event for event in events if event[0] == rank]
+                done = {event[1] for event in mine if event[3] == "done"}
+                y = 80 + 70 * rank
+                color = readable(rank_color(rank))
+                parts.append(say(left, y + 26, f"rank {rank}", color, weight="bold"))
+                ops = list(dict.fromkeys(event[1] for event in mine))
+                for place, op in enumerate(ops):
+                    waits = op not in done
+                    look = ALARM if waits and over else OP_COLOR[op]
+                    text = f"{op} {'waits' if waits else 'done'}"
+                    parts.append(rect(left + 64 + 146 * place, y, 140, 40, look, text))
+                    told.append(f"{name}, rank {rank}: {text}")
+            end = "no rank can continue" if key == "hangs" else "both ranks finish"
+            color = ALARM if key == "hangs" else readable(OP_COLOR["W"])
+            parts.append(say(left, 238, end if over else "", color, weight="bold"))
+        caption = "A box is a call, in the order in which the ranks posted and finished them."
+        words = "; ".join(told) or "nothing is posted yet"
+        frames.append(frame(286, title, caption, parts, f"{words}."))
     return frames
 
 
@@ -272,7 +349,23 @@ def _places(home, guest):
 
 SECONDS = {
     "ring_all_reduce": 0.09,
+    "broadcast_tree": 0.12,
+    "deadlock": 0.8,
     "one_f_one_b_and_zb_h1": 0.1,
     "gather_and_free": 0.7,
     "tokens_to_experts": 0.08,
 }
+
+
+def write(folder, name, frames):
+    """Write NAME.js with the frames, packed, and NAME.svg, the last one, for readers without a
+    script."""
+    packed = zlib.compress(json.dumps([svg for svg, _ in frames]).encode(), 9)
+    data = {
+        "alts": [alt for _, alt in frames],
+        "packed": base64.b64encode(packed).decode(),
+        "seconds": SECONDS[name],
+    }
+    text = f"book.replay({json.dumps(name)}, {json.dumps(data)});\n"
+    (folder / f"{name}.js").write_text(text, encoding="utf-8")
+    (folder / f"{name}.svg").write_text(frames[-1][0], encoding="utf-8")
