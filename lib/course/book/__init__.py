@@ -100,7 +100,7 @@ def write_sources(root: Path, sources: Path) -> None:
         page = build.from_address(page, lab, address)
         for name, part in sections.split(lab, page).items():
             notebook.write(part, sources / f"{name}.ipynb")
-    index = landing.page(root, labs, address, figures)
+    index = landing.page(root, labs, address, figures, dict(animated.values()))
     (sources / "index.md").write_text(index, encoding="utf-8")
     shutil.copy(HERE / "search.md", sources)
     rows = notebooks.glossary((HERE.parents[1] / "README.md").read_text(encoding="utf-8"))

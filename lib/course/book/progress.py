@@ -12,19 +12,25 @@ SAID = re.compile(r"(reading sources|writing output)\.\.\. *(?:\x1b\[[\d;]*m)*\[
 
 
 class Status:
-    """A stream for Sphinx's status. Reading is the first half of the way and writing the second."""
+    """A stream for Sphinx's status. Reading is the first half of the way and writing the second.
+
+    Where the output is no terminal, nothing is shown.
+    """
 
     def __init__(self) -> None:
-        self.bar = tqdm(total=100, desc="book", bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}")
+        form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
+        self.bar = tqdm(total=100, desc="book", bar_format=form, disable=None)
+        self.done = 0
 
     def write(self, text: str) -> int:
         for phase, percent in SAID.findall(text):
-            done = int(percent) / 2 + (50 if phase.startswith("writing") else 0)
-            self.bar.update(max(0, done - self.bar.n))
+            now = int(percent) // 2 + (50 if phase.startswith("writing") else 0)
+            self.bar.update(max(0, now - self.done))
+            self.done = max(now, self.done)
         return len(text)
 
     def flush(self) -> None:
-        self.bar.refresh()
+        """tqdm draws the bar when it has moved."""
 
     def isatty(self) -> bool:
         return False
