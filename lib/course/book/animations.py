@@ -366,6 +366,6 @@ def write(folder, name, frames):
         "packed": base64.b64encode(packed).decode(),
         "seconds": SECONDS[name],
     }
-    text = f"book.replay({json.dumps(name)}, {json.dumps(data)});\n"
+    text = f"book.data({json.dumps(name)}, {json.dumps(data)});\n"
     (folder / f"{name}.js").write_text(text, encoding="utf-8")
     (folder / f"{name}.svg").write_text(frames[-1][0], encoding="utf-8")

@@ -8,6 +8,7 @@ from lib.course import notebook
 
 from . import formulas, search
 from .notebooks import pictures
+from .sections import MINUTES
 
 
 def setup(app):
@@ -17,6 +18,7 @@ def setup(app):
     app.add_node(nodes.table, override=True, html=(_open_table, _close_table))
     app.connect("doctree-read", describe)
     app.connect("builder-inited", _without_sphinx_search)
+    app.connect("html-page-context", _shorter_contents)
     app.connect("build-finished", search.write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -42,6 +44,11 @@ def _close_table(writer, node):
 def _without_sphinx_search(app):
     """Sphinx's own search finds pages, and shows what it found only on a server."""
     app.builder.search = False
+
+
+def _shorter_contents(app, page, template, context, doctree):
+    """The contents of a page name an exercise without its length."""
+    context["toc"] = MINUTES.sub("", context.get("toc", ""))
 
 
 def describe(app, doctree):

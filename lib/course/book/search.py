@@ -14,6 +14,9 @@ from pathlib import Path
 
 from docutils import nodes
 
+from .sections import MINUTES
+
+LAB = re.compile(r"^Lab \d+(?=_.*-)")
 SKIPPED = (nodes.section, nodes.raw, nodes.image, nodes.comment, nodes.title)
 
 
@@ -30,13 +33,13 @@ def entries(env) -> list[tuple[str, str, str, str]]:
     found = []
     for page in sorted(env.found_docs):
         document = env.get_doctree(page)
-        page_title = env.titles[page].astext()
+        where = " ".join([*LAB.findall(page.replace("lab", "Lab ", 1)), env.titles[page].astext()])
         for section in document.findall(nodes.section):
-            title = section.next_node(nodes.title).astext()
-            if section.parent is not document:
-                title = f"{title} — {page_title}"
+            title = MINUTES.sub("", section.next_node(nodes.title).astext())
             anchor = "" if section.parent is document else section["ids"][0]
-            found.append((page, anchor, title, " ".join(_words(section).split())))
+            name = f"{title} ({where})" if anchor else where
+            if title != "Sections":  # a lab's list of them
+                found.append((page, anchor, name, " ".join(_words(section).split())))
     return found
 
 
@@ -46,19 +49,20 @@ def _words(section) -> str:
     for node in section.children:
         if isinstance(node, SKIPPED) or "toctree-wrapper" in node.get("classes", []):
             continue
-        if "cell" in node.get("classes", []):
+        if "cell" in node.get("classes", []):  # only its input
             node = node.next_node(nodes.literal_block) or nodes.Text("")
-        parts.append(_without_raw(node))
+        parts.append(_text(node))
     return " ".join(parts)
 
 
-def _without_raw(node) -> str:
+def _text(node) -> str:
+    """The text of a node, without HTML, and with a space between its blocks."""
     if isinstance(node, nodes.Text):
         return node.astext()
     if isinstance(node, nodes.raw):
         return ""
-    text = "".join(map(_without_raw, node.children))
-    return text if isinstance(node, (nodes.Inline, nodes.TextElement)) and node.parent and isinstance(node.parent, nodes.TextElement) else f"{text} "
+    text = "".join(map(_text, node.children))
+    return text if isinstance(node, nodes.Inline) else f"{text} "
 
 
 def script(found) -> str:

@@ -17,6 +17,8 @@ SECTION = re.compile(r"## (?P<title>.+)")
 NUMBER = re.compile(r"^\d+\. ")
 OPTIONAL = re.compile(r" \(optional\)$")
 GOAL = re.compile(r"^\*(?:Goal: )?(?P<goal>[^*]+)\*$", re.MULTILINE)
+# what an exercise's heading says about its length
+MINUTES = re.compile(r" \((?:bonus, )?[^()]*\b(?:minutes|no code needed)\b[^()]*\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 

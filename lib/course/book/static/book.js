@@ -138,7 +138,7 @@ function lockPredictions() {
 const scripts = document.currentScript.src.replace(/[^/]*$/, ""); // a script next to this one can be had from a file, too
 const arrived = new Map();
 const book = {
-  replay: (name, data) => arrived.get(name)(data),
+  data: (name, data) => arrived.get(name)(data),
   sections: (packed) => { book.index = unpacked(packed); },
 };
 
@@ -220,20 +220,22 @@ function controlOf({ name, stops, start, words = String }, moved) {
   return { name, row: make("label", {}, make("span", { textContent: name.replaceAll("_", " ") }), input, ...said), value: () => stops[input[at]] };
 }
 
-// A figure that is computed: at first it is the notebook's, drawn here from the same formulas.
-function explorer(holder) {
-  const { controls, draw } = explorers[holder.dataset.explorer];
+// A figure that is computed. It begins as in the notebook, and replaces the picture of it.
+async function explorer(holder) {
+  const { controls, draw, data } = explorers[holder.dataset.explorer];
+  const brought = data ? await unpacked((await bring(data)).packed) : null;
   const image = holder.previousElementSibling.querySelector("img");
   const heard = make("p", { className: "unseen", role: "status" });
   const show = () => {
-    const { svg, alt } = draw(Object.fromEntries(handles.map((one) => [one.name, one.value()])));
+    const { svg, alt } = draw(Object.fromEntries(handles.map((one) => [one.name, one.value()])), brought);
     image.removeAttribute("width");
     image.removeAttribute("height");
     image.src = drawn(svg);
     image.alt = alt;
-    heard.textContent = alt;
+    return alt;
   };
-  const handles = controls.map((one) => controlOf(one, show));
+  const moved = () => { heard.textContent = show(); };
+  const handles = (brought?.controls ?? controls).map((one) => controlOf(one, moved));
   holder.append(make("div", { className: "controls" }, ...handles.map((one) => one.row), heard));
   show();
 }
