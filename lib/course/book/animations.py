@@ -7,7 +7,7 @@
     one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
     gather_and_free        which rank has which part of which unit in a step of ZeRO-3,
                            event by event
-    tokens_to_experts      rows on their way to the ranks that have their experts, and back
+    tokens_to_experts      routed tokens on their way to the ranks that have their experts, and back
 
 Each returns its frames, [(SVG, alt text), ...]. The replay starts at the first; the last, which says
 it all, is what is seen without a script and on paper.
@@ -70,8 +70,8 @@ def ring_all_reduce(data):
     place = lambda rank, chunk: (24 + 186 * rank + 38 * chunk, 130)
     color = lambda count: to_hex(chunks.DEPTH((count - 1) / (n - 1)))
     title = (
-        f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and nobody sent to "
-        f"two"
+        f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and has sent to one "
+        f"neighbour only"
     )
     frames = []
     for number in range(len(data["rounds"]) + 1):
@@ -114,7 +114,7 @@ def ring_all_reduce(data):
                 f"rank {r} holds {' '.join(map(str, of))}" for r, of in enumerate(states[number])
             )
             caption = (
-                "A number: how many ranks' values are summed in the chunk. A chunk on its way: a "
+                "A number says how many ranks' values are summed in a chunk. A moving chunk is a "
                 "message."
             )
             frames.append(frame(270, title, caption, parts, f"{where}. {told}."))
@@ -198,7 +198,7 @@ def one_f_one_b_and_zb_h1(data, steps=72):
     ends = {name: max(end for *_, end in some) for name, some in data.items()}
     longest, (first, second) = max(ends.values()), ends
     title = (
-        f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills what was idle"
+        f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills the idle time"
     )
     frames, n = [], 1 + max(rank for some in data.values() for rank, *_ in some)
     for step in range(steps + 1):
@@ -247,8 +247,8 @@ def one_f_one_b_and_zb_h1(data, steps=72):
             f"{name} has done {done[name]} of {len(data[name])} actions" for name in data
         )
         caption = (
-            "Four ranks, timed. Blue: forward; orange: backward; green: of the weights alone; "
-            "grey: idle."
+            "Four ranks, measured. Blue: forward; orange: backward; green: backward of the weights "
+            "alone; grey: idle."
         )
         frames.append(
             frame(86 + 2 * (30 * n + 44), title, caption, parts, f"At {1e3 * now:.0f} ms {told}.")
@@ -263,11 +263,11 @@ def gather_and_free(data):
     events = units.changes("ZeRO-3", data["events"], n)
     spans, phases = units.unsharded_spans(events), dict(units.phases(events))
     most = max(units.how_many(spans, x) for x in range(len(events)))
-    title = f"A rank has at most {most} of {n} blocks whole, and its own share of the others"
+    title = f"A rank has at most {most} of {n} blocks unsharded, and its own shard of the others"
     frames, whole, phase = [], set(), "before the step"
     for x, event in [(-1, None), *enumerate(events)]:
         phase = phases.get(x, phase)
-        what = "everything is cut" if event is None else f"{event[1]} {_unit(event[2])}"
+        what = "everything is sharded" if event is None else f"{event[1]} {_unit(event[2])}"
         whole = whole if event is None else whole ^ {event[2]}
         parts = [say(12, 56, f"{phase}: {what}")]
         for rank in range(ranks):
@@ -281,15 +281,15 @@ def gather_and_free(data):
                 for part in range(ranks):
                     there = part == rank or unit in whole
                     color = rank_color(part) if there else OP_COLOR["idle"]
-                    text = f"share {part}" if there else ""
+                    text = f"shard {part}" if there else ""
                     parts.append(
                         rect(110 + 330 * rank + 290 / ranks * part, y, 290 / ranks, 28, color, text)
                     )
         caption = (
-            "A row: a unit's parameters on each rank, in shares. unshard: all-gather; reshard: "
-            "free the others'."
+            "A row shows a unit's parameters on each rank. unshard: all-gather its shards; "
+            "reshard: free the others'."
         )
-        told = f"{phase}: {what}; whole: {', '.join(map(_unit, sorted(whole, key=str))) or 'none'}."
+        told = f"{phase}: {what}; unsharded: {', '.join(map(_unit, sorted(whole, key=str))) or 'none'}."
         frames.append(frame(130 + 34 * (n + 1), title, caption, parts, told))
     return frames
 
@@ -303,7 +303,8 @@ def tokens_to_experts(data):
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
     title = (
-        f"{sum(got)} rows go to their experts and come back; a rank gets {min(got)} to {max(got)}"
+        f"{sum(got)} routed tokens are sent to their experts and back; a rank gets {min(got)} to "
+        f"{max(got)}"
     )
     home = [(sender, to) for sender in range(n) for to in range(n) for _ in range(rows[sender][to])]
     guest = sorted(home, key=lambda pair: (pair[1], pair[0]))
@@ -318,7 +319,7 @@ def tokens_to_experts(data):
     for step in [*range(GLIDE * 2 + 1), *reversed(range(GLIDE * 2))]:
         way, back = step / (GLIDE * 2), len(frames) > GLIDE * 2
         ease, where = (1 - math.cos(math.pi * way)) / 2, "dispatch" if not back else "combine"
-        what = {0: "rows at home", 1: "rows with their experts"}.get(way, f"all-to-all: {where}")
+        what = {0: "tokens on the rank that owns them", 1: "tokens with their experts"}.get(way, f"all-to-all: {where}")
         parts = [say(12, 56, what)]
         for rank in range(n):
             y = 96 + 78 * rank
@@ -330,7 +331,7 @@ def tokens_to_experts(data):
             at = f'cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6"'
             color = rank_color(to)
             parts.append(f'<circle {at} fill="{color}" stroke="{readable(color)}"/>')
-        caption = "A dot: a row, in the colour of the rank that has its expert."
+        caption = "A dot is a routed token, in the colour of the rank that has its expert."
         told = "; ".join(
             f"rank {r} has {' '.join(map(str, of))} for ranks 0 to {n - 1}"
             for r, of in enumerate(rows)
@@ -350,7 +351,7 @@ def _places(home, guest):
 SECONDS = {
     "ring_all_reduce": 0.09,
     "broadcast_tree": 0.12,
-    "deadlock": 0.8,
+    "deadlock": 0.5,
     "one_f_one_b_and_zb_h1": 0.1,
     "gather_and_free": 0.7,
     "tokens_to_experts": 0.08,

@@ -88,7 +88,7 @@ def _best(model, kind):
 
 
 def _short(value):
-    return float(f"{value:.3g}")
+    return float(f"{value:.4g}")
 
 
 def write(folder: Path) -> None:

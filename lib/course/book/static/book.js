@@ -228,13 +228,13 @@ async function explorer(holder) {
   const heard = make("p", { className: "unseen", role: "status" });
   const show = () => {
     const { svg, alt } = draw(Object.fromEntries(handles.map((one) => [one.name, one.value()])), brought);
-    image.removeAttribute("width");
-    image.removeAttribute("height");
+    image.className = "computed";
     image.src = drawn(svg);
     image.alt = alt;
     return alt;
   };
   const moved = () => { heard.textContent = show(); };
+  for (const size of ["width", "height"]) image.removeAttribute(size);
   const handles = (brought?.controls ?? controls).map((one) => controlOf(one, moved));
   holder.append(make("div", { className: "controls" }, ...handles.map((one) => one.row), heard));
   show();

@@ -6,8 +6,8 @@ const charts = (() => {
   const RANKS = ["#0072b2", "#e69f00", "#7b1e2b", "#45c4bb", "#6d2fd6", "#d03a1a", "#93bf6f", "#8a4a78"];
 
   const escaped = (text) => String(text).replace(/[&<>"]/g, (letter) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "\"": "&quot;" }[letter]));
-  const text = (x, y, words, { size = 13, color = INK, anchor = "start", weight = "normal" } = {}) =>
-    `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" font-size="${size}" fill="${color}" text-anchor="${anchor}" font-weight="${weight}">${escaped(words)}</text>`;
+  const text = (x, y, words, { size = 13, color = INK, anchor = "start", weight = "normal", halo = "" } = {}) =>
+    `<text ${halo && `paint-order="stroke" stroke="${halo}" stroke-width="4" `} x="${x.toFixed(1)}" y="${y.toFixed(1)}" font-size="${size}" fill="${color}" text-anchor="${anchor}" font-weight="${weight}">${escaped(words)}</text>`;
   const rect = (x, y, width, height, color, edge = PAPER) =>
     `<rect x="${x.toFixed(1)}" y="${y.toFixed(1)}" width="${Math.max(0, width).toFixed(1)}" height="${height.toFixed(1)}" fill="${color}" stroke="${edge}"/>`;
   const line = (x1, y1, x2, y2, color = GRID, width = 1, dash = "") =>
@@ -25,7 +25,7 @@ const charts = (() => {
 
   // The finished figure: draw(top) returns its parts and the y at which they end.
   function figure(title, caption, draw, words = "") {
-    const heads = wrapped(title, 78), feet = wrapped(caption, 112);
+    const heads = wrapped(title, 72), feet = wrapped(caption, 108);
     const { parts, bottom } = draw(22 + 22 * heads.length);
     const height = bottom + 16 + 18 * feet.length;
     const all = [
@@ -89,6 +89,7 @@ const charts = (() => {
     const sum = (row) => Object.values(row.parts).reduce((a, b) => a + b, 0);
     const end = high ?? Math.max(...rows.map(sum), ...Object.values(walls)), X = (value) => left + Math.min(1.02, value / end) * (right - left);
     const parts = [], head = Object.keys(walls).length ? 22 : 4;
+    const bottom = top + head + step * rows.length, labels = [];
     rows.forEach((row, at) => {
       const y = top + head + step * at;
       let from = 0;
@@ -97,12 +98,12 @@ const charts = (() => {
         if (value > 0 && from < end) parts.push(rect(X(from), y, X(from + value) - X(from), 26, colors[name]));
         from += value;
       }
-      parts.push(text(X(from) + 6, y + 18, `${words(from)}${from > 1.02 * end ? " →" : ""}`));
+      labels.push(text(X(from) + 6, y + 18, `${words(from)}${from > 1.02 * end ? " →" : ""}`, { halo: PAPER }));
     });
-    const bottom = top + head + step * rows.length;
     for (const [name, value] of Object.entries(walls)) {
       if (value <= end) parts.push(line(X(value), top + head - 4, X(value), bottom, INK, 1.5, "5 4"), text(X(value), top + head - 9, name, { anchor: "middle" }));
     }
+    parts.push(...labels);
     return { parts, bottom: bottom + 4 };
   }
 

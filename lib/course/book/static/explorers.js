@@ -15,7 +15,9 @@ const explorers = (() => {
     return `${digits(value / factor, n)} ${unit}`;
   };
   const size = inUnit([["B", 1], ["kB", 1e3], ["MB", 1e6], ["GB", 1e9], ["TB", 1e12]]);
-  const time = inUnit([["ns", 1e-9], ["µs", 1e-6], ["ms", 1e-3], ["s", 1]]);
+  const seconds = inUnit([["ns", 1e-9], ["µs", 1e-6], ["ms", 1e-3], ["s", 1]]);
+  const time = (value, n) => (value === 0 ? "0" : seconds(value, n));
+  const short = inUnit([["", 1], ["k", 1e3], ["M", 1e6], ["G", 1e9]]);
   const rate = (value) => `${size(value)}/s`;
   const billion = (value) => `${digits(value / 1e9, 3)} billion`;
   const thousand = (value) => `${(value / 1024).toLocaleString("en")} thousand`; // of tokens: 1 thousand is 1,024
@@ -144,7 +146,7 @@ const explorers = (() => {
         const parts = Object.entries(panels).flatMap(([name, panel], i) => curves({ left: 76 + 374 * i, top: legend.bottom + 24, width: 290, height: 260 }, [
           { name: "perfect", xs: N, ys: N.map((n) => n * one), color: colors.perfect, dash: "4 4" },
           ...Object.entries(ways).map(([way, overlaps]) => ({ name: way, xs: N, ys: N.map((n) => panel(overlaps, n)), color: colors[way], dash: overlaps ? "" : "7 3" })),
-        ], { name: "ranks", log: true, words: count }, { log: true, words: (value) => digits(value, 1) }, null, `${name} scaling, tokens per second`));
+        ], { name: "ranks", log: true, words: count }, { log: true, words: (value) => short(value, 1) }, null, `${name} scaling, tokens per second`));
         return { parts: [...legend.parts, ...parts], bottom: legend.bottom + 332 };
       }, Object.keys(panels).map((panel) => `${panel}: after backward ${percent(kept(panel, false))}, overlapped ${percent(kept(panel, true))} of perfect on 1,024 ranks`).join("; ") + ".");
     },
