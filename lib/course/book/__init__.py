@@ -103,7 +103,9 @@ def write_sources(root: Path, sources: Path) -> None:
         shown.append(page)
         for name, part in sections.split(lab, page).items():
             notebook.write(part, sources / f"{name}.ipynb")
-    if any("plans" in notebooks.EXPLORER.findall(cell.source) for page in shown for cell in page.cells):
+    if any(
+        "plans" in notebooks.EXPLORER.findall(cell.source) for page in shown for cell in page.cells
+    ):
         from . import plans  # here, like matplotlib: it needs numpy
 
         plans.write(figures)

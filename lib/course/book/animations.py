@@ -319,7 +319,9 @@ def tokens_to_experts(data):
     for step in [*range(GLIDE * 2 + 1), *reversed(range(GLIDE * 2))]:
         way, back = step / (GLIDE * 2), len(frames) > GLIDE * 2
         ease, where = (1 - math.cos(math.pi * way)) / 2, "dispatch" if not back else "combine"
-        what = {0: "tokens on the rank that owns them", 1: "tokens with their experts"}.get(way, f"all-to-all: {where}")
+        what = {0: "tokens on the rank that owns them", 1: "tokens with their experts"}.get(
+            way, f"all-to-all: {where}"
+        )
         parts = [say(12, 56, what)]
         for rank in range(n):
             y = 96 + 78 * rank

@@ -17,7 +17,9 @@ from . import runs
 from .notebooks import still
 
 HERE = Path(__file__).parent
-HOURS = re.compile(r"core path takes about \*\*([\d.]+) hours\*\*.*?about \*\*([\d.]+) hours", re.DOTALL)
+HOURS = re.compile(
+    r"core path takes about \*\*([\d.]+) hours\*\*.*?about \*\*([\d.]+) hours", re.DOTALL
+)
 TITLE = re.compile(r"# (Lab \d+) - (.*)")
 DESCRIPTION = (
     "A hands-on course on distributed training in PyTorch: seven labs in which you build collectives, "
@@ -42,9 +44,7 @@ FIGURES = {
 }  # fmt: skip
 
 
-def page(
-    root: Path, labs: list[str], address: str, figures: Path, alts: dict[str, str]
-) -> str:
+def page(root: Path, labs: list[str], address: str, figures: Path, alts: dict[str, str]) -> str:
     """index.md; the labs' figures are written into `figures`. alts: alt texts of recorded runs."""
     solutions = {lab: notebook.read(notebook.solution_path(root, lab)) for lab in labs}
     stored = runs.stored()["deadlock"]
@@ -59,13 +59,17 @@ def page(
         "LABS": "\n".join(_card(lab, solution, figures) for lab, solution in solutions.items()),
         "REPOSITORY": f'<a href="{address}">the repository</a>' if address else "the repository",
         "AUTHORS": _authors(),
-        "LICENCE": f'<a href="{address}/blob/main/LICENSE">MIT licence</a>' if address else "MIT licence",
+        "LICENCE": f'<a href="{address}/blob/main/LICENSE">MIT licence</a>'
+        if address
+        else "MIT licence",
     }
     html = (HERE / "landing.html").read_text(encoding="utf-8")
     html = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], html)
     trees = [("Labs", labs), ("More", ["glossary"])]
     tocs = "\n\n".join(
-        "\n".join(["```{toctree}", ":hidden:", ":maxdepth: 2", f":caption: {name}", "", *pages, "```"])
+        "\n".join(
+            ["```{toctree}", ":hidden:", ":maxdepth: 2", f":caption: {name}", "", *pages, "```"]
+        )
         for name, pages in trees
     )
     return "\n".join([
@@ -96,7 +100,9 @@ def _hours(solutions: list[NotebookNode]) -> str:
 def _code(solutions: dict[str, NotebookNode]) -> str:
     """The cell that deadlocks, without the line that runs it."""
     lab, cell_id, _ = runs.RUNS["deadlock"]
-    cells = [cell for cell in solutions.get(lab, NotebookNode(cells=[])).cells if cell.id == cell_id]
+    cells = [
+        cell for cell in solutions.get(lab, NotebookNode(cells=[])).cells if cell.id == cell_id
+    ]
     return cells[0].source.split("\n\n")[0] if cells else ""
 
 

@@ -95,6 +95,4 @@ def write(folder: Path) -> None:
     """Write plans.js."""
     packed = zlib.compress(json.dumps(table(), separators=(",", ":")).encode(), 9)
     data = {"packed": base64.b64encode(packed).decode()}
-    (folder / "plans.js").write_text(
-        f'book.data("plans", {json.dumps(data)});\n', encoding="utf-8"
-    )
+    (folder / "plans.js").write_text(f'book.data("plans", {json.dumps(data)});\n', encoding="utf-8")

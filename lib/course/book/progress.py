@@ -1,7 +1,7 @@
 """A progress bar for Sphinx, which says in its status line how far it is.
 
-    reading sources... [ 42%] lab0_concepts        -->       book:  21%|██        | [00:12<00:41]
-    writing output... [ 50%] lab0_concepts         -->       book:  75%|███████▌  | [00:31<00:10]
+reading sources... [ 42%] lab0_concepts        -->       book:  21%|██        | [00:12<00:41]
+writing output... [ 50%] lab0_concepts         -->       book:  75%|███████▌  | [00:31<00:10]
 """
 
 import re
