@@ -7,10 +7,10 @@
     one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
     gather_and_free        which rank has which part of which unit in a step of ZeRO-3,
                            event by event
-    tokens_to_experts      routed tokens on their way to the ranks that have their experts, and back
+    tokens_to_experts      routed tokens are sent to the ranks that have their experts, and back
 
-Each returns its frames, [(SVG, alt text), ...]. The replay starts at the first; the last, which says
-it all, is what is seen without a script and on paper.
+Each returns its frames, [(SVG, alt text), ...]. The replay starts at the first one. The last one,
+which says it all, is what is seen without a script.
 """
 
 import base64
@@ -70,8 +70,8 @@ def ring_all_reduce(data):
     place = lambda rank, chunk: (24 + 186 * rank + 38 * chunk, 130)
     color = lambda count: to_hex(chunks.DEPTH((count - 1) / (n - 1)))
     title = (
-        f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and has sent to one "
-        f"neighbour only"
+        f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and has sent to "
+        f"one neighbour only"
     )
     frames = []
     for number in range(len(data["rounds"]) + 1):
@@ -289,7 +289,8 @@ def gather_and_free(data):
             "A row shows a unit's parameters on each rank. unshard: all-gather its shards; "
             "reshard: free the others'."
         )
-        told = f"{phase}: {what}; unsharded: {', '.join(map(_unit, sorted(whole, key=str))) or 'none'}."
+        names = ", ".join(map(_unit, sorted(whole, key=str))) or "none"
+        told = f"{phase}: {what}; unsharded: {names}."
         frames.append(frame(130 + 34 * (n + 1), title, caption, parts, told))
     return frames
 

@@ -1,7 +1,7 @@
 """The first page: what the course is, two runs to play, and a figure with its claim for each lab.
 
-landing.html has the text. What it says about the labs comes from their notebooks: their titles, their
-hours, the figures, the code of the deadlock and its verdict.
+landing.html has the text. What it says about the labs comes from their notebooks: titles, hours,
+figures, and the code of the deadlock.
 """
 
 import base64
@@ -22,26 +22,44 @@ HOURS = re.compile(
 )
 TITLE = re.compile(r"# (Lab \d+) - (.*)")
 DESCRIPTION = (
-    "A hands-on course on distributed training in PyTorch: seven labs in which you build collectives, "
-    "data, pipeline and tensor parallelism, ZeRO and mixtures of experts on real ranks, without a GPU."
+    "A hands-on course on distributed training in PyTorch: seven labs in which you build "
+    "collectives, data, pipeline and tensor parallelism, ZeRO and mixtures of experts on real "
+    "ranks, without a GPU."
 )
 # lab: (the cell whose figure stands for it, its claim)
 FIGURES = {
-    "lab0_concepts": ("cost-figure", "Latency decides for small tensors and bandwidth for large ones, so no "
-                      "all-reduce is the fastest at every size."),
-    "lab1_data_parallel": ("overlap-figure", "Most of the communication is hidden if gradients are sent while the "
-                           "backward pass is still running."),
-    "lab2_pipeline_parallel": ("zerobubble-figure", "If the backward pass is split in two, its second half fills time "
-                               "in which the ranks of 1F1B are idle."),
-    "lab3_tensor_parallel": ("price-figure", "Tensor parallelism pays within an NVLink domain, but not across four "
-                             "nodes."),
-    "lab4_zero_fsdp": ("memory-figure", "Each stage of ZeRO shards one more part of what every rank used to store in "
-                       "full."),
-    "lab5_moe": ("capacity-figure", "With a fixed capacity some tokens find no slot, while slots of other experts "
-                 "stay empty."),
-    "lab6_hybrid_3d": ("cost-published-figure", "A cost model predicts the step times of published runs that it was "
-                       "not fitted to."),
-}  # fmt: skip
+    "lab0_concepts": (
+        "cost-figure",
+        "Latency decides for small tensors and bandwidth for large ones, so no all-reduce is the "
+        "fastest at every size.",
+    ),
+    "lab1_data_parallel": (
+        "overlap-figure",
+        "Most of the communication is hidden if gradients are sent while the backward pass is "
+        "still running.",
+    ),
+    "lab2_pipeline_parallel": (
+        "zerobubble-figure",
+        "If the backward pass is split in two, its second half fills time in which the ranks of "
+        "1F1B are idle.",
+    ),
+    "lab3_tensor_parallel": (
+        "price-figure",
+        "Tensor parallelism pays within an NVLink domain, but not across four nodes.",
+    ),
+    "lab4_zero_fsdp": (
+        "memory-figure",
+        "Each stage of ZeRO shards one more part of what every rank used to store in full.",
+    ),
+    "lab5_moe": (
+        "capacity-figure",
+        "With a fixed capacity some tokens find no slot, while slots of other experts stay empty.",
+    ),
+    "lab6_hybrid_3d": (
+        "cost-published-figure",
+        "A cost model predicts the step times of published runs that it was not fitted to.",
+    ),
+}
 
 
 def page(root: Path, labs: list[str], address: str, figures: Path, alts: dict[str, str]) -> str:
@@ -92,8 +110,8 @@ def _hours(solutions: list[NotebookNode]) -> str:
     found = [HOURS.search(solution.cells[0].source) for solution in solutions]
     core, full = (sum(float(one[part]) for one in found if one) for part in (1, 2))
     return (
-        f"The core path of all labs takes about {core:.0f} hours, and everything together about {full:.0f}. "
-        f"Each lab takes an afternoon or two."
+        f"The core path of all labs takes about {core:.0f} hours, and everything together about "
+        f"{full:.0f}. Each lab takes an afternoon or two."
     )
 
 
@@ -120,7 +138,8 @@ def _card(lab: str, solution: NotebookNode, figures: Path) -> str:
             f'<img src="_static/figures/{lab}.png" alt="{escape(size["alt"])}" loading="lazy" '
             f'width="{size["width"]}" height="{size["height"]}">'
         )
-    return f'<li><a href="{lab}.html"><span>{number}</span> {escape(title)}</a><p>{claim}</p>{image}</li>'
+    link = f'<a href="{lab}.html"><span>{number}</span> {escape(title)}</a>'
+    return f"<li>{link}<p>{claim}</p>{image}</li>"
 
 
 def _authors() -> str:

@@ -2,8 +2,9 @@
 
     book.sections("...")         a list of [page, anchor, title, text], packed like the figures
 
-A page that was opened as a file may not read other pages, so the index is a script, and excerpts are
-taken from it. Outputs and folded answers are left out: a search should not reveal a prediction.
+A page that was opened as a file may not read other pages, so the index is a script, and excerpts
+are taken from it. Outputs and folded answers are left out, because a search should not reveal what
+the reader is asked to predict.
 """
 
 import base64

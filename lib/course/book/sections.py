@@ -1,6 +1,6 @@
 """A lab's notebook, as one page per section.
 
-    lab0_concepts.ipynb          the title, what the lab is about, the imports, a list of its sections
+    lab0_concepts.ipynb          the title, what the lab is about, its sections, the imports
     lab0_concepts-ranks.ipynb    "## 2. Ranks" and all cells up to the next section
 
 A section's headings move up by one level, because its own title is the title of the page.
