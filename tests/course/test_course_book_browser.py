@@ -30,10 +30,11 @@ from test_course_browser import PATIENCE, until  # noqa: E402
 chromium = test_course_browser.browser  # the fixture
 pytestmark = pytest.mark.slow
 LABS = notebook.labs(ROOT)
-PARTS = {
-    lab: sections.split(lab, notebooks.page(notebook.read(notebook.solution_path(ROOT, lab))))
-    for lab in LABS
-}
+REPLAYED = {cell: (name, "") for name, (_, cell, _) in runs.RUNS.items()}
+PARTS = {}  # {lab: {name of a page: its notebook}}
+for _lab in LABS:
+    _solution = notebook.read(notebook.solution_path(ROOT, _lab))
+    PARTS[_lab] = sections.split(_lab, notebooks.page(_solution, REPLAYED))
 NAMES = ["index", "glossary", "search", *(name for parts in PARTS.values() for name in parts)]
 FEW = ["index", "glossary", "search", "lab0_concepts", "lab0_concepts-send-and-receive",
        "lab2_pipeline_parallel-explorer-and-a-real-job", "lab5_moe-capacity"]  # fmt: skip
@@ -104,8 +105,10 @@ def drawn(image):
     return image.evaluate("async one => { await one.decode(); return one.naturalWidth }")
 
 
-EXPLORERS = ["all_reduce_cost", "ring_against_hierarchical", "model_memory", "data_parallel_step",
-             "scaling_explorer", "pipeline", "zero_memory", "zero_volume", "capacity", "plans"]  # fmt: skip
+EXPLORERS = (
+    *("all_reduce_cost", "ring_against_hierarchical", "model_memory", "data_parallel_step"),
+    *("scaling_explorer", "pipeline", "zero_memory", "zero_volume", "capacity", "plans"),
+)
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
