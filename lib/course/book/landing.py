@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 HOURS = re.compile(
     r"core path takes about \*\*([\d.]+) hours\*\*.*?about \*\*([\d.]+) hours", re.DOTALL
 )
-TITLE = re.compile(r"# (Lab \d+) - (.*)")
+TITLE = re.compile(r"# (?:(Lab \d+) - )?(.*)")
 DESCRIPTION = (
     "A hands-on course on distributed training in PyTorch: seven labs in which you build "
     "collectives, data, pipeline and tensor parallelism, ZeRO and mixtures of experts on real "
@@ -138,7 +138,7 @@ def _card(lab: str, solution: NotebookNode, figures: Path) -> str:
             f'<img src="_static/figures/{lab}.png" alt="{escape(size["alt"])}" loading="lazy" '
             f'width="{size["width"]}" height="{size["height"]}">'
         )
-    link = f'<a href="{lab}.html"><span>{number}</span> {escape(title)}</a>'
+    link = f'<a href="{lab}.html"><span>{number or ""}</span> {escape(title)}</a>'
     return f"<li>{link}<p>{claim}</p>{image}</li>"
 
 

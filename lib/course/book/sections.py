@@ -29,6 +29,8 @@ def split(lab: str, page: NotebookNode) -> dict[str, NotebookNode]:
         for place, cell in enumerate(page.cells)
         if cell.cell_type == "markdown" and SECTION.match(cell.source)
     ]
+    if not starts:
+        return {lab: page}
     ends = [*starts[1:], len(page.cells)]
     parts = {}
     for start, end in zip(starts, ends, strict=True):
