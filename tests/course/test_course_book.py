@@ -526,7 +526,9 @@ def test_pages_lead_to_the_repository_where_its_address_is_known(tmp_path, addre
     book.write_sources(tmp_path, tmp_path / "sources")
     title = notebook.read(tmp_path / "sources" / "lab9_toy.ipynb").cells[0].source
     index = (tmp_path / "sources" / "index.md").read_text(encoding="utf-8")
-    assert ("Open in Colab" in title) == (f"[the repository]({address})" in index) == bool(address)
+    linked = f'<a href="{address}">the repository</a>' in index
+    assert ("Open in Colab" in title) == linked == bool(address)
+    assert ("https://owner.github.io/name/_static/og.png" in index) == bool(address)
 
 
 def test_a_warning_stops_the_build_and_leaves_the_old_book(tmp_path, monkeypatch):

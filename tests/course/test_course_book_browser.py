@@ -196,23 +196,22 @@ def guess_all(page, guess, first=0):
 
 
 def test_two_guesses_are_made_by_the_keyboard_and_stand_where_the_cell_prints_them(pages):
-    page = pages.open(page_with("my_ms_ahead"))
+    page = pages.open(page_with("my_strong = None"))
     page.locator("form.guess fieldset input").first.focus()
-    for key in ("4", "0", "0", "Tab", "2", "6", "0", "Enter"):
+    for key in ("4", "Tab", "9", "Enter"):
         page.keyboard.press(key)
-    assert "You guessed: 400, 260" in page.locator("form.guess p").all_inner_texts()
-    assert (
-        "you 400 and 260 ms, formula 400 and 260"
-        in page.locator(".tag_waits-my_ms_ahead .cell_output").inner_text()
-    )
+    assert "You guessed: 4, 9" in page.locator("form.guess p").all_inner_texts()
+    show_all(page)
+    printed = page.locator(".tag_waits-my_strong .cell_output").first.inner_text()
+    assert "faster by a factor of: you 4, formula" in printed
+    assert "longer by a factor of: you 9, formula" in printed
 
 
 @pytest.mark.parametrize(
     ("question", "told"),
     [
-        ("what does each rank hold after the next cell", "now has 496"),
-        # after the exercise that computes it
-        ("which way, or which two together", "best: (a)"),
+        ("What does each rank hold after the next cell", "now has 496"),
+        ("how many elements does a rank contribute", "[rank 0] all_gather"),
         ("How many groups are there along tp", "Answer to (b)"),
     ],
 )
@@ -242,7 +241,7 @@ def test_a_replay_starts_at_its_first_frame_and_steps_where_motion_is_not_wanted
             last = int(time.get_attribute("max"))
             pages.page.wait_for_timeout(500)
             assert at() == 0 and drawn(image) > 500  # nothing moves by itself
-            first = image.get_attribute("alt")
+            first = image.get_attribute("src")
             button.focus()
             pages.page.keyboard.press("Enter")
             if motion == "reduce":
@@ -252,7 +251,7 @@ def test_a_replay_starts_at_its_first_frame_and_steps_where_motion_is_not_wanted
             else:
                 until(lambda at=at, last=last: 1 <= at() < last, "a frame in the middle")
                 button.click()
-                assert button.inner_text() == "Play" and image.get_attribute("alt") != first
+                assert button.inner_text() == "Play" and image.get_attribute("src") != first
                 button.click()
                 until(lambda at=at, last=last: at() == last, "the last frame")
                 assert button.inner_text() == "Replay"
@@ -282,10 +281,10 @@ def test_search_finds_the_section_and_shows_an_excerpt(pages, words, found):
     page.keyboard.press("Enter")
     page.locator("#found a").first.wait_for(timeout=60_000)
     addresses = page.locator("#found a").evaluate_all("them => them.map(one => one.href)")
-    assert any(address.endswith(found) for address in addresses[:5]), addresses[:5]
+    assert any(found in address for address in addresses[:5]), addresses[:5]
     assert page.locator("#found mark").count() >= 1
-    page.locator(f"#found a[href='{found}']").click()
-    page.wait_for_url(f"**/{found}")
+    page.locator(f"#found a[href^='{found}']").first.click()
+    page.wait_for_url(f"**/{found}*")
 
 
 def test_search_says_when_nothing_is_found(pages):
