@@ -326,7 +326,7 @@ def test_the_search_finds_sections_and_has_their_text(folder):
         assert not anchor or f'id="{anchor}"' in pages[page]
     assert len({(page, anchor) for page, anchor, *_ in found}) == len(found) > 250
     (verdict,) = [one for one in found if one[1] == "a-deadlock-on-purpose"]
-    assert verdict[2] == "A deadlock, on purpose (Lab 0 4. Send and receive)"
+    assert verdict[2] == "A deadlock, on purpose · Lab 0: 4. Send and receive"
     assert "launch.expect_error runs a function that is meant to fail" in verdict[3]
     assert "<" not in "".join(t for *_, t in found[:20] if "<details" in t)
     assert not any("minutes, about" in title for *_, title, _ in found)
@@ -356,6 +356,8 @@ def test_a_replay_has_all_frames_and_says_each_in_words(folder, name):
     text = (folder / "_static" / "figures" / f"{name}.js").read_text(encoding="utf-8")
     data = json.loads(text.removeprefix(f'book.data("{name}", ').removesuffix(");\n"))
     frames = json.loads(zlib.decompress(base64.b64decode(data["packed"])))
+    title, *_, caption = re.findall(r"<text[^>]*>([^<]*)<", frames[-1])
+    assert len(html.unescape(title)) <= 70 and len(html.unescape(caption)) <= 96  # none is cut
     assert len(frames) == len(data["alts"]) > 4 and all(len(alt) > 40 for alt in data["alts"])
     assert frames[-1] == (folder / "_static" / "figures" / f"{name}.svg").read_text(
         encoding="utf-8"

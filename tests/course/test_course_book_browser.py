@@ -211,7 +211,7 @@ def test_two_guesses_are_made_by_the_keyboard_and_stand_where_the_cell_prints_th
     ("question", "told"),
     [
         ("What does each rank hold after the next cell", "now has 496"),
-        ("how many elements does a rank contribute", "[rank 0] all_gather"),
+        ("how many elements does a rank contribute", "A split by rows"),
         ("How many groups are there along tp", "Answer to (b)"),
     ],
 )

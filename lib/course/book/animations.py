@@ -70,8 +70,7 @@ def ring_all_reduce(data):
     place = lambda rank, chunk: (24 + 186 * rank + 38 * chunk, 130)
     color = lambda count: to_hex(chunks.DEPTH((count - 1) / (n - 1)))
     title = (
-        f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and has sent to "
-        f"one neighbour only"
+        f"After {len(data['rounds'])} rounds every rank has the sum, having sent to one neighbour"
     )
     frames = []
     for number in range(len(data["rounds"]) + 1):
@@ -247,8 +246,7 @@ def one_f_one_b_and_zb_h1(data, steps=72):
             f"{name} has done {done[name]} of {len(data[name])} actions" for name in data
         )
         caption = (
-            "Four ranks, measured. Blue: forward; orange: backward; green: backward of the weights "
-            "alone; grey: idle."
+            "Blue: forward; orange: backward; green: backward of the weights alone; grey: idle."
         )
         frames.append(
             frame(86 + 2 * (30 * n + 44), title, caption, parts, f"At {1e3 * now:.0f} ms {told}.")
@@ -263,7 +261,7 @@ def gather_and_free(data):
     events = units.changes("ZeRO-3", data["events"], n)
     spans, phases = units.unsharded_spans(events), dict(units.phases(events))
     most = max(units.how_many(spans, x) for x in range(len(events)))
-    title = f"A rank has at most {most} of {n} blocks unsharded, and its own shard of the others"
+    title = f"A rank has at most {most} of {n} blocks unsharded, and shards of the others"
     frames, whole, phase = [], set(), "before the step"
     for x, event in [(-1, None), *enumerate(events)]:
         phase = phases.get(x, phase)
@@ -286,8 +284,8 @@ def gather_and_free(data):
                         rect(110 + 330 * rank + 290 / ranks * part, y, 290 / ranks, 28, color, text)
                     )
         caption = (
-            "A row shows a unit's parameters on each rank. unshard: all-gather its shards; "
-            "reshard: free the others'."
+            "A row is a unit's parameters. unshard: all-gather its shards; reshard: free the "
+            "others'."
         )
         names = ", ".join(map(_unit, sorted(whole, key=str))) or "none"
         told = f"{phase}: {what}; unsharded: {names}."
@@ -304,7 +302,7 @@ def tokens_to_experts(data):
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
     title = (
-        f"{sum(got)} routed tokens are sent to their experts and back; a rank gets {min(got)} to "
+        f"{sum(got)} routed tokens go to their experts and back; a rank gets {min(got)} to "
         f"{max(got)}"
     )
     home = [(sender, to) for sender in range(n) for to in range(n) for _ in range(rows[sender][to])]

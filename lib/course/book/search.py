@@ -17,7 +17,7 @@ from docutils import nodes
 
 from .sections import MINUTES
 
-LAB = re.compile(r"^Lab \d+(?=_.*-)")
+LAB = re.compile(r"(lab)(\d+)_.*-")
 SKIPPED = (nodes.section, nodes.raw, nodes.image, nodes.comment, nodes.title)
 
 
@@ -34,11 +34,13 @@ def entries(env) -> list[tuple[str, str, str, str]]:
     found = []
     for page in sorted(env.found_docs):
         document = env.get_doctree(page)
-        where = " ".join([*LAB.findall(page.replace("lab", "Lab ", 1)), env.titles[page].astext()])
+        lab = LAB.match(page)  # a page of a section
+        where = f"{lab[1].title()} {lab[2]}: " if lab else ""
+        where += env.titles[page].astext()
         for section in document.findall(nodes.section):
             title = MINUTES.sub("", section.next_node(nodes.title).astext())
             anchor = "" if section.parent is document else section["ids"][0]
-            name = f"{title} ({where})" if anchor else where
+            name = f"{title} · {where}" if anchor else where
             if title != "Sections":  # a lab's list of them
                 found.append((page, anchor, name, " ".join(_words(section).split())))
     return found
