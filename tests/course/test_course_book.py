@@ -357,7 +357,7 @@ def test_a_replay_has_all_frames_and_says_each_in_words(folder, name):
     data = json.loads(text.removeprefix(f'book.data("{name}", ').removesuffix(");\n"))
     frames = json.loads(zlib.decompress(base64.b64decode(data["packed"])))
     title, *_, caption = re.findall(r"<text[^>]*>([^<]*)<", frames[-1])
-    assert len(html.unescape(title)) <= 70 and len(html.unescape(caption)) <= 96  # none is cut
+    assert len(html.unescape(title)) <= 72 and len(html.unescape(caption)) <= 96  # none is cut
     assert len(frames) == len(data["alts"]) > 4 and all(len(alt) > 40 for alt in data["alts"])
     assert frames[-1] == (folder / "_static" / "figures" / f"{name}.svg").read_text(
         encoding="utf-8"

@@ -160,7 +160,7 @@ def broadcast_tree(data):
 def deadlock(data):
     """data: for "hangs" and for "works" the events, (rank, op, peer, "posted" or "done"), as they
     happened; "verdict", the launcher's words."""
-    title = "If both ranks send first, each waits for a receive that the other never posts"
+    title = "If both ranks send first, each waits for a receive that is never posted"
     frames = []
     for count in range(max(len(data["hangs"]), len(data["works"])) + 2):
         parts, told = [], []
