@@ -3,12 +3,10 @@
 import copy
 
 import pytest
-import sweeps
 from toy_lab import toy_notebook
 
 from lib.course import build, execute, notebook
 from lib.course.__main__ import main
-from lib.course.book import explorers
 
 
 @pytest.fixture(scope="session")
@@ -24,34 +22,10 @@ def toy_root(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def book_folder(tmp_path_factory):
-    """The book, built once for all tests of a process; in each figure one slider and one menu have
-    a second stop.
-
-    With WHOLE_SWEEPS, as in `make test-all`, the book that `make book` makes.
-    """
-    at, write = tmp_path_factory.mktemp("book"), explorers.write
-    with pytest.MonkeyPatch.context() as patched:
-        if not sweeps.WHOLE:
-            patched.setattr(explorers, "GRID", {name: few_stops(name) for name in explorers.GRID})
-            patched.setattr(
-                explorers, "write", lambda folder, names, _: write(folder, names, at / "kept")
-            )
-        assert main(["book", str(at / "book")]) == 0
-    return at / "book"
-
-
-def few_stops(name):
-    """What GRID has for an explorer: two stops for its first slider and its first menu, one for
-    each other control."""
-    found, kinds = {}, set()
-    for one in explorers.controls(name):
-        start, stops = [*one["stops"].values()][one["start"]], explorers.GRID[name][one["name"]]
-        end = stops[-1 if stops[0] == start else 0]
-        found[one["name"]] = (
-            [start] if one["menu"] in kinds else [stop for stop in stops if stop in (start, end)]
-        )
-        kinds.add(one["menu"])
-    return found
+    """The book that `make book` makes, built once for all tests of a process."""
+    out = tmp_path_factory.mktemp("book") / "book"
+    assert main(["book", str(out)]) == 0
+    return out
 
 
 @pytest.fixture

@@ -2,25 +2,22 @@
 outside its folder."""
 
 import base64
-import concurrent.futures
 import html
 import itertools
 import json
-import math
 import re
-import threading
 import zlib
 from html.parser import HTMLParser
-from xml.dom import minidom
 
+import nbformat
 import pytest
 import yaml
 from toy_lab import toy_notebook
 
-from lib import explore, pipeline, plots
+from lib import pipeline, plots
 from lib.course import book, build, notebook
 from lib.course.__main__ import main
-from lib.course.book import animations, explorers, notebooks, runs
+from lib.course.book import animations, landing, notebooks, progress, runs, search, sections
 from lib.course.notebook import ROOT, CourseError
 from lib.course.strip_solutions import marked
 from lib.plots import units
@@ -35,6 +32,10 @@ pytest.importorskip(
 )
 
 LABS = notebook.labs(ROOT)
+PARTS = {  # {lab: the names of its pages, in their order}
+    lab: [*sections.split(lab, notebooks.page(notebook.read(notebook.solution_path(ROOT, lab))))]
+    for lab in LABS
+}
 LONG = 25  # characters of a line that says something
 ASKS = {
     "link": "href",
@@ -50,6 +51,11 @@ ASKS = {
 @pytest.fixture(scope="module")
 def folder(book_folder):
     return book_folder
+
+
+def pages_of(folder, lab):
+    """The HTML of a lab's pages, one after the other."""
+    return "\n".join((folder / f"{name}.html").read_text(encoding="utf-8") for name in PARTS[lab])
 
 
 def text_of(page):
@@ -105,8 +111,10 @@ def leaks(page, lines):
     return {line: where for line, where in lines.items() if line in read}
 
 
-def test_a_page_for_each_lab_and_a_glossary_in_three_scripts(folder):
-    assert {path.stem for path in folder.glob("*.html")} == {"index", "glossary", "search", *LABS}
+def test_a_page_for_each_section_and_a_glossary_in_three_scripts(folder):
+    parts = [name for names in PARTS.values() for name in names]
+    assert len(parts) == len(set(parts)) > 100
+    assert {path.stem for path in folder.glob("*.html")} == {"index", "glossary", "search", *parts}
     glossary = (folder / "glossary.html").read_text(encoding="utf-8")
     assert all(
         word in glossary
@@ -138,7 +146,7 @@ def test_a_line_of_an_answer_would_be_found(lines):
 @pytest.mark.parametrize("lab", LABS)
 def test_a_page_has_the_lab_and_what_its_cells_printed(folder, lab):
     solution = notebook.read(notebook.solution_path(ROOT, lab))
-    page = (folder / f"{lab}.html").read_text(encoding="utf-8")
+    page = pages_of(folder, lab)
     read = text_of(page)
     shown = {cell.id: cell for cell in notebooks.page(solution).cells}
     for cell in solution.cells:
@@ -158,7 +166,38 @@ def test_a_page_has_the_lab_and_what_its_cells_printed(folder, lab):
     student = build.student_notebook(solution)
     folded = sum(cell.source.count("<details") for cell in student.cells)
     assert page.count("<details") == page.count("</details>") == folded
+    assert [*PARTS[lab]] == [lab, *(f"{lab}-{sections.slug(title)}" for title in titles(solution))]
     assert not re.search(r"\$\\|\\(frac|cdot|beta)\b", read)
+
+
+def titles(solution):
+    """The titles of a notebook's sections."""
+    found = [sections.SECTION.match(c.source) for c in solution.cells if c.cell_type == "markdown"]
+    return [one["title"] for one in found if one]
+
+
+def test_pages_are_turned_in_the_order_of_the_labs(folder):
+    parts = [name for names in PARTS.values() for name in names]
+    for name, following in itertools.pairwise(parts):
+        page = (folder / f"{name}.html").read_text(encoding="utf-8")
+        assert f'rel="next" href="{following}.html"' in page, name
+        turned_back = (folder / f"{following}.html").read_text(encoding="utf-8")
+        assert f'rel="prev" href="{name}.html"' in turned_back, following
+
+
+def test_headings_move_up_by_one_level_but_not_in_code():
+    cell = notebooks.new_markdown_cell("## 1. A\n\n### B\n\n```\n## c\n```\n")
+    page = nbformat.v4.new_notebook(
+        cells=[
+            notebooks.new_markdown_cell("# Lab 9 - T"),
+            notebooks.new_markdown_cell("note"),
+            cell,
+        ]
+    )
+    parts = sections.split("lab9_toy", page)
+    assert list(parts) == ["lab9_toy", "lab9_toy-a"]
+    assert parts["lab9_toy-a"].cells[0].source == "# 1. A\n\n## B\n\n```\n## c\n```\n"
+    assert cell.source.startswith("## 1. A")
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -166,10 +205,11 @@ def test_every_figure_says_what_it_shows(folder, lab):
     drawn = list(
         notebooks.pictures(notebooks.page(notebook.read(notebook.solution_path(ROOT, lab))))
     )
-    shown = Asks((folder / f"{lab}.html").read_text(encoding="utf-8")).images
+    shown = Asks(pages_of(folder, lab)).images
     outputs = [image["alt"] for image in shown if image["src"].startswith("_images")]
     assert outputs == [output.metadata["image/png"]["alt"] for output in drawn]
-    assert len(shown) > 5 and all(len(image["alt"]) > 40 for image in shown)
+    figures = [image for image in shown if "icon.svg" not in image["src"]]
+    assert len(figures) > 5 and all(len(image["alt"]) > 40 for image in figures)
 
 
 def test_no_page_asks_for_anything_outside_the_folder(folder):
@@ -182,7 +222,7 @@ def test_no_page_asks_for_anything_outside_the_folder(folder):
 
 @pytest.mark.parametrize("lab", LABS)
 def test_a_guess_that_nobody_made_stands_nowhere(folder, lab):
-    page = (folder / f"{lab}.html").read_text(encoding="utf-8")
+    page = pages_of(folder, lab)
     asked = re.findall(
         r"^(my_[\w, ]+) = (?:.*# Predict|None *# your prediction)", text_lines(page), re.MULTILINE
     )
@@ -197,7 +237,9 @@ def test_a_guess_that_nobody_made_stands_nowhere(folder, lab):
     # "rows: you ‹my_rows›, formula 75", in the output of the cell that waits for it
     for name in set(names) - through_a_table:
         (waits,) = re.findall(
-            rf'class="[^"]*tag_waits-{name}\b.*?(?=<div class="cell |<section)', page, re.DOTALL
+            rf'class="[^"]*tag_waits-{name}\b.*?(?=<div class="cell |<section|</article)',
+            page,
+            re.DOTALL,
         )
         assert f"‹{name}›" in text_lines(waits.split("cell_output")[1]), name
     assert not re.search(r"\byou (predicted |said |batch )?(0|-|\(0|\.\.\.)", text_lines(page))
@@ -223,93 +265,124 @@ def text_lines(page):
 
 
 def test_formulas_are_elements_and_one_that_is_not_understood_is_named(folder):
-    assert Asks((folder / "lab0_concepts.html").read_text(encoding="utf-8")).formulas > 50
+    assert Asks(pages_of(folder, "lab0_concepts")).formulas > 50
     assert formulas.in_html(r"<b>$\frac12$</b>").startswith("<b><math><mfrac>")
     assert formulas.in_html("of $N$\n\n$$N + 1$$").count("<math") == 2
     assert formulas.in_html("$$N + 1$$").startswith('<div class="formula"><math display="block"')
     for lab in LABS:  # five letters in a row are a word, so no formula
-        assert not re.search(
-            r"(<mi>\w</mi>){5}", (folder / f"{lab}.html").read_text(encoding="utf-8")
-        ), lab
+        assert not re.search(r"(<mi>\w</mi>){5}", pages_of(folder, lab)), lab
     with pytest.raises(ValueError, match=r"nosuchword"):
         formulas.mathml(r"\nosuchword{x}")
 
 
-@pytest.mark.parametrize("name", explorers.GRID)
-def test_an_explorer_has_a_figure_for_each_setting_and_begins_as_in_the_notebook(folder, name):
-    text = (folder / "_static" / "figures" / f"{name}.js").read_text(encoding="utf-8")
-    data = json.loads(text.removeprefix(f'book.figure("{name}", ').removesuffix(");\n"))
-    packed = json.loads(zlib.decompress(base64.b64decode(data["packed"])))
-    assert (
-        len(data["alts"])
-        == len(packed["figures"])
-        == math.prod(len(one["stops"]) for one in data["controls"])
-    )
-    for figure in packed["figures"][:: max(1, len(data["alts"]) // 8)]:
-        whole = minidom.parseString(figure.replace(">", f"><defs>{packed['shared']}</defs>", 1))
-        there = {one.getAttribute("id") for one in whole.getElementsByTagName("*")}
-        used = {one.getAttribute("xlink:href")[1:] for one in whole.getElementsByTagName("use")}
-        assert used and used <= there
-    start = 0
-    for one in data["controls"]:
-        start = start * len(one["stops"]) + one["start"]
-    draw, _ = explore.settings(getattr(explore, name))
-    assert data["alts"][start] == draw().alt and len(set(data["alts"])) > len(data["alts"]) / 2
+MEGABYTE = 1_000_000
 
 
-def test_what_moves_on_a_page_has_at_most_three_megabytes(folder):
+def asked_by(folder, name):
+    """The files of a page: what it asks for, and the scripts of what moves on it."""
+    page = (folder / f"{name}.html").read_text(encoding="utf-8")
+    files = {folder / address.split("?")[0] for address in Asks(page).addresses}
+    moving = re.findall(r'data-replay="(\w+)"', page) + re.findall(r'data-explorer="(plans)"', page)
+    files |= {folder / "_static" / "figures" / f"{one}.js" for one in moving}
+    return [folder / f"{name}.html", *files]
+
+
+def test_a_page_has_at_most_one_and_a_half_megabytes(folder):
+    for path in folder.glob("*.html"):
+        size = sum(file.stat().st_size for file in asked_by(folder, path.stem))
+        assert size <= 1.5 * MEGABYTE, path.stem
+
+
+def test_links_lead_to_pages_and_headings_that_are_there(folder):
+    pages = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.html")}
+    for name, page in pages.items():
+        for address in re.findall(r'<a [^>]*href="([^"]*)"', page):
+            if re.match(r"https?:", address):
+                continue
+            file, _, anchor = html.unescape(address).partition("#")
+            there = pages[file or name]  # a KeyError names a page that is missing
+            assert not anchor or f'id="{anchor}"' in there, (name, address)
+
+
+def test_the_first_page_has_what_a_reader_wants_to_know(folder):
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    read = " ".join(text_lines(page).split())
+    for said in ("For whom", "What it takes", "34 hours", "no GPU", "MIT licence", "make lab",
+                 "authors", "a cycle: rank 0 -> rank 1 -> rank 0"):  # fmt: skip
+        assert said in read, said
     for lab in LABS:
-        names = re.findall(
-            r'data-figure="(\w+)"', (folder / f"{lab}.html").read_text(encoding="utf-8")
+        _, claim = landing.FIGURES[lab]
+        assert claim in read and f'href="{lab}.html"' in page and f"figures/{lab}.png" in page
+    assert re.search(r'<meta content="[^"]{80,200}" name="description"', page)
+    assert 'property="og:image"' in page and (folder / "_static" / "og.png").stat().st_size > 10_000
+
+
+def test_the_search_finds_sections_and_has_their_text(folder):
+    text = (folder / "_static" / "search-index.js").read_text(encoding="utf-8")
+    found = search.unpacked(text)
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.html")}
+    assert {page for page, *_ in found} == {*pages} - {"search"} | {"search"}
+    for page, anchor, _, _ in found:
+        assert not anchor or f'id="{anchor}"' in pages[page]
+    assert len({(page, anchor) for page, anchor, *_ in found}) == len(found) > 250
+    (verdict,) = [one for one in found if one[1] == "a-deadlock-on-purpose"]
+    assert verdict[2] == "A deadlock, on purpose · Lab 0: 4. Send and receive"
+    assert "launch.expect_error runs a function that is meant to fail" in verdict[3]
+    assert "<" not in "".join(t for *_, t in found[:20] if "<details" in t)
+    assert not any("minutes, about" in title for *_, title, _ in found)
+
+
+def test_the_progress_bar_follows_what_sphinx_says(monkeypatch):
+    moved = []
+    monkeypatch.setattr(progress, "tqdm", lambda **_: Bar(moved))
+    status = progress.Status()
+    for said in ("reading sources... [ 40%] a", "reading sources... [100%] b\x1b[0m", "words",
+                 "writing output... \x1b[1m[ 50%] c", "writing output... [100%] d"):  # fmt: skip
+        status.write(said)
+    status.close()
+    assert moved == [20, 30, 25, 25]
+
+
+class Bar:
+    def __init__(self, moved):
+        self.update = moved.append
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("name", runs.RUNS)
+def test_a_replay_has_all_frames_and_says_each_in_words(folder, name):
+    text = (folder / "_static" / "figures" / f"{name}.js").read_text(encoding="utf-8")
+    data = json.loads(text.removeprefix(f'book.data("{name}", ').removesuffix(");\n"))
+    frames = json.loads(zlib.decompress(base64.b64decode(data["packed"])))
+    title, *_, caption = re.findall(r"<text[^>]*>([^<]*)<", frames[-1])
+    assert len(html.unescape(title)) <= 72 and len(html.unescape(caption)) <= 96  # none is cut
+    assert len(frames) == len(data["alts"]) > 4 and all(len(alt) > 40 for alt in data["alts"])
+    assert frames[-1] == (folder / "_static" / "figures" / f"{name}.svg").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_the_recorded_tree_doubles_the_ranks_that_have_the_tensor():
+    data = runs.stored()["broadcast_tree"]
+    have = {data["root"]}
+    for sends in data["rounds"]:
+        assert {a for a, _ in sends} <= have and len(sends) == min(
+            len(have), data["ranks"] - len(have)
         )
-        size = sum((folder / "_static" / "figures" / f"{name}.js").stat().st_size for name in names)
-        assert size <= 3e6, lab
+        have |= {b for _, b in sends}
+    assert have == {*range(data["ranks"])}
+    assert "3 of 3" not in animations.broadcast_tree(data)[-1][1]
 
 
-def test_a_setting_that_the_notebook_does_not_have_is_refused(monkeypatch):
-    monkeypatch.setitem(explorers.GRID, "capacity", {"experts": [8, 9]})
-    with pytest.raises(ValueError, match="experts"):
-        explorers.controls("capacity")
-
-
-def test_figures_are_kept_until_what_they_are_drawn_from_changes(tmp_path, monkeypatch):
-    source, times = tmp_path / "lib" / "plots" / "style.py", []
-
-    def draw(folder, names, processes):
-        times.append(names)
-        for name in names:
-            (folder / f"{name}.js").write_text(str(len(times)))
-
-    monkeypatch.setattr(explorers, "LIB", tmp_path / "lib")
-    monkeypatch.setattr(explorers, "_draw", draw)
-    source.parent.mkdir(parents=True)
-    for text, drawn in (("one", "1"), ("one", "1"), ("two", "2"), ("one", "3")):
-        source.write_text(text)
-        explorers.write(tmp_path, ["capacity"], tmp_path / "kept")
-        assert (tmp_path / "capacity.js").read_text() == drawn
-        assert len(list((tmp_path / "kept").iterdir())) == 1
-
-
-def test_two_books_at_once_may_keep_the_same_figures(tmp_path, monkeypatch):
-    both = threading.Barrier(2, timeout=60)
-
-    def draw(folder, names, processes):
-        (folder / "capacity.js").write_text("drawn")
-        both.wait()
-
-    monkeypatch.setattr(explorers, "_draw", draw)
-    for turn in range(50):
-        folders = [tmp_path / f"{turn}{book}" for book in "ab"]
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            for folder in folders:
-                folder.mkdir()
-            kept = tmp_path / f"kept{turn}"
-            list(
-                pool.map(
-                    lambda folder, kept=kept: explorers.write(folder, ["capacity"], kept), folders
-                )
-            )
-        assert [(folder / "capacity.js").read_text() for folder in folders] == ["drawn"] * 2
+def test_the_recorded_deadlock_is_that_of_the_notebook():
+    data = runs.stored()["deadlock"]
+    assert data["hangs"] == [[r, "send", 1 - r, "posted"] for r, *_ in data["hangs"]]
+    assert len(data["works"]) == 8 and sum(one[3] == "done" for one in data["works"]) == 4
+    said = told_by("deadlock")
+    assert all(line in said for line in data["verdict"])
+    assert "rank 0: send waits" in animations.deadlock(data)[-1][1]
 
 
 def test_the_recorded_ring_is_the_ring_and_its_last_frame_says_so():
@@ -341,8 +414,8 @@ def test_the_recorded_step_gathers_each_block_twice_and_one_at_a_time():
     for block in range(data["units"]):
         assert [what for _, what, unit in events if unit == block] == ["unshard", "reshard"] * 2
     frames = animations.gather_and_free(data)
-    assert all(alt.count("block", alt.index("whole: ")) <= 1 for _, alt in frames)
-    assert frames[0][1].endswith("whole: none.")
+    assert all(alt.count("block", alt.index("; unsharded: ")) <= 1 for _, alt in frames)
+    assert frames[0][1].endswith("unsharded: none.")
 
 
 def test_the_recorded_rows_all_arrive_and_all_come_back():
@@ -422,6 +495,9 @@ def test_recorded_anew_the_runs_are_the_same_but_for_their_times(tmp_path, monke
     assert {name: actions(some) for name, some in before.pop(timed).items()} == {
         name: actions(some) for name, some in after.pop(timed).items()
     }
+    for name in ("hangs", "works"):  # which of two ranks comes first is chance
+        assert sorted(before["deadlock"][name]) == sorted(after["deadlock"][name])
+    assert before.pop("deadlock")["verdict"] == after.pop("deadlock")["verdict"]
     assert before == after
 
 
@@ -452,7 +528,9 @@ def test_pages_lead_to_the_repository_where_its_address_is_known(tmp_path, addre
     book.write_sources(tmp_path, tmp_path / "sources")
     title = notebook.read(tmp_path / "sources" / "lab9_toy.ipynb").cells[0].source
     index = (tmp_path / "sources" / "index.md").read_text(encoding="utf-8")
-    assert ("Open in Colab" in title) == (f"[the repository]({address})" in index) == bool(address)
+    linked = f'<a href="{address}">the repository</a>' in index
+    assert ("Open in Colab" in title) == linked == bool(address)
+    assert ("https://owner.github.io/name/_static/og.png" in index) == bool(address)
 
 
 def test_a_warning_stops_the_build_and_leaves_the_old_book(tmp_path, monkeypatch):

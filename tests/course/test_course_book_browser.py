@@ -15,7 +15,7 @@ import threading
 import pytest
 
 from lib.course import notebook
-from lib.course.book import runs
+from lib.course.book import notebooks, runs, sections
 from lib.course.notebook import ROOT
 
 pytest.importorskip(
@@ -30,12 +30,26 @@ from test_course_browser import PATIENCE, until  # noqa: E402
 chromium = test_course_browser.browser  # the fixture
 pytestmark = pytest.mark.slow
 LABS = notebook.labs(ROOT)
-MOVING = {
-    "lab0_concepts": "model_memory",
-    "lab2_pipeline_parallel": "pipeline",
-    "lab5_moe": "capacity",
-}
+REPLAYED = {cell: (name, "") for name, (_, cell, _) in runs.RUNS.items()}
+PARTS = {}  # {lab: {name of a page: its notebook}}
+for _lab in LABS:
+    _solution = notebook.read(notebook.solution_path(ROOT, _lab))
+    PARTS[_lab] = sections.split(_lab, notebooks.page(_solution, REPLAYED))
+NAMES = ["index", "glossary", "search", *(name for parts in PARTS.values() for name in parts)]
+FEW = ["index", "glossary", "search", "lab0_concepts", "lab0_concepts-send-and-receive",
+       "lab2_pipeline_parallel-explorer-and-a-real-job", "lab5_moe-capacity"]  # fmt: skip
 SERIOUS = ("serious", "critical")
+HALVES = [NAMES[::2], NAMES[1::2]]  # two tests for two processes, each with one window
+
+
+def page_with(words):
+    """The name of the page whose cells have these words."""
+    return next(
+        name
+        for parts in PARTS.values()
+        for name, part in parts.items()
+        if any(words in cell.source for cell in part.cells)
+    )
 
 
 class Pages:
@@ -69,18 +83,15 @@ class Pages:
         self.page.wait_for_load_state("load")
         moving = self.page.locator(".moving").count()
         until(
-            lambda: self.page.locator(".moving .controls").count() == moving,
+            lambda: self.page.locator(".moving :is(.controls, .player)").count() == moving,
             "the controls of all figures",
         )
         return self.page
 
-    def figure(self, name):
-        """(the holder of a figure's controls, its image)"""
-        holder = self.page.locator(f"[data-figure={name}]")
-        inside = holder.locator("img")
-        return holder, inside if inside.count() else holder.locator(
-            "xpath=preceding-sibling::*[1]"
-        ).locator("img")
+    def explorer(self, name):
+        """(the holder of an explorer's controls, its image)"""
+        holder = self.page.locator(f"[data-explorer={name}]")
+        return holder, holder.locator("xpath=preceding-sibling::*[1]").locator("img")
 
 
 @pytest.fixture
@@ -94,10 +105,17 @@ def drawn(image):
     return image.evaluate("async one => { await one.decode(); return one.naturalWidth }")
 
 
-@pytest.mark.parametrize("lab", MOVING)
-def test_a_slider_moves_the_figure_by_the_keyboard(pages, lab):
-    guess_all(pages.open(lab), "1")  # some figures wait for a guess
-    holder, image = pages.figure(MOVING[lab])
+EXPLORERS = (
+    *("all_reduce_cost", "ring_against_hierarchical", "model_memory", "data_parallel_step"),
+    *("scaling_explorer", "pipeline", "zero_memory", "zero_volume", "capacity", "plans"),
+)
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_a_slider_moves_the_figure_by_the_keyboard(pages, name):
+    pages.open(page_with(f'data-explorer="{name}"'))
+    show_all(pages.page)  # some figures wait for a guess
+    holder, image = pages.explorer(name)
     before = image.get_attribute("alt")
     handle = holder.locator("input[type=range]").first
     handle.focus()
@@ -108,54 +126,65 @@ def test_a_slider_moves_the_figure_by_the_keyboard(pages, lab):
     assert holder.locator("[role=status]").inner_text() == image.get_attribute("alt")
 
 
-def test_a_menu_moves_the_figure(pages):
-    pages.open("lab2_pipeline_parallel")
-    holder, image = pages.figure("pipeline")
-    menu = holder.locator("select")
-    shown = menu.evaluate("one => one.value")
-    (other, *_) = (name for name in menu.locator("option").all_inner_texts() if name != shown)
-    before = image.get_attribute("alt")
-    menu.select_option(other)
-    until(lambda: image.get_attribute("alt") != before, "the other schedule")
+def test_a_menu_moves_the_figure_and_what_cannot_run_is_said(pages):
+    pages.open(page_with('data-explorer="pipeline"'))
+    show_all(pages.page)
+    holder, image = pages.explorer("pipeline")
+    holder.locator("select").select_option("ZB-H1")
+    until(lambda: "ZB-H1: bubble 11.1%" in image.get_attribute("alt"), "the other schedule")
+    holder.locator("select").select_option("DualPipeV")
+    holder.locator("label", has_text="m").locator("input[type=range]").nth(0).focus()
+    holder.locator("input[type=range]").nth(1).focus()
+    pages.page.keyboard.press("Home")
+    until(lambda: "cannot run this" in image.get_attribute("alt"), "the refusal")
 
 
-def test_an_answer_waits_for_a_guess_and_stays_open(pages):
-    page = pages.open("lab0_concepts")
+def test_an_answer_waits_for_a_guess_and_the_guess_is_kept(pages):
+    name = page_with("GPT-3 has 175 billion parameters. How many terabytes")
+    page = pages.open(name)
     answer = page.locator("details.predict").first
     assert not answer.is_visible()
     form = page.locator("form.guess").first
-    form.locator("button").click()  # nothing is guessed
+    form.locator("button", has_text="Check").click()  # nothing is guessed
     assert not answer.is_visible()
     form.locator("input").fill("3 TB")
     page.keyboard.press("Enter")
-    assert (
-        answer.is_visible()
-        and "2.8 TB" in answer.inner_text()
-        and "You guessed: 3 TB" in form.inner_text()
-    )
-    pages.open("lab0_concepts")
-    assert (
-        page.locator("details.predict").first.is_visible()
-        and not page.locator("details.predict").nth(1).is_visible()
-    )
+    assert answer.is_visible() and "2.8 TB" in answer.inner_text()
+    assert "You guessed: 3 TB" in form.inner_text()
+    pages.open(name)
+    assert page.locator("details.predict").first.is_visible()
+    assert "You guessed: 3 TB" in page.locator("form.guess").first.inner_text()
+
+
+def test_a_reader_may_be_shown_without_a_guess(pages):
+    name = page_with("my_rows =")
+    page = pages.open(name)
+    cell = page.locator(".tag_waits-my_rows").first
+    assert not cell.locator(".cell_output").is_visible()
+    cell.locator(".locked button").click()
+    printed = cell.locator(".cell_output").inner_text()
+    assert "‹" not in printed and "you" not in printed.split("formula")[0]
+    pages.open(name)
+    assert page.locator(".tag_waits-my_rows .cell_output").first.is_visible()
 
 
 @pytest.mark.parametrize("lab", LABS)
 def test_what_a_cell_printed_waits_for_all_guesses_that_it_tells(pages, lab):
-    page = pages.open(lab)
-    page.evaluate("localStorage.clear()")
-    pages.open(lab)
-    waiting = page.locator("[class*=tag_waits-] > .cell_output")
-    assert (
-        waiting.count()
-        <= page.locator("p.locked").count()
-        == page.locator(".cell_output[hidden]").count()
-    )
-    assert not any(one.is_visible() for one in waiting.all())
-    guess_all(page, "4711")
-    assert page.locator("p.locked, .cell_output[hidden], details.predict[hidden]").count() == 0
-    printed = " ".join(waiting.all_inner_texts())
-    assert "‹" not in printed and ("you 4711" in printed) == bool(waiting.count())
+    for name in PARTS[lab]:
+        page = pages.open(name)
+        waiting = page.locator("[class*=tag_waits-] > .cell_output")
+        held = page.locator(".cell_output[hidden]").count()
+        assert held == page.locator("p.locked").count(), name
+        guess_all(page, "4711")
+        left = "p.locked, .cell_output[hidden], details.predict[hidden], .moving[hidden]"
+        assert page.locator(left).count() == 0, name
+        assert "‹" not in " ".join(waiting.all_inner_texts()), name
+
+
+def show_all(page):
+    """Ask to be shown what waits for a guess."""
+    while page.locator("form.guess button.show").count():
+        page.locator("form.guess button.show").first.click()
 
 
 def guess_all(page, guess, first=0):
@@ -167,75 +196,100 @@ def guess_all(page, guess, first=0):
 
 
 def test_two_guesses_are_made_by_the_keyboard_and_stand_where_the_cell_prints_them(pages):
-    page = pages.open("lab4_zero_fsdp")
+    page = pages.open(page_with("my_strong = None"))
     page.locator("form.guess fieldset input").first.focus()
-    for key in ("4", "0", "0", "Tab", "2", "6", "0", "Enter"):
+    for key in ("4", "Tab", "9", "Enter"):
         page.keyboard.press(key)
-    assert page.locator("form.guess p").all_inner_texts() == ["You guessed: 400, 260"]
-    assert (
-        "you 400 and 260 ms, formula 400 and 260"
-        in page.locator(".tag_waits-my_ms_ahead .cell_output").inner_text()
-    )
+    assert "You guessed: 4, 9" in page.locator("form.guess p").all_inner_texts()
+    show_all(page)
+    printed = page.locator(".tag_waits-my_strong .cell_output").first.inner_text()
+    assert "faster by a factor of: you 4, formula" in printed
+    assert "longer by a factor of: you 9, formula" in printed
 
 
 @pytest.mark.parametrize(
-    ("lab", "question", "told"),
+    ("question", "told"),
     [
-        ("lab0_concepts", "what does each rank hold after the next cell", "now has 496"),
-        # after the exercise that computes it
-        ("lab0_concepts", "which way, or which two together", "best: (a)"),
-        ("lab6_hybrid_3d", "How many groups are there along tp", "Answer to (b)"),
+        ("What does each rank hold after the next cell", "now has 496"),
+        ("how many elements does a rank contribute", "A split by rows"),
+        ("How many groups are there along tp", "Answer to (b)"),
     ],
 )
-def test_what_shows_the_answer_to_a_question_waits_for_the_guess(pages, lab, question, told):
-    page = pages.open(lab)
+def test_what_shows_the_answer_to_a_question_waits_for_the_guess(pages, question, told):
+    page = pages.open(page_with(question))
     shown = page.locator(".cell_output, details", has_text=told).first
     assert not shown.is_visible()
     page.locator("p", has_text=question).locator("xpath=following::form[1]").locator("input").fill(
         "8 of them"
     )
     page.keyboard.press("Enter")
-    assert shown.is_visible() and page.locator("form.guess p").count() == 1
+    assert shown.is_visible()
 
 
 @pytest.mark.parametrize("name", runs.RUNS)
-def test_an_animation_plays_to_its_end_and_steps_where_motion_is_not_wanted(
+def test_a_replay_starts_at_its_first_frame_and_steps_where_motion_is_not_wanted(
     chromium, book_folder, name
 ):
+    where = page_with(f'data-replay="{name}"')
     for motion in ("no-preference", "reduce"):
         with Pages(chromium, book_folder, reduced_motion=motion) as pages:
             # one stands below a cell that waits for a guess
-            guess_all(pages.open(runs.RUNS[name][0]), "1")
-            holder, image = pages.figure(name)
-            button, time = holder.locator("button"), holder.locator("input")
+            show_all(pages.open(where))
+            holder = pages.page.locator(f"[data-replay={name}]")
+            image, button, time = (holder.locator(one) for one in ("img", "button", "input"))
             at = lambda time=time: int(time.input_value())
             last = int(time.get_attribute("max"))
             pages.page.wait_for_timeout(500)
-            assert at() == last and drawn(image) > 500  # nothing moves by itself
+            assert at() == 0 and drawn(image) > 500  # nothing moves by itself
+            first = image.get_attribute("src")
             button.focus()
             pages.page.keyboard.press("Enter")
             if motion == "reduce":
-                assert button.inner_text() == "Next step" and at() == 0
-                button.click()
+                assert button.inner_text() == "Next step" and at() == 1
                 pages.page.wait_for_timeout(1500)
                 assert at() == 1
             else:
-                until(lambda at=at, last=last: 2 <= at() < last, "a frame in the middle")
+                until(lambda at=at, last=last: 1 <= at() < last, "a frame in the middle")
                 button.click()
-                assert button.inner_text() == "Play"
+                assert button.inner_text() == "Play" and image.get_attribute("src") != first
                 button.click()
                 until(lambda at=at, last=last: at() == last, "the last frame")
-                assert button.inner_text() == "Play"
+                assert button.inner_text() == "Replay"
 
 
-def test_search_finds_a_word_and_a_term_in_chinese(pages):
-    for word, lab in (("Megatron", "lab3_tensor_parallel.html"), ("全归约", "glossary.html")):
-        page = pages.open("search", f"?q={word}")
-        page.locator("#search-results li a").first.wait_for(timeout=60_000)
-        found = page.locator("#search-results li a").evaluate_all(
-            "them => them.map(one => one.href)"
-        )
-        assert any(lab in address for address in found)
+def test_a_click_on_the_first_page_causes_a_deadlock_and_its_verdict_is_read(pages):
+    page = pages.open("index")
+    verdict = page.locator("#verdict")
+    assert not verdict.is_visible()
+    page.locator("button", has_text="Run it on 2 ranks").click()
+    until(verdict.is_visible, "the verdict")
+    assert "a cycle: rank 0 -> rank 1 -> rank 0" in verdict.inner_text()
+    assert "line 4 of both_send_first" in verdict.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("Megatron sequence parallelism", "lab3_tensor_parallel-sequence-parallelism.html"),
+        ("deadlock on purpose", "lab0_concepts-send-and-receive.html#a-deadlock-on-purpose"),
+        ("全归约", "glossary.html"),
+    ],
+)
+def test_search_finds_the_section_and_shows_an_excerpt(pages, words, found):
+    page = pages.open("index")
+    page.locator("header input[type=search]").fill(words)
+    page.keyboard.press("Enter")
+    page.locator("#found a").first.wait_for(timeout=60_000)
+    addresses = page.locator("#found a").evaluate_all("them => them.map(one => one.href)")
+    assert any(found in address for address in addresses[:5]), addresses[:5]
+    assert page.locator("#found mark").count() >= 1
+    page.locator(f"#found a[href^='{found}']").first.click()
+    page.wait_for_url(f"**/{found}*")
+
+
+def test_search_says_when_nothing_is_found(pages):
+    page = pages.open("search", "?q=nosuchword")
+    until(lambda: "No section" in page.locator("#how-many").inner_text(), "the answer")
 
 
 @contextlib.contextmanager
@@ -260,18 +314,36 @@ def test_below_a_path_of_a_server_it_asks_only_there_and_search_finds(
     chromium, book_folder, tmp_path
 ):
     with served(book_folder, tmp_path / "x" / "y") as at, Pages(chromium, book_folder, at) as pages:
-        for name in ("index", "glossary", *LABS):
+        for name in FEW:
             pages.open(name)
         page = pages.open("search", "?q=Megatron")
-        page.locator("#search-results li a", has_text="Lab 3").first.click(timeout=60_000)
-        page.wait_for_url(f"{at}/lab3_tensor_parallel.html*")
+        page.locator("#found a", has_text="Lab 3").first.click(timeout=60_000)
+        page.wait_for_url(f"{at}/lab3_tensor_parallel*")
 
 
-@pytest.mark.parametrize("name", ["index", "glossary", *LABS])
-def test_nothing_sticks_out_of_a_phone(chromium, book_folder, name):
+@pytest.mark.parametrize("names", HALVES, ids=["first", "second"])
+def test_no_page_sticks_out_of_a_phone_and_no_code_out_of_a_laptop(chromium, book_folder, names):
+    outside = """() => [...document.querySelectorAll(".cell_input pre")]
+        .filter(one => one.scrollWidth > one.clientWidth).length"""
     with Pages(chromium, book_folder, width=390) as pages:
-        page = pages.open(name)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for name in names:
+            page = pages.open(name)
+            page.set_viewport_size({"width": 390, "height": 1000})
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+            for width in (1100, 1440):
+                page.set_viewport_size({"width": width, "height": 1000})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+                assert page.evaluate(outside) == 0, (name, width)
+
+
+def test_on_a_phone_a_table_scrolls_and_the_contents_are_folded_away(chromium, book_folder):
+    with Pages(chromium, book_folder, width=390) as pages:
+        page = pages.open(page_with("| collective | before"))
+        box = page.locator(".scrolls").first
+        assert box.evaluate("one => one.scrollWidth > one.clientWidth && one.tabIndex === 0")
+        assert not page.locator("#contents").is_visible()
+        page.locator("button.contents").click()
+        assert page.locator("#contents").is_visible()
 
 
 @pytest.mark.parametrize("width", [1200, 390])
@@ -279,7 +351,8 @@ def test_sliders_begin_below_each_other_and_what_one_says_stands_in_one_line(
     chromium, book_folder, width
 ):
     with Pages(chromium, book_folder, width=width) as pages:
-        figure = pages.open("lab0_concepts").locator("[data-figure=model_memory]")
+        name = page_with('data-explorer="model_memory"')
+        figure = pages.open(name).locator("[data-explorer=model_memory]")
         lefts = figure.locator("input").evaluate_all(
             "them => them.map(one => one.getBoundingClientRect().left)"
         )
@@ -291,14 +364,20 @@ def test_sliders_begin_below_each_other_and_what_one_says_stands_in_one_line(
         )
 
 
-def test_on_a_laptop_a_page_has_room_for_a_hundred_columns_of_code(pages):
-    page = pages.open("lab0_concepts")
-    assert page.locator(".bd-article pre").first.evaluate("one => one.clientWidth") > 100 * 7.5
+def test_the_theme_is_chosen_by_a_button_and_kept(chromium, book_folder):
+    with Pages(chromium, book_folder, color_scheme="dark") as pages:
+        page = pages.open("lab0_concepts")
+        color = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")
+        dark = color()
+        page.locator("button.theme").click()
+        assert color() == "rgb(255, 255, 255)" != dark
+        pages.open("glossary")
+        assert color() == "rgb(255, 255, 255)"
 
 
 def test_on_paper_all_is_there_and_light_and_nothing_that_only_a_screen_has(chromium, book_folder):
     with Pages(chromium, book_folder, color_scheme="dark") as pages:
-        page = pages.open("lab0_concepts")
+        page = pages.open(page_with("send_recv(tensor, to"))
         assert (
             page.locator("details").first.locator(":scope > :not(summary)").first.is_visible()
             is False
@@ -309,9 +388,10 @@ def test_on_paper_all_is_there_and_light_and_nothing_that_only_a_screen_has(chro
             ".controls",
             "form.guess",
             ".locked",
-            ".bd-sidebar-primary",
-            ".bd-sidebar-secondary",
-            ".bd-header",
+            ".player",
+            "#contents",
+            ".on-page",
+            ".bar",
         ):
             assert not any(one.is_visible() for one in page.locator(gone).all()), gone
         assert all(
@@ -329,28 +409,26 @@ def test_on_paper_all_is_there_and_light_and_nothing_that_only_a_screen_has(chro
             < 900
         )
         page.evaluate("dispatchEvent(new Event('afterprint'))")
-        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        assert page.evaluate("document.documentElement.dataset.theme") == ""
         paper = page.pdf(format="A4")
-        assert 20 < len(re.findall(rb"/Type /Page\b", paper)) < 80
+        assert 3 < len(re.findall(rb"/Type /Page\b", paper)) < 30
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["index", "glossary", "search", *LABS])
-def test_axe_finds_nothing_serious(chromium, book_folder, name, scheme):
+@pytest.mark.parametrize("names", HALVES, ids=["first", "second"])
+def test_axe_finds_nothing_serious(chromium, book_folder, names, scheme):
     with Pages(chromium, book_folder, color_scheme=scheme) as pages:
-        page = pages.open(name)
-        assert page.evaluate("document.documentElement.dataset.theme") == scheme
-        guess_all(page, "1", first=1)  # one stays as it is at first
-        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
-        # all is laid out
-        page.evaluate(
-            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        )
-        found = (
-            axe.Axe()
-            .run(page, options={"preload": False, "resultTypes": ["violations"]})
-            .response["violations"]
-        )
-        assert [
-            (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS
-        ] == []
+        for name in names:
+            page = pages.open(name)
+            guess_all(page, "1", first=1)  # one stays as it is at first
+            page.evaluate(
+                "document.querySelectorAll('details').forEach(one => { one.open = true })"
+            )
+            # all is laid out
+            page.evaluate(
+                "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+            )
+            options = {"preload": False, "resultTypes": ["violations"]}
+            found = axe.Axe().run(page, options=options).response["violations"]
+            serious = [one for one in found if one["impact"] in SERIOUS]
+            assert [(name, one["id"], one["nodes"][0]["html"]) for one in serious] == []

@@ -3,20 +3,26 @@ and without a server.
 
     solutions/lab0_concepts.ipynb  --notebooks.py-->  a notebook with the student's sources
                                                       and our run's outputs
-    index.md, glossary             -----Sphinx----->  a page each
-                                                      (conf.py; myst-nb; sphinx-book-theme)
+                                   --sections.py--->  one notebook per section
+    landing.html, glossary         -----Sphinx----->  one page each (conf.py; myst-nb; theme/)
 
 notebooks.py     what a page shows of a lab: no answer, no output of a check
+sections.py      a lab's notebook as one page per section
+landing.py       the first page: runs to play, a figure of each lab, how to begin
 formulas.py      TeX to MathML
 pages.py         what Sphinx is told: formulas so, and figures get their alt text
-explorers.py     each setting of a figure with sliders, drawn beforehand
+search.py        the index of the search; progress.py: a bar while Sphinx works
 runs.py          runs of the notebooks' cells, recorded; animations.py draws them, frame by frame
-static/          the style and the script of all pages
+plans.py         the numbers behind the explorer of plans
+theme/           the frame of each page
+static/          the style and the scripts of all pages
+
+The scripts: book.js (guesses, replays), explorers.js (the figures with sliders), which draws with
+charts.js what formulas.js computes, and search.js.
 
 Nothing here runs a notebook.
 """
 
-import contextlib
 import io
 import os
 import shutil
@@ -25,10 +31,10 @@ from pathlib import Path
 from lib.course import build, notebook
 from lib.course.notebook import CourseError
 
-from . import explorers, notebooks, runs
+from . import landing, notebooks, runs, sections
 
 __all__ = [
-    "HERE", "CourseError", "build", "explorers", "make", "notebook", "notebooks", "runs",
+    "HERE", "CourseError", "build", "landing", "make", "notebook", "notebooks", "runs", "sections",
     "write_animations", "write_sources",
 ]  # fmt: skip
 
@@ -41,7 +47,7 @@ def make(root: Path, out: Path) -> int:
     Raises CourseError where Sphinx is not installed, or has a warning.
     """
     try:
-        from sphinx.cmd.build import build_main
+        import sphinx  # noqa: F401
     except ImportError:
         raise CourseError(
             "the book needs Sphinx: pip install -e '.[book]', or `make book`"
@@ -50,14 +56,8 @@ def make(root: Path, out: Path) -> int:
     work = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         write_sources(root, work / "sources")
-        told = io.StringIO()
-        folders = (work / "sources", work / "html")
-        with contextlib.redirect_stderr(told):
-            failed = build_main(
-                ["-q", "-W", "--keep-going", "-j2", "-d", str(work / "read"), *map(str, folders)]
-            )
-        if failed:
-            raise CourseError(f"Sphinx: {told.getvalue().strip()}")
+        if told := _sphinx(work):
+            raise CourseError(f"Sphinx: {told}")
         shutil.rmtree(out, ignore_errors=True)
         out.parent.mkdir(parents=True, exist_ok=True)
         os.replace(work / "html", out)
@@ -66,36 +66,52 @@ def make(root: Path, out: Path) -> int:
     return len(list(out.glob("*.html")))
 
 
+def _sphinx(work: Path) -> str:
+    """Turn work/sources into work/html; returns what Sphinx warned of."""
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+    from .progress import Status
+
+    told, status, sources = io.StringIO(), Status(), str(work / "sources")
+    try:
+        with patch_docutils(sources), docutils_namespace():
+            app = Sphinx(sources, sources, str(work / "html"), str(work / "read"), "html",
+                         status=status, warning=told, parallel=2)  # fmt: skip
+            app.build()
+    finally:
+        status.close()
+    return told.getvalue().strip()
+
+
 def write_sources(root: Path, sources: Path) -> None:
-    """The folder that Sphinx reads: settings, style, figures that move, the labs' notebooks
-    and two pages."""
+    """The folder that Sphinx reads: settings, style, figures that move, the labs' sections, and
+    three pages."""
     shutil.copytree(HERE / "static", sources / "static")
+    shutil.copytree(HERE / "theme", sources / "book")
     figures = sources / "static" / "figures"
     figures.mkdir()
-    labs, address, sliders = notebook.labs(root), build.address(root), []
+    labs, address = notebook.labs(root), build.address(root)
     settings = (HERE / "conf.py").read_text(encoding="utf-8")
-    if address:
-        buttons = {
-            "repository_url": address,
-            "use_repository_button": True,
-            "use_issues_button": True,
-        }
-        settings += f"html_theme_options |= {buttons!r}\n"
+    settings += f"html_theme_options = {{'repository': {address!r}}}\n"
     (sources / "conf.py").write_text(settings, encoding="utf-8")
     animated = write_animations(figures)
+    shown = []
     for lab in labs:
-        solution = notebook.read(notebook.solution_path(root, lab))
-        page = build.from_address(notebooks.page(solution, animated), lab, address)
-        notebook.write(page, sources / f"{lab}.ipynb")
-        sliders += [
-            name for cell in solution.cells for name in notebooks.EXPLORER.findall(cell.source)
-        ]
-    explorers.write(figures, sliders, root / "build" / "book-figures")
-    index = (HERE / "index.md").read_text(encoding="utf-8").replace("LABS", "\n".join(labs))
-    index = index.replace(
-        "the repository", f"[the repository]({address})" if address else "the repository"
-    )
+        page = notebooks.page(notebook.read(notebook.solution_path(root, lab)), animated)
+        page = build.from_address(page, lab, address)
+        shown.append(page)
+        for name, part in sections.split(lab, page).items():
+            notebook.write(part, sources / f"{name}.ipynb")
+    if any(
+        "plans" in notebooks.EXPLORER.findall(cell.source) for page in shown for cell in page.cells
+    ):
+        from . import plans  # here, like matplotlib: it needs numpy
+
+        plans.write(figures)
+    index = landing.page(root, labs, address, figures, dict(animated.values()))
     (sources / "index.md").write_text(index, encoding="utf-8")
+    shutil.copy(HERE / "search.md", sources)
     rows = notebooks.glossary((HERE.parents[1] / "README.md").read_text(encoding="utf-8"))
     told = "What the labs' words are in Chinese, in simplified and in traditional characters."
     page = "\n".join(["# Glossary", "", told, "", *rows, ""])
@@ -111,6 +127,6 @@ def write_animations(figures: Path) -> dict[str, tuple[str, str]]:
     found = {}
     for name, data in runs.stored().items():
         frames = getattr(animations, name)(data)
-        explorers.write_animation(figures, name, frames, animations.SECONDS[name])
+        animations.write(figures, name, frames)
         found[runs.RUNS[name][1]] = name, frames[-1][1]
     return found

@@ -1,24 +1,29 @@
-"""Four figures that move, drawn from recorded runs (runs.json), frame by frame, as SVG.
+"""Six runs that can be replayed, drawn from what was recorded (runs.json), frame by frame, as SVG.
 
-    ring_all_reduce        chunks travel round a ring of four ranks; in each, how many ranks' values
-                           are summed
+    ring_all_reduce        chunks are sent round a ring of four ranks; in each, how many ranks'
+                           values are summed
+    broadcast_tree         one rank's tensor reaches eight ranks in three rounds
+    deadlock               two orders of send and receive: with one of them both ranks wait forever
     one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
     gather_and_free        which rank has which part of which unit in a step of ZeRO-3,
                            event by event
-    tokens_to_experts      rows on their way to the ranks that have their experts, and back
+    tokens_to_experts      routed tokens are sent to the ranks that have their experts, and back
 
-Each returns its frames, [(SVG, alt text), ...], the last of which says it all: it is what is seen
-without a script.
+Each returns its frames, [(SVG, alt text), ...]. The replay starts at the first one. The last one,
+which says it all, is what is seen without a script.
 """
 
+import base64
+import json
 import math
+import zlib
 from html import escape
 
 from matplotlib.colors import to_hex
 
 from lib.plots import chunks, units
 from lib.plots.boxes import BOX_COLOR
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
 WIDTH = 768
 GLIDE = 8  # frames of a message on its way
@@ -65,8 +70,7 @@ def ring_all_reduce(data):
     place = lambda rank, chunk: (24 + 186 * rank + 38 * chunk, 130)
     color = lambda count: to_hex(chunks.DEPTH((count - 1) / (n - 1)))
     title = (
-        f"After {len(data['rounds'])} rounds every rank has the sum of all {n}, and nobody sent to "
-        f"two"
+        f"After {len(data['rounds'])} rounds every rank has the sum, having sent to one neighbour"
     )
     frames = []
     for number in range(len(data["rounds"]) + 1):
@@ -109,10 +113,82 @@ def ring_all_reduce(data):
                 f"rank {r} holds {' '.join(map(str, of))}" for r, of in enumerate(states[number])
             )
             caption = (
-                "A number: how many ranks' values are summed in the chunk. A chunk on its way: a "
+                "A number says how many ranks' values are summed in a chunk. A moving chunk is a "
                 "message."
             )
             frames.append(frame(270, title, caption, parts, f"{where}. {told}."))
+    return frames
+
+
+def broadcast_tree(data):
+    """data: "ranks", "root", and "rounds", the (from, to) of each message, round by round."""
+    n, rounds = data["ranks"], data["rounds"]
+    title = f"{n} ranks have the tensor after {len(rounds)} rounds, because the senders double"
+    home = lambda rank: (54 + 94 * rank, 150)
+    frames, have = [], {data["root"]}
+    for number in range(len(rounds) + 1):
+        last = number == len(rounds)
+        sends = [] if last else rounds[number]
+        for step in range(1 if last else GLIDE):
+            parts, way = [], step / GLIDE
+            for rank in range(n):
+                x, y = home(rank)
+                color = rank_color(data["root"]) if rank in have else OP_COLOR["idle"]
+                parts.append(rect(x - 26, y - 26, 52, 52, color, rank))
+            for sender, receiver in sends:
+                (x, y), (to, _) = home(sender), home(receiver)
+                lift = 26 + 0.5 * abs(to - x) ** 0.75
+                parts.append(
+                    rect(
+                        x + way * (to - x) - 11,
+                        y - 11 - 26 * math.sin(math.pi * way) - lift * math.sin(math.pi * way),
+                        22,
+                        22,
+                        rank_color(data["root"]),
+                        edge=INK,
+                    )
+                )
+            where = "done" if last else f"round {number + 1} of {len(rounds)}"
+            holders = ", ".join(map(str, sorted(have)))
+            parts.append(say(12, 56, f"{where}: {len(have)} of {n} ranks have the tensor"))
+            caption = "A box is a rank, coloured once it has the tensor. A small box is a message."
+            frames.append(frame(226, title, caption, parts, f"{where}. It is on ranks {holders}."))
+        have |= {receiver for _, receiver in sends}
+    return frames
+
+
+def deadlock(data):
+    """data: for "hangs" and for "works" the events, (rank, op, peer, "posted" or "done"), as they
+    happened; "verdict", the launcher's words."""
+    title = "If both ranks send first, each waits for a receive that is never posted"
+    frames = []
+    for count in range(max(len(data["hangs"]), len(data["works"])) + 2):
+        parts, told = [], []
+        for panel, (key, name) in enumerate(
+            [("hangs", "both send first"), ("works", "rank 1 receives first")]
+        ):
+            parts.append(say(12 + 384 * panel, 60, name, weight="bold"))
+            events, left = data[key][:count], 12 + 384 * panel
+            over = count > len(data[key])
+            for rank in range(2):
+                mine = [event for event in events if event[0] == rank]
+                done = {event[1] for event in mine if event[3] == "done"}
+                y = 80 + 70 * rank
+                color = readable(rank_color(rank))
+                parts.append(say(left, y + 26, f"rank {rank}", color, weight="bold"))
+                ops = list(dict.fromkeys(event[1] for event in mine))
+                for place, op in enumerate(ops):
+                    waits = op not in done
+                    look = ALARM if waits and over else OP_COLOR[op]
+                    text = f"{op} {'waits' if waits else 'done'}"
+                    parts.append(rect(left + 64 + 146 * place, y, 140, 40, look, text))
+                    told.append(f"{name}, rank {rank}: {text}")
+            end = "no rank can continue" if key == "hangs" else "both ranks finish"
+            color = ALARM if key == "hangs" else readable(OP_COLOR["W"])
+            parts.append(say(left, 238, end if over else "", color, weight="bold"))
+        caption = "A box is a call, in the order in which the ranks posted and finished them."
+        words = "; ".join(told) or "nothing is posted yet"
+        frames.append(frame(286, title, caption, parts, f"{words}."))
     return frames
 
 
@@ -121,7 +197,7 @@ def one_f_one_b_and_zb_h1(data, steps=72):
     ends = {name: max(end for *_, end in some) for name, some in data.items()}
     longest, (first, second) = max(ends.values()), ends
     title = (
-        f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills what was idle"
+        f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills the idle time"
     )
     frames, n = [], 1 + max(rank for some in data.values() for rank, *_ in some)
     for step in range(steps + 1):
@@ -170,8 +246,7 @@ def one_f_one_b_and_zb_h1(data, steps=72):
             f"{name} has done {done[name]} of {len(data[name])} actions" for name in data
         )
         caption = (
-            "Four ranks, timed. Blue: forward; orange: backward; green: of the weights alone; "
-            "grey: idle."
+            "Blue: forward; orange: backward; green: backward of the weights alone; grey: idle."
         )
         frames.append(
             frame(86 + 2 * (30 * n + 44), title, caption, parts, f"At {1e3 * now:.0f} ms {told}.")
@@ -186,11 +261,11 @@ def gather_and_free(data):
     events = units.changes("ZeRO-3", data["events"], n)
     spans, phases = units.unsharded_spans(events), dict(units.phases(events))
     most = max(units.how_many(spans, x) for x in range(len(events)))
-    title = f"A rank has at most {most} of {n} blocks whole, and its own share of the others"
+    title = f"A rank has at most {most} of {n} blocks unsharded, and shards of the others"
     frames, whole, phase = [], set(), "before the step"
     for x, event in [(-1, None), *enumerate(events)]:
         phase = phases.get(x, phase)
-        what = "everything is cut" if event is None else f"{event[1]} {_unit(event[2])}"
+        what = "everything is sharded" if event is None else f"{event[1]} {_unit(event[2])}"
         whole = whole if event is None else whole ^ {event[2]}
         parts = [say(12, 56, f"{phase}: {what}")]
         for rank in range(ranks):
@@ -204,15 +279,16 @@ def gather_and_free(data):
                 for part in range(ranks):
                     there = part == rank or unit in whole
                     color = rank_color(part) if there else OP_COLOR["idle"]
-                    text = f"share {part}" if there else ""
+                    text = f"shard {part}" if there else ""
                     parts.append(
                         rect(110 + 330 * rank + 290 / ranks * part, y, 290 / ranks, 28, color, text)
                     )
         caption = (
-            "A row: a unit's parameters on each rank, in shares. unshard: all-gather; reshard: "
-            "free the others'."
+            "A row is a unit's parameters. unshard: all-gather its shards; reshard: free the "
+            "others'."
         )
-        told = f"{phase}: {what}; whole: {', '.join(map(_unit, sorted(whole, key=str))) or 'none'}."
+        names = ", ".join(map(_unit, sorted(whole, key=str))) or "none"
+        told = f"{phase}: {what}; unsharded: {names}."
         frames.append(frame(130 + 34 * (n + 1), title, caption, parts, told))
     return frames
 
@@ -226,7 +302,8 @@ def tokens_to_experts(data):
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
     title = (
-        f"{sum(got)} rows go to their experts and come back; a rank gets {min(got)} to {max(got)}"
+        f"{sum(got)} routed tokens go to their experts and back; a rank gets {min(got)} to "
+        f"{max(got)}"
     )
     home = [(sender, to) for sender in range(n) for to in range(n) for _ in range(rows[sender][to])]
     guest = sorted(home, key=lambda pair: (pair[1], pair[0]))
@@ -241,7 +318,9 @@ def tokens_to_experts(data):
     for step in [*range(GLIDE * 2 + 1), *reversed(range(GLIDE * 2))]:
         way, back = step / (GLIDE * 2), len(frames) > GLIDE * 2
         ease, where = (1 - math.cos(math.pi * way)) / 2, "dispatch" if not back else "combine"
-        what = {0: "rows at home", 1: "rows with their experts"}.get(way, f"all-to-all: {where}")
+        what = {0: "tokens on the rank that owns them", 1: "tokens with their experts"}.get(
+            way, f"all-to-all: {where}"
+        )
         parts = [say(12, 56, what)]
         for rank in range(n):
             y = 96 + 78 * rank
@@ -253,7 +332,7 @@ def tokens_to_experts(data):
             at = f'cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6"'
             color = rank_color(to)
             parts.append(f'<circle {at} fill="{color}" stroke="{readable(color)}"/>')
-        caption = "A dot: a row, in the colour of the rank that has its expert."
+        caption = "A dot is a routed token, in the colour of the rank that has its expert."
         told = "; ".join(
             f"rank {r} has {' '.join(map(str, of))} for ranks 0 to {n - 1}"
             for r, of in enumerate(rows)
@@ -272,7 +351,23 @@ def _places(home, guest):
 
 SECONDS = {
     "ring_all_reduce": 0.09,
+    "broadcast_tree": 0.12,
+    "deadlock": 0.5,
     "one_f_one_b_and_zb_h1": 0.1,
     "gather_and_free": 0.7,
     "tokens_to_experts": 0.08,
 }
+
+
+def write(folder, name, frames):
+    """Write NAME.js with the frames, packed, and NAME.svg, the last one, for readers without a
+    script."""
+    packed = zlib.compress(json.dumps([svg for svg, _ in frames]).encode(), 9)
+    data = {
+        "alts": [alt for _, alt in frames],
+        "packed": base64.b64encode(packed).decode(),
+        "seconds": SECONDS[name],
+    }
+    text = f"book.data({json.dumps(name)}, {json.dumps(data)});\n"
+    (folder / f"{name}.js").write_text(text, encoding="utf-8")
+    (folder / f"{name}.svg").write_text(frames[-1][0], encoding="utf-8")

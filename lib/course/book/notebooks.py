@@ -75,9 +75,9 @@ def page(
         cell.outputs = _without_guesses(cell.outputs, [n for n in told if n not in shown])
         cell.metadata.tags += [f"waits-{name}" for name in told]
         awaited = [name for name in awaited if name not in told]
-        cells += [moving(name) for name in EXPLORER.findall(cell.source)]
+        cells += [explored(name) for name in EXPLORER.findall(cell.source)]
         if cell.id in (animated or {}):
-            cells.append(moving(*animated[cell.id]))
+            cells.append(replayed(*animated[cell.id]))
     cells.insert(1, new_markdown_cell(NOTE, id="for-reading"))
     lab.cells = cells
     return lab
@@ -113,12 +113,21 @@ def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[Note
     return outputs
 
 
-def moving(name: str, alt: str = "") -> NotebookNode:
-    """The cell in which book.js makes a figure move, by figures/NAME.js: the one above, or
-    with alt NAME.svg."""
-    still = f'<img src="_static/figures/{name}.svg" alt="{escape(alt)}">' if alt else ""
-    source = f'<div class="moving" data-figure="{name}">{still}</div>'
-    return new_markdown_cell(source, id=f"moving-{name.replace('_', '-')}")
+def replayed(name: str, alt: str) -> NotebookNode:
+    """The cell in which book.js replays a recorded run, by figures/NAME.js."""
+    source = f'<div class="moving" data-replay="{name}">{still(name, alt)}</div>'
+    return new_markdown_cell(source, id=f"replay-{name.replace('_', '-')}")
+
+
+def still(name: str, alt: str) -> str:
+    """A run's last frame, as HTML: what readers without a script see."""
+    return f'<img src="_static/figures/{name}.svg" alt="{escape(alt)}">'
+
+
+def explored(name: str) -> NotebookNode:
+    """The cell in which explorers.js puts the sliders of the figure above."""
+    source = f'<div class="moving" data-explorer="{name}"></div>'
+    return new_markdown_cell(source, id=f"explorer-{name.replace('_', '-')}")
 
 
 def _text(source: str, shown: bool) -> str:

@@ -1,19 +1,25 @@
-"""What is done to the pages that Sphinx reads and writes: formulas become MathML, figures
-get their alt text."""
+"""What Sphinx is told: formulas become MathML, figures get their alt text, tables may scroll, and
+the search gets its index."""
 
 from docutils import nodes
+from sphinx.writers.html5 import HTML5Translator
 
 from lib.course import notebook
 
-from . import formulas
+from . import formulas, search
 from .notebooks import pictures
+from .sections import MINUTES
 
 
 def setup(app):
     """Make this module an extension of Sphinx."""
     inline, block = (_formula(written) for written in (formulas.mathml, formulas.block))
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    app.add_node(nodes.table, override=True, html=(_open_table, _close_table))
     app.connect("doctree-read", describe)
+    app.connect("builder-inited", _without_sphinx_search)
+    app.connect("html-page-context", _shorter_contents)
+    app.connect("build-finished", search.write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -23,6 +29,26 @@ def _formula(written):
         raise nodes.SkipNode  # what is inside has been written
 
     return visit
+
+
+def _open_table(writer, node):
+    writer.body.append('<div class="scrolls">')
+    HTML5Translator.visit_table(writer, node)
+
+
+def _close_table(writer, node):
+    HTML5Translator.depart_table(writer, node)
+    writer.body.append("</div>")
+
+
+def _without_sphinx_search(app):
+    """Sphinx's own search finds pages, and shows what it found only on a server."""
+    app.builder.search = False
+
+
+def _shorter_contents(app, page, template, context, doctree):
+    """The contents of a page name an exercise without its length."""
+    context["toc"] = MINUTES.sub("", context.get("toc", ""))
 
 
 def describe(app, doctree):

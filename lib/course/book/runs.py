@@ -28,6 +28,34 @@ states, arrived = chunks.states_after(done, panels)
 data = {"rounds": [[[send.rank, send.peer] for send in panel] for panel in panels],
         "arrived": [sorted(places) for places in arrived],
         "states": [[[sum(counts) for counts in rank] for rank in state] for state in states]}"""),
+    "broadcast_tree": ("lab0_concepts", "broadcast-figure", """
+from lib.plots import messages
+done = launch.run(run_broadcast, use(broadcast), nproc=8)
+data = {"ranks": 8, "root": 2, "rounds": [[[send.rank, send.peer] for send in panel] \
+for panel in messages.rounds(done.ledger.entries)]}"""),
+    "deadlock": ("lab0_concepts", "messages-deadlock-run", """
+from lib.launch.errors import RankError
+
+def one_receives_first():
+    other = 1 - dist.get_rank()
+    mine, theirs = torch.ones(3), torch.zeros(3)
+    if dist.get_rank() == 0:
+        dist.send(mine, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(mine, other)
+
+def events(ledger):
+    happened = [(when, entry.rank, entry.op, entry.peer, what) for entry in ledger.entries
+                for what, when in (("posted", entry.posted), ("done", entry.wait_to)) if when]
+    return [event[1:] for event in sorted(happened)]
+
+try:
+    launch.run(both_send_first, nproc=2, backend="gloo")
+except RankError as error:
+    data = {"hangs": events(error.ledger), "verdict": str(error).splitlines()}
+data["works"] = events(launch.run(one_receives_first, nproc=2, backend="gloo").ledger)"""),
     "one_f_one_b_and_zb_h1": ("lab2_pipeline_parallel", "measured-all", """
 names = ["1F1B", "ZB-H1"] * 6
 ranks = launch.run(trials.paced, [cases[n] for n in names], nproc=4, backend="gloo", ledger=False)

@@ -1,4 +1,4 @@
-// What the book does in the browser: answers wait for a guess, figures move.
+// What the book does in the browser: predictions take a guess, runs are replayed, sliders are moved.
 // Without this script everything is there to be read: answers folded, figures still.
 "use strict";
 
@@ -10,43 +10,62 @@ const make = (tag, properties = {}, ...children) => {
 
 // --- Predict ---------------------------------------------------------------------------------------------------------
 
+// A lab's guesses are kept together, because a later section may print an earlier one's. Storage may be forbidden.
 const guesses = {
-  place: `guesses ${location.pathname}`,
+  place: `guesses of ${location.pathname.replace(/.*\//, "").replace(/[-.].*/, "")}`,
   all() {
-    try { return JSON.parse(localStorage.getItem(this.place)) || {}; } catch { return {}; } // storage may be forbidden
+    try { return JSON.parse(localStorage.getItem(this.place)) || {}; } catch { return {}; }
   },
   keep(name, guess) {
     try { localStorage.setItem(this.place, JSON.stringify({ ...this.all(), [name]: guess })); } catch { }
   },
+  of(name) { // the guess for one name; null where there is none
+    for (const [names, guess] of Object.entries(this.all())) {
+      const at = names.split(",").indexOf(name);
+      if (at >= 0 && guess.length) return guess[at];
+    }
+    return null;
+  },
 };
 
-// A form for a guess, with a field for each of `names`; `told` gets them, now if they were made on an earlier visit.
-function ask(names, question, told) {
-  const inputs = names.map(() => make("input", { type: "text", required: true, pattern: ".*\\S.*", autocomplete: "off" }));
-  const rows = inputs.length === 1 ? [make("label", {}, `${question} `, inputs[0])]
-    : [make("fieldset", {}, make("legend", { textContent: question }),
-      ...inputs.map((input, place) => make("label", {}, `${names[place]} `, input)))];
-  const form = make("form", { className: "guess" }, ...rows, make("button", { textContent: "Lock it in" }));
-  const lock = (guess) => {
-    form.replaceChildren(make("p", { textContent: `You guessed: ${guess.join(", ")}`, tabIndex: -1 }));
-    told(guess);
-  };
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const guess = inputs.map((input) => input.value.trim());
-    guesses.keep(names, guess);
-    lock(guess);
-    form.firstChild.focus();
-  });
-  const before = guesses.all()[names];
-  if (before) lock(before);
-  return form;
+// A prediction: a form with a field for each of `names`. `told` gets the guess, or [] from the reader who asked to be shown.
+class Prediction {
+  constructor(names, question, told) {
+    this.told = told;
+    this.names = names;
+    this.fields = names.map(() => make("input", { type: "text", required: true, pattern: ".*\\S.*", autocomplete: "off" }));
+    const rows = names.length === 1 ? [make("label", {}, `${question} `, this.fields[0])]
+      : [make("fieldset", {}, make("legend", { textContent: question }),
+        ...this.fields.map((field, at) => make("label", {}, `${names[at]} `, field)))];
+    const show = make("button", { type: "button", className: "show", textContent: "Show me" });
+    show.addEventListener("click", () => this.settle([]));
+    this.form = make("form", { className: "guess" }, ...rows, make("button", { textContent: "Check my guess" }), show);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.settle(this.fields.map((field) => field.value.trim()));
+    });
+  }
+  settle(guess, again = false) {
+    if (!again) guesses.keep(this.names, guess);
+    const said = guess.length ? `You guessed: ${guess.join(", ")}` : "Shown without a guess.";
+    this.form.replaceChildren(make("p", { textContent: said, tabIndex: -1 }));
+    this.told(guess);
+    if (!again) this.form.firstChild.focus();
+  }
+  remember() {
+    const before = guesses.all()[this.names];
+    if (before) this.settle(before, true);
+  }
 }
 
-// What a cell printed has a place for each guess: "you ‹my_rows›, formula 75".
+// What a cell printed has a slot for each guess, "you ‹my_rows›, formula 75". Without a guess the words about it go, too.
 function say(name, guess, output) {
   const texts = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(`‹${name}›`, () => guess);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (guess === null) text.data = text.data.replace(new RegExp(`you [^,\\n]*‹${name}›[^,\\n]*, `), "");
+    text.data = text.data.replaceAll(`‹${name}›`, () => guess ?? "–");
+  }
 }
 
 // What stands below a cell or a text, up to the next text: outputs, and figures that move.
@@ -56,14 +75,17 @@ function* shownBelow(element) {
   }
 }
 
-// Until their guesses are made, answers are not there, nor what the cells show that tell them: those just below, those
-// that print a guess, and those below a text that speaks of the prediction above it.
+// Until there is a guess, or the reader asks to be shown, answers are hidden, and so are the outputs that tell them: those
+// just below, those that print a guess, and those below a text that speaks of the prediction above it.
 function lockPredictions() {
   const waiting = new Map(); // what is hidden -> names of the guesses that it waits for
+  const asks = new Map(); // name of a guess -> its Prediction
   const hold = (names, shown) => {
     for (const one of shown) {
       if (!one.hidden && one.matches(".cell_output")) {
-        one.before(make("p", { className: "locked", textContent: "What this cell printed is shown after your guess above." }));
+        const show = make("button", { type: "button", className: "show", textContent: "Show me" });
+        show.addEventListener("click", () => waiting.get(one).forEach((name) => asks.get(name).settle([])));
+        one.before(make("p", { className: "locked" }, "What do you expect here? The output is shown after your guess above. ", show));
       }
       one.hidden = true;
       waiting.set(one, new Set([...(waiting.get(one) || []), ...names]));
@@ -72,48 +94,58 @@ function lockPredictions() {
   const release = (names, answer, guess) => {
     if (answer) { answer.hidden = false; answer.open = true; }
     for (const [one, awaited] of waiting) {
-      names.forEach((name, place) => { if (awaited.delete(name)) say(name, guess[place], one); });
+      names.forEach((name, at) => { if (awaited.delete(name)) say(name, guess[at] ?? null, one); });
       if (awaited.size > 0 || !one.hidden) continue;
       one.hidden = false;
-      if (one.previousElementSibling.matches(".locked")) one.previousElementSibling.remove();
+      if (one.previousElementSibling?.matches(".locked")) one.previousElementSibling.remove();
     }
   };
-  for (const cell of document.querySelectorAll("[class*=tag_waits-]")) {
-    const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
-    hold(names, [...cell.querySelectorAll(":scope > .cell_output"), ...shownBelow(cell)]);
-  }
   const asked = [];
-  for (const one of document.querySelectorAll(".bd-article :is(.predict, .tag_predict, .predicted)")) {
+  for (const one of document.querySelectorAll("article :is(.predict, .tag_predict, .predicted)")) {
     if (one.matches(".predicted")) {
-      hold(asked.at(-1).names, shownBelow(one));
+      if (asked.length) asked.at(-1).below.push(one);
     } else if (one.matches(".tag_predict")) {
       const lines = [...one.textContent.matchAll(/^(\w+(?:, \w+)*) = (?:.*# Predict: |None *# your prediction[,:]? *)(.*)$/gm)];
-      const names = lines.map((line) => line[1]).join(", ");
-      const what = lines.map((line) => line[2]).join("; ");
-      const answer = one.previousElementSibling.matches(".predict") ? one.previousElementSibling : null;
-      const question = `Your guess: ${what.replace(/^type (your )?/, "")}`;
-      asked.push({ names: names.split(", "), question, answer, below: one, put: (form) => one.insertBefore(form, one.querySelector(":scope > .locked, :scope > .cell_output")) });
+      const names = lines.flatMap((line) => line[1].split(", "));
+      const question = `Your guess: ${lines.map((line) => line[2]).join("; ").replace(/^type (your )?/, "")}`;
+      const answer = one.previousElementSibling?.matches(".predict") ? one.previousElementSibling : null;
+      asked.push({ names, question, answer, below: [one], put: (form) => one.insertBefore(form, one.querySelector(":scope > .locked, :scope > .cell_output")) });
     } else {
       one.hidden = true;
       if (one.nextElementSibling?.matches(".tag_predict")) continue;
-      const names = [`answer ${asked.length}`];
-      asked.push({ names, question: "Your guess", answer: one, below: one, put: (form) => one.before(form) });
+      asked.push({ names: [`answer ${asked.length} of ${document.title}`], question: "Your guess", answer: one, below: [one], put: (form) => one.before(form) });
     }
   }
-  for (const { names, below } of asked) hold(names, shownBelow(below));
-  for (const { names, question, answer, put } of asked) put(ask(names, question, (guess) => release(names, answer, guess)));
+  const here = new Set(asked.flatMap((one) => one.names));
+  for (const cell of document.querySelectorAll("[class*=tag_waits-]")) {
+    const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
+    const outputs = [...cell.querySelectorAll(":scope > .cell_output")];
+    const awaited = names.filter((name) => here.has(name));
+    if (awaited.length) hold(awaited, [...outputs, ...shownBelow(cell)]);
+    for (const name of names.filter((one) => !here.has(one))) outputs.forEach((one) => say(name, guesses.of(name), one));
+  }
+  for (const { names, below } of asked) below.forEach((one) => hold(names, shownBelow(one)));
+  for (const { names, question, answer, put } of asked) {
+    const prediction = new Prediction(names, question, (guess) => release(names, answer, guess));
+    names.forEach((name) => asks.set(name, prediction));
+    put(prediction.form);
+    prediction.remember();
+  }
 }
 
-// --- figures that move -------------------------------------------------------------------------------------------------
+// --- packed data -------------------------------------------------------------------------------------------------------
 
-const here = document.currentScript.src.replace(/[^/]*$/, ""); // a script next to this one can be had from a file, too
+const scripts = document.currentScript.src.replace(/[^/]*$/, ""); // a script next to this one can be had from a file, too
 const arrived = new Map();
-const book = { figure: (name, data) => arrived.get(name)(data) };
+const book = {
+  data: (name, data) => arrived.get(name)(data),
+  sections: (packed) => { book.index = unpacked(packed); },
+};
 
 function bring(name) {
   return new Promise((resolve, reject) => {
     arrived.set(name, resolve);
-    document.head.append(make("script", { src: `${here}figures/${name}.js`, onerror: reject }));
+    document.head.append(make("script", { src: `${scripts}figures/${name}.js`, onerror: reject }));
   });
 }
 
@@ -123,73 +155,124 @@ async function unpacked(base64) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// A slider or a menu; `moved` is called when it has moved. Its place is control.place().
-function controlOf({ name, stops, start, menu }, moved) {
+const drawn = (svg) => `data:image/svg+xml,${encodeURIComponent(svg)}`;
+
+// --- replays -----------------------------------------------------------------------------------------------------------
+
+// A recorded run. It starts at its first frame, and nothing moves before the reader asks for it; with reduced motion every
+// click is one step. What is named by data-after appears with the last frame.
+async function replay(holder) {
+  const { alts, packed, seconds } = await bring(holder.dataset.replay);
+  const frames = await unpacked(packed);
+  const last = frames.length - 1, image = holder.querySelector("img");
+  const after = holder.dataset.after ? document.querySelector(holder.dataset.after) : null;
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const button = make("button", { type: "button" });
+  const time = make("input", { type: "range", min: 0, max: last, step: 1, value: 0 });
+  time.setAttribute("aria-label", "Frame");
+  const heard = make("p", { className: "unseen", role: "status" });
+  let timer = null;
+  const show = (at) => {
+    time.value = at;
+    time.setAttribute("aria-valuetext", `${at} of ${last}`);
+    image.src = drawn(frames[at]);
+    image.alt = alts[at];
+    if (!timer) heard.textContent = alts[at];
+    if (after) after.hidden = at < last;
+  };
+  const name = () => {
+    const again = time.valueAsNumber === last;
+    button.textContent = timer ? "Pause" : again ? "Replay" : calm.matches ? "Next step" : (holder.dataset.play || "Play");
+  };
+  const stop = () => { clearInterval(timer); timer = null; name(); };
+  button.addEventListener("click", () => {
+    if (timer) { stop(); return; }
+    if (time.valueAsNumber === last) { show(0); name(); if (calm.matches) return; }
+    else if (calm.matches) { show(time.valueAsNumber + 1); name(); return; }
+    timer = setInterval(() => {
+      show(time.valueAsNumber + 1);
+      if (time.valueAsNumber === last) { stop(); heard.textContent = alts[last]; }
+    }, 1000 * seconds);
+    name();
+  });
+  time.addEventListener("input", () => { stop(); show(time.valueAsNumber); name(); });
+  calm.addEventListener("change", stop);
+  holder.append(make("div", { className: "player" }, button, time, heard));
+  show(0);
+  name();
+}
+
+// --- explorers ---------------------------------------------------------------------------------------------------------
+
+// A slider or a menu. Its value is control.value().
+function controlOf({ name, stops, start, words = String }, moved) {
+  const menu = typeof stops[0] === "string";
   const input = menu ? make("select", {}, ...stops.map((stop) => make("option", { textContent: stop })))
     : make("input", { type: "range", min: 0, max: stops.length - 1, step: 1 });
   const at = menu ? "selectedIndex" : "valueAsNumber", said = menu ? [] : [make("output")];
   const tell = () => {
-    for (const one of said) one.textContent = stops[input[at]];
-    if (!menu) input.setAttribute("aria-valuetext", stops[input[at]]);
+    for (const one of said) one.textContent = words(stops[input[at]]);
+    if (!menu) input.setAttribute("aria-valuetext", words(stops[input[at]]));
   };
-  const go = (place) => { input[at] = place; tell(); };
-  go(start);
+  input[at] = stops.indexOf(start);
+  tell();
   input.addEventListener("input", () => { tell(); moved(); });
-  const row = make("label", {}, make("span", { textContent: name.replaceAll("_", " ") }), input, ...said);
-  return { row, place: () => input[at], go: (place) => { go(place); moved(); }, stops };
+  return { name, row: make("label", {}, make("span", { textContent: name.replaceAll("_", " ") }), input, ...said), value: () => stops[input[at]] };
 }
 
-// Play and pause; a step at a time for who wants little motion. Nothing moves before it is asked to.
-function player(time, seconds, running) {
-  const calm = matchMedia("(prefers-reduced-motion: reduce)");
-  const button = make("button", { type: "button" });
-  let timer = null;
-  const last = time.stops.length - 1;
-  const step = () => time.go(time.place() >= last ? 0 : time.place() + 1);
-  const name = () => { button.textContent = timer ? "Pause" : calm.matches ? "Next step" : "Play"; };
-  const stop = () => { clearInterval(timer); timer = null; running(null); name(); };
-  button.addEventListener("click", () => {
-    if (timer) { stop(); return; }
-    step();
-    if (calm.matches) return;
-    timer = setInterval(() => { step(); if (time.place() === last) stop(); }, 1000 * seconds);
-    running(timer);
+// A figure that is computed. It begins as in the notebook, and replaces the picture of it.
+async function explorer(holder) {
+  const { controls, draw, data } = explorers[holder.dataset.explorer];
+  const brought = data ? await unpacked((await bring(data)).packed) : null;
+  const image = holder.previousElementSibling.querySelector("img");
+  const heard = make("p", { className: "unseen", role: "status" });
+  const show = () => {
+    const { svg, alt } = draw(Object.fromEntries(handles.map((one) => [one.name, one.value()])), brought);
+    image.className = "computed";
+    image.src = drawn(svg);
+    image.alt = alt;
+    return alt;
+  };
+  const moved = () => { heard.textContent = show(); };
+  for (const size of ["width", "height"]) image.removeAttribute(size);
+  const handles = (brought?.controls ?? controls).map((one) => controlOf(one, moved));
+  holder.append(make("div", { className: "controls" }, ...handles.map((one) => one.row), heard));
+  show();
+}
+
+// --- the frame of the page -----------------------------------------------------------------------------------------------
+
+const root = document.documentElement;
+const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function frame() {
+  const theme = document.querySelector("button.theme"), contents = document.querySelector("button.contents");
+  const name = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
+  theme.hidden = false;
+  theme.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try { localStorage.setItem("book theme", root.dataset.theme); } catch { }
     name();
   });
-  calm.addEventListener("change", stop);
   name();
-  return button;
-}
-
-async function move(holder) {
-  const { controls, alts, packed, seconds } = await bring(holder.dataset.figure);
-  const { shared, figures } = await unpacked(packed);
-  const image = holder.querySelector("img") || holder.previousElementSibling.querySelector("img");
-  const heard = make("p", { className: "visually-hidden", role: "status" });
-  const show = () => {
-    const at = handles.reduce((sum, one) => sum * one.stops.length + one.place(), 0);
-    const svg = figures[at].replace(">", `><defs>${shared}</defs>`);
-    image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
-    image.alt = alts[at];
-    if (!playing) heard.textContent = alts[at];
-  };
-  let playing = null;
-  const handles = controls.map((one) => controlOf(one, () => show()));
-  const box = make("div", { className: "controls" }, ...handles.map((one) => one.row), heard);
-  if (seconds) box.prepend(player(handles[0], seconds, (timer) => { playing = timer; }));
-  holder.append(box);
+  if (contents) {
+    contents.hidden = false;
+    contents.addEventListener("click", () => contents.setAttribute("aria-expanded", document.body.classList.toggle("with-contents")));
+  }
 }
 
 // Paper is light.
-let theme = null;
-addEventListener("beforeprint", () => { theme = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; });
-addEventListener("afterprint", () => { document.documentElement.dataset.theme = theme; });
+let themeBefore = "";
+addEventListener("beforeprint", () => { themeBefore = root.dataset.theme; root.dataset.theme = "light"; });
+addEventListener("afterprint", () => { root.dataset.theme = themeBefore; });
 
 // What is wider than its place, once it is seen, can be scrolled with the keyboard.
 const seen = new ResizeObserver((them) => {
   for (const { target } of them) if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
 });
 
-for (const holder of document.querySelectorAll(".moving")) move(holder);
+frame();
+document.querySelectorAll("[data-replay]").forEach(replay);
+document.querySelectorAll("[data-explorer]").forEach(explorer);
 lockPredictions();
-document.querySelectorAll(".formula, .bd-article pre").forEach((one) => seen.observe(one));
+document.querySelectorAll(".formula, .scrolls, article pre").forEach((one) => seen.observe(one));

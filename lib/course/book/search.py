@@ -1,0 +1,79 @@
+"""The index of the search: one entry for each heading, with the text below it.
+
+    book.sections("...")         a list of [page, anchor, title, text], packed like the figures
+
+A page that was opened as a file may not read other pages, so the index is a script, and excerpts
+are taken from it. Outputs and folded answers are left out, because a search should not reveal what
+the reader is asked to predict.
+"""
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+
+from docutils import nodes
+
+from .sections import MINUTES
+
+LAB = re.compile(r"(lab)(\d+)_.*-")
+SKIPPED = (nodes.section, nodes.raw, nodes.image, nodes.comment, nodes.title)
+
+
+def write(app, failure):
+    """Write static/search-index.js when Sphinx has finished."""
+    if failure is None:
+        (Path(app.outdir) / "_static" / "search-index.js").write_text(
+            script(entries(app.env)), encoding="utf-8"
+        )
+
+
+def entries(env) -> list[tuple[str, str, str, str]]:
+    """[(page, anchor, title, text), ...] of all headings, page by page."""
+    found = []
+    for page in sorted(env.found_docs):
+        document = env.get_doctree(page)
+        lab = LAB.match(page)  # a page of a section
+        where = f"{lab[1].title()} {lab[2]}: " if lab else ""
+        where += env.titles[page].astext()
+        for section in document.findall(nodes.section):
+            title = MINUTES.sub("", section.next_node(nodes.title).astext())
+            anchor = "" if section.parent is document else section["ids"][0]
+            name = f"{title} · {where}" if anchor else where
+            if title != "Sections":  # a lab's list of them
+                found.append((page, anchor, name, " ".join(_words(section).split())))
+    return found
+
+
+def _words(section) -> str:
+    """The text of a section without its subsections, its outputs and what is folded."""
+    parts = []
+    for node in section.children:
+        if isinstance(node, SKIPPED) or "toctree-wrapper" in node.get("classes", []):
+            continue
+        if "cell" in node.get("classes", []):  # only its input
+            node = node.next_node(nodes.literal_block) or nodes.Text("")
+        parts.append(_text(node))
+    return " ".join(parts)
+
+
+def _text(node) -> str:
+    """The text of a node, without HTML, and with a space between its blocks."""
+    if isinstance(node, nodes.Text):
+        return node.astext()
+    if isinstance(node, nodes.raw):
+        return ""
+    text = "".join(map(_text, node.children))
+    return text if isinstance(node, nodes.Inline) else f"{text} "
+
+
+def script(found) -> str:
+    """The script that brings the index."""
+    packed = zlib.compress(json.dumps(found, ensure_ascii=False).encode(), 9)
+    return f'book.sections("{base64.b64encode(packed).decode()}");\n'
+
+
+def unpacked(text: str) -> list:
+    """The entries in what `script` wrote."""
+    return json.loads(zlib.decompress(base64.b64decode(re.search(r'"(.*)"', text)[1])))
