@@ -16,9 +16,10 @@ from typing import Any
 import cloudpickle
 
 from lib import backend as backends
-from lib.launch import alone, copies, packing, warm, ways_out, worker
+from lib.launch import alone, copies, packing, stopped, warm, ways_out, worker
 from lib.launch.errors import Stopped, from_failure, from_findings, short
 from lib.launch.output import Output
+from lib.launch.sign import Sign
 from lib.launch.watch import watch
 from lib.ledger.log import lay_out
 from lib.ledger.match import audit
@@ -117,9 +118,13 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
             for text in results.warnings[:3]:
                 print(f"warning: {text}")
         return results
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         warm.end_interrupted()
-        raise Stopped from None
+        if not isinstance(stop, Stopped):
+            stop = Stopped()
+        elif show and stop.error is not None:
+            stopped.show(stop.error)
+        raise stop from None
 
 
 def _settings(ledger, seed):
@@ -163,10 +168,16 @@ def _run_on(ranks, payload, timeout, ledger, show):
         lay_out(folder, rank, nproc)
     logs, output = Logs(folder, nproc), Output(ranks.folder, nproc, show, earlier=ranks.runs > 0)
     ranks.go()
-    failure = watch(agent, logs, output, timeout, ledger)
+    with Sign(agent.folder, logs, ledger) as sign:
+        failure = watch(agent, logs, output, timeout, ledger, sign)
     if failure is not None:
         agent.kill()
     output.pump(final=True)
+    if failure is not None and failure.kind == "stopped":
+        stop = Stopped()
+        stop.error = from_failure(failure, folder)
+        stop.error.output = output.lines
+        raise stop from None
     # whatever the ranks say, this is why
     if failure is not None and shutil.disk_usage(folder).free < ROOM:
         raise OSError(errno.ENOSPC, "the folder of the run is full")
