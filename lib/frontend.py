@@ -30,8 +30,10 @@ def attended() -> bool:
 
 def show(text: str, html: str) -> None:
     """Display `html` where a person looks; it is stored together with `text`, which says the
-    same."""
-    _publish({"text/plain": text, "text/html": html})
+    same. Where the cell has a Line, the output takes its place."""
+    name = Line._name if Line._name and Line._cell == _cell() else None
+    Line._name = ""
+    _publish({"text/plain": text, "text/html": html}, display_id=name, update=name is not None)
 
 
 class Line:
@@ -46,7 +48,7 @@ class Line:
         """Show `text` in place of what the line said before; "" leaves nothing to be seen."""
         if text == self.text:
             return
-        cell, self.text = _request().get("header", {}).get("msg_id", ""), text
+        cell, self.text = _cell(), text
         begun = cell == Line._cell and Line._name != ""
         if not begun:
             Line._cell, Line._name = cell, uuid.uuid4().hex
@@ -60,8 +62,14 @@ def _publish(data, **where):
     from IPython.display import publish_display_data
 
     name = where.pop("display_id", None)
-    transient = {"transient": {"display_id": name}} if name else {}
-    publish_display_data(data, **transient, **where)
+    if name:
+        where["transient"] = {"display_id": name}
+    publish_display_data(data, **where)
+
+
+def _cell():
+    """The message id of the request that runs this cell."""
+    return _request().get("header", {}).get("msg_id", "")
 
 
 def _request():

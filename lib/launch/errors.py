@@ -49,8 +49,8 @@ class RankError(RuntimeError):
     ranks' logs.
 
     kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout", "no
-    start" or "stopped". reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised.
-    output: [(rank, line), ...].
+    start" or "stopped". reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that
+    raised. output: [(rank, line), ...].
     """
 
     def __init__(self, message: str, kind: str, ledger: Any = None, waits: Any = None) -> None:

@@ -17,6 +17,7 @@ import cloudpickle
 
 from lib import backend as backends
 from lib.launch import alone, copies, packing, stopped, warm, ways_out, worker
+from lib.launch.agent import signal_to
 from lib.launch.errors import Stopped, from_failure, from_findings, short
 from lib.launch.output import Output
 from lib.launch.sign import Sign
@@ -122,8 +123,8 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
         warm.end_interrupted()
         if not isinstance(stop, Stopped):
             stop = Stopped()
-        elif show and stop.error is not None:
-            stopped.show(stop.error)
+        elif stop.error is not None:
+            stopped.figure(stop.error)
         raise stop from None
 
 
@@ -170,14 +171,11 @@ def _run_on(ranks, payload, timeout, ledger, show):
     ranks.go()
     with Sign(agent.folder, logs, ledger) as sign:
         failure = watch(agent, logs, output, timeout, ledger, sign)
+    if failure is not None and failure.kind == "stopped":
+        raise _stopped(failure, agent, folder, output, show)
     if failure is not None:
         agent.kill()
     output.pump(final=True)
-    if failure is not None and failure.kind == "stopped":
-        stop = Stopped()
-        stop.error = from_failure(failure, folder)
-        stop.error.output = output.lines
-        raise stop from None
     # whatever the ranks say, this is why
     if failure is not None and shutil.disk_usage(folder).free < ROOM:
         raise OSError(errno.ENOSPC, "the folder of the run is full")
@@ -192,6 +190,19 @@ def _run_on(ranks, payload, timeout, ledger, show):
         error.output = output.lines
         raise error from None
     return _collect(folder, nproc, logs, output, ledger)
+
+
+def _stopped(failure, agent, folder, output, show):
+    """The ranks have been told to end, and it is said what they did; a busy machine may take
+    seconds to end them."""
+    signal_to(agent.pids(), signal.SIGKILL)
+    stop = Stopped()
+    stop.error = from_failure(failure, folder)
+    output.pump(final=True)
+    stop.error.output = output.lines
+    stopped.say(stop.error, show)
+    agent.kill()
+    return stop
 
 
 def _guilty(failure):

@@ -92,5 +92,3 @@ def _line(frames: Iterable[tuple[str, int, str]]) -> str:
     """The innermost line of a cell of the notebook: " at line 6"; "" where there is none."""
     line = next((line for file, line, _ in frames if is_cell(file)), 0)
     return f" at line {line}" if line else ""
-
-
