@@ -36,7 +36,9 @@ line-height:1.45;overflow-wrap:normal;word-break:normal;hyphens:manual;max-width
 html[theme=dark] .verdict{--ok:#7ee787;--bad:#ffa198;--soft:#b1bac4;--edge:#444c56;--mark:#5c4a00;
 --ink:#fff6d1;--tip:rgba(110,170,255,.16)}
 .verdict.passed{border-color:var(--ok)}.verdict.failed{border-color:var(--bad)}
-.verdict p,.verdict ul{margin:.25em 0;padding:0}.verdict ul{list-style:none}
+.verdict p,.verdict ul{margin:.25em 0;padding:0!important}
+.verdict .seen{padding-left:var(--in,0)!important}.verdict .tip{padding:.35em .7em!important}
+.verdict ul{list-style:none!important}.verdict .arrow{white-space:nowrap}
 .verdict li{margin:.15em 0;padding-left:1.5em}
 .verdict .mark{float:left;margin-left:-1.5em;font-weight:bold}
 .verdict .ok .mark,.verdict .ok b{color:var(--ok)}
@@ -44,11 +46,12 @@ html[theme=dark] .verdict{--ok:#7ee787;--bad:#ffa198;--soft:#b1bac4;--edge:#444c
 .verdict .soft{color:var(--soft)}
 .verdict code,.verdict pre{font-family:var(--jp-code-font-family,monospace);font-size:.93em;
 word-break:normal;overflow-wrap:normal;background:none;border:0;color:inherit}
-.verdict code.line{background:var(--mark);color:var(--ink);padding:.1em .35em;border-radius:3px;
+.verdict code.line{background:var(--mark)!important;color:var(--ink)!important;
+padding:.1em .35em;border-radius:3px;
 -webkit-box-decoration-break:clone;box-decoration-break:clone;white-space:pre-wrap}
-.verdict pre{white-space:pre;overflow-x:auto;margin:.1em 0;padding:0}
+.verdict pre{white-space:pre!important;overflow-x:auto;margin:.1em 0;padding:0}
 .verdict .seen{overflow-x:auto}
-.verdict .tip{background:var(--tip);border-radius:4px;padding:.35em .7em;margin:.4em 0}
+.verdict .tip{background:var(--tip);border-radius:4px;margin:.4em 0}
 .verdict .unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 """
 # The cell of an exercise that was edited and not run is marked by JupyterLab, and known to no
@@ -131,7 +134,8 @@ def _text(text):
         before, line, rest = text.strip()[: place.start()], place["line"], place["rest"]
         said = f"{escape(before)}{escape(place['where'])}<code class=line>{escape(line)}</code>"
         said += escape(rest)
-    return f'<p class=seen style="padding-left:{indent / 2:g}em">{said}</p>'
+    said = said.replace(" -&gt; ", " <span class=arrow>-&gt;</span> ")  # never broken in two
+    return f'<p class=seen style="--in:{indent / 2:g}em">{said}</p>'
 
 
 def _tip(text):

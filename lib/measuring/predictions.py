@@ -74,8 +74,9 @@ def in_words() -> str:
     good, n = sum(_good.values()), len(_good)
     if not n:
         return ""
-    many = f"{n} predictions were" if n > 1 else "one prediction was"
-    return f"{good} of your {many} within {NEAR:.0%}.".replace("%", " %")
+    if n == 1:
+        return f"Your one prediction was {'' if good else 'not '}within {100 * NEAR:.0f} %."
+    return f"{good} of your {n} predictions were within {100 * NEAR:.0f} %."
 
 
 def _numbers(values):
