@@ -13,6 +13,11 @@ import contextlib
 import os
 import sys
 import uuid
+from collections.abc import Callable
+
+
+# {name: function that draws}: lib.plots puts here what packages below it may want to show
+figures: dict[str, Callable] = {}
 
 
 def kernel():

@@ -30,10 +30,9 @@ def say(error: RankError, show: bool) -> None:
 
 
 def figure(error: RankError) -> None:
-    """Draw who waits for whom, for a person in front of a notebook, if any rank waits for
-    another."""
-    if frontend.attended() and any(error.waits.values()):
-        from lib.plots.messages import waits_for  # matplotlib takes a second to import
-
+    """Draw who waits for whom, for a person in front of a notebook that has imported lib.plots, if
+    any rank waits for another."""
+    waits_for = frontend.figures.get("waits_for")
+    if waits_for and frontend.attended() and any(error.waits.values()):
         labels = {rank: f"waits in {op}" for rank, op in error.waits_in.items()}
         waits_for(error.waits, labels).show()
