@@ -15,7 +15,6 @@ import sys
 import uuid
 from collections.abc import Callable
 
-
 # {name: function that draws}: lib.plots puts here what packages below it may want to show
 figures: dict[str, Callable] = {}
 

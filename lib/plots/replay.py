@@ -134,7 +134,9 @@ def _html(found, title):
     script = SCRIPT.replace("@ID", name).replace("@DATA", json.dumps(data).replace("<", "\\u003c"))
     head = f"<p><b>{escape(title)}</b></p>" if title else ""
     return (
-        f'<div class=replay id="{name}" role=group aria-label="Replay of a run on {n} ranks">'
+        # without that word JupyterLab takes the arrow keys for the notebook
+        f'<div class=replay id="{name}" role=group data-lm-suppress-shortcuts=true '
+        f'aria-label="Replay of a run on {n} ranks">'
         f"<style>{STYLE}</style>{head}"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img aria-label="{escape(data["said"][0])}" '
         f'font-family="DejaVu Sans, Verdana, sans-serif">{"".join(shapes)}<g class=over></g></svg>'
@@ -173,7 +175,7 @@ const show = () => {
   const under = find(".under"), over = find(".over"), said = data.said[now >= last ? last : k];
   under.replaceChildren(); over.replaceChildren();
   for (const pair of data.rounds[k]) {
-    const [a, b, c] = way(pair), color = data.colors[pair[0]], [x, y] = at([a, b, c], t);
+    const [a, b, c] = way(pair), color = data.colors[pair[0]], [x, y] = at([a, b, c], 0.12 + 0.76 * t);
     add(under, "path", {d: `M${a} Q${b} ${c}`, fill: "none", stroke: color, "stroke-width": 2,
                         opacity: 0.45});
     add(over, "circle", {cx: x, cy: y, r: 8, fill: color, stroke: "#22262b", "stroke-width": 2});
