@@ -178,7 +178,8 @@ const show = () => {
     const [a, b, c] = way(pair), color = data.colors[pair[0]], [x, y] = at([a, b, c], 0.12 + 0.76 * t);
     add(under, "path", {d: `M${a} Q${b} ${c}`, fill: "none", stroke: color, "stroke-width": 2,
                         opacity: 0.45});
-    add(over, "circle", {cx: x, cy: y, r: 8, fill: color, stroke: "#22262b", "stroke-width": 2});
+    add(over, "circle", {cx: x, cy: y, r: 8, fill: color, stroke: "#22262b",
+                         "stroke-width": 2});
   }
   find(".said").textContent = said;
   find("svg").setAttribute("aria-label", said);

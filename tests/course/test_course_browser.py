@@ -247,9 +247,11 @@ def opened(page, server):
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=PATIENCE * 1000)
     lab = Lab(page)
     until(lab.idle, "a kernel")
-    named = "return panel.context.model.sharedModel.getMetadata('language_info')?.version"
-    until(lambda: lab.js(named), "what the kernel says of its language")
-    lab.saved_on_opening = not lab.js("return panel.context.model.dirty")
+    lab.saved_on_opening = lab.js(  # after what JupyterLab writes when it knows the kernel
+        "const kernel = panel.sessionContext.session.kernel;"
+        "return Promise.all([kernel.info, kernel.spec]).then(() => new Promise(done => "
+        "setTimeout(() => done(!panel.context.model.dirty), 1000)))"
+    )
     set_up = notebook.read(notebook.lab_path(ROOT, LAB))
     for cell in set_up.cells:
         if notebook.role(cell) == "setup":
