@@ -175,7 +175,8 @@ const show = () => {
   const under = find(".under"), over = find(".over"), said = data.said[now >= last ? last : k];
   under.replaceChildren(); over.replaceChildren();
   for (const pair of data.rounds[k]) {
-    const [a, b, c] = way(pair), color = data.colors[pair[0]], [x, y] = at([a, b, c], 0.12 + 0.76 * t);
+    const [a, b, c] = way(pair), color = data.colors[pair[0]];
+    const [x, y] = at([a, b, c], 0.12 + 0.76 * t);     // from the edge of a rank to that of another
     add(under, "path", {d: `M${a} Q${b} ${c}`, fill: "none", stroke: color, "stroke-width": 2,
                         opacity: 0.45});
     add(over, "circle", {cx: x, cy: y, r: 8, fill: color, stroke: "#22262b",
@@ -189,6 +190,13 @@ const go = to => { slider.value = Math.max(0, Math.min(last, to)); show(); };
 let timer = 0;
 const stop = () => { clearInterval(timer); timer = 0; find(".play").textContent = "Play"; };
 slider.oninput = () => { stop(); show(); };
+const keys = {ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 8, PageDown: -8,
+              Home: -1e9, End: 1e9};       // in steps; JupyterLab keeps them from the slider
+slider.onkeydown = event => {
+  if (!(event.key in keys)) return;
+  event.preventDefault(); event.stopPropagation();
+  stop(); go(+slider.value + keys[event.key] * +slider.step);
+};
 find(".back").onclick = () => { stop(); go(Math.ceil(+slider.value) - 1); };
 find(".on").onclick = () => { stop(); go(Math.floor(+slider.value) + 1); };
 find(".play").onclick = () => {
