@@ -22,6 +22,7 @@ TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # between a call of the user's and torch's
 BELOW = (LIB + "launch", LIB + "ledger", os.path.abspath(peers.__file__))
+HEAD = "Current thread 0x"
 GROUP = ("new_group", "init_process_group")  # torch's functions that make one
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
@@ -33,7 +34,8 @@ def ask(folder: str, pids: dict[int, int], patience: float = ANSWER) -> dict[int
     starts = call(folder, pids)
     sizes, before, asked = dict(starts), None, now()
     while now() - asked < patience and not (
-        sizes == before and all(sizes[rank] > starts[rank] for rank in starts)
+        sizes == before
+        and all(_has_begun(f"{folder}/stack{rank}", start) for rank, start in starts.items())
     ):
         time.sleep(0.05)
         before, sizes = sizes, {rank: os.path.getsize(f"{folder}/stack{rank}") for rank in starts}
@@ -66,14 +68,24 @@ def of_a_crash(folder: str, rank: int) -> Frames:
 
 
 def _frames(path, start):
+    return _parse(_since(path, start)) if _has_begun(path, start) else []
+
+
+def _has_begun(path, start):
+    """Does what was written there since have the head of a stack? Else it is the end of an answer
+    to an earlier call."""
+    return HEAD in _since(path, start)
+
+
+def _since(path, start):
     with open(path, errors="replace") as file:
         file.seek(start)
-        return _parse(file.read())
+        return file.read()
 
 
 def _parse(text):
     # Python 3.14 adds that one
-    main = text.split("Current thread 0x")[-1].partition("Current thread's C stack")[0]
+    main = text.split(HEAD)[-1].partition("Current thread's C stack")[0]
     return [(file, int(line), function) for file, line, function in FRAME.findall(main)]
 
 

@@ -99,7 +99,8 @@ def _other_unit(value, unit, found):
         if not _ladder(unit) or mine * one <= 0:
             continue
         times, much = max(mine / one, one / mine), mine > one
-        for power, step in itertools.product((1, 2, 3), _steps(times)):
+        steps = [1000] if unit in LADDERS[-1] else _steps(times)
+        for power, step in itertools.product((1, 2, 3), steps):
             if abs(times / step**power - 1) <= NEAR:
                 other = _below(unit, power if much else -power)
                 words = f"too {'much' if much else 'little'} by a factor of {step**power:,}"

@@ -90,7 +90,7 @@ def test_a_stopped_check_on_ranks_says_where_they_were_and_shows_life_before(ker
     ((text, html),) = cards(told)  # in the place of the sign of life
     assert "2 ranks" in text and "stopped after" in text
     for rank in (0, 1):
-        assert re.search(rf"rank {rank} .*, line [23] of send_recv: ", text)
+        assert re.search(rf"rank {rank} \w[^:]*: line [23] of send_recv: ", text), text
     assert "the points are what they were" in text and 'class="verdict neutral"' in html
     assert red(told) == "KeyboardInterrupt: stopped, and the ranks have been ended"
     assert any(re.match(r"\d+ s: ranks 0 and 1 compute at line 3", one) for one in signs(told))

@@ -346,7 +346,7 @@ def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, se
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (FORGETS, "not waited for|never|still under way|has not been waited"),
+        (FORGETS, "nothing waited for this send"),
         (NAMES, "ring_reduce_scater"),
     ],
     ids=["forgotten wait", "NameError"],
@@ -368,7 +368,7 @@ def test_a_card_is_readable_in_light_and_dark_at_every_width(lab):
             theme,
         )
         is_light = str(theme.endswith("Light")).lower()
-        lab.page.wait_for_selector(f"body[data-jp-theme-light={is_light}]")
+        lab.page.wait_for_selector(f"body[data-jp-theme-light={is_light}]", state="attached")
         for width in (700, 1100, 1440):
             lab.page.set_viewport_size({"width": width, "height": 1400})
             assert lab.page.locator(".verdict").count() >= 1
@@ -457,7 +457,7 @@ def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
     print(f"what is known was shown {took:.2f} s after stop")
     assert not sign.search(told) and lab.card("neutral")
     for rank in (0, 1):
-        assert re.search(rf"rank {rank} \w+.*, line [23] of send_recv: ", told)
+        assert re.search(rf"rank {rank} \w[^:]*: line [23] of send_recv: ", told), told
     assert told.endswith("KeyboardInterrupt: stopped, and the ranks have been ended")
     until(lambda: not awake(), "the end of the ranks")
     assert "I am rank 3 of 4" in lab.run("ranks-hello")
