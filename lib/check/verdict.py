@@ -2,7 +2,10 @@
 what is said of a check that was stopped."""
 
 import contextlib
+import linecache
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from lib import frontend
 from lib.check import card, cells
@@ -12,6 +15,7 @@ from lib.check.failure import begun, in_its_case, of_exercise
 from lib.launch import stopped
 from lib.launch.errors import RankError, Stopped
 
+BARE = re.compile(r"\bline (\d+) of (\w+)$")
 NOT_JUDGED = "The check was stopped, so the points are what they were before."
 
 
@@ -31,9 +35,18 @@ def show(exercise: Exercise | Bundle, outcome: Outcome, fns: tuple[Callable, ...
     score, foot = outcome.lines[-1], _foot(exercise, outcome)
     if foot:
         text.append(foot)
-    told = [*(Told("tip", note) for note in notes), *outcome.told]
+    told = [*(Told("tip", note) for note in notes), *(_with_line(one, fns) for one in outcome.told)]
     frontend.show("\n".join(text), card.html(exercise.name, told, state, score, foot, names))
     return True
+
+
+def _with_line(told, fns):
+    """Where a rank could only say "line 3 of send_recv", the line itself as well."""
+    found = BARE.search(told.text) if told.kind == "text" else None
+    codes = [code for fn in fns if (code := getattr(fn, "__code__", None))]
+    file = next((c.co_filename for c in codes if found and c.co_name == found[2]), None)
+    line = linecache.getline(file, int(found[1])).strip() if file else ""
+    return replace(told, text=f"{told.text}: {line}") if line else told
 
 
 def _foot(exercise, outcome):

@@ -6,11 +6,13 @@ from lib import check
 from lib.check import framework, so_far
 from lib.check.exercises import EXERCISES, MODULES
 from lib.cost.state import RECIPES
+from lib.measuring.predictions import show_prediction
 
 
 @pytest.fixture(autouse=True)
 def new_kernel(monkeypatch):
     monkeypatch.setattr(framework, "judged", {})
+    monkeypatch.setattr("lib.measuring.predictions._good", {})
     monkeypatch.setattr("lib.check.so_far.judged", framework.judged)
 
 
@@ -44,7 +46,9 @@ def test_a_check_that_has_not_run_one_not_written_one_wrong_and_one_right(capsys
         "of",
         str(exercise.points),
     ]
-    assert f"{exercise.points} of 100 points so far" in lines
+    assert lines[-2] == f"{exercise.points} of 100 points so far"
+    show_prediction("a run", 20, "kB", measured=24)
+    assert told(capsys)[-1] == "Your one prediction was within 20 %."
 
 
 def test_what_is_next_is_the_first_behind_this_one_then_the_first_of_all(monkeypatch):
