@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lib.measuring import predictions
 from lib.measuring.predictions import read, show_prediction
 
 
@@ -66,3 +67,41 @@ def test_pairs_numpy_and_large_numbers_are_written_so_that_they_can_be_read(caps
     assert told == "links: you 24 kB and 36 kB, counted 1,234,567 kB\n"
     assert line(capsys, "loss", None, "", found=0.0001234) == "loss: found 0.000123\n"
     assert line(capsys, "wall", None, "s", found=float("inf")) == "wall: found inf s\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit", "right", "said"),
+    [
+        (24_000, "kB", 24, "too much by a factor of 1,000: did you mean bytes?"),
+        (25_000, "KiB", 24, "too much by a factor of 1,024: did you mean bytes?"),
+        (0.02, "ms", 19, "too little by a factor of 1,000: did you mean s?"),
+        (21e6, "ms", 19, "too much by a factor of 1,000,000: did you mean ns?"),
+        (0.019, "s", 19, "too little by a factor of 1,000"),
+    ],
+)
+def test_a_number_in_another_unit_is_recognised(capsys, typed, unit, right, said):
+    assert f"({said})" in line(capsys, "a run", typed, unit, measured=right)
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit", "right"),
+    [(24, "kB", 24), (240, "kB", 24), (24_000, "messages", 24), (0.24, "%", 24), ("dp", "", "tp")],
+)
+def test_what_is_only_wrong_gets_no_advice_on_units(capsys, typed, unit, right):
+    assert "(" not in line(capsys, "a run", typed, unit, measured=right)
+
+
+def test_the_good_ones_are_counted(capsys, monkeypatch):
+    monkeypatch.setattr(predictions, "_good", {})
+    assert predictions.in_words() == ""
+    show_prediction("a", None, "kB", formula=24)
+    show_prediction("b", "dp", found="tp")
+    assert predictions.in_words() == ""
+    show_prediction("c", 20, "kB", formula=24)
+    assert predictions.in_words() == "Your one prediction was within 20 %."
+    show_prediction("d", 10, "kB", formula=24, measured=11)
+    show_prediction("e", 10, "kB", formula=24)
+    show_prediction("f", 24_000, "kB", formula=24)
+    assert predictions.in_words() == "3 of your 4 predictions were within 20 %."
+    show_prediction("c", 2, "kB", formula=24)  # typed anew: the last one counts
+    assert predictions.in_words() == "2 of your 4 predictions were within 20 %."

@@ -7,6 +7,8 @@ adds up Lab 0's points.
 exercise.py exercises.py             what an exercise, a claim and a hint are, as data;
                                      which exercises there are
 framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
+verdict.py card.py cells.py          how a verdict is shown; what it looks like in a notebook;
+                                     whether it is about the code that the student sees
 side_by_side.py shown.py probes.py   an answer beside lib's own: a script, what it shows, and
 numbers.py causes.py                 what is looked at in every exercise; functions of numbers;
                                      sentences by name
@@ -30,7 +32,10 @@ fingerprints.py                      what known mistakes, which are tests, leave
 from functools import partial
 from importlib.util import find_spec
 
+from lib.check import cells
 from lib.check.framework import CheckFailed, check, stand_in
+
+cells.watch()
 
 __all__ = ["CheckFailed", "points", "use"]
 

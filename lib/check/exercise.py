@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from inspect import isfunction
 from typing import Any
 
+from lib.check.card import Told
 from lib.ledger.read import Ledger
 
 # The adversarial cases. Each exercise meets each, or says in `leaves_out` why not; `python -m
@@ -36,8 +37,10 @@ class CheckFailed(AssertionError):
     """The answer is not right yet. The message is the first claim that failed; the details were
     printed above it."""
 
+    shown = False  # on a card, which the red box need not repeat
+
     def _render_traceback_(self):  # in a notebook: one line instead of the frames of lib
-        return [f"CheckFailed: {self}"]
+        return ["CheckFailed: see above" if self.shown else f"CheckFailed: {self}"]
 
 
 @dataclass
@@ -164,7 +167,7 @@ class Bundle:
 @dataclass
 class Outcome:
     """How a check ended. hint: the name of the hint that was given, or None; parts: a
-    Bundle's, one by one."""
+    Bundle's, one by one; told: the same as the lines, part by part, for the card."""
 
     points: int
     max_points: int
@@ -173,6 +176,7 @@ class Outcome:
     hint: str | None = None
     parts: list["Outcome"] = field(default_factory=list)
     problem: Problem | None = None
+    told: list[Told] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:

@@ -114,8 +114,10 @@ def in_its_case(error: RankError) -> Failed:
             first = min(findings, key=lambda finding: finding.ranks)
             return Failed("mismatch", first.text, case, members, book, first.kind, **facts)
         hang = next((kind for kind in HANGS if str(error).startswith(kind)), None)
+        if error.kind == "stopped":
+            hang = error.kind
         if hang:
-            text = _of_the_answer(_retold(hang, ledger, book, members, inside))
+            text = _of_the_answer(_retold(hang, error, book, members, inside))
             return Failed(hang, text, case, members, book, **facts)
         return Failed(error.kind, _tidy(error), case, members, book, **facts)
     return Failed(error.kind, _tidy(error), "", tuple(range(ledger.world_size)), None, **facts)
@@ -156,9 +158,10 @@ def _last_mark(entries, label=None):
     return marks[-1] if marks and not marks[-1].startswith(BEGINS) else ""
 
 
-def _retold(hang, ledger, book, members, inside):
+def _retold(hang, error, book, members, inside):
     """The verdict if every rank that is not inside a case had returned instead of waiting
     for the others."""
+    ledger = error.ledger
     heads = [
         SimpleNamespace(state=RUNNING if r in inside else RETURNED)
         for r in range(ledger.world_size)
@@ -166,7 +169,9 @@ def _retold(hang, ledger, book, members, inside):
     books = [
         ledger.of(rank) if rank in inside else book.of(rank) for rank in range(ledger.world_size)
     ]
-    failure = Failure(hang, 0, heads, Ledger(books, None, [0] * len(books)), [], {})
+    busy = error.busy if hang == "stopped" else {}  # of the others a hang says enough
+    read = Ledger(books, None, [0] * len(books))
+    failure = Failure(hang, 0, heads, read, [], busy, error.elapsed)
     lines = str(from_failure(failure, "")).splitlines()
     strangers = tuple(f"  rank {r} " for r in range(ledger.world_size) if r not in members)
     return "\n".join(line for line in lines if not line.startswith(strangers))

@@ -16,6 +16,7 @@ import tempfile
 import textwrap
 import types
 from collections.abc import Callable
+from dataclasses import replace
 
 import cloudpickle
 import torch
@@ -23,9 +24,11 @@ import torch.distributed as dist
 
 from lib import launch, ledger
 from lib.check import earlier, fingerprints, own_cells, python_errors
+from lib.check.card import Told
 from lib.check.exercise import Bundle, CheckFailed, Claim, Exercise, Hint, Outcome, Problem, Run
 from lib.check.failure import BEGINS, at_odds, begun, in_its_case, of_exercise, students_fault
 from lib.check.guard import guarded, shown, unreadable
+from lib.check.verdict import show, shown_if_stopped
 from lib.launch import groups, warm
 from lib.ledger.source import position
 
@@ -222,26 +225,31 @@ def _evaluate_here(exercise, fn):
 def _judge(exercise, fn, runs, problem, printed=()):
     if problem and problem.kind == "not written":
         return _not_written(exercise)
-    lines, points = [exercise.name], 0
+    lines, points, told = [exercise.name], 0, []
     for claim in exercise.claims:
         found = problem or claim.judge(runs)
         if found is None:
             points += claim.points
             lines += _right(claim.name, claim.says)
+            told.append(Told("ok", claim.says, claim.name))
             continue
         found = python_errors.explained(found, fn)
         lines.append(f"  --  {claim.name}")
+        told.append(Told("fails", head=claim.name))
         for line in found.text.splitlines():
             lines += _wrapped(line)
+            told.append(Told("text", line))
         name, text = fingerprints.hint_for(exercise, claim, found)
         if name:
             lines += _wrapped(f"Usual cause: {text}")
+            told.append(Told("tip", f"Usual cause: {text}"))
         lines += shown(printed)
+        told += [Told("printed", textwrap.dedent("\n".join(shown(printed)[1:])))] * bool(printed)
         lines.append(_score(exercise, points))
         message = f"{claim.name}: {found.text.splitlines()[0]}"
-        return Outcome(points, exercise.points, lines, message, name, problem=found)
+        return Outcome(points, exercise.points, lines, message, name, problem=found, told=told)
     lines.append(_score(exercise, points))
-    return Outcome(points, exercise.points, lines, "passed")
+    return Outcome(points, exercise.points, lines, "passed", told=told)
 
 
 def _right(name, says):
@@ -264,7 +272,8 @@ def _not_written(exercise):
         "  --  not written yet: the body still raises NotImplementedError",
         _score(exercise, 0),
     ]
-    return Outcome(0, exercise.points, lines, "not written yet", "not written")
+    told = [Told("note", f"not written yet{lines[1].partition('not written yet')[2]}")]
+    return Outcome(0, exercise.points, lines, "not written yet", "not written", told=told)
 
 
 def _score(exercise, points):
@@ -277,18 +286,24 @@ def _together(bundle, outcomes):
     if all(outcome.hint == "not written" for outcome in outcomes):
         return _not_written(bundle)
     lines, points = [bundle.name], sum(outcome.points for outcome in outcomes)
+    told = []
     for part, outcome in zip(bundle.parts, outcomes, strict=True):
         if outcome.passed:
             lines += _right(part.name, "; ".join(claim.name for claim in part.claims))
+            told.append(Told("ok", "; ".join(claim.name for claim in part.claims), part.name))
         else:
             lines += [f"  --  {part.name}", *("    " + line for line in outcome.lines[1:-1])]
+            kind = "stopped" if outcome.hint == "not written" else "fails"
+            told.append(Told(kind, head=part.name))
+            told += [replace(one, depth=one.depth + 1) for one in outcome.told]
     wrong = (
         (f"{p.name}: {o.message}", o.hint)
         for p, o in zip(bundle.parts, outcomes, strict=True)
         if not o.passed
     )
     message, hint = next(wrong, ("passed", None))
-    return Outcome(points, bundle.points, [*lines, _score(bundle, points)], message, hint, outcomes)
+    lines.append(_score(bundle, points))
+    return Outcome(points, bundle.points, lines, message, hint, outcomes, told=told)
 
 
 def _forbidden_call(exercise, runs, problem):
@@ -326,17 +341,23 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
             f"{exercise.name}: give the check {what}, as in "
             f"check.{exercise.name}({', '.join(names)})"
         )
-    outcome = graded(exercise, fns)
+    with shown_if_stopped(exercise):
+        outcome = graded(exercise, fns)
     if outcome.points and (note := own_cells.note(fns)):
         outcome.lines[-1:-1] = _wrapped(note)
-    print("\n".join(outcome.lines))
+        outcome.told.append(Told("note", note))
     judged[exercise.name] = outcome
+    on_a_card = show(exercise, outcome, fns)
     _report(exercise, outcome)
     for name, fn, part in zip(names, fns, outcome.parts or [outcome], strict=False):
         if part.passed:
             _passed[name] = fn
+    if on_a_card and outcome.hint == "not written":
+        return  # it is said once, and nothing has failed
     if not outcome.passed:
-        raise CheckFailed(outcome.message)
+        failed = CheckFailed(outcome.message)
+        failed.shown = on_a_card
+        raise failed
 
 
 def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
@@ -354,6 +375,7 @@ def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
     if again.points <= outcome.points:
         return outcome
     again.lines.insert(1, earlier.note(right))
+    again.told.insert(0, Told("note", earlier.note(right).strip()))
     return again
 
 

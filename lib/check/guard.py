@@ -68,6 +68,8 @@ class guarded:
             signal.signal(number, handler)
         self.redirected.__exit__(None, None, None)
         if error is None or self.interrupted:  # the stop button stops
+            if isinstance(error, KeyboardInterrupt):
+                error.at = self.at
             return False
         # not a subclass: input() in a kernel without a keyboard raises one
         if type(error) is NotImplementedError:
@@ -91,14 +93,19 @@ class guarded:
         return self.text.getvalue().splitlines()
 
     def _end(self, number, frame):
+        self._note(frame)
+        raise _Endless
+
+    def _note(self, frame):
+        """Which line of the answer led to this frame."""
         while frame is not None and not is_students(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None:
             self.at = position(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        raise _Endless
 
     def _interrupt(self, number, frame):
         self.interrupted = True
+        self._note(frame)
         if callable(self.sigint):
             self.sigint(number, frame)
         else:

@@ -2,14 +2,13 @@
 
 from lib.check.exercises import EXERCISES, MODULES
 from lib.check.framework import WIDTH, judged
+from lib.measuring import predictions
 
 
 def points(lab: int) -> None:
     """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums; bonus
-    points count apart."""
-    names = [
-        module.EXERCISE.name for module in MODULES if module.__name__.split(".")[2] == f"lab{lab}"
-    ]
+    points count apart. Who has predicted reads how many predictions were good."""
+    names = names_of(lab)
     if not names:
         raise ValueError(f"there is no Lab {lab!r}: give its number, as in check.points(0)")
     print(f"Lab {lab}")
@@ -21,11 +20,41 @@ def points(lab: int) -> None:
     for bonus, what in ((False, "points"), (True, "bonus points")):
         alike = [name for name in names if EXERCISES[name].bonus == bonus]
         if alike:
-            got = sum(judged[name].points for name in alike if name in judged)
-            print(f"{got} of {sum(EXERCISES[name].points for name in alike)} {what} so far")
+            print(f"{_sum(alike)} of {_full(alike)} {what} so far")
+    if told := predictions.in_words():
+        print(told)
+
+
+def names_of(lab: int) -> list[str]:
+    """The exercises of a lab, in the order of the notebook."""
+    return [m.EXERCISE.name for m in MODULES if m.__name__.split(".")[2] == f"lab{lab}"]
+
+
+def lab_of(name: str) -> int | None:
+    """The lab that an exercise belongs to; None for one of no lab."""
+    return next((lab for lab in range(7) if name in names_of(lab)), None)
+
+
+def so_far(lab: int, after: str = "") -> tuple[int, int, str]:
+    """(points without bonus so far, of how many, the next exercise that has not passed: the first
+    behind `after`, else the first of the lab; "" if there is none)."""
+    names = names_of(lab)
+    core = [name for name in names if not EXERCISES[name].bonus]
+    place = names.index(after) if after in names else -1
+    order = [name for name in names[place + 1 :] + names[: place + 1] if name in core]
+    left = [name for name in order if not (name in judged and judged[name].passed)]
+    return _sum(core), _full(core), left[0] if left else ""
+
+
+def _sum(names):
+    return sum(judged[name].points for name in names if name in judged)
+
+
+def _full(names):
+    return sum(EXERCISES[name].points for name in names)
 
 
 def _says(outcome):
     if outcome is None:
-        return "its check has not run"
+        return "not run since the kernel started"
     return "" if outcome.passed else outcome.message.partition(":")[0]

@@ -1,10 +1,10 @@
 """The core path of a lab: what is left when its optional sections are skipped.
 
     ## 6. What it costs                                         core
-    ### Exercise: predict, and choose (20 minutes)              core
-    ### All-to-all (bonus, 20 minutes, about 8 lines)           optional, up to the next heading
+    ### Exercise: predict, and choose                           core
+    ### All-to-all (bonus)                                      optional, up to the next heading
     ## 9. The same hang on a cluster (optional)                 optional, up to the next ## heading
-    ### Who is missing? (20 minutes)                            optional with its section
+    ### Which rank is missing?                                  optional with its section
 
 A heading that says "optional" or "bonus" in a parenthesis at its end makes everything up to the
 next heading of the same or a higher level optional. In the students' notebooks such a section is

@@ -2,11 +2,12 @@
 
     hours = words / 130 / 60                  read slowly, as a text with formulas is
           + lines of given code / 12 / 60     that a student has to understand
-          + minutes of exercises x 1.25 / 60  as announced in the headings; one in four is retried
+          + minutes of exercises x 1.25 / 60  as announced; one in four is retried
           + seconds in which cells run / 3600
 
-Words and lines are those of the student's notebook. Minutes stand in an exercise's heading, as in
-"### Exercise: predict, and choose (20 minutes)". The seconds are those of the last execution of the
+Words and lines are those of the student's notebook. Minutes are written in italics below the
+heading of an exercise, as in "*20 minutes, about 18 lines.*"; in a heading they count as well. The
+seconds are those of the last execution of the
 solution, which are stored in its metadata, rounded; so a notebook that is executed again keeps its
 bytes unless its running time has really changed.
 

@@ -15,6 +15,7 @@ another clone is installed in the same environment.
 
 import argparse
 import os
+import platform
 import sys
 from pathlib import Path
 from urllib.parse import quote
@@ -35,7 +36,7 @@ def copy(root: Path, lab: str) -> list[str]:
     path, name, own = notebook.own_path(root, lab), f"labs/{lab}.ipynb", f"labs/mine/{lab}.ipynb"
     if not path.exists():
         written = edition.answered(_of_course(root, lab))
-        _write(notebook.lab_path(root, lab).read_bytes(), path)
+        _write(for_this_python(notebook.lab_path(root, lab).read_bytes()), path)
         if not written:
             return [f"{own} is your own copy of this lab, and no update will overwrite it."]
         back = (
@@ -65,6 +66,22 @@ def copy(root: Path, lab: str) -> list[str]:
     return []
 
 
+def for_this_python(content: bytes) -> bytes:
+    """The notebook with the metadata that a kernel of this Python gives it.
+
+    JupyterLab writes them when it opens a notebook, and calls it unsaved from then on unless they
+    were there. The course's own files have no version, because they must be the same everywhere.
+    """
+    nb = nbformat.v4.reads(content.decode("utf-8"))
+    nb.metadata.update(
+        nbformat.from_dict({
+            "kernelspec": {**notebook.KERNELSPEC, "language": "python"},
+            "language_info": {**notebook.LANGUAGE_INFO, "version": platform.python_version()},
+        })
+    )  # fmt: skip
+    return notebook.to_bytes(nb)
+
+
 def merge_edition(root: Path, lab: str) -> list[str]:
     """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/; says in
     sentences what was done.
@@ -92,7 +109,7 @@ def merge_edition(root: Path, lab: str) -> list[str]:
         )
     kept = _free_name(path)
     _write(path.read_bytes(), kept)
-    _write(notebook.to_bytes(carried.notebook), path)
+    _write(for_this_python(notebook.to_bytes(carried.notebook)), path)
     said = _said(own, lab, carried, bool(edition.cells(old)))
     if added:
         said.append(

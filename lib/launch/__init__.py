@@ -12,6 +12,8 @@ parameters.py names instead of the numbers of parameters, in what torch's DDP sa
 ways_out.py   what people bring along from other launchers, and what to write instead
 copies.py     what a function changed on its rank, of which the notebook sees nothing
 output.py     what the ranks print
+sign.py       a line that says what the ranks do while a person waits for them
+stopped.py    what a run that was stopped still says
 stacks.py     where a rank is
 cpu_time.py   how much of the machine the ranks get
 warm.py       the ranks that stay from run to run: which there are, and when they end

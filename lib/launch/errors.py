@@ -31,7 +31,14 @@ def short(error: Exception) -> Exception:
 
 
 class Stopped(KeyboardInterrupt):
-    """The stop button, or Ctrl-C: the ranks have been ended."""
+    """The stop button, or Ctrl-C: the ranks have been ended.
+
+    error: a RankError of kind "stopped" that says what the ranks did at that moment; None if the
+        stop came before they ran, or after. at: the line of an answer that ran in this process.
+    """
+
+    error: "RankError | None" = None
+    at = ""
 
     def _render_traceback_(self):  # in a notebook: one line instead of the frames of lib
         return ["KeyboardInterrupt: stopped, and the ranks have been ended"]
@@ -41,9 +48,9 @@ class RankError(RuntimeError):
     """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the
     ranks' logs.
 
-    kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout" or "no
-    start". reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised.
-    output: [(rank, line), ...].
+    kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout", "no
+    start" or "stopped". reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that
+    raised. output: [(rank, line), ...].
     """
 
     def __init__(self, message: str, kind: str, ledger: Any = None, waits: Any = None) -> None:
@@ -51,6 +58,8 @@ class RankError(RuntimeError):
         self.kind, self.ledger = kind, ledger
         self.waits = waits or {}  # rank -> the ranks it waits for, when it hangs
         self.waits_in = {}  # rank -> the op that it waits in
+        self.busy = {}  # rank -> what it does that waits for no other rank, and where
+        self.elapsed = 0.0  # seconds by the clock
         self.reports, self.output = {}, []
 
     def _render_traceback_(self):  # in a notebook: the verdict alone, without the frames of lib
@@ -72,11 +81,13 @@ def from_failure(failure, folder: str) -> RankError:
         reports = {rank: _load(f"{folder}/error{rank}") for rank in left}
         kind, message = _failed(failure, folder, mismatch, reports)
     else:
-        kind, message = "mismatch" if mismatch else failure.kind, _hang(failure, mismatch)
+        kind, message = failure.kind, _hang(failure, mismatch)
+        kind = "mismatch" if mismatch and kind != "stopped" else kind
     error = RankError(
         message, kind, failure.ledger, {rank: list(wait.awaited) for rank, wait in found.items()}
     )
     error.waits_in, error.reports = {rank: wait.entry.op for rank, wait in found.items()}, reports
+    error.busy, error.elapsed = failure.busy, failure.elapsed
     return error
 
 
@@ -191,6 +202,8 @@ def _hang(failure, mismatch):
         why = "no rank waits for another: the function itself does not end"
     elif failure.kind == "timeout":
         why = "not every rank finished"
+    elif failure.kind == "stopped":
+        why = "not every rank had finished" if waits else "no rank waited for another"
     elif failure.kind == "no start":
         late = ranks_text([rank for rank, head in enumerate(failure.heads) if head.state == 0])
         why = (
@@ -205,6 +218,7 @@ def _hang(failure, mismatch):
     if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds and not GRADED:
         seconds += f" ({failure.elapsed:.0f} s by the clock, on a busy machine)"
     heads = {
+        "stopped": f"stopped after {failure.elapsed:.0f} s: {why}",
         "deadlock": f"deadlock: {why}",
         "no progress": f"no progress for {seconds}: {why}",
         "timeout": f"timeout after {seconds}: {why}. Slow, not stuck? Give launch.run a larger "

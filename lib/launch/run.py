@@ -16,9 +16,11 @@ from typing import Any
 import cloudpickle
 
 from lib import backend as backends
-from lib.launch import alone, copies, packing, warm, ways_out, worker
+from lib.launch import alone, copies, packing, stopped, warm, ways_out, worker
+from lib.launch.agent import signal_to
 from lib.launch.errors import Stopped, from_failure, from_findings, short
 from lib.launch.output import Output
+from lib.launch.sign import Sign
 from lib.launch.watch import watch
 from lib.ledger.log import lay_out
 from lib.ledger.match import audit
@@ -117,9 +119,13 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
             for text in results.warnings[:3]:
                 print(f"warning: {text}")
         return results
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         warm.end_interrupted()
-        raise Stopped from None
+        if not isinstance(stop, Stopped):
+            stop = Stopped()
+        elif stop.error is not None:
+            stopped.figure(stop.error)
+        raise stop from None
 
 
 def _settings(ledger, seed):
@@ -163,7 +169,10 @@ def _run_on(ranks, payload, timeout, ledger, show):
         lay_out(folder, rank, nproc)
     logs, output = Logs(folder, nproc), Output(ranks.folder, nproc, show, earlier=ranks.runs > 0)
     ranks.go()
-    failure = watch(agent, logs, output, timeout, ledger)
+    with Sign(agent.folder, logs, ledger) as sign:
+        failure = watch(agent, logs, output, timeout, ledger, sign)
+    if failure is not None and failure.kind == "stopped":
+        raise _stopped(failure, agent, folder, output, show)
     if failure is not None:
         agent.kill()
     output.pump(final=True)
@@ -181,6 +190,19 @@ def _run_on(ranks, payload, timeout, ledger, show):
         error.output = output.lines
         raise error from None
     return _collect(folder, nproc, logs, output, ledger)
+
+
+def _stopped(failure, agent, folder, output, show):
+    """The ranks have been told to end, and it is said what they did; a busy machine may take
+    seconds to end them."""
+    signal_to(agent.pids(), signal.SIGKILL)
+    stop = Stopped()
+    stop.error = from_failure(failure, folder)
+    output.pump(final=True)
+    stop.error.output = output.lines
+    stopped.say(stop.error, show)
+    agent.kill()
+    return stop
 
 
 def _guilty(failure):

@@ -19,6 +19,7 @@
     over      all have returned                          nothing
 
     in each   a rank raised, called exit, or is gone     "failed", at once
+    in each   a person interrupts the run                "stopped", with the line where each rank is
     in the middle four: the time is over                 "timeout", with the line where each rank is
 
 A slow but correct program is never blamed: a rank that computes, sleeps or reads ends none of these
@@ -46,13 +47,15 @@ KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the tim
 # seconds at most between the first failure and the look at the others, for those that are not
 # asleep
 GRACE = 1.0
+# seconds that ranks may take to say where they are when a person has pressed stop
+AT_ONCE = 0.4
 
 
 @dataclass
 class Failure:
     """How a run went wrong, as it was at that moment.
 
-    kind: "failed", "deadlock", "no progress", "timeout" or "no start".
+    kind: "failed", "deadlock", "no progress", "timeout", "no start" or "stopped".
     """
 
     kind: str
@@ -66,17 +69,26 @@ class Failure:
     exit_codes: dict[int, int | None] = field(default_factory=dict)
 
 
-def watch(agent, logs: Logs, output, timeout: float, ledger: bool) -> Failure | None:
+def watch(agent, logs: Logs, output, timeout: float, ledger: bool, sign=None) -> Failure | None:
     """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still
-    alive; else None."""
+    alive; else None.
+
+    sign: a lib.launch.sign.Sign, which says meanwhile what the ranks do. A KeyboardInterrupt ends
+    the wait: the Failure then says what they did at that moment. A second one is raised.
+    """
     watched, pause = _Watch(agent, logs, timeout, ledger), 0.0005
-    while watched.look() != "over" and not agent.has_ended:
-        time.sleep(pause)
-        if pause == LOOK:
-            output.pump()
-        pause = min(LOOK, 1.2 * pause)
-    if watched.state != "over":
-        watched.look()  # the agent has ended: with a rank that is gone, or without ranks
+    try:
+        while watched.look() != "over" and not agent.has_ended:
+            time.sleep(pause)
+            if pause == LOOK:
+                output.pump()
+                if sign is not None:
+                    sign.look()
+            pause = min(LOOK, 1.2 * pause)
+        if watched.state != "over":
+            watched.look()  # the agent has ended: with a rank that is gone, or without ranks
+    except KeyboardInterrupt:
+        watched.stop()
     return watched.failure
 
 
@@ -207,9 +219,15 @@ class _Watch:
         self.failure = Failure("failed", self.timeout, heads, self.logs.read(), gone, {})
         return "over"
 
-    def _over(self, kind, heads, seconds=0.0):
+    def stop(self) -> None:
+        """A person has interrupted the run, and waits for what is known at this moment."""
+        self._over("stopped", self.logs.heads(), patience=AT_ONCE)
+        self.failure.elapsed = now() - self.launched
+
+    def _over(self, kind, heads, seconds=0.0, patience=stacks.ANSWER):
         doing = {
-            rank: _doing(heads[rank].pid, frames) for rank, frames in self._stacks(heads).items()
+            rank: _doing(heads[rank].pid, frames)
+            for rank, frames in self._stacks(heads, patience).items()
         }
         elapsed = now() - self.began
         self.failure = Failure(
@@ -217,10 +235,9 @@ class _Watch:
         )
         return "over"
 
-    def _stacks(self, heads):
-        return stacks.ask(
-            self.agent.folder, {head.rank: head.pid for head in heads if head.state == RUNNING}
-        )
+    def _stacks(self, heads, patience=stacks.ANSWER):
+        running = {head.rank: head.pid for head in heads if head.state == RUNNING}
+        return stacks.ask(self.agent.folder, running, patience)
 
 
 def _settled(agent, logs, cpu_time):

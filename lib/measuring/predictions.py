@@ -7,10 +7,15 @@
     my_kilobytes = "24,000 bytes"                           # or 24, "24 kB", "0.024 MB"
         rank 0 sends: you 24 kB, formula 24 kB, measured 24.1 kB
 
+    my_kilobytes = 24_000
+        rank 0 sends: you 24,000 kB (too much by a factor of 1,000: did you mean bytes?), ...
+
 A prediction earns no points, so nothing about it is an error: what cannot be read as a number is
-shown as it was typed, and where nothing was typed nothing is shown.
+shown as it was typed, and where nothing was typed nothing is shown. `in_words` counts how many
+predictions of this kernel were within 20 %.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -28,6 +33,15 @@ KINDS = (
     },
     {"": 1, "%": 0.01, "percent": 0.01, "x": 1, "times": 1},
 )  # fmt: skip
+# the units of each kind by their size, as a hint names them
+LADDERS = (
+    ("bytes", "kB", "MB", "GB", "TB"),
+    ("bytes", "KiB", "MiB", "GiB", "TiB"),
+    ("ns", "µs", "ms", "s"),
+)
+NAMES = {"byte": "bytes", "B": "bytes", "seconds": "s", "us": "µs"}
+NEAR = 0.2  # a prediction is good if it is off by no more than this share
+_good: dict[str, bool] = {}  # in this kernel: quantity -> was what was predicted good?
 SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}  # of plain counts: 2.4k, 7B
 NUMBER = re.compile(
     r"\s*(?:about|~|≈)?\s*(?P<number>[-+]?[\d.,_']*\d[\d.]*(?:e[-+]?\d+)?)(?:\s*/\s*(?P<over>\d+))?"
@@ -45,11 +59,72 @@ def show_prediction(what: str, yours, unit: str = "", digits: int = 3, **found) 
     significant digits. found: numbers in `unit`, or texts, in the order in which they are printed;
     underscores in a name are printed as spaces.
     """
-    typed = {"you": read(yours, unit)} if _is_typed(yours) else {}
-    told = [
-        f"{name.replace('_', ' ')} {_shown(v, unit, digits)}" for name, v in (typed | found).items()
-    ]
+    told = [f"{name.replace('_', ' ')} {_shown(v, unit, digits)}" for name, v in found.items()]
+    if _is_typed(yours):
+        value = read(yours, unit)
+        off, hint = _other_unit(value, unit, [*found.values()])
+        told.insert(0, f"you {_shown(value, unit, digits)}{hint}")
+        if (good := _is_near(value, off, [*found.values()])) is not None:
+            _good[what] = good
     print(f"{what}: {', '.join(told)}")
+
+
+def in_words() -> str:
+    """ "3 of your 5 predictions were within 20 %."; "" if nothing was predicted."""
+    good, n = sum(_good.values()), len(_good)
+    if not n:
+        return ""
+    if n == 1:
+        return f"Your one prediction was {'' if good else 'not '}within {100 * NEAR:.0f} %."
+    return f"{good} of your {n} predictions were within {100 * NEAR:.0f} %."
+
+
+def _numbers(values):
+    return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+
+
+def _is_near(value, off, found):
+    """Is the predicted number, `off` times too much, near one that was found? None where there are
+    no two numbers to compare."""
+    mine, found = _numbers([value]), _numbers(found)
+    if not mine or not found:
+        return None
+    return any(abs(mine[0] / off - one) <= NEAR * abs(one) for one in found)
+
+
+def _other_unit(value, unit, found):
+    """(by which factor a number was given in another unit, how that is said); (1, "") if it was
+    not."""
+    for mine, one in itertools.product(_numbers([value]), _numbers(found)):
+        if not _ladder(unit) or mine * one <= 0:
+            continue
+        times, much = max(mine / one, one / mine), mine > one
+        steps = [1000] if unit in LADDERS[-1] else _steps(times)
+        for power, step in itertools.product((1, 2, 3), steps):
+            if abs(times / step**power - 1) <= NEAR:
+                other = _below(unit, power if much else -power)
+                words = f"too {'much' if much else 'little'} by a factor of {step**power:,}"
+                asks = f": did you mean {other}?" if other else ""
+                return step**power if much else 1 / step**power, f" ({words}{asks})"
+    return 1, ""
+
+
+def _steps(times):
+    """1,000 and 1,024, the one in front by a power of which `times` is hit best."""
+    powers = math.log(times, 1000)
+    return sorted((1000, 1024), key=lambda step: abs(times - step ** round(powers)))
+
+
+def _ladder(unit):
+    """The units of the same kind, from small to large; () for a count, a share or a factor."""
+    return next((ladder for ladder in LADDERS if NAMES.get(unit, unit) in ladder), ())
+
+
+def _below(unit, steps):
+    """The unit so many steps of 1,000 or 1,024 below this one; "" if there is none."""
+    ladder = _ladder(unit)
+    place = ladder.index(NAMES.get(unit, unit)) - steps
+    return ladder[place] if 0 <= place < len(ladder) else ""
 
 
 def read(yours, unit: str = "") -> float | str:

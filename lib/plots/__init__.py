@@ -55,6 +55,7 @@ from lib.plots.published import (
     topology,
 )
 from lib.plots.rank_shares import rank_shares
+from lib.plots.replay import replay
 from lib.plots.ring_work import ring_attention_work
 from lib.plots.routing import routing
 from lib.plots.sabotage import against_baselines
@@ -100,7 +101,8 @@ __all__ = [
     "memory_by_remedy", "memory_over_a_step", "memory_parts", "mesh", "message_rounds",
     "nccl_all_reduce", "on_color", "owner_loads", "plan_cost", "plan_ranking",
     "predicted_against_measured", "prediction_errors", "prefetch_timeline", "rank_color",
-    "rank_shares", "readable", "recompute", "ring", "ring_attention_work", "rounds", "routing",
+    "rank_shares", "readable", "recompute", "replay",
+    "ring", "ring_attention_work", "rounds", "routing",
     "scale", "scaling",
     "seed_differences", "seed_losses", "server_traffic", "sharded_linears", "shardings", "short",
     "simulated_and_measured", "singular_values", "sparse_layer", "spread", "stage_cut",

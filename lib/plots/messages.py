@@ -8,6 +8,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
+from lib import frontend
 from lib.cycle import find_cycle
 from lib.plots.draw import arrow
 from lib.plots.style import ALARM, FAINT, INK, PAPER, drawing, on_color, rank_color
@@ -113,6 +114,9 @@ def waits_for(waits, labels=None):
         f"{N} ranks on a circle, an arrow from each waiting rank to the one it waits for.",
         f"All arrows: {', '.join(f'{a} to {b}' for a, b in edges)}.",
     )  # fmt: skip
+
+
+frontend.figures["waits_for"] = waits_for  # for a run that is stopped while its ranks wait
 
 
 def rounds(entries):

@@ -3,14 +3,16 @@
 import pytest
 
 from lib import check
-from lib.check import framework
+from lib.check import framework, so_far
 from lib.check.exercises import EXERCISES, MODULES
 from lib.cost.state import RECIPES
+from lib.measuring.predictions import show_prediction
 
 
 @pytest.fixture(autouse=True)
 def new_kernel(monkeypatch):
     monkeypatch.setattr(framework, "judged", {})
+    monkeypatch.setattr("lib.measuring.predictions._good", {})
     monkeypatch.setattr("lib.check.so_far.judged", framework.judged)
 
 
@@ -25,8 +27,8 @@ def test_a_check_that_has_not_run_one_not_written_one_wrong_and_one_right(capsys
         raise NotImplementedError
 
     exercise = EXERCISES["model_state_bytes"]
-    assert {"its check has not run"} == {
-        line[-21:] for line in told(capsys) if " of " in line and "so far" not in line
+    assert {"not run since the kernel started"} == {
+        line[-32:] for line in told(capsys) if " of " in line and "so far" not in line
     }
     with pytest.raises(framework.CheckFailed):
         check.training_days(training_days)
@@ -44,7 +46,22 @@ def test_a_check_that_has_not_run_one_not_written_one_wrong_and_one_right(capsys
         "of",
         str(exercise.points),
     ]
-    assert f"{exercise.points} of 100 points so far" in lines
+    assert lines[-2] == f"{exercise.points} of 100 points so far"
+    show_prediction("a run", 20, "kB", measured=24)
+    assert told(capsys)[-1] == "Your one prediction was within 20 %."
+
+
+def test_what_is_next_is_the_first_behind_this_one_then_the_first_of_all(monkeypatch):
+    names = so_far.names_of(0)
+    core = [name for name in names if not EXERCISES[name].bonus]
+    assert so_far.lab_of("ring_all_reduce") == 0 and so_far.lab_of("mesh") == 6
+    assert so_far.lab_of("no exercise") is None
+    assert so_far.so_far(0) == (0, 100, core[0])
+    assert so_far.so_far(0, core[1]) == (0, 100, core[2])
+    for name in core[1:]:
+        full = EXERCISES[name].points
+        framework.judged[name] = framework.Outcome(full, full, [], "passed")
+    assert so_far.so_far(0, core[-1]) == (100 - EXERCISES[core[0]].points, 100, core[0])
 
 
 def test_every_lab_has_100_points_and_its_bonus_points_apart(capsys):

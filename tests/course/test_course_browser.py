@@ -1,5 +1,5 @@
-"""Lab 0 in JupyterLab as a student sees it, in a real browser: hint, points, slider, stop button,
-nothing left behind.
+"""Lab 0 in JupyterLab as a student sees it, in a real browser: verdicts on cards, points, slider,
+stop button, a replay, nothing left behind.
 
 In `make test` each has its shorter proof: tests/test_quick.py a check's hint, tests/test_explore.py
 a slider in a live kernel, tests/launch a stop and a kernel that is killed,
@@ -13,6 +13,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,10 +61,39 @@ DEADLOCKS = """def send_recv(tensor, to, frm):
     dist.recv(out, frm)
     return out
 """
+FORGETS = """def send_recv(tensor, to, frm):
+    out = torch.empty_like(tensor)
+    dist.isend(tensor, to)
+    work = dist.irecv(out, frm)
+    return out
+"""
+NAMES = """def send_recv(tensor, to, frm):
+    return tensor + ring_reduce_scater
+"""
+# what is broken in two inside a word on a card: [word, ...]
+BROKEN = """() => [...document.querySelectorAll('.verdict')].flatMap(card => {
+    const broken = [], walk = document.createTreeWalker(card, NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) {
+        const text = walk.currentNode;
+        if (text.parentElement.closest('style, script, pre, .unseen, [hidden]')) continue;
+        for (const word of text.data.matchAll(/[\\w.>-]+/g)) {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            const tops = [...range.getClientRects()].filter(one => one.width).map(one => one.top);
+            if (Math.max(...tops) - Math.min(...tops) > 6) broken.push(word[0]);
+        }
+    }
+    return broken;
+})"""
 HANGS = """def send_recv(tensor, to, frm):
     while True:
         time.sleep(0.01)
 """
+
+
+_cells = {cell.id: cell.source for cell in notebook.read(notebook.solution_path(ROOT, LAB)).cells}
+RIGHT, HELLO = _cells["send-recv-answer"], _cells["ranks-hello"]
 
 
 def until(holds, what):
@@ -134,6 +164,10 @@ class Lab:
     def shown(self):
         """The text below the active cell."""
         return "\n".join(self.page.locator(".jp-mod-active .jp-Cell-outputArea").all_inner_texts())
+
+    def card(self, state):
+        """Is there one card below the active cell, in this state?"""
+        return self.page.locator(f".jp-mod-active .verdict.{state}").count() == 1
 
     def figures(self):
         """The pictures below the active cell, as the addresses of their data."""
@@ -213,6 +247,11 @@ def opened(page, server):
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=PATIENCE * 1000)
     lab = Lab(page)
     until(lab.idle, "a kernel")
+    lab.saved_on_opening = lab.js(  # after what JupyterLab writes when it knows the kernel
+        "const kernel = panel.sessionContext.session.kernel;"
+        "return Promise.all([kernel.info, kernel.spec]).then(() => new Promise(done => "
+        "setTimeout(() => done(!panel.context.model.dirty), 1000)))"
+    )
     set_up = notebook.read(notebook.lab_path(ROOT, LAB))
     for cell in set_up.cells:
         if notebook.role(cell) == "setup":
@@ -227,6 +266,7 @@ def lab(browser, server):
 
 def test_what_opens_is_the_students_copy(lab):
     assert lab.js("return panel?.context?.path") == f"labs/mine/{LAB}.ipynb"
+    assert lab.saved_on_opening
     assert lab.run("here").splitlines() == here.said(gpus.working())
 
 
@@ -247,15 +287,18 @@ def test_a_new_edition_is_said_in_the_first_cell(lab, server):
 def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):
     solution = notebook.read(notebook.solution_path(ROOT, LAB))
     right = next(cell.source for cell in solution.cells if cell.id == "send-recv-answer")
-    assert "not written yet" in lab.run("send-recv-answer") + lab.run("send-recv-check")
+    told = lab.run("send-recv-answer") + lab.run("send-recv-check")
+    assert told.count("not written yet") == 1 and "CheckFailed" not in told and lab.card("neutral")
     for answer in (WRONG, right):
         lab.write("send-recv-answer", answer)
         assert lab.run("send-recv-answer") == ""
         told = lab.run("send-recv-check")
         if answer is WRONG:
-            assert "Usual cause:" in told and "CheckFailed" in told and "16 of 16" not in told
+            assert lab.card("failed") and lab.page.locator(".jp-mod-active .tip").count() == 1
+            assert told.endswith("CheckFailed: see above") and "16 of 16" not in told
         else:
             assert "16 of 16 points" in told and "Error" not in told and "CheckFailed" not in told
+            assert lab.card("passed") and "16 of 100; next: ring_reduce_scatter" in told
     assert "running lib's" not in lab.run("send-recv-figure") and lab.figures()
 
 
@@ -273,6 +316,8 @@ def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, se
             f"rank {rank} waits in send to rank {1 - rank} of float32 (3,), line 3 of send_recv"
             in told
         )
+    lines = page.locator(".jp-mod-active code.line").all_inner_texts()
+    assert lines == ["dist.send(tensor, to)"] * 2
     if "PICTURE" in os.environ:
         from PIL import Image
 
@@ -296,6 +341,71 @@ def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, se
             ROOT / ".github/images/verdict.png", optimize=True
         )
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (FORGETS, "nothing waited for this send"),
+        (NAMES, "ring_reduce_scater"),
+    ],
+    ids=["forgotten wait", "NameError"],
+)
+def test_a_common_mistake_is_on_a_card_with_the_line_of_the_answer(lab, answer, said):
+    lab.write("send-recv-answer", answer)
+    assert lab.run("send-recv-answer") == ""
+    told = lab.run("send-recv-check")
+    assert lab.card("failed") and re.search(said, told), told
+    assert lab.page.locator(".jp-mod-active code.line").count() >= 1
+    assert told.endswith("CheckFailed: see above")
+
+
+def test_a_card_is_readable_in_light_and_dark_at_every_width(lab):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        lab.page.evaluate(
+            "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})",
+            theme,
+        )
+        is_light = str(theme.endswith("Light")).lower()
+        lab.page.wait_for_selector(f"body[data-jp-theme-light={is_light}]", state="attached")
+        for width in (700, 1100, 1440):
+            lab.page.set_viewport_size({"width": width, "height": 1400})
+            assert lab.page.locator(".verdict").count() >= 1
+            assert lab.page.evaluate(BROKEN) == [], (theme, width)
+        found = axe.Axe().run(lab.page, context={"include": [[".verdict"]]}).response
+        assert found["passes"] and found["violations"] == [], theme
+    lab.page.set_viewport_size({"width": 1200, "height": 1400})
+
+
+def test_an_answer_that_was_edited_and_not_run_is_said(lab):
+    edited = lambda: lab.page.locator(".jp-mod-active .edited").is_visible()
+    lab.run("send-recv-check")
+    assert not edited()
+    lab.write("send-recv-answer", WRONG)
+    lab.run("send-recv-check")
+    assert edited()
+    lab.run("send-recv-answer")
+    lab.run("send-recv-check")
+    assert not edited()
+
+
+def test_a_replay_moves_with_the_arrow_keys(lab):
+    lab.write("send-recv-answer", RIGHT)
+    assert lab.run("send-recv-answer") == ""
+    run = "plots.replay(launch.run(lambda: send_recv(torch.zeros(3), %s, %s), nproc=3))"
+    rank = "dist.get_rank()"
+    lab.write("ranks-hello", run % (f"({rank} + 1) % 3", f"({rank} - 1) % 3"))
+    lab.run("ranks-hello")
+    slider = lab.page.locator(".jp-mod-active .replay input")
+    at = lambda: lab.page.locator(".jp-mod-active .replay .over circle").first.get_attribute("cx")
+    before = at()
+    slider.focus()
+    lab.page.keyboard.press("ArrowRight")
+    assert slider.input_value() == "0.125" and at() != before
+    lab.page.keyboard.press("End")
+    assert "done: 3 messages" in lab.page.locator(".jp-mod-active .replay .said").inner_text()
+    lab.write("ranks-hello", HELLO)
 
 
 def test_a_slider_moves_the_figure(lab):
@@ -336,9 +446,19 @@ def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
     lab.start("send-recv-check")
     until(lambda: len(awake()) > 1, "ranks that hang")
     assert not lab.idle()
+    sign = re.compile(r"\d+ s: ranks 0 and 1 compute at line 3; stop shows where")
+    until(lambda: sign.search(lab.shown()), "a sign of life")
     lab.page.locator("[data-command='notebook:interrupt-kernel']").first.click()
+    pressed = time.monotonic()
+    until(lambda: "stopped after" in lab.shown(), "what is known of a check that was stopped")
+    took = time.monotonic() - pressed
     until(lab.idle, "the end of a cell that was stopped")
-    assert "KeyboardInterrupt" in lab.shown()
+    told = " ".join(lab.shown().split())
+    print(f"what is known was shown {took:.2f} s after stop")
+    assert not sign.search(told) and lab.card("neutral")
+    for rank in (0, 1):
+        assert re.search(rf"rank {rank} \w[^:]*: line [23] of send_recv: ", told), told
+    assert told.endswith("KeyboardInterrupt: stopped, and the ranks have been ended")
     until(lambda: not awake(), "the end of the ranks")
     assert "I am rank 3 of 4" in lab.run("ranks-hello")
 

@@ -110,7 +110,9 @@ def test_the_copy_is_made_once_and_never_replaced_neither_by_build_nor_by_a_seco
         == "labs/mine/lab9_toy.ipynb is your own copy of this lab, and no update will overwrite it."
     )
     path = notebook.own_path(course, LAB)
-    assert path.read_bytes() == notebook.lab_path(course, LAB).read_bytes()
+    given = notebook.lab_path(course, LAB).read_bytes()
+    assert path.read_bytes() == mine.for_this_python(given)
+    assert notebook.read(path).cells == nbformat.v4.reads(given.decode()).cells
     change(path, double=DOUBLE)
     written = path.read_bytes()
     assert mine.copy(course, LAB) == []

@@ -259,7 +259,10 @@ def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_p
         assert eventually(lambda ranks=ranks: not own_processes.any_is_running(ranks))
     code, out, err = finish(process)
     assert code == 0, err
-    assert re.findall("stopped|again .*", out) == ["stopped", "again [0, 1]"] * 2
+    assert re.findall("^stopped$|again .*", out, re.MULTILINE) == ["stopped", "again [0, 1]"] * 2
+    assert len(re.findall(r"^stopped after \d+ s: no rank waited for another$", out, re.M)) == 1
+    assert len(re.findall(r"^stopped after \d+ s: not every rank had finished$", out, re.M)) == 1
+    assert len(re.findall(r"^  rank \d waits in recv from rank ", out, re.M)) >= 1
 
 
 @pytest.mark.slow

@@ -1,0 +1,106 @@
+"""How a verdict reaches the student: printed, or on a card where a person looks at a notebook; and
+what is said of a check that was stopped."""
+
+import contextlib
+import linecache
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from lib import frontend
+from lib.check import card, cells
+from lib.check.card import Told
+from lib.check.exercise import Bundle, Exercise, Outcome
+from lib.check.failure import begun, in_its_case, of_exercise
+from lib.launch import stopped
+from lib.launch.errors import RankError, Stopped
+
+BARE = re.compile(r"\bline (\d+) of (\w+)$")
+NOT_JUDGED = "The check was stopped, so the points are what they were before."
+
+
+def show(exercise: Exercise | Bundle, outcome: Outcome, fns: tuple[Callable, ...]) -> bool:
+    """Print the verdict, or show it as a card; says whether it was a card."""
+    if not frontend.attended():
+        print("\n".join(outcome.lines))
+        return False
+    from lib.check.exercises import FUNCTIONS
+
+    names = [part.name for part in exercise.parts]
+    notes = cells.stale(names, fns, FUNCTIONS)
+    text = [outcome.lines[0], *(f"  ({note})" for note in notes), *outcome.lines[1:]]
+    state = "passed" if outcome.passed else "failed"
+    if outcome.hint == "not written":
+        state = "neutral"
+    score, foot = outcome.lines[-1], _foot(exercise, outcome)
+    if foot:
+        text.append(foot)
+    told = [*(Told("tip", note) for note in notes), *(_with_line(one, fns) for one in outcome.told)]
+    frontend.show("\n".join(text), card.html(exercise.name, told, state, score, foot, names))
+    return True
+
+
+def _with_line(told, fns):
+    """Where a rank could only say "line 3 of send_recv", the line itself as well."""
+    found = BARE.search(told.text) if told.kind == "text" else None
+    codes = [code for fn in fns if (code := getattr(fn, "__code__", None))]
+    file = next((c.co_filename for c in codes if found and c.co_name == found[2]), None)
+    line = linecache.getline(file, int(found[1])).strip() if file else ""
+    return replace(told, text=f"{told.text}: {line}") if line else told
+
+
+def _foot(exercise, outcome):
+    """ "48 of 100; next: ring_all_gather"; "" for an exercise of no lab."""
+    from lib.check.so_far import lab_of, so_far
+
+    if (lab := lab_of(exercise.name)) is None:
+        return ""
+    got, full, after = so_far(lab, exercise.name)
+    if not outcome.passed:
+        return f"{got} of {full} so far in this lab"
+    return f"{got} of {full}; " + (f"next: {after}" if after else "the lab is done")
+
+
+@contextlib.contextmanager
+def shown_if_stopped(exercise: Exercise | Bundle) -> Iterator[None]:
+    """While a check runs in here, a stop is told at once: what the answer did at that moment."""
+    told = []
+
+    def tell(error: RankError) -> None:
+        told.append(error)
+        _show_stopped(exercise, *_on_ranks(exercise, error))
+
+    try:
+        with stopped.told(tell):
+            yield
+    except KeyboardInterrupt as stop:
+        if not told:
+            at = getattr(stop, "at", "")
+            text = f"it had not returned; it was in\n  {at}" if at else "before the answer ran"
+            _show_stopped(exercise, exercise.parts[0].name, f"stopped: {text}")
+        raise (stop if isinstance(stop, Stopped) else Stopped()) from None
+
+
+def _on_ranks(exercise, error):
+    """(the exercise that the ranks were in, what they did there)"""
+    name = (begun(error.ledger) or [exercise.parts[0].name])[-1]
+    error.ledger = of_exercise(error.ledger, name)
+    failed, n = in_its_case(error), error.ledger.world_size
+    ranks = "1 rank" if n == 1 else f"{n} ranks"
+    case = (
+        failed.case
+        if failed.case.startswith(ranks)
+        else ", ".join(filter(None, [ranks, failed.case]))
+    )
+    return name, f"{case}: {failed.text}"
+
+
+def _show_stopped(exercise, name, text):
+    first, *more = text.splitlines()
+    lines = [exercise.name, f"  --  {name}", f"      {first}", *(f"      {line}" for line in more)]
+    said = "\n".join([*lines, NOT_JUDGED])
+    if not frontend.attended():
+        print(said, flush=True)
+        return
+    told = [Told("stopped", first, name), *(Told("text", line) for line in more)]
+    frontend.show(said, card.html(exercise.name, told, "neutral", "stopped", NOT_JUDGED))
