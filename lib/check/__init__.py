@@ -12,14 +12,14 @@ verdict.py card.py cells.py          how a verdict is shown; what it looks like 
 side_by_side.py shown.py probes.py   an answer beside lib's own: a script, what it shows, and
 numbers.py causes.py                 what is looked at in every exercise; functions of numbers;
                                      sentences by name
-cases.py calls.py                    groups, sizes, numbers; an answer called case by case
-forward_backward.py comm.py          ... with a backward; the collectives that it is given
+cases.py comm.py                     groups, sizes, numbers; the collectives that an answer is given
 overlap.py footprint.py products.py  what runs at the same time; what is made and kept;
                                      matrix products, counted
 pure.py tensors.py                   functions without ranks, of plain numbers;
                                      tensors, drawn and compared
-claims.py traffic.py                 the usual judges: of values, and of what was sent
+claims.py traffic.py                 claims of several judges; judges of what was sent
 explain.py symptoms.py               what a wrong number says; hints that exercises share
+own_cells.py                         names from cells that grading leaves out
 python_errors.py earlier.py          what Python refuses, in words that lead on; an earlier function
                                      that has not passed does not cost a later one
 failure.py guard.py                  the facts of an answer that raised, hung or exited,

@@ -19,7 +19,7 @@ What is given and what is expected is made on the CPU. Ranks here are ranks with
 last group's are not 0 to N-1 in the world: whoever mixes them up is found out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -85,28 +85,7 @@ class Setting(Case):
         return ", ".join(filter(None, [self.group, self.what, "once more" if self.again else ""]))
 
 
-def sizes_and_dtypes(world_size):
-    """(n, dtype): what N divides comes first, so that a mistake in the remainder is not
-    taken for any other."""
-    f32, f64, i64 = torch.float32, torch.float64, torch.int64
-    return [(2 * world_size, f32), (7, f32), (1, f32), (7, i64), (1000, f64)]
-
-
 SIZES_SAY = "sizes 0 to 1000; float32, float64, int64"
-
-
-def collective_cases():
-    """Every group with every size; then one rank alone, no elements at all, and the first
-    call once more."""
-    cases = [
-        Case(members, n, dtype) for members in GROUPS for n, dtype in sizes_and_dtypes(len(members))
-    ]
-    return (
-        *cases,
-        Case(ALONE, 3, torch.float64),
-        Case(GROUPS[2], 0, torch.float32),
-        replace(cases[0], again=1),
-    )
 
 
 def in_step(cases, groups_of, one, wire=None):
@@ -234,15 +213,6 @@ def number(value) -> str:
 
 def name_of(dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def is_a(out, like) -> bool:
-    return (
-        type(out) is torch.Tensor
-        and out.shape == like.shape
-        and out.dtype == like.dtype
-        and torch.equal(out, like)
-    )
 
 
 def form_of(out) -> str:

@@ -15,8 +15,7 @@ from math import isfinite
 
 import torch
 
-from lib.check.cases import FINE, is_a, k, number, part, total
-from lib.check.exercise import Problem
+from lib.check.cases import FINE, k, number, total
 
 
 def two(want, got) -> tuple[str, str]:
@@ -230,24 +229,6 @@ def chunk_of_the_sum(case, out):
         ),
         None,
     )
-
-
-def in_place_sum(case, rank, got, want, records):
-    """For `values` of a sum in place: the Problem; facts as read_sum's, and finished: the chunks
-    that are right."""
-    if is_a(records[rank]["returned"], want) and is_a(got, part(rank, case.n, case.dtype)):
-        text = (
-            f"{case.name}: {case.rank(rank)} returned the sum, but its tensor still holds what it "
-            f"held before"
-        )
-        return Problem("in place", text)
-    text, facts = read_sum(case, rank, got)
-    right = [r for r, record in enumerate(records) if record["ok"]]
-    if right:
-        text += f"\nOnly {who(right)} {'has' if len(right) == 1 else 'have'} the sum everywhere."
-    chunks = zip(got.tensor_split(case.world_size), want.tensor_split(case.world_size), strict=True)
-    facts["finished"] = [c for c, (mine, sum_) in enumerate(chunks) if torch.equal(mine, sum_)]
-    return Problem("value", text, facts)
 
 
 def shares(out, parts, tolerance=1e-9):

@@ -150,19 +150,6 @@ def same_again(words):
     return of
 
 
-def left_alone(words):
-    """A judge: no call has changed an argument."""
-
-    @without_ranks
-    def of(seen):
-        found = seen[CHANGED_ONE]
-        return found and Problem(
-            found.kind, f"{words(*found.facts['case'])}: {found.text}", found.facts
-        )
-
-    return of
-
-
 def iterator(out, item):
     """The Problem if it can be gone through only once, or one of its items can, else None. item:
     "rank {} has"."""
@@ -175,14 +162,3 @@ def iterator(out, item):
 
 
 NOTHING = Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`.")
-CHANGED = Hint(
-    "arguments changed",
-    s.kind("input"),
-    "these arguments are the caller's, who needs them again: change a dict or list of your own.",
-)
-ONCE = Hint(
-    "right only once",
-    s.fact("again"),
-    "the first call is right, and the same call gives something else later: what does the function "
-    "keep from call to call (in a global, a default argument, on itself)? Begin each call anew.",
-)

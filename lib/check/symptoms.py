@@ -87,20 +87,6 @@ def left_under_way(p):
     )
 
 
-def in_parts(p):
-    """Is it a 2nd, 3rd, ... of the expected sum everywhere, and not because ranks are
-    missing in it?"""
-    if p.kind != "value" or any(map(p.fact, ("absent", "doubled", "moved", "own", "narrowed"))):
-        return False
-    ratios = p.trace[2][p.facts["rank"]] if isinstance(p.trace, list) and len(p.trace) == 3 else []
-    parts = {round(1 / x, 6) for x in ratios if isinstance(x, float) and 0 < x < 1}
-    return (
-        len(parts) == 1
-        and parts.pop().is_integer()
-        and all(isinstance(x, float) and x < 1 for x in ratios)
-    )
-
-
 def mixed_up_ranks(p):
     """Trouble in a group whose ranks are not 0 to N-1, checked last: everywhere else the
     answer was right."""
@@ -144,15 +130,6 @@ def another_dtype(p):
     return mismatch or p.kind == "wire dtype" or (p.kind == "form" and bool(p.fact("dtype")))
 
 
-BUILT_IN = Hint(
-    "called what it builds",
-    kind("built-in"),
-    "build it from p2p.send_recv, p2p.send, p2p.recv, p2p.exchange, or dist's send, recv, isend "
-    "and irecv.",
-)
-RETURNED_NONE = Hint(
-    "nothing returned", kind("returned"), "the function must end with a `return` of its result."
-)
 NO_NUMBER = Hint(
     "nothing returned",
     lambda p: p.kind in ("returned", "number") and p.fact("got") == "None",
@@ -240,37 +217,10 @@ IN_PLACE = Hint(
     "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = "
     "result` only gives the name to another tensor.",
 )
-DIVIDED = Hint(
-    "divided by N",
-    either(fact("divided"), in_parts),
-    "all-reduce sums here. If you want the mean, divide afterwards.",
-)
 NOTHING_ADDED = Hint(
     "unsummed",
     lambda p: p.fact("own") and not p.fact("finished"),
     "the tensor holds what it held before. Does the sum go to another tensor that is forgotten?",
-)
-WHOSE_RANKS = Hint(
-    "ranks of the world, not of the group",
-    whose_ranks,
-    "ranks are counted within the group. Ask dist.get_rank(group) and dist.get_world_size(group), "
-    "give `group` to every p2p call, and take neighbours modulo the group's world_size. (dist.send "
-    "itself takes world ranks: dist.get_global_rank(group, r).)",
-)
-NO_GROUP = Hint(
-    "the group is not passed on", kind("group"), "give `group` on to everything that you call."
-)
-NOT_GIVEN = Hint(
-    "not what it was given",
-    kind("another way"),
-    "whoever calls your function chooses how the ranks communicate: call the argument, not what "
-    "you imported.",
-)
-NOT_ALL_RANKS = Hint(
-    "not on every rank",
-    either(kind("clash"), hung),
-    "all ranks of the group must call it, equally often and with equal sizes: a rank that returns "
-    "early, because it has nothing to do, lets the others wait.",
 )
 ALL_SEND_FIRST = Hint(
     "everyone sends first",
@@ -288,46 +238,6 @@ NOT_PAIRED = Hint(
     ),
     "a rank waits for a message that nobody sends. Write down, for 3 ranks and each round, who "
     "sends to whom and who receives from whom: the two lists must be the same.",
-)
-NARROW = Hint(
-    "rounded on the way",
-    fact("narrowed"),
-    "a float64 or int64 was made a float32 (or less) on the way: .float(), torch.zeros(n) and "
-    "torch.empty(n) are float32. Make buffers with torch.empty_like(tensor), or give them "
-    "dtype=tensor.dtype.",
-)
-WRONG_DTYPE = Hint(
-    "a buffer of another dtype",
-    another_dtype,
-    "torch.empty(n) is float32. Make buffers with torch.empty_like(chunk), or give them "
-    "dtype=tensor.dtype.",
-)
-SHARED = Hint(
-    "not a copy",
-    kind("shared"),
-    "the result is to be a new tensor, and the caller will change it: clone what is yours, also "
-    "where N is 1.",
-)
-NOT_KEPT = Hint(
-    "one buffer for all calls",
-    kind("not kept"),
-    "a buffer or a result is kept from call to call (in a global, a default argument, on the "
-    "function) and written again. Make a new one in each call.",
-)
-OVERWRITTEN = Hint(
-    "the input overwritten", kind("input"), "what you are given stays the caller's: clone it first."
-)
-PADDED = Hint(
-    "padded",
-    kind("elements", padded=True),
-    "you send as many elements as if n were a multiple of N. Chunks of n // N or n // N + 1 "
-    "elements need no padding: tensor.tensor_split(N).",
-)
-NO_GRAPH = Hint(
-    "no gradient",
-    either(kind("no graph"), refused("no graph")),
-    "what sends is unknown to autograd, and detach() cuts the graph: a torch.autograd.Function "
-    "says what backward is.",
 )
 CALLED_LIB = Hint("called lib's", kind("built-in"), "build it from what the function is given.")
 ANYWHERE = (
@@ -350,15 +260,6 @@ OTHER_WAY_ROUND = Hint(
     "it is a ring, but goes to the left: send to the right, (rank + 1) % N, and receive from the "
     "left.",
 )
-
-
-def remainder_hint(cases):
-    return Hint(
-        "right only when N divides n",
-        remainder(cases),
-        "here the chunks are not all of one size. Cut with tensor.tensor_split(N), and receive "
-        "into a buffer of the size of the chunk that comes, not of the one that you send.",
-    )
 
 
 def nothing_there(cases):
@@ -385,17 +286,3 @@ TWO_ONLY = Hint(
     "two ranks were right. With more there is a rank that is neither the first nor the last: write "
     "it for rank r of N.",
 )
-
-
-def under_way(cases, test):
-    """For cases that pass the test, in which a second call begins before the first
-    goes backward."""
-    return Hint(
-        "kept beside ctx",
-        both(
-            kind(*SHAPES, "group", "clash", "no graph", "not kept", "calls"), in_case(cases, test)
-        ),
-        "one call alone was right. Here a second one, over other ranks and of another shape, comes "
-        "before the first goes backward. What backward needs belongs on ctx: the class, the "
-        "function and globals are the same for all calls.",
-    )

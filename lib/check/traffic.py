@@ -84,47 +84,6 @@ def ring(cases, rounds=None):
     return judge
 
 
-def only_calls(cases, expected, phases=("",), section=None):
-    """The claim's judge: each rank made just these calls, in any order of phases, and sent nothing
-    beside them.
-
-    expected(case, rank) -> [(op, phase, elements), ...]; None: whichever calls. A record has the
-    keys of `Recorder.record`.
-    section(case, phase) -> the label of the ledger's section; None: case.name.
-    """
-
-    def judge(runs):
-        for run, case, records in seen(runs, cases):
-            for rank, record in enumerate(records):
-                where = f"{case.name}: {case.rank(rank)}"
-                if found := astray(where, case, record) or beside(
-                    run, case, where, rank, record, phases, section
-                ):
-                    return found
-                got, want = (
-                    [call[:3] for call in record["calls"]],
-                    expected and expected(case, rank),
-                )
-                facts = {"case": case, "rank": rank, "got": got, "want": want}
-                if found := _narrow(where, case, record):
-                    return found
-                if expected and got != want:
-                    text = f"{where} called {_listed(got)}\nexpected {_listed(want)}"
-                    return Problem("calls", text, facts, [case.name, got])
-        return None
-
-    return judge
-
-
-def _narrow(where, case, record):
-    floats = [call.dtype for call in record["calls"] if call.dtype.is_floating_point]
-    narrow = next((dtype for dtype in floats if dtype.itemsize < case.dtype.itemsize), None)
-    if narrow is None or not case.dtype.is_floating_point:
-        return None
-    text = f"{where} sent {str(narrow)[6:]}, expected {str(case.dtype)[6:]}, as it was given"
-    return Problem("wire dtype", text, {"case": case, "narrowed": True})
-
-
 def astray(where, case, record):
     """The Problem if the ranks' calls do not fit together, or are for other ranks;
     of one record."""
@@ -161,13 +120,6 @@ def beside(run, case, where, rank, record, phases=("",), section=None):
                     "another way", f"{where} called {called}, which it was not given", facts
                 )
     return None
-
-
-def _listed(calls):
-    return (
-        "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls)
-        or "nothing"
-    )
 
 
 def fitting(cases):

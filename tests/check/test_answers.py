@@ -72,9 +72,7 @@ ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}
 SHARED = {
     hint.name for room in (symptoms, pure) for hint in vars(room).values() if isinstance(hint, Hint)
 }
-SHARED |= {
-    make([]).name for make in (symptoms.nothing_there, symptoms.alone, symptoms.remainder_hint)
-}
+SHARED |= {make([]).name for make in (symptoms.nothing_there, symptoms.alone)}
 SHARED |= {hint.name for hint in (*causes.GENERIC, causes.LATER)}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}

@@ -70,12 +70,6 @@ def gradients(model):
     return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
 
-NOT_DIVIDED = Hint("not divided", scaled(lambda N: N),
-                   "all_reduce sums. The mean needs a division by the group's number of ranks, "
-                   "dist.get_world_size(group).")  # fmt: skip
-DIVIDED_TWICE = Hint("divided twice", scaled(lambda N: 1 / N),
-                     "divide by N once, before the all-reduce or after it. (The loss is the mean "
-                     "over the rank's own shard: leave it.)")  # fmt: skip
 WORLD_SIZE = Hint("the world's size, not the group's", scaled(lambda N: N / WORLD),
                   "in a smaller group it is the group's ranks that are summed: divide by "
                   "dist.get_world_size(group).")  # fmt: skip

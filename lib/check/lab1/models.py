@@ -23,9 +23,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from lib.check.cases import form_of, number
-from lib.check.exercise import Problem
-from lib.check.explain import fraction, narrowed, rounded_words, two
+from lib.check.explain import fraction
 from lib.check.explain import shares as shares_of
 
 ROWS = 2  # of a shard
@@ -111,79 +109,6 @@ def gradients(model):
         name: None if p.grad is None else p.grad.detach().cpu().clone()
         for name, p in model.named_parameters()
     }
-
-
-def of_each_rank(shards, seed=0, fine=1, make=None):
-    """What each rank contributes, [{name: gradient}]: that of the mean loss over its micro-batches,
-    zeros if unused.
-
-    shards: [[shard, ...] of rank 0, ...]. Their mean is the gradient of the whole batch in one
-    process. make: make(seed) -> another model than `Small`; then it is the sum over the
-    micro-batches.
-    """
-    parts = []
-    for own in shards:
-        model = make(seed) if make else Small(seed, fine)
-        if own:
-            (sum(loss_of(model, one) for one in own) / (1 if make else len(own))).backward()
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        parts.append(
-            {
-                n: (torch.zeros_like(p) if p.grad is None else p.grad).cpu()
-                for n, p in trained.items()
-            }
-        )
-    return parts
-
-
-def wrong_gradient(where, rank, got, parts):
-    """A Problem unless `got`, {name: gradient} on `rank` of N, is the mean of `parts`, name by
-    name.
-
-    where: the case and the rank in words, as in "4 ranks: rank 1".
-    facts: rank, name, world_size; absent (.grad is None), unused (the ranks that contribute zeros),
-        factor (got = factor x expected, or None), own (nothing of another rank is in it).
-    """
-    for name in got:
-        if name not in parts[0] and got[name] is not None:
-            return Problem(
-                "frozen", f"{where}, {name} is frozen, but has a gradient", {"name": name}
-            )
-    for name in parts[0]:
-        each = [part[name] for part in parts]
-        want, out = sum(each) / len(each), got[name]
-        unused = [r for r, part in enumerate(each) if not part.any()]
-        facts = {
-            "rank": rank,
-            "name": name,
-            "world_size": len(parts),
-            "absent": out is None,
-            "unused": unused,
-        }
-        facts |= {"factor": None, "own": False}
-        line = f"{where}, {name}"
-        if out is None or out.shape != want.shape or out.dtype != want.dtype:
-            wanted = "zeros" if not want.any() else "the mean over ranks"
-            return Problem(
-                "value",
-                f"{line}: .grad is {form_of(out)}, expected {wanted}, {form_of(want)}",
-                facts,
-            )
-        if not equal(out, want):
-            element = _first(~_close(out, want))
-            at = f"element {element[0] if len(element) == 1 else element}"
-            facts["narrowed"] = narrowed(out, want)
-            x, y = (
-                two(want[element], out[element])
-                if facts["narrowed"]
-                else (number(want[element]), number(out[element]))
-            )
-            line += f", {at}: expected {x}, got {y}"
-            words = (
-                rounded_words(want.dtype) if facts["narrowed"] else explain(out, each, rank, facts)
-            )
-            return Problem("value", f"{line}\n{words}".rstrip(), facts)
-    return None
 
 
 def explain(out, each, rank, facts):

@@ -12,13 +12,12 @@
 
 Beside them:
 
-    both_ways.py     ParallelAttention forward and backward, beside one process
     groups.py        the groups of ranks; two calls under way at once, over different ones
     sequence_cut.py  attention over a sharded sequence: the cases, and the script of 17 and 18
 """
 
 __all__ = [
-    "both_ways", "f_and_g", "groups", "linear_layers", "merge_attention", "parallel_attention",
+    "f_and_g", "groups", "linear_layers", "merge_attention", "parallel_attention",
     "ring_attention", "sequence", "sequence_cut", "split_state_dict", "ulysses_attention",
     "vocabulary",
 ]  # fmt: skip
