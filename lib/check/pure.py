@@ -4,7 +4,7 @@ judged case by case.
     seen = asked(fn, shares, CASES, given, read)  {case: what was read, or the Problem};
                                                   and of all calls together
     each(CASES, judge, words)                     a judge: the first case with something wrong
-    left_alone(words), same_again(words)          judges of all calls
+    same_again(words)                             a judge of all calls
 
 A case is a tuple; words(*case) names it.
 """
