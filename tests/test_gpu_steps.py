@@ -183,7 +183,7 @@ def test_the_checks_of_two_ranks_pass(capsys):
     assert (
         capsys.readouterr()
         .out.splitlines()[-1]
-        .startswith("showed: 6 of 6 checks passed (split_rows, ")
+        .startswith("showed: 5 of 5 checks passed (split_rows, ")
     )
     assert len(checks.fitting(8)) > 25
 

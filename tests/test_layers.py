@@ -20,17 +20,19 @@ MAY_IMPORT = {
     "backend": set(),
     "cycle": set(),
     "ledger": {"backend", "cycle"},
-    "launch": {"backend", "ledger", "linux"},
+    "frontend": set(),
+    "launch": {"backend", "frontend", "ledger", "linux"},
     "collectives": LEDGER,
     "training": COLLECTIVES,
     "measuring": COLLECTIVES | {"launch", "linux", "training"},
     **dict.fromkeys(PARALLEL, BELOW_PARALLEL),
     "hybrid": BELOW_PARALLEL | PARALLEL | {"launch"},
     "cost": {"collectives", "pipeline"},
-    "plots": {"cost", "cycle", "pipeline"},
+    "plots": {"cost", "cycle", "frontend", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},
-    # fingerprints are compared, packages are drawn, and the figures of the web book move
-    "course": {"check", "linux", "plots", "explore"},
+    # fingerprints are compared, packages are drawn, and the web book's figures move and its
+    # explorers compute
+    "course": {"check", "cost", "linux", "plots", "explore"},
     "demo": BELOW_PARALLEL | PARALLEL | {"launch", "cost", "plots"},
     "check": None,  # everything
 }

@@ -30,7 +30,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from lib import collectives, ledger
+from lib import backend, collectives, ledger
+from lib.backend.torch_private import tree_map
 from lib.check import probes
 from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
@@ -218,6 +219,11 @@ class ShowOnRanks(Recorder, Show):
         Recorder.__init__(self, control, [case.members], before=hold, raises=False)
         Show.__init__(self, case, *args)
         self.threads = started_threads()
+
+    def give(self, name, value, learns=False):
+        """The same, on the device that the group's ranks send from."""
+        to = lambda x: x.to(backend.device()) if torch.is_tensor(x) else x
+        return super().give(name, tree_map(to, value), learns)
 
     @property
     def all_calls(self):

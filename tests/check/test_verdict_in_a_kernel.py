@@ -12,8 +12,8 @@ import time, torch
 import torch.distributed as dist
 from lib import check, launch, plots
 """
-STUB = "def send_recv(tensor, to, frm):\n    raise NotImplementedError"
-LOOP = "def send_recv(tensor, to, frm):\n    while True:\n        time.sleep(0.01)"
+STUB = "def send_recv(tensor, to, frm, group=None, out=None):\n    raise NotImplementedError"
+LOOP = STUB.replace("raise NotImplementedError", "while True:\n        time.sleep(0.01)")
 SPINS = "def model_state_bytes(parameters, precision):\n    while True:\n        parameters += 1"
 ZERO = "def model_state_bytes(parameters, precision):\n    return 0"
 SEVEN = ZERO.replace("0", "7")

@@ -109,7 +109,7 @@ CORPUS = {
     "invalid_json": Case(lambda nb: b'{"cells": [', NOTHING, "is not JSON", False),
     "empty_file": Case(lambda nb: b"", NOTHING, "is not JSON", False),
     "not_a_notebook": Case(lambda nb: b"[1, 2]", NOTHING, "is not a notebook", False),
-    "format_3": Case(format_3, NOTHING, "is not a notebook", False),
+    "format_3": Case(format_3, FULL, "", False),
     "format_4_4_without_ids": Case(format_4_4, FULL, "", False),
     "metadata_wiped": Case(changed(wiped), FULL, "", False),
     "sys_exit": Case(double("import sys; sys.exit(0)"), NO_DOUBLE, "SystemExit: 0", False),

@@ -192,10 +192,6 @@ UNREADABLE = {
     "a number": (b"3", "not a notebook"),
     "no cells": (b'{"metadata": {}}', "not a notebook"),
     "cells of the wrong type": (b'{"cells": 3, "metadata": {}}', "not a notebook"),
-    "format 3": (
-        b'{"worksheets": [{"cells": []}], "metadata": {}, "nbformat": 3}',
-        "not a notebook",
-    ),
 }
 
 
