@@ -74,7 +74,7 @@ SHARED = {
 }
 SHARED |= {make([]).name for make in (symptoms.nothing_there, symptoms.alone)}
 SHARED |= {hint.name for hint in (*causes.GENERIC, causes.LATER)}
-# where the ranks' calls clash, whatever is built; test_collective_checks.py
+# where the ranks' calls clash, whatever is built: each exercise says it in its own words
 SHARED |= {"not on every rank"}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
