@@ -46,7 +46,7 @@ FLAGS = [
     "--disable-sync",
 ]
 FLAGS += ["--disable-component-update", "--disable-quic"]
-WRONG = """def send_recv(tensor, to, frm):
+WRONG = """def send_recv(tensor, to, frm, group=None, out=None):
     if to == dist.get_rank():
         return tensor.clone()
     out = torch.empty_like(tensor)
@@ -55,19 +55,19 @@ WRONG = """def send_recv(tensor, to, frm):
     work.wait()
     return out
 """
-DEADLOCKS = """def send_recv(tensor, to, frm):
+DEADLOCKS = """def send_recv(tensor, to, frm, group=None, out=None):
     out = torch.empty_like(tensor)
     dist.send(tensor, to)
     dist.recv(out, frm)
     return out
 """
-FORGETS = """def send_recv(tensor, to, frm):
+FORGETS = """def send_recv(tensor, to, frm, group=None, out=None):
     out = torch.empty_like(tensor)
     dist.isend(tensor, to)
     work = dist.irecv(out, frm)
     return out
 """
-NAMES = """def send_recv(tensor, to, frm):
+NAMES = """def send_recv(tensor, to, frm, group=None, out=None):
     return tensor + ring_reduce_scater
 """
 # what is broken in two inside a word on a card: [word, ...]
@@ -86,7 +86,7 @@ BROKEN = """() => [...document.querySelectorAll('.verdict')].flatMap(card => {
     }
     return broken;
 })"""
-HANGS = """def send_recv(tensor, to, frm):
+HANGS = """def send_recv(tensor, to, frm, group=None, out=None):
     while True:
         time.sleep(0.01)
 """
