@@ -87,11 +87,12 @@ def _on_ranks(exercise, error):
     error.ledger = of_exercise(error.ledger, name)
     failed, n = in_its_case(error), error.ledger.world_size
     ranks = "1 rank" if n == 1 else f"{n} ranks"
-    case = (
-        failed.case
-        if failed.case.startswith(ranks)
-        else ", ".join(filter(None, [ranks, failed.case]))
-    )
+    part = next(part for part in exercise.parts if part.name == name)
+    # where there is one world only, its cases run on groups of it and say on which
+    says_so = failed.case and (len(part.worlds) == 1 or failed.case.startswith(ranks))
+    case = failed.case if says_so else ", ".join(filter(None, [ranks, failed.case]))
+    # the others wait for the next case, which is none of the answer's business
+    error.waits = {rank: to for rank, to in error.waits.items() if rank in failed.waits_in}
     return name, f"{case}: {failed.text}"
 
 
