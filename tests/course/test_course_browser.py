@@ -313,7 +313,7 @@ def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, se
     assert "deadlock: each waits for the next a cycle: rank 0 -> rank 1 -> rank 0" in told
     for rank in (0, 1):
         assert (
-            f"rank {rank} waits in send to rank {1 - rank} of float32 (3,), line 3 of send_recv"
+            f"rank {rank} waits in send to rank {1 - rank} of float64 (2, 3), line 3 of send_recv"
             in told
         )
     lines = page.locator(".jp-mod-active code.line").all_inner_texts()
