@@ -81,6 +81,14 @@ class Failed:
     def hung(self) -> bool:
         return self.kind in HANGS
 
+    def where(self, worlds, nproc: int) -> str:
+        """The case, and on how many ranks, in words. Where there is one world only, its cases run
+        on groups of it and say on which."""
+        ranks = "1 rank" if nproc == 1 else f"{nproc} ranks"
+        if self.case and (len(worlds) == 1 or self.case.startswith(ranks)):
+            return self.case
+        return ", ".join(filter(None, [ranks, self.case]))
+
     def all_wait_in(self, op: str) -> bool:
         """Does every rank of the case wait in this op?"""
         return self.hung and all(self.waits_in.get(rank) == op for rank in self.members)

@@ -193,9 +193,6 @@ def _of_failure(exercise, nproc, error):
         return unreadable(f"{report['type']}: {report['text']}")
     error.ledger = of_exercise(error.ledger, exercise.name)
     failed = in_its_case(error)
-    # Where there is one world only, its cases run on groups of it and say on which.
-    says_so = len(exercise.worlds) == 1 or failed.case.startswith(_ranks(nproc))
-    where = [failed.case] if failed.case and says_so else [_ranks(nproc), failed.case]
     facts = {
         "world_size": nproc,
         "waiting": len(error.waits),
@@ -207,7 +204,7 @@ def _of_failure(exercise, nproc, error):
     trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]
     return Problem(
         failed.kind,
-        f"{', '.join(filter(None, where))}: {failed.text}",
+        f"{failed.where(exercise.worlds, nproc)}: {failed.text}",
         facts,
         [failed.case, *trace],
     )
@@ -426,7 +423,3 @@ def stand_in(exercise: Exercise, fn: Callable) -> Callable:
         print(f"(running lib's {exercise.name}: yours has not passed its check yet)")
     _said.add(cell)
     return exercise.reference
-
-
-def _ranks(n):
-    return "1 rank" if n == 1 else f"{n} ranks"

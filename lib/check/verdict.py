@@ -85,15 +85,12 @@ def _on_ranks(exercise, error):
     """(the exercise that the ranks were in, what they did there)"""
     name = (begun(error.ledger) or [exercise.parts[0].name])[-1]
     error.ledger = of_exercise(error.ledger, name)
-    failed, n = in_its_case(error), error.ledger.world_size
-    ranks = "1 rank" if n == 1 else f"{n} ranks"
+    failed = in_its_case(error)
     part = next(part for part in exercise.parts if part.name == name)
-    # where there is one world only, its cases run on groups of it and say on which
-    says_so = failed.case and (len(part.worlds) == 1 or failed.case.startswith(ranks))
-    case = failed.case if says_so else ", ".join(filter(None, [ranks, failed.case]))
+    where = failed.where(part.worlds, error.ledger.world_size)
     # the others wait for the next case, which is none of the answer's business
     error.waits = {rank: to for rank, to in error.waits.items() if rank in failed.waits_in}
-    return name, f"{case}: {failed.text}"
+    return name, f"{where}: {failed.text}"
 
 
 def _show_stopped(exercise, name, text):

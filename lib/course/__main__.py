@@ -343,7 +343,8 @@ def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
     print(f"notebooks run {says}", flush=True)
     records = classroom.grade_class(args.notebook, args.out, terms, max(1, args.jobs))
     where = {one.student: one.path for one in submissions.find(args.notebook, terms.lab)}
-    whose = {name: people.person(name, path, args.due) for name, path in where.items()}
+    names = [record["student"] for record in records]  # a file may have come or gone meanwhile
+    whose = {name: people.person(name, where.get(name), args.due) for name in names}
     tables.write_all(records, whose, args.out, says)
     failed = [record for record in records if record["result"] is None]
     for record in failed:
