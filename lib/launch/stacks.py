@@ -13,6 +13,7 @@ import time
 
 import torch
 
+from lib import linux
 from lib.backend import peers
 from lib.launch.cpu_time import now
 from lib.ledger import source
@@ -28,14 +29,17 @@ FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
 
 
-def ask(folder: str, pids: dict[int, int], patience: float = ANSWER) -> dict[int, Frames]:
+def ask(folder: str, pids: dict[int, int]) -> dict[int, Frames]:
     """The stack of each rank's main thread, now. pids: of the ranks that run; one that does not
-    answer has none. patience: seconds that they may take."""
+    answer has none. A rank that a signal has stopped cannot answer, and is not waited for."""
     starts = call(folder, pids)
     sizes, before, asked = dict(starts), None, now()
-    while now() - asked < patience and not (
+    while now() - asked < ANSWER and not (
         sizes == before
-        and all(_has_begun(f"{folder}/stack{rank}", start) for rank, start in starts.items())
+        and all(
+            _frames(f"{folder}/stack{rank}", start) or linux.state(pids[rank]) in ("T", "Z")
+            for rank, start in starts.items()
+        )
     ):
         time.sleep(0.05)
         before, sizes = sizes, {rank: os.path.getsize(f"{folder}/stack{rank}") for rank in starts}

@@ -47,8 +47,6 @@ KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the tim
 # seconds at most between the first failure and the look at the others, for those that are not
 # asleep
 GRACE = 1.0
-# seconds that ranks may take to say where they are when a person has pressed stop
-AT_ONCE = 0.4
 
 
 @dataclass
@@ -221,13 +219,12 @@ class _Watch:
 
     def stop(self) -> None:
         """A person has interrupted the run, and waits for what is known at this moment."""
-        self._over("stopped", self.logs.heads(), patience=AT_ONCE)
+        self._over("stopped", self.logs.heads())
         self.failure.elapsed = now() - self.launched
 
-    def _over(self, kind, heads, seconds=0.0, patience=stacks.ANSWER):
+    def _over(self, kind, heads, seconds=0.0):
         doing = {
-            rank: _doing(heads[rank].pid, frames)
-            for rank, frames in self._stacks(heads, patience).items()
+            rank: _doing(heads[rank].pid, frames) for rank, frames in self._stacks(heads).items()
         }
         elapsed = now() - self.began
         self.failure = Failure(
@@ -235,9 +232,9 @@ class _Watch:
         )
         return "over"
 
-    def _stacks(self, heads, patience=stacks.ANSWER):
+    def _stacks(self, heads):
         running = {head.rank: head.pid for head in heads if head.state == RUNNING}
-        return stacks.ask(self.agent.folder, running, patience)
+        return stacks.ask(self.agent.folder, running)
 
 
 def _settled(agent, logs, cpu_time):
