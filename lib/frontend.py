@@ -1,6 +1,7 @@
 """What is shown to a person in front of a notebook, and to nobody else.
 
     attended()         does a person look at this cell?      no: text alone is printed, as ever
+    can_ask()          can a person answer a question, here or in a terminal?
     show(text, html)   an output that a terminal, nbval and nbgrader would read as `text`
     Line()             one line below the cell that is rewritten in place, and empty in the end
 
@@ -30,6 +31,15 @@ def attended() -> bool:
     if os.environ.get("LAB_STATIC") == "1" or "LAB_REPORT" in os.environ:
         return False
     return bool(_request().get("content", {}).get("allow_stdin"))
+
+
+def can_ask() -> bool:
+    """Can a person answer `input` now: in a notebook, or in a terminal?"""
+    if kernel() is not None:
+        return attended()
+    return "LAB_REPORT" not in os.environ and all(
+        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
+    )
 
 
 def show(text: str, html: str) -> None:

@@ -1,5 +1,6 @@
 """A kernel of a test's own: what a front end would show of a cell, and when."""
 
+import contextlib
 import os
 import queue
 import textwrap
@@ -28,16 +29,23 @@ class Kernel:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
 
-    def run(self, code, attended=True, stop_at=None):
+    def run(self, code, attended=True, stop_at=None, answers=()):
         """Run a cell; returns its messages, each with `seconds` since its begin. stop_at: a
         function of the messages so far that says when to press stop; those that come later have
-        `after`, the seconds since then."""
+        `after`, the seconds since then. answers: what a person types at each prompt, which is
+        among the messages, of the kind "prompt"."""
+        answers = list(answers)
         begun, stopped, found = time.monotonic(), None, []
         asked = self.client.execute(textwrap.dedent(code), allow_stdin=attended)
         while time.monotonic() - begun < PATIENCE:
             if stop_at is not None and stopped is None and stop_at(found):
                 self.manager.interrupt_kernel()
                 stopped = time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                asked_for = self.client.get_stdin_msg(timeout=0)
+                found.append({**asked_for["content"], "kind": "prompt"})
+                if answers:
+                    self.client.input(answers.pop(0))
             try:
                 message = self.client.get_iopub_msg(timeout=0.1)
             except queue.Empty:

@@ -57,6 +57,12 @@ def messages_left() -> int:
     return _counts["begun"] - _counts["waited for"]
 
 
+def forget_messages() -> None:
+    """The groups in which messages were begun are gone."""
+    _begun.clear()
+    _counts.update(dict.fromkeys(_counts, 0))
+
+
 def collectives_called() -> int:
     """How many collectives this rank has called on the group of all ranks: each must have called as
     many. gloo only."""

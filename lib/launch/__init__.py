@@ -1,8 +1,13 @@
 """Run a function on N ranks, from a notebook, a script or a test.
 
 launch.run(fn, *args, nproc=4)   ->   [fn(*args) on rank 0, fn(*args) on rank 1, ...]
+ranks = launch.session(4)        ->   ranks whose variables stay: cells with %%ranks run there
 
 run.py        the front door: what is sent, what comes back
+sessions.py   ranks whose variables stay from cell to cell
+cells.py      such a cell on a rank: its variables, its interrupt
+magic.py      %%ranks in a notebook
+debugger.py   breakpoint() on a rank, typed in the notebook
 packing.py    what is sent to the ranks and back, as bytes
 worker.py     what a rank does, run after run
 watch.py      the parent's watch: is it done, is it stuck, has a rank died
@@ -28,12 +33,17 @@ slurm.py      and that file as a Slurm job
 generators.py random numbers of a rank, from run to run
 """
 
+from lib.launch import magic
 from lib.launch.errors import RankError
 from lib.launch.expected import expect_error
 from lib.launch.run import Results, capture, run
 from lib.launch.script import as_script
+from lib.launch.sessions import session
 from lib.launch.slurm import as_slurm
+
+magic.register()
 
 __all__ = [
     "RankError", "Results", "as_script", "as_slurm", "capture", "expect_error", "run",
+    "session",
 ]  # fmt: skip

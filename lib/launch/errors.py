@@ -31,17 +31,20 @@ def short(error: Exception) -> Exception:
 
 
 class Stopped(KeyboardInterrupt):
-    """The stop button, or Ctrl-C: the ranks have been ended.
+    """The stop button, or Ctrl-C.
 
     error: a RankError of kind "stopped" that says what the ranks did at that moment; None if the
         stop came before they ran, or after. at: the line of an answer that ran in this process.
+    what, then: what was done, and what became of the ranks, in words.
     """
 
     error: "RankError | None" = None
     at = ""
+    what, then = "stopped", "the ranks have been ended"
 
     def _render_traceback_(self):  # in a notebook: one line instead of the frames of lib
-        return ["KeyboardInterrupt: stopped, and the ranks have been ended"]
+        joined = ", and " if self.then[0].islower() else ". "
+        return [f"KeyboardInterrupt: {self.what}{joined}{self.then}"]
 
 
 class RankError(RuntimeError):

@@ -17,6 +17,7 @@ from lib.launch.agent import Agent, signal_to
 from lib.launch.server import Server
 
 sets: list["Ranks"] = []  # all there are; the one that was used last is the last
+kept: list["Ranks"] = []  # those of sessions, which are in no other list
 leaving = threading.Event()  # this process is about to end
 
 
@@ -27,12 +28,13 @@ class Ranks:
         self.choice, self.nproc, self.server = choice, nproc, server
         self.runs, self.used, self.pipes, self.agent = 0, time.monotonic(), [], None
         self.busy = True  # with a run, or with being made
+        self.answers: list[int] = []  # to each rank, for its debugger: pipes made when asked for
+        self.stays = False  # from run to run as it is, for a session
+        self.joined = 0  # how often its ranks have joined anew
+        self.ended = False
         self.folder = tempfile.mkdtemp(prefix="launch-")
         sets.append(self)  # from here on it will be ended, whatever comes
-        for rank in range(nproc):
-            os.mkfifo(f"{self.folder}/go{rank}")
-            # for both, so as not to wait for the rank
-            self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))
+        self._make_pipes("go", self.pipes)
         with open(f"{self.folder}/state", "wb") as file:
             file.write(worker.STATE.pack(worker.STARTING, 0, 0) * nproc)
         self.agent = Agent(
@@ -40,6 +42,12 @@ class Ranks:
         )
         self.agent.start()
         self.busy = False
+
+    def _make_pipes(self, name, pipes):
+        for rank in range(self.nproc):
+            os.mkfifo(f"{self.folder}/{name}{rank}")
+            # for both, so as not to wait for the rank
+            pipes.append(os.open(f"{self.folder}/{name}{rank}", os.O_RDWR))
 
     @property
     def kind(self) -> tuple:
@@ -50,6 +58,11 @@ class Ranks:
         folder = f"{self.folder}/run{self.runs}"
         os.mkdir(folder)
         return folder
+
+    def can_answer(self) -> None:
+        """Make a pipe to each rank for what a person answers its debugger."""
+        if not self.answers:
+            self._make_pipes("answers", self.answers)
 
     def go(self) -> None:
         self._tell(b"%d\n" % self.runs)
@@ -63,13 +76,58 @@ class Ranks:
         self._tell(worker.REST)
         shutil.rmtree(f"{self.folder}/run{self.runs - 1}", ignore_errors=True)
 
+    def keep(self) -> None:
+        """From now on a run leaves the ranks as they are, and can be interrupted: a second pipe
+        to each rank asks for that."""
+        self._make_pipes("stop", self.pipes)
+        self.stays = True
+        sets.remove(self)
+        kept.append(self)
+
+    def interrupt(self, ranks: list[int]) -> None:
+        """Ask these ranks to leave the cell that they are in, whatever they wait for."""
+        for rank in ranks:
+            os.write(self.pipes[self.nproc + rank], b"!")
+
+    def in_a_cell(self) -> list[int]:
+        """The ranks that have not left the last cell."""
+        return [rank for rank, (word, *_) in enumerate(self.states()) if word != worker.KEPT]
+
+    def have_left(self, seconds: float) -> bool:
+        """Have all ranks left the last cell, or joined anew? Waits so long for them."""
+        return self._until(lambda: not self.in_a_cell(), seconds)
+
+    def are_even(self) -> bool:
+        """Have all ranks called as many collectives and made as many groups, and are their
+        connections as they were?"""
+        _, calls, groups = zip(*self.states(), strict=True)
+        return len(set(calls)) == len(set(groups)) == 1 and worker.CUT not in calls
+
+    def join_anew(self, seconds: float) -> bool:
+        """Let all ranks leave their groups, and join a new one; False if they do not
+        in so many seconds."""
+        self.joined += 1
+        with open(f"{self.folder}/state", "wb") as file:
+            file.write(worker.STATE.pack(worker.STARTING, 0, 0) * self.nproc)
+        self._tell(b"join%d\n" % self.joined)
+        return self.have_left(seconds)
+
+    def _until(self, done, seconds):
+        deadline, pause = time.monotonic() + seconds, 0.0005
+        while not done():
+            if time.monotonic() > deadline or not self.is_alive():
+                return False
+            time.sleep(pause)
+            pause = min(0.01, 1.5 * pause)
+        return True
+
     def sleep(self) -> None:
         """Stop those that rest, so that gloo's threads do not wake either."""
         if linux.IS_HERE and self.choice.name == "gloo" and self.is_as_new(0):
             signal_to(self.agent.pids(), signal.SIGSTOP)
 
     def _tell(self, word):
-        for pipe in self.pipes:
+        for pipe in self.pipes[: self.nproc]:
             os.write(pipe, word)
 
     def states(self) -> list[tuple[int, int, int]]:
@@ -121,11 +179,14 @@ class Ranks:
         """End its processes now. Can be called again, as after an interrupt."""
         if self.agent is not None:
             self.agent.kill()
-        while self.pipes:
-            os.close(self.pipes.pop())
+        for pipes in (self.pipes, self.answers):
+            while pipes:
+                os.close(pipes.pop())
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self in sets:
-            sets.remove(self)
+        self.ended = True
+        for there in (sets, kept):
+            if self in there:
+                there.remove(self)
 
 
 def kind_of(choice, nproc):

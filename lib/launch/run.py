@@ -16,10 +16,13 @@ from typing import Any
 import cloudpickle
 
 from lib import backend as backends
+from lib import frontend
 from lib.launch import alone, copies, packing, stopped, warm, ways_out, worker
 from lib.launch.agent import signal_to
+from lib.launch.debugger import Prompt
 from lib.launch.errors import Stopped, from_failure, from_findings, short
 from lib.launch.output import Output
+from lib.launch.ranks import Ranks
 from lib.launch.sign import Sign
 from lib.launch.watch import watch
 from lib.ledger.log import lay_out
@@ -101,18 +104,18 @@ def capture(
 
 def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, show):
     try:
-        _check_call(fn, args, nproc, timeout, seed, unknown)
-        choice = _choose(backend, nproc)
+        check_call(fn, args, nproc, timeout, seed, unknown)
+        choice = choose(backend, nproc)
         if show:
-            _say_once(choice)
-        settings, packed = _settings(ledger, seed), _pack(fn, args)
+            say_once(choice)
+        settings, packed = settings_line(ledger, seed), pack(fn, args)
         slow = any(word in packed for word in SLOW)
         with (
             alone.among_others(),
-            _room_explained(),
+            room_explained(),
             warm.taken(choice, nproc, fresh, slow) as ranks,
         ):
-            results = _run_on(ranks, settings + packed, timeout, ledger, show)
+            results = run_on(ranks, settings + packed, timeout, ledger, show)
         if odd := ways_out.given_as_rank(fn, args, nproc):
             results.warnings.insert(0, odd)
         if show:
@@ -128,8 +131,9 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
         raise stop from None
 
 
-def _settings(ledger, seed):
-    """A line for the ranks: where they work and what they import is as it is here now."""
+def settings_line(ledger: bool, seed: int | None) -> bytes:
+    """A line for the ranks: where they work and what they import is as it is here now. seed None:
+    their random numbers go on."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -143,12 +147,14 @@ def _settings(ledger, seed):
         "argv": sys.argv,
         "ledger": ledger,
         "seed": seed,
+        "asks": frontend.can_ask(),
     }
     return json.dumps(settings).encode() + b"\n"
 
 
 @contextlib.contextmanager
-def _room_explained():
+def room_explained():
+    """Inside, a full disk is told in words."""
     try:
         yield
     except OSError as error:
@@ -161,19 +167,25 @@ def _room_explained():
         )) from None  # fmt: skip
 
 
-def _run_on(ranks, payload, timeout, ledger, show):
+def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: bool) -> Results:
+    """One run on these ranks. Raises RankError or Stopped; the ranks are then ended, but those of a
+    session may be in the run still."""
     folder, nproc, agent = ranks.begin(), ranks.nproc, ranks.agent
     with open(f"{folder}/payload", "wb") as file:
         file.write(payload)
     for rank in range(nproc):
         lay_out(folder, rank, nproc)
     logs, output = Logs(folder, nproc), Output(ranks.folder, nproc, show, earlier=ranks.runs > 0)
+    prompt = None
+    if frontend.can_ask():
+        ranks.can_answer()
+        prompt = Prompt(ranks, folder, logs, output)
     ranks.go()
     with Sign(agent.folder, logs, ledger) as sign:
-        failure = watch(agent, logs, output, timeout, ledger, sign)
+        failure = watch(agent, logs, output, timeout, ledger, sign, prompt, ranks.stays)
     if failure is not None and failure.kind == "stopped":
-        raise _stopped(failure, agent, folder, output, show)
-    if failure is not None:
+        raise _stopped(failure, ranks, folder, output, show, prompt is not None and prompt.left)
+    if failure is not None and (failure.gone or not ranks.stays):
         agent.kill()
     output.pump(final=True)
     # whatever the ranks say, this is why
@@ -192,16 +204,21 @@ def _run_on(ranks, payload, timeout, ledger, show):
     return _collect(folder, nproc, logs, output, ledger)
 
 
-def _stopped(failure, agent, folder, output, show):
-    """The ranks have been told to end, and it is said what they did; a busy machine may take
-    seconds to end them."""
-    signal_to(agent.pids(), signal.SIGKILL)
+def _stopped(failure, ranks, folder, output, show, left):
+    """The ranks have been told to end, but those of a session, and it is said what they did; a busy
+    machine may take seconds to end them."""
+    if not ranks.stays:
+        signal_to(ranks.agent.pids(), signal.SIGKILL)
     stop = Stopped()
     stop.error = from_failure(failure, folder)
     output.pump(final=True)
     stop.error.output = output.lines
-    stopped.say(stop.error, show)
-    agent.kill()
+    if left:
+        stop.what, stop.error = "the debugger was left with q", None
+    else:
+        stopped.say(stop.error, show)
+    if not ranks.stays:
+        ranks.agent.kill()
     return stop
 
 
@@ -240,7 +257,8 @@ def _loaded(file, rank):
         )) from error  # fmt: skip
 
 
-def _choose(backend, nproc):
+def choose(backend: str, nproc: int) -> backends.Choice:
+    """What the ranks run on. Raises ValueError or RuntimeError, shown as its message alone."""
     try:
         return backends.choose(backend, nproc)
     except (ValueError, RuntimeError) as error:
@@ -251,7 +269,9 @@ def _choose(backend, nproc):
         raise
 
 
-def _check_call(fn, args, nproc, timeout, seed, unknown):
+def check_call(
+    fn: Callable, args: tuple, nproc: int, timeout: float, seed: int, unknown: list[str]
+) -> None:
     """Raises what is wrong with the call itself."""
     if wrong := _wrong_call(fn, args, nproc, timeout, seed, unknown):
         raise short(wrong)
@@ -285,7 +305,7 @@ def _wrong_call(fn, args, nproc, timeout, seed, unknown):
     return TypeError(wrong) if wrong else None
 
 
-def _say_once(choice):
+def say_once(choice: backends.Choice) -> None:
     """The first launch, and the first with another choice, says in a line what the ranks run on."""
     kind = (choice.name, choice.ranks_per_gpu)
     if kind not in _said:
@@ -298,7 +318,7 @@ def _say_once(choice):
         _said.add(kind)
 
 
-def _pack(fn, args):
+def pack(fn: Callable, args: tuple) -> bytes:
     """fn and args as bytes; what the user's own modules define by value too, so that the
     ranks see what we see."""
     modules = {

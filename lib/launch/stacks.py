@@ -66,8 +66,8 @@ def of_a_crash(folder: str, rank: int) -> Frames:
     """The stack that a rank left when a signal ended it; [] if it had no time, as with SIGKILL."""
     with contextlib.suppress(FileNotFoundError):
         with open(f"{folder}/stack{rank}", errors="replace") as file:
-            crash = file.read().rpartition("Fatal Python error")[2]
-        return _parse(crash)
+            _, crashed, stack = file.read().rpartition("Fatal Python error")
+        return _parse(stack) if crashed else []
     return []
 
 

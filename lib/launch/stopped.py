@@ -21,6 +21,11 @@ def told(tell: Callable[[RankError], None]) -> Iterator[None]:
         _told.reset(before)
 
 
+def in_a_check() -> bool:
+    """Does a check run now?"""
+    return _told.get() is not None
+
+
 def say(error: RankError, show: bool) -> None:
     """Print what the ranks did when their run was stopped, if what they print is shown as well."""
     if tell := _told.get():

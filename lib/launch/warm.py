@@ -6,8 +6,11 @@ between.
     keeper  a thread; when no run goes on it ends sets that their run left changed, and has one
             ready of the kind that was used last
 
+    kept    the set of a session (sessions.py): no other run uses it or ends it, but it ends after
+            `IDLE` seconds without a cell
+
 Sets end, too, when memory gets short (the oldest first), after `IDLE` seconds, when a file of lib
-has changed, and with this process. On GPUs there is one set at a time.
+has changed, and with this process. On GPUs there is one set at a time, beside those of sessions.
 """
 
 import atexit
@@ -27,6 +30,7 @@ from lib.launch.agent import signal_to
 # where graded, each exercise has ranks of its own, and nothing is made ahead
 from lib.launch.errors import GRADED
 from lib.launch.ranks import Ranks, kind_of, leaving
+from lib.launch.ranks import kept as _kept
 from lib.launch.ranks import sets as _sets
 from lib.launch.server import Server
 
@@ -44,6 +48,7 @@ UNATTENDED = os.environ.get("LAB_STATIC") == "1"
 one_at_a_time = threading.RLock()  # a run, or a change to the sets
 reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
 _servers: list[Server] = []  # the last one that has loaded is the one to fork from
+_retired: list[Server] = []  # earlier ones, from which a session still has its ranks
 _last: tuple[Choice, int] | None = None  # what ran last: a set for the like is kept ready
 
 
@@ -67,6 +72,43 @@ def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = F
         finally:
             end_interrupted()
             _last = choice, nproc
+            _pause(signal.SIGCONT)
+            _keeper.wake()
+
+
+def keep(choice: Choice, nproc: int) -> Ranks:
+    """A set for a session, which alone uses it. Raises MemoryError where it has no room."""
+    with one_at_a_time:
+        _make_room(choice, nproc)
+        needed, free = nproc * PER_RANK, linux.free()
+        if needed > SHARE * free and not any(r.kind == kind_of(choice, nproc) for r in _sets):
+            raise MemoryError(
+                f"a session of {nproc} ranks takes about {needed / 1e9:.1f} GB, and at most half "
+                f"of the {free / 1e9:.1f} GB that are free may go into one. Ask for fewer ranks, "
+                "or end another session with its end()"
+            )
+        try:
+            ranks = _take(choice, nproc, fresh=False)
+            ranks.keep()
+            ranks.busy = False
+            return ranks
+        finally:
+            end_interrupted()
+            _pause(signal.SIGCONT)
+            _keeper.wake()
+
+
+@contextlib.contextmanager
+def cell_on(ranks: Ranks):
+    """Inside, the ranks of a session run, and no others of this process are made."""
+    with one_at_a_time:
+        end_interrupted()
+        _pause(signal.SIGSTOP)
+        ranks.busy = True
+        try:
+            yield
+        finally:
+            ranks.busy, ranks.used = False, time.monotonic()
             _pause(signal.SIGCONT)
             _keeper.wake()
 
@@ -116,12 +158,12 @@ def end_all() -> None:
 def resting() -> set[int]:
     """The process ids of the ranks that rest, or are made ready for a run. Other ranks of this
     process must not be."""
-    return {pid for ranks in _sets if not ranks.busy for pid in ranks.agent.pids()}
+    return {pid for ranks in [*_sets, *_kept] if not ranks.busy for pid in ranks.agent.pids()}
 
 
 def server_pids() -> list[int]:
     """The processes that the ranks of this one come from."""
-    return [server.pid for server in _servers if server.pid is not None]
+    return [server.pid for server in [*_servers, *_retired] if server.pid is not None]
 
 
 def _give_up(ranks):
@@ -151,12 +193,25 @@ def _take_over(server):
     server.loaded = True
     _end(ranks for ranks in _sets if ranks.server is not server)
     while _servers[0] is not server:
-        _servers.pop(0).end()
+        _retired.append(_servers.pop(0))
+    _end_retired()
+
+
+def _end_retired():
+    """End the earlier servers that no session needs: their ranks would end with them."""
+    for server in [s for s in _retired if all(ranks.server is not s for ranks in _kept)]:
+        _retired.remove(server)
+        server.end()
 
 
 def _end(which):
     for ranks in list(which):
         ranks.end()
+
+
+def _idle(ranks):
+    """Seconds that it may rest."""
+    return IDLE_ON_GPU if ranks.choice.ranks_per_gpu else IDLE
 
 
 def _make_room(choice, nproc):
@@ -214,7 +269,7 @@ class _Keeper(threading.Thread):
                 else QUIET
                 if _sets and self.lacks_later()
                 else 30.0
-                if _sets
+                if _sets or _kept
                 else None
             )
             self.asked.clear()
@@ -232,11 +287,15 @@ class _Keeper(threading.Thread):
         for ranks in list(_sets):
             if ranks not in _sets or ranks.busy or not ranks.server.loaded:
                 continue
-            if now - ranks.used > (IDLE_ON_GPU if ranks.choice.ranks_per_gpu else IDLE):
+            if now - ranks.used > _idle(ranks):
                 _last = None
                 ranks.end()
             elif ranks.runs and not ranks.is_as_new(SETTLE):
                 _give_up(ranks)
+        for ranks in list(_kept):
+            if not ranks.busy and now - ranks.used > _idle(ranks):
+                ranks.end()
+        _end_retired()
         self.load_later()
         if _last is not None and not GRADED and not any(r.kind == kind_of(*_last) for r in _sets):
             _make_room(*_last)
@@ -271,20 +330,21 @@ def _forget():
     """In a process that was forked from this one: the ranks are its parent's."""
     global one_at_a_time, _keeper, _last
     one_at_a_time, _keeper, _last = threading.RLock(), _Keeper(), None
-    for server in _servers:
+    for server in [*_servers, *_retired]:
         server.forget()
-    for ranks in _sets:
-        while ranks.pipes:
-            os.close(ranks.pipes.pop())
-    _sets.clear()
-    _servers.clear()
+    for ranks in [*_sets, *_kept]:
+        for pipes in (ranks.pipes, ranks.answers):
+            while pipes:
+                os.close(pipes.pop())
+    for all_of_them in (_sets, _kept, _servers, _retired):
+        all_of_them.clear()
 
 
 def _leave():
     leaving.set()
     one_at_a_time.acquire(timeout=5.0)  # until the keeper has put down what it does
-    _end(_sets)
-    for server in _servers:
+    _end([*_sets, *_kept])
+    for server in [*_servers, *_retired]:
         server.end()
 
 

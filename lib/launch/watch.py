@@ -18,7 +18,10 @@
               every rank it needs has called
     over      all have returned                          nothing
 
-    in each   a rank raised, called exit, or is gone     "failed", at once
+    in each   a rank raised, called exit, or is gone     "failed", at once; but in a session a rank
+                                                         that raised counts as one that has
+                                                         returned, until the others have, or wait
+                                                         for it
     in each   a person interrupts the run                "stopped", with the line where each rank is
     in the middle four: the time is over                 "timeout", with the line where each rank is
 
@@ -67,14 +70,25 @@ class Failure:
     exit_codes: dict[int, int | None] = field(default_factory=dict)
 
 
-def watch(agent, logs: Logs, output, timeout: float, ledger: bool, sign=None) -> Failure | None:
+def watch(
+    agent,
+    logs: Logs,
+    output,
+    timeout: float,
+    ledger: bool,
+    sign=None,
+    prompt=None,
+    stays: bool = False,
+) -> Failure | None:
     """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still
     alive; else None.
 
+    prompt: a lib.launch.debugger.Prompt, which asks a person for commands. stays: whether the ranks
+        stay as they are after the run, for a session.
     sign: a lib.launch.sign.Sign, which says meanwhile what the ranks do. A KeyboardInterrupt ends
     the wait: the Failure then says what they did at that moment. A second one is raised.
     """
-    watched, pause = _Watch(agent, logs, timeout, ledger), 0.0005
+    watched, pause = _Watch(agent, logs, timeout, ledger, stays), 0.0005
     try:
         while watched.look() != "over" and not agent.has_ended:
             time.sleep(pause)
@@ -82,6 +96,8 @@ def watch(agent, logs: Logs, output, timeout: float, ledger: bool, sign=None) ->
                 output.pump()
                 if sign is not None:
                     sign.look()
+                if prompt is not None and (seconds := prompt.look()):
+                    watched.rested(seconds)
             pause = min(LOOK, 1.2 * pause)
         if watched.state != "over":
             watched.look()  # the agent has ended: with a rank that is gone, or without ranks
@@ -93,7 +109,8 @@ def watch(agent, logs: Logs, output, timeout: float, ledger: bool, sign=None) ->
 class _Watch:
     """The state of a run, and when it entered it."""
 
-    def __init__(self, agent, logs, timeout, ledger):
+    def __init__(self, agent, logs, timeout, ledger, stays):
+        self.stays = stays
         self.agent, self.logs, self.timeout, self.ledger = agent, logs, timeout, ledger
         self.cpu_time, self.failure, self.signature = CpuTime(), None, None
         self.launched = self.began = self.changed = now()
@@ -108,12 +125,13 @@ class _Watch:
         return self.state
 
     def _looked(self, heads):
-        if _failed(self.agent, heads):
+        raised = any(head.state in (RAISED, EXITED) for head in heads)
+        if _gone(self.agent, heads) or (raised and not self.stays):
             return self._failed(heads)
         if any(head.state == 0 for head in heads):
             return self._starting(heads)
-        if all(head.state == RETURNED for head in heads):
-            return "over"
+        if all(head.state >= RETURNED for head in heads):
+            return self._failed(heads) if raised else "over"
         self.spent += self.cpu_time.sample(
             {head.rank: head.pid for head in heads if head.state == RUNNING}
         )
@@ -217,6 +235,12 @@ class _Watch:
         self.failure = Failure("failed", self.timeout, heads, self.logs.read(), gone, {})
         return "over"
 
+    def rested(self, seconds: float) -> None:
+        """A person debugged a rank meanwhile, which counts towards no timeout."""
+        self.began += seconds
+        self.changed = now()
+        self.cpu_time.reset()
+
     def stop(self) -> None:
         """A person has interrupted the run, and waits for what is known at this moment."""
         self._over("stopped", self.logs.heads())
@@ -227,6 +251,8 @@ class _Watch:
             rank: _doing(heads[rank].pid, frames) for rank, frames in self._stacks(heads).items()
         }
         elapsed = now() - self.began
+        if kind != "stopped" and any(head.state in (RAISED, EXITED) for head in heads):
+            kind = "failed"
         self.failure = Failure(
             kind, seconds, self.logs.heads(), self.logs.read(), [], doing, elapsed
         )
@@ -254,10 +280,6 @@ def _settled(agent, logs, cpu_time):
 def _signature(heads):
     """It changes with everything that a rank writes into its log."""
     return tuple((head.state, head.touches) for head in heads)
-
-
-def _failed(agent, heads):
-    return any(head.state in (RAISED, EXITED) for head in heads) or bool(_gone(agent, heads))
 
 
 def _gone(agent, heads):

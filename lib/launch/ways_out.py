@@ -15,12 +15,11 @@ import functools
 import inspect
 import multiprocessing
 import os
-import pdb
 import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
 
@@ -255,19 +254,6 @@ def _codes(code) -> Iterator[types.CodeType]:
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             yield from _codes(const)
-
-
-def refuse_debuggers() -> None:
-    """From now on, on this rank: breakpoint() and pdb.set_trace() raise where they are called, and
-    name the way out."""
-
-    def set_trace(*_, **__) -> NoReturn:
-        raise RuntimeError(
-            f"{NO_KEYBOARD}, and a debugger waits for "
-            f"commands. Print what you want to see, or return it."
-        )
-
-    pdb.Pdb.set_trace = set_trace
 
 
 def explain_outside() -> None:

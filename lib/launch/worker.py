@@ -8,6 +8,9 @@ the log how it ended.
     all rest: stops them (SIGSTOP)               sleeps
     writes run 1's payload, says "1"  -------->  ...
 
+In a session (sessions.py) nothing is put back: after each run a rank says KEPT, also after one that
+failed, and waits for the next.
+
 Until all have returned nothing of a rank may be put back, nor may it be stopped: others may still
 wait for what its threads send. A rank that cannot be made as it was before (leftovers.py) says
 USED, and is ended. One that failed waits for its end.
@@ -31,7 +34,7 @@ import torch.distributed as dist
 
 from lib import backend, ledger, linux
 from lib.backend import peers, torch_private
-from lib.launch import copies, generators, groups, packing, ways_out
+from lib.launch import cells, copies, debugger, generators, groups, packing, ways_out
 from lib.launch.leftovers import Before, listen
 from lib.launch.parameters import with_names
 from lib.launch.stacks import BELOW, LIB
@@ -41,12 +44,12 @@ rank_of_this_process: int | None = None
 torch_private.name_the_functions_module()
 
 STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-STARTING, RESTED, BUSY, USED = b".r-x"  # what a rank says of itself, in the file `state`
+STARTING, RESTED, BUSY, USED, KEPT = b".r-xk"  # what a rank says of itself, in the file `state`
 # that; how many collectives it has called on all ranks' group, and groups it has made
 STATE = struct.Struct("<Bqq")
-FOR_EVER = 30 * 86_400.0  # seconds: the parent's watch speaks first
 LONGEST = 2000  # characters of an exception's message that are told
-REST = b"rest\n"
+REST, JOIN = b"rest\n", b"join"
+CUT = -1  # in place of how many collectives it has called: its connections were shut down
 
 
 def main(folder: str, choice: backend.Choice, made: int) -> None:
@@ -73,10 +76,11 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
     # else a stray `.cuda()` would open contexts there, and `backend.device()` say GPU 0
     if not choice.ranks_per_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    ways_out.refuse_debuggers()
+    debugger.install()
     trouble = before = None
     try:
-        backend.join(choice, dist.FileStore(f"{folder}/store", world_size), FOR_EVER)
+        store = dist.FileStore(f"{folder}/store", world_size)
+        backend.join(choice, store, cells.FOR_EVER)
         peers.count_messages()
         before = Before(stack, Imported(f"{folder}/imported{rank}", made))
     except BaseException as error:
@@ -85,9 +89,14 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
     parent = os.open(f"{folder}/go{rank}", os.O_RDONLY)
     _say(state, rank, RESTED)
     while word := os.read(parent, 20):
+        if word.startswith(JOIN):
+            cells.join_anew(choice, dist.PrefixStore(word.decode().strip(), store))
+            _say(state, rank, KEPT)
+            continue
         if word != REST:
             _say(state, rank, BUSY)
-            _run(folder, int(word), rank, world_size, trouble)
+            if _run(folder, int(word), rank, world_size, trouble):
+                _say(state, rank, KEPT)
             continue
         left = before.restore()
         if left:
@@ -111,25 +120,33 @@ class Imported:
 
 
 def _say(state, rank, word):
-    os.pwrite(state, STATE.pack(word, peers.collectives_called(), groups.made()), rank * STATE.size)
+    calls = CUT if cells.is_cut else peers.collectives_called()
+    os.pwrite(state, STATE.pack(word, calls, groups.made()), rank * STATE.size)
 
 
 def _run(folder, number, rank, world_size, trouble):
+    """Call the function of a run. Returns whether the rank is to stay as it is; a rank that failed
+    and does not stay never returns."""
+    stop, answers = f"{folder}/stop{rank}", f"{folder}/answers{rank}"
     folder = f"{folder}/run{number}"
-    log = LogWriter(folder, rank, world_size)
+    log, stays = LogWriter(folder, rank, world_size), os.path.exists(stop)
     try:
         if trouble is not None:
             raise trouble
         with open(f"{folder}/payload", "rb") as file:
             settings = json.loads(file.readline())
-            groups.begin(number, timed=not settings["ledger"])
+            if not stays:
+                groups.begin(number, timed=not settings["ledger"])
             log.begin()
             fn, args = _load(settings, file)
-        generators.seed(settings["seed"], rank)
+        debugger.listen(f"{folder}/asks", answers, rank, settings["asks"])
+        if settings["seed"] is not None:
+            generators.seed(settings["seed"], rank)
         if settings["ledger"]:
             ledger.install(log)
         own = copies.Copies(fn, args)
-        result = fn(*args)
+        result = cells.interruptible(stop, fn, args) if stays else fn(*args)
+        sys.settrace(None)  # of a debugger
         ledger.finish()
         ledger.uninstall()
         _save(result, f"{folder}/result{rank}")
@@ -139,6 +156,9 @@ def _run(folder, number, rank, world_size, trouble):
         sys.stdout.flush()
         sys.stderr.flush()
         log.close(EXITED if isinstance(error, SystemExit) else RAISED)
+        if stays:
+            ledger.uninstall()
+            return True
         # Keep the connections open: peers stay in their wait, and do not fail in turn. The parent
         # ends us all.
         time.sleep(30)
@@ -146,6 +166,7 @@ def _run(folder, number, rank, world_size, trouble):
     sys.stdout.flush()
     sys.stderr.flush()
     log.close(RETURNED)
+    return stays
 
 
 def _load(settings, file):
@@ -153,6 +174,8 @@ def _load(settings, file):
     remembers earlier ones."""
     os.chdir(settings["folder"])
     sys.path[:], sys.argv[:] = settings["path"], settings["argv"]
+    if settings["seed"] is None:  # a session's classes stay, too
+        return cloudpickle.load(file)
     cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
     cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
     return cloudpickle.load(file)
@@ -213,8 +236,13 @@ def _report(error, path):
     user = [*frames[-1:], *theirs[-1:]][-1] if frames else None
     # Inside other values too: reading a tensor on a GPU would wait behind an op that hangs, and a
     # full tensor is too long to read.
+    plain = torch.Tensor.__repr__, torch.nn.Parameter.__repr__
     torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
-    text = with_names(_text_of(error), error.__traceback__)
+    try:
+        text = with_names(_text_of(error), error.__traceback__)
+        values = _values(user[3], user[1]) if user else {}
+    finally:
+        torch.Tensor.__repr__, torch.nn.Parameter.__repr__ = plain
     if isinstance(error, SystemExit):
         text = f"sys.exit({error.code!r})"
     facts = {
@@ -222,7 +250,7 @@ def _report(error, path):
         "text": text,
         "frames": [f[:3] for f in frames],
         "site": user[:3] if user else None,
-        "values": _values(user[3], user[1]) if user else {},
+        "values": values,
         "way_out": ways_out.of_error(text) if theirs else "",
     }
     with open(path, "w") as file:

@@ -212,7 +212,7 @@ RAISE = {
         asks, reads_a_line, asks_on_the_first_rank_and_tells_the_others, asks_until_it_is_enough,
         asks_in_a_helper,
     ],
-    "a debugger waits for commands. Print what you want to see, or return it": [
+    "No one can type here: breakpoint() on a rank opens a debugger where a person runs the cell": [
         types_its_breakpoint, breakpoint_before_more, pdb_set_trace, breakpoint_in_a_helper,
         breakpoint_of_torch,
     ],

@@ -92,7 +92,7 @@ def test_what_the_ranks_run_on_is_said_once_and_so_is_that_cells_differ(monkeypa
     module = import_module("lib.launch.run")
     monkeypatch.setattr(module, "_said", set())
     for nproc in (4, 8, 4, 2, 8):
-        module._say_once(backend.choose("auto", nproc, gpus=4))
+        module.say_once(backend.choose("auto", nproc, gpus=4))
     assert capsys.readouterr().out.splitlines() == [
         "4 ranks: nccl, one GPU each (4 x GPU)",
         "8 ranks: gloo, on the CPU (4 GPUs for 8 ranks)",

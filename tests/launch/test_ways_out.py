@@ -246,7 +246,7 @@ def test_a_notebook_shows_an_error_of_the_call_without_the_frames_of_lib(call, s
     assert shown.startswith(says) and shown == f"{type(caught.value).__name__}: {caught.value}"
 
 
-@pytest.mark.parametrize("name", ["_settings", "_pack", "_check_call", "_say_once"])
+@pytest.mark.parametrize("name", ["settings_line", "pack", "check_call", "say_once"])
 def test_an_error_of_lib_itself_keeps_its_frames(monkeypatch, name):
     def broken(*_):
         raise TypeError("a bug")

@@ -1,0 +1,220 @@
+"""breakpoint() on a rank: pdb, whose commands are typed in the notebook.
+
+    rank 2  stops, writes what it shows into `asks`, reads its pipe  ------->
+    parent  shows it, and asks for a line with the prompt "(rank 2) "
+            n, p x, ll, c, ...  goes to rank 2  <------
+            rank 0              rank 0's turn, if it has stopped as well
+            q                   the run ends: for launch.run with its ranks, in a session without
+
+One rank is asked at a time. The others wait without a timeout: time at a prompt does not count.
+Where no person can answer, as where a notebook is graded, breakpoint() raises a sentence instead.
+"""
+
+import bdb
+import contextlib
+import io
+import json
+import linecache
+import os
+import pdb
+import re
+import sys
+import time
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from lib.launch import stacks
+from lib.launch.cpu_time import now
+from lib.ledger.log import RUNNING
+from lib.ledger.source import is_cell, position
+from lib.ledger.verdict import find_waits
+from lib.ledger.words import ranks_text, say
+
+BACK = 0.4  # seconds until another rank is asked, where a rank has not stopped again
+QUIT = ("q", "quit", "exit")
+ALONE = (
+    "No one can type here: breakpoint() on a rank opens a debugger where a person runs the cell, "
+    "and not where a notebook is graded or compared, or under torchrun. Print what you want to "
+    "see, or return it."
+)
+_channel: tuple[str, str, int] | None = None  # the file of questions, the pipe of answers, the rank
+
+
+def install() -> None:
+    """On a rank: breakpoint() and pdb.set_trace() stop here from now on, or raise."""
+    pdb.Pdb.set_trace = _refuse  # type: ignore[assignment]
+    sys.breakpointhook = pdb.set_trace = _stop  # type: ignore[assignment]
+    dist.breakpoint = _stop_one  # type: ignore[attr-defined]
+
+
+def listen(asks: str, answers: str, rank: int, there: bool) -> None:
+    """On a rank, at the begin of a run. there: can a person answer?"""
+    global _channel
+    _channel = (asks, answers, rank) if there else None
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("A rank's debugger is opened by breakpoint() alone" if _channel else ALONE)
+
+
+def _stop(*_: Any, **__: Any) -> None:
+    _open(sys._getframe(1))
+
+
+def _stop_one(rank: int = 0, *_: Any, **__: Any) -> None:
+    """torch's `dist.breakpoint(rank)`: the others go on, and wait for this one where they need
+    it."""
+    if rank == dist.get_rank():
+        _open(sys._getframe(1))
+
+
+def _open(frame):
+    if _channel is None:
+        _refuse()
+    bdb.Bdb.set_trace(_OnRank(*_channel), frame)
+
+
+class _OnRank(pdb.Pdb):
+    """pdb that is asked and answered in the parent."""
+
+    def __init__(self, asks, answers, rank):
+        self.shown, self.rank, self.asks = io.StringIO(), rank, asks
+        self.answers = os.open(answers, os.O_RDONLY)
+        skip = ["lib.launch.*", "lib.ledger.*", "torch", "torch.*", "threading", "contextlib"]
+        super().__init__(stdin=self, stdout=self.shown, skip=skip, nosigint=True, readrc=False)
+        self.use_rawinput, self.prompt = 0, ""
+
+    def readline(self) -> str:
+        """A command, for what pdb has shown since the last."""
+        text = self.shown.getvalue()
+        self.shown.seek(0)
+        self.shown.truncate()
+        return self._ask(text=text)
+
+    def _ask(self, **question):
+        with open(self.asks, "a") as file:
+            file.write(json.dumps({"rank": self.rank, **question}) + "\n")
+        read = b""
+        while not read.endswith(b"\n"):
+            read += os.read(self.answers, 65536)
+        return read.decode()
+
+    def _cmdloop(self):
+        self.cmdloop()  # pdb would go on after an interrupt
+
+    def interaction(self, frame, *given):
+        """The source of a notebook's cell is in the notebook: fetch it before it is shown."""
+        files, at = set(), frame
+        while at is not None:
+            files.add(at.f_code.co_filename)
+            at = at.f_back
+        if files := [f for f in files if is_cell(f) and f not in linecache.cache]:
+            for name, text in json.loads(self._ask(files=files)).items():
+                lines = text.splitlines(keepends=True)
+                linecache.cache[name] = (len(text), None, lines, name)
+        super().interaction(frame, *given)
+
+    def get_stack(self, *given):
+        """The frames of the program, without those that led to it."""
+        frames, at = super().get_stack(*given)
+        ours = [
+            i for i, (f, _) in enumerate(frames) if f.f_code.co_filename.startswith(stacks.BELOW)
+        ]
+        above = ours[-1] + 1 if ours and ours[-1] < at else 0
+        return frames[above:], at - above
+
+    def format_stack_entry(self, frame_lineno, lprefix=": "):
+        """A line as verdicts write it, and what the function returns, if it does."""
+        frame, line = frame_lineno
+        text = position(frame.f_code.co_filename, line, frame.f_code.co_name)
+        if "__return__" in frame.f_locals:
+            text += f"  -> returns {frame.f_locals['__return__']!r}"
+        return text
+
+
+class Prompt:
+    """The parent's side, for one run: `look` is called all the time."""
+
+    def __init__(self, ranks, folder: str, logs, output):
+        """ranks: a lib.launch.ranks.Ranks, of which each rank has a pipe for answers."""
+        self.ranks, self.path, self.logs, self.output = ranks, f"{folder}/asks", logs, output
+        self.at, self.stopped, self.current = 0, {}, -1  # stopped: {rank: what it shows}
+        self.left = False  # was the debugger left with q?
+
+    def look(self) -> float:
+        """Ask for commands while a rank is stopped; returns the seconds that took. Raises
+        KeyboardInterrupt at q or the stop button."""
+        if not self._hear():
+            return 0.0
+        began = now()
+        while self.stopped:
+            if self.current not in self.stopped:
+                self.current = next(iter(self.stopped))
+            self._turn(self.current)
+        return now() - began
+
+    def _hear(self):
+        """Read what ranks have asked since; is any stopped?"""
+        with contextlib.suppress(FileNotFoundError), open(self.path) as file:
+            file.seek(self.at)
+            for line in iter(file.readline, ""):
+                if not line.endswith("\n"):
+                    break
+                self.at += len(line.encode())
+                question = json.loads(line)
+                if "files" in question:
+                    texts = {name: "".join(linecache.getlines(name)) for name in question["files"]}
+                    self._tell(question["rank"], json.dumps(texts))
+                else:
+                    self.stopped[question["rank"]] = question["text"]
+        return bool(self.stopped)
+
+    def _tell(self, rank, line):
+        os.write(self.ranks.answers[rank], f"{line}\n".encode())
+
+    def _turn(self, rank):
+        """One command for a rank that has stopped."""
+        self.output.pump(final=True)
+        for line in self.stopped[rank].splitlines():
+            print(f"[rank {rank}] {line}")
+        self.stopped[rank] = ""
+        sys.stdout.flush()
+        try:
+            command = input(f"(rank {rank}) ").strip()
+        except EOFError:
+            command = QUIT[0]
+        if command in QUIT:
+            self.left = True
+            raise KeyboardInterrupt
+        if other := re.fullmatch(r"rank\s+(\d+)", command):
+            self._switch(int(other[1]))
+            return
+        del self.stopped[rank]
+        self._tell(rank, command)
+        began = now()
+        while not (self._hear() and rank in self.stopped) and now() - began < BACK:
+            time.sleep(0.005)
+            if self.logs.heads()[rank].state != RUNNING:
+                break
+        self._hear()
+
+    def _switch(self, rank):
+        if rank in self.stopped:
+            self.current = rank
+            self.stopped[rank] = self.stopped[rank] or "is asked now"
+        elif rank < self.ranks.nproc:
+            print(f"rank {rank} is at no breakpoint: it {self._does(rank)}")
+        else:
+            print(f"there is no rank {rank} among {ranks_text(range(self.ranks.nproc))}")
+
+    def _does(self, rank):
+        heads = self.logs.heads()
+        if heads[rank].state != RUNNING:
+            return "has returned"
+        if wait := find_waits(self.logs.read(), heads).get(rank):
+            return f"waits in {say(wait.entry)}"
+        line = stacks.user_line(
+            stacks.ask(self.ranks.folder, {rank: heads[rank].pid}).get(rank, [])
+        )
+        return f"is at {line}" if line else "runs"

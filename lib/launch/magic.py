@@ -1,0 +1,59 @@
+"""%%ranks at the head of a cell: the cell runs on the ranks of a session.
+
+%%ranks          on all ranks of the session that was used last
+%%ranks 0,2      on some of them; 1-3 are three
+%%ranks pair 0   of the session in the variable `pair`
+"""
+
+import re
+import sys
+from typing import Any
+
+from lib.launch import sessions
+from lib.launch.errors import short
+
+
+def register() -> None:
+    """Where this process is a notebook's kernel: `%%ranks` is known from now on."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        shell.register_magic_function(
+            lambda line, cell: run(line, cell, shell.user_ns), "cell", "ranks"
+        )
+
+
+def run(line: str, cell: str, variables: dict[str, Any]) -> None:
+    """Run a cell whose first line is `%%ranks` and `line`. variables: the notebook's."""
+    chosen, numbers = sessions.latest(), line
+    if named := re.match(r"\s*([A-Za-z_]\w*)(.*)", line):
+        chosen, numbers = variables.get(named[1]), named[2]
+        if not isinstance(chosen, sessions.Session):
+            raise short(ValueError(
+                f"%%ranks {named[1]}: there is no session in a variable {named[1]!r}. Write "
+                f"%%ranks alone for the session that was used last, or {named[1]} = "
+                "launch.session(4) before"
+            ))  # fmt: skip
+    if chosen is None:
+        raise short(RuntimeError(
+            "%%ranks needs a session, and there is none: run ranks = launch.session(4) in a cell "
+            "before this one"
+        ))  # fmt: skip
+    # the magic's line counts, as it does in the notebook
+    chosen.cell(f"\n{cell}", _ranks(numbers))
+
+
+def _ranks(text):
+    """The ranks that `text` lists, such as "0,2" or "1-3"; None for all."""
+    words = re.split(r"[\s,]+", text.strip())
+    if words == [""]:
+        return None
+    found = []
+    for word in words:
+        ends = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        if ends is None:
+            raise short(ValueError(
+                f"%%ranks {text.strip()}: {word!r} is no rank. Write numbers, as in %%ranks 0,2 or "
+                "%%ranks 1-3"
+            ))  # fmt: skip
+        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    return found

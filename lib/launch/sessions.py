@@ -1,0 +1,293 @@
+"""Ranks whose variables stay from cell to cell.
+
+    ranks = launch.session(4)     %%ranks                          ranks["x"]   [x of rank 0, ...]
+                                  x = torch.ones(3) * rank         ranks.run(f, 2)
+                                  dist.all_reduce(x)               ranks.end()
+                                  x
+
+    a cell ends             and then
+    ----------------------  ------------------------------------------------------------------------
+    well                    the variables stay
+    with an error, or       the others finish, or are interrupted where they wait for a rank that
+    with the stop button    has left; the variables stay. Where calls of the ranks do not match any
+                            more, all ranks join a new group
+    with a rank gone, or    the session ends; the message names the variables that are lost
+    not to be interrupted
+
+Each cell is a run like those of launch.run: it has its ledger, its verdict, the line that says what
+the ranks do. On GPUs an interrupt inside NCCL is not possible, and ends the session.
+"""
+
+import ast
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from lib.backend import Choice
+from lib.launch import alone, cells, stopped, warm
+from lib.launch.errors import RankError, Stopped, short
+from lib.launch.run import (
+    Results,
+    check_call,
+    choose,
+    pack,
+    room_explained,
+    run_on,
+    say_once,
+    settings_line,
+)
+from lib.ledger.match import audit
+from lib.ledger.read import Ledger
+from lib.ledger.words import ranks_text
+
+LEAVE = 5.0  # seconds that ranks may take to leave a cell that was interrupted
+JOIN = 20.0  # seconds that they may take to join a new group
+ANEW = (
+    "The ranks have joined a new group, because calls of theirs were left without a partner: make "
+    "groups, meshes and DDP or FSDP models of earlier cells anew."
+)
+_sessions: list["Session"] = []  # that have not ended, the one used last behind
+_numbers = itertools.count(1)  # of the cells of all sessions
+
+
+class Session:
+    """Ranks that a notebook keeps; `launch.session` makes it.
+
+    ledger: what the last cell or run communicated. names: the variables that are on any rank.
+    """
+
+    def __init__(self, choice: Choice, nproc: int, timeout: float, seed: int):
+        self.nproc, self.timeout, self.names = nproc, timeout, []
+        self.ledger: Ledger | None = None
+        self._choice, self._seed, self._why = choice, seed, ""  # the seed: of the first run
+        self._ranks = warm.keep(choice, nproc)
+        _sessions.append(self)
+
+    def __repr__(self):
+        if self._ended():
+            return f"a session on {self.nproc} ranks that has ended"
+        has = f"variables {', '.join(self.names)}" if self.names else "no variables yet"
+        return f"a session on {self.nproc} ranks ({self._choice.name}): {has}"
+
+    def run(
+        self,
+        fn: Callable,
+        *args: Any,
+        timeout: float = 60,
+        ledger: bool = True,
+        seed: int | None = None,
+        **unknown: Any,
+    ) -> Results:
+        """`launch.run(fn, *args)` on these ranks: the results in rank order.
+
+        seed: where the ranks' random numbers begin; None: where the last cell left them. Raises
+        what `launch.run` raises, and RuntimeError where the session has ended.
+        """
+        check_call(fn, args, self.nproc, timeout, 0 if seed is None else seed, [*unknown])
+        return self._run(fn, args, timeout, ledger, seed, show=True)
+
+    def cell(self, source: str, ranks: list[int] | None = None) -> None:
+        """Run the text of a cell on all ranks, or on `ranks` alone, and show what each prints and
+        the value of its last expression: what `%%ranks` calls.
+
+        The cell can use torch, dist, rank and world_size. Raises ValueError where the cell is
+        no Python, before any rank has run a line of it, and what `run` raises.
+        """
+        chosen = tuple(range(self.nproc)) if ranks is None else tuple(ranks)
+        if strangers := [rank for rank in chosen if not 0 <= rank < self.nproc]:
+            raise short(ValueError(
+                f"this session has {ranks_text(range(self.nproc))}, and not "
+                f"{ranks_text(strangers)}. Try: %%ranks {self.nproc - 1}, or a session with more "
+                "ranks"
+            ))  # fmt: skip
+        number = next(_numbers)
+        _compile(number, source)
+        try:
+            done = self._run(cells.run, (number, source, chosen), self.timeout, True, None, True)
+        except RankError as error:
+            if error.waits_in and len(chosen) < self.nproc:
+                error.args = (f"{error}\n(This cell ran on {ranks_text(chosen)} alone.)",)
+            raise
+        self.names = sorted(set().union(*done))
+
+    def __getitem__(self, name: str) -> list:
+        """[the variable of rank 0, of rank 1, ...]. KeyError where a rank has none of that name."""
+        found = self._run(cells.fetch, (name,), self.timeout, True, None, False)
+        lack = [rank for rank, (there, _) in enumerate(found) if not there]
+        if not lack:
+            return [value for _, value in found]
+        near = next((like[0] for rank in lack if (like := found[rank][1])), "")
+        text = f"{ranks_text(lack)} {'has' if len(lack) == 1 else 'have'} no variable {name!r}"
+        raise short(KeyError(text + (f". Did you mean {near!r}?" if near else "")))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Give all ranks a copy of `value` under this name."""
+        done = self._run(cells.put, ({name: value},), self.timeout, True, None, False)
+        self.names = sorted(set().union(*done))
+
+    def end(self) -> None:
+        """End the ranks, and with them their variables."""
+        if not self._ended():
+            self._end("it was ended with end()")
+
+    def _ended(self):
+        return self._ranks.ended
+
+    def _end(self, why):
+        """why: words that go on "The session ended, because"."""
+        self._why = why
+        self._ranks.end()
+        if self in _sessions:
+            _sessions.remove(self)
+
+    def _run(self, fn, args, timeout, ledger, seed, show):
+        self._check()
+        if self in _sessions:
+            _sessions.remove(self)
+            _sessions.append(self)
+        seed, self._seed = (self._seed if seed is None else seed), None
+        payload = settings_line(ledger, seed) + pack(fn, args)
+        with alone.among_others(), room_explained(), warm.cell_on(self._ranks), self._recovering():
+            results = run_on(self._ranks, payload, timeout, ledger, show)
+        self.ledger = results.ledger
+        for text in results.warnings[:3] if show else ():
+            print(f"warning: {text}")
+        return results
+
+    def _check(self):
+        """Raises what keeps this session from running anything now."""
+        if stopped.in_a_check():
+            raise short(RuntimeError(
+                "a graded function cannot use a session: its check runs it on ranks of its own, "
+                "and they have none of the session's variables"
+            ))  # fmt: skip
+        if not self._ended() and not self._ranks.is_alive():
+            self._end("a rank ended between two cells")
+        if self._ended():
+            raise short(RuntimeError(self._lost()))
+
+    @contextlib.contextmanager
+    def _recovering(self):
+        """What goes wrong inside is told with what becomes of the session."""
+        try:
+            yield
+        except RankError as error:
+            self.ledger = error.ledger
+            text = str(error).replace("launch.run a larger", "launch.session a larger")
+            told = [text, *_waited(error), self._recover(error.ledger)]
+            error.args = ("\n".join(told),)
+            raise
+        except KeyboardInterrupt as stop:
+            stop = stop if isinstance(stop, Stopped) else Stopped()
+            stop.then = self._recover(stop.error and stop.error.ledger)
+            if stop.error is not None:
+                stopped.figure(stop.error)
+            raise stop from None
+
+    def _recover(self, ledger):
+        """Make the ranks ready for the next cell, or end the session; returns what to say of it."""
+        try:
+            return self._made_ready(ledger)
+        except KeyboardInterrupt:
+            self._end("a second stop came before all ranks had left the cell")
+            return self._lost()
+
+    def _made_ready(self, ledger):
+        ranks = self._ranks
+        if not ranks.is_alive():
+            self._end("it has lost a rank")
+            return self._lost()
+        ranks.interrupt(inside := ranks.in_a_cell())
+        if not ranks.have_left(LEAVE):
+            self._end(f"{ranks_text(inside)} could not be interrupted")
+            return self._lost()
+        even = ranks.are_even() and not (ledger and any(f.certain for f in audit(ledger)))
+        if not even and self._choice.name != "gloo":
+            self._end("calls of its ranks are left without a partner on their GPUs")
+            return self._lost()
+        if not even and not ranks.join_anew(JOIN):
+            self._end("its ranks could not join a new group")
+            return self._lost()
+        self.names = self._names()
+        return "The session goes on, and its variables stay." + ("" if even else f" {ANEW}")
+
+    def _names(self):
+        run = settings_line(False, None) + pack(cells.variables, ())
+        with contextlib.suppress(RankError):
+            return sorted(set().union(*run_on(self._ranks, run, LEAVE, False, False)))
+        return self.names
+
+    def _lost(self):
+        if self._ranks.ended and not self._why:
+            self._end(f"no cell ran for {warm.IDLE / 60:.0f} minutes")
+        had = ", ".join(self.names)
+        lost = f" Its variables {had} are lost." if self.names else ""
+        return (
+            f"The session on {self.nproc} ranks has ended: {self._why}.{lost} Start again with "
+            f"ranks = launch.session({self.nproc}), and run the cells that made what you need."
+        )
+
+
+def _waited(error):
+    """Whom the ranks that did not raise waited for, where others did."""
+    if error.kind != "raised" or not error.waits_in:
+        return []
+    alike: dict[str, list[int]] = {}
+    for rank, op in error.waits_in.items():
+        awaited = f" for {ranks_text(error.waits[rank])}" if error.waits[rank] else ""
+        alike.setdefault(f"waited in {op}{awaited}", []).append(rank)
+    return [f"  meanwhile {ranks_text(ranks)} {waited}" for waited, ranks in alike.items()]
+
+
+def session(nproc: int = 4, backend: str = "auto", timeout: float = 600, seed: int = 0) -> Session:
+    """Ranks whose variables stay: cells that begin with `%%ranks` run on them.
+
+    backend, seed: as of `launch.run`; the seed is where the random numbers of the first cell
+        begin, and those of later ones go on.
+    timeout: seconds that a cell may take.
+
+    An earlier session on as many ranks ends. Sessions on other numbers of ranks go on, and
+    `%%ranks NAME` chooses one of them by its variable. Raises MemoryError where there is no room
+    for its ranks, and what `launch.run` raises for its arguments.
+    """
+    check_call(_nothing, (), nproc, timeout, seed, [])
+    choice = choose(backend, nproc)
+    say_once(choice)
+    for earlier in [s for s in _sessions if s.nproc == nproc]:
+        had = f", with its variables {', '.join(earlier.names)}" if earlier.names else ""
+        earlier._end(f"another session on {nproc} ranks took its place")
+        print(f"The earlier session on {nproc} ranks has ended{had}.")
+    with room_explained():
+        return Session(choice, nproc, timeout, seed)
+
+
+def _nothing():
+    pass
+
+
+def latest() -> Session | None:
+    """The session that was made or used last, and has not ended."""
+    return next((s for s in reversed(_sessions) if not s._ended()), None)
+
+
+def _compile(number, source):
+    """Raises ValueError where Python cannot read the cell, and for a check in it."""
+    file = cells.remember(number, source)
+    try:
+        tree = ast.parse(source, file)
+        compile(tree, file, "exec")
+    except SyntaxError as error:
+        line, text = error.lineno or 0, (error.text or "").rstrip()
+        told = f"line {line} of this cell is no Python: {error.msg}\n    {text.strip()}"
+        if text.lstrip().startswith(("!", "%")):
+            told += "\nLines with ! or % belong to the notebook: put them into a cell of their own."
+        raise short(
+            ValueError(told)
+        ) from None  # IPython would show a SyntaxError with lib's frames
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "check":
+            raise short(ValueError(
+                f"check.{node.attr} grades a function of the notebook, on ranks of its own: call "
+                "it in a cell without %%ranks, and define the function there, too"
+            ))  # fmt: skip
