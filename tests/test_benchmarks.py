@@ -323,6 +323,7 @@ def test_a_wrong_command_line_says_what_to_do(arguments, says, capsys):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_make_benchs_command_works_from_the_repository_root():
     command = [sys.executable, "-m", "tests.benchmarks", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -34,6 +34,7 @@ def tiny(tmp_path_factory):
     return done, out, json.loads((out / "demo.json").read_text())
 
 
+@pytest.mark.slow
 def test_it_leaves_figures_and_numbers(tiny):
     _, out, record = tiny
     assert sorted(p.name for p in out.iterdir()) == ["demo.json", "loss.png", "traffic.png"]

@@ -226,6 +226,7 @@ def stored():
     return executed(static=True)
 
 
+@pytest.mark.slow
 def test_a_kernel_stores_the_static_figure_and_nothing_else_under_lab_static(stored):
     outputs, metadata = stored
     (figure,) = outputs
@@ -243,6 +244,7 @@ def test_a_live_kernel_shows_the_same_figure_first_then_sliders(stored):
     assert "application/vnd.jupyter.widget-view+json" in widgets.data
 
 
+@pytest.mark.slow
 def test_in_a_live_kernel_a_slider_replaces_the_figure_that_is_shown(monkeypatch):
     monkeypatch.setenv("LAB_STATIC", "0")
     cells = [

@@ -78,6 +78,7 @@ CHILD = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_a_step_that_hangs_is_ended_in_time_with_its_children_also_those_in_a_session_of_their_own(
     tmp_path, own

@@ -249,6 +249,7 @@ def test_where_lib_is_not_there_or_is_another_folder_one_sentence_says_what_to_d
     assert told.splitlines()[-1] == sentence and "cannot import name" not in told
 
 
+@pytest.mark.slow
 def test_with_an_address_the_cell_fetches_the_course_and_ranks_run(elsewhere, tmp_path):
     lab = notebook.read(notebook.solution_path(ROOT, "lab0_concepts"))
     cell = next(

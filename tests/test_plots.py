@@ -74,6 +74,7 @@ def test_the_same_data_give_the_same_bytes_whatever_a_readers_own_settings_and_t
         assert matplotlib.rcParams["font.size"] == 22
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bytes():
     """Of figures of several labs."""
     code = f"""

@@ -72,6 +72,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     check_page(FIGURES[name](), FIGURES[name]())

@@ -37,6 +37,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     check_page(FIGURES[name](), FIGURES[name]())

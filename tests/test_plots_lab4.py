@@ -90,6 +90,7 @@ def drawing(name):
     return FIGURES[name]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     check_page(drawing(name), FIGURES[name]())

@@ -81,6 +81,7 @@ def drawings(results):
     return {name: plots.ring(results[name]) for name in RUNS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_figure_says_what_this_run_did(results, drawings, name):
     drawing = drawings[name]

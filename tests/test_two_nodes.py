@@ -99,6 +99,7 @@ def test_an_all_reduce_over_the_cable_is_right(ranks, tmp_path):
     assert left_behind(script, os.getpid()) == []
 
 
+@pytest.mark.slow
 @netns
 def test_a_crash_on_one_node_gives_both_outputs_and_no_hang(tmp_path, monkeypatch):
     monkeypatch.setattr(two_nodes, "GRACE", 2.0)

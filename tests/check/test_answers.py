@@ -6,9 +6,9 @@ One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the 
 {...}}, RIGHT {name: [...]}. Beside it, lab0/mistakes_<exercise>.py has the known mistakes, whose
 fingerprints ship (mistakes.py); they are judged here as well.
 
-`make test` runs, of each function, the right answers and six wrong ones or more, one for every
-hint; where answers run on ranks, the first right and the first wrong one. `make test-all` runs them
-all.
+`make test` runs, of each function, the first right answer and three wrong ones with different
+hints; where answers run on ranks, the first wrong one, since `validate` judges right ones there.
+`make test-all` runs them all.
 
 The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch,
 and in one more after each answer that fails on the ranks. A student's answer is judged alone. So
@@ -82,11 +82,9 @@ table: list[tuple[str, str, str, int, int]] = []
 
 
 def right_answers(function):
-    """On ranks, where each costs a run, what comes after the first answer is slow."""
+    """What comes after the first answer is a slow test; on ranks all are."""
     fns, on_ranks = [fn for name, fn in RIGHT if name == function], bool(FUNCTIONS[function].worlds)
-    marks = lambda number: (
-        [pytest.mark.slow] if (number and on_ranks) or fns[number] in SLOW else []
-    )
+    marks = lambda number: [pytest.mark.slow] if on_ranks or number or fns[number] in SLOW else []
     return [
         pytest.param(function, fn, id=f"{function}-{fn.__name__}", marks=marks(i))
         for i, fn in enumerate(fns)
@@ -94,17 +92,17 @@ def right_answers(function):
 
 
 def wrong_answers(function):
-    """Those that are further examples of a hint, after the sixth answer of the function, are slow
-    tests.
+    """What comes after the first three hints is a slow test, and so are further examples of a hint.
 
     On ranks each failing answer costs a launch or two: there what comes after the first answer is
     slow.
     """
     hints, on_ranks = [], bool(FUNCTIONS[function].worlds)
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
-        is_slow = bool(hints) if on_ranks else hint in hints and len(hints) >= 6
-        marks = [pytest.mark.slow] if is_slow or fn in SLOW else []
-        hints.append(hint)
+        is_slow = len(hints) >= (1 if on_ranks else 3) or hint in hints or fn in SLOW
+        marks = [pytest.mark.slow] if is_slow else []
+        if not is_slow:
+            hints.append(hint)
         yield pytest.param(function, fn, hint, id=f"{function}-{fn.__name__}", marks=marks)
 
 

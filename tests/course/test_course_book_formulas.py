@@ -172,6 +172,7 @@ def test_all_that_the_notebook_can_set_can_be_set_and_both_begin_alike(name):
         assert {*(stops.values() if isinstance(stops, dict) else stops)} <= {*one["stops"]}, one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["all_reduce_cost", "model_memory", "data_parallel_step", "pipeline", "capacity",
@@ -202,6 +203,7 @@ def test_each_figure_can_be_drawn_at_the_ends_of_each_slider():
         assert "NaN" not in one["svg"] and "undefined" not in one["svg"] + one["alt"]
 
 
+@pytest.mark.slow
 def test_the_table_of_plans_has_lib_s_costs_and_refusals():
     table = plans.table()
     start = [begin for _, begin in plans.CONTROLS.values()]

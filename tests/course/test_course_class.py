@@ -211,6 +211,7 @@ def test_the_points_tell_what_cannot_be_read_from_what_is_not_solved(toy_root, t
         )
 
 
+@pytest.mark.slow
 def test_an_interrupted_class_goes_on_where_it_stopped(toy_root, tmp_path, unsolved):
     hang = solved(unsolved, double="import time\ntime.sleep(600)\n" + RIGHT["double"])
     folder, out = hand_in(tmp_path / "in", a=solved(unsolved), b=hang), tmp_path / "out"

@@ -130,6 +130,7 @@ def test_a_lab_without_helpers_loses_nothing(submit, unsolved, change):
     assert (points(result), result["notes"]) == ([40, 40, 20], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("helpers", "told"),
     [

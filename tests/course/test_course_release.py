@@ -120,6 +120,7 @@ def names_and_codes(bundle):
 NOT_GRADED = {"lab6.drawn"}
 
 
+@pytest.mark.slow
 def test_every_graded_function_of_a_lab_with_a_notebook_is_marked_once_and_nothing_else_is():
     from lib.check.exercises import FILES, MODULES
 
@@ -286,6 +287,7 @@ def test_what_is_withheld_is_there_as_bytecode_and_what_is_over_is_not(bundle):
     )
 
 
+@pytest.mark.slow
 def test_the_same_sources_give_the_same_bytes(bundle, tmp_path):
     again = tmp_path / "again"
     assert main(["release", str(again), "--lab", "1", "--lab", "2", "--with-reference", "0"]) == 0
@@ -336,6 +338,7 @@ def test_its_tests_find_all_that_they_import(bundle):
         assert ours.intersection(imported) <= theirs, path
 
 
+@pytest.mark.slow
 def test_it_installs_and_passes_its_own_quick_test(bundle, tmp_path):
     """Into an environment of its own, which finds torch and the rest where this Python has them."""
     home = tmp_path / "venv"

@@ -24,6 +24,7 @@ def spoil(path, cell_id, change):
     notebook.write(nb, path)
 
 
+@pytest.mark.slow
 def test_a_sound_lab_passes_all(toy_root, capsys):
     assert main(["--root", str(toy_root), "validate", "--whole"]) == 0
     shown = capsys.readouterr()

@@ -38,6 +38,7 @@ def test_a_mistake_with_devices_is_named_and_its_mended_twin_passes(faults, name
     assert any(line.startswith(f"ok      {name}  ") for line in faults), "\n".join(faults)
 
 
+@pytest.mark.slow
 def test_a_check():
     passes("checks", "four_splits")
 

@@ -99,6 +99,7 @@ def fewer(results, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_the_run_goes_on_as_one_process_does(results, name):
     saved_on, loaded_on = WAYS[name]

@@ -248,6 +248,7 @@ def test_a_hang_inside_ddps_reducer_is_found_before_the_timeout():
     assert "rank 2 returned while others still wait for it" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_group_that_never_is_made_is_told_with_the_seconds_it_was_given(monkeypatch):
     monkeypatch.setattr(watch, "PATIENCE", 3.0)
     with pytest.raises(

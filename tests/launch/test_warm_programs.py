@@ -55,6 +55,7 @@ KILLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", KILLS)
 def test_a_program_that_is_killed_leaves_no_rank(program, signals):
     process = program(RESTING + "    time.sleep(600)\n")
@@ -82,6 +83,7 @@ def test_ranks_whose_server_is_killed_end_and_the_next_run_works(program):
     assert process.returncode == 0 and out.count(",") == 1, err
 
 
+@pytest.mark.slow
 def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
     """It launches with ranks of its own, and goes on when the kernel has been killed; the
     kernel's ranks do not."""

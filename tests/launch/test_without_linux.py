@@ -96,6 +96,7 @@ def test_what_only_linux_has_is_asked_in_one_module_and_in_the_sandbox():
     assert told == ["/proc/", "pidfd_open", "prctl"]
 
 
+@pytest.mark.slow
 def test_the_stand_in_hides_what_is_there(lines):
     assert lines[0] == "['', {}, 0, inf, {}]"
     if linux.IS_HERE:

@@ -44,6 +44,7 @@ def torchs(schedule, p, m, v=2):
     return lists
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "torchs_class", "v", "placement"),
     [
