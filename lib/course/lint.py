@@ -18,7 +18,8 @@ from nbformat import NotebookNode
 from . import notebook
 
 LINES = 15  # of a code cell that is neither answer nor check
-MAGICS = {"matplotlib", "load_ext", "autoreload", "time", "timeit"}
+RANKS = "ranks"  # %%ranks: raises what its cell raises
+MAGICS = {"matplotlib", "load_ext", "autoreload", "time", "timeit", RANKS}
 SWITCHES = {
     "skip-execution",
     "raises-exception",
@@ -139,6 +140,12 @@ def _commands(cell: NotebookNode) -> Iterator[Finding]:
             yield Finding(
                 cell.id,
                 f"!{name}: nbval passes a command that fails; call it from Python with check=True",
+            )
+        elif name == RANKS and notebook.role(cell):
+            yield Finding(
+                cell.id,
+                "%%ranks: what is graded has to be in the notebook, because a check runs it on "
+                "ranks of its own",
             )
         elif node.func.attr in ("run_line_magic", "run_cell_magic") and name not in MAGICS:
             yield Finding(

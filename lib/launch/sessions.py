@@ -54,7 +54,8 @@ _numbers = itertools.count(1)  # of the cells of all sessions
 class Session:
     """Ranks that a notebook keeps; `launch.session` makes it.
 
-    ledger: what the last cell or run communicated. names: the variables that are on any rank.
+    ledger: what the last cell, or the last call of `run`, communicated. names: the variables that
+    are on any rank.
     """
 
     def __init__(self, choice: Choice, nproc: int, timeout: float, seed: int):
@@ -150,9 +151,10 @@ class Session:
         payload = settings_line(ledger, seed) + pack(fn, args)
         with alone.among_others(), room_explained(), warm.cell_on(self._ranks), self._recovering():
             results = run_on(self._ranks, payload, timeout, ledger, show)
-        self.ledger = results.ledger
-        for text in results.warnings[:3] if show else ():
-            print(f"warning: {text}")
+        if show:
+            self.ledger = results.ledger
+            for text in results.warnings[:3]:
+                print(f"warning: {text}")
         return results
 
     def _check(self):

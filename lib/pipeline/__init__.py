@@ -19,6 +19,7 @@ Scheduling, which is plain Python without torch and without ranks:
 
 Executing on ranks. These modules need torch, so they are imported by name and not from here:
     relay_step.py    the relay of one batch, forward and back, by hand
+    straight.py      1F1B by hand: warmup, steady state, cooldown; begin here
     split.py         a model into stages, and a parameter in two of them
     links.py         a process group for each direction between two neighbours
     shapes.py        shape inference: the shapes of all messages, before the first run
