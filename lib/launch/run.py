@@ -73,7 +73,9 @@ def run(
     timeout: seconds from when all ranks have begun until a run that does not end is stopped and
         explained; the time that other programs on a busy machine keep from the ranks is not
         counted.
-    ledger: keep the ranks' logs (up to 200 microseconds per op; turn it off to measure time).
+    ledger: keep the ranks' logs (up to 200 microseconds per op; turn it off to measure time). On
+        GPUs the host then waits in every synchronous collective, so that FSDP2's gathers overlap
+        with nothing.
     fresh: on new processes. Else on those of an earlier run, which are as they were before it
         (lib/launch/warm.py).
     seed: the base seed of the generators of torch, numpy and Python. Each rank's are seeded from it

@@ -463,6 +463,43 @@ def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
     assert "I am rank 3 of 4" in lab.run("ranks-hello")
 
 
+def test_a_breakpoint_is_answered_in_the_cells_own_input_one_rank_at_a_time(lab, server):
+    assert "Error" not in lab.run("session-start")
+    assert "[rank 3] tensor([3., 3.])" in lab.run("session-make")
+    lab.write("session-make", "%%ranks\ny = x * rank\nbreakpoint()\ntotal = y.sum()\ntotal")
+    lab.start("session-make")
+
+    def answer(command):
+        """Type a command into the open input; returns the prompt that was before it."""
+        box = lab.page.locator(".jp-mod-active .jp-Stdin-input")
+        box.wait_for()
+        prompt = lab.page.locator(".jp-mod-active .jp-Stdin-prompt").last.inner_text()
+        box.fill(command)
+        box.press("Enter")
+        return prompt.strip()
+
+    first = answer("p y")
+    until(lambda: "tensor([" in lab.shown(), "the value that was asked for")
+    assert "> line 4: total = y.sum()" in lab.shown() and re.fullmatch(r"\(rank \d\)", first)
+    answer("rank 2")
+    assert answer("p y") == "(rank 2)"
+    until(lambda: "[rank 2] tensor([4., 4.])" in lab.shown(), "rank 2's value")
+    answer("q")
+    until(lab.idle, "the end of the cell")
+    assert "left with q. The session goes on, and its variables stay." in lab.shown()
+    lab.write("session-make", "%%ranks\ny.tolist()")
+    assert "[rank 3] [9.0, 9.0]" in lab.run("session-make")
+    lab.write("session-make", "%%ranks\nif rank == 0: dist.recv(x, 1)\nwhile rank: y = y")
+    lab.start("session-make")
+    until(lambda: "stop shows" in lab.shown(), "the sign of life")
+    lab.js("return panel.sessionContext.session.kernel.interrupt()")
+    until(lab.idle, "the end of the cell")
+    assert "rank 0 waits in recv from rank 1" in lab.shown()
+    assert "stopped. The session goes on, and its variables stay." in lab.shown()
+    lab.write("session-make", "%%ranks\ny.tolist()")
+    assert "[rank 3] [9.0, 9.0]" in lab.run("session-make")
+
+
 def test_a_kernel_that_is_restarted_takes_its_ranks_along(lab, server):
     ranks = lambda: ranks_of(server[1])
     before = ranks()

@@ -201,12 +201,23 @@ def snapshot(state):
     """`state` with every tensor copied to the CPU's memory, and every dict, list and tuple of it
     new.
 
-    As copy.deepcopy, a few times as fast where there are hundreds of tensors.
+    As copy.deepcopy, a few times as fast where there are hundreds of tensors. From a GPU, all
+    copies are queued into pinned memory, which torch reuses for the next snapshot, and are waited
+    for once.
     """
+    copied = _copied(state)
+    backend.synchronize()
+    return copied
+
+
+def _copied(state):
     if isinstance(state, torch.Tensor):
-        return state.detach().to("cpu", copy=True)
+        if not state.is_cuda:
+            return state.detach().to("cpu", copy=True)
+        pinned = torch.empty(state.shape, dtype=state.dtype, device="cpu", pin_memory=True)
+        return pinned.copy_(state.detach(), non_blocking=True)
     if isinstance(state, dict):
-        return {key: snapshot(one) for key, one in state.items()}
+        return {key: _copied(one) for key, one in state.items()}
     if type(state) in (list, tuple):
-        return type(state)(snapshot(one) for one in state)
+        return type(state)(_copied(one) for one in state)
     return state
