@@ -10,7 +10,6 @@ One rank is asked at a time. The others wait without a timeout: time at a prompt
 Where no person can answer, as where a notebook is graded, breakpoint() raises a sentence instead.
 """
 
-import bdb
 import contextlib
 import io
 import json
@@ -34,9 +33,9 @@ from lib.ledger.words import ranks_text, say
 BACK = 0.4  # seconds until another rank is asked, where a rank has not stopped again
 QUIT = ("q", "quit", "exit")
 ALONE = (
-    "No one can type here: breakpoint() on a rank opens a debugger where a person runs the cell, "
-    "and not where a notebook is graded or compared, or under torchrun. Print what you want to "
-    "see, or return it."
+    "breakpoint() needs someone at the keyboard. On a rank it works when you run the cell "
+    "yourself, but not while a notebook is graded or validated, and not under torchrun. Print what "
+    "you want to see, or return it."
 )
 _channel: tuple[str, str, int] | None = None  # the file of questions, the pipe of answers, the rank
 
@@ -72,7 +71,7 @@ def _stop_one(rank: int = 0, *_: Any, **__: Any) -> None:
 def _open(frame):
     if _channel is None:
         _refuse()
-    bdb.Bdb.set_trace(_OnRank(*_channel), frame)
+    _OnRank(*_channel).stop_after(frame)
 
 
 class _OnRank(pdb.Pdb):
@@ -84,6 +83,16 @@ class _OnRank(pdb.Pdb):
         skip = ["lib.launch.*", "lib.ledger.*", "torch", "torch.*", "threading", "contextlib"]
         super().__init__(stdin=self, stdout=self.shown, skip=skip, nosigint=True, readrc=False)
         self.use_rawinput, self.prompt = 0, ""
+
+    def stop_after(self, frame):
+        """Stop at the next line of `frame`, in all versions of Python: since 3.13, `set_trace`
+        stops at the line of breakpoint() itself."""
+        self.reset()
+        while frame:
+            frame.f_trace, self.botframe = self.trace_dispatch, frame
+            frame = frame.f_back
+        self.set_step()
+        sys.settrace(self.trace_dispatch)
 
     def readline(self) -> str:
         """A command, for what pdb has shown since the last."""
@@ -204,7 +213,7 @@ class Prompt:
             self.current = rank
             self.stopped[rank] = self.stopped[rank] or "is asked now"
         elif rank < self.ranks.nproc:
-            print(f"rank {rank} is at no breakpoint: it {self._does(rank)}")
+            print(f"rank {rank} is not at a breakpoint: it {self._does(rank)}")
         else:
             print(f"there is no rank {rank} among {ranks_text(range(self.ranks.nproc))}")
 
@@ -213,7 +222,7 @@ class Prompt:
         if heads[rank].state != RUNNING:
             return "has returned"
         if wait := find_waits(self.logs.read(), heads).get(rank):
-            return f"waits in {say(wait.entry)}"
+            return f"is waiting in {say(wait.entry)}"
         line = stacks.user_line(
             stacks.ask(self.ranks.folder, {rank: heads[rank].pid}).get(rank, [])
         )

@@ -29,14 +29,13 @@ def run(line: str, cell: str, variables: dict[str, Any]) -> None:
         chosen, numbers = variables.get(named[1]), named[2]
         if not isinstance(chosen, sessions.Session):
             raise short(ValueError(
-                f"%%ranks {named[1]}: there is no session in a variable {named[1]!r}. Write "
-                f"%%ranks alone for the session that was used last, or {named[1]} = "
-                "launch.session(4) before"
+                f"%%ranks {named[1]}: no variable {named[1]!r} holds a session. Use `%%ranks` for "
+                f"the session that was used last, or run `{named[1]} = launch.session(4)` first"
             ))  # fmt: skip
     if chosen is None:
         raise short(RuntimeError(
-            "%%ranks needs a session, and there is none: run ranks = launch.session(4) in a cell "
-            "before this one"
+            "%%ranks needs a session, and none is running. Run `ranks = launch.session(4)` in a "
+            "cell of its own first"
         ))  # fmt: skip
     # the magic's line counts, as it does in the notebook
     chosen.cell(f"\n{cell}", _ranks(numbers))
@@ -52,8 +51,8 @@ def _ranks(text):
         ends = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
         if ends is None:
             raise short(ValueError(
-                f"%%ranks {text.strip()}: {word!r} is no rank. Write numbers, as in %%ranks 0,2 or "
-                "%%ranks 1-3"
+                f"%%ranks {text.strip()}: {word!r} is not a rank. Write numbers, as in "
+                "`%%ranks 0,2` or `%%ranks 1-3`"
             ))  # fmt: skip
         found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
     return found

@@ -216,7 +216,7 @@ def _stopped(failure, ranks, folder, output, show, left):
     output.pump(final=True)
     stop.error.output = output.lines
     if left:
-        stop.what, stop.error = "the debugger was left with q", None
+        stop.what, stop.error = "you quit the debugger with q", None
     else:
         stopped.say(stop.error, show)
     if not ranks.stays:

@@ -44,8 +44,9 @@ from lib.ledger.words import ranks_text
 LEAVE = 5.0  # seconds that ranks may take to leave a cell that was interrupted
 JOIN = 20.0  # seconds that they may take to join a new group
 ANEW = (
-    "The ranks have joined a new group, because calls of theirs were left without a partner: make "
-    "groups, meshes and DDP or FSDP models of earlier cells anew."
+    "The ranks have formed a new process group, because some of their calls were never matched. "
+    "Groups, device meshes and DDP or FSDP models from earlier cells can no longer be used: create "
+    "them again. A tensor in a collective that was interrupted may be half overwritten."
 )
 _sessions: list["Session"] = []  # that have not ended, the one used last behind
 _numbers = itertools.count(1)  # of the cells of all sessions
@@ -93,14 +94,14 @@ class Session:
         the value of its last expression: what `%%ranks` calls.
 
         The cell can use torch, dist, rank and world_size. Raises ValueError where the cell is
-        no Python, before any rank has run a line of it, and what `run` raises.
+        not valid Python, before any rank has run a line of it, and what `run` raises.
         """
         chosen = tuple(range(self.nproc)) if ranks is None else tuple(ranks)
         if strangers := [rank for rank in chosen if not 0 <= rank < self.nproc]:
             raise short(ValueError(
-                f"this session has {ranks_text(range(self.nproc))}, and not "
-                f"{ranks_text(strangers)}. Try: %%ranks {self.nproc - 1}, or a session with more "
-                "ranks"
+                f"this session has no {ranks_text(strangers)}, only "
+                f"{ranks_text(range(self.nproc))}. Try: `%%ranks {self.nproc - 1}`, or start a "
+                "session with more ranks"
             ))  # fmt: skip
         number = next(_numbers)
         _compile(number, source)
@@ -108,7 +109,7 @@ class Session:
             done = self._run(cells.run, (number, source, chosen), self.timeout, True, None, True)
         except RankError as error:
             if error.waits_in and len(chosen) < self.nproc:
-                error.args = (f"{error}\n(This cell ran on {ranks_text(chosen)} alone.)",)
+                error.args = (f"{error}\n(Only {ranks_text(chosen)} ran this cell.)",)
             raise
         self.names = sorted(set().union(*done))
 
@@ -120,7 +121,11 @@ class Session:
             return [value for _, value in found]
         near = next((like[0] for rank in lack if (like := found[rank][1])), "")
         text = f"{ranks_text(lack)} {'has' if len(lack) == 1 else 'have'} no variable {name!r}"
-        raise short(KeyError(text + (f". Did you mean {near!r}?" if near else "")))
+        if there := [rank for rank in range(self.nproc) if rank not in lack]:
+            text += f"; only {ranks_text(there)} {'has' if len(there) == 1 else 'have'} one"
+        elif near:
+            text += f". Did you mean {near!r}?"
+        raise short(KeyError(text))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Give all ranks a copy of `value` under this name."""
@@ -130,7 +135,7 @@ class Session:
     def end(self) -> None:
         """End the ranks, and with them their variables."""
         if not self._ended():
-            self._end("it was ended with end()")
+            self._end("you called its end()")
 
     def _ended(self):
         return self._ranks.ended
@@ -161,11 +166,11 @@ class Session:
         """Raises what keeps this session from running anything now."""
         if stopped.in_a_check():
             raise short(RuntimeError(
-                "a graded function cannot use a session: its check runs it on ranks of its own, "
-                "and they have none of the session's variables"
+                "a graded function cannot use a session: the check runs the function on separate "
+                "ranks, which have none of the session's variables"
             ))  # fmt: skip
         if not self._ended() and not self._ranks.is_alive():
-            self._end("a rank ended between two cells")
+            self._end("one of its ranks died between two cells")
         if self._ended():
             raise short(RuntimeError(self._lost()))
 
@@ -192,27 +197,27 @@ class Session:
         try:
             return self._made_ready(ledger)
         except KeyboardInterrupt:
-            self._end("a second stop came before all ranks had left the cell")
+            self._end("you pressed stop again before all ranks had left the cell")
             return self._lost()
 
     def _made_ready(self, ledger):
         ranks = self._ranks
         if not ranks.is_alive():
-            self._end("it has lost a rank")
+            self._end("one of its ranks died")
             return self._lost()
         ranks.interrupt(inside := ranks.in_a_cell())
         if not ranks.have_left(LEAVE):
-            self._end(f"{ranks_text(inside)} could not be interrupted")
+            self._end(f"{ranks_text(inside)} did not respond to the interrupt")
             return self._lost()
         even = ranks.are_even() and not (ledger and any(f.certain for f in audit(ledger)))
         if not even and self._choice.name != "gloo":
-            self._end("calls of its ranks are left without a partner on their GPUs")
+            self._end("calls of its ranks on their GPUs were never matched")
             return self._lost()
         if not even and not ranks.join_anew(JOIN):
-            self._end("its ranks could not join a new group")
+            self._end("its ranks could not form a new process group")
             return self._lost()
         self.names = self._names()
-        return "The session goes on, and its variables stay." + ("" if even else f" {ANEW}")
+        return "The session continues, and its variables are kept." + ("" if even else f" {ANEW}")
 
     def _names(self):
         run = settings_line(False, None) + pack(cells.variables, ())
@@ -222,13 +227,19 @@ class Session:
 
     def _lost(self):
         if self._ranks.ended and not self._why:
-            self._end(f"no cell ran for {warm.IDLE / 60:.0f} minutes")
-        had = ", ".join(self.names)
-        lost = f" Its variables {had} are lost." if self.names else ""
+            self._end(f"no cell ran on it for {warm.IDLE / 60:.0f} minutes")
         return (
-            f"The session on {self.nproc} ranks has ended: {self._why}.{lost} Start again with "
-            f"ranks = launch.session({self.nproc}), and run the cells that made what you need."
+            f"The session on {self.nproc} ranks has ended because {self._why}.{self._variables()} "
+            f"Start a new one with `ranks = launch.session({self.nproc})`, and rerun the cells "
+            "that define what you need."
         )
+
+    def _variables(self):
+        """That they are lost, as a sentence; "" where there are none."""
+        if not self.names:
+            return ""
+        s, are = ("s", "are") if len(self.names) > 1 else ("", "is")
+        return f" Its variable{s} {_listed(self.names)} {are} lost."
 
 
 def _waited(error):
@@ -238,8 +249,15 @@ def _waited(error):
     alike: dict[str, list[int]] = {}
     for rank, op in error.waits_in.items():
         awaited = f" for {ranks_text(error.waits[rank])}" if error.waits[rank] else ""
-        alike.setdefault(f"waited in {op}{awaited}", []).append(rank)
-    return [f"  meanwhile {ranks_text(ranks)} {waited}" for waited, ranks in alike.items()]
+        alike.setdefault(f"waiting{awaited} in {op}", []).append(rank)
+    return [
+        f"  meanwhile {ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} {waiting}"
+        for waiting, ranks in alike.items()
+    ]
+
+
+def _listed(names):
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def session(nproc: int = 4, backend: str = "auto", timeout: float = 600, seed: int = 0) -> Session:
@@ -257,9 +275,8 @@ def session(nproc: int = 4, backend: str = "auto", timeout: float = 600, seed: i
     choice = choose(backend, nproc)
     say_once(choice)
     for earlier in [s for s in _sessions if s.nproc == nproc]:
-        had = f", with its variables {', '.join(earlier.names)}" if earlier.names else ""
-        earlier._end(f"another session on {nproc} ranks took its place")
-        print(f"The earlier session on {nproc} ranks has ended{had}.")
+        earlier._end(f"you started another session on {nproc} ranks")
+        print(f"This ends the earlier session on {nproc} ranks.{earlier._variables()}")
     with room_explained():
         return Session(choice, nproc, timeout, seed)
 
@@ -281,15 +298,18 @@ def _compile(number, source):
         compile(tree, file, "exec")
     except SyntaxError as error:
         line, text = error.lineno or 0, (error.text or "").rstrip()
-        told = f"line {line} of this cell is no Python: {error.msg}\n    {text.strip()}"
+        told = f"line {line} of this cell is not valid Python: {error.msg}\n    {text.strip()}"
         if text.lstrip().startswith(("!", "%")):
-            told += "\nLines with ! or % belong to the notebook: put them into a cell of their own."
-        raise short(
-            ValueError(told)
-        ) from None  # IPython would show a SyntaxError with lib's frames
+            told += (
+                "\nLines that start with ! or % are commands of the notebook, and do not run on "
+                "ranks: put them into a cell of their own"
+            )
+        # IPython would show a SyntaxError with frames of lib
+        raise short(ValueError(told)) from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "check":
             raise short(ValueError(
-                f"check.{node.attr} grades a function of the notebook, on ranks of its own: call "
-                "it in a cell without %%ranks, and define the function there, too"
+                f"check.{node.attr} grades a function that is defined in the notebook, and runs it "
+                f"on separate ranks. Define the function and call check.{node.attr} in ordinary "
+                "cells, without %%ranks"
             ))  # fmt: skip

@@ -83,9 +83,9 @@ def keep(choice: Choice, nproc: int) -> Ranks:
         needed, free = nproc * PER_RANK, linux.free()
         if needed > SHARE * free and not any(r.kind == kind_of(choice, nproc) for r in _sets):
             raise MemoryError(
-                f"a session of {nproc} ranks takes about {needed / 1e9:.1f} GB, and at most half "
-                f"of the {free / 1e9:.1f} GB that are free may go into one. Ask for fewer ranks, "
-                "or end another session with its end()"
+                f"a session of {nproc} ranks needs about {needed / 1e9:.2f} GB of memory. Only "
+                f"{free / 1e9:.2f} GB are free, and a session may use at most half of that. Use "
+                "fewer ranks, or end another session by calling its end()"
             )
         try:
             ranks = _take(choice, nproc, fresh=False)

@@ -486,7 +486,7 @@ def test_a_breakpoint_is_answered_in_the_cells_own_input_one_rank_at_a_time(lab,
     until(lambda: "[rank 2] tensor([4., 4.])" in lab.shown(), "rank 2's value")
     answer("q")
     until(lab.idle, "the end of the cell")
-    assert "left with q. The session goes on, and its variables stay." in lab.shown()
+    assert "with q. The session continues, and its variables are kept." in lab.shown()
     lab.write("session-make", "%%ranks\ny.tolist()")
     assert "[rank 3] [9.0, 9.0]" in lab.run("session-make")
     lab.write("session-make", "%%ranks\nif rank == 0: dist.recv(x, 1)\nwhile rank: y = y")
@@ -495,7 +495,7 @@ def test_a_breakpoint_is_answered_in_the_cells_own_input_one_rank_at_a_time(lab,
     lab.js("return panel.sessionContext.session.kernel.interrupt()")
     until(lab.idle, "the end of the cell")
     assert "rank 0 waits in recv from rank 1" in lab.shown()
-    assert "stopped. The session goes on, and its variables stay." in lab.shown()
+    assert "stopped. The session continues, and its variables are kept." in lab.shown()
     lab.write("session-make", "%%ranks\ny.tolist()")
     assert "[rank 3] [9.0, 9.0]" in lab.run("session-make")
 

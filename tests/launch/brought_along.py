@@ -212,7 +212,7 @@ RAISE = {
         asks, reads_a_line, asks_on_the_first_rank_and_tells_the_others, asks_until_it_is_enough,
         asks_in_a_helper,
     ],
-    "No one can type here: breakpoint() on a rank opens a debugger where a person runs the cell": [
+    "breakpoint() needs someone at the keyboard. On a rank it works when you run the": [
         types_its_breakpoint, breakpoint_before_more, pdb_set_trace, breakpoint_in_a_helper,
         breakpoint_of_torch,
     ],
