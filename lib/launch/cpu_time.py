@@ -69,16 +69,17 @@ class CpuTime:
     def _since(self, number, before, thread, span):
         """(seconds it ran, seconds it was ready and waited) of a thread in the last `span` seconds.
 
-        Linux counts a wait when it is over. One that goes on is seen by the state, and subtracted
-        when it is counted.
+        Linux counts a wait when it is over. One that goes on is seen by a thread that is ready and
+        has not run since the last look, and is subtracted when it is counted. A thread that has run
+        may be ready by chance: gloo's threads wake a hundred times a second, and of more than a
+        hundred of them some are always ready.
         """
         ran, booked = thread.ran - before.ran, thread.waited - before.waited
         told = self.told.pop(number, 0.0)
-        if thread.state != "R":
+        if thread.state != "R" or ran > 0:
             return ran, max(0.0, booked - told)
-        waits = max(0.0, span - ran)
-        self.told[number] = max(0.0, told + waits - booked)
-        return ran, waits
+        self.told[number] = told + span
+        return 0.0, span
 
     def idle(self, seconds: float) -> bool:
         """Were all ranks idle for so long? (gloo's own thread takes 1 %.)"""
