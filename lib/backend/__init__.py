@@ -3,6 +3,7 @@
 choice.py          which backend and device a rank gets, and how it joins the process group
 gpus.py            which GPUs of this machine work
 peers.py           a partner that does not exist is an error at once
+keyboard.py        where no one can type, breakpoint() is an error at once
 torch_private.py   everything that lib uses of torch's private interface
 """
 

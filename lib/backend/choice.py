@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from lib.backend import gpus as machine
-from lib.backend import peers, torch_private
+from lib.backend import keyboard, peers, torch_private
 
 Group = dist.ProcessGroup | None  # None is the group of all ranks
 Op = dist.ReduceOp.RedOpType  # of dist.ReduceOp.SUM
@@ -101,6 +101,7 @@ def join(
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     if choice is None:
+        keyboard.refuse_debuggers()  # torchrun's ranks would all wait for one keyboard
         counted = torch.cuda.device_count() if dist.is_nccl_available() else 0
         choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]), counted)
     if store is None:

@@ -19,10 +19,11 @@ import pdb
 import re
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import torch.distributed as dist
 
+from lib.backend import keyboard
 from lib.launch import stacks
 from lib.launch.cpu_time import now
 from lib.ledger.log import RUNNING
@@ -32,17 +33,12 @@ from lib.ledger.words import ranks_text, say
 
 BACK = 0.4  # seconds until another rank is asked, where a rank has not stopped again
 QUIT = ("q", "quit", "exit")
-ALONE = (
-    "breakpoint() needs someone at the keyboard. On a rank it works when you run the cell "
-    "yourself, but not while a notebook is graded or validated, and not under torchrun. Print what "
-    "you want to see, or return it."
-)
 _channel: tuple[str, str, int] | None = None  # the file of questions, the pipe of answers, the rank
 
 
 def install() -> None:
     """On a rank: breakpoint() and pdb.set_trace() stop here from now on, or raise."""
-    pdb.Pdb.set_trace = _refuse  # type: ignore[assignment]
+    keyboard.refuse_debuggers()
     sys.breakpointhook = pdb.set_trace = _stop  # type: ignore[assignment]
     dist.breakpoint = _stop_one  # type: ignore[attr-defined]
 
@@ -51,10 +47,6 @@ def listen(asks: str, answers: str, rank: int, there: bool) -> None:
     """On a rank, at the begin of a run. there: can a person answer?"""
     global _channel
     _channel = (asks, answers, rank) if there else None
-
-
-def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise RuntimeError("A rank's debugger is opened by breakpoint() alone" if _channel else ALONE)
 
 
 def _stop(*_: Any, **__: Any) -> None:
@@ -70,7 +62,7 @@ def _stop_one(rank: int = 0, *_: Any, **__: Any) -> None:
 
 def _open(frame):
     if _channel is None:
-        _refuse()
+        keyboard.refuse()
     _OnRank(*_channel).stop_after(frame)
 
 

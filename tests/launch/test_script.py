@@ -134,6 +134,25 @@ def test_the_classes_of_a_notebook_go_into_the_script(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_breakpoint_under_torchrun_raises_a_sentence_and_waits_for_no_one(tmp_path):
+    body = f"""
+        from lib import launch
+        def main():
+            breakpoint()
+        launch.as_script(main, r"{tmp_path}/train.py", nproc=2)
+    """
+    (tmp_path / "cell.py").write_text(textwrap.dedent(body))
+    subprocess.run([sys.executable, tmp_path / "cell.py"], capture_output=True, check=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ran = subprocess.run(
+        [*command, tmp_path / "train.py"], stdin=subprocess.PIPE, capture_output=True, text=True,
+        timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert "breakpoint() needs someone at the keyboard" in ran.stderr
+
+
+@pytest.mark.slow
 def test_torchrun_reports_the_traceback_of_the_rank_that_raised(tmp_path):
     """And the ledger still sees who raised and who left, though @record makes an ordinary end of
     `sys.exit(0)`."""
