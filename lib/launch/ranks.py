@@ -74,7 +74,12 @@ class Ranks:
         """The run is over for all of them: put back what it changed."""
         self.agent.watch(False)
         self._tell(worker.REST)
-        shutil.rmtree(f"{self.folder}/run{self.runs - 1}", ignore_errors=True)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the files of the runs so far, which all ranks have left."""
+        for folder in glob.glob(f"{self.folder}/run*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self) -> None:
         """From now on a run leaves the ranks as they are, and can be interrupted: a second pipe

@@ -141,7 +141,7 @@ class Session:
         return self._ranks.ended
 
     def _end(self, why):
-        """why: words that go on "The session ended, because"."""
+        """why: words that follow "The session has ended because"."""
         self._why = why
         self._ranks.end()
         if self in _sessions:
@@ -191,6 +191,9 @@ class Session:
             if stop.error is not None:
                 stopped.figure(stop.error)
             raise stop from None
+        except Exception:  # as where the disk is full
+            self._recover(None)
+            raise
 
     def _recover(self, ledger):
         """Make the ranks ready for the next cell, or end the session; returns what to say of it."""
@@ -227,7 +230,7 @@ class Session:
 
     def _lost(self):
         if self._ranks.ended and not self._why:
-            self._end(f"no cell ran on it for {warm.IDLE / 60:.0f} minutes")
+            self._end(f"no cell ran on it for {warm.idle(self._ranks) / 60:.0f} minutes")
         return (
             f"The session on {self.nproc} ranks has ended because {self._why}.{self._variables()} "
             f"Start a new one with `ranks = launch.session({self.nproc})`, and rerun the cells "

@@ -28,7 +28,7 @@ from lib.launch import server as servers
 from lib.launch.agent import signal_to
 
 # where graded, each exercise has ranks of its own, and nothing is made ahead
-from lib.launch.errors import GRADED
+from lib.launch.errors import GRADED, short
 from lib.launch.ranks import Ranks, kind_of, leaving
 from lib.launch.ranks import kept as _kept
 from lib.launch.ranks import sets as _sets
@@ -82,11 +82,11 @@ def keep(choice: Choice, nproc: int) -> Ranks:
         _make_room(choice, nproc)
         needed, free = nproc * PER_RANK, linux.free()
         if needed > SHARE * free and not any(r.kind == kind_of(choice, nproc) for r in _sets):
-            raise MemoryError(
+            raise short(MemoryError(
                 f"a session of {nproc} ranks needs about {needed / 1e9:.2f} GB of memory. Only "
                 f"{free / 1e9:.2f} GB are free, and a session may use at most half of that. Use "
                 "fewer ranks, or end another session by calling its end()"
-            )
+            ))  # fmt: skip
         try:
             ranks = _take(choice, nproc, fresh=False)
             ranks.keep()
@@ -109,6 +109,7 @@ def cell_on(ranks: Ranks):
             yield
         finally:
             ranks.busy, ranks.used = False, time.monotonic()
+            ranks.clear()
             _pause(signal.SIGCONT)
             _keeper.wake()
 
@@ -209,7 +210,7 @@ def _end(which):
         ranks.end()
 
 
-def _idle(ranks):
+def idle(ranks: Ranks) -> float:
     """Seconds that it may rest."""
     return IDLE_ON_GPU if ranks.choice.ranks_per_gpu else IDLE
 
@@ -287,13 +288,13 @@ class _Keeper(threading.Thread):
         for ranks in list(_sets):
             if ranks not in _sets or ranks.busy or not ranks.server.loaded:
                 continue
-            if now - ranks.used > _idle(ranks):
+            if now - ranks.used > idle(ranks):
                 _last = None
                 ranks.end()
             elif ranks.runs and not ranks.is_as_new(SETTLE):
                 _give_up(ranks)
         for ranks in list(_kept):
-            if not ranks.busy and now - ranks.used > _idle(ranks):
+            if not ranks.busy and now - ranks.used > idle(ranks):
                 ranks.end()
         _end_retired()
         self.load_later()

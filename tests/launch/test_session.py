@@ -74,6 +74,15 @@ def test_a_cell_on_some_ranks(four, capsys):
         four.cell("1", [5])
 
 
+def test_no_cell_leaves_a_file_behind(four):
+    four.cell("x = 1")
+    before = sorted(os.listdir(four._ranks.folder))
+    for _ in range(3):
+        four.cell("x += 1")
+        refused(four, "1 / 0")
+    assert sorted(os.listdir(four._ranks.folder)) == before
+
+
 def test_a_name_that_is_nearly_there_is_named(four):
     four.cell("velocity = 1")
     with pytest.raises(KeyError, match="Did you mean 'velocity'"):
