@@ -103,6 +103,15 @@ def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is
     assert scheduled == pytest.approx([0.25, 0.0, 0.0, 0.0, 0.1, 0.25])
 
 
+def test_a_thread_that_is_ready_by_chance_is_not_said_to_wait():
+    """Of two hundred threads of gloo that wake a hundred times a second, some are always ready."""
+    looks = cpu_time.CpuTime()
+    before, after = linux.Thread(1.0, 5.0, "S"), linux.Thread(1.001, 5.0, "R")
+    assert looks._since("1", before, after, 0.2) == (pytest.approx(0.001), 0.0)
+    starved = linux.Thread(1.0, 5.0, "R")
+    assert looks._since("2", before, starved, 0.2) == (0.0, 0.2)
+
+
 def test_what_others_keep_from_a_rank_counts_while_another_rank_leaves(monkeypatch):
     """Else the last of several ranks that raise is given up before it has had the time to."""
     clock, ready, ranks = (
