@@ -2,7 +2,7 @@
 
     the parent                          the rank
     "12" in the pipe go      -------->  runs the cell in `names`, and prints its last expression
-    "!" in the pipe stop     -------->  a thread raises Interrupted in the main thread. If that
+    "12" in the pipe stop    -------->  a thread raises Interrupted in the main thread. If that
                                         waits in C++ for another rank, its connections are shut
                                         down, and gloo raises there
     "join3" in the pipe go   -------->  leaves its groups, and joins a new one
@@ -109,19 +109,19 @@ def _begin():
         _given.update(names)
 
 
-def interruptible(pipe: str, fn: Callable, args: tuple) -> Any:
-    """fn(*args), which the parent can interrupt with a byte in `pipe`."""
+def interruptible(number: int, pipe: str, fn: Callable, args: tuple) -> Any:
+    """fn(*args) in run `number`, which the parent can interrupt with this number in `pipe`."""
     global _interrupter
     if _interrupter is None:
         _interrupter = _Interrupter(pipe)
         signal.signal(signal.SIGUSR2, _interrupter.raise_inside)
         _interrupter.start()
     try:
-        _interrupter.cells += 1
-        _interrupter.inside = True
+        _interrupter.inside = number
+        _interrupter.begun = number
         return fn(*args)
     finally:
-        _interrupter.inside = False
+        _interrupter.inside = None
         sys.settrace(None)  # of a debugger that was left
 
 
@@ -130,22 +130,26 @@ class _Interrupter(threading.Thread):
 
     def __init__(self, pipe):
         super().__init__(daemon=True, name="lib.launch.interrupter")  # no thread of the user's
-        self.pipe, self.inside, self.cells = os.open(pipe, os.O_RDONLY), False, 0
+        self.pipe, self.begun = pipe, -1  # the number of the last run that has begun
+        self.inside: int | None = None  # of the one that goes on
 
     def run(self):
-        while os.read(self.pipe, 1):
-            cell = self.cells  # the next one may begin while this thread sleeps
-            while self._is_in(cell):
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR2)
-                time.sleep(AGAIN)
-                if self._is_in(cell) and dist.get_backend() == "gloo":
-                    cut_connections()
+        with open(self.pipe) as pipe:
+            for line in iter(pipe.readline, ""):
+                self._end(int(line))
 
-    def _is_in(self, cell):
-        return self.inside and self.cells == cell
+    def _end(self, number):
+        """Interrupt that run, and not the next, which may begin while this thread sleeps."""
+        while self.begun < number:  # this rank comes to it later
+            time.sleep(0.01)
+        while self.inside == number:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR2)
+            time.sleep(AGAIN)
+            if self.inside == number and dist.get_backend() == "gloo":
+                cut_connections()
 
     def raise_inside(self, *_):
-        if self.inside:
+        if self.inside is not None:
             raise Interrupted("the cell was interrupted")
 
 

@@ -90,9 +90,9 @@ class Ranks:
         kept.append(self)
 
     def interrupt(self, ranks: list[int]) -> None:
-        """Ask these ranks to leave the cell that they are in, whatever they wait for."""
+        """Ask these ranks to leave the last run, whatever they wait for there."""
         for rank in ranks:
-            os.write(self.pipes[self.nproc + rank], b"!")
+            os.write(self.pipes[self.nproc + rank], b"%d\n" % (self.runs - 1))
 
     def in_a_cell(self) -> list[int]:
         """The ranks that have not left the last cell."""

@@ -145,7 +145,7 @@ def _run(folder, number, rank, world_size, trouble):
         if settings["ledger"]:
             ledger.install(log)
         own = copies.Copies(fn, args)
-        result = cells.interruptible(stop, fn, args) if stays else fn(*args)
+        result = cells.interruptible(number, stop, fn, args) if stays else fn(*args)
         sys.settrace(None)  # of a debugger
         ledger.finish()
         ledger.uninstall()
