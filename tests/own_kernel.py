@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import re
 import textwrap
 import time
 
@@ -73,6 +74,12 @@ def cards(messages):
             name = one.get("transient", {}).get("display_id", place)
             places[name] = one["data"].get("text/plain", ""), one["data"].get("text/html", "")
     return [one for one in places.values() if one[0]]
+
+
+def signs(messages):
+    """The texts of the line that says what the ranks do, in the order in which they came."""
+    shown = [one["data"]["text/plain"] for one in messages if one["kind"].endswith("display_data")]
+    return [text for text in shown if re.match(r"\d+ s: ", text)]
 
 
 def red(messages):

@@ -4,7 +4,7 @@ import re
 
 import own_processes
 import pytest
-from own_kernel import Kernel, printed
+from own_kernel import Kernel, printed, red, signs
 
 SETUP = "import os, time, torch, torch.distributed as dist\nfrom lib import check, launch"
 FUNCTION = """
@@ -25,24 +25,12 @@ def kernel():
     made.close()
 
 
-def error(messages):
-    """What the red text of the cell says."""
-    return "\n".join(
-        line for one in messages if one["kind"] == "error" for line in one["traceback"]
-    )
-
-
 def prompts(messages):
     return [one["prompt"] for one in messages if one["kind"] == "prompt"]
 
 
-def signs(messages):
-    shown = [one["data"]["text/plain"] for one in messages if "data" in one]
-    return [text for text in shown if re.match(r"\d+ s: ", text)]
-
-
 def test_without_a_session_the_magic_says_how_to_make_one(kernel):
-    told = error(kernel.run("%%ranks\n1"))
+    told = red(kernel.run("%%ranks\n1"))
     assert "ranks = launch.session(4)` in a cell of its own first" in told
 
 
@@ -50,11 +38,11 @@ def test_a_cell_runs_on_the_ranks_and_its_lines_are_those_of_the_cell(kernel):
     assert "a session on 2 ranks" in str(kernel.run("ranks = launch.session(2)\nranks"))
     assert "[rank 1] 3\n" in printed(kernel.run("%%ranks\nx = rank + 2\nx"))
     assert "[2, 3]" in printed(kernel.run("print(ranks['x'])"))
-    assert "line 3: undefined" in error(kernel.run("%%ranks\nx\nundefined"))
-    assert "line 2 of this cell is not valid Python" in error(kernel.run("%%ranks\nx ="))
-    assert "no rank 5" in error(kernel.run("%%ranks 5\nx"))
-    assert "'o' is not a rank" in error(kernel.run("%%ranks 0,o\nx"))
-    assert "no variable 'pair' holds a session" in error(kernel.run("%%ranks pair 0\nx"))
+    assert "line 3: undefined" in red(kernel.run("%%ranks\nx\nundefined"))
+    assert "line 2 of this cell is not valid Python" in red(kernel.run("%%ranks\nx ="))
+    assert "no rank 5" in red(kernel.run("%%ranks 5\nx"))
+    assert "'o' is not a rank" in red(kernel.run("%%ranks 0,o\nx"))
+    assert "no variable 'pair' holds a session" in red(kernel.run("%%ranks pair 0\nx"))
     assert printed(kernel.run("%%ranks ranks 1\nx")) == "[rank 1] 3\n"
 
 
@@ -70,7 +58,7 @@ def test_stop_keeps_the_variables_and_says_where_the_ranks_were(kernel):
     assert any("image/png" in one.get("data", {}) for one in told) or "lib.plots" not in printed(
         told
     )
-    assert "stopped. The session continues, and its variables are kept." in error(told)
+    assert "stopped. The session continues, and its variables are kept." in red(told)
     assert "[2, 3]" in printed(kernel.run("print(ranks['x'])"))
     assert "[rank 1] [2.0]" in printed(
         kernel.run("%%ranks\nt = torch.ones(1)\ndist.all_reduce(t)\nt.tolist()")
@@ -81,7 +69,7 @@ def test_where_nobody_looks_it_works_the_same(kernel):
     kernel.run("ranks = launch.session(2)", attended=False)
     told = kernel.run("%%ranks\ny = rank\ny", attended=False)
     assert printed(told) == "[rank 0] 0\n[rank 1] 1\n"
-    told = error(kernel.run("%%ranks\nbreakpoint()", attended=False))
+    told = red(kernel.run("%%ranks\nbreakpoint()", attended=False))
     assert "breakpoint() needs someone at the keyboard" in told
     assert "[0, 1]" in printed(kernel.run("print(ranks['y'])", attended=False))
 
@@ -94,7 +82,7 @@ def test_a_graded_function_cannot_use_a_session(kernel):
     )
     told = str(kernel.run("check.model_state_bytes(model_state_bytes)"))
     assert "a graded function cannot use a session" in told
-    assert "check.send_recv grades a function that is defined in the notebook" in error(
+    assert "check.send_recv grades a function that is defined in the notebook" in red(
         kernel.run("%%ranks\ncheck.send_recv(None)")
     )
 
@@ -131,13 +119,13 @@ def test_time_at_a_prompt_does_not_count(kernel):
     )
     told = kernel.run("launch.run(f, 3, nproc=2, timeout=2)", answers=["c", "c"])
     kernel.run("d.Prompt._turn = plain")
-    assert any("[3, 4]" in str(one.get("data")) for one in told), error(told)
+    assert any("[3, 4]" in str(one.get("data")) for one in told), red(told)
 
 
 def test_q_leaves_a_run_and_ends_its_ranks(kernel):
     kernel.run("from lib.launch import warm")
     told = kernel.run("launch.run(f, 3, nproc=2)", answers=["q"])
-    assert error(told) == (
+    assert red(told) == (
         "KeyboardInterrupt: you quit the debugger with q, and the ranks have been ended"
     )
     assert "[7, 7]" in printed(kernel.run("print(launch.run(lambda: 7, nproc=2))"))
@@ -147,14 +135,21 @@ def test_q_leaves_a_cell_of_a_session_whose_variables_stay(kernel):
     kernel.run("ranks = launch.session(2)")
     told = kernel.run("%%ranks\ny = rank * 2\nbreakpoint()\nz = 3", answers=["p y", "y = 9", "q"])
     assert "> line 4: z = 3" in printed(told)
-    assert "with q. The session continues, and its variables are kept." in error(told)
+    assert "with q. The session continues, and its variables are kept." in red(told)
     assert sorted(eval(printed(kernel.run("print(ranks['y'])")))) in ([0, 9], [2, 9])
     assert "variables y" in printed(kernel.run("print(ranks)"))
 
 
 def test_stop_at_a_prompt_is_a_stop(kernel):
     told = kernel.run("launch.run(f, 3, nproc=2)", stop_at=lambda seen: bool(prompts(seen)))
-    assert "KeyboardInterrupt: stopped, and the ranks have been ended" in error(told)
+    assert "KeyboardInterrupt: stopped, and the ranks have been ended" in red(told)
+
+
+def test_after_a_line_that_raises_nothing_of_lib_is_stepped_through(kernel):
+    kernel.run("def wrong():\n    breakpoint()\n    1 / 0")
+    told = kernel.run("launch.run(wrong, nproc=1)", answers=["n"] * 20)
+    assert len(prompts(told)) < 6 and "rank 0 raised ZeroDivisionError" in red(told)
+    assert all("line 3 of wrong" in line for line in printed(told).splitlines() if "] > " in line)
 
 
 def test_torchs_own_breakpoint_stops_the_rank_that_it_names(kernel):
@@ -170,7 +165,7 @@ def test_a_breakpoint_in_a_checked_function_asks_too(kernel):
     )
     told = kernel.run("check.send_recv(send_recv)", answers=["p tensor.dtype", "q"])
     assert "float" in printed(told) and prompts(told)
-    assert "KeyboardInterrupt" in error(told)
+    assert "KeyboardInterrupt" in red(told)
 
 
 def test_two_kernels_at_once_and_none_of_their_ranks_is_left(kernel):
@@ -186,7 +181,7 @@ def test_two_kernels_at_once_and_none_of_their_ranks_is_left(kernel):
         told = second.run(
             "%%ranks\nwhile True:\n    w += 1", stop_at=lambda seen: len(signs(seen)) > 0
         )
-        assert "its variables are kept" in error(told)
+        assert "its variables are kept" in red(told)
         assert "[0, 1]" in printed(kernel.run("print(ranks['w'])"))
         assert own_processes.running(mark)
     finally:

@@ -19,7 +19,6 @@ import os
 import signal
 import socket
 import stat
-import sys
 import threading
 import time
 import types
@@ -45,14 +44,10 @@ class Interrupted(KeyboardInterrupt):
     failed."""
 
 
-def name_of(number: int) -> str:
-    """The name under which the session's cell `number` is compiled, here and in the notebook."""
-    return f"<ipython-input-ranks-{number}>"
-
-
 def remember(number: int, source: str) -> str:
-    """Let errors and verdicts of this process quote the lines of a cell; returns the file name."""
-    name = name_of(number)
+    """Let errors and verdicts of this process quote the lines of the session's cell `number`.
+    Returns the name under which it is compiled, here and in the notebook."""
+    name = f"<ipython-input-ranks-{number}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     return name
 
@@ -109,8 +104,8 @@ def _begin():
         _given.update(names)
 
 
-def interruptible(number: int, pipe: str, fn: Callable, args: tuple) -> Any:
-    """fn(*args) in run `number`, which the parent can interrupt with this number in `pipe`."""
+def interruptible(number: int, pipe: str, call: Callable[[], Any]) -> Any:
+    """call() in run `number`, which the parent can interrupt with this number in `pipe`."""
     global _interrupter
     if _interrupter is None:
         _interrupter = _Interrupter(pipe)
@@ -119,10 +114,9 @@ def interruptible(number: int, pipe: str, fn: Callable, args: tuple) -> Any:
     try:
         _interrupter.inside = number
         _interrupter.begun = number
-        return fn(*args)
+        return call()
     finally:
         _interrupter.inside = None
-        sys.settrace(None)  # of a debugger that was left
 
 
 class _Interrupter(threading.Thread):

@@ -100,7 +100,7 @@ class Ranks:
 
     def have_left(self, seconds: float) -> bool:
         """Have all ranks left the last cell, or joined anew? Waits so long for them."""
-        return self._until(lambda: not self.in_a_cell(), seconds)
+        return self._all_say(worker.KEPT, seconds)
 
     def are_even(self) -> bool:
         """Have all ranks called as many collectives and made as many groups, and are their
@@ -117,14 +117,19 @@ class Ranks:
         self._tell(b"join%d\n" % self.joined)
         return self.have_left(seconds)
 
-    def _until(self, done, seconds):
+    def _all_say(self, wanted, seconds):
+        """Do all ranks say this of themselves, within so many seconds?"""
         deadline, pause = time.monotonic() + seconds, 0.0005
-        while not done():
-            if time.monotonic() > deadline or not self.is_alive():
+        while True:
+            words = {word for word, *_ in self.states()}
+            if worker.USED in words or not self.is_alive():
+                return False
+            if words == {wanted}:
+                return True
+            if leaving.is_set() or time.monotonic() > deadline:
                 return False
             time.sleep(pause)
             pause = min(0.01, 1.5 * pause)
-        return True
 
     def sleep(self) -> None:
         """Stop those that rest, so that gloo's threads do not wake either."""
@@ -144,17 +149,7 @@ class Ranks:
     def is_as_new(self, seconds: float) -> bool:
         """Do all ranks rest, as they were before their first run? Waits so long for
         them to do so."""
-        deadline, pause = time.monotonic() + seconds, 0.0005
-        while True:
-            words, calls, groups = zip(*self.states(), strict=True)
-            if worker.USED in words or not self.is_alive():
-                return False
-            if all(word == worker.RESTED for word in words):
-                return len(set(calls)) == len(set(groups)) == 1
-            if leaving.is_set() or time.monotonic() > deadline:
-                return False
-            time.sleep(pause)
-            pause = min(0.01, 1.5 * pause)
+        return self._all_say(worker.RESTED, seconds) and self.are_even()
 
     def is_outdated(self) -> bool:
         """Has a file of lib changed since a rank has imported it?"""

@@ -79,14 +79,14 @@ def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = F
 def keep(choice: Choice, nproc: int) -> Ranks:
     """A set for a session, which alone uses it. Raises MemoryError where it has no room."""
     with one_at_a_time:
-        _make_room(choice, nproc)
-        needed, free = nproc * PER_RANK, linux.free()
-        if needed > SHARE * free and not any(r.kind == kind_of(choice, nproc) for r in _sets):
-            raise short(MemoryError(
-                f"a session of {nproc} ranks needs about {needed / 1e9:.2f} GB of memory. Only "
-                f"{free / 1e9:.2f} GB are free, and a session may use at most half of that. Use "
-                "fewer ranks, or end another session by calling its end()"
-            ))  # fmt: skip
+        if not any(ranks.kind == kind_of(choice, nproc) for ranks in _sets):
+            needed, free = _make_room(choice, nproc), linux.free()
+            if needed > SHARE * free:
+                raise short(MemoryError(
+                    f"a session of {nproc} ranks needs about {needed / 1e9:.2f} GB of memory. Only "
+                    f"{free / 1e9:.2f} GB are free, and a session may use at most half of that. "
+                    "Use fewer ranks, or end another session by calling its end()"
+                ))  # fmt: skip
         try:
             ranks = _take(choice, nproc, fresh=False)
             ranks.keep()
@@ -216,7 +216,7 @@ def idle(ranks: Ranks) -> float:
 
 
 def _make_room(choice, nproc):
-    """End sets, the oldest first, until a new one has room."""
+    """End sets, the oldest first, until a new one has room; returns the bytes that it needs."""
     resting = [ranks for ranks in _sets if not ranks.busy]
     if choice.ranks_per_gpu:
         _end(ranks for ranks in resting if ranks.choice.ranks_per_gpu)
@@ -224,6 +224,7 @@ def _make_room(choice, nproc):
     needed = nproc * max([PER_RANK, *measured])
     while resting and needed > SHARE * linux.free():
         resting.pop(0).end()
+    return needed
 
 
 def _server(choice):

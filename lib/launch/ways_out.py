@@ -26,7 +26,6 @@ from torch.distributed import distributed_c10d as c10d
 from lib import backend
 from lib.ledger.source import position
 
-NO_KEYBOARD = "Ranks have no keyboard"
 ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
     (
         r"initialize the default process group twice", False,
@@ -40,7 +39,7 @@ ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
         "the group itself.",
     ),
     (r"reading a line", False,
-    f"{NO_KEYBOARD}. Ask before launch.run, and pass the answer as an argument."),
+    "Ranks have no keyboard. Ask before launch.run, and pass the answer as an argument."),
     (
         r"name 'get_ipython' is not defined", False,
         "Lines with ! or % belong to the notebook, and a rank is a plain Python process: put them "

@@ -18,6 +18,7 @@ USED, and is ended. One that failed waits for its end.
 
 import ctypes
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -138,15 +139,15 @@ def _run(folder, number, rank, world_size, trouble):
             if not stays:
                 groups.begin(number, timed=not settings["ledger"])
             log.begin()
-            fn, args = _load(settings, file)
+            fn, args = _load(settings, file, stays)
         debugger.listen(f"{folder}/asks", answers, rank, settings["asks"])
         if settings["seed"] is not None:
             generators.seed(settings["seed"], rank)
         if settings["ledger"]:
             ledger.install(log)
         own = copies.Copies(fn, args)
-        result = cells.interruptible(number, stop, fn, args) if stays else fn(*args)
-        sys.settrace(None)  # of a debugger
+        call = functools.partial(debugger.call, fn, args)
+        result = cells.interruptible(number, stop, call) if stays else call()
         ledger.finish()
         ledger.uninstall()
         _save(result, f"{folder}/result{rank}")
@@ -169,15 +170,14 @@ def _run(folder, number, rank, world_size, trouble):
     return stays
 
 
-def _load(settings, file):
+def _load(settings, file, stays):
     """The function of a run and its arguments. Classes are made anew: cloudpickle
     remembers earlier ones."""
     os.chdir(settings["folder"])
     sys.path[:], sys.argv[:] = settings["path"], settings["argv"]
-    if settings["seed"] is None:  # a session's classes stay, too
-        return cloudpickle.load(file)
-    cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
-    cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
+    if not stays:  # a session's classes stay, too
+        cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
+        cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
     return cloudpickle.load(file)
 
 

@@ -3,12 +3,13 @@
     rank 0   F0 F1 F2 .. .. B0 F3 B1 F4 B2 .. B3 .. B4        p = 3 ranks, m = 5 micro-batches
     rank 1      F0 F1 .. B0 F2 B1 F3 B2 F4 B3 .. B4
     rank 2         F0 B0 F1 B1 F2 B2 F3 B3 F4 B4
-             warmup | steady state            | cooldown
 
 Rank i runs p-1-i forward passes ahead, one for each rank after it (warmup). It then alternates one
 forward and one backward pass (steady state), and finishes with the backward passes that are left
-(cooldown), so it never keeps more than p-i micro-batches. Megatron-LM's
-`forward_backward_pipelining_without_interleaving` has the same three loops.
+(cooldown), so it never keeps the graphs of more than p-i micro-batches. Megatron-LM's
+`forward_backward_pipelining_without_interleaving` has the same three loops. What this function has
+sent, it keeps until the end of the step; `Pipeline` frees it as soon as it has arrived
+(transfers.py).
 
 `Pipeline` (stage.py) computes the same gradients from a list of actions. That lets it run every
 schedule, with several stages on a rank, split backward passes, tied parameters, and micro-batches

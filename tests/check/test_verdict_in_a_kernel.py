@@ -5,7 +5,7 @@ import re
 
 import own_kernel
 import pytest
-from own_kernel import cards, printed, red
+from own_kernel import cards, printed, red, signs
 
 SETUP = """
 import time, torch
@@ -74,14 +74,6 @@ def test_another_function_is_said(kernel):
     kernel.run("def training_days(*given):\n    return 0")
     ((text, _),) = cards(kernel.run("check.model_state_bytes(training_days)"))
     assert "This check is about model_state_bytes, and it was given training_days." in text
-
-
-def signs(messages):
-    return [
-        one["data"]["text/plain"]
-        for one in messages
-        if one["kind"].endswith("display_data") and re.match(r"\d+ s: ", one["data"]["text/plain"])
-    ]
 
 
 def test_a_stopped_check_on_ranks_says_where_they_were_and_shows_life_before(kernel):

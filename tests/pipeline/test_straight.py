@@ -1,4 +1,4 @@
-"""1F1B written out computes what the schedule, executed as data, computes: bit for bit."""
+"""1F1B written out computes what the schedule, executed as data, computes, and sends the same."""
 
 import pytest
 import torch

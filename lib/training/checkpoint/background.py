@@ -206,7 +206,7 @@ def snapshot(state):
     for once.
     """
     copied = _copied(state)
-    backend.synchronize()
+    backend.synchronize_stream()
     return copied
 
 
