@@ -17,6 +17,7 @@ from tests.gpu import (
     polling,
     restart,
     reuse,
+    sessions,
     soak,
     solutions,
     test_gpu,
@@ -63,6 +64,19 @@ def test_three_launches_run_on_the_same_processes_and_keep_no_work(capsys):
     assert reuse.main(["--backend", "gloo", "--ranks", "2"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("showed: 3 launches in ") and "the same processes; " in last
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_session_keeps_its_variables_through_an_error_and_the_stop_button(ranks, capsys):
+    assert sessions.main(["--backend", "gloo", "--ranks", ranks]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("showed: as it should be") and "cell after stop" in last
+
+
+def test_a_session_that_ends_where_it_should_go_on_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(sessions, "ERROR_ON_ALL", "import os; os._exit(1)")
+    assert sessions.main(["--backend", "gloo", "--ranks", "2"]) == 1
+    assert "error on all: " in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_launches_on_new_processes_and_works_that_are_kept_are_named(capsys):

@@ -77,6 +77,11 @@ HANGS = Step(
     program("hangs", ranks="2"),
     ("ranks 2",),
 )  # fmt: skip
+SESSIONS = Step(
+    "sessions", "cells on living ranks: an error, the stop button, a hang", 50,
+    program("sessions", ranks="2"),
+    ("ranks 2",),
+)  # fmt: skip
 SHORT_SOAKS = tuple(
     Step(f"streams-{n}",
          f"Overlapped, Zero2, Prefetching, experts: 20 times, random sleeps, {n} connections", 40,
@@ -103,6 +108,7 @@ ON_ONE = (
     ),
 )  # fmt: skip
 IF_TIME_IS_LEFT = (  # on one GPU: of the ten minutes
+    SESSIONS,
     Step(
         "shared",
         "as nccl, two ranks on a GPU",
