@@ -194,6 +194,30 @@ def test_what_a_failed_rank_said_is_told_without_its_calls():
     )
 
 
+def test_two_raw_ranks_on_one_gpu_get_the_settings_that_two_of_lib_get(monkeypatch):
+    started = []
+
+    class Recorded:
+        def __init__(self, seconds):
+            self.folder = "folder"
+
+        def start(self, name, *command, env):
+            started.append((name, command[-1], env))
+
+        def ended(self):
+            return {"0": "said by 0", "1": "said by 1"}
+
+    monkeypatch.setattr(probe, "Programs", Recorded)
+    assert probe.pair("nccl", 1, 60) == {"shared": True, "ranks": ["said by 0", "said by 1"]}
+    assert [(name, index) for name, index, _ in started] == [("0", 0), ("1", 0)]
+    for rank, (_, _, env) in enumerate(started):
+        assert env["NCCL_HOSTID"] == f"rank{rank}" and env["WORLD_SIZE"] == "2"
+    started.clear()
+    probe.pair("nccl", 2, 60)
+    assert [index for _, index, _ in started] == [0, 1]
+    assert not any("NCCL_HOSTID" in env for *_, env in started)
+
+
 @pytest.mark.slow
 def test_the_raw_ranks_run_on_gloo_and_stop_where_their_time_is_up():
     seen = probe.pair("gloo", 2, 60)

@@ -18,6 +18,7 @@ from tests.gpu import (
     restart,
     reuse,
     sessions,
+    snapshots,
     soak,
     solutions,
     test_gpu,
@@ -64,6 +65,15 @@ def test_three_launches_run_on_the_same_processes_and_keep_no_work(capsys):
     assert reuse.main(["--backend", "gloo", "--ranks", "2"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("showed: 3 launches in ") and "the same processes; " in last
+
+
+def test_a_snapshot_is_of_its_moment_and_one_that_is_not_is_named(monkeypatch, capsys):
+    small = ["--backend", "gloo", "--mebibytes", "1"]
+    assert snapshots.main(small) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("showed: 1 MiB in 64 tensors: pageable ") and "WRONG" not in last
+    monkeypatch.setattr(snapshots, "snapshot", dict)  # the same tensors, which training changes
+    assert snapshots.main(small) == 1 and "; WRONG" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])

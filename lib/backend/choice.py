@@ -118,7 +118,7 @@ def join(
         if torch.cuda.get_device_capability() in WITHOUT_NVLINK:
             unless_set(OVER_PCIE)
     if choice.ranks_per_gpu > 1:
-        unless_set(_shared_gpu_settings(rank))
+        unless_set(shared_gpu_settings(rank))
     if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # its older name
         # as torch 2.15 does by itself: 2.10 would record nothing
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
@@ -243,7 +243,7 @@ def unless_set(settings: dict[str, str]) -> None:
         os.environ.setdefault(name, value)
 
 
-def _shared_gpu_settings(rank):
+def shared_gpu_settings(rank):
     """NCCL refuses two ranks on one GPU of one host; a name for each makes them two hosts
     that talk over sockets."""
     return {

@@ -7,7 +7,8 @@ no process.
     both receive, new          deadlock     raised, died, or a hang that is told as one
     both send 12 B, connected  deadlock     returned, because NCCL's buffers take so little;
                                             or a deadlock
-    both send 8 MB, connected  deadlock     deadlock
+    both send 8 MB, connected  deadlock     returned (seen on one GPU), or a deadlock
+    both send 512 MB, connected  deadlock   deadlock
     both receive, connected    deadlock     deadlock
     larger receive             mismatch     mismatch, or a hang that is told as one
     missing collective         deadlock     deadlock
@@ -158,7 +159,10 @@ CASES = {
     "both send 12 B, connected": Case(
         both_send_first, (3, True), ("deadlock",), ("returned", *HANGS)
     ),
-    "both send 8 MB, connected": Case(both_send_first, (2 << 20, True), ("deadlock",), HANGS),
+    "both send 8 MB, connected": Case(
+        both_send_first, (2 << 20, True), ("deadlock",), ("returned", *HANGS)
+    ),
+    "both send 512 MB, connected": Case(both_send_first, (128 << 20, True), ("deadlock",), HANGS),
     "both receive, connected": Case(both_receive_first, (True,), ("deadlock",), HANGS),
     "larger receive": Case(larger_receive, (), ("mismatch",), ("mismatch", *HANGS)),
     "missing collective": Case(missing_collective, (), ("deadlock",), HANGS),

@@ -82,6 +82,10 @@ SESSIONS = Step(
     program("sessions", ranks="2"),
     ("ranks 2",),
 )  # fmt: skip
+SNAPSHOTS = Step(
+    "snapshots", "a background save's copy: pinned against pageable memory", 30,
+    program("snapshots", ranks="1", backend="nccl"),
+)  # fmt: skip
 SHORT_SOAKS = tuple(
     Step(f"streams-{n}",
          f"Overlapped, Zero2, Prefetching, experts: 20 times, random sleeps, {n} connections", 40,
@@ -109,6 +113,7 @@ ON_ONE = (
 )  # fmt: skip
 IF_TIME_IS_LEFT = (  # on one GPU: of the ten minutes
     SESSIONS,
+    SNAPSHOTS,
     Step(
         "shared",
         "as nccl, two ranks on a GPU",

@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lib import backend
+from lib.backend import choice
 from tests.gpu import findings, report
 from tests.gpu.processes import MARK, end_marked
 
@@ -124,7 +124,7 @@ def pair(name: str, gpus: int, seconds: float) -> dict:
     shared, programs = name == "nccl" and gpus == 1, Programs(seconds)
     world_size = max(2, gpus)
     for rank in range(world_size):
-        env = backend._shared_gpu_settings(rank) if shared else {}
+        env = choice.shared_gpu_settings(rank) if shared else {}
         env |= {
             "RANK": str(rank),
             "WORLD_SIZE": str(world_size),
