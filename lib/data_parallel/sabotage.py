@@ -236,7 +236,7 @@ def _single_process(setup):
 
 
 def _model(seed):
-    shape = Shape(texts.CHARACTERS, seq_len=TOKENS, n_layers=1, hidden=16, n_heads=2)
+    shape = Shape(texts.VOCABULARY, seq_len=TOKENS, n_layers=1, hidden=16, n_heads=2)
     return GPT(shape, seed=seed)
 
 

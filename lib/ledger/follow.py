@@ -66,6 +66,10 @@ class Blocking:
     def settle(self, work):
         self.log.settle(self.live[id(work)][0])
 
+    def close(self) -> None:
+        """Let go of the last work: torch may keep this object's recorder until the next one."""
+        self.last = threading.local()
+
 
 class Item:
     """One item of a group's queue: an op, or a batch of messages. `ended()` asks the device
@@ -212,6 +216,7 @@ class Queued:
         self.more.set()
         if self.thread is not None:
             self.thread.join()
+        self.last, self.waiting = threading.local(), []
 
 
 def threads() -> int:

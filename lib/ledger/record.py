@@ -188,6 +188,7 @@ class Recorder:
         for owner, name, plain in self.replaced:
             setattr(owner, name, plain)
         self.library._destroy()
+        self.blocking.close()
         self.queued.close()
 
     def _replace(self, owner, name, make):

@@ -24,7 +24,8 @@ import torch
 
 SHORTEST = 1_000  # characters; below this the validation part is too small to say anything
 PIECES = 100
-CHARACTERS = 104  # that the help pages may have: the labs' models are made for so many
+CHARACTERS = 103  # of the help pages, as in Python 3.11: the labs count parameters with so many
+VOCABULARY = 104  # of the models of later labs: CHARACTERS, padded to a multiple of 8
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -95,7 +96,8 @@ def help_pages():
 
     Some pages repeat others ("typesseq-mutable" is also in "typesseq"): validation would hold text
     that was trained on. A paragraph with any but the `CHARACTERS` most frequent characters is left
-    out: those of Python 3.14 have more.
+    out, because the pages of Python 3.12 and later have more, and a model's number of parameters
+    depends on how many there are.
     """
     from pydoc_data.topics import topics  # half a megabyte, only for who asks
 

@@ -8,6 +8,7 @@ devices shows. Needs nbclient and nbval.
 """
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -44,6 +45,10 @@ def main(argv=None, cell_timeout=600):
         paths = chosen(parser.parse_args(argv).labs)
     except ValueError as error:
         parser.error(str(error))
+    # the kernels find lib, whether it is installed or not
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")])
+    )
     wrong = []
     for path in paths:
         began, said = time.monotonic(), "executed"

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lib.ledger.caller import locate
-from lib.ledger.follow import Queued
+from lib.ledger.follow import Blocking, Queued
 from lib.ledger.log import RETURNED, RUNNING, Entry, LogReader, LogWriter
 from lib.ledger.read import Ledger
 from lib.ledger.verdict import cycle_of, find_waits, is_deadlock
@@ -192,6 +192,23 @@ def test_works_are_freed_once_they_have_ended_and_nobody_else_has_them(kept):
         "the last one is kept until C++ has handed it to Python"
     )
     assert len(queued.live) <= 1
+    queued.close()
+    gc.collect()
+    assert not any(ref() for ref in alive), (
+        "after the run nothing may hold its tensors, or a GPU's memory is not as it was before"
+    )
+
+
+def test_on_gloo_the_last_work_is_freed_when_the_run_has_ended():
+    blocking = Blocking(SimpleNamespace())
+    work = FakeWork(lambda: True)
+    last = weakref.ref(work)
+    blocking.given(work, 0, None, True)
+    del work
+    assert last() is not None, "it is kept until C++ has handed it to Python"
+    blocking.close()
+    gc.collect()
+    assert last() is None and not blocking.live
 
 
 def test_a_call_that_may_block_is_a_wait_until_it_returns(kept):
