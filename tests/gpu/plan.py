@@ -73,7 +73,7 @@ REUSE = Step(
     40, program("reuse", ranks="{each}", backend="nccl"),
 )  # fmt: skip
 HANGS = Step(
-    "hangs", "eleven ways to hang or die: kind of verdict, seconds, processes left", 110,
+    "hangs", "twelve ways to hang or die: kind of verdict, seconds, processes left", 110,
     program("hangs", ranks="2"),
     ("ranks 2",),
 )  # fmt: skip
