@@ -253,7 +253,8 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
             alike[kind, entry.op, site(entry)].append(entry)
     findings = []
     for (kind, _, _), entries in alike.items():
-        first, ranks = entries[0], sorted({entry.rank for entry in entries})
+        first = min(entries, key=lambda entry: entry.rank)  # not the one that was posted first
+        ranks = sorted({entry.rank for entry in entries})
         times = f" ({len(entries)} times)" if len(entries) > len(ranks) else ""
         others = (
             [r for r in ranks if r != first.rank]

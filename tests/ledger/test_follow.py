@@ -3,6 +3,7 @@ Judged without a GPU."""
 
 import _thread
 import contextlib
+import dataclasses
 import gc
 import operator
 import sys
@@ -17,6 +18,7 @@ import torch
 from lib.ledger.caller import locate
 from lib.ledger.follow import Blocking, Queued
 from lib.ledger.log import RETURNED, RUNNING, Entry, LogReader, LogWriter
+from lib.ledger.match import never_waited_for
 from lib.ledger.read import Ledger
 from lib.ledger.verdict import cycle_of, find_waits, is_deadlock
 
@@ -253,3 +255,14 @@ def test_without_frames_of_the_user_the_main_threads_line_counts():
         "",
     )
     assert line < at <= line + 4  # where the thread begins, or where the main thread waits
+
+
+def test_of_ops_that_nobody_waited_for_the_lowest_rank_is_named_whoever_posted_first():
+    posted = {0: 2.0, 1: 1.0}
+    logs = both(
+        lambda rank, other: [
+            dataclasses.replace(entry(rank, "send", -1, other), posted=posted[rank], owed=True)
+        ]
+    )
+    (found,) = never_waited_for(Ledger(logs, None, [0, 0]))
+    assert found.text.startswith("rank 0: send to rank 1 of") and "(on rank 1, too)" in found.text
