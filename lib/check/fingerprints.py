@@ -24,6 +24,7 @@ from lib.check import symptoms
 
 FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
+TRY, CAUSE = "Try: ", "Usual cause: "  # how a hint begins, as the student reads it
 DIGITS = 6
 NOTHING = 1e-9  # of the largest number beside it
 
@@ -60,14 +61,25 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
 
 
 def text_of(exercise, name: str | None) -> str:
-    """The sentence of a hint that was given; of two, both. Of one name the first counts: the
-    exercise's own comes before what fits anywhere."""
+    """The sentence of a hint that was given, as the student reads it; of two, both. Of one name the
+    first counts: the exercise's own comes before what fits anywhere."""
     hints = reversed((*exercise.hints, *symptoms.PYTHON))
     known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in hints}
-    whole = known.get(name)
-    if whole is not None or not name:
-        return whole or ""
-    return " Or: ".join(known[part] for part in name.split(" or ") if part in known)
+    if not name:
+        return ""
+    names = [name] if name in known else name.split(" or ")
+    return labelled([known[one] for one in names if one in known])
+
+
+def labelled(sentences: list[str]) -> str:
+    """Hints under the label that says what they are: advice begins with "Try:", and everything else
+    names the usual cause of what was seen. Of two hints the cause comes first."""
+    causes = [text for text in sentences if not text.startswith(TRY)]
+    advice = [text.removeprefix(TRY) for text in sentences if text.startswith(TRY)]
+    shown = [CAUSE + " Or: ".join(causes)] if causes else []
+    if advice:
+        shown.append(("Or try: " if causes else TRY) + " Or: ".join(advice))
+    return " ".join(shown)
 
 
 @functools.cache

@@ -238,8 +238,8 @@ def _judge(exercise, fn, runs, problem, printed=()):
             told.append(Told("text", line))
         name, text = fingerprints.hint_for(exercise, claim, found)
         if name:
-            lines += _wrapped(f"Usual cause: {text}")
-            told.append(Told("tip", f"Usual cause: {text}"))
+            lines += _wrapped(text)
+            told.append(Told("tip", text))
         lines += shown(printed)
         told += [Told("printed", textwrap.dedent("\n".join(shown(printed)[1:])))] * bool(printed)
         lines.append(_score(exercise, points))

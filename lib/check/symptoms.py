@@ -133,7 +133,7 @@ def another_dtype(p):
 NO_NUMBER = Hint(
     "nothing returned",
     lambda p: p.kind in ("returned", "number") and p.fact("got") == "None",
-    "the function must end with `return ...`.",
+    "Try: end the function with `return ...`.",
 )
 ENDLESS = Hint(
     "never ends",
@@ -170,7 +170,7 @@ CERTAIN = (
     Hint(
         "another signature",
         kind("signature"),
-        "keep the parameters of the exercise, with their names, order and default values: later "
+        "Try: keep the parameters of the exercise, with their names, order and default values: later "
         "cells call it in the same way.",
     ),
 )
@@ -204,12 +204,12 @@ CONDITION = Hint(
 EXITED = Hint(
     "exits",
     kind("exited"),
-    "return from the function; nothing else in a lab should end the process.",
+    "Try: return from the function, because nothing in a lab should end the process.",
 )
 UNREADABLE = Hint(
     "another kind of result",
     kind("unreadable"),
-    "return what the docstring says, in that form and nothing else.",
+    "Try: return what the docstring says, in that form and nothing else.",
 )
 IN_PLACE = Hint(
     "not in place",
@@ -239,7 +239,7 @@ NOT_PAIRED = Hint(
     "a rank waits for a message that nobody sends. Write down, for 3 ranks and each round, who "
     "sends to whom and who receives from whom: the two lists must be the same.",
 )
-CALLED_LIB = Hint("called lib's", kind("built-in"), "build it from what the function is given.")
+CALLED_LIB = Hint("called lib's", kind("built-in"), "Try: build it from what the function is given.")
 ANYWHERE = (
     ENDLESS,
     UNDER_WAY,

@@ -84,7 +84,7 @@ def _part(part):
 
 
 def _hint(hint):
-    return f'<p class="hint">Usual cause: {html.escape(hint)}</p>' if hint else ""
+    return f'<p class="hint">{html.escape(hint)}</p>' if hint else ""
 
 
 def _code(row):

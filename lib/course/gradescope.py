@@ -39,7 +39,7 @@ def results(result: dict) -> str:
     for row in result["exercises"]:
         told = [row["status"], row["message"] if row["message"] != row["status"] else ""]
         told += [f"{part['id']}: {part['message']}" for part in row["parts"]]
-        told += [f"Usual cause: {row['hint']}"] if row["hint"] else []
+        told += [row["hint"]] if row["hint"] else []
         tests.append(
             {
                 "name": row["title"] + (" (bonus)" if row["bonus"] else ""),

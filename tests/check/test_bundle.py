@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch
+from lib.check import fingerprints
 from lib.check.framework import (
     Bundle,
     CheckFailed,
@@ -78,6 +79,20 @@ def test_one_wrong_costs_its_own_points_only():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("sentences", "shown"),
+    [
+        (["you counted from 1."], "Usual cause: you counted from 1."),
+        (["Try: count from 0."], "Try: count from 0."),
+        (["a is one.", "b is one."], "Usual cause: a is one. Or: b is one."),
+        (["Try: count.", "a is one."], "Usual cause: a is one. Or try: count."),
+        ([], ""),
+    ],
+)
+def test_a_hint_says_whether_it_names_a_cause_or_gives_advice(sentences, shown):
+    assert fingerprints.labelled(sentences) == shown
+
+
 def test_one_not_written():
     outcome = evaluate(PAIR, (lambda: 2, unwritten))
     assert (outcome.points, outcome.message) == (1, "three: not written yet")
@@ -99,11 +114,11 @@ def test_the_right_one_is_used_from_then_on_and_one_line_is_reported(tmp_path, m
     (line,) = (tmp_path / "report").read_text().splitlines()
     told = json.loads(line)
     parts = [(part["id"], part["points"], part["hint"]) for part in told.pop("parts")]
-    assert parts == [("two", 1, ""), ("three", 0, "you counted from 1.")]
+    assert parts == [("two", 1, ""), ("three", 0, "Usual cause: you counted from 1.")]
     assert told == {
         "id": "pair", "points": 1, "max_points": 5,
         "message": "three: the number: expected 3, got 4",
-        "hint": "you counted from 1.", "where": "",
+        "hint": "Usual cause: you counted from 1.", "where": "",
     }  # fmt: skip
 
 

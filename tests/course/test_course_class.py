@@ -118,7 +118,7 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
     assert rows[-1][-1].startswith("unreadable: eve.ipynb is not JSON (")
     page = (tmp_path / "one" / "feedback" / "=bob.html").read_text()
     assert (
-        "60 of 100 points" in page and "Usual cause: Try it by hand." in page and "0 of 40" in page
+        "60 of 100 points" in page and ">Try: do it by hand.<" in page and "0 of 40" in page
     )
     assert (
         "small: ValueError: &lt;b&gt;no&lt;/b&gt;" in page
@@ -128,7 +128,7 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
     assert "<pre>def double(x):\n" in page and page.count("<pre>") == 1
     class_page = (tmp_path / "one" / "summary.html").read_text()
     assert class_page.index("no notebook in the folder") < class_page.index("2 notebooks")
-    assert "<td>1</td><td>check_double</td><td>Try it by hand.</td>" in class_page
+    assert "<td>1</td><td>check_double</td><td>Try: do it by hand.</td>" in class_page
     gradescope = json.loads((tmp_path / "one" / "gradescope" / "=bob.json").read_text())
     assert gradescope["score"] == 60
     assert [test["status"] for test in gradescope["tests"]] == ["failed", "passed", "passed"]

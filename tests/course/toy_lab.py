@@ -14,7 +14,7 @@ class CheckFailed(Exception):
     """A claim does not hold."""
 
 
-def check(name, claims, hint="Try it by hand."):
+def check(name, claims, hint="Try: do it by hand."):
     """Print a verdict on (points, what, test) claims and append a report line, \
 as lib.check does."""
     earned, wrong = 0, []
