@@ -170,8 +170,8 @@ CERTAIN = (
     Hint(
         "another signature",
         kind("signature"),
-        "Try: keep the parameters of the exercise, with their names, order and default values: later "
-        "cells call it in the same way.",
+        "Try: keep the parameters of the exercise, with their names, order and default values, "
+        "because later cells call it in the same way.",
     ),
 )
 PYTHON = (
@@ -239,7 +239,9 @@ NOT_PAIRED = Hint(
     "a rank waits for a message that nobody sends. Write down, for 3 ranks and each round, who "
     "sends to whom and who receives from whom: the two lists must be the same.",
 )
-CALLED_LIB = Hint("called lib's", kind("built-in"), "Try: build it from what the function is given.")
+CALLED_LIB = Hint(
+    "called lib's", kind("built-in"), "Try: build it from what the function is given."
+)
 ANYWHERE = (
     ENDLESS,
     UNDER_WAY,
