@@ -117,9 +117,7 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
     ]  # fmt: skip
     assert rows[-1][-1].startswith("unreadable: eve.ipynb is not JSON (")
     page = (tmp_path / "one" / "feedback" / "=bob.html").read_text()
-    assert (
-        "60 of 100 points" in page and ">Try: do it by hand.<" in page and "0 of 40" in page
-    )
+    assert "60 of 100 points" in page and ">Try: do it by hand.<" in page and "0 of 40" in page
     assert (
         "small: ValueError: &lt;b&gt;no&lt;/b&gt;" in page
         and "<b>" not in page
