@@ -71,44 +71,47 @@ def another(cases, *names):
 
 # before all others: the same call was right before
 LATER = Hint("used again by a later call", in_variant("once more"),
-             "the first call was right, and a later one is not: what you return, or a buffer of "
-             "it, is kept and used again. Make it anew in each call.")  # fmt: skip
+             "the first call was right and a later one is not, because what you return, or a "
+             "buffer of it, is kept and used again. Allocate a new one in each call.")  # fmt: skip
 GENERIC = (
     Hint("called what it builds", s.kind("built-in"),
-         "this is what the exercise builds. Write it yourself, from what its docstring allows."),
+         "Try: write it yourself, from what its docstring allows, because this is what the "
+         "exercise builds."),
     Hint("no gradient",
          lambda p: of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p)),
-         "the graph is cut. detach, item, no_grad and a new tensor made of numbers cut it; an "
-         "empty result belongs to the graph, too."),
+         "the graph is cut, for example by detach, item, no_grad or a new tensor made of numbers. "
+         "An empty result belongs to the graph, too."),
     s.NO_NUMBER,
     s.ENDLESS,
     s.UNDER_WAY,
     s.EXITED,
     s.CONDITION,
     Hint("shared by two calls", in_variant("two at once", "the other of two"),
-         "one call alone was right. Here a second one begins before the first goes backward. What "
-         "belongs to one call is kept on self or on ctx, not on the class, on the function or in "
-         "a global."),
+         "one call alone was right. Here a second one starts before the backward pass of the "
+         "first, so keep what belongs to one call on self or on ctx, not on the class, on the "
+         "function or in a global."),
     Hint("contiguous only", in_variant("strided"),
-         "it is right for contiguous tensors only. x.view and x.data_ptr need one; x.reshape and "
+         "it is right for contiguous tensors only, which x.view and x.data_ptr need. x.reshape and "
          "x.contiguous() work for all."),
     Hint("of one dtype only", in_variant("float32", "bfloat16"),
-         "it was right in float64. Take dtype and device from what you are given."),
+         "it was right in float64, and another dtype is not handled. Take dtype and device from "
+         "what you are given."),
     Hint("rounded on the way", s.fact("narrowed"),
-         "these are the right numbers, rounded: somewhere on the way they were in a narrower "
-         "dtype. .float(), torch.zeros(n) and torch.empty(n) are float32."),
+         "these are the right values, rounded, because they were in a narrower dtype on the way. "
+         ".float(), torch.zeros(n) and torch.empty(n) are float32."),
     Hint("another dtype", s.either(s.kind("form", dtype=True), s.refused("dtype")),
-         "the result has the dtype of what the function is given."),
+         "the result, or something on the way, does not have the dtype of what the function is "
+         "given."),
     Hint("arguments changed", of_name("arguments"),
-         "what the function is given belongs to the caller, who needs it again: make new tensors "
+         "your function changes what it is given, which belongs to the caller. Create new tensors "
          "and lists."),
     Hint("not a copy", of_name("storage"),
-         "the result lies in the memory of an argument. Return a tensor of its own."),
+         "the result shares the memory of an argument. Return a tensor with memory of its own."),
     Hint("the random generator moved", of_name("generators"),
-         "your function draws from, or seeds, random numbers that others use as well."),
+         "your function draws from, or seeds, a random generator that others use as well."),
     Hint("still alive", of_name("alive"),
-         "something is still held that nobody needs any more: by an attribute, a list, or a view "
-         "of a larger tensor."),
+         "something that is no longer needed is still referenced by an attribute, a list, or a "
+         "view of a larger tensor."),
     *s.PYTHON,
     s.RAISED,
     s.UNREADABLE,

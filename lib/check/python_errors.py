@@ -52,8 +52,8 @@ def _about(name, fn):
         name, sorted(_names(fn) - {name}), 1, ALIKE
     ) or difflib.get_close_matches(name, dir(builtins), 1, ALIKE_BUILT_IN)
     if near:
-        return f"The nearest name that there is: {near[0]}"
-    return f"Nothing is called {name} in your function or in the cells that have been run"
+        return f"The most similar name that exists is {near[0]}"
+    return f"Neither your function nor a cell that has been run defines {name}"
 
 
 def _globals_of(fn):

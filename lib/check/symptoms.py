@@ -138,34 +138,35 @@ NO_NUMBER = Hint(
 ENDLESS = Hint(
     "never ends",
     lambda p: p.kind in ("endless", "timeout") and not left_under_way(p),
-    "some loop never reaches its end: what must change for it to end?",
+    "a loop never reaches its end. Look for the value that its condition tests, and for the line "
+    "that should change it.",
 )
 UNDER_WAY = Hint(
     "a message that nobody waits for",
     left_under_way,
-    "your function has returned on these ranks, and messages that it began may still be in flight: "
-    "all that comes after waits for them. Call .wait() on every work that isend, irecv, a batch or "
-    "async_op=True gives you.",
+    "your function has returned on these ranks while messages that it started may still be in "
+    "flight, so everything after it waits for them. Call .wait() on every work that isend, irecv, "
+    "a batch or async_op=True returns.",
 )
 RAISED = Hint(
     "an error in one case",
     kind("raised"),
-    "your function must take what it is given in this case: look at the line above with these "
-    "values in mind.",
+    "your function does not handle what it is given in this case. Go through the line above with "
+    "these values, and print what it uses just before it.",
 )
 # What Python itself raises; the first three are certain, whatever an exercise knows of it.
 CERTAIN = (
     Hint(
         "a name that does not exist",
         raised("NameError"),
-        "Python does not know this name where your function runs. Try: compare its spelling with "
-        "the names that you define, and run the cell that defines it.",
+        "Python does not know this name where your function runs. Compare its spelling with the "
+        "names that you define, and run the cell that defines it.",
     ),
     Hint(
         "a variable without a value",
         raised("UnboundLocalError"),
-        "on this path through your function the variable gets no value before it is read. Try: "
-        "assign it before the `if` or the loop.",
+        "on this path through your function the variable gets no value before it is read. Assign "
+        "it before the `if` or the loop.",
     ),
     Hint(
         "another signature",
@@ -179,27 +180,27 @@ PYTHON = (
     Hint(
         "an attribute that does not exist",
         raised("AttributeError"),
-        "the object has nothing of this name. Try: print type(...) of it just before this line; "
-        "a NoneType often comes from a function that has no `return`, or from a .grad that is "
-        "not there.",
+        "the object has no attribute of this name. Print type(...) of it just before this line; "
+        "a NoneType often comes from a function without `return`, or from a .grad that does not "
+        "exist.",
     ),
     Hint(
         "an index that does not exist",
         raised("IndexError"),
-        "the list or the tensor is shorter than this index. Try: print its length just before "
-        "this line; N ranks count from 0 to N-1, and a rank may have nothing at all.",
+        "the list or the tensor is shorter than this index. Print its length just before this "
+        "line; N ranks count from 0 to N-1, and a rank may have nothing at all.",
     ),
     Hint(
         "a key that does not exist",
         raised("KeyError"),
-        "the dict has no such key. Try: print its keys just before this line.",
+        "the dict has no such key. Print its keys just before this line.",
     ),
 )
 CONDITION = Hint(
     "a tensor as a condition",
     refused("truth"),
-    "a tensor of several elements is neither true nor false: `is None` asks whether there is one, "
-    "torch.equal and .any() what is in it.",
+    "a tensor of several elements is neither true nor false. `is None` tests whether there is a "
+    "tensor, and torch.equal or .any() what its elements are.",
 )
 EXITED = Hint(
     "exits",
@@ -214,19 +215,20 @@ UNREADABLE = Hint(
 IN_PLACE = Hint(
     "not in place",
     kind("in place"),
-    "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = "
-    "result` only gives the name to another tensor.",
+    "the caller's tensor must contain the result, so write into it: tensor.copy_(result). "
+    "`tensor = result` only gives the name to another tensor.",
 )
 NOTHING_ADDED = Hint(
     "unsummed",
     lambda p: p.fact("own") and not p.fact("finished"),
-    "the tensor holds what it held before. Does the sum go to another tensor that is forgotten?",
+    "the tensor still contains what it did before, probably because the sum is in another tensor, "
+    "which is then lost.",
 )
 ALL_SEND_FIRST = Hint(
     "everyone sends first",
     all_wait_in("send"),
-    "a send ends when its receive has been posted, and every rank is still in its send. "
-    "p2p.send_recv does both at once.",
+    "a send ends only when its receive has been posted, and every rank is still in its send. "
+    "p2p.send_recv posts both at once.",
 )
 NOT_PAIRED = Hint(
     "a receive without its send",
@@ -236,8 +238,8 @@ NOT_PAIRED = Hint(
             p.kind == "mismatch" and failed(p) and failed(p).mismatch not in ("size", "dtype")
         ),
     ),
-    "a rank waits for a message that nobody sends. Write down, for 3 ranks and each round, who "
-    "sends to whom and who receives from whom: the two lists must be the same.",
+    "a rank waits for a message that no rank sends. Write down, for 3 ranks and each round, which "
+    "rank sends to which and which receives from which, because the two lists must be the same.",
 )
 CALLED_LIB = Hint(
     "called lib's", kind("built-in"), "Try: build it from what the function is given."
@@ -259,8 +261,8 @@ OTHER_WAY_ROUND = Hint(
         p.kind == "neighbours"
         and p.facts["peers"] == [(p.facts["rank"] - 1) % p.facts["case"].world_size]
     ),
-    "it is a ring, but goes to the left: send to the right, (rank + 1) % N, and receive from the "
-    "left.",
+    "it is a ring, but it goes to the left. Send to the right, (rank + 1) % N, and receive from "
+    "the left.",
 )
 
 
@@ -269,8 +271,8 @@ def nothing_there(cases):
     return Hint(
         "right only where there is something",
         either(both(kind(*SHAPES), in_case(cases, lambda case: case.n == 0)), some_empty),
-        "here some chunks are empty, or all: a rank with an empty chunk still does all its rounds, "
-        "as the others wait for it.",
+        "here some chunks are empty, or all of them. A rank with an empty chunk still takes part "
+        "in all its rounds, because the others wait for it.",
     )
 
 
@@ -278,13 +280,14 @@ def alone(cases):
     return Hint(
         "one rank alone",
         both(kind(*SHAPES, "shared"), in_case(cases, lambda case: case.world_size == 1)),
-        "here N is 1: there is nobody to send to, and the result is what the rank itself has.",
+        "here N is 1, so there is no other rank to send to, and the result is what the rank itself "
+        "has.",
     )
 
 
 TWO_ONLY = Hint(
     "right on two ranks only",
     lambda p: p.kind in SHAPES and len(members(p)) > 2,
-    "two ranks were right. With more there is a rank that is neither the first nor the last: write "
-    "it for rank r of N.",
+    "two ranks were right. With more, there is a rank that is neither the first nor the last, so "
+    "write it for rank r of N.",
 )

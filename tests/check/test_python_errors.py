@@ -46,8 +46,8 @@ def takes_one(f):
 
 
 ON_ITS_OWN = [
-    (misspells, "a name that does not exist", "The nearest name that there is: first_output"),
-    (names_nothing, "a name that does not exist", "Nothing is called qqzzy"),
+    (misspells, "a name that does not exist", "The most similar name that exists is first_output"),
+    (names_nothing, "a name that does not exist", "nor a cell that has been run defines qqzzy"),
     (without_a_value, "a variable without a value", "UnboundLocalError"),
     (takes_one, "another signature", "Yours is takes_one(f)"),
 ]
@@ -72,7 +72,7 @@ def test_the_exercises_own_words_come_first_where_they_know_the_error(answer):
 
 def test_a_built_in_function_is_near_only_when_it_is_very_near():
     outcome = evaluate(EXERCISES["recompute"], lambda f, x: enumrate([f(x)]))
-    assert any("The nearest name that there is: enumerate" in line for line in outcome.lines)
+    assert any("The most similar name that exists is enumerate" in line for line in outcome.lines)
     outcome = evaluate(EXERCISES["recompute"], lambda f, x: helper(x))
     assert not any("help" in line.split() for line in outcome.lines)
 
@@ -93,7 +93,7 @@ def takes_no_group(tensor):
 @pytest.mark.parametrize(
     ("answer", "hint", "words"),
     [
-        (misspells_on_ranks, "a name that does not exist", "there is: world_size"),
+        (misspells_on_ranks, "a name that does not exist", "exists is world_size"),
         (indexes_beyond, "an index that does not exist", "IndexError"),
         (takes_no_group, "another signature", "Yours is takes_no_group(tensor)"),
     ],
