@@ -258,19 +258,17 @@ def test_libs_function_runs_with_one_line_a_cell(capsys, monkeypatch):
     assert "running lib's one" in capsys.readouterr().out
 
 
-def uses_what_has_not_passed():
+def uses_what_has_not_passed(*given, **named):
+    from lib import check
+
     for name in ("ring_all_reduce", "broadcast", "ring_all_reduce"):
-        stand_in(FUNCTIONS[name], uses_what_has_not_passed)
+        check.use(type(name, (), {}))
     print("h is", 3)
 
 
 def test_a_verdict_says_once_that_libs_function_runs_however_often_it_was_called():
-    def on_ranks(*given):
-        uses_what_has_not_passed()
-
-    for exercise, answer in ((plain(), uses_what_has_not_passed),
-                             (FUNCTIONS["ring_all_gather"], on_ranks)):  # fmt: skip
-        shown = "\n".join(evaluate(exercise, answer).lines)
+    for exercise in (plain(), FUNCTIONS["ring_all_gather"]):  # here, and on ranks
+        shown = "\n".join(evaluate(exercise, uses_what_has_not_passed).lines)
         assert shown.count("running lib's ring_all_reduce") == 1, shown
         assert shown.count("running lib's broadcast") == 1, shown
         assert "h is 3" in shown

@@ -85,11 +85,13 @@ def _names(cost, among=lambda job, plan: True):
 
 
 HINTS = (
-    s.CALLED_LIB.saying("the cost model comes afterwards. Your estimate has all the terms."),
-    NOTHING,
+    s.CALLED_LIB.saying(
+        "Try: use your estimate, which has all the terms. The cost model comes later."),
+    NOTHING.saying("Try: end the function with `return ...`."),
     Hint("not two names", s.kind("form"),
-         'end with return first, second: such as "pipeline bubble", "tensor messages".'),
-    Hint("no such cost", s.kind("unknown"), "the names are those of the docstring."),
+         'Try: end with return first, second, such as "pipeline bubble", "tensor messages".'),
+    Hint("no such cost", s.kind("unknown"),
+         "a name is not one of those in the docstring."),
     Hint(
         "costs that the plan does not have",
         s.either(
@@ -97,21 +99,25 @@ HINTS = (
             _names("pipeline bubble", lambda job, plan: plan.pp == 1),
             _names("tensor messages", lambda job, plan: plan.tp == 1),
         ),
-        "a dense model sends no rows to experts, one stage has no bubble, one tensor rank no sums.",
+        "a cost is named that the plan does not have. A dense model sends no rows to experts, one "
+        "stage has no bubble, and one tensor rank has no sums.",
     ),
     Hint("no computing", _lacks("computing"),
-         "computing is a cost as well, in most plans the largest."),
+         "computing is left out. It is a cost as well, and the largest in most plans."),
     Hint("messages that hide", _names("data messages"),
-         "what ZeRO-1 sends along dp runs beside backward; little of it is left to wait for."),
+         "the messages along dp are counted, but what ZeRO-1 sends there overlaps with backward, "
+         "and little of it is left to wait for."),
     Hint("no bubble", _lacks("pipeline bubble"),
-         "a GPU waits bubble / (1 - bubble) of the seconds in which it computes and sends, and the "
-         "bubble is (p-1) / (v m + p-1)."),
+         "the bubble is too small. A GPU waits bubble / (1 - bubble) of the seconds in which it "
+         "computes and sends, where the bubble is (p-1) / (v m + p-1)."),
     Hint("no rows", _lacks("expert messages"),
-         "a token's row goes to k experts and back, in each layer and in both passes."),
+         "the rows of the experts are too few. A token's row is sent to k experts and back, in "
+         "each layer and in both passes."),
     Hint("no sums", _lacks("tensor messages"),
-         "each layer has 4 all-reduces of its tokens along tp."),
+         "the sums along tp are too few. Each layer has 4 all-reduces of its tokens."),
     Hint("not by the plan", s.kind("costs"),
-         "there are four numbers to compare: computing, rows over their link along ep, sums / "
-         "gpu.link along tp, and the bubble. Which of them is second differs between plans."),
+         "Try: compare four numbers for each plan: computing, rows over their link along ep, "
+         "sums / gpu.link along tp, and the bubble. Which of them is second differs between "
+         "plans."),
     *s.ANYWHERE,
 )  # fmt: skip

@@ -219,38 +219,42 @@ EXERCISE = Exercise(
         claim("and the two healthy jobs", 3, "no mistake where there is none", _found(None)),
     ),
     hints=(
-        s.CALLED_LIB.saying("look at what hunt.job(seed, number) leaves behind."),
-        NOTHING,
+        s.CALLED_LIB.saying("Try: look at what hunt.job(seed, number) leaves behind."),
+        NOTHING.saying("Try: end the function with `return ...`."),
         Hint("no seed and jobs", s.kind("form"),
-             "return SEED, {0: Finding(...), 1: HEALTHY, ...}."),
+             "Try: return SEED, {0: Finding(...), 1: HEALTHY, ...}."),
         Hint("not ten jobs", s.kind("jobs"),
-             "a finding for each of the jobs 0 to 9, HEALTHY where nothing is wrong."),
+             "a job is missing, or there are others. Return a finding for each of the jobs 0 to "
+             "9, HEALTHY where nothing is wrong."),
         Hint("no finding", s.kind("finding"),
-             "Finding(mistake, axis, step, evidence), of the words in MISTAKES and KINDS; or "
-             "HEALTHY."),
+             "Try: use Finding(mistake, axis, step, evidence), with the words in MISTAKES and "
+             "KINDS, or HEALTHY."),
         Hint("another seed's", s.both(s.kind(*PLACES), lambda p: p.facts["fit"] < CASES),
-             "hardly any finding fits. Are they those of the seed that is returned? Another seed "
-             "draws other jobs."),
+             "hardly any finding fits, so they may be those of another seed than the one that is "
+             "returned. Another seed draws other jobs."),
         Hint("called healthy", s.kind("not healthy"),
-             "draw plots.evidence(e.all_off()): a box that is red holds another number than one "
-             "process."),
+             "Try: draw plots.evidence(e.all_off()). In a box that is red, a value differs from "
+             "that of a single process."),
         Hint("called ill", s.kind("healthy"),
-             "two of the ten jobs are healthy. If no box of plots.evidence(e.all_off()) is red, "
-             "the job is HEALTHY."),
+             "a healthy job is reported as wrong. Two of the ten are healthy: those where no box "
+             "of plots.evidence(e.all_off()) is red."),
         Hint("not the first", s.kind("no evidence", "earlier"),
-             "steps from 0 on, and in a step input, activation, loss, gradient, norm, update: the "
-             "first that is red, on whatever rank. All that comes later may follow from it."),
-        Hint("no such axis", s.kind("no axis"), "e.sizes says which axes the job's mesh has."),
+             "this is not the first red box. Go through the steps from 0, and within a step "
+             "through input, activation, loss, gradient, norm, update, on all ranks; everything "
+             "that comes later may follow from the first."),
+        Hint("no such axis", s.kind("no axis"),
+             "the job's mesh has no such axis. e.sizes lists those that it has."),
         Hint("it would show elsewhere", s.kind("another kind", "sets"),
-             "where does a mistake first change a number? A mask changes activations, a mean over "
-             "ranks gradients only; and of gradients which ones: print e.table(step)."),
+             "Try: think about which value such a mistake changes first. A mask changes "
+             "activations, and a mean over ranks only gradients; print e.table(step) to see "
+             "which of them."),
         Hint("averaged, or not", s.kind("apart"),
-             "after a mean all ranks hold the same. If they do not, no mean was taken along that "
-             "axis."),
+             "after a mean all ranks have the same values. If they do not, no mean was taken "
+             "along that axis."),
         Hint("another axis", s.kind("axis"),
-             "compare ranks that differ along one axis alone, with alike(numbers, axis, e.sizes): "
-             "which are alike and should differ, which differ and should be alike, or are off by "
-             "different factors?"),
+             "Try: compare ranks that differ along one axis alone, with alike(numbers, axis, "
+             "e.sizes), and look for those that are alike and should differ, or the other way "
+             "round, or are off by different factors."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
