@@ -3,7 +3,10 @@
 The sentences are in sentences/<lab>.toml:
 
     [recompute]
-    "the graph is kept" = "all that f computed is kept until backward: call f without a graph ..."
+    "the graph is kept" = "more than x is kept until backward. Call f without a graph ..."
+    "something raised" = "Try: go through it by hand for one layer. ..."
+
+A sentence that gives advice begins with "Try: "; every other names the cause (fingerprints.py).
 
 Most are found by the fingerprint of a known mistake (fingerprints.py). Some also have a predicate,
 which looks at a Problem's kind and facts. Last come generic hints on what the harness detects by
