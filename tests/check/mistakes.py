@@ -8,7 +8,7 @@
 stands in lab0/mistakes_<exercise>.py. For an exercise of several functions (a Bundle), MISTAKES is
 {name of the function: (Mistake, ...)}. A mistake is an edit of the reference where that says it,
 otherwise a function. The first one above is named after a hint of the exercise, and the second
-brings the sentence that a student reads.
+brings the sentence that a student reads, unless sentences/<lab>.toml has one of that name.
 
 `python tests/check/fingerprints.py [exercise ...]` judges each mistake as it judges any answer, and
 writes what it leaves behind into lib/check/fingerprints/, a table that ships. The mistakes
