@@ -282,7 +282,7 @@ def asked_by(folder, name):
     """The files of a page: what it asks for, and the scripts of what moves on it."""
     page = (folder / f"{name}.html").read_text(encoding="utf-8")
     files = {folder / address.split("?")[0] for address in Asks(page).addresses}
-    moving = re.findall(r'data-replay="(\w+)"', page) + re.findall(r'data-explorer="(plans)"', page)
+    moving = re.findall(r'data-replay="(\w+)"', page)
     files |= {folder / "_static" / "figures" / f"{one}.js" for one in moving}
     return [folder / f"{name}.html", *files]
 

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import random
 import re
 
 import pytest
@@ -9,10 +10,16 @@ from javascript import evaluated
 
 from lib import explore, pipeline
 from lib.collectives.cost import COST, hierarchical_time
-from lib.cost import data_parallel, zero
+from lib.cost import data_parallel, search, zero
+from lib.cost.hardware import gpu
+from lib.cost.memory import memory
+from lib.cost.plan import Plan
+from lib.cost.shapes import known
+from lib.cost.stacks import DEFAULT_STACK, stacks
 from lib.cost.state import RECIPES
-from lib.course.book import plans
-from lib.explore import lab0, lab2, lab5
+from lib.cost.step import step_seconds
+from lib.explore import lab0, lab2, lab5, lab6
+from lib.plots.components import name_of
 
 SIZES, LINKS = (1e3, 3e5, 1e8), ((1e-6, 1e-9), (1e-4, 4e-11))
 # what lib keeps apart and the book shows as one
@@ -160,7 +167,7 @@ def test_the_formula_of_the_bubble_is_the_same():
 @pytest.mark.parametrize(
     "name",
     ["all_reduce_cost", "ring_against_hierarchical", "model_memory", "data_parallel_step",
-     "scaling_explorer", "pipeline", "zero_memory", "zero_volume", "capacity"],
+     "scaling_explorer", "pipeline", "zero_memory", "zero_volume", "capacity", "plans"],
 )  # fmt: skip
 def test_all_that_the_notebook_can_set_can_be_set_and_both_begin_alike(name):
     draw, choices = explore.settings(getattr(explore, name))
@@ -176,7 +183,7 @@ def test_all_that_the_notebook_can_set_can_be_set_and_both_begin_alike(name):
 @pytest.mark.parametrize(
     "name",
     ["all_reduce_cost", "model_memory", "data_parallel_step", "pipeline", "capacity",
-     "ring_against_hierarchical", "zero_memory", "zero_volume"],
+     "ring_against_hierarchical", "zero_memory", "zero_volume", "plans"],
 )  # fmt: skip
 def test_at_first_a_figure_makes_the_notebooks_claim(name):
     draw, _ = explore.settings(getattr(explore, name))
@@ -191,10 +198,10 @@ def test_at_first_a_figure_makes_the_notebooks_claim(name):
 
 def test_each_figure_can_be_drawn_at_the_ends_of_each_slider():
     drawn = evaluated(
-        "() => { const computed = Object.values(explorers).filter((one) => !one.data); "
+        "() => { "
         "const at = (controls, moved, stop) => Object.fromEntries("
         "controls.map((one) => [one.name, one === moved ? stop : one.start])); "
-        "return computed.flatMap(({ controls, draw }) => controls.flatMap((moved) => "
+        "return Object.values(explorers).flatMap(({ controls, draw }) => controls.flatMap((moved) => "
         "[moved.stops[0], moved.stops.at(-1)].map((stop) => draw(at(controls, moved, stop))))) }",
         None,
     )
@@ -203,22 +210,127 @@ def test_each_figure_can_be_drawn_at_the_ends_of_each_slider():
         assert "NaN" not in one["svg"] and "undefined" not in one["svg"] + one["alt"]
 
 
-@pytest.mark.slow
-def test_the_table_of_plans_has_lib_s_costs_and_refusals():
-    table = plans.table()
-    start = [begin for _, begin in plans.CONTROLS.values()]
-    yours = table["costs"][" ".join(map(str, start))]
-    title = explore.draw_plans().alt
-    assert f"takes {sum(yours[1]):.3g} s a step" in title
-    assert "no multiple" in table["costs"]["gpt-3-175b A100-80GB 8 6 1 1 none"]
+# --- plans: lib.cost's memory and step, its refusals and its search
+
+
+def plan_settings():
+    """Every setting of Lab 6's explorer, in an order without a pattern, so that each slice of them
+    has all sorts."""
     choices = explore.settings(explore.plans)[1]
-    assert all({*stops} <= {*choices[name]} for name, (stops, _) in plans.CONTROLS.items())
-    drawn = evaluated(
-        "table => explorers.plans.draw(Object.fromEntries(table.controls.map((one) => "
-        "[one.name, one.start])), table).alt",
-        table,
+    settings = list(itertools.product(*choices.values()))
+    random.Random(0).shuffle(settings)
+    return settings
+
+
+def plan_costs(settings):
+    """What lib says of each setting: a refusal, or [name, {component: bytes or seconds}]."""
+    stack, found = stacks()[DEFAULT_STACK], []
+    for model, kind, gpus, batch, tp, pp, b, zero, recompute in settings:
+        shape = known()[model]
+        plan = Plan(batch, b, tp, pp, gpus // (tp * pp), zero=zero, recompute=recompute,
+                    sequence_parallel=tp > 1)  # fmt: skip
+        if gpus % (tp * pp) or (why := plan.problem(shape) or lab6._empty(shape, plan)):
+            found.append("no multiple" if gpus % (tp * pp) else why)
+        else:
+            found.append([name_of(plan), costs_of(shape, plan, gpu(kind), stack)])
+    return found
+
+
+def costs_of(shape, plan, device, stack):
+    costs = {f"memory {name}": n for name, n in memory(shape, plan, stack).items()}
+    costs |= {f"step {name}": n for name, n in step_seconds(shape, plan, device, stack).items()}
+    return {name: cost for name, cost in costs.items() if cost}
+
+
+COSTS = """const costs = (model, plan, kind) => Object.fromEntries([
+    ...Object.entries(formulas.memory(model, plan)).map(([name, one]) => [`memory ${name}`, one]),
+    ...Object.entries(formulas.stepSeconds(model, plan, formulas.machines[kind])).map(([name, one]) => [`step ${name}`, one]),
+].filter(([, one]) => one));"""
+
+
+def same_costs_in_the_browser(settings):
+    """Compare; returns how many of the settings are plans, and the largest relative difference of
+    any component."""
+    found = evaluated(
+        f"all => {{ {COSTS} return all.map(([name, kind, gpus, batch, tp, pp, b, ...rest]) => {{ "
+        "if (gpus % (tp * pp)) return 'no multiple'; "
+        "const model = formulas.models[name]; "
+        "const plan = formulas.planOf(batch, b, tp, pp, gpus / (tp * pp), 1, ...rest); "
+        "return formulas.problem(model, plan) ?? "
+        "[formulas.nameOf(plan), costs(model, plan, kind)] }) }",
+        settings,
     )
-    assert drawn.split(" s a step")[0] in title
+    plans, largest = 0, 0.0
+    for ours, wanted in zip(found, plan_costs(settings), strict=True):
+        if isinstance(wanted, str):
+            assert ours == wanted
+            continue
+        assert ours[0] == wanted[0] and ours[1].keys() == wanted[1].keys()
+        plans += 1
+        for name, cost in wanted[1].items():
+            # a bubble is a difference of sums
+            allowed = 1e-12 * sum(wanted[1][each] for each in wanted[1] if each.startswith("step"))
+            assert ours[1][name] == pytest.approx(cost, rel=1e-12, abs=allowed), (wanted[0], name)
+            largest = max(largest, abs(ours[1][name] / cost - 1))
+    return plans, largest
+
+
+def test_plans_have_lib_s_memory_and_step_and_the_same_are_refused():
+    plans, _ = same_costs_in_the_browser(plan_settings()[:6000])
+    assert plans > 500
+
+
+@pytest.mark.slow
+def test_all_plans_of_the_explorer_have_lib_s_memory_and_step():
+    settings = plan_settings()
+    plans = [
+        same_costs_in_the_browser(settings[i : i + 20_000]) for i in range(0, len(settings), 20_000)
+    ]
+    print(len(settings), sum(n for n, _ in plans), max(d for _, d in plans))
+    assert sum(n for n, _ in plans) > 10_000
+
+
+def test_the_search_has_the_same_plans_and_these_cost_the_same():
+    stack = stacks()[DEFAULT_STACK]
+    jobs = ("llama3-70b", "B200", 64, 512), ("gpt-1t", "A100-80GB", 1024, 1536)
+    for model, kind, gpus, batch in jobs:
+        shape, device = known()[model], gpu(kind)
+        wanted = list(search.plans(shape, device, gpus, batch, stack))
+        assert any(plan.v > 1 for plan in wanted)
+        found = evaluated(
+            f"([name, kind, gpus, batch]) => {{ {COSTS} const model = formulas.models[name]; "
+            "return [...formulas.planSpace(model, gpus, batch)].map((plan) => "
+            "[formulas.nameOf(plan), costs(model, plan, kind)]) }",
+            [model, kind, gpus, batch],
+        )
+        assert [name for name, _ in found] == [name_of(plan) for plan in wanted]
+        for (_, ours), plan in zip(found, wanted, strict=True):
+            costs = costs_of(shape, plan, device, stack)
+            assert ours == pytest.approx(costs, rel=1e-12, abs=1e-12 * costs["step matmul"])
+
+
+def same_best_plans(jobs):
+    found = evaluated(
+        "all => all.map((job) => { const plan = formulas.bestPlan(...job); "
+        "return plan && formulas.nameOf(plan) })",
+        jobs,
+    )
+    best = [lab6.best_plan(*job) for job in jobs]
+    assert found == [plan and name_of(plan) for plan in best]
+    return best
+
+
+def test_the_best_plan_is_that_of_lib_s_search():
+    assert None in same_best_plans([
+        ["llama2-13b", "A100-80GB", 8, 64], ["gpt-3-175b", "A100-80GB", 1024, 1536],
+        ["gpt-1t", "A100-80GB", 64, 512],
+    ])  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_best_plans_of_all_jobs_are_those_of_lib_s_search():
+    choices = explore.settings(explore.plans)[1]
+    same_best_plans(grid(*(choices[name] for name in ("model", "gpu_kind", "gpus", "batch"))))
 
 
 def test_gpus_of_the_memory_figure_are_those_of_the_table():

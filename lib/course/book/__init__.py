@@ -13,7 +13,6 @@ formulas.py      TeX to MathML
 pages.py         what Sphinx is told: formulas so, and figures get their alt text
 search.py        the index of the search; progress.py: a bar while Sphinx works
 runs.py          runs of the notebooks' cells, recorded; animations.py draws them, frame by frame
-plans.py         the numbers behind the explorer of plans
 theme/           the frame of each page
 static/          the style and the scripts of all pages
 
@@ -96,19 +95,11 @@ def write_sources(root: Path, sources: Path) -> None:
     settings += f"html_theme_options = {{'repository': {address!r}}}\n"
     (sources / "conf.py").write_text(settings, encoding="utf-8")
     animated = write_animations(figures)
-    shown = []
     for lab in labs:
         page = notebooks.page(notebook.read(notebook.solution_path(root, lab)), animated)
         page = build.from_address(page, lab, address)
-        shown.append(page)
         for name, part in sections.split(lab, page).items():
             notebook.write(part, sources / f"{name}.ipynb")
-    if any(
-        "plans" in notebooks.EXPLORER.findall(cell.source) for page in shown for cell in page.cells
-    ):
-        from . import plans  # here, like matplotlib: it needs numpy
-
-        plans.write(figures)
     index = landing.page(root, labs, address, figures, dict(animated.values()))
     (sources / "index.md").write_text(index, encoding="utf-8")
     shutil.copy(HERE / "search.md", sources)

@@ -221,13 +221,12 @@ function controlOf({ name, stops, start, words = String }, moved) {
 }
 
 // A figure that is computed. It begins as in the notebook, and replaces the picture of it.
-async function explorer(holder) {
-  const { controls, draw, data } = explorers[holder.dataset.explorer];
-  const brought = data ? await unpacked((await bring(data)).packed) : null;
+function explorer(holder) {
+  const { controls, draw } = explorers[holder.dataset.explorer];
   const image = holder.previousElementSibling.querySelector("img");
   const heard = make("p", { className: "unseen", role: "status" });
   const show = () => {
-    const { svg, alt } = draw(Object.fromEntries(handles.map((one) => [one.name, one.value()])), brought);
+    const { svg, alt } = draw(Object.fromEntries(handles.map((one) => [one.name, one.value()])));
     image.className = "computed";
     image.src = drawn(svg);
     image.alt = alt;
@@ -235,7 +234,7 @@ async function explorer(holder) {
   };
   const moved = () => { heard.textContent = show(); };
   for (const size of ["width", "height"]) image.removeAttribute(size);
-  const handles = (brought?.controls ?? controls).map((one) => controlOf(one, moved));
+  const handles = controls.map((one) => controlOf(one, moved));
   holder.append(make("div", { className: "controls" }, ...handles.map((one) => one.row), heard));
   show();
 }

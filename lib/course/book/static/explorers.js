@@ -239,33 +239,54 @@ const explorers = (() => {
     },
   };
 
-  // --- Lab 6: the costs of all plans of some jobs, computed by lib.cost when the book is built (plans.py) -------------------
+  // --- Lab 6 -----------------------------------------------------------------------------------------------------------------
 
-  const COMPONENTS = [...RANKS, "#b9b5aa", "#2f7d4f", "#1b4f72"];
+  // What is drawn of a plan's costs: [colour, components of formulas.js], as in the notebook (lib.plots.components).
+  const BYTES = {
+    "weights": [PART.weights, ["weights"]], "gradients": [PART.gradients, ["gradients"]], "optimizer": [PART["fp32 weights"], ["optimizer"]],
+    "activations": ["#4f9d69", ["activations"]], "logits": [RANKS[2], ["logits"]], "comes and goes": ["#c4c1b8", ["working"]],
+  };
+  const SECONDS = {
+    "matmuls": [KIND.F, ["matmul"]], "other kernels": ["#b9d9f3", ["attention", "elementwise", "launch"]], "tp": [RANKS[4], ["tensor"]],
+    "pp": [RANKS[6], ["message"]], "bubble": ["#dcdad3", ["bubble"]], "dp": [RANKS[1], ["sharding"]], "optimizer": [RANKS[7], ["optimizer"]],
+  };
+  const grouped = (costs, groups) => Object.fromEntries(Object.entries(groups).map(([name, [, components]]) =>
+    [name, components.reduce((all, one) => all + costs[one], 0)]).filter(([, value]) => value > 0));
 
   const plans = {
-    data: "plans",
-    controls: [], // they come with the data
-    draw: (settings, { controls, costs, best, memory, seconds, room, job }) => {
-      const key_ = controls.map(({ name }) => settings[name]).join(" "), yours = costs[key_], ideal = best[`${settings.model} ${settings.gpu_kind}`];
-      const told = `${settings.model} on ${job.gpus} ${settings.gpu_kind}, ${job.batch} sequences in a step.`;
-      if (typeof yours === "string") return sentence("No such plan", `${told} ${yours}.`);
-      const parts = (values, names) => Object.fromEntries(names.map((name, at) => [name, values[at]]));
-      const rows = [["yours", yours], ...(ideal ? [["the best", ideal.costs]] : [])].map(([name, [bytes, times]]) => ({ name, bytes: parts(bytes, memory), times: parts(times, seconds) }));
-      const [needs, takes] = [sum(rows[0].bytes), sum(rows[0].times)], most = room[settings.gpu_kind], least = ideal ? sum(rows[1].times) : Infinity;
-      const title = needs > most ? `Does not fit: ${needs.toFixed(0)} GiB on the fullest GPU, ${most.toFixed(0)} to use`
-        : takes <= 1.002 * least ? `Fits, and takes ${digits(takes, 3)} s a step: no plan of the search is faster`
-          : `Fits, and takes ${digits(takes, 3)} s a step: ${(takes / least).toFixed(2)} times the best plan's ${digits(least, 3)} s`;
-      return figure(title, `${told} ${ideal ? `The best plan of the search: ${ideal.name}.` : "The search finds no plan that fits."}`, (top) => {
-        const colors = (names) => Object.fromEntries(names.map((name, at) => [name, COMPONENTS[at % COMPONENTS.length]]));
-        const used = (names, kind) => names.filter((name) => rows.some((row) => row[kind][name] > 0));
-        const half = (names, kind, words, walls, y) => {
-          const legend = partKey(colors(used(names, kind)), y), drawn = bars(legend.bottom, rows.map((row) => ({ name: row.name, parts: parts(used(names, kind).map((name) => row[kind][name]), used(names, kind)) })), colors(used(names, kind)), words, walls);
-          return { parts: [...legend.parts, ...drawn.parts], bottom: drawn.bottom };
-        };
-        const upper = half(memory, "bytes", (value) => `${digits(value, 3)} GiB`, { "to use": most }, top + 4), lower = half(seconds, "times", (value) => `${digits(value, 3)} s`, {}, upper.bottom + 26);
-        return { parts: [...upper.parts, ...lower.parts], bottom: lower.bottom };
+    controls: [
+      { name: "model", stops: Object.keys(formulas.models), start: "gpt-3-175b" }, { name: "gpu_kind", stops: Object.keys(formulas.machines), start: "A100-80GB" },
+      slider("gpus", [8, 64, 512, 1024], 1024, count), slider("batch", [64, 512, 1536, 3072], 1536, count),
+      slider("tp", [1, 2, 4, 8, 16], 8), slider("pp", formulas.depths, 8), slider("micro_batch", [1, 2, 4, 8], 1),
+      slider("zero", [0, 1, 2, 3], 1), { name: "recompute", stops: ["none", "full"], start: "none" },
+    ],
+    draw: ({ model: name, gpu_kind, gpus, batch, tp, pp, micro_batch, zero, recompute }) => {
+      const model = formulas.models[name], gpu = formulas.machines[gpu_kind], job = `${name} on ${count(gpus)} ${gpu_kind}, ${count(batch)} sequences of 2,048 tokens.`;
+      if (gpus % (tp * pp)) return sentence("No such plan", `${job} ${count(gpus)} GPUs are no multiple of tp ${tp} x pp ${pp} = ${tp * pp}: make tp or pp smaller.`);
+      const plan = formulas.planOf(batch, micro_batch, tp, pp, gpus / (tp * pp), 1, zero, recompute), why = formulas.problem(model, plan);
+      if (why) return sentence("No such plan", `${job} ${formulas.nameOf(plan)}: ${why}.`);
+      const best = formulas.bestPlan(name, gpu_kind, gpus, batch);
+      const rows = Object.entries({ "yours": plan, ...(best && { "the best": best }) }).map(([of, one]) => {
+        const bytes = formulas.memory(model, one), times = formulas.stepSeconds(model, one, gpu);
+        return { of, needs: sum(bytes) / formulas.GIB, takes: sum(times), bytes: grouped(bytes, BYTES), times: grouped(times, SECONDS) };
       });
+      const [{ needs, takes }, { takes: least } = { takes: Infinity }] = rows, room = (formulas.FITS * gpu.memory) / formulas.GIB;
+      const title = needs > room ? `Does not fit: ${needs.toFixed(0)} GiB on the fullest GPU, ${room.toFixed(0)} to use`
+        : takes <= least ? `Fits, and takes ${digits(takes, 3)} s a step: no plan of the search is faster`
+          : `Fits, and takes ${digits(takes, 3)} s a step: ${(takes / least).toFixed(2)} times the best plan's ${digits(least, 3)} s`;
+      const beside = best ? `the best, ${formulas.nameOf(best)}` : "no plan fits";
+      const half = (kind, groups, unit, words, walls, top) => {
+        const used = Object.entries(groups).filter(([part]) => rows.some((row) => row[kind][part])), colors = Object.fromEntries(used.map(([part, [color]]) => [part, color]));
+        const legend = partKey(colors, top);
+        const parts = (row) => Object.fromEntries(Object.entries(row[kind]).map(([part, value]) => [part, value / unit]));
+        const drawn = bars(legend.bottom, rows.map((row) => ({ name: row.of, parts: parts(row) })), colors, words, walls);
+        return { parts: [...legend.parts, ...drawn.parts], bottom: drawn.bottom };
+      };
+      return figure(title, `${job} Yours: ${formulas.nameOf(plan)}; ${beside}. tp, pp and dp are messages along these axes.`, (top) => {
+        const upper = half("bytes", BYTES, formulas.GIB, (value) => `${digits(value, 3)} GiB`, { "to use": room }, top + 4);
+        const lower = half("times", SECONDS, 1, (value) => `${digits(value, 3)} s`, {}, upper.bottom + 26);
+        return { parts: [...upper.parts, ...lower.parts], bottom: lower.bottom };
+      }, rows.map((row) => `${row.of}: ${digits(row.needs, 3)} GiB, ${digits(row.takes, 3)} s`).join("; ") + ".");
     },
   };
 
