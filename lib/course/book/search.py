@@ -8,6 +8,7 @@ the reader is asked to predict.
 """
 
 import base64
+import html
 import json
 import re
 import zlib
@@ -15,9 +16,11 @@ from pathlib import Path
 
 from docutils import nodes
 
+from . import formulas
 from .sections import MINUTES
 
 LAB = re.compile(r"(lab)(\d+)_.*-")
+FRACTION = re.compile(r"\\[td]?frac\{([^{}]*)\}\{([^{}]*)\}")
 SKIPPED = (nodes.section, nodes.raw, nodes.image, nodes.comment, nodes.title)
 
 
@@ -64,8 +67,21 @@ def _text(node) -> str:
         return node.astext()
     if isinstance(node, nodes.raw):
         return ""
+    if isinstance(node, nodes.math | nodes.math_block):
+        return _spoken(node.astext())
     text = "".join(map(_text, node.children))
     return text if isinstance(node, nodes.Inline) else f"{text} "
+
+
+def _spoken(tex: str) -> str:
+    r"""A formula as plain text: "\alpha + \frac{n-1}{N}" -> "α+(n-1)/N"."""
+    tex = FRACTION.sub(lambda found: "/".join(map(_in_brackets, found.groups())), tex)
+    return html.unescape(re.sub(r"<[^>]*>", "", formulas.mathml(tex)))
+
+
+def _in_brackets(tex: str) -> str:
+    """A side of a fraction, in brackets where they are needed: 2(n-1) needs none, and n-1 does."""
+    return f"({tex})" if re.search(r"[-+ ]", re.sub(r"\([^()]*\)", "", tex)) else tex
 
 
 def script(found) -> str:

@@ -6,12 +6,14 @@ const found = document.getElementById("found");
 const MOST = 40; // results that are shown
 
 const words = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
+// Where a word begins with what is asked: "ring" is in "rings" and "ring_all_reduce", but not in "during".
+const begins = (asked) => new RegExp(`(?<![a-z0-9])(${asked.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`, "gi");
 
 // How well a section fits: 0 where a word is missing; a word in the title counts most.
 function score([, , title, text], asked) {
   let sum = 0;
   for (const word of asked) {
-    const inTitle = title.toLowerCase().includes(word), times = text.toLowerCase().split(word).length - 1;
+    const inTitle = title.search(begins([word])) >= 0, times = text.match(begins([word]))?.length ?? 0;
     if (!inTitle && !times) return 0;
     sum += 20 * inTitle + Math.min(times, 8);
   }
@@ -20,12 +22,8 @@ function score([, , title, text], asked) {
 
 // The text around the first place where a word is found, with all words marked.
 function excerpt(text, asked) {
-  const low = text.toLowerCase();
-  const first = Math.min(...asked.map((word) => low.indexOf(word)).filter((at) => at >= 0));
-  const start = Number.isFinite(first) ? Math.max(0, low.lastIndexOf(" ", Math.max(0, first - 70)) + 1) : 0;
-  const part = text.slice(start, start + 240);
-  const escaped = asked.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
-  const pieces = part.split(new RegExp(`(${escaped})`, "gi"));
+  const start = text.lastIndexOf(" ", Math.max(0, text.search(begins(asked)) - 70)) + 1;
+  const pieces = text.slice(start, start + 240).split(begins(asked));
   return [start ? "… " : "", ...pieces.map((piece, at) => at % 2 ? make("mark", { textContent: piece }) : piece), start + 240 < text.length ? " …" : ""];
 }
 
