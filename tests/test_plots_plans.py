@@ -41,6 +41,9 @@ def test_the_explorer_says_what_fits_what_is_best_and_what_cannot_be():
     assert "not a multiple of dp 16 x micro-batch 1" in draw(batch=1544).alt
     assert "1,024 GPUs are no multiple of tp 8 x pp 12 = 96" in draw(pp=12).alt
     assert "96 layers leave one of 64 stages without any" in draw(pp=64).alt
+    alone = {"tp": 8, "pp": 1, "zero": 3, "recompute": "full"}  # dp 1, where the search has ZeRO-0
+    told = draw("llama3-70b", "B200", 8, 64, **alone).alt
+    assert "no plan of the search is faster" in told and "no plan fits" in told
     best = lab6.best_plan("gpt-3-175b", "A100-80GB", 1024, 1536)
     assert draw(tp=best.tp, pp=best.pp, micro_batch=best.micro_batch).png != draw().png
 

@@ -108,7 +108,8 @@ def _empty(shape, plan):
 def _title(needs, takes, room, costs):
     if needs > room:
         return f"Does not fit: {needs / GIB:.0f} GiB on the fullest GPU, {room / GIB:.0f} to use"
-    best = sum(costs["the best"][1].values())
+    # a plan outside of the search's space may fit where none of it does
+    best = sum(costs["the best"][1].values()) if "the best" in costs else takes
     if takes <= best:
         return f"Fits, and takes {takes:.3g} s a step: no plan of the search is faster"
     return (
