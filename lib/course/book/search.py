@@ -75,7 +75,8 @@ def _text(node) -> str:
 
 def _spoken(tex: str) -> str:
     r"""A formula as plain text: "\alpha + \frac{n-1}{N}" -> "α+(n-1)/N"."""
-    tex = FRACTION.sub(lambda found: "/".join(map(_in_brackets, found.groups())), tex)
+    # the space ends a command before it
+    tex = FRACTION.sub(lambda found: " " + "/".join(map(_in_brackets, found.groups())), tex)
     return html.unescape(re.sub(r"<[^>]*>", "", formulas.mathml(tex)))
 
 
