@@ -74,15 +74,19 @@ def _text(node) -> str:
 
 
 def _spoken(tex: str) -> str:
-    r"""A formula as plain text: "\alpha + \frac{n-1}{N}" -> "α+(n-1)/N"."""
+    r"""A formula as plain text: "\alpha + \frac{n-1}{N}\beta" -> "α+((n−1)/N)β"."""
+    return html.unescape(re.sub(r"<[^>]*>", "", formulas.mathml(FRACTION.sub(_divided, tex))))
+
+
+def _divided(fraction: re.Match) -> str:
+    """a/b, with brackets round a sum, and round all of it where a factor follows."""
+    sides = (
+        f"({side})" if re.search(r"[-+ ]", re.sub(r"\([^()]*\)", "", side)) else side
+        for side in fraction.groups()
+    )
+    divided, after = "/".join(sides), fraction.string[fraction.end() :].strip()
     # the space ends a command before it
-    tex = FRACTION.sub(lambda found: " " + "/".join(map(_in_brackets, found.groups())), tex)
-    return html.unescape(re.sub(r"<[^>]*>", "", formulas.mathml(tex)))
-
-
-def _in_brackets(tex: str) -> str:
-    """A side of a fraction, in brackets where they are needed: 2(n-1) needs none, and n-1 does."""
-    return f"({tex})" if re.search(r"[-+ ]", re.sub(r"\([^()]*\)", "", tex)) else tex
+    return f" ({divided})" if re.match(r"[\w\\(]", after) else f" {divided}"
 
 
 def script(found) -> str:
