@@ -28,6 +28,7 @@ MAY_IMPORT = {
     **dict.fromkeys(PARALLEL, BELOW_PARALLEL),
     "hybrid": BELOW_PARALLEL | PARALLEL | {"launch"},
     "cost": {"collectives", "pipeline"},
+    "calibration": {"cost"},
     "plots": {"cost", "cycle", "frontend", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},
     # fingerprints are compared, packages are drawn, and the web book's figures move and its
@@ -62,8 +63,8 @@ def test_imports_go_downward_only():
     assert list(violations(LIB)) == []
 
 
-def test_course_and_cost_do_without_torch():
-    for package in ("course", "cost"):
+def test_course_cost_and_calibration_do_without_torch():
+    for package in ("course", "cost", "calibration"):
         for path in (LIB / package).rglob("*.py"):
             assert "import torch" not in path.read_text(), path
 

@@ -1,10 +1,6 @@
-"""What training costs, in bytes, operations and seconds. No torch, no ranks; scipy only where
-something is fitted.
+"""What training costs, in bytes, operations and seconds. No torch, no ranks.
 
-    python -m lib.cost score
-    python -m lib.cost predict ROWS.csv --out OUT.csv
     python -m lib.cost plan --model ... --gpu ... --gpus ... --batch ...
-    python -m lib.cost fit
 
 Formulas
     state.py          bytes of weights, gradients and optimizer state
@@ -29,14 +25,11 @@ The model: what a plan costs
     measured.py                              a step on this machine, from what was measured on it
     placement.py                             the same plan over nodes in another order of its axes
 
-Against published runs
-    published.py described.py                the tables in data/, a row's model,
-    rows.py metrics.py                       its plan, its metric as seconds
-    parameters.py                            what is fitted
+Published facts
+    published.py                             the tables in data/
+    parameters.py ranges.py                  what is fitted to published runs (lib.calibration), and
+                                             how sure a prediction is
     tp_sweep.py                              steps over tp, and what its all-reduces take
-    predict.py ranges.py                     rows predicted; how sure that is
-    study/                                   the fit, the errors,
-                                             what the plans that it would choose cost
 
 Planning
     choose.py                                the fastest plan that fits, in one loop

@@ -4,9 +4,9 @@
     x*   minimises the sum of rho( w (log R_j - log T_j(x)) ) + (how far x is from its start, in its
          own spread)^2
 
-study/fit.py finds x*, on the rows of data/rows.csv alone, and writes it to data/parameters.csv
-beside start, bounds and meaning. Hardware's own figures (hardware.py) are not fitted, and neither
-is anything of memory.
+lib/calibration/fit.py finds x*, on the rows of data/rows.csv alone, and writes it to
+data/parameters.csv next to start, bounds and meaning. Hardware's own figures (hardware.py) are not
+fitted, and neither is anything of memory.
 """
 
 import functools

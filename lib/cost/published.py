@@ -37,7 +37,7 @@ def table(name):
 
 
 def table_as_text(name):
-    """The same as dicts of text, as `lib.cost.rows` reads them."""
+    """The same as dicts of text, as `lib.calibration.rows` reads them."""
     path = DATA / f"{name}.csv"
     if not path.exists():
         raise ValueError(

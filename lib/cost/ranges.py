@@ -24,7 +24,7 @@ source of which no row is known: with the factor of another release of its publi
 off as with the planner's (80 % within 4.1 s, and 4.3 s).
 
 Source of the rule: split conformal prediction with normalised residuals (Lei et al. 2018, section
-5.2). The errors are in data/residuals.csv, written by `python -m lib.cost fit`.
+5.2). The errors are in data/residuals.csv, written by `python -m lib.calibration fit`.
 """
 
 import csv

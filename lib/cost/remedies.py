@@ -5,13 +5,13 @@
     the cluster  2, 4, 8 ... times the GPUs; another GPU of data/machines.csv
     the job      half, a quarter ... of the sequence length; a batch that the data ranks divide
 
-A plan fits if its fullest GPU stays below 83 % of the memory (predict.FITS).
+A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS).
 """
 
 from dataclasses import replace
 
 from lib.cost.hardware import GIB, gpus
-from lib.cost.predict import FITS
+from lib.cost.memory import FITS
 from lib.cost.search import depths, powers, search, smallest
 
 GROWTH = 12  # doublings of the cluster that are tried

@@ -11,7 +11,7 @@
     ZeRO         0 to 3
     recompute    none, selective where scores are kept, full
 
-A plan fits if its fullest GPU stays below 83 % of the memory (predict.FITS). Plans that spend more
+A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS). Plans that spend more
 to save memory that is not needed are not left out: the ranking says it.
 
 The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once for each of the
@@ -21,10 +21,9 @@ other choices.
 from typing import NamedTuple
 
 from lib.cost.layer import layer
-from lib.cost.memory import peak_bytes
+from lib.cost.memory import FITS, peak_bytes
 from lib.cost.parameters import parameters
 from lib.cost.plan import Plan, slots
-from lib.cost.predict import FITS
 from lib.cost.stacks import DEFAULT_STACK, stacks
 from lib.cost.step import split, step_seconds
 

@@ -11,9 +11,8 @@ import functools
 
 from lib import plots
 from lib.cost.hardware import GIB, gpu
-from lib.cost.memory import memory
+from lib.cost.memory import FITS, memory
 from lib.cost.plan import Plan
-from lib.cost.predict import FITS
 from lib.cost.search import DEFAULT_STACK, search
 from lib.cost.shapes import known
 from lib.cost.stacks import stacks

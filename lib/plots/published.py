@@ -147,7 +147,7 @@ def prediction_errors(kinds):
     the fit, and means.
 
     kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists, 0.1 for 10
-    % off, as of `lib.cost.study.score.left_out`; up to 10 kinds.
+    % off, as of `lib.calibration.score.left_out`; up to 10 kinds.
     Raises ValueError for another number of kinds, none of them with errors in sample, or errors
     below 0.
     """

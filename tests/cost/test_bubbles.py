@@ -3,9 +3,9 @@ clock of lib.pipeline."""
 
 import pytest
 
+from lib.calibration.fit import table_as_text
+from lib.calibration.predict import predict
 from lib.cost.bubbles import SCHEDULES, bubble_rate, measured_times, published_rate
-from lib.cost.predict import predict
-from lib.cost.study.fit import table_as_text
 
 ROWS = [row for row in table_as_text("rows") if row["metric"] == "bubble_rate"]
 EXACT = ("1f1b", "1f1b-i", "zb-h1", "zb-h2", "zb-1p")

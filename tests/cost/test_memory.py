@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from lib.calibration import score
+from lib.calibration.predict import predict
 from lib.cost.kept import in_flight
 from lib.cost.memory import memory, peak_bytes, stage_memory
 from lib.cost.plan import Plan
-from lib.cost.predict import predict
 from lib.cost.shapes import load, shape
 from lib.cost.stacks import Stack, stacks
 from lib.cost.step import split
-from lib.cost.study import score
 
 GIB = 2**30
 MIXED = Stack("mixed", flash=0, state=(2, 2, 12), logit_bytes=0)

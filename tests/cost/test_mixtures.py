@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from lib.calibration import fit
+from lib.calibration.predict import predict
+from lib.calibration.rows import job
 from lib.cost import network
 from lib.cost.hardware import gpu
 from lib.cost.kept import kept_bytes
@@ -13,13 +16,10 @@ from lib.cost.memory import memory
 from lib.cost.parameters import parameters
 from lib.cost.parts import layer_parts
 from lib.cost.plan import Plan
-from lib.cost.predict import predict
-from lib.cost.rows import job
 from lib.cost.shapes import load
 from lib.cost.sharding import exposed
 from lib.cost.stacks import stacks
 from lib.cost.step import step_seconds
-from lib.cost.study import fit
 
 K, B200, BRIDGE = parameters(), gpu("B200"), stacks()["megatron-bridge-26.04"]
 OSS = load("gpt-oss-120b", seq=4096)

@@ -5,11 +5,11 @@ from math import exp
 import numpy as np
 import pytest
 
+from lib.calibration import fit
+from lib.calibration.predict import predict
+from lib.calibration.rows import job
 from lib.cost import ranges
 from lib.cost.parameters import parameters
-from lib.cost.predict import predict
-from lib.cost.rows import job
-from lib.cost.study import fit
 
 ROWS = fit.table_as_text("rows")
 

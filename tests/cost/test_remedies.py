@@ -11,7 +11,7 @@ import pytest
 from lib.cost.__main__ import main
 from lib.cost.explain import hours, report
 from lib.cost.hardware import gpu
-from lib.cost.predict import FITS
+from lib.cost.memory import FITS
 from lib.cost.remedies import freed, impossible
 from lib.cost.search import search, smallest
 from lib.cost.shapes import load

@@ -8,9 +8,8 @@ import pytest
 from lib.cost import explain
 from lib.cost.__main__ import main
 from lib.cost.hardware import GIB, gpu
-from lib.cost.memory import peak_bytes
+from lib.cost.memory import FITS, peak_bytes
 from lib.cost.plan import Plan
-from lib.cost.predict import FITS
 from lib.cost.search import DEFAULT_STACK, chunks, depths, plans, search
 from lib.cost.shapes import load
 from lib.cost.stacks import stacks

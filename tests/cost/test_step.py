@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from lib.calibration.predict import predict
 from lib.cost import network
 from lib.cost.hardware import gpu, gpus
 from lib.cost.layer import layer
 from lib.cost.network import all_reduce, all_to_all, one_pass
 from lib.cost.parameters import parameters
 from lib.cost.plan import Plan
-from lib.cost.predict import predict
 from lib.cost.published import table
 from lib.cost.shapes import load
 from lib.cost.sharding import exposed

@@ -18,6 +18,7 @@ fitted on published runs of such a model: dense, or this very mixture.
 import functools
 from numbers import Integral
 
+from lib.calibration import predict
 from lib.check.claims import claim, is_number, without_ranks
 from lib.check.exercise import Bundle, Exercise, Problem
 from lib.check.lab6 import capstone_costs
@@ -35,7 +36,7 @@ from lib.check.lab6.capstone_jobs import (
 )
 from lib.check.left_out import NO_RANKS, but
 from lib.check.pure import asked, each, noting_calls, same_again
-from lib.cost import by_hand, explain, predict, search
+from lib.cost import by_hand, explain, search
 from lib.cost import memory as of_memory
 from lib.cost import step as of_step
 from lib.cost.hardware import GIB
@@ -218,7 +219,7 @@ def _can_be_laid_out(job, plan):
 
 def _fits(job, plan):
     model, device, _, stack = JOBS[job]
-    parts, room = of_memory.memory(model, plan, stack), predict.FITS * device.memory
+    parts, room = of_memory.memory(model, plan, stack), of_memory.FITS * device.memory
     needs = sum(parts.values())
     if needs <= room:
         return None

@@ -1,8 +1,7 @@
 """Predict published rows: the same metric in the same unit, with a range, or the reason why not.
 
     step time and its kin  step.py, metrics.py; ranges: ranges.py
-    peak_mem, fits         memory.py; what fits leaves 17 % of the GPU's memory to peaks that are
-                           not modelled
+    peak_mem, fits         memory.py
     parts of memory        states or activations of the first stage
     bubble_rate            bubbles.py, with a range of its own
     layer_fwd_time ...     one layer of layer.py
@@ -17,15 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.cost.bubbles import SEARCHED, published_rate, schedule_of
-from lib.cost.hardware import GIB
-from lib.cost.layer import layer
-from lib.cost.memory import peak_bytes, stage_memory, state_bytes
-from lib.cost.metrics import TIME_METRICS, from_seconds
-from lib.cost.parameters import parameters
-from lib.cost.parts import stage_parts
-from lib.cost.ranges import around
-from lib.cost.rows import (
+from lib.calibration.metrics import TIME_METRICS, from_seconds
+from lib.calibration.rows import (
     COLUMNS,
     Unpredictable,
     assumed,
@@ -36,10 +28,16 @@ from lib.cost.rows import (
     whole,
     zero_of,
 )
+from lib.cost.bubbles import SEARCHED, published_rate, schedule_of
+from lib.cost.hardware import GIB
+from lib.cost.layer import layer
+from lib.cost.memory import FITS, peak_bytes, stage_memory, state_bytes
+from lib.cost.parameters import parameters
+from lib.cost.parts import stage_parts
+from lib.cost.ranges import around
 from lib.cost.state import model_state_bytes
 from lib.cost.step import split, step_seconds
 
-FITS = 0.83  # of the GPU's memory: a published run for which the model says 67 of 80 GiB ran out
 UNITS = {"GB": 1e9, "GiB": GIB, "GB(nvidia-smi)": GIB}  # nvidia-smi counts in powers of two
 
 
@@ -54,7 +52,7 @@ class Prediction(NamedTuple):
 
 
 def predict(row, k=None):
-    """The Prediction of a row of the columns of lib.cost.rows.
+    """The Prediction of a row of the columns of lib.calibration.rows.
 
     k: Parameters, those of data/parameters.csv if not given.
     """

@@ -6,15 +6,15 @@ import re
 
 import pytest
 
+from lib.calibration import fit
+from lib.calibration.metrics import TIME_METRICS
+from lib.calibration.predict import predict, predict_file
+from lib.calibration.rows import COLUMNS, job
 from lib.cost.hardware import gpu
 from lib.cost.kept import layer_bytes
-from lib.cost.metrics import TIME_METRICS
 from lib.cost.plan import Plan
-from lib.cost.predict import predict, predict_file
-from lib.cost.rows import COLUMNS, job
 from lib.cost.shapes import shape
 from lib.cost.stacks import stacks
-from lib.cost.study import fit
 
 ROWS = fit.table_as_text("rows")
 first = lambda **cells: next(

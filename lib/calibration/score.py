@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lib.calibration import fit, sweeps
+from lib.calibration.metrics import hardware_flops
+from lib.calibration.predict import UNITS
+from lib.calibration.rows import Unpredictable, job
 from lib.cost import ranges
 from lib.cost.memory import peak_bytes
-from lib.cost.metrics import hardware_flops
 from lib.cost.parameters import from_values, parameters
-from lib.cost.predict import UNITS
 from lib.cost.published import table
-from lib.cost.rows import Unpredictable, job
 from lib.cost.stacks import DEFAULT_STACK
-from lib.cost.study import fit, sweeps
 
 FOLDS = 5
 UNSEEN = "in no fit: of other releases"  # data/unseen.csv
@@ -244,7 +244,7 @@ def show(title, found):
 
 
 def main():
-    """Print everything: `python -m lib.cost score`."""
+    """Print everything: `python -m lib.calibration score`."""
     cases = fit.cases()
     measured = np.array([case.seconds for case in cases])
     sources = [case.source for case in cases]

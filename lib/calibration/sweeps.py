@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lib.calibration import fit
 from lib.cost.parameters import parameters
-from lib.cost.study import fit
 
 SOURCES = ("vtrain-multi", "bigscience-176b")
 LEAST = 4  # plans

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lib.cost.described import EXTRAS, Unpredictable, model_of
+from lib.calibration import fit
+from lib.calibration.described import EXTRAS, Unpredictable, model_of
+from lib.calibration.predict import predict
+from lib.calibration.rows import assumed, job
 from lib.cost.memory import peak_bytes
-from lib.cost.predict import predict
-from lib.cost.rows import assumed, job
 from lib.cost.shapes import known, load
-from lib.cost.study import fit
 
 SIMUMAX = next(
     r for r in fit.table_as_text("rows") if r["source"] == "simumax-b200" and "deepseek" in r["row"]

@@ -1,7 +1,7 @@
 """The score, as regression bars a little above what the model reaches, in percent.
 
-In sample here, for time's sake. `python -m lib.cost score` also cross-validates by configuration
-group and extrapolates; lib/cost/README.md shows those.
+In sample here, for time's sake. `python -m lib.calibration score` also cross-validates by
+configuration group and extrapolates; lib/cost/README.md shows those.
 """
 
 import re
@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lib.calibration import fit, score
 from lib.cost.parameters import from_values, parameters
 from lib.cost.published import table
-from lib.cost.study import fit, score
 
 BARS = {  # source: (mean, 90th percentile)
     "megatron2021-t1": (3.5, 6), "megatron2021-t2": (7, 13), "korthikanti2022-t5": (3.5, 5),

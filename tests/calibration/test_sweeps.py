@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lib.calibration import fit
+from lib.calibration.sweeps import TWO_RUNS, scatter, sweeps
 from lib.cost.plan import Plan
-from lib.cost.study import fit
-from lib.cost.study.sweeps import TWO_RUNS, scatter, sweeps
 
 
 def test_the_choice_costs_little_and_never_more_than_noise():

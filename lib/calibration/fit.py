@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.cost.metrics import TIME_METRICS, to_seconds
+from lib.calibration.metrics import TIME_METRICS, to_seconds
+from lib.calibration.rows import Job, Unpredictable, job
 from lib.cost.parameters import from_values
 from lib.cost.published import DATA, table, table_as_text
-from lib.cost.rows import Job, Unpredictable, job
 from lib.cost.step import step_seconds
 
 SOFT = 0.1  # residuals beyond this count less than their square

@@ -26,10 +26,10 @@ import csv
 import numpy as np
 import pytest
 
-from lib.cost.described import model_of
-from lib.cost.predict import predict_file
+from lib.calibration import fit
+from lib.calibration.described import model_of
+from lib.calibration.predict import predict_file
 from lib.cost.published import DATA
-from lib.cost.study import fit
 
 
 def predicted(name, count, folder):

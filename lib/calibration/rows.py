@@ -27,7 +27,15 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from lib.cost.described import EXTRAS, SIZES, Unpredictable, known_model, model_of, number, whole
+from lib.calibration.described import (
+    EXTRAS,
+    SIZES,
+    Unpredictable,
+    known_model,
+    model_of,
+    number,
+    whole,
+)
 from lib.cost.hardware import GPU, gpu
 from lib.cost.memory import memory
 from lib.cost.plan import Plan, slots

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from lib.cost.metrics import TIME_METRICS, from_seconds, to_seconds
-from lib.cost.predict import predict, predict_file
-from lib.cost.rows import Unpredictable, job, number
-from lib.cost.study import fit
+from lib.calibration import fit
+from lib.calibration.metrics import TIME_METRICS, from_seconds, to_seconds
+from lib.calibration.predict import predict, predict_file
+from lib.calibration.rows import Unpredictable, job, number
 
 ROWS = fit.table_as_text("rows")
 NOT_PREDICTED = {  # and why
