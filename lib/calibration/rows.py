@@ -43,10 +43,6 @@ from lib.cost.published import table
 from lib.cost.shapes import Model
 from lib.cost.stacks import DEFAULT_STACK, Stack, stack_of, stacks
 
-PLAIN = {  # a mixture of which no more is known
-    "shared_ffn": "no shared expert", "dense_layers": "no dense first layers",
-    "kv_rank": "no latent attention",
-}  # fmt: skip
 COLUMNS = (
     "source", "row", "model", "params_b", *SIZES, "seq", "gpu", "n_gpus", "tp", "pp", "vp", "cp",
     "ep", "dp",
@@ -92,45 +88,70 @@ def sources():
     return {row["source"] for row in table("sources")}
 
 
+def _blank(cell, task, base):
+    return not cell
+
+
+def _of_new(cell, task, base):  # a model that data/models.csv does not know
+    return not cell and not base
+
+
+def _of_new_mixture(cell, task, base):
+    return not cell and task.model.experts and not (base and base.experts)
+
+
+def _unclear(cell, task, base):
+    return not cell or "not stated" in cell or len(formats(cell)) > 1
+
+
+def _counted_as_none(cell, task, base):
+    cheap = set(recompute_words(cell)) - {"none", "sp"}
+    return not cell or (task.plan.recompute == "none" and cheap)
+
+
+ASSUMPTIONS = (  # column, whether its cell leaves something open, and what was put there instead
+    ("gated", _of_new, "gated {model.gated:d}"),
+    ("tied", _of_new, "tied {model.tied:d}"),
+    ("head_dim", lambda cell, task, base: _of_new(cell, task, base)
+        and task.model.hidden % task.model.heads, "head_dim {model.head_dim}"),
+    ("shared_ffn", _of_new_mixture, "no shared expert"),
+    ("dense_layers", _of_new_mixture, "no dense first layers"),
+    ("kv_rank", _of_new_mixture, "no latent attention"),
+    ("tp", _blank, "tp {plan.tp}"),
+    ("pp", _blank, "pp {plan.pp}"),
+    ("cp", _blank, "cp {plan.cp}"),
+    ("ep", lambda cell, task, base: not cell and task.model.experts, "ep {plan.ep}"),
+    ("micro_batch", _blank, "micro-batch {plan.micro_batch}"),
+    ("vp", lambda cell, task, base: not cell and task.plan.pp > 1, "v {plan.v}"),
+    ("zero_stage", _blank, "zero {plan.zero}"),
+    ("precision", _unclear, "precision {plan.precision}{instead_of}"),
+    ("recompute", _counted_as_none, "recompute {plan.recompute}{instead_of}"),
+    ("window", lambda cell, task, base: task.model.window and not task.stack.flash,
+        "no window, as this stack keeps all scores"),
+    ("kv_heads", lambda cell, task, base: task.model.kv_rank
+        and task.model.kv_heads != task.model.heads, "kv_heads without meaning"),
+)  # fmt: skip
+
+
 def assumed(row, task):
     """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
-    model, plan, base = task.model, task.plan, known_model(row)
-    guessed = [] if row["source"] in sources() else [f"stack {task.stack.name}"]
-    empty = lambda key: not str(row.get(key) or "").strip()
-    keys = (*SIZES, *EXTRAS) if base else SIZES
-    found = [f"{key} {getattr(model, key):g}" for key in keys if empty(key) and getattr(model, key)]
+    base, found = known_model(row), []
+    cell_of = lambda column: str(row.get(column) or "").strip()
+    for column, is_open, words in ASSUMPTIONS:
+        if is_open(cell := cell_of(column), task, base):
+            instead_of = f" for {cell}" if cell else ""
+            found.append(words.format(**task._asdict(), instead_of=instead_of))
+    sizes = [
+        f"{key} {value:g}"
+        for key in ((*SIZES, *EXTRAS) if base else SIZES)
+        if (value := getattr(task.model, key)) and not cell_of(key)
+    ]
     if base:
-        known = ", ".join(found)
-        found = [f"{known} as data/models.csv"] if known else []
-        if model.layers != base.layers:
-            found.append(f"{model.layers} of {base.layers} layers")
-    else:
-        found += [f"{key} {int(getattr(model, key))}" for key in ("gated", "tied") if empty(key)]
-        found += (
-            [f"head_dim {model.head_dim}"]
-            if empty("head_dim") and model.hidden % model.heads
-            else []
-        )
-    if model.experts and not (base and base.experts):
-        found += [text for key, text in PLAIN.items() if empty(key)]
-    degrees = ("tp", "pp", "cp", "ep") if model.experts else ("tp", "pp", "cp")
-    found += [f"{key} {getattr(plan, key)}" for key in degrees if empty(key)]
-    found += [f"micro-batch {plan.micro_batch}"] if empty("micro_batch") else []
-    found += [f"v {plan.v}"] if empty("vp") and plan.pp > 1 else []
-    found += [f"zero {plan.zero}"] if empty("zero_stage") else []
-    text = (row.get("precision") or "").strip()
-    if not text or "not stated" in text or len(formats(text)) > 1:
-        found.append(f"precision {plan.precision}" + (f" for {text}" if text else ""))
-    words = (row.get("recompute") or "").strip()
-    if not words or (plan.recompute == "none" and set(recompute_words(words)) - {"none", "sp"}):
-        found.append(f"recompute {plan.recompute}" + (f" for {words}" if words else ""))
-    found += (
-        ["no window, as this stack keeps all scores"]
-        if model.window and not task.stack.flash
-        else []
-    )
-    found += ["kv_heads without meaning"] if model.kv_rank and model.kv_heads != model.heads else []
-    return guessed + found
+        sizes = [f"{', '.join(sizes)} as data/models.csv"] if sizes else []
+        if task.model.layers != base.layers:
+            sizes.append(f"{task.model.layers} of {base.layers} layers")
+    stack = [] if row["source"] in sources() else [f"stack {task.stack.name}"]
+    return stack + sizes + found
 
 
 def precision_of(text):
@@ -198,6 +219,26 @@ def zero_of(row, default):
     return zero
 
 
+def micro_batch_of(row, stack, share, stages):
+    """The micro-batch that is assumed where a row has none. share: sequences of a data rank in a
+    step; stages: of the pipeline, v on each rank."""
+    if stack.splits_batch and stages > 1:
+        b = max(1, share // stages)
+    elif stack.name == "megatron-2020":
+        b = share
+    else:
+        b = MICRO_BATCHES.get(number(row, "params_b"), 1)
+    return math.gcd(b, share)
+
+
+def chunks_of(model, stack, pp, m):
+    """v that is assumed where a row has none: two layers per stage where the stack interleaves."""
+    shared = slots(model.layers, pp)
+    if stack.interleaves and pp > 1 and shared % pp == 0 and m % pp == 0:
+        return max(1, shared // pp // 2)
+    return 1
+
+
 def plan_of(row, model, stack, device):
     """The Plan of a row. Raises Unpredictable where degrees or batch are missing or
     do not fit together."""
@@ -218,42 +259,36 @@ def plan_of(row, model, stack, device):
             f"global batch {batch} is less than dp {dp}: {dp - batch} data ranks have nothing to do"
         )
     b, v = whole(row, "micro_batch"), whole(row, "vp")
-    if v is None and "interleaved" in row["row"]:
-        v = 2
-    if b is None:
-        b = (
-            batch // dp
-            if stack.name == "megatron-2020"
-            else MICRO_BATCHES.get(number(row, "params_b"), 1)
-        )
-        if stack.splits_batch and pp > 1:
-            b = max(1, batch // dp // (pp * (v or 1)))
-        b = math.gcd(b, batch // dp)
-    if v is None:
-        v, m = 1, batch // (dp * b)
-        shared = slots(model.layers, pp)
-        if stack.interleaves and pp > 1 and shared % pp == 0 and m % pp == 0:
-            v = max(1, shared // pp // 2)
+    v = v or (2 if "interleaved" in row["row"] else None)
+    b = b or micro_batch_of(row, stack, batch // dp, pp * (v or 1) if pp > 1 else 1)
+    v = v or chunks_of(model, stack, pp, batch // (dp * b))
     text = (row.get("recompute") or "").strip()
     words = recompute_words(text)
     # in a mixture its few dense layers' alone
     if "mlp" in words and "full" not in words and not model.experts:
         raise Unpredictable("recompute of the mlp alone is not modelled for a dense model")
     zero = zero_of(row, 1 if stack.dp_overlap else 0)
-    label = row["row"]
     plan = Plan(
         batch, b, tp, pp, dp, cp, ep, v, zero,
         recompute=recompute_of(text) if text else stack.recompute,
         sequence_parallel="sp" in words or bool(stack.sequence_parallel and tp > 1),
         precision=precision_of(row.get("precision") or "bf16"),
-        schedule=next((s for s in ("zb-1p", "zb-2p", "zb-v") if s in label), "1f1b"),
+        schedule=next((s for s in ("zb-1p", "zb-2p", "zb-v") if s in row["row"]), "1f1b"),
     )  # fmt: skip
     if why := plan.problem(model):
         raise Unpredictable(why)
-    if not text and zero == 3 and plan.recompute == "none":
-        parts = memory(model, plan, stack)
-        excess = sum(parts.values()) - 0.95 * device.memory
-        if excess > 0 and stack.offloads and excess < parts["activations"]:
-            return replace(plan, offload=excess / parts["activations"])
-        return replace(plan, recompute="full") if excess > 0 else plan
-    return plan
+    if text or zero < 3 or plan.recompute != "none":
+        return plan
+    return relieved(plan, model, stack, device)
+
+
+def relieved(plan, model, stack, device):
+    """`plan`, of a row that does not say what it recomputes: where it would not fit, with what does
+    not fit in the host's memory if the stack can do that, or else with full recomputation."""
+    parts = memory(model, plan, stack)
+    excess = sum(parts.values()) - 0.95 * device.memory
+    if excess <= 0:
+        return plan
+    if stack.offloads and excess < parts["activations"]:
+        return replace(plan, offload=excess / parts["activations"])
+    return replace(plan, recompute="full")
