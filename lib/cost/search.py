@@ -18,6 +18,7 @@ The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once 
 other choices.
 """
 
+import itertools
 from typing import NamedTuple
 
 from lib.cost.layer import layer
@@ -83,28 +84,15 @@ def plans(model, gpu, gpus, batch, stack, precision="bf16"):
                 for b in MICRO_BATCHES:
                     if batch % (dp * b):
                         continue
-                    m = batch // (dp * b)
-                    interleaved = chunks(model.layers, pp, m)
-                    for ep in experts:
-                        if (dp * cp * tp) % ep:
-                            continue
-                        for v in interleaved:
-                            for zero in (0, 1, 2, 3) if dp * cp > 1 else (0,):
-                                for recompute in recomputes:
-                                    yield Plan(
-                                        batch,
-                                        b,
-                                        tp,
-                                        pp,
-                                        dp,
-                                        cp,
-                                        ep,
-                                        v,
-                                        zero,
-                                        recompute,
-                                        tp > 1,
-                                        precision,
-                                    )
+                    rest = itertools.product(
+                        [ep for ep in experts if (dp * cp * tp) % ep == 0],
+                        chunks(model.layers, pp, batch // (dp * b)),
+                        (0, 1, 2, 3) if dp * cp > 1 else (0,),
+                        recomputes,
+                    )
+                    for ep, v, zero, recompute in rest:
+                        degrees = batch, b, tp, pp, dp, cp, ep, v
+                        yield Plan(*degrees, zero, recompute, tp > 1, precision)
 
 
 def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None, fixed=None):
@@ -128,11 +116,8 @@ def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None, fixed=
         same = plan.tp, plan.cp, plan.ep, plan.micro_batch, plan.recompute
         if same not in layers:
             layers[same] = layer(model, plan, gpu._replace(nic=stack.nic or gpu.nic), stack, k)
-        found.append(
-            Choice(
-                plan, sum(step_seconds(model, plan, gpu, stack, k, layers[same]).values()), memory
-            )
-        )
+        seconds = sum(step_seconds(model, plan, gpu, stack, k, layers[same]).values())
+        found.append(Choice(plan, seconds, memory))
     return sorted(found, key=lambda choice: (choice.seconds, choice.plan.zero, choice.memory))
 
 
