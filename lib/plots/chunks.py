@@ -37,33 +37,10 @@ def ring(results):
             f"nproc=4"
         )
     states, arrived = states_after(results, panels)
-    columns = len(panels) if len(panels) <= 3 else math.ceil(len(panels) / 2)
-    figure, grid = page(4 if len(panels) > 3 else 2.9, math.ceil(len(panels) / columns), columns)
-    grid = grid.ravel()
-    for number, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
-        _panel(
-            axes,
-            panel,
-            states[number],
-            arrived[number],
-            N,
-            8 / columns,
-            wrong=number == len(panels) - 1,
-        )
-        axes.set_title(f"round {number + 1}: {kind(states, arrived, number)}", size=9.5)
-    for axes in grid[len(panels) :]:
-        axes.axis("off")
-    return (
-        figure, claim_of(results, panels, states, arrived),
-        f"A row of cells is a rank's vector, cut into {N} chunks. Number and colour: how many "
-        f"ranks' values are summed in the chunk. Outlined: arrived in this round.",
-        f"{len(panels)} panels, one per round, of {N} ranks and their {N} chunks.",
-        " ".join(_in_words(number, panels[number],
-        states[number]) for number in range(len(panels))),
-    )  # fmt: skip
+    return _drawn(N, panels, states, arrived), *_words(N, panels, states, arrived)
 
 
-# --- what the run says ----------------------------------------------------------------------------
+# --- the data -------------------------------------------------------------------------------------
 
 
 def _entries(results):
@@ -85,45 +62,26 @@ def states_after(results, panels):
     two have no rank in common, and else to replace.
     """
     N, entries = len(results), _entries(results)
-    # id of a send -> {chunk: counts} in the message, and in the rank's tensor by then
-    contents, holding = {}, {}
-    for rank, result in enumerate(results):
-        sends = [e for e in entries if e.rank == rank and e.op == "send"]
-        if len(sends) != len(result["sent"]):
-            raise ValueError(
-                f"rank {rank}'s ledger has {len(sends)} sends, its trace {len(result['sent'])}"
-            )
-        contents.update({id(e): sent for e, sent in zip(sends, result["sent"], strict=True)})
-        holding.update({id(e): held for e, held in zip(sends, result["held"], strict=True)})
-    received = {id(send) for send, _ in matched(entries)}
+    nothing = (0,) * N
+    sent, held = _contents(results, entries)
+    going, coming = _exchanged(panels, sent, {id(send) for send, _ in matched(entries)})
 
-    coming = [{} for _ in panels]  # per round: (rank, chunk) -> [counts, ...] received
-    going = [{} for _ in panels]  # per round: (rank, chunk) -> counts sent
-    for number, panel in enumerate(panels):
-        for send in panel:
-            for chunk, counts in contents[id(send)].items():
-                going[number][send.rank, chunk] = counts
-                if id(send) in received:
-                    coming[number].setdefault((send.peer, chunk), []).append(counts)
-
-    def after_receiving(place, number, held):
+    def after_receiving(place, number, now):
         rank, chunk = place
-        nothing = (0,) * N
         later = range(number + 1, len(panels))
         touched = next((n for n in later if place in going[n] or place in coming[n]), None)
         before = later if touched is None else later[: touched - number]
-        seen = [
-            holding[id(e)].get(chunk, nothing) for n in before for e in panels[n] if e.rank == rank
-        ][:1]
+        messages = [id(e) for n in before for e in panels[n] if e.rank == rank]
+        seen = [held[message].get(chunk, nothing) for message in messages[:1]]
         if touched is None:
             seen.append(results[rank]["final"].get(chunk, nothing))
         elif place in going[touched]:
             seen.append(going[touched][place])
         else:
             for counts in coming[number][place]:
-                apart = not any(a and b for a, b in zip(counts, held, strict=True))
-                held = tuple(a + b for a, b in zip(counts, held, strict=True)) if apart else counts
-            seen.append(held)
+                apart = not any(a and b for a, b in zip(counts, now, strict=True))
+                now = tuple(a + b for a, b in zip(counts, now, strict=True)) if apart else counts
+            seen.append(now)
         return max(seen, key=sum)
 
     now = [[tuple(int(r == rank) for r in range(N)) for _ in range(N)] for rank in range(N)]
@@ -134,10 +92,36 @@ def states_after(results, panels):
             now[rank][chunk] = after_receiving((rank, chunk), number, now[rank][chunk])
         states.append(now)
     # what a rank did after its last message, it did before the picture ends
+    states[-1][:] = [[result["final"].get(c, nothing) for c in range(N)] for result in results]
+    return states, [set(places) for places in coming]
+
+
+def _contents(results, entries):
+    """({id of a send: {chunk: counts} in the message}, {id of a send: the same in the rank's tensor
+    when it posts it}). Raises ValueError where ledger and trace differ."""
+    sent, held = {}, {}
     for rank, result in enumerate(results):
-        for chunk in range(N):
-            states[-1][rank][chunk] = result["final"].get(chunk, (0,) * N)
-    return states, [set(held) for held in coming]
+        sends = [id(e) for e in entries if e.rank == rank and e.op == "send"]
+        if len(sends) != len(result["sent"]):
+            raise ValueError(
+                f"rank {rank}'s ledger has {len(sends)} sends, its trace {len(result['sent'])}"
+            )
+        sent.update(zip(sends, result["sent"], strict=True))
+        held.update(zip(sends, result["held"], strict=True))
+    return sent, held
+
+
+def _exchanged(panels, sent, received):
+    """(going, coming): per round, {(rank, chunk): counts} that the rank sends, and {(rank, chunk):
+    [counts, ...]} that it receives. received: ids of the sends that were."""
+    going, coming = [{} for _ in panels], [{} for _ in panels]
+    for number, panel in enumerate(panels):
+        for send in panel:
+            for chunk, counts in sent[id(send)].items():
+                going[number][send.rank, chunk] = counts
+                if id(send) in received:
+                    coming[number].setdefault((send.peer, chunk), []).append(counts)
+    return going, coming
 
 
 def kind(states, arrived, number):
@@ -155,46 +139,26 @@ def kind(states, arrived, number):
     return "added" if all(grown) else "some added" if any(grown) else "nothing added"
 
 
-def claim_of(results, panels, states, arrived):
-    """The figure in a sentence."""
-    N = len(results)
-    for rank, chunk in ((r, c) for r in range(N) for c in range(N)):
-        counts = states[-1][rank][chunk]
-        if counts != (1,) * N:
-            lacks = [str(r) for r in range(N) if counts[r] == 0]
-            twice = [f"rank {r}'s values {counts[r]} times" for r in range(N) if counts[r] > 1]
-            what = (
-                f"lacks the values of rank {', '.join(lacks)}"
-                if lacks
-                else f"has {', '.join(twice)}"
-            )
-            return f"Not an all-reduce: rank {rank}'s chunk {chunk} {what}"
-    kinds = [kind(states, arrived, number) for number in range(len(panels))]
-    grow, travel = kinds.count("added"), kinds.count("passed on")
-    # vectors
-    sent = [sum(e.numel for panel in panels for e in panel if e.rank == r) / N for r in range(N)]
-    most, least = max(sent), min(sent)
-    each = (
-        f"every rank sends {most:.3g}"
-        if most == least
-        else f"rank {sent.index(most)} sends {most:.3g}"
-    )
-    each += f" vector{'s' * (most != 1)}"
-    if most != least:
-        each += f", rank {sent.index(least)} only {least:.3g}"
-    rounds_add = f"{grow} round{'s add' if grow != 1 else ' adds'}"
-    pass_on = f", {travel} pass{'' if travel != 1 else 'es'} on" if travel else ""
-    return f"{rounds_add}{pass_on}; {each}"
+# --- the drawing ----------------------------------------------------------------------------------
 
 
-# --- drawing --------------------------------------------------------------------------------------
+def _drawn(N, panels, states, arrived):
+    """The figure."""
+    columns = len(panels) if len(panels) <= 3 else math.ceil(len(panels) / 2)
+    figure, grid = page(4 if len(panels) > 3 else 2.9, math.ceil(len(panels) / columns), columns)
+    for number, axes in enumerate(grid.ravel()):
+        axes.axis("off")
+        if number < len(panels):
+            last, shown = number == len(panels) - 1, (states[number], arrived[number])
+            _panel(axes, panels[number], *shown, N, 8 / columns, wrong=last)
+            axes.set_title(f"round {number + 1}: {kind(states, arrived, number)}", size=9.5)
+    return figure
 
 
 def _panel(axes, panel, state, arrived, N, width, wrong):
     """One round: ranks on an ellipse, each a strip of cells; an arrow per pair that talks."""
     cell = 0.165  # inches
-    reach_x, reach_y = min((width - 0.4 - N * cell) / 2, 1.2), 0.52
-    # inches
+    reach_x, reach_y = min((width - 0.4 - N * cell) / 2, 1.2), 0.52  # inches
     places = [
         (reach_x * math.sin(2 * math.pi * r / N), reach_y * math.cos(2 * math.pi * r / N))
         for r in range(N)
@@ -206,8 +170,7 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
         strips.append(Rectangle((left - 0.2, low), N * cell + 0.2, cell, fc="none", ec="none"))
         axes.add_patch(strips[-1])
         axes.text(left - 0.05, y, str(rank), ha="right", va="center_baseline", size=10,
-                  weight="bold",
-                  color=readable(rank_color(rank)))  # fmt: skip
+                  weight="bold", color=readable(rank_color(rank)))  # fmt: skip
         for chunk in range(N):
             counts = state[rank][chunk]
             total, bad = sum(counts), max(counts) > 1 or (wrong and counts != (1,) * N)
@@ -221,11 +184,56 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
     for a, b in pairs:
         bend = 0.25 if (b, a) in pairs else 0.0
         arrow(axes, places[a], places[b], rank_color(a), 1.5, 11, patchA=strips[a],
-              patchB=strips[b], shrinkA=4,
-              shrinkB=4, connectionstyle=f"arc3,rad={bend}", zorder=3)  # fmt: skip
+              patchB=strips[b], shrinkA=4, shrinkB=4, connectionstyle=f"arc3,rad={bend}",
+              zorder=3)  # fmt: skip
     axes.set(xlim=(-width / 2 + 0.1, width / 2 - 0.1), ylim=(-0.72, 0.72))
     axes.set_aspect("equal")
-    axes.axis("off")
+
+
+# --- the words ------------------------------------------------------------------------------------
+
+
+def _words(N, panels, states, arrived):
+    """The claim, what to look at, what it is, and all of it in words."""
+    claim = _mistake(N, states[-1])
+    if not claim:
+        kinds = [kind(states, arrived, number) for number in range(len(panels))]
+        claim = f"{_rounds_of(kinds)}; {_sent(N, panels)}"
+    return (
+        claim,
+        f"A row of cells is a rank's vector, cut into {N} chunks. Number and colour: how many "
+        f"ranks' values are summed in the chunk. Outlined: arrived in this round.",
+        f"{len(panels)} panels, one per round, of {N} ranks and their {N} chunks.",
+        " ".join(_in_words(number, panel, states[number]) for number, panel in enumerate(panels)),
+    )
+
+
+def _mistake(N, state):
+    """The first chunk in the end that is no sum of all ranks, as a claim; "" if there is none."""
+    for rank, chunk in ((r, c) for r in range(N) for c in range(N)):
+        counts = state[rank][chunk]
+        if counts != (1,) * N:
+            lacks = [str(r) for r in range(N) if counts[r] == 0]
+            twice = [f"rank {r}'s values {counts[r]} times" for r in range(N) if counts[r] > 1]
+            has = f"lacks the values of rank {', '.join(lacks)}" if lacks else ""
+            has = has or f"has {', '.join(twice)}"
+            return f"Not an all-reduce: rank {rank}'s chunk {chunk} {has}"
+    return ""
+
+
+def _rounds_of(kinds):
+    add, pass_on = kinds.count("added"), kinds.count("passed on")
+    words = f"{add} round{'s add' if add != 1 else ' adds'}"
+    return words + (f", {pass_on} pass{'' if pass_on != 1 else 'es'} on" if pass_on else "")
+
+
+def _sent(N, panels):
+    """Who sends how many vectors."""
+    sent = [sum(e.numel for panel in panels for e in panel if e.rank == r) / N for r in range(N)]
+    most, least = max(sent), min(sent)
+    who = "every rank" if most == least else f"rank {sent.index(most)}"
+    words = f"{who} sends {most:.3g} vector{'s' * (most != 1)}"
+    return words if most == least else f"{words}, rank {sent.index(least)} only {least:.3g}"
 
 
 def _in_words(number, panel, state):

@@ -1,8 +1,12 @@
 """What each rank did and when: a lane per rank, a bar per op, an arrow per message."""
 
+from typing import NamedTuple
+
 from lib.plots.draw import LANE, WAITING, arrow, box, key, middle, page, paper, rank_rows
 from lib.plots.messages import matched
 from lib.plots.style import INK, OP_COLOR, PAPER, drawing
+
+MOST_ARROWS = 24
 
 
 @drawing
@@ -15,115 +19,131 @@ def timeline(entries):
     there are at most 24 messages. A bar that reaches the right edge with no end had not finished
     when the log was read.
     """
+    data = _checked(entries)
+    return _drawn(data), *_words(data)
+
+
+# --- the data -------------------------------------------------------------------------------------
+
+
+class Op(NamedTuple):
+    """A bar: its entry, the row of its lane, and in ms when it begins, ends and waits."""
+
+    entry: object
+    row: int
+    begin: float
+    end: float
+    waits: tuple | None  # (since, until); until is None where the rank still waits
+
+    @property
+    def kind(self):
+        return self.entry.op if self.entry.op in OP_COLOR else "collective"
+
+
+class Lanes(NamedTuple):
+    """What is drawn, in ms since the first op was posted."""
+
+    ops: list  # by rank, and by when they were posted
+    ranks: list
+    depth: dict  # {rank: rows of its lane}
+    messages: list  # [(send, recv), ...], Ops
+    span: float  # until the last op ended
+    width: float  # and some more, for what has not finished
+
+
+def _checked(entries):
+    """Lanes. Raises ValueError where there is nothing to draw."""
     entries = sorted((e for e in entries if e.op != "mark"), key=lambda e: (e.rank, e.posted))
     if not entries:
         raise ValueError(
             "no entries to draw: was the ledger on, and did the section send anything?"
         )
-    ranks = sorted({e.rank for e in entries})
     zero = min(e.posted for e in entries)
     last = max(t for e in entries for t in (e.posted, e.wait_to, e.done) if t is not None)
-    span = 1e3 * (last - zero)  # ms
-    last += 0.02 * (last - zero) or 1e-3  # room for what has not finished
-    begin = {id(e): 1e3 * (e.posted - zero) for e in entries}
-    end = {
-        id(e): 1e3 * (next((t for t in (e.done, e.wait_to) if t is not None), last) - zero)
-        for e in entries
-    }
-    width = 1e3 * (last - zero)
+    beyond = last + (0.02 * (last - zero) or 1e-3)
+    ms = lambda t: 1e3 * (t - zero)
+    ops, free = {}, {}
+    for e in entries:
+        begin = ms(e.posted)
+        end = ms(next((t for t in (e.done, e.wait_to) if t is not None), beyond))
+        # ops that overlap get a row each
+        until = free.setdefault(e.rank, [])
+        row = next((i for i, since in enumerate(until) if since <= begin), len(until))
+        until[row : row + 1] = [max(end, begin)]
+        waits = tuple(None if t is None else ms(t) for t in (e.wait_from, e.wait_to))
+        ops[id(e)] = Op(e, row, begin, end, waits if waits[0] is not None else None)
+    depth = {rank: len(until) for rank, until in free.items()}
+    messages = [(ops[id(send)], ops[id(recv)]) for send, recv in matched(entries)]
+    return Lanes(list(ops.values()), sorted(depth), depth, messages, ms(last), ms(beyond))
 
-    row, depth = _rows(entries, begin, end)
-    figure, axes = page(1.55 + 0.52 * len(ranks))
-    lane_height = (figure.get_figheight() - 1.45) / len(ranks)  # inches, near enough
+
+# --- the drawing ----------------------------------------------------------------------------------
+
+
+def _drawn(data):
+    """The figure."""
+    figure, axes = page(1.55 + 0.52 * len(data.ranks))
+    lane_height = (figure.get_figheight() - 1.45) / len(data.ranks)  # inches, near enough
     middle_of = {}
-    for lane, rank in enumerate(ranks):
-        box(axes, 0, lane - 0.4, width, 0.8, LANE, ec="none", zorder=1)
-        for e in (e for e in entries if e.rank == rank):
-            tall = 0.76 / depth[rank]
-            low = lane - 0.38 + tall * row[id(e)]
-            middle_of[id(e)] = low + tall / 2
-            waited = [t if t is None else 1e3 * (t - zero) for t in (e.wait_from, e.wait_to)]
-            # of a ms; none where a name would be too high
-            inches = 6.8 / width * (tall * lane_height > 0.17)
-            _op(axes, e, begin[id(e)], end[id(e)], low + 0.01, tall - 0.02, waited, inches)
-    pairs = matched(entries)
-    arrows = pairs if len(pairs) <= 24 else []
-    for send, recv in arrows:
-        ends = (begin[id(send)], middle_of[id(send)]), (end[id(recv)], middle_of[id(recv)])
+    for lane, rank in enumerate(data.ranks):
+        box(axes, 0, lane - 0.4, data.width, 0.8, LANE, ec="none", zorder=1)
+        tall = 0.76 / data.depth[rank]
+        # of a ms; none where a name would be too high
+        inches = 6.8 / data.width * (tall * lane_height > 0.17)
+        for op in (op for op in data.ops if op.entry.rank == rank):
+            low = lane - 0.38 + tall * op.row
+            middle_of[id(op)] = low + tall / 2
+            _op(axes, op, low + 0.01, tall - 0.02, inches)
+    for send, recv in data.messages if len(data.messages) <= MOST_ARROWS else []:
+        ends = (send.begin, middle_of[id(send)]), (recv.end, middle_of[id(recv)])
         arrow(axes, *ends, INK, 0.9, 9, alpha=0.75, zorder=4)
-    axes.set(xlim=(0, width), xlabel="time (ms)")
-    rank_rows(axes, ranks)
-    colors = {
-        kind: OP_COLOR[kind]
-        for kind in (e.op if e.op in OP_COLOR else "collective" for e in entries)
-    }
-    if any(e.wait_from is not None for e in entries):
+    axes.set(xlim=(0, data.width), xlabel="time (ms)")
+    rank_rows(axes, data.ranks)
+    colors = {op.kind: OP_COLOR[op.kind] for op in data.ops}
+    if any(op.waits for op in data.ops):
         colors["the rank waits"] = WAITING
     key(axes, colors, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.5)
-    waits = {
-        r: sum(1e3 * (e.wait_to - e.wait_from) for e in entries if e.rank == r and e.wait_to)
-        for r in ranks
-    }
-    most = max(ranks, key=lambda r: waits[r])
-    stuck = sorted({e.rank for e in entries if e.done is None and e.wait_to is None})
-    claim = (
-        f"Rank{'s' * (len(stuck) > 1)} {', '.join(map(str, stuck))} never finished waiting"
-        if stuck
-        else f"Rank {most} waits longest: {waits[most]:.3g} of {span:.3g} ms"
-    )
-    look = (
-        "A bar is one op, from when the rank posted it to when it was done."
-        + " Arrows: messages." * bool(arrows)
-    )
-    what = (
-        f"Timeline of {len(entries)} ops on ranks {', '.join(map(str, ranks))} over {span:.3g} ms."
-    )
-    return (
-        figure,
-        claim,
-        look,
-        what,
-        f"Waiting: {', '.join(f'rank {r} {waits[r]:.3g} ms' for r in ranks)}.",
-    )
+    return figure
 
 
-def _op(axes, e, x0, x1, low, tall, waited, inches):
-    """The bar of an op from x0 to x1 ms, hatched where its rank waited, [since, until] or None;
-    inches: of a ms."""
-    waits = waited[0] is not None
-    color, name = (
-        OP_COLOR.get(e.op, OP_COLOR["collective"]),
-        {"send": f"to {e.peer}", "recv": f"from {e.peer}"},
-    )
-    name, wide = name.get(e.op, e.op), (x1 - x0) * inches
-    box(axes, x0, low, x1 - x0, tall, color, "" if waits else name, wide, ec=color, lw=0.6)
-    if waits:
-        since, until = waited[0], x1 if waited[1] is None else min(x1, waited[1])
+def _op(axes, op, low, tall, inches):
+    """The bar of an op, hatched where its rank waited; inches: of a ms."""
+    e, color, length = op.entry, OP_COLOR[op.kind], op.end - op.begin
+    name = {"send": f"to {e.peer}", "recv": f"from {e.peer}"}.get(e.op, e.op)
+    wide, inside = length * inches, "" if op.waits else name
+    box(axes, op.begin, low, length, tall, color, inside, wide, ec=color, lw=0.6)
+    if op.waits:
+        since, until = op.waits
+        until = op.end if until is None else min(op.end, until)
         if until > since:
-            box(
-                axes,
-                since,
-                low,
-                until - since,
-                tall,
-                PAPER,
-                ec=color,
-                hatch="/////",
-                lw=0.6,
-                zorder=3,
-            )
+            look = {"ec": color, "hatch": "/////", "lw": 0.6, "zorder": 3}
+            box(axes, since, low, until - since, tall, PAPER, **look)
         if wide > 0.085 * len(name) + 0.05:
-            middle(axes, (x0 + x1) / 2, low + tall / 2, name, va="center", bbox=paper(0.12))
+            at = (op.begin + op.end) / 2, low + tall / 2
+            middle(axes, *at, name, va="center", bbox=paper(0.12))
 
 
-def _rows(entries, begin, end):
-    """({id of an entry: its row inside the lane}, {rank: how many rows}): ops that overlap
-    get a row each."""
-    row, free = {}, {}
-    for e in entries:
-        until = free.setdefault(e.rank, [])
-        i = row[id(e)] = next(
-            (i for i, since in enumerate(until) if since <= begin[id(e)]), len(until)
-        )
-        until[i : i + 1] = [max(end[id(e)], begin[id(e)])]
-    return row, {rank: len(until) for rank, until in free.items()}
+# --- the words ------------------------------------------------------------------------------------
+
+
+def _words(data):
+    """The claim, what to look at, what it is, and all of it in words."""
+    waits, stuck = dict.fromkeys(data.ranks, 0), set()
+    for e in (op.entry for op in data.ops):
+        if e.wait_to:
+            waits[e.rank] += 1e3 * (e.wait_to - e.wait_from)
+        elif e.done is None and e.wait_to is None:
+            stuck.add(e.rank)
+    most = max(data.ranks, key=waits.get)
+    claim = f"Rank {most} waits longest: {waits[most]:.3g} of {data.span:.3g} ms"
+    if stuck:
+        claim = f"Rank{'s' * (len(stuck) > 1)} {', '.join(map(str, sorted(stuck)))} never "
+        claim += "finished waiting"
+    ranks = ", ".join(map(str, data.ranks))
+    return (
+        claim,
+        "A bar is one op, from when the rank posted it to when it was done."
+        + " Arrows: messages." * (0 < len(data.messages) <= MOST_ARROWS),
+        f"Timeline of {len(data.ops)} ops on ranks {ranks} over {data.span:.3g} ms.",
+        f"Waiting: {', '.join(f'rank {r} {ms:.3g} ms' for r, ms in waits.items())}.",
+    )
