@@ -1,6 +1,8 @@
 """Recomputation keeps inputs only, gives the same gradients, dropout included, and composes with
 every schedule."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import nn
@@ -219,9 +221,16 @@ def one_microbatch(stage, is_last, targets, splits, besides):
     return live, waiting
 
 
+class Measured(NamedTuple):
+    """One schedule with one wrapper, on one rank."""
+
+    each: dict  # {stage: a micro-batch's (live, waiting) bytes}
+    sizes: list  # bytes after each action
+    gradients: dict
+
+
 def measure_each():
-    """{(schedule, wrapper): ({stage: a micro-batch's (live, waiting) bytes}, [bytes after each
-    action], gradients)}."""
+    """{(schedule, wrapper): Measured}."""
     links, wraps = connect(), (Recomputed, nn.Sequential)
     return {
         (name, wrap.__name__): measure(links, name, wrap) for name in SCHEDULES for wrap in wraps
@@ -247,7 +256,7 @@ def measure(links, name, wrap):
         )
         pipeline.run(schedule, xs, wanted, cross_entropy, record=after)
     mine = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    return each, sizes, mine
+    return Measured(each, sizes, mine)
 
 
 @pytest.fixture(scope="module")
@@ -294,8 +303,8 @@ def test_a_recomputed_stage_keeps_its_input_alone(results):
     activation = ROWS * 5 * 8 * 8
     for name, (_, v) in SCHEDULES.items():
         for rank in range(RANKS):
-            for s, (live_bytes, _) in results[rank][name, "Recomputed"][0].items():
-                plain, _ = results[rank][name, "Sequential"][0][s]
+            for s, (live_bytes, _) in results[rank][name, "Recomputed"].each.items():
+                plain, _ = results[rank][name, "Sequential"].each[s]
                 if s == RANKS * v - 1:  # the loss is computed outside of it
                     logits = ROWS * 5 * 11 * 8
                     assert activation + logits <= live_bytes < plain
@@ -311,7 +320,9 @@ def test_recomputed_stages_have_the_same_gradients_in_every_schedule(results, na
     model.loss(tokens, targets).backward()
     want = {n: p.grad for n, p in model.named_parameters()}
     for wrapper in ("Recomputed", "Sequential"):
-        seen = {n: g for rank in range(RANKS) for n, g in results[rank][name, wrapper][2].items()}
+        seen = {}
+        for rank in range(RANKS):
+            seen |= results[rank][name, wrapper].gradients
         assert seen.keys() == want.keys()
         for n, g in seen.items():
             # the key bias's true gradient is zero

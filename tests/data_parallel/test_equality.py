@@ -1,6 +1,8 @@
 """Naive, bucketed, overlapped: every gradient and parameter of every step is that of one process on
 the whole batch."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -70,8 +72,17 @@ def ddp_and_ours():
     return theirs, train(OverlappedDataParallel(module), module, on_shards("gpt float32", None))
 
 
+class Seen(NamedTuple):
+    """What a rank saw. Steps are [(gradients, parameters), ...]."""
+
+    runs: dict  # {run: steps}
+    by_ddp: list  # steps
+    by_ours: list
+    batch_norm: list
+
+
 def everything():
-    return run_each(), ddp_and_ours(), batch_norm()
+    return Seen(run_each(), *ddp_and_ours(), batch_norm())
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +93,8 @@ def results():
 @pytest.mark.parametrize("name", MODELS)
 def test_every_gradient_and_parameter_of_five_steps_is_the_single_process_s(results, name):
     for run in [run for run in RUNS if run[0] == name]:
-        seen, _, _ = results[run[-1][0]]  # by the group's first rank; the others are compared below
-        wrong = differences(seen[run], single_process(name), MODELS[name].tolerance)
+        seen = results[run[-1][0]].runs[run]  # the group's other ranks are compared below
+        wrong = differences(seen, single_process(name), MODELS[name].tolerance)
         assert not wrong, f"{run}: " + "; ".join(wrong[:3])
 
 
@@ -96,15 +107,16 @@ def test_the_comparison_would_see_a_sum_that_is_no_mean():
 
 def test_all_ranks_hold_the_same_bits_after_every_step(results):
     for run in RUNS:
-        first, *others = (results[member][0][run] for member in run[-1])
+        first, *others = (results[member].runs[run] for member in run[-1])
         for other in others:
             assert same_bits(first, other), run
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_what_nobody_used_has_a_gradient_of_zeros_and_what_is_frozen_has_none(results, wrapper):
-    (seen, _, _), start = results[3], MODELS["paths float64"].build(0).state_dict()
-    for step, (gradients, parameters) in enumerate(seen["paths float64", wrapper, "lib", WORLD]):
+    steps = results[3].runs["paths float64", wrapper, "lib", WORLD]
+    start = MODELS["paths float64"].build(0).state_dict()
+    for step, (gradients, parameters) in enumerate(steps):
         unused = {n for n, g in gradients.items() if g is not None and not g.any()}
         never, not_in_step_2 = {"path.2.weight", "path.2.bias"}, {"path.1.weight", "path.1.bias"}
         assert unused == (never | not_in_step_2 if step == 2 else never)
@@ -116,8 +128,8 @@ def test_what_nobody_used_has_a_gradient_of_zeros_and_what_is_frozen_has_none(re
 
 def test_the_gradients_are_those_of_torch_ddp(results):
     """Both have rounding of their own: DDP divides before it adds, ours after."""
-    for _, (theirs, ours), _ in results:
-        assert differences(ours, theirs, MODELS["gpt float32"].tolerance) == []
+    for rank in results:
+        assert differences(rank.by_ours, rank.by_ddp, MODELS["gpt float32"].tolerance) == []
 
 
 def batch_norm():

@@ -1,6 +1,8 @@
 """Shards of unequal size and ranks that run out of data: still the gradient of the mean
 over all examples."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -133,16 +135,22 @@ def train_until_all_done():
 TURNS = [[["a", "b", "c"], ["d"], [], ["e", "f"]], [[], [], [], []], [[0], [0], [0], [0]]]
 
 
+class Seen(NamedTuple):
+    """What a rank saw."""
+
+    runs: dict  # {run: [(gradients, parameters), ...]}
+    by_hand: tuple | None  # loss, slope, dtype, half
+    refusal: str
+    turns: list  # for each of TURNS, batches by lib's all-reduce and by the ring
+    until_all_done: tuple  # steps, parameters
+
+
 def everything():
     pair = dist.new_group([0, 1])
     by_hand = hand_worked_in(pair) if dist.get_rank() < 2 else None
-    return (
-        train_each(),
-        by_hand,
-        nobody_has_any(),
-        [turns_of(case) for case in TURNS],
-        train_until_all_done(),
-    )
+    runs, refusal = train_each(), nobody_has_any()
+    turns = [turns_of(case) for case in TURNS]
+    return Seen(runs, by_hand, refusal, turns, train_until_all_done())
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +161,7 @@ def results():
 @pytest.mark.parametrize("name", NAMES)
 def test_unequal_shards_give_the_gradient_of_the_whole_batch(results, name):
     for run in [run for run in RUNS if run[0] == name]:
-        first, *others = [results[member][0][run] for member in run[-1]]
+        first, *others = [results[member].runs[run] for member in run[-1]]
         wrong = differences(first, single_process(name), MODELS[name].tolerance)
         assert not wrong, f"{run}: " + "; ".join(wrong[:3])
         assert all(same_bits(first, other) for other in others), run
@@ -161,7 +169,7 @@ def test_unequal_shards_give_the_gradient_of_the_whole_batch(results, name):
 
 def test_the_weights_by_hand(results):
     for rank in range(2):
-        loss, slope, dtype, half = results[rank][1]
+        loss, slope, dtype, half = results[rank].by_hand
         assert loss == [3.0, 5.0][rank] * 2 / 4 and slope == 2 / 4, (
             "N/C = 2/4: the mean of 1.5 and 2.5 is 2"
         )
@@ -169,13 +177,14 @@ def test_the_weights_by_hand(results):
 
 
 def test_a_step_in_which_no_rank_has_an_example_is_refused(results):
-    for _, _, text, _, _ in results:
-        assert "no rank has an example in this step" in text and "end the loop before" in text
+    for rank in results:
+        assert "no rank has an example in this step" in rank.refusal
+        assert "end the loop before" in rank.refusal
 
 
 def test_every_rank_gets_its_batches_in_order_then_none_until_all_have_run_out(results):
-    for rank, (_, _, _, turns, _) in enumerate(results):
-        for by_rank, (ours, ring) in zip(TURNS, turns, strict=True):
+    for rank, seen in enumerate(results):
+        for by_rank, (ours, ring) in zip(TURNS, seen.turns, strict=True):
             longest = max(map(len, by_rank))
             assert ours == ring == by_rank[rank] + [None] * (longest - len(by_rank[rank]))
 
@@ -201,7 +210,8 @@ def test_ranks_that_run_out_of_data_take_every_step_and_end_as_one_process_on_wh
         case.loss(net, tuple(x[rows] for x in case.batch(step))).backward()
         optimizer.step()
     alone = torch.cat([p.detach().flatten() for p in net.parameters()])
-    for _, _, _, _, (steps, parameters) in results:
+    _, of_rank_0 = results[0].until_all_done
+    for steps, parameters in (rank.until_all_done for rank in results):
         assert steps == 3
-        assert torch.equal(parameters, results[0][-1][1])
+        assert torch.equal(parameters, of_rank_0)
         torch.testing.assert_close(parameters, alone, rtol=1e-12, atol=1e-14)

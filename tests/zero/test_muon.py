@@ -4,6 +4,7 @@ every byte counted."""
 import functools
 import itertools
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -223,8 +224,23 @@ def build():
     return net, matrices, [p for p in net.parameters() if all(p is not m for m in matrices)]
 
 
+class Training(NamedTuple):
+    """What a rank of one group saw."""
+
+    steps: list  # [{name: parameter} after each step]
+    momentum: int  # elements of it on this rank
+    psi: int  # elements of all matrices
+    owner: list
+
+
+class Seen(NamedTuple):
+    """What a rank saw."""
+
+    trained: dict  # {members of a group: Training}
+    refusals: list
+
+
 def on_ranks(group):
-    """[{name: parameter} after each step], momentum here, the matrices' numbers."""
     rank, N = dist.get_rank(group), dist.get_world_size(group)
     net, matrices, others = build()
     steps, rest, seen = (
@@ -242,12 +258,8 @@ def on_ranks(group):
         ledger.mark("")
         seen.append({name: p.detach().clone() for name, p in net.named_parameters()})
         assert all(p.grad is None for p in net.parameters())
-    return (
-        seen,
-        sum(m.numel() for m in steps.momenta.values()),
-        sum(m.numel() for m in matrices),
-        steps.owner,
-    )
+    kept, psi = (sum(m.numel() for m in some) for some in (steps.momenta.values(), matrices))
+    return Training(seen, kept, psi, steps.owner)
 
 
 def one_process():
@@ -279,7 +291,8 @@ def refusals():
 
 def everything():
     group_of = {m: dist.new_group(m) if len(m) < dist.get_world_size() else None for m in GROUPS}
-    return {m: on_ranks(group) for m, group in group_of.items() if dist.get_rank() in m}, refusals()
+    mine = {m: on_ranks(group) for m, group in group_of.items() if dist.get_rank() in m}
+    return Seen(mine, refusals())
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +304,7 @@ def results():
 def test_one_step_and_ten_are_one_process_s(results, members):
     want = one_process()
     for member in members:
-        seen = results[member][0][members][0]
+        seen = results[member].trained[members].steps
         off = [
             max((now[n] - then[n]).abs().max().item() for n in now)
             for now, then in zip(seen, want, strict=True)
@@ -304,7 +317,7 @@ def test_one_step_and_ten_are_one_process_s(results, members):
 
 def test_all_ranks_hold_the_same_bits(results):
     for members in GROUPS:
-        first, *others = (results[member][0][members][0] for member in members)
+        first, *others = (results[member].trained[members].steps for member in members)
         assert all(
             torch.equal(a[n], b[n])
             for seen in others
@@ -315,7 +328,7 @@ def test_all_ranks_hold_the_same_bits(results):
 
 @pytest.mark.parametrize("members", [m for m in GROUPS if m != (1, 3)], ids=str)
 def test_the_bytes_are_the_formula(results, members):
-    N, psi = len(members), results[members[0]][0][members][2]
+    N, psi = len(members), results[members[0]].trained[members].psi
     sections = [f"{N} ranks, step {step}" for step in range(STEPS)]
     each = 2 * (N - 1) * psi * 8 * (2 if N == 2 else 1)  # two groups of two
     assert [results.ledger.section(name).sent("bytes") for name in sections] == [each] * STEPS
@@ -323,14 +336,14 @@ def test_the_bytes_are_the_formula(results, members):
 
 def test_momentum_is_the_owner_s_alone_and_a_share_of_all(results):
     for members in GROUPS:
-        kept = [results[member][0][members][1] for member in members]
-        psi = results[members[0]][0][members][2]
+        each = [results[member].trained[members] for member in members]
+        kept, psi = [rank.momentum for rank in each], each[0].psi
         assert sum(kept) == psi and max(kept) < 1.3 * psi / len(members)
-        assert len({tuple(results[member][0][members][3]) for member in members}) == 1
+        assert len({tuple(rank.owner) for rank in each}) == 1
 
 
 def test_what_is_no_matrix_and_an_owner_that_is_no_rank_are_refused(results):
-    vector, rank, number = results[0][1]
+    vector, rank, number = results[0].refusals
     assert (
         "(3,)" in vector
         and "AdamW" in vector

@@ -3,6 +3,7 @@ middle of a save."""
 
 import os
 import signal
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -26,6 +27,32 @@ SAVED = [("gpt float64", stage, "adamw") for stage in STAGES] + [
     ("mixed", "zero1", "adamw"),
 ]
 SAVED = sweep(SAVED, always=SAVED[:1])
+
+
+class Facts(NamedTuple):
+    """What a checkpoint says besides weights and state."""
+
+    shared: dict
+    own: int | None
+    step: int
+    saved_on: int
+
+
+class Resumed(NamedTuple):
+    """The other half of a training, from a checkpoint."""
+
+    steps: list
+    facts: Facts
+    loaded: dict  # parameters
+
+
+class Seen(NamedTuple):
+    """What a rank of four saw."""
+
+    resumed: dict  # {(at, world size): Resumed}
+    other_layouts: tuple
+    offloaded: dict
+    uninterrupted: dict  # {at: (parameters saved, the other half)}
 
 
 def inner(run):
@@ -66,7 +93,7 @@ def load_run(folder, at, group):
     shared, own, facts = load_shards(folder, run.sharded.flats, inner(run), group=group)
     if run.stage in ("zero1", "zero2"):
         run.sharded.gather_parameters()
-    return run, (shared, own, facts.step, facts.world_size)
+    return run, Facts(shared, own, facts.step, facts.world_size)
 
 
 def go_on(folder):
@@ -78,11 +105,8 @@ def go_on(folder):
             if rank in members and (len(members) != 2 or at[1] == "fsdp"):
                 run, facts = load_run(folder / "-".join(at), at, group)
                 loaded = run.parameters()
-                seen[at, len(members)] = (
-                    steps(run, case_of(at[0]), group, range(HALF, STEPS)),
-                    facts,
-                    loaded,
-                )
+                half = steps(run, case_of(at[0]), group, range(HALF, STEPS))
+                seen[at, len(members)] = Resumed(half, facts, loaded)
     return seen
 
 
@@ -149,7 +173,7 @@ def offloaded_alike(folder):
 
 def on_four(folder):
     uninterrupted = begin(folder)
-    return go_on(folder), other_layouts(folder), offloaded_alike(folder), uninterrupted
+    return Seen(go_on(folder), other_layouts(folder), offloaded_alike(folder), uninterrupted)
 
 
 @pytest.fixture(scope="module")
@@ -165,25 +189,24 @@ def test_saved_on_four_ranks_it_goes_on_on_any_number_as_one_process_would(resul
         if world_size == 2 and at[1] != "fsdp":
             continue
         for rank in range(world_size):
-            seen, (shared, own, step, saved_on), _ = results[rank][0][at, world_size]
-            want, _ = single_process(at[0], at[2])
-            assert differences(seen, want[HALF:], MODELS[at[0]].tolerance) == []
-            assert (shared, step, saved_on) == ({"seen": HALF}, HALF, 4)
-            assert own == (rank if world_size == 4 else None)
+            seen = results[rank].resumed[at, world_size]
+            want = single_process(at[0], at[2]).steps[HALF:]
+            assert differences(seen.steps, want, MODELS[at[0]].tolerance) == []
+            own = rank if world_size == 4 else None
+            assert seen.facts == Facts({"seen": HALF}, own, step=HALF, saved_on=4)
 
 
 @pytest.mark.parametrize("at", SAVED, ids=str)
 def test_every_bit_comes_back_masters_and_state_too(results, at):
-    saved, uninterrupted = results[0][3][at]
-    for (where, _), (_, _, loaded) in results[0][0].items():
+    resumed, (saved, uninterrupted) = results[0].resumed, results[0].uninterrupted[at]
+    for (where, _), run in resumed.items():
         if where == at:
-            assert all(torch.equal(loaded[name], x) for name, x in saved.items())
-    resumed, *_ = results[0][0][at, 4]
-    assert same_bits(resumed, uninterrupted)
+            assert all(torch.equal(run.loaded[name], x) for name, x in saved.items())
+    assert same_bits(resumed[at, 4].steps, uninterrupted)
 
 
 def test_other_flats_are_refused_and_settings_come_back(results):
-    (other, wrong_size), settings = results[0][1]
+    (other, wrong_size), settings = results[0].other_layouts
     assert "build model, units or buckets, and groups as in the run that saved it" in other
     assert "w has 20 numbers over 4 ranks, a shard of (5,), but this one is (3,)" in wrong_size
     assert settings == [(0.01, 0.0), (0.02, 0.1)]
@@ -191,7 +214,7 @@ def test_other_flats_are_refused_and_settings_come_back(results):
 
 def test_offloaded_it_is_the_same_training_and_the_same_checkpoint(results):
     for rank in range(4):
-        assert results[rank][2] == {True: [0.0, 0.0], False: [0.0, 0.0]}
+        assert results[rank].offloaded == {True: [0.0, 0.0], False: [0.0, 0.0]}
 
 
 # --- a crash in the middle of a save --------------------------------------------------------------

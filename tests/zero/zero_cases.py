@@ -6,6 +6,7 @@ parameter after it.
 """
 
 import functools
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -119,9 +120,13 @@ class ZeroRun:
             return snapshot(self.net)[1]
 
 
+class Training(NamedTuple):
+    steps: list  # [(gradients, parameters) after each of STEPS steps, ...]
+    norms: list  # before clipping; none where nothing is clipped
+
+
 def train_on_ranks(name, stage, optimizer, group=None, microbatches=1, clip=MAX_NORM):
-    """[(gradients, parameters) after each of STEPS steps, ...], and the norms before clipping
-    (None: not clipped)."""
+    """The Training of this rank. clip: the largest norm; None: not clipped."""
     case, rank, world_size = case_of(name), dist.get_rank(group), dist.get_world_size(group)
     net = case.build(seed=rank)  # rank 0's values on every rank, once wrapped
     if stage in ("zero1", "zero2"):
@@ -141,7 +146,7 @@ def train_on_ranks(name, stage, optimizer, group=None, microbatches=1, clip=MAX_
             norms.append(run.clip(clip).item())
         run.optimizer.step()
         seen.append((gradients, run.parameters()))
-    return seen, norms
+    return Training(seen, norms)
 
 
 @functools.cache
@@ -162,7 +167,7 @@ def single_process(name, optimizer, clip=MAX_NORM):
         norms.append(torch.nn.utils.clip_grad_norm_(trained, clip).item())
         step_on.step()
         seen.append((gradients, snapshot(net)[1]))
-    return seen, norms
+    return Training(seen, norms)
 
 
 def mixed_data_parallel(group=None):
