@@ -1,9 +1,12 @@
 """The sparse layer: many experts, of which each token runs through k (Shazeer et al. 2017).
 
-    x (n, D) --router--> logits (n, E) --gate--> choice --capacity--> routing
-    x --dispatch--> routed tokens (m, D) --experts--> the same (m, D) --combine--> y (n, D)
-
-    y_t = sum over the experts e that token t was given:  w_te * expert_e(x_t)
+    token 5 on its way, E = 4, k = 2        `MoE.forward`
+    logits    .9  2.2  .4  1.7              router
+    choice    expert 1 (.62), 3 (.38)       gate             which experts it asks for
+    routing   (5, 1, slot 0), (5, 3, -)     assign_slots     expert 3 is full: that pair is dropped
+    routed    x_5                           dispatch         one copy for each pair that is kept
+    routed    expert_1(x_5)                 run              each expert on the tokens it was given
+    y_5       .62 expert_1(x_5)             combine          y_t = sum over e of w_te expert_e(x_t)
 
 Parameters grow with E, compute per token with k alone: that is the whole idea. A token that found
 no slot gets zeros.
@@ -75,29 +78,25 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         tokens = x.flatten(0, -2)  # (n, D)
-        # the m pairs (token, expert) that have a slot, sorted by expert
-        routing = self.route(tokens, uniform)
-        routed_tokens = self.dispatch(tokens, routing)  # (m, D)
-        routed_tokens = self.run(routed_tokens)  # (m, D)
+        routing = self.route(tokens, uniform)  # m pairs (token, expert, slot), sorted by expert
+        routed_tokens = self.dispatch(tokens, routing)  # (m, D)  x_t for each pair
+        routed_tokens = self.run(routed_tokens)  # (m, D)  expert_e(x_t) for each pair
         return self.combine(routed_tokens, routing, len(tokens)).view_as(x)  # (..., D)
 
     def route(self, tokens: Tensor, uniform: Tensor | None = None) -> Routing:
         """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may
         route tokens in 16 bits."""
         logits = self.router(tokens.to(self.router.weight.dtype))  # (n, E)
-        n, n_experts = logits.shape
-        # (n, k) experts, weights
         choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)
-        C = capacity(n, n_experts, choice.experts.shape[1], self.factor)
+        n, n_experts, k = *logits.shape, choice.experts.shape[1]
+        C = capacity(n, n_experts, k, self.factor)  # slots of an expert
         routing = self.assign_slots(choice, n_experts, C)
         self.last = statistics(logits, choice, routing)
         return routing
 
     def run(self, routed_tokens: Tensor) -> Tensor:
-        """The routed tokens through their experts: (m, D), sorted by expert, -> (m, D).
-
-        The one step that differs where the experts are on other ranks (expert_parallel.py).
-        """
+        """The routed tokens through their experts: (m, D), sorted by expert, -> (m, D). The one
+        step that differs where the experts are on other ranks (expert_parallel.py)."""
         return run_experts(self.experts, routed_tokens, self.last.load)
 
     def __getstate__(self):

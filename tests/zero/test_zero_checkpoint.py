@@ -257,7 +257,7 @@ def test_killed_in_the_middle_of_a_save_the_one_before_is_loaded_on_fewer_ranks(
         go_on_after_the_crash, tmp_path, nproc=2, backend="gloo", timeout=300
     ):
         assert facts == (None, None, HALF, 3)
-        assert differences(seen, single_process(CRASH[0], CRASH[2])[0][HALF:], 1e-12) == []
+        assert differences(seen, single_process(CRASH[0], CRASH[2]).steps[HALF:], 1e-12) == []
 
 
 # --- cutting a line -------------------------------------------------------------------------------
