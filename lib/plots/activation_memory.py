@@ -23,13 +23,8 @@ def activation_memory(measured, predicted=None):
     factor, unit = scale(max([*measured.values(), *predicted.values()]), "bytes")
     first, whole = next(iter(measured.items()))
     figure, axes = page(1.7 + 0.42 * len(measured))
-    _bars(
-        axes,
-        measured,
-        predicted,
-        factor,
-        lambda value, row: f"{unit}" + f" ({value / whole:.0%})" * (row > 0),
-    )
+    _bars(axes, measured, predicted, factor,
+          lambda value, row: f"{unit}" + f" ({value / whole:.0%})" * (row > 0))  # fmt: skip
     axes.set_xlabel(f"kept for backward ({unit})")
     least = min(measured, key=measured.get)
     claim = capital(

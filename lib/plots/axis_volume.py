@@ -47,14 +47,8 @@ def axis_volume(sent, across=None):
             places.append((y, axis))
             color, leaves = COLOR[axis], axis in across[plan]
             if n_bytes:
-                axes.plot(
-                    [low, n_bytes],
-                    [y, y],
-                    color=color,
-                    lw=4.5 if leaves else 1.4,
-                    solid_capstyle="butt",
-                    zorder=2,
-                )
+                axes.plot([low, n_bytes], [y, y], color=color, lw=4.5 if leaves else 1.4,
+                          solid_capstyle="butt", zorder=2)  # fmt: skip
                 axes.plot([n_bytes], [y], marker="D" if leaves else "o", ms=8 if leaves else 7,
                           mfc=color, mec=PAPER,
                           zorder=3)  # fmt: skip

@@ -107,15 +107,8 @@ def _cell(axes, left, row, cell):
             if alone
             else {"weight": "bold", "path_effects": [withStroke(linewidth=2.2, foreground=INK)]}
         )
-        middle(
-            axes,
-            left + 0.5,
-            row + 0.5,
-            str(chunk),
-            on_color(rank_color(rank)) if alone else PAPER,
-            8,
-            **look,
-        )
+        middle(axes, left + 0.5, row + 0.5, str(chunk),
+               on_color(rank_color(rank)) if alone else PAPER, 8, **look)  # fmt: skip
 
 
 def _in_words(ranks):

@@ -40,27 +40,14 @@ def bubble_curve(simulated, formulas, measured=None):
         for p, curve in curves.items():
             if name in formulas:
                 along = np.geomspace(min(curve), max(curve), 60)
-                axes.plot(
-                    along,
-                    [100 * formulas[name](p, m) for m in along],
-                    color=color[p],
-                    ls=DASHED,
-                    lw=1.4,
-                )
+                axes.plot(along, [100 * formulas[name](p, m) for m in along], color=color[p],
+                          ls=DASHED, lw=1.4)  # fmt: skip
             for of, look in (
                 (curve, {"mew": 1.6, "mfc": PAPER}),
                 (measured.get(name, {}).get(p, {}), {}),
             ):
-                axes.plot(
-                    list(of),
-                    [100 * b for b in of.values()],
-                    "o",
-                    color=color[p],
-                    lw=0,
-                    ms=5.5,
-                    zorder=3,
-                    **look,
-                )
+                axes.plot(list(of), [100 * b for b in of.values()], "o", color=color[p], lw=0,
+                          ms=5.5, zorder=3, **look)  # fmt: skip
             first, text = min(curve), f"p = {p}" if axes is panels[0] else f"{p}"
             axes.annotate(text, (first, 100 * curve[first]), xytext=(3, 4),
                           textcoords="offset points", ha="right",

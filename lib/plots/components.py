@@ -193,15 +193,8 @@ def _bars(axes, names, plans, parts, end, inches, **look):
     for row, found in enumerate(plans):
         stack(axes, row, found, color, inches / end, 0.66, 8.5)
     used = {part: color[part] for part in parts if any(part in found for found in plans)}
-    key(
-        axes,
-        used,
-        ncols=8 if len(used) < 8 else 4,
-        handlelength=1.0,
-        handletextpad=0.4,
-        columnspacing=0.9,
-        fontsize=9,
-    )
+    key(axes, used, ncols=8 if len(used) < 8 else 4, handlelength=1.0, handletextpad=0.4,
+        columnspacing=0.9, fontsize=9)  # fmt: skip
 
 
 def _hatch(axes, row, start, end):

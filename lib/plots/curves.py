@@ -69,16 +69,8 @@ def cost_curves(measured, predicted, title=None, at=None):
     if at is not None:
         axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
         for name, curve in judged.items():
-            axes.plot(
-                [at],
-                [_time_at(curve, at)],
-                marker="o",
-                ms=6,
-                mfc=PAPER,
-                mec=color[name],
-                mew=2,
-                zorder=5,
-            )
+            axes.plot([at], [_time_at(curve, at)], marker="o", ms=6, mfc=PAPER, mec=color[name],
+                      mew=2, zorder=5)  # fmt: skip
         above(axes, at, size_in_words(at), color=FAINT)
     axes.set_xlim(
         min(min(x) for x, _ in judged.values()) / 1.15,

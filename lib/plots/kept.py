@@ -55,15 +55,8 @@ def kept_over_time(schedules, limits=None, unit=None):
             if name in limits:
                 axes.axhline(limits[name][rank], color=INK, ls=(0, (4, 2.5)), lw=1.2, zorder=3)
             most_here = peaks[name][rank]
-            at_edge(
-                axes,
-                most_here,
-                amount(most_here),
-                1.01,
-                size=9.5,
-                color=rank_color(rank),
-                va="center",
-            )
+            at_edge(axes, most_here, amount(most_here), 1.01, size=9.5, color=rank_color(rank),
+                    va="center")  # fmt: skip
             axes.set(ylim=(0, 1.12 * most))
             axes.set_yticks([0, most], ["", amount(most)])
             grid(axes, "y")

@@ -110,16 +110,8 @@ def _run_off(axes, row, end, text):
         x = [end * (0.955 + shift + 0.006 * (i % 2)) for i in range(7)]
         y = [row - 0.42 + 0.14 * i for i in range(7)]
         axes.plot(x, y, color=PAPER, lw=2.2, zorder=3)
-    axes.text(
-        0.94 * end,
-        row,
-        text,
-        ha="right",
-        va="center_baseline",
-        weight="bold",
-        zorder=6,
-        bbox=paper(0.15),
-    )
+    axes.text(0.94 * end, row, text, ha="right", va="center_baseline", weight="bold", zorder=6,
+              bbox=paper(0.15))  # fmt: skip
 
 
 def _gigabytes(n_bytes):

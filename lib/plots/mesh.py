@@ -86,14 +86,8 @@ def _coordinates(axes, sizes, rows, wide, lefts, pitch):
     names = list(sizes)
     first, middle, last = names[:1] if len(names) > 1 else [], names[1:-1], names[-1]
     for row in range(rows if first else 0):
-        axes.text(
-            -0.2,
-            pitch * row + 0.44,
-            f"{first[0]} {row}",
-            ha="right",
-            va="center_baseline",
-            weight="bold",
-        )
+        axes.text(-0.2, pitch * row + 0.44, f"{first[0]} {row}", ha="right", va="center_baseline",
+                  weight="bold")  # fmt: skip
     for column in range(wide):
         axes.text(lefts[column] + 0.5, -0.2, f"{last} {column % sizes[last]}", ha="center",
                   va="baseline", size=9,

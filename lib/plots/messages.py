@@ -80,13 +80,9 @@ def waits_for(waits, labels=None):
     disks = draw_ranks(axes, N, radius=min(0.24, 1.6 / N), filled=waiting, size=13)
     for a, b in edges:
         both = (b, a) in edges  # two that wait for each other: two arrows, bent apart
-        draw_arrow(
-            axes,
-            disks[a],
-            disks[b],
-            *((ALARM, 3.2) if (a, b) in in_cycle else (FAINT, 1.4)),
-            bend=0.16 * both,
-        )
+        draw_arrow(axes, disks[a], disks[b],
+                   *((ALARM, 3.2) if (a, b) in in_cycle else (FAINT, 1.4)),
+                   bend=0.16 * both)  # fmt: skip
     for r, disk in enumerate(disks):
         (x, y), away = disk.center, disk.radius + 0.12
         text = labels.get(r, "" if r in waiting else "waits for nobody")
@@ -171,17 +167,8 @@ def draw_ranks(axes, N, radius, filled, size):
         )
         axes.add_patch(disks[-1])
         ink = on_color(color) if r in filled else INK
-        axes.text(
-            x,
-            y,
-            str(r),
-            ha="center",
-            va="center_baseline",
-            size=size,
-            weight="bold",
-            color=ink,
-            zorder=6,
-        )
+        axes.text(x, y, str(r), ha="center", va="center_baseline", size=size, weight="bold",
+                  color=ink, zorder=6)  # fmt: skip
     axes.set_aspect("equal")
     axes.axis("off")
     return disks

@@ -94,18 +94,8 @@ def owner_loads(costs, owners, N, unit="units", names=None):
             start, inches = 0.0, 5.6 / len(owners) / end
             for i in own:
                 words = str(names[i]) if names else ""
-                box(
-                    axes,
-                    start,
-                    rank - 0.36,
-                    costs[i],
-                    0.72,
-                    rank_color(rank),
-                    words,
-                    costs[i] * inches,
-                    8,
-                    room=0.02,
-                )
+                box(axes, start, rank - 0.36, costs[i], 0.72, rank_color(rank), words,
+                    costs[i] * inches, 8, room=0.02)  # fmt: skip
                 start += costs[i]
             # clear of the dashed line, where the bar ends just before it
             near = start <= mean < start + 0.16 * end

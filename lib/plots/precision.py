@@ -98,15 +98,8 @@ def gradient_range(gradients, scale):
         percent = 100 * np.histogram(np.log2(g).clip(first), edges)[0] / len(g)
         for begin, end, color, _ in bands:
             axes.axvspan(begin, end, color=color, lw=0, zorder=0)
-        axes.bar(
-            edges[:-1] + 0.5,
-            percent,
-            width=0.9,
-            color=OP_COLOR["F"],
-            ec=RANK_COLORS[0],
-            lw=0.6,
-            zorder=2,
-        )
+        axes.bar(edges[:-1] + 0.5, percent, width=0.9, color=OP_COLOR["F"], ec=RANK_COLORS[0],
+                 lw=0.6, zorder=2)  # fmt: skip
         words = (
             f"{name}: {fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} lose digits"
         )

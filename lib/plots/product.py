@@ -128,16 +128,8 @@ def sharded_linears(tp=2):
 def _lane(axes, rank, tp, middle):
     """One rank's row, from left to right."""
     color, part = rank_color(rank), WIDE / tp
-    axes.text(
-        0.05,
-        middle,
-        str(rank),
-        ha="left",
-        va="center_baseline",
-        weight="bold",
-        size=12,
-        color=readable(color),
-    )
+    axes.text(0.05, middle, str(rank), ha="left", va="center_baseline", weight="bold", size=12,
+              color=readable(color))  # fmt: skip
     if rank == 0:
         axes.annotate("rank", (0.05, middle + TOKENS / 2), xytext=(0, 4),
                       textcoords="offset points", size=9,

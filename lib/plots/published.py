@@ -21,20 +21,10 @@ def topology():
     figure, axes = page(4)
     for place, row in enumerate(links):
         _, color = WHERE[row["where"]]
-        axes.plot(
-            [slowest / 2, row["busbw_GBps"]],
-            [place, place],
-            color=OP_COLOR["idle"],
-            lw=1.2,
-            zorder=1,
-        )
-        axes.plot(
-            [row["busbw_GBps"]],
-            [place],
-            marker="o" if row["where"] == "inside" else "s",
-            ms=9,
-            color=color,
-        )
+        axes.plot([slowest / 2, row["busbw_GBps"]], [place, place], color=OP_COLOR["idle"], lw=1.2,
+                  zorder=1)  # fmt: skip
+        axes.plot([row["busbw_GBps"]], [place], marker="o" if row["where"] == "inside" else "s",
+                  ms=9, color=color)  # fmt: skip
         beside(axes, row["busbw_GBps"], place, f"{row['busbw_GBps']:.0f}", color, 9, bbox=None)
     rows(axes, [f"{row['link']}: {row['gpus']} {row['cite']}" for row in links], size=8)
     axes.set(xscale="log", xlim=(slowest / 2, 2 * fastest))
@@ -42,15 +32,8 @@ def topology():
     ticks(axes.xaxis, [10, 100, 1000], short)
     for shape, (text, color), height in zip("os", WHERE.values(), (0.16, 0.07), strict=True):
         axes.plot([0.74], [height], marker=shape, ms=8, color=color, transform=axes.transAxes)
-        axes.text(
-            0.765,
-            height,
-            text,
-            transform=axes.transAxes,
-            va="center",
-            color=readable(color),
-            weight="bold",
-        )
+        axes.text(0.765, height, text, transform=axes.transAxes, va="center", color=readable(color),
+                  weight="bold")  # fmt: skip
     factor = fastest / slowest
     claim = f"The best all-reduce here has {factor:.0f} times the bus bandwidth of the slowest"
     sources = {row["cite"]: row["source"].split()[0].removeprefix("github.com/") for row in links}

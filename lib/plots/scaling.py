@@ -131,17 +131,8 @@ def communication_share(measured, predicted, break_even=None):
     marked = {name: b for name, b in (break_even or {}).items() if batches[0] <= b <= batches[-1]}
     for name, b in marked.items():
         axes.axvline(b, color=color[name], lw=1.2, zorder=1)
-        above(
-            axes,
-            b,
-            amount(b, 2),
-            xytext=(3, -2),
-            color=color[name],
-            ha="left",
-            va="top",
-            weight="bold",
-            size=9,
-        )
+        above(axes, b, amount(b, 2), xytext=(3, -2), color=color[name], ha="left", va="top",
+              weight="bold", size=9)  # fmt: skip
     powers = [10.0**e for e in range(20) if batches[0] <= 10.0**e <= batches[-1]]
     ticks(axes.xaxis, batches if len(batches) <= 8 else powers, lambda b: amount(b, 2))
     grid(axes, "y")

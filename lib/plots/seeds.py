@@ -43,16 +43,8 @@ def seed_differences(steps, losses, against, here=None):
     for run, of in apart.items():
         axes.fill_between(steps, of.min(0), of.max(0), color=color[run], alpha=0.25, lw=0, zorder=2)
         axes.plot(steps, of.mean(0), color=color[run], zorder=3)
-        axes.plot(
-            *here.get(run, ([], [])),
-            lw=0,
-            marker="o",
-            ms=6,
-            mfc=PAPER,
-            mec=color[run],
-            mew=1.8,
-            zorder=4,
-        )
+        axes.plot(*here.get(run, ([], [])), lw=0, marker="o", ms=6, mfc=PAPER, mec=color[run],
+                  mew=1.8, zorder=4)  # fmt: skip
     axes.axhline(0, color=RANK_COLORS[0], lw=1.6, zorder=2)
     every = [
         0.0,

@@ -60,14 +60,8 @@ def shardings(operators, plans, both_ways):
             x, y, wide = places[op.name]
             words = plan.strategies[op.name].name
             box(axes, x, y - 0.36, wide, 0.72, _color(words), lw=0.6, zorder=3)
-            middle(
-                axes,
-                x + wide / 2,
-                y,
-                words,
-                on_color(_color(words)),
-                size if wide > 1 else 0.75 * size,
-            )
+            middle(axes, x + wide / 2, y, words, on_color(_color(words)),
+                   size if wide > 1 else 0.75 * size)  # fmt: skip
         for i, row in enumerate(rows):
             if text := _sent(row, plan.moves, both_ways):
                 label = axes.annotate(text, (3.25, i), va="center_baseline", size=size,

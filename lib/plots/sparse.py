@@ -29,14 +29,8 @@ def sparse_layer(points):
     axes.set(xscale="log", yscale="log", xlabel="FLOPs per token, forward", ylabel="parameters")
     x, y = zip(*(point for _, point in every), strict=True)
     low, high = min(x) / 2.2, max(x) * 3
-    axes.plot(
-        [low, high],
-        [low / PER_PARAMETER, high / PER_PARAMETER],
-        color=FAINT,
-        ls=DASHED,
-        lw=1.4,
-        zorder=1,
-    )
+    axes.plot([low, high], [low / PER_PARAMETER, high / PER_PARAMETER], color=FAINT, ls=DASHED,
+              lw=1.4, zorder=1)  # fmt: skip
     for (kind, of_kind), color, marker in zip(points.items(), RANK_COLORS, "osD^", strict=False):
         axes.plot(*zip(*of_kind.values(), strict=True), color=color, lw=0, marker=marker, ms=8,
                   mec=PAPER, zorder=3,

@@ -121,18 +121,8 @@ def _panel(axes, cut, layers, end, inches, unit):
     for s, (stage, costs) in enumerate(zip(cut, layers, strict=True)):
         start, color = 0.0, rank_color(s)
         for layer, cost in zip(stage, costs, strict=True):
-            box(
-                axes,
-                start,
-                s - 0.36,
-                cost,
-                0.72,
-                color,
-                str(layer),
-                cost / end * 1.16 * inches,
-                8.5,
-                lw=1.0,
-            )
+            box(axes, start, s - 0.36, cost, 0.72, color, str(layer), cost / end * 1.16 * inches,
+                8.5, lw=1.0)  # fmt: skip
             start += cost
         slowest = sum(costs) == pace
         if slowest:

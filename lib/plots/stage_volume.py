@@ -75,18 +75,8 @@ def _bar(axes, left, wide, color, value, formula):
     if value is not None:
         box(axes, left + 0.12 * wide, 0, 0.76 * wide, value, color, ec="none")
     look = {"fc": to_rgba(color, PALE), "ec": color} if value is None else {"fc": "none", "ec": INK}
-    box(
-        axes,
-        left + 0.06 * wide,
-        0,
-        0.88 * wide,
-        formula,
-        color,
-        zorder=3,
-        lw=1.4,
-        ls=DASHES,
-        **look,
-    )
+    box(axes, left + 0.06 * wide, 0, 0.88 * wide, formula, color, zorder=3, lw=1.4, ls=DASHES,
+        **look)  # fmt: skip
     shown = formula if value is None else value
     axes.annotate(amount(shown), (left + wide / 2, max(shown, formula)), xytext=(0, 3), ha="center",
                   textcoords="offset points", va="bottom", weight="bold", size=9)  # fmt: skip

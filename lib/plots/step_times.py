@@ -69,17 +69,8 @@ def step_times(measured, predicted, within=None, of="a step"):
             outline(axes, row, 0.42, dashed.values())
         off, far = took[name] / should[name] - 1, should[name] * factor
         if within:
-            box(
-                axes,
-                far * (1 - within),
-                row - 0.46,
-                2 * within * far,
-                0.92,
-                FAINT,
-                alpha=0.28,
-                ec="none",
-                zorder=1,
-            )
+            box(axes, far * (1 - within), row - 0.46, 2 * within * far, 0.92, FAINT, alpha=0.28,
+                ec="none", zorder=1)  # fmt: skip
         right = max(took[name] * factor, far * (1 + (within or 0)))
         color = ALARM if within and abs(off) > within else INK
         beside(axes, right, row, f"{amount(took[name] * factor)} {unit} ({off:+.0%})", color)

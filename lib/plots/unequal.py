@@ -54,18 +54,8 @@ def unequal_steps(splits, speeds, measured=None):
         for rank, (b, seconds) in enumerate(zip(batch, busy[name], strict=True)):
             box(axes, 0, rank - 0.4, max(end, done), 0.8, OP_COLOR["idle"], ec="none", zorder=1)
             words, wide = f"{b} row{'s' * (b != 1)}", seconds / longest * 6.4  # inches
-            box(
-                axes,
-                0,
-                rank - 0.4,
-                seconds * factor,
-                0.8,
-                OP_COLOR["F"],
-                words,
-                wide,
-                size,
-                ec="none",
-            )
+            box(axes, 0, rank - 0.4, seconds * factor, 0.8, OP_COLOR["F"], words, wide, size,
+                ec="none")  # fmt: skip
             if b == 0:
                 beside(axes, 0, rank, "none", FAINT, 4, size=size, weight="normal", bbox=None)
         axes.axvline(end, color=INK, lw=1.6, ls=DASHES, zorder=4)

@@ -90,13 +90,8 @@ def _panel(axes, bars, reads, held, inches):
     backward = {bar.action._replace(kind="F"): bar for bar in bars if bar.action.kind == "B"}
     for f, b in ((bar, backward[bar.action]) for bar in bars if bar.action.kind == "F"):
         middle, (before, after) = (b.start + b.end) / 2, (reads[f.action], reads[b.action])
-        axes.plot(
-            [f.end, b.start if before == after else middle],
-            [before, before],
-            color=FAINT,
-            lw=1.0,
-            zorder=2,
-        )
+        axes.plot([f.end, b.start if before == after else middle], [before, before], color=FAINT,
+                  lw=1.0, zorder=2)  # fmt: skip
         # how many updates lie between: from the row of its forward up to where backward is
         if before != after:
             axes.plot([middle, middle], [before, after - 0.36], color=ALARM, lw=1.8, zorder=4)
