@@ -52,7 +52,7 @@ BACKWARD_SCORES = 2  # two products for each of forward's
 BACKWARD_FLASH = 2.5  # five products for forward's two, as the scores are recomputed (Dao 2023)
 BACKWARD_SEQUENCE = 1.5  # six halves of an all-reduce for forward's four: gathers once more
 BACKWARD_RING = 2  # keys and values, and their gradients
-EVERY_OTHER = 0.5  # of the products that torchtitan's selective recomputation repeats
+EVERY_OTHER = 0.5  # of the products and their messages: torchtitan's selective recomputation
 
 # Launch times over those of a forward pass without tensor parallelism. These three were set by hand
 # when the model was first written: no source states them, and `launch` and `launch_moe` were fitted

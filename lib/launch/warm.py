@@ -264,16 +264,7 @@ class _Keeper(threading.Thread):
     def run(self):
         global _last
         while not leaving.is_set():
-            coming = any(not ranks.server.loaded for ranks in _sets)
-            self.asked.wait(
-                0.1
-                if coming
-                else QUIET
-                if _sets and self.lacks_later()
-                else 30.0
-                if _sets or _kept
-                else None
-            )
+            self.asked.wait(self.seconds_to_wait())
             self.asked.clear()
             with one_at_a_time:
                 if not leaving.is_set():
@@ -282,6 +273,14 @@ class _Keeper(threading.Thread):
                     except Exception as error:  # as when the disk is full: the next run will say so
                         reasons.append(f"{type(error).__name__}: {error}")
                         _last = None
+
+    def seconds_to_wait(self):
+        """Until it looks again, unless a run wakes it; None: only then."""
+        if any(not ranks.server.loaded for ranks in _sets):
+            return 0.1
+        if _sets and self.lacks_later():
+            return QUIET
+        return 30.0 if _sets or _kept else None
 
     def look(self):
         global _last
