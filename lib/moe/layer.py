@@ -88,8 +88,8 @@ class MoE(nn.Module):
         route tokens in 16 bits."""
         logits = self.router(tokens.to(self.router.weight.dtype))  # (n, E)
         choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)
-        n, n_experts, k = *logits.shape, choice.experts.shape[1]
-        C = capacity(n, n_experts, k, self.factor)  # slots of an expert
+        n, n_experts = logits.shape
+        C = capacity(n, n_experts, choice.experts.shape[1], self.factor)  # slots of an expert
         routing = self.assign_slots(choice, n_experts, C)
         self.last = statistics(logits, choice, routing)
         return routing

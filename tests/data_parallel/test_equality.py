@@ -157,7 +157,7 @@ COUNT = "norm.num_batches_tracked"
 
 
 def test_parameters_and_buffers_are_rank_0s_once_wrapped_frozen_ones_and_counts_too(results):
-    built, wrapped = zip(*(norm[:2] for _, _, norm in results), strict=True)
+    built, wrapped = zip(*(rank.batch_norm[:2] for rank in results), strict=True)
     for name in built[0]:
         for rank in range(4):
             assert torch.equal(wrapped[rank][name], built[0][name]), (name, rank)
@@ -167,7 +167,7 @@ def test_parameters_and_buffers_are_rank_0s_once_wrapped_frozen_ones_and_counts_
 
 
 def test_running_statistics_part_until_broadcast_buffers(results):
-    after, again = zip(*(norm[2:] for _, _, norm in results), strict=True)
+    after, again = zip(*(rank.batch_norm[2:] for rank in results), strict=True)
     for name in STATISTICS:
         assert len({a[name].sum().item() for a in after}) == 4, "each rank's follow its own shard"
     for name in [*STATISTICS, COUNT]:
