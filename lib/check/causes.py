@@ -93,7 +93,7 @@ GENERIC = (
          "one call alone was right. Here a second one starts before the backward pass of the "
          "first, so keep what belongs to one call on self or on ctx, not on the class, on the "
          "function or in a global."),
-    Hint("contiguous only", in_variant("strided"),
+    Hint("contiguous only", s.both(in_variant("strided"), lambda p: not of_name("alive")(p)),
          "it is right for contiguous tensors only, which x.view and x.data_ptr need. x.reshape and "
          "x.contiguous() work for all."),
     Hint("of one dtype only", in_variant("float32", "bfloat16"),

@@ -16,7 +16,12 @@ from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.footprint import Footprint
 from lib.check.lab3 import groups as g
-from lib.check.lab5.exchange_tokens import as_many, everywhere, lists_do_not_fit
+from lib.check.lab5.exchange_tokens import (
+    as_many,
+    everywhere,
+    lists_do_not_fit,
+    without_a_graph,
+)
 from lib.check.left_out import TENSORS, but
 from lib.check.products import count_products, multiply_adds
 from lib.check.shown import claims
@@ -72,9 +77,8 @@ GROUPED_MM = Exercise(
     ),
     hints=hints(
         "lab5", "grouped_mm",
-        no_rows_at_all=lambda p: (
-            p.fact("case") == NO_ROWS and (p.kind in (*s.SHAPES, "returned") or of_name("graph")(p))
-        ),
+        outside_the_graph=lambda p: p.fact("case") == NO_ROWS and without_a_graph(p),
+        no_rows_at_all=lambda p: p.fact("case") == NO_ROWS and p.kind in (*s.SHAPES, "returned"),
         a_group_without_rows=lambda p: (
             p.fact("case") in GROUPED[1:3] and p.kind in (*s.SHAPES, "returned")
         ),

@@ -59,7 +59,7 @@ class Starter:
         """All works up to this one, in order."""
         while self.done <= number:
             work, self.done = self.works[self.done], self.done + 1
-            work.result = work.fn()
+            work.result, work.fn = work.fn(), None  # what was sent may be freed now
 
     @property
     def under_way(self):

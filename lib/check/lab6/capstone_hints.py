@@ -108,7 +108,8 @@ ESTIMATE = (
              _mixture)),
          "all parameters are counted as computing. A token passes through "
          "model.active_parameters only."),
-    Hint("forward runs twice", _off("seconds", _full, False),
+    Hint("forward runs twice", s.both(_off("seconds", _full, False),
+         lambda p: not _off("seconds", _across)(p)),
          "full recomputation is not counted. With it the forward pass runs twice, which makes "
          "4/3 of the operations, and sends its exchanges once more."),
     Hint("a row for every expert between domains",
@@ -212,8 +213,9 @@ PLANS = (
          "Try: make ep as small as memory allows, because the exchange takes most of the time, "
          "and keep it inside an NVLink domain where possible: 8 on H100, 64 on GB200."),
     Hint("tensor parallelism too wide", _slow("tensor", lambda plan: plan.tp > 1),
-         "Try: use ep in place of tp. A layer's all-reduces use NVLink only inside its domain, "
-         "and experts are thin already."),
+         "Try: use a smaller tp, because every layer waits for its all-reduces along tp, and they use "
+         "NVLink only inside its domain. A dense model can have more stages instead, and a mixture "
+         "a larger ep."),
     Hint("norms on every tensor rank", _slow("elementwise",
         lambda plan: not plan.sequence_parallel),
          "Try: set sequence_parallel=True, because otherwise each tensor rank computes all "

@@ -13,8 +13,6 @@ lib.cost.volume, axis by axis.
 """
 
 from collections import Counter
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
@@ -44,6 +42,7 @@ from lib.hybrid.mesh import axes_of, sent_along
 
 FEW = 8  # values on each rank beside the formula's: the loss, the norm, in whatever way
 MAKING, USED, ENDS = "making it", "calls of average and norm_of", "the group of the ends"
+LEFT = "gradients after step"
 OF_OTHER_LABS = (
     "links.connect", "stage.__init__", "stage.execute", "stage.run",
     "vocabulary.vocab_parallel_cross_entropy", "gpt.loss", "gpt.sum_gradients",
@@ -54,7 +53,12 @@ OF_OTHER_LABS = (
 
 def script(make, case, place, show):
     """Two steps."""
-    (mesh, _), used = place, Counter()
+    (mesh, _), used, trained = place, Counter(), []
+
+    def make_optimizer(parameters):
+        optimizer = PlainSGD(parameters, lr=RATE)
+        trained.extend(p for group in optimizer.param_groups for p in group["params"])
+        return optimizer
 
     def average(*args, **named):
         all_of_pp = any(one is mesh.group("pp") for one in (*args, *named.values()))
@@ -66,7 +70,7 @@ def script(make, case, place, show):
         return hybrid.norm_over_mesh(*args, **named)
 
     batches = [[local_batch(each, mesh) for each in batch_of(step)] for step in range(STEPS)]
-    given = small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), partial(PlainSGD, lr=RATE)
+    given = small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), make_optimizer
     with show.during(MAKING, section=True) as run:
         answer = run(make, *given, average=average, norm_of=norm_of)
     for step, batch in enumerate(batches):
@@ -81,6 +85,8 @@ def script(make, case, place, show):
         show(USED, f"{used['average']} and {used['norm_of']}")
         words = "average got the group of all stages, which is that of the ends on two stages only"
         show(ENDS, words if used["all_of_pp"] else "")
+        left = sum(p.grad is not None for p in trained)
+        show(LEFT, f"{left} of {len(trained)} .grads are not None after step" if left else "")
         if show.wrong("loss", "norm"):
             return
 
@@ -178,8 +184,9 @@ EXERCISE = Exercise(
         nothing_on_other_stages=s.both(of_name("loss"), s.kind("returned", "form")),
         no_norm_returned=s.both(of_name("norm"), s.kind("returned", "form")),
         not_on_every_rank=s.either(s.hung, s.kind("mismatch", "died")),
+        **{"each rank's own norm": s.both(wrong("norm", 0), s.fact("beside"))},
         gradients_of_a_part=wrong("norm", 0),
-        gradients_are_kept=wrong("norm", 1),
+        gradients_are_kept=s.either(wrong("norm", 1), of_name(LEFT)),
         another_update=wrong("loss", 1),
         too_much_along_an_axis=s.kind("elements", more=True),
         too_little_along_an_axis=s.kind("elements"),

@@ -76,8 +76,9 @@ def differ(norm, group):
     return "" if same else f"one rank returned {least.item()!r}, another {most.item()!r}"
 
 
-def returned(*forms):
-    return lambda p: p.facts["got"].startswith(forms)
+def returned(fits):
+    """Is it the form of what was returned, and does it fit?"""
+    return lambda p: of_name(FORM)(p) and fits(p.facts["got"])
 
 
 MEASURE = SideBySide(
@@ -104,8 +105,9 @@ EXERCISE = Exercise(
     hints=hints(
         "lab6", "norm_over_mesh",
         not_on_every_rank=s.kind("clash"),
-        another_form=s.both(of_name(FORM), returned("float64", "int", "float")),
-        in_float32=s.either(s.both(of_name(FORM), returned("float32")), s.fact("narrowed")),
+        a_plain_number=returned(lambda got: got in ("float", "int")),
+        in_float32=s.either(returned(lambda got: got.startswith("float32")), s.fact("narrowed")),
+        another_form=returned(lambda got: got.startswith("float64")),
         what_it_was_given_has_changed=of_name(GRADIENTS, "arguments"),
         not_what_it_was_given=s.kind("another way"),
         gradients_sent=of_name(FEW),

@@ -189,7 +189,7 @@ WRONG = {
     replicated_summed_again: "summed twice",
     tied_weighted: "summed twice",
     lib_s_all_reduce: "not what it was given",
-    torch_s_over_pp: "not on every rank",
+    torch_s_over_pp: "not what it was given",
     in_float32: "rounded on the way",
     gradients_of_the_first_call: "one buffer for all calls",
     not_yet: "not written",

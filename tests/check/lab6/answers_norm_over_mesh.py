@@ -179,7 +179,7 @@ WRONG = {
     calls_libs: "called what it builds",
     squared_in_place: "what it was given has changed",
     clips_at_once: "what it was given has changed",
-    a_number: "another form",
+    a_number: "a plain number",
     replicated_counted_on_tp_rank_1: "once each",
     large_ones_lost: "once each",
     lib_s_all_reduce: "not what it was given",

@@ -43,9 +43,22 @@ MISTAKES = (
             "self.mesh, None)"
         ),
         "sets.tied are the parameters on the first and on the last stage, sets_of(part, "
-        "pipeline.tied), and average sums them over links.ends.",
+        "pipeline.tied), and average sums them over links.ends. The Pipeline finds them in the "
+        "modules of all stages, so make it before you free the others.",
+    ),
+    Mistake(
+        "tied ones not summed",
+        edit(_FREE, "pass").then("links = connect(", f"{_FREE}\n        links = connect("),
     ),
     Mistake("gradients are kept", edit("parameter.grad = None", "pass")),
+    Mistake("gradients are kept", edit("parameter.grad = None", "parameter.grad.zero_()")),
+    Mistake(
+        "each rank's own norm",
+        edit(
+            "self.norm_of(self.sets, self.mesh)",
+            "sum(p.grad.square().sum() for p in self.parameters).sqrt()",
+        ),
+    ),
     Mistake("another update", edit(_SCALE, "pass")),
     Mistake("another update", edit(_SCALE, "scale_gradients(self.sets.sharded, norm, max_norm)")),
     Mistake("another update", edit(_OPTIMIZER,
