@@ -13,6 +13,7 @@ lib.cost.volume, axis by axis.
 """
 
 from collections import Counter
+
 import torch
 import torch.distributed as dist
 
