@@ -57,7 +57,6 @@ def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]
             if problem:
                 problem.facts |= {"case": case, "name": name, "time": time, "order": order}
                 problem.text += f"\n{a.beside}" if a and a.beside else ""
-                problem.facts["beside"] = bool(a and a.beside)
                 found[name] = problem
                 break
     return found
