@@ -213,9 +213,9 @@ PLANS = (
          "Try: make ep as small as memory allows, because the exchange takes most of the time, "
          "and keep it inside an NVLink domain where possible: 8 on H100, 64 on GB200."),
     Hint("tensor parallelism too wide", _slow("tensor", lambda plan: plan.tp > 1),
-         "Try: use a smaller tp, because every layer waits for its all-reduces along tp, and they use "
-         "NVLink only inside its domain. A dense model can have more stages instead, and a mixture "
-         "a larger ep."),
+         "Try: use a smaller tp, because every layer waits for its all-reduces along tp, and they "
+         "use NVLink only inside its domain. A dense model can have more stages instead, and a "
+         "mixture a larger ep."),
     Hint("norms on every tensor rank", _slow("elementwise",
         lambda plan: not plan.sequence_parallel),
          "Try: set sequence_parallel=True, because otherwise each tensor rank computes all "
