@@ -6,7 +6,7 @@
 
 An answer that fails and calls functions of the student's that have not passed their own checks is
 judged once more, with the course's in their place. If that gives more points, it counts, and the
-verdict says so.
+verdict says so. The functions of a Bundle may call each other, and are judged one by one.
 """
 
 import contextlib

@@ -374,21 +374,44 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
 
 def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
     """The Outcome of a student's functions: an earlier function of theirs that has not passed costs
-    no points here (earlier.py)."""
+    no points here (earlier.py). Nor does one part of a Bundle that another calls: `cheapest` calls
+    `star_time`."""
     from lib.check.exercises import FUNCTIONS
 
-    answer = fns if isinstance(exercise, Bundle) else fns[0]
-    outcome = evaluate(exercise, answer)
-    right = {} if outcome.passed else earlier.not_passed(fns, FUNCTIONS, _passed)
+    if not isinstance(exercise, Bundle):
+        return _noted(*_again(exercise, fns[0], evaluate(exercise, fns[0]), FUNCTIONS, _passed))
+    outcome = evaluate(exercise, fns)
+    names = [part.name for part in exercise.parts]
+    now = {n: fn for n, fn, o in zip(names, fns, outcome.parts, strict=False) if o.passed}
+    again = [
+        _again(part, fn, of_part, FUNCTIONS, _passed | now)
+        for part, fn, of_part in zip(exercise.parts, fns, outcome.parts, strict=False)
+    ]
+    right = {name: fn for _, courses in again for name, fn in courses.items()}
+    if not right:
+        return outcome
+    return _noted(_together(exercise, [of_part for of_part, _ in again]), right)
+
+
+def _again(exercise, fn, outcome, known, passed):
+    """(the Outcome of one function, judged once more with the course's functions in place of those
+    that it calls and that have not passed, if that gives more points; {name: the course's})."""
+    right = {} if outcome.passed else earlier.not_passed((fn,), known, passed)
     if not right or outcome.hint == "not written":
-        return outcome
-    with earlier.replaced(fns, right):
-        again = evaluate(earlier.allowing(exercise, right), answer)
+        return outcome, {}
+    with earlier.replaced((fn,), right):
+        again = evaluate(earlier.allowing(exercise, right), fn)
     if again.points <= outcome.points:
-        return outcome
-    again.lines.insert(1, earlier.note(right))
-    again.told.insert(0, Told("note", earlier.note(right).strip()))
-    return again
+        return outcome, {}
+    return again, right
+
+
+def _noted(outcome, right):
+    """The Outcome, which says so if it was graded with functions of the course."""
+    if right:
+        outcome.lines.insert(1, earlier.note(right))
+        outcome.told.insert(0, Told("note", earlier.note(right).strip()))
+    return outcome
 
 
 def _report(exercise, outcome):

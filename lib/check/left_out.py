@@ -8,7 +8,6 @@ FUNCTION = {
     "memory": "it keeps nothing, and what it sends is counted",
 }
 BUILT = FUNCTION | NOTHING_GIVEN  # of send and receive, or without ranks
-MAY_BE_A_VIEW = {"returned": "for N = 1 the chunk may be a view: the docstring promises no copy"}
 IN_PLACE = {
     "returned": "the caller's tensor holds the result; that it is returned too is a convenience"
 }

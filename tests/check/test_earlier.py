@@ -70,3 +70,46 @@ def test_what_has_passed_stays_and_a_mistake_of_ones_own_still_counts():
     outcome = framework.graded(EXERCISES["ring_all_reduce"], (scope["ring_all_reduce"],))
     assert not outcome.passed
     assert "graded with" not in "\n".join(outcome.lines)
+
+
+def test_wrong_parts_of_a_bundle_cost_nothing_in_a_part_that_calls_them():
+    bundle, scope = EXERCISES["all_reduce_time"], {"__name__": "__main__"}
+    exec(COSTS, scope)
+    fns = tuple(scope[part.name] for part in bundle.parts)
+    alone = framework.evaluate(bundle, fns)
+    outcome = framework.graded(bundle, fns)
+    assert [part.passed for part in alone.parts] == [False] * 6
+    assert [part.passed for part in outcome.parts] == [False] * 5 + [True]
+    assert "graded with the course's halving_doubling_time and" in outcome.lines[1]
+    assert outcome.points == bundle.parts[-1].points
+    assert all(scope[part.name] is fn for part, fn in zip(bundle.parts, fns, strict=True))
+
+
+COSTS = """
+def star_time(n_bytes, N, alpha, beta):
+    return 1.0
+
+
+def tree_time(n_bytes, N, alpha, beta):
+    return 2.0
+
+
+def ring_time(n_bytes, N, alpha, beta):
+    return 3.0
+
+
+def recursive_doubling_time(n_bytes, N, alpha, beta):
+    return 4.0
+
+
+def halving_doubling_time(n_bytes, N, alpha, beta):
+    return 5.0
+
+
+def cheapest(n_bytes, N, alpha, beta):
+    times = {
+        "star": star_time, "tree": tree_time, "ring": ring_time,
+        "recursive_doubling": recursive_doubling_time, "halving_doubling": halving_doubling_time,
+    }
+    return min(times, key=lambda name: times[name](n_bytes, N, alpha, beta))
+"""

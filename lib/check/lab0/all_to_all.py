@@ -147,6 +147,7 @@ EXERCISE = Exercise(
         the_counts_are_not_used=s.kind("mismatch", "raised", "form"),
         order_of_arrival=s.fact("same_rows"),
         a_block_for_another_rank=another_ranks,
+        a_block_is_missing=lambda p: "block" in p.facts and p.facts["block"] is None,
         more_than_the_block=s.kind("elements"),
         all_to_one_at_a_time=s.kind("rounds"),
     ),

@@ -2,6 +2,7 @@
 Flight Recorder."""
 
 import copy
+import re
 
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
@@ -76,6 +77,13 @@ def _about(cases):
     return [(name, here(*cases)) for name in NAMES]
 
 
+def _others(p):
+    """Are other ranks blamed than those that never came, and none of these?"""
+    ranks = lambda said: {*re.findall(r"\d+", str(said))}
+    never = getattr(p.fact("case"), "what", "") in NEVER
+    return never and of_name(RANKS)(p) and not ranks(p.fact("got")) & ranks(p.fact("want"))
+
+
 MEASURE = SideBySide(script, blame, here(*CASES), groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
     name="blame", reference=blame, measure=MEASURE, worlds=(), bonus=True,
@@ -105,5 +113,6 @@ EXERCISE = Exercise(
         **{"the last, not the first": lambda p: of_name(NTH)(p)
            and p.facts["got"] > p.facts["want"]},
         the_usual_call=of_name(OP),
+        those_who_wait=_others,
     ),
 )  # fmt: skip

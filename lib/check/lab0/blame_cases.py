@@ -33,6 +33,9 @@ NEVER = {
         {r: calls(BROADCAST, GATHER, waiting=1, members=EIGHT) for r in EIGHT}
         | {r: calls(BROADCAST, members=EIGHT) for r in (1, 6)}
     ),
+    "rank 2 is missing in a broadcast that rank 0 has completed": _four(
+        calls(REDUCE, BROADCAST, waiting=1), rank0=calls(REDUCE, BROADCAST), rank2=calls(REDUCE)
+    ),
     "a rank without a record": _four(calls(REDUCE, waiting=1, state="started"), rank0=[]),
 }
 NOBODY = {

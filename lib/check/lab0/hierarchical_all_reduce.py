@@ -50,6 +50,16 @@ def script(make, case, groups, show):
     by.result(show, "the sum", tensor, show.run(make, tensor, *groups))
 
 
+def explain(wrong):
+    """As of any sum that is to be in place. It may also be divided by the number of one group."""
+    text, facts = by.in_place_sum(wrong)
+    for size in sorted({*LAYOUTS[wrong.case.what]} - {1, wrong.case.world_size}):
+        if torch.equal(wrong.got * size, wrong.want) and len(wrong.got):
+            line = text.partition("\n")[0]
+            return f"{line}\nIt is expected / {size}: a sum is not divided.", facts
+    return text, facts
+
+
 def crossing(run, case):
     """(elements that each rank sends to other nodes, elements that all ranks send inside their
     nodes)"""
@@ -137,7 +147,7 @@ EXERCISE = Exercise(
         MEASURE,
         ("sum on every rank", 6,
          "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
-         by.told(MEASURE, "the sum", by.in_place_sum), "the sum", *by.PROBES),
+         by.told(MEASURE, "the sum", explain), "the sum", *by.PROBES),
         ("elements between nodes", 4, "2(M-1)/M n from each of M nodes, 2(M-1)n in all",
          between_nodes),
         ("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, a chunk per rank",

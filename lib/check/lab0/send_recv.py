@@ -24,6 +24,8 @@ PATTERNS = {
     REVERSED: lambda r, n: (n - 1 - r, n - 1 - r),
 }
 OUT, UNEQUAL = f"{RIGHT}, out given", f"{RIGHT}, chunks of other sizes"
+TO_ITSELF = f"{TWO}, out given"  # of two ranks: to itself
+WITH_OUT = (OUT, UNEQUAL, TO_ITSELF)
 UNWRITTEN = -7  # what `out` holds before the call
 SHAPES = {6: (2, 3), 5: (5,), 1: (), 0: (0,)}  # elements -> the tensor's shape
 F64, I64 = torch.float64, torch.int64
@@ -37,6 +39,7 @@ SUBGROUP = ((6, F64, RIGHT), (6, F64, REVERSED), (5, F64, UNEQUAL))
 CASES = (
     *(Case(ranks, 6, F64, what) for ranks, names in OF_GROUPS.items() for what in names),
     *(Case(tuple(range(WORLD)), *one) for one in MORE),
+    Case((0, 1), 5, F64, TO_ITSELF),
     *(Case((1, 3, 4), *one) for one in SUBGROUP),
 )
 
@@ -56,7 +59,7 @@ def peers(rank, case):
 def script(make, case, group, show):
     to, frm = peers(show.place, case)
     tensor = show.give("tensor", own_of(show.place, case))
-    out = torch.full_like(own_of(frm, case), UNWRITTEN) if case.what in (OUT, UNEQUAL) else None
+    out = torch.full_like(own_of(frm, case), UNWRITTEN) if case.what in WITH_OUT else None
     by.result(show, "what arrived", by.called(show, make, group, tensor, to, frm, out=out))
     if out is not None:
         show("out", out)
@@ -102,6 +105,11 @@ def send_left(p):
     return s.failed(p) is not None and "NotWaitedFor: send" in s.failed(p).text
 
 
+def of_other_sizes(case):
+    """Only `out` has the length of what arrives here."""
+    return case.what == UNEQUAL
+
+
 def source(fits):
     return lambda p: "source" in p.facts and not p.fact("narrowed") and fits(p.facts)
 
@@ -124,6 +132,7 @@ EXERCISE = Exercise(
         "lab0", "send_recv",
         ranks_of_the_group=s.both(s.kind(*s.SHAPES), s.mixed_up_ranks),
         out_not_filled=of_name("out"),
+        a_buffer_like_the_tensor=s.in_case(CASES, of_other_sizes, "form", "mismatch"),
         received_from_another_rank=both_begun,
         everyone_sends_first=s.all_wait_in("send"),
         everyone_receives_first=s.all_wait_in("recv"),

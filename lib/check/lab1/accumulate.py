@@ -3,8 +3,8 @@ exchange.
 
 The model is a wrapper that notes what happens to it, in order; for k = 3, as it should be:
 
-    forward  backward alone  forward  backward alone  forward  backward  average
-             (in no_sync)             (in no_sync)             ^ its buckets leave
+    forward  backward  forward  backward  forward  backward  average
+    (both in no_sync)  (both in no_sync)           ^ its buckets leave
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from lib.data_parallel import accumulate
 COUNTS = {"2 micro-batches": (2, 1), "4 micro-batches": (1, 2, 2, 1), "1 micro-batch": (2,)}
 CASES = tuple(Setting(GROUPS[0], what=what) for what in COUNTS)
 FORWARD, ALONE, BACKWARD, AVERAGE = "forward", "backward inside no_sync", "backward", "average"
+FORWARD_ALONE = "forward inside no_sync"
 EVENTS, RETURNED, ONE = "in order", "what is returned", "a tensor of one element"
 
 
@@ -42,7 +43,7 @@ class Noting(nn.Module):
         self.module.leave.bias.register_post_accumulate_grad_hook(self._backward_ran)
 
     def forward(self, *inputs):
-        self.events.append(FORWARD)
+        self.events.append(FORWARD_ALONE if self.alone else FORWARD)
         return self.module(*inputs)
 
     def _backward_ran(self, _):
@@ -93,6 +94,11 @@ def _events(fits):
     return of
 
 
+def _in_order(fits):
+    """fits(what it did, in order)?"""
+    return lambda p: p.fact("name") == EVENTS and fits(p.fact("got", "").split(", "))
+
+
 MEASURE = SideBySide(
     script, accumulate, CASES,
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "a model is given")
@@ -128,7 +134,15 @@ EXERCISE = Exercise(
         its_own_average=s.either(s.kind("another way"), _events(lambda got, _: not got(AVERAGE))),
         an_average_in_every_micro_batch=_events(lambda got, _: got(AVERAGE) > 1),
         no_sync_for_the_last_one_too=_events(lambda got, _: not got(BACKWARD)),
+        no_sync_for_the_last_instead_of_the_first=_in_order(
+            lambda events: events[:2] == [FORWARD, BACKWARD] and ALONE in events),
         every_micro_batch_sends=_events(lambda got, _: got(BACKWARD) > 1),
-        computed_twice=_events(lambda got, want: got(FORWARD) > want(FORWARD)),
+        computed_twice=_events(
+            lambda got, want: got(FORWARD) + got(FORWARD_ALONE)
+            > want(FORWARD) + want(FORWARD_ALONE)),
+        forwards_before_backwards=_in_order(lambda events: events[:2] == [FORWARD] * 2 or
+                                            events[:2] == [FORWARD_ALONE] * 2),
+        a_forward_outside_no_sync=_events(lambda got, want: got(FORWARD) > want(FORWARD)),
+        the_last_forward_inside_no_sync=_events(lambda got, want: got(FORWARD) < want(FORWARD)),
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from copy import deepcopy
 from functools import cache
 
 from lib import launch
+from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_TENSORS, but
@@ -38,7 +39,7 @@ SETUPS = {  # the healthy ones last, so that a claim begins with its own mistake
     "4 ranks, summed": Setup(SUM, (2,) * 4, 1, 2, 2, seed=51),
     "2 ranks with 5 and 2 examples, summed": Setup(SUM, (5, 2), 1, 2, 2, seed=52),
     "3 ranks, 3 micro-batches, summed": Setup(SUM, (3,) * 3, 3, 2, 1, FEW, seed=53),
-    "2 ranks with 1 and 5 examples, each its own mean": Setup(UNEQUAL, (1, 5), 1, 2, 2, seed=61),
+    "2 ranks with 1 and 5 examples, each its own mean": Setup(UNEQUAL, (1, 5), 1, 2, 2, seed=63),
     "4 ranks with 5, 3, 4 and 1 examples, each its own mean": Setup(
         UNEQUAL, (5, 3, 4, 1), 2, 2, 2, seed=63
     ),
@@ -93,6 +94,12 @@ def said(want, *got):
     )
 
 
+def _alone(p):
+    """Is it about the run of one rank?"""
+    setup = SETUPS.get(getattr(p.fact("case"), "what", ""))
+    return setup is not None and len(setup.shares) == 1
+
+
 EXERCISE = Exercise(
     name="diagnose", reference=diagnose, measure=MEASURE, worlds=(),
     before=made, leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank", "alone")
@@ -116,6 +123,7 @@ EXERCISE = Exercise(
         weights_change_as_they_train=said(HEALTHY, NO_BROADCAST),
         messages_of_a_healthy_run=said(HEALTHY, NO_NO_SYNC),
         batches_of_a_healthy_run=said(HEALTHY, NO_SET_EPOCH),
+        a_sum_over_one_rank=s.both(said(HEALTHY, SUM), _alone),
         unequal_shards_are_no_mistake=said(HEALTHY, UNEQUAL, SUM),
         weights_of_the_ranks=said(NO_BROADCAST),
         a_mistake_that_costs_only_time=said(NO_NO_SYNC),

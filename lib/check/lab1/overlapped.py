@@ -1,14 +1,19 @@
 """Lab 1, section 5: OverlappedDataParallel(module, group, all_reduce, capacity), buckets that leave
 during backward.
 
-Two models: the small one, and a chain of layers with a gate before each but the first
-(lib/check/overlap.py). What overlaps is shown in the last case, when the gradients of all others
-are known to be right.
+Three models: the small one, a chain of layers with a gate before each but the first
+(lib/check/overlap.py), and one whose second bucket is complete before its first. What overlaps is
+shown in the last two cases, when the gradients of all others are known to be right.
 """
+
+import contextlib
+
+import torch
+from torch import nn
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import Setting
+from lib.check.cases import Setting, draw
 from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
@@ -19,12 +24,13 @@ from lib.check.side_by_side import SideBySide
 from lib.data_parallel import bucketed
 
 CHAIN, SMALL, NO_SYNC = "a chain of layers", "unused parameters", "no_sync"
+CROSSED = "bucket 1 is complete before bucket 0"
 IDLE = "rank 0 without a backward"
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
         (GROUPS[0], CHAIN), *((members, SMALL) for members in GROUPS), (GROUPS[1], IDLE),
-        (ALONE, SMALL), (GROUPS[0], NO_SYNC),
+        (ALONE, SMALL), (GROUPS[0], CROSSED), (GROUPS[0], NO_SYNC),
     )
 )  # fmt: skip
 BUILT, WHOSE = bucketed.__name__, "whose wrapper"
@@ -33,16 +39,47 @@ LACKS, EARLY, GRADIENT, SENT, MESSAGES, MORE = (
     "attributes", "back too early", "the gradient", "elements sent", "messages",
     "bytes more than after the step before",
 )  # fmt: skip
-OWN = "copied back"
-LATE, STUCK = "sent in time", "backward stands still"
+OWN, BESIDE = "copied back", "bytes beside the gradients"
+LATE, STUCK, TURN = "sent in time", "backward stands still", "its turn has come"
 NO, INSIDE, NEVER = "a method no_sync", "elements sent inside no_sync", "sent after no_sync"
+AFTER_ERROR = "sent after an error inside no_sync"
+
+
+class Crossed(nn.Module):
+    """Layers that are not used in the order of their parameters: in backward the second of three
+    buckets is complete first.
+
+    forward   x (B, 3) -> first (B, 4) -> third (B, 4) -> second (B, 5)
+    backward  second -> third -> gate -> first; buckets: third (16), second (20), first (12)
+    """
+
+    def __init__(self, seed=0, fine=1):
+        super().__init__()
+        linear = lambda m, n: nn.Linear(m, n, bias=False, dtype=torch.float64)
+        self.first, self.second, self.third = linear(3, 4), linear(4, 5), linear(4, 4)
+        self.pass_one = lambda: None
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters()):
+                parameter.copy_(draw(10 * number + seed, *parameter.shape) * fine)
+
+    def forward(self, x, with_branch=False):
+        h = self.first(x)
+        h.register_hook(lambda gradient: self.pass_one())
+        return self.second(self.third(h))
+
+
+class Stopped(Exception):
+    """Raised inside no_sync."""
 
 
 def script(make, case, group, show):
-    """Two steps. With no_sync three: in the second, two micro-batches of three are accumulated."""
+    """Two steps. With no_sync four: in the second, two micro-batches of three are accumulated, and
+    before the last an error leaves a no_sync."""
     chain, no_sync = case.what in (CHAIN, NO_SYNC), case.what == NO_SYNC
-    module = (models.Chain if chain else models.Small)(show.place, models.FINE)
+    kind = {CHAIN: models.Chain, NO_SYNC: models.Chain, CROSSED: Crossed}
+    module = kind.get(case.what, models.Small)(show.place, models.FINE)
     module, capacity = module.to(backend.device()), 49 if chain else 21  # in float64 elements
+    without = show.made.alive()
     with show.during(INIT, section=True) as run:
         model = run(make, module, group, show.all_reduce, 8 * capacity)
     libs = show.lib and any(kind.__module__ == BUILT for kind in type(model).__mro__)
@@ -55,7 +92,7 @@ def script(make, case, group, show):
     if show.wrong(WHOSE, "weights", LACKS, NO):
         return
     sizes, before = [p.numel() for p in module.parameters() if p.requires_grad], None
-    for step in range(3 if no_sync else 2):
+    for step in range(4 if no_sync else 2):
         numbers = [0, 1, 2] if no_sync and step == 1 else [step]
         idle = (case.what, show.place) == (IDLE, 0)
         shards = [] if idle else [_shard(show, number) for number in numbers]
@@ -64,8 +101,10 @@ def script(make, case, group, show):
         show.begin(f"step {step + 1}")
         watch = show.gated(models.GATES if chain and len(numbers) == 1 else 0)
         module.pass_one = watch.pass_one
+        if case.what == CROSSED:
+            module.pass_one = lambda watch=watch: show_turn(watch, show)
         with show.during(f"step {step + 1}", section=step > 0) as run:
-            run(one_step, model, losses, shards, watch, show)
+            run(one_step, model, losses, shards, watch, show, no_sync and step == 3)
             show.ungated(watch)
         module.pass_one = losses = None
         show(EARLY, "average_gradients() returned while an all-reduce was in flight"
@@ -76,12 +115,14 @@ def script(make, case, group, show):
         show(GRADIENT, [(name, p.grad) for name, p in module.named_parameters()])
         shown_of_messages([one.elements for one in show.calls], sizes, capacity, show)
         if no_sync and step != 1:
-            shown_of_overlap(watch, show, after=step == 2)
+            shown_of_overlap(watch, show, {2: NEVER, 3: AFTER_ERROR}.get(step, LATE))
+        beside = show.made.alive() - without
         for p in module.parameters():
             p.grad = None
         alive = show.made.alive()
         if case.what == CHAIN and before is not None:
             show(MORE, alive - before, at_most=True)
+            show(BESIDE, beside, at_most=True)
         before = alive
         if show.wrong(EARLY, OWN, GRADIENT, SENT, INSIDE):
             return
@@ -99,8 +140,11 @@ def _shard(show, number):
     return x.to(backend.device()), y.to(backend.device()), with_branch
 
 
-def one_step(model, losses, shards, watch, show):
+def one_step(model, losses, shards, watch, show, after_error):
     """losses: of the one micro-batch, if there are not several."""
+    if after_error:
+        with contextlib.suppress(Stopped), model.no_sync():
+            raise Stopped
     if losses is None:
         for shard in shards[:-1]:
             with model.no_sync():
@@ -124,11 +168,21 @@ def shown_of_messages(got, sizes, capacity, show):
     show(MESSAGES, "" if right else text)
 
 
-def shown_of_overlap(watch, show, after):
+def show_turn(watch, show):
+    """Bucket 1 was complete first, and now bucket 0 is: both have to start. An answer that starts
+    none is told so elsewhere."""
+    with watch.changed:
+        watch._until(lambda: len(show.calls) >= 2, watch._nobody_will_begin)
+    got = [one.elements for one in show.calls]
+    text = f"buckets 0 and 1 were complete, but only a message of {got} elements had been started"
+    show(TURN, text if len(got) == 1 else "")
+
+
+def shown_of_overlap(watch, show, name):
     none = "nothing had been sent when only the first layer's gradients were missing"
     sent = f"{none}\nIts messages, in elements: {[one.elements for one in show.calls]}"
-    show(NEVER if after else LATE, "" if watch.begun_in_time else sent)
-    if not after:
+    show(name, "" if watch.begun_in_time else sent)
+    if name == LATE:
         still = "backward stood still until an all-reduce had ended"
         show(STUCK, still if watch.stuck else "")
 
@@ -147,7 +201,7 @@ MEASURE = SideBySide(
     script, bucketed.OverlappedDataParallel, CASES, (BUILT,),
     excused={
         "once more": "nothing is returned; two steps follow each other",
-        "alive": "the flat buffers may stay, and the gradients may lie in them",
+        "alive": "the flat buffers may stay if the gradients lie in them, which a name shows",
         "alive at the end": "the parameters' hooks hold what they call, in a cycle of torch's",
     } | dict.fromkeys(("strided", "float32", "bfloat16"), "a model is given"),
 )  # fmt: skip
@@ -165,8 +219,9 @@ EXERCISE = Exercise(
         ("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
          (EARLY, SYNCED), (OWN, SYNCED), (GRADIENT, SYNCED)),
         ("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
-         calls(MEASURE, nothing_else=False), (SENT, SYNCED), (MESSAGES, SYNCED), MORE),
-        ("sent before backward ends", 5, "the first bucket, while backward goes on", LATE, STUCK),
+         calls(MEASURE, nothing_else=False), (SENT, SYNCED), (MESSAGES, SYNCED), MORE, BESIDE),
+        ("sent before backward ends", 5, "the first bucket, while backward goes on", LATE, STUCK,
+         TURN),
         ("no_sync", 6, "sends nothing; the next backward sends the sum"),
     ),
     hints=hints(
@@ -181,7 +236,9 @@ EXERCISE = Exercise(
             _in(CHAIN, SMALL, IDLE),
             s.either(s.both(of_name(GRADIENT, EARLY), s.fact("time", 2)), _in(LAST))),
         the_hook_comes_before_the_gradient=s.both(s.refused("None"), _in(CHAIN)),
-        a_parameter_without_gradient=s.refused("None"),
+        a_parameter_without_gradient=s.either(
+            s.refused("None"), s.both(of_name(GRADIENT), s.kind("returned"))
+        ),
         the_group_is_not_used=s.either(s.kind("group"), times(lambda N: N / WORLD)),
         zeros_left_out=s.kind("clash", over=True),
         in_the_order_of_completion=s.kind("clash"),
@@ -190,15 +247,17 @@ EXERCISE = Exercise(
         no_sync_counts=s.both(of_name(GRADIENT, SENT), _in(NO_SYNC)),
         divided_twice=times(lambda N: 1 / N),
         not_divided=times(lambda N: N),
-        what_is_left_is_not_sent=s.both(of_name(GRADIENT), s.kind("returned")),
         a_bucket_leaves_too_early=s.both(of_name(GRADIENT), lambda p: not p.fact("narrowed")),
         another_all_reduce=s.kind("another way"),
         sent_twice__or_frozen_ones_too=of_name(SENT),
         more_than__capacity_=of_name(MESSAGES),
         kept_from_step_to_step=of_name(MORE),
+        kept_beside_the_gradients=of_name(BESIDE),
+        one_bucket_for_each_hook=of_name(TURN),
         everything_at_the_end=of_name(LATE),
         backward_waits_for_the_network=of_name(STUCK),
         no_sync_is_missing=of_name(NO),
         no_sync_for_ever=of_name(NEVER),
+        no_sync_after_an_error=of_name(AFTER_ERROR),
     ),
 )  # fmt: skip

@@ -65,8 +65,8 @@ def script(make, case, show):
 
 
 def _plain(out):
-    """A list of ints; what is not a 1-D tensor of whole numbers, in words."""
-    whole = type(out) is torch.Tensor and not out.is_floating_point() and out.dtype != torch.bool
+    """A list of ints; what is not a 1-D tensor of int64, in words."""
+    whole = type(out) is torch.Tensor and out.dtype == torch.int64
     return out.tolist() if whole and out.ndim == 1 else form_of(out)
 
 

@@ -6,6 +6,7 @@ the relay, and how:
     rank i of p     recv from i-1    send to i+1    recv from i+1    send to i-1
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from lib.check import symptoms as s
@@ -58,6 +59,20 @@ def another_group(problem):
     return s.mixed_up_ranks(problem) or any(e.members != case.members for e in run.book.entries)
 
 
+def first_rank_sends_back(problem):
+    """Has the first rank got all that it waits for, or is it alone? Then it is its own x, which
+    needs no gradient, that has none."""
+    case = s.case_of(problem, CASES)
+    if case is None or not (problem.kind == "raised" and s.refused("None")(problem)):
+        return False
+    first = list(pairwise(case.members))[:1]
+    return not first or any(
+        e.op == "send" and e.peer == before
+        for before, member in first
+        for e in failed(problem).book.of(member)
+    )
+
+
 def wrong_size(back, fits=lambda got, want, rank: True):
     """Fits if a rank sent another number of elements than it should: to the previous rank,
     or to the next."""
@@ -85,6 +100,7 @@ def gives(got, want, rank):
 HINTS = hints(
     "lab2", "relay_step",
     the_group_is_not_used=another_group,
+    a_gradient_of_the_batch=first_rank_sends_back,
     no_gradient_of_the_input=s.both(s.kind("raised"), s.refused("None")),
     tokens_have_no_gradient=s.both(s.kind("raised"), s.refused("dtype")),
     a_loss_on_every_rank=s.raised("NoTarget"),

@@ -30,6 +30,7 @@ CHANGED, FORWARD, BACKWARD, SINCE = (
 )  # fmt: skip
 NEVER = "weights that never were a version"
 END, MOST, MOVED = "versions in the end", "the most versions", "moved"
+COPIED = "copied unread"
 
 
 class Versions:
@@ -78,10 +79,13 @@ def script(make, case, show):
     p, n, stage = JOBS[case.what]
     weights = {"weight": draw(stage, 3 + stage, 4), "bias": draw(stage, 3 + stage)}
     versions, places, in_flight = Versions(show, weights), [_places(weights)], {}
-    done, told = versions.done, {"beside": ""}
+    done, told, newest, needless = versions.done, {"beside": ""}, [_places(weights)], []
 
     def change(weights):
         show(CHANGED, number := versions.of(weights), **told)
+        read = any(version == len(versions.copies) - 1 for version, _ in in_flight.values())
+        needless.append(not read and _places(weights) != newest[-1])
+        newest.append(_places(weights))
         versions.held()
         if isinstance(number, int):
             for i, weight in enumerate(weights.values()):
@@ -127,6 +131,8 @@ def script(make, case, show):
     show(MOST, most, at_most=True, beside=f"There were as many after {when}.")
     elsewhere = stage == p - 1 and any(one != places[0] for one in places)
     show(MOVED, "after an update its weights are elsewhere in memory" if elsewhere else "")
+    text = "no mini-batch in flight had read the newest weights, and yet update changed a copy"
+    show(COPIED, text if any(needless) and not elsewhere else "")
 
 
 def _neither(p):
@@ -159,7 +165,7 @@ EXERCISE = Exercise(
          FORWARD, CHANGED, "calls of change"),
         ("backward reads its forward's", 4, "bit for bit", SINCE, BACKWARD),
         ("p-i versions at stage i", 2, "at most, at any time; one when all is done", END, MOST),
-        ("the last stage copies nothing", 1, "its weights change in place", MOVED),
+        ("the last stage copies nothing", 1, "its weights change in place", MOVED, COPIED),
     ),
     hints=hints(
         "lab2", "WeightStash",
@@ -179,5 +185,6 @@ EXERCISE = Exercise(
         one_name_too_many=of_name(END),
         a_copy_for_every_mini_batch=of_name(MOST),
         copies_without_need=of_name(MOVED),
+        copies_what_no_one_reads=of_name(COPIED),
     ),
 )  # fmt: skip

@@ -27,7 +27,8 @@ def _look(dumps, members=None, waits=True, compare=True, by_reach=True, usual=No
             max(n[rank], default=0) < nth if by_reach else nth not in n[rank]
         )
         missing = [rank for rank in members or next(iter(there.values()))["members"] if gone(rank)]
-        if waits and all(r["state"] == "completed" for r in there.values()):
+        enough = any if waits == "until one is completed" else all
+        if waits and enough(r["state"] == "completed" for r in there.values()):
             missing = []
         ranks = missing + [rank for rank, kind in kinds.items() if compare and kind != right]
         if ranks:
@@ -47,6 +48,11 @@ def takes_any_rank_for_a_member(dumps):
 
 def blames_who_is_behind(dumps):
     return _firsts(_look(dumps, waits=False))
+
+
+def stops_at_the_first_completed(dumps):
+    """In a broadcast the root completes before the others come."""
+    return _firsts(_look(dumps, waits="until one is completed"))
 
 
 def looks_for_the_number_alone(dumps):
@@ -152,6 +158,7 @@ def not_written(dumps):
 WRONG = {
     takes_any_rank_for_a_member: "not a member",
     blames_who_is_behind: "only behind",
+    stops_at_the_first_completed: "the missing are not found",
     in_the_order_found: "not sorted",
     reads_the_last_record: "an index that does not exist",
     looks_for_the_number_alone: "overwritten, not missing",

@@ -162,6 +162,16 @@ def adds_into_the_input(tensor, group=None):
     return chunks[rank].clone()
 
 
+def alone_it_returns_a_view(tensor, group=None):
+    rank, world_size, right, left = _ring(group)
+    chunks = tensor.tensor_split(world_size)
+    partial = chunks[rank - 1]
+    for step in range(world_size - 1):
+        mine = chunks[(rank - 2 - step) % world_size]
+        partial = mine + p2p.send_recv(partial, right, left, group, out=torch.empty_like(mine))
+    return partial
+
+
 def whole_tensors_round_the_ring(tensor, group=None):
     rank, world_size, right, left = _ring(group)
     passing, summed = tensor, tensor.clone()
@@ -247,7 +257,7 @@ def with_send_recv(tensor, group=None):
     for step in range(world_size - 1):
         mine = chunks[(rank - 2 - step) % world_size]
         partial = mine + p2p.send_recv(partial, right, left, group, out=torch.empty_like(mine))
-    return partial
+    return partial if world_size > 1 else partial.clone()
 
 
 def with_a_clone_and_isend(tensor, group=None):
@@ -301,6 +311,7 @@ WRONG = {
     pads: "padded",
     float32_buffers: "a buffer of another dtype",
     adds_into_the_input: "the input as a buffer",
+    alone_it_returns_a_view: "not a copy",
     whole_tensors_round_the_ring: "whole tensors in the ring",
     straight_to_the_owner: "not a ring",
     all_send_first: "everyone sends first",

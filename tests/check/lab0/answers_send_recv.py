@@ -27,6 +27,38 @@ def sends_first(tensor, to, frm, group=None, out=None):
     return out
 
 
+def buffer_like_its_own(tensor, to, frm, group=None, out=None):
+    """It receives into a buffer like `tensor`, though `out` may have another length."""
+    mine = torch.empty_like(tensor)
+    if to == dist.get_rank(group):
+        mine.copy_(tensor)
+    else:
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, tensor, at(group, to), group),
+                dist.P2POp(dist.irecv, mine, at(group, frm), group),
+            ]
+        )
+        for work in works:
+            work.wait()
+    return mine if out is None else out.copy_(mine)
+
+
+def copies_to_itself_past_out(tensor, to, frm, group=None, out=None):
+    if to == dist.get_rank(group):
+        return tensor.clone()
+    out = room(tensor, out)
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, tensor, at(group, to), group),
+            dist.P2POp(dist.irecv, out, at(group, frm), group),
+        ]
+    )
+    for work in works:
+        work.wait()
+    return out
+
+
 def receives_first(tensor, to, frm, group=None, out=None):
     out = room(tensor, out)
     if to == dist.get_rank(group):
@@ -207,7 +239,9 @@ WRONG = {
     ignores_the_group: "ranks of the group",
     takes_global_ranks: "ranks of the group",
     ignores_out: "out not filled",
-    receives_as_many_as_it_sends: "a buffer of the wrong form",
+    copies_to_itself_past_out: "out not filled",
+    buffer_like_its_own: "a buffer like the tensor",
+    receives_as_many_as_it_sends: "a buffer like the tensor",
     sends_first: "everyone sends first",
     receives_first: "everyone receives first",
     hears_from_whom_it_sends_to: "received from another rank",

@@ -56,8 +56,10 @@ class Counting(nn.Module):
     @contextlib.contextmanager
     def no_sync(self):
         self.syncs = False
-        yield
-        self.syncs = True
+        try:
+            yield
+        finally:
+            self.syncs = True
 
     def ready(self, i):
         if self.syncs:
@@ -204,8 +206,53 @@ class NoSyncDoesNothing(Counting):
 class CountsInsideNoSync(Counting):
     def ready(self, i):
         self.missing[i] -= 1
-        if self.syncs and self.missing[i] <= 0 and i == len(self.works):
-            self.start(self.buckets[i])
+        if self.syncs:
+            self.start_complete()
+
+    def start_complete(self):
+        while len(self.works) < len(self.buckets) and self.missing[len(self.works)] <= 0:
+            self.start(self.buckets[len(self.works)])
+
+
+class SilentAfterAnError(Counting):
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.syncs = False
+        yield
+        self.syncs = True
+
+
+class OneForEachHook(Counting):
+    """A bucket that was complete before its turn waits for the next hook."""
+
+    def start_complete(self):
+        if len(self.works) < len(self.buckets) and self.missing[len(self.works)] == 0:
+            self.start(self.buckets[len(self.works)])
+
+
+class KeepsTheLastFlats(Counting):
+    def reset(self):
+        self.last = getattr(self, "works", [])
+        super().reset()
+
+
+class ZerosAreNotStored(Counting):
+    """Unused parameters contribute zeros, but their .grad stays None."""
+
+    def start(self, bucket):
+        flat = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in bucket])
+        self.works.append((bucket, flat, collectives.start(self.all_reduce, flat, self.group)))
+
+    def put_back(self, mean, bucket):
+        unflatten(mean, [torch.empty_like(p) if p.grad is None else p.grad for p in bucket])
+
+
+class DividesBeforeTheWait(Counting):
+    def finish(self):
+        for bucket, flat, work in self.works:
+            mean = flat / dist.get_world_size(self.group)
+            work.wait()
+            self.put_back(mean, bucket)
 
 
 class InFloat32(Counting):
@@ -342,6 +389,11 @@ WRONG = {
     InFloat32: "rounded on the way",
     OneStateForAll: "one state for all wrappers",
     KeepsEveryFlat: "kept from step to step",
+    KeepsTheLastFlats: "kept beside the gradients",
+    OneForEachHook: "one bucket for each hook",
+    SilentAfterAnError: "no_sync after an error",
+    ZerosAreNotStored: "a parameter without gradient",
+    DividesBeforeTheWait: "copied back too early",
     WaitsForAGradient: "zeros left out",
     WithoutModule: "another name",
     NotWritten: "not written",

@@ -161,7 +161,34 @@ def divides_the_gradient(model, microbatches, counts, loss_fn):
     return torch.tensor(total / tokens)
 
 
+def only_backward_inside(model, microbatches, counts, loss_fn):
+    total, losses = sum(counts), []
+    for microbatch in microbatches[:-1]:
+        loss = loss_fn(model, microbatch) / total
+        with model.no_sync():
+            loss.backward()
+        losses.append(loss.detach())
+    loss = loss_fn(model, microbatches[-1]) / total
+    loss.backward()
+    model.average_gradients()
+    return sum(losses) + loss.detach()
+
+
+def the_last_forward_inside(model, microbatches, counts, loss_fn):
+    total, losses = sum(counts), []
+    with model.no_sync():
+        for microbatch in microbatches[:-1]:
+            losses.append(loss_fn(model, microbatch) / total)
+            losses[-1].backward()
+        losses.append(loss_fn(model, microbatches[-1]) / total)
+    losses[-1].backward()
+    model.average_gradients()
+    return sum(loss.detach() for loss in losses)
+
+
 WRONG = {
+    only_backward_inside: "a forward outside no_sync",
+    the_last_forward_inside: "the last forward inside no_sync",
     calls_lib: "called what it builds",
     leaves_the_last_out: "a micro-batch is missing",
     averages_before_the_last: "unequal shares",

@@ -25,4 +25,5 @@ MISTAKES = (
     Mistake("unequal numbers are enough", edit('"sum instead of mean" if abs(ratio / N - 1) < 1e-3',
         '"sum instead of mean" if len(set(run.examples[0])) == 1'),
             "a run with unequal shards may also sum: look at how large the gradient is."),
+    Mistake("another gradient", edit("abs(ratio - 1) < 1e-3", "abs(ratio - 1) < 0.05")),
 )  # fmt: skip

@@ -12,6 +12,7 @@ SHUFFLED = 'torch.randperm(n, generator=generator, device="cpu")'
 MISTAKES = (
     Mistake("no tensor", edit(DEALT, "return")),
     Mistake("no tensor", edit(DEALT, "return padded[rank::world_size].tolist()")),
+    Mistake("no tensor", edit(DEALT, "return padded[rank::world_size].int()")),
     Mistake("not repeatable", edit(SHUFFLED, "torch.randperm(n)")),
     Mistake("not repeatable", edit(DEALT,
         "mine = padded[rank::world_size]\n    return mine[torch.randperm(length)]")),

@@ -97,24 +97,11 @@ class NotWritten:
         raise NotImplementedError
 
 
-WRONG = {
-    InheritsLibs: "called what it builds",
-    AsksLibs: "called what it builds",
-    OneForAllStages: "kept on the class",
-    ADefaultArgument: "kept on the class",
-    BackwardWithoutNames: "not weights",
-    HidesItInTheClass: "never forgets",
-    ListOfAllVersions: "never forgets",
-    NotWritten: "not written",
-}
-
-
 # right
 
 
 class FirstInFirstOut:
-    """1F1B takes mini-batches back in the order in which they went off: a queue needs no j. Copies
-    while any is out."""
+    """1F1B takes mini-batches back in the order in which they went off: a queue needs no j."""
 
     def __init__(self, weights):
         self.versions = deque()
@@ -127,6 +114,13 @@ class FirstInFirstOut:
     def for_backward(self, j):
         return self.versions.popleft()
 
+    def update(self, change):
+        if self.versions and self.versions[-1] is self.newest:
+            self.newest = copied(self.newest)
+        change(self.newest)
+
+
+class CopiesWhileAnyIsOut(FirstInFirstOut):
     def update(self, change):
         if self.versions:
             self.newest = copied(self.newest)
@@ -181,5 +175,17 @@ class ByNumber:
         self.versions[self.k], self.readers[self.k] = weights, 0
         change(weights)
 
+
+WRONG = {
+    InheritsLibs: "called what it builds",
+    AsksLibs: "called what it builds",
+    OneForAllStages: "kept on the class",
+    ADefaultArgument: "kept on the class",
+    BackwardWithoutNames: "not weights",
+    HidesItInTheClass: "never forgets",
+    ListOfAllVersions: "never forgets",
+    CopiesWhileAnyIsOut: "copies what no one reads",
+    NotWritten: "not written",
+}
 
 RIGHT = [Plain, as_an_answer(stash.WeightStash), FirstInFirstOut, TheOldOnesMove, ByNumber]

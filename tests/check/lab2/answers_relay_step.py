@@ -56,6 +56,22 @@ def backward_of_the_signs(stage, x, target, loss_fn, group=None):
     return out.detach() if rank + 1 == p else None
 
 
+def the_first_rank_sends_back(stage, x, target, loss_fn, group=None):
+    """Also rank 0 sends its x.grad, where it has a rank before it or not."""
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    if rank > 0:
+        x = p2p.recv(torch.empty_like(x), rank - 1, group).requires_grad_()
+    y = stage(x)
+    if rank < p - 1:
+        p2p.send(y, rank + 1, group)
+        y.backward(p2p.recv(torch.empty_like(y), rank + 1, group))
+    else:
+        loss = loss_fn(y, target)
+        loss.backward()
+    p2p.send(x.grad, rank - 1, group)
+    return loss.detach() if rank == p - 1 else None
+
+
 def one_buffer_for_all_steps(stage, x, target, loss_fn, group=None, room={}):  # noqa: B006
     """One buffer for all steps, by its shape; its gradient adds up from step to step."""
     rank, p = dist.get_rank(group), dist.get_world_size(group)
@@ -151,6 +167,7 @@ WRONG = {
     only_messages: "no forward",
     backward_of_the_signs: "another gradient",
     one_buffer_for_all_steps: "x keeps its gradient",
+    the_first_rank_sends_back: "a gradient of the batch",
     not_written: "not written",
 } | {change.of(relay_step.relay_step): hint for hint, change in EDITS}
 

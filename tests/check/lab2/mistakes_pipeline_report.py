@@ -22,6 +22,11 @@ MISTAKES = (
             "stages, which takes twice as long."),
     Mistake("first rank", edit(PACE, "3 * sum(forward[0::p])"),
             "that is the first rank, which has the embedding. Take the slowest of all ranks."),
+    Mistake("backwards too short",
+            edit("simulate(interleaved(p, m, v), times)",
+                 'simulate(interleaved(p, m, v), {"F": forward, "B": forward})'),
+            "the simulation has backwards that take as long as their forwards. They take twice as "
+            "long, and where stages differ the bubble depends on it."),
     Mistake("formula", edit('"bubble": step.bubble', '"bubble": (p - 1) / (v * m + p - 1)'),
             "the formula holds for stages that are equally long, and these are not: take the "
             "bubble of the simulation."),
