@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 
-from lib.check import probes
+from lib.check import probes, whose
 from lib.check.cases import form_of, seen
 from lib.check.claims import claim
 from lib.check.exercise import Problem
@@ -56,6 +56,7 @@ def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]
             problem = different(where, told, mine, right, b)
             if problem:
                 problem.facts |= {"case": case, "name": name, "time": time, "order": order}
+                problem.facts["key"] = (name, time, inner)
                 problem.text += f"\n{a.beside}" if a and a.beside else ""
                 found[name] = problem
                 break
@@ -71,6 +72,7 @@ def different(where, name, got, want, how) -> Problem | None:
             text = f"{where}: {name}: expected {form_of(want)}, got none: {got}"
             return Problem("form", text, problem.facts | {"got": got})
         if problem and problem.kind == "value":
+            problem.facts["values"] = whose.kept(got, want)
             several = want.numel() > 1  # one number may be near by chance
             problem.facts["narrowed"] |= several and narrowed(got, want)
             problem.facts["factor"] = factor = factor_of(got, want)
@@ -195,7 +197,13 @@ def shown(measure, asks):
             ]
             if wrong or raised:
                 values_first = lambda p: (probes.is_probe(p.fact("name", "")), p.fact("order", 0))
-                return with_trace(min(wrong or raised, key=values_first), runs, measure)
+                first = with_trace(min(wrong or raised, key=values_first), runs, measure)
+                sentences, facts = whose.told(first, records)
+                first.text, first.facts = (
+                    "\n".join(filter(None, [first.text, sentences])),
+                    {**first.facts, **facts},
+                )
+                return first
         return None
 
     return judge

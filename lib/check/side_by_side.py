@@ -32,7 +32,7 @@ import torch.distributed as dist
 
 from lib import backend, collectives, ledger
 from lib.backend.torch_private import tree_map
-from lib.check import probes
+from lib.check import probes, whose
 from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
 from lib.check.earlier import functions_of
@@ -159,6 +159,12 @@ class Show:
         mine = {key: value for key, value in self.shown.items() if key[0] in names}
         libs = {key: self.lib.shown[key] for key in mine if key in self.lib.shown}
         return bool(compared_with(self.case, mine, libs))
+
+    def values(self) -> dict:
+        """{(name, time, key): all that was shown}."""
+        return {
+            (*key, inner): x for key, one in self.shown.items() for inner, x in one.values.items()
+        }
 
     def agreed(self, ok) -> bool:
         """True if ok on every rank. Here there is one."""
@@ -354,7 +360,11 @@ class SideBySide:
             wrong = {"": Problem("built-in", f"it calls {of_lib[0]}, which this exercise builds")}
         record = {"ok": not wrong, "wrong": wrong, "trace": traced(wrong, got), "unseen": unseen}
         record["judged"] = got[0].judged
-        return record if groups is None else record | _sent(got, want, not wrong)
+        record |= {} if groups is None else _sent(got, want, not wrong)
+        if not record["ok"]:  # on any rank
+            record["wants"] = whose.small(want[0].values())
+            record["parts"] = whose.small(want[0].given)
+        return record
 
     def _is_of_lib(self, fn) -> str:
         """Which part of the answer is lib's own, in words; "" if none is."""

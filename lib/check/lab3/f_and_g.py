@@ -4,9 +4,10 @@ and g, reduce_from_group(x, group, all_reduce).
     f  x on all ranks  y = x          loss_r = sum of w_r y  dx = sum_r w_r  w_r differs by rank
     g  x_r on rank r   y = sum_r x_r  loss   = sum of w y    dx_r = w        w is the same on all
 
-In the case "beside a residual" x has a second use, loss_r = sum of w_r (y + x): autograd hands the
-same gradient to both uses, and whoever sums into it has changed the other's. In "transposed" no x
-is contiguous, and no gradient that arrives.
+In the case "beside a residual" x has two more uses, the losses are w_r (y + x) and then v_r x:
+autograd hands the same gradient w_r to y and to x, and whoever sums into it has changed the other,
+but not v_r; a hook on x itself sums all three. In "transposed" no x is contiguous, and no gradient
+that arrives.
 """
 
 from dataclasses import replace
@@ -48,9 +49,10 @@ def script(x_differs, make, case, groups, show):
         show("y", y)
         if show.wrong("y"):
             return
+        more = [(x * draw(50 + rank, *shape)).sum()] if case.what == RESIDUAL else []
         y = y + x if case.what == RESIDUAL else y
         y = y.transpose(0, 2) if case.what == TRANSPOSED else y
-        losses.append((y * w.to(y.dtype)).sum())
+        losses += [(y * w.to(y.dtype)).sum(), *more]
     yield
     show.begin("backward")
     show.backward(*losses)

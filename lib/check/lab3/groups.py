@@ -8,6 +8,7 @@ Groups of two come first: whoever writes it for two ranks is found out next; the
 ranks of the world for ranks of the group; then one rank alone.
 """
 
+import torch
 import torch.distributed as dist
 
 from lib.check import comm
@@ -22,7 +23,13 @@ AT_ONCE = "and a pair of them, two at once"
 MAPPINGS = tuple(
     f"mappings.{name}_group" for name in ("copy_to", "reduce_from", "split_to", "gather_from")
 )
-MAY_CALL = (*comm.MAY_CALL, *MAPPINGS, "shards.gather_along_dim", "groups.all_reduce")
+MAY_CALL = (
+    *comm.MAY_CALL,
+    *MAPPINGS,
+    "shards.gather_along_dim",
+    "groups.all_reduce",
+    "groups.given",
+)
 FUNCTION = {"generators": "no argument is an iterator"}
 
 
@@ -53,3 +60,14 @@ def in_place(show):
         show.all_reduce(tensor, group, op)
 
     return all_reduce
+
+
+def contiguous_only(collective, odd):
+    """The collective, as the answer gets it; `odd` learns of tensors that are not contiguous."""
+
+    def given(tensor, *args, **named):
+        if torch.is_tensor(tensor) and not tensor.is_contiguous():
+            odd.append(f"{collective.__name__} was given a tensor that is not contiguous")
+        return collective(tensor, *args, **named)
+
+    return given

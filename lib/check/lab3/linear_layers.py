@@ -23,13 +23,16 @@ from lib.tensor_parallel import linear, mappings
 
 T, NARROW, WIDTHS = 3, 5, (12, 24, 12)
 NO_BIAS = "no bias"
-AT_ONCE, NOTHING = Case(g.ALL, 30, what=g.AT_ONCE), Case(g.ALL, 0)
-COLUMN_CASES = (*(Case(ranks, 30) for ranks in g.GROUPS), AT_ONCE, NOTHING)
-ROW_CASES = (*COLUMN_CASES[:-2], Case(g.ALL, 30, what=NO_BIAS), AT_ONCE, NOTHING)
+AT_ONCE = Case(g.ALL, 30, what=g.AT_ONCE)
+COLUMN_CASES = (*(Case(ranks, 30) for ranks in g.GROUPS), AT_ONCE)
+ROW_CASES = (*COLUMN_CASES[:-1], Case(g.ALL, 30, what=NO_BIAS), AT_ONCE)
 EXCUSED = {
     "alive": "a layer may keep its weights in another form, such as several in one",
     "bfloat16": "a product and a bias are rounded once or twice",
 }
+
+
+LEAVES_OUT = g.FUNCTION | {"empty rank": "a batch has one sequence or more, and ranks share it"}
 
 
 class Layer(NamedTuple):
@@ -111,7 +114,7 @@ COLUMNS = _measure(columns, linear.column_parallel, COLUMN_CASES)
 ROWS = _measure(rows, linear.row_parallel, ROW_CASES)
 COLUMN_PARALLEL = Exercise(
     name="column_parallel", reference=linear.column_parallel, measure=COLUMNS, worlds=(g.WORLD,),
-    may_call=g.MAY_CALL, leaves_out=g.FUNCTION,
+    may_call=g.MAY_CALL, leaves_out=LEAVES_OUT,
     claims=claims(
         COLUMNS,
         ("the rank's columns", 3, f"{g.GROUPS_SAY}; three layers", "results", "columns"),
@@ -131,7 +134,7 @@ COLUMN_PARALLEL = Exercise(
 )  # fmt: skip
 ROW_PARALLEL = Exercise(
     name="row_parallel", reference=linear.row_parallel, measure=ROWS, worlds=(g.WORLD,),
-    may_call=g.MAY_CALL, leaves_out=g.FUNCTION,
+    may_call=g.MAY_CALL, leaves_out=LEAVES_OUT,
     claims=claims(
         ROWS,
         ("the whole result", 3, f"{g.GROUPS_SAY}; no bias", "y"),

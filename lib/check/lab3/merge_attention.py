@@ -106,6 +106,7 @@ EXERCISE = Exercise(
         queries_decided_together=_wrong("out", UNSEEN),
         exp_of_a_score=s.either(_wrong("out", LARGE), _wrong("log_sum", LARGE)),
         float32_inside=s.fact("narrowed"),
+        another_number_for__inf=_wrong("log_sum", UNSEEN),
         not_the_weights=_wrong("out", PARTS),
         **{"not the sum's logarithm": _wrong("log_sum", PARTS)},
     ),

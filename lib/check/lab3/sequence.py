@@ -19,6 +19,7 @@ from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3 import groups as g
 from lib.check.left_out import but
+from lib.check.probes import STRIDED
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
@@ -29,20 +30,22 @@ CASES = (*map(Setting, g.GROUPS[:-1]), Setting(g.ALL, what=g.AT_ONCE), Setting(g
 ALONE = CASES[-1]
 LEAVES_OUT = g.FUNCTION | {
     "empty rank": "every rank has as many elements as the others",
+    "generators": "no argument is an iterator",
     "memory": "all that is sent is counted, and nothing else makes anything large",
 }
 
 
 def mapping(has_all, make, case, groups, show):
     """has_all: x has all tokens, and y this rank's: as S, and not G."""
-    losses = []
+    losses, odd = [], []
     show.begin("forward")
     for group, N, rank, of in g.calls(show, groups):
         B, part, D = SHAPES[bool(of)]
         before, after = (part * N, part) if has_all else (part, part * N)
         seed = 100 * N + 10 * rank + 5 * bool(of) + case.again
         x = show.give(f"x{of}", draw(seed, B, before, D), learns=True)
-        y = show.run(make, x, group, show.all_gather, show.reduce_scatter)
+        ways = (g.contiguous_only(way, odd) for way in (show.all_gather, show.reduce_scatter))
+        y = show.run(make, x, group, *ways)
         show("y", y)
         if show.wrong("y"):
             return
@@ -50,6 +53,8 @@ def mapping(has_all, make, case, groups, show):
     yield
     show.begin("backward")
     show.backward(*losses)
+    # where x itself has strides, an answer may send it as it is
+    show("contiguous", odd[0] if odd and show.variant != STRIDED else "")
 
 
 SIZES = {"weight": (4, 3), "frozen": (2,), "bias": (5,), "unused": (3,)}
@@ -60,8 +65,8 @@ STEPS = 3
 
 def sums(make, case, group, show):
     """weight is used on every rank, bias on even ranks alone; in the second step rank 0 has used
-    nothing. In the third the frozen one still has a gradient from when it was trained, and the
-    weight's gradient is a transposed tensor."""
+    nothing, and the parameters come from an iterator. In the third the frozen one still has a
+    gradient from when it was trained, and the weight's gradient is a transposed tensor."""
     rank, ones = show.place, partial(torch.ones, dtype=torch.float64)
     model = {name: nn.Parameter((1 + rank) * ones(size)) for name, size in SIZES.items()}
     model["frozen"].requires_grad_(False)
@@ -73,7 +78,8 @@ def sums(make, case, group, show):
             model[name].grad = None if name in idle else found
         model["frozen"].grad = ones(2) if step == 2 else None
         with show.during(f"step {step + 1}") as run:
-            run(make, [*model.values()], group, show.all_reduce)
+            once = iter(model.values())
+            run(make, once if step == 1 else [*model.values()], group, show.all_reduce)
         show("the parameters", model.items())
         show("the gradient", [(name, model[name].grad) for name in TRAINED])
         show("the frozen gradient", model["frozen"].grad)
@@ -104,7 +110,7 @@ OF_A_GROUP = {
 }
 
 
-def exercise(measure, *rows):
+def exercise(measure, *rows, **predicates):
     name = measure.reference.__name__
     return Exercise(
         name=name, reference=measure.reference, measure=measure, worlds=(g.WORLD,),
@@ -121,6 +127,8 @@ def exercise(measure, *rows):
             another_shape=s.either(s.kind("form", dtype=False), s.refused("shape")),
             right_on_two_ranks_only=s.in_case(CASES, lambda case: case.world_size > 2, *s.SHAPES),
             not_on_every_rank=s.kind("clash"),
+            **{"not contiguous": of_name("contiguous")},
+            **predicates,
             changed_what_it_was_given=of_name("arguments"),
         ),
     )  # fmt: skip
@@ -137,10 +145,9 @@ SUMS = SideBySide(
 SUM_GRADIENTS = Exercise(
     name="sum_gradients", reference=sequence.sum_gradients, measure=SUMS, worlds=(g.WORLD,),
     may_call=g.MAY_CALL,
-    leaves_out=but(LEAVES_OUT, "empty rank") | {
+    leaves_out=but(LEAVES_OUT, "empty rank", "generators") | {
         "under way": "it has no backward, and returns when it is done",
         "returned": "it returns nothing: the gradients are in .grad",
-        "generators": "the answer is given a list, which may be gone through twice",
     },
     claims=claims(
         SUMS,
@@ -161,7 +168,9 @@ SUM_GRADIENTS = Exercise(
         ),
         a_parameter_without_gradient=s.either(s.kind("returned"), s.refused("None")),
         sizes_that_differ_between_ranks=s.kind("clash", "mismatch", "died"),
-        a_gradient_that_is_not_contiguous=s.refused("view"),
+        a_gradient_that_is_not_contiguous=s.either(
+            s.refused("view"), s.both(of_name("the gradient"), s.fact("time", STEPS))
+        ),
         slices_exchanged=s.refused("shape"),
         not_what_it_was_given=s.kind("another way"),
         one_message_per_parameter=s.kind("calls"),
@@ -176,7 +185,8 @@ EXERCISE = Bundle(
             ("backward sums this rank's", 3, "gradients differ from rank to rank",
              "x", "x, the pair", "graph"),
             ("one all-gather, one reduce-scatter", 1, "forward, backward; nothing else",
-             calls(GATHER)),
+             "contiguous", calls(GATHER)),
+            tokens_in_other_places=s.both(s.kind("value"), of_name("y")),
         ),
         exercise(
             SCATTER,
@@ -184,7 +194,7 @@ EXERCISE = Bundle(
             ("backward gathers", 2, "every token's gradient on every rank",
              "x", "x, the pair", "graph"),
             ("one reduce-scatter, one all-gather", 1, "forward, backward; nothing else",
-             calls(SCATTER)),
+             "contiguous", calls(SCATTER)),
         ),
         SUM_GRADIENTS,
     ),

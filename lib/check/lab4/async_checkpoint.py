@@ -187,6 +187,8 @@ def commits(saves, disk, show):
     saves.begin(14)
     saves.wait()
     disk.look = lambda: None
+    show("another folder", "" if not disk.outside else
+         f"{disk.outside[0]} was opened outside the folder of the checkpoints")  # fmt: skip
     calls = "\nThe calls: " + ", ".join(" ".join(call) for call in disk.calls)
     for name in ("all is lost", *HALF.values()):
         show(name, f"{found[name]}{calls}" if name in found else "")
@@ -260,7 +262,8 @@ EXERCISE = Exercise(
          "files being written", "alive by the second", "left out",
          *(f"the second {part}" for part in ("file", *PARTS))),
         ("whole, or not there", 2, "fsync, rename, fsync; at every call the last one is there",
-         "all is lost", *HALF.values(), "another open", "the new name", "the folder holds",
+         "another folder", "all is lost", *HALF.values(), "another open", "the new name",
+         "the folder holds",
          *(f"the last {part}" for part in ("file", *PARTS))),
         ("errors are told", 1, "a full disk; the one before stays, the next works"),
     ),
@@ -273,6 +276,7 @@ EXERCISE = Exercise(
         not_copied=of_name("the saved", "the second"),
         two_at_a_time=of_name("files being written", "alive by the second"),
         one_is_left_out=of_name("left out"),
+        another_folder=of_name("another folder"),
         nothing_left=of_name("all is lost", "the one before"),
         not_renamed=of_name("its name at once"),
         not_brought_to_disk=of_name("renamed, not"),

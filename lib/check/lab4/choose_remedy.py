@@ -6,6 +6,7 @@ A verdict tells whether a remedy is too dear or does not fit, and not which one 
 
 from numbers import Real
 
+from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_TENSORS
@@ -101,6 +102,10 @@ EXERCISE = Exercise(
         None_too_often=of_name(OFTEN),
         None_too_seldom=of_name(SELDOM),
         **{"another micro-batch": of_name(SIZE)},
+        data_parallelism_too=lambda p: "stage 0" in f"{p.fact('got')}",
+        exactly_what_is_usable=s.both(
+            of_name(DEAR), lambda p: p.fact("case").what.startswith(EXACT.name)
+        ),
         too_dear=of_name(DEAR),
         it_does_not_fit=of_name(LARGE),
     ),

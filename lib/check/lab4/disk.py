@@ -37,7 +37,7 @@ class Disk:
     def __init__(self, folder):
         self.folder, self.calls, self.gate = Path(folder), [], threading.Event()
         self.open_now, self.most, self.second = 0, 0, threading.Event()
-        self.names, self.look = {}, lambda: None
+        self.names, self.outside, self.look = {}, [], lambda: None
         # the names that are on disk, {name: inode}, and the contents, {inode: bytes}
         self.known, self.synced = {}, {}
         self.full = None  # what every write raises
@@ -58,6 +58,8 @@ class Disk:
         file = open(path, mode)  # noqa: SIM115
         if "w" in mode:
             self.names[os.fstat(file.fileno()).st_ino] = Path(path).name
+            if Path(path).resolve().parent != self.folder.resolve():
+                self.outside.append(Path(path).name)
             self.synced.pop(os.fstat(file.fileno()).st_ino, None)
             self.note("open", Path(path).name)
         return Noting(file, self)

@@ -11,7 +11,7 @@ from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab4 import fsdp_training as training
-from lib.check.lab4.fsdp_models import CASES, GROUPS_SAY
+from lib.check.lab4.fsdp_models import CASES, GROUPS_SAY, SGD
 from lib.check.lab4.unit import LEAVES_OUT, UNIT
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
@@ -58,6 +58,10 @@ FSDP = Exercise(
         not_gathered_for_backward=of_name("whole in backward"),
         old_weights=of_name("weights of this step"),
         gradients_are_not_reduced=of_name("gradients left"),
+        named_tensors_not_hooked=s.both(
+            of_name("units whole at a time", "sharded in the end"),
+            s.in_case(CASES, lambda case: case.what == SGD),
+        ),
         left_before_it_is_entered=s.raised("ValueError"),
         weights_are_freed_last=of_name("weights freed first"),
         another_result=of_name("parameters", "output", "the root is whole"),

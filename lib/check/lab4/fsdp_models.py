@@ -6,6 +6,7 @@
     [30 + 1]     a weight, a bias and a gain without dimension
     [25 | 5]     the bias of layer 1 is frozen: a flat of its own
     [30 + 25]    the branch of layer 2 is used by every second rank
+    by_name      in SGD's cases layers are called with h as a keyword argument
     tied         is used at both ends, and belongs to no layer
 
 The layers tell `at` when they compute. float64; few of these sizes can be divided by 2, 3 or 4.
@@ -81,10 +82,11 @@ class Here(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    """(x (B, 3), with_branch) -> (B, 3)."""
+    """(x (B, 3), with_branch) -> (B, 3). by_name: layers are given h by its name."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, by_name=False):
         super().__init__()
+        self.by_name = by_name
         self.tied, self.scale = nn.Parameter(torch.empty(D, 3)), nn.Parameter(torch.empty(()))
         self.layers = nn.ModuleList(Layer(index) for index in range(LAYERS))
         self.to(backend.device(), torch.float64)
@@ -94,7 +96,8 @@ class Net(nn.Module):
     def forward(self, x, with_branch):
         h = torch.tanh(x @ self.tied.T)
         for layer in self.layers:
-            h = layer(h, with_branch=with_branch)
+            given = {"h": h} if self.by_name else {}
+            h = layer(*[] if given else [h], with_branch=with_branch, **given)
         return self.scale * (h @ self.tied)
 
 

@@ -173,7 +173,8 @@ class Watch:
 
 def trained(kind, case, group, show, watch=None):
     """A script: two steps, then a forward without a graph. watch: a Watch's class, or None."""
-    net = models.Net(seed=show.place)  # the ranks' models differ: rank 0's counts
+    # the ranks' models differ: rank 0's counts
+    net = models.Net(seed=show.place, by_name=case.what == models.SGD)
     ways = (show.reduce_scatter, show.all_gather)
     with show.during("the model is wrapped", section=True) as run:
         fsdp = run(kind, net, net.layers, group, None, *ways)

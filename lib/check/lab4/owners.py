@@ -48,6 +48,10 @@ def script(make, case, show):
         return
     load = [sum(c for c, o in zip(costs, owner, strict=True) if o == rank) for rank in range(N)]
     show(LOAD, max(load), at_most=True, tolerance=0.05, beside=f"By rank: {load}")
+    then = show.run(make, [*costs], N)
+    another = f"called twice with the same costs, it returned {owner!r:.40} and {then!r:.40}"
+    alike = type(then) is type(owner) and list(then) == list(owner)
+    show("another list", "" if alike else another)
 
 
 def _misread(owner):
@@ -96,5 +100,6 @@ OWNERS = Exercise(
         no_such_rank=of_name("no such rank"),
         nothing_there=s.raised("IndexError", "ValueError", "ZeroDivisionError"),
         not_balanced=of_name(LOAD),
+        another_list_on_each_rank=of_name("another list"),
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import torch.utils.checkpoint as torchs
 from torch import nn
 
 from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import another, hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -75,6 +75,13 @@ EXERCISE = Exercise(
         "lab4", "recompute",
         tokens_have_no_gradient=s.refused("integers"),
         without_a_graph_again=s.refused("no graph"),
+        the_weights_have_no_gradient=s.both(
+            s.kind("returned"), s.in_case(CASES, lambda case: case == LAYERS),
+            of_name("the gradient of the weights"),
+        ),
+        other_random_numbers=another(
+            [DROPOUT], "the gradient of x", "the gradient of the weights"
+        ),
         not_a_gradient_for_each_input=s.refused("not a gradient for each"),
         the_first_graph=s.refused("graph freed"),
         something_raised=s.kind("raised"),

@@ -4,6 +4,7 @@
     flat 1    f (5)                    frozen
     flat 2    u (3)                    in turn 1 not used by rank 0
     turn 2    rank 0 uses nothing; it unshards twice, and the shards change between
+    turn 3    it is resharded first, as FSDP does, and its gradients are still there
 
 Nothing is read before it is known that there is memory for it: to read what has none would end the
 process.
@@ -28,7 +29,9 @@ SHAPES = [{"w": (2, 3), "b": (3,), "s": ()}, {"f": (5,)}, {"u": (3,)}]
 ALONE = "by itself"
 WHOLE, REDUCED, SHARDED = "unsharded", "reduced", "sharded"
 METHODS = {"unshard": WHOLE, "reduce_gradients": REDUCED, "reshard": SHARDED}
-TURNS = {1: tuple(METHODS), 2: ("unshard", *METHODS)}
+TURNS = {
+    1: tuple(METHODS), 2: ("unshard", *METHODS), 3: ("unshard", "reshard", "reduce_gradients"),
+}  # fmt: skip
 CASES = (
     *(Training(members, what=ALONE) for members in ((0, 1), (0, 1, 2), (1, 3), (2,))),
     Training((0, 1, 2, 3), what=ADAMW),
@@ -69,7 +72,7 @@ def by_itself(make, case, group, show):
                 return
             if method == "unshard":
                 _step(flats, show.place, turn + number)
-            if method == "reduce_gradients":
+            if number and methods[number - 1] == "unshard" != method:
                 _backward(flats, show.place, turn)
             show.begin()
             with show.during(f"turn {turn}, {method}()") as run:
@@ -181,6 +184,7 @@ UNIT = Exercise(
         full_gradients_stay=of_name(f"{REDUCED}: full"),
         not_freed=of_name(f"{SHARDED}: memory"),
         parameters_of_freed_memory=of_name(f"{SHARDED}: parameter"),
+        gradients_dropped=of_name(f"{SHARDED}: full"),
         the_shard_is_lost=of_name(f"{SHARDED}: shard"),
         a_second_copy=of_name("alive"),
         not_what_it_was_given=s.kind("another way"),

@@ -143,7 +143,17 @@ def calls_lib(one, other):
 
 
 RIGHT = [by_the_larger, by_a_sigmoid, by_softmax]
+
+
+def a_number_for_minus_infinity(one, other):
+    a, b = (part.log_sum.clamp(min=-1e9) for part in (one, other))
+    log_sum = torch.logaddexp(a, b)
+    weights = [(x - log_sum).exp()[..., None] for x in (a, b)]
+    return Attended(weights[0] * one.out + weights[1] * other.out, log_sum)
+
+
 WRONG = {
+    a_number_for_minus_infinity: "another number for -inf",
     a_tuple: "not an Attended",
     nothing: "not an Attended",
     the_output_alone: "not an Attended",

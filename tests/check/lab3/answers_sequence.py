@@ -289,11 +289,48 @@ def no_sum_yet(parameters, group, all_reduce):
     raise NotImplementedError
 
 
+def goes_through_them_twice(parameters, group=None, all_reduce=collectives.all_reduce):
+    for p in parameters:
+        if p.requires_grad and p.grad is None:
+            p.grad = torch.zeros_like(p)
+    trained = [p for p in parameters if p.requires_grad]
+    if trained:
+        flat = torch.cat([p.grad.reshape(-1) for p in trained])
+        all_reduce(flat, group)
+        for p, piece in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
+            p.grad.copy_(piece.view_as(p))
+
+
+def into_a_reshaped_copy(parameters, group=None, all_reduce=collectives.all_reduce):
+    trained = [p for p in parameters if p.requires_grad]
+    for p in trained:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    flat = torch.cat([p.grad.reshape(-1) for p in trained])
+    all_reduce(flat, group)
+    for p, piece in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
+        p.grad.reshape(-1).copy_(piece)
+
+
+def sends_a_view(x, group=None, all_gather=collectives.all_gather,
+                 reduce_scatter=collectives.reduce_scatter):  # fmt: skip
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return all_gather(x.transpose(0, 1), group).transpose(0, 1)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return reduce_scatter(dy.transpose(0, 1).contiguous(), group).transpose(0, 1)
+
+    return Gather.apply(x)
+
+
 WRONG = {
     "gather_sequence": {
         all_reduces_in_backward: "not what it was given",
         gather_without_group: "the group is not passed on",
         calls_libs_gather: "called what it builds",
+        sends_a_view: "not contiguous",
         **{gather: hint for (gather, _), hint in BOTH.items()},
     },
     "scatter_sequence": {
@@ -303,6 +340,8 @@ WRONG = {
         **{scatter: hint for (_, scatter), hint in BOTH.items()},
     },
     "sum_gradients": {
+        goes_through_them_twice: "gone through twice",
+        into_a_reshaped_copy: "a gradient that is not contiguous",
         does_not_expect_none: "a parameter without gradient",
         leaves_none: "a parameter without gradient",
         nothing_here_nothing_to_do: "sizes that differ between ranks",

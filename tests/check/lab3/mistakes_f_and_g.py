@@ -4,6 +4,14 @@ from mistakes import Mistake, edit
 
 F_FORWARD, F_BACKWARD = "x.view_as(x)", "return reduce_from_group(dy, *ctx.how)"
 G_FORWARD, G_BACKWARD = "        return total\n", "return copy_to_group(dy, *ctx.how)"
+F_CALL = "return _Copy.apply(x, group, all_reduce)"
+F_HOOK = """
+    def summed(dx):
+        total = dx.clone()
+        all_reduce(total, group)
+        return total
+    x.register_hook(summed)
+    return x"""
 KEPT = "ctx.how = group, all_reduce\n        return x.view"
 AVERAGED = "the ranks have terms of one sum, not shards of a batch: no division."
 MISTAKES = {
@@ -24,6 +32,10 @@ MISTAKES = {
             "ctx.how[1](dy, ctx.how[0])\n        return dy"),
                 "the gradient that backward is given is used elsewhere too: x + f(x) passes the "
                 "same tensor to both. Clone it before you sum into it."),
+        Mistake("every use of x summed", edit(F_CALL, F_HOOK),
+                "a hook on x itself sees the gradient of all that x is used for, such as the "
+                "residual connection beside f. Only what comes back through y is summed: make y = "
+                "x.view_as(x) and put the hook on y, or write a Function."),
         Mistake("another result", edit(F_BACKWARD, "return -reduce_from_group(dy, *ctx.how)")),
         Mistake("shared by two calls", edit(KEPT, "_Copy" + KEPT[3:])
                 .then(F_BACKWARD, "return reduce_from_group(dy, *_Copy.how)")),

@@ -225,6 +225,20 @@ class CopiesIntoPlace(AsInTheNotebook):
         checkpoint.sync_folder(self.folder)
 
 
+class InAnotherFolder(AsInTheNotebook):
+    """A rename from one file system to another is a copy."""
+
+    def write(self, step, state):
+        import tempfile
+
+        part = Path(tempfile.gettempdir(), f"of_{os.getpid()}.part")
+        to_disk(self, part, state)
+        os.replace(part, self.path(step))
+        checkpoint.sync_folder(self.folder)
+        for old in sorted(self.folder.glob("step_*.pt"))[:-2]:
+            old.unlink()
+
+
 class NoFsync(AsInTheNotebook):
     def write(self, step, state):
         part = self.path(step).with_suffix(".part")
@@ -421,6 +435,7 @@ WRONG = {
     RemovesFirst: "nothing left",
     OverTheLastOne: "nothing left",
     CopiesIntoPlace: "not renamed",
+    InAnotherFolder: "another folder",
     NoFsync: "not brought to disk",
     RenamesFirst: "renamed first",
     FsyncFirst: "fsync too early",

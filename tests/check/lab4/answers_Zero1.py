@@ -315,12 +315,37 @@ class HalfLeavesGradients(OneLine):
         return self.reduce_scatter(OneLine.flatten_gradients(self), self.group)
 
 
+class GathersFirst(OneLine):
+    @torch.no_grad()
+    def step(self):
+        self.fill(self.gathered())
+        self.update()
+
+
+class OptimizesTheParameters(OneLine):
+    """The shard's optimizer is made, and then another one of all parameters."""
+
+    def make(self):
+        self.make_optimizer([self.shard])
+        return self.make_optimizer(self.parameters)
+
+
+class AlwaysPads(OneLine):
+    """Also where N divides."""
+
+    def length(self):
+        return self.n + self.N - self.n % self.N
+
+
 class NotWritten(OneLine):
     def step(self):
         raise NotImplementedError
 
 
 WRONG = {
+    GathersFirst: "gathered before the step",
+    OptimizesTheParameters: "the full state",
+    AlwaysPads: "a shard of another size",
     returns_libs: "called what it builds",
     InheritsLibs: "called what it builds",
     but(

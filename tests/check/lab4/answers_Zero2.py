@@ -289,6 +289,14 @@ class DividesInStep(ByHand):
         super().step()
 
 
+class LooksAtItsOwnFlatOnly(ByHand):
+    def gradient_is_ready(self, parameter):
+        missing = self.missing[self.index_of[parameter]]
+        missing.remove(parameter)
+        while self.n_sent < len(self.in_order) and not missing:
+            self.send_next()
+
+
 class NotWritten(ByHand):
     def gradient_is_ready(self, parameter):
         raise NotImplementedError
@@ -303,6 +311,7 @@ WRONG = {
     InOrderOfCompletion: "in the order of completion",
     OnTheClass: "kept for all of the class",
     LeavesWithTheFirst: "a flat is sent too early",
+    LooksAtItsOwnFlatOnly: "a flat is sent too early",
     SendsTwice: "other messages",
     NeverDrops: "gradients not dropped",
     DropsAtTheEnd: "gradients not dropped",

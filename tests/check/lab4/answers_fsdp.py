@@ -44,6 +44,14 @@ class AsInTheNotebook(zero.Unit):
 # Unit: wrong
 
 
+class DropsGradients(AsInTheNotebook):
+    def reshard(self):
+        super().reshard()
+        for flat in self.flats:
+            for parameter in flat.parameters:
+                parameter.grad = None
+
+
 class InheritsReshard(AsInTheNotebook):
     reshard = zero.Unit.reshard
 
@@ -236,6 +244,14 @@ class InputsAlone(When):
         return zero.on_backward(lambda: self.leave_backward(index), inputs), {}
 
 
+class HooksPositionalOnly(When):
+    """A tensor that is given by its name is not hooked: backward does not leave the unit."""
+
+    def pre_forward(self, index, submodule, inputs, named):
+        self.before_forward(index)
+        return zero.on_backward(lambda: self.leave_backward(index), inputs), named
+
+
 class NotWrittenFSDP(zero.FSDP):
     def before_forward(self, *args) -> None:
         raise NotImplementedError
@@ -251,7 +267,8 @@ class FreedFirst(zero.FSDP):
 
     def pre_forward(self, index, submodule, inputs, named):
         self.before_forward(index)
-        inputs = zero.on_backward(lambda: self.leave_backward(index), list(inputs))
+        given = [*inputs, named]
+        *inputs, named = zero.on_backward(lambda: self.leave_backward(index), given)
         return tuple(inputs), named
 
     def post_forward(self, index, submodule, inputs, output):
@@ -288,6 +305,7 @@ WRONG = {
         WholeGradientsStay: "full gradients stay",
         InOneLine: "another number of calls",
         OnlyIfSharded: "gathered once",
+        DropsGradients: "gradients dropped",
         NotWrittenUnit: "not written",
     },
     "FSDP": {
@@ -299,6 +317,7 @@ WRONG = {
         AsksLibsFSDP: "called what it builds",
         OncePerBackward: "not gathered for forward",
         InputsAlone: "named arguments lost",
+        HooksPositionalOnly: "named tensors not hooked",
         NotWrittenFSDP: "not written",
     },
 }

@@ -6,6 +6,7 @@ otherwise.
 """
 
 import heapq
+import random
 
 import torch
 import torch.distributed as dist
@@ -76,6 +77,15 @@ def from_the_last_on(costs, N):
 
 def in_turn_from_the_last_rank(costs, N):
     return [N - 1 - i % N for i in range(len(costs))]
+
+
+def ties_by_lot(costs, N):
+    load, owner = [0] * N, [0] * len(costs)
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        least = [rank for rank in range(N) if load[rank] == min(load)]
+        owner[i] = random.Random().choice(least)
+        load[owner[i]] += costs[i]
+    return owner
 
 
 def calls_lib(costs, N):
@@ -252,6 +262,7 @@ WRONG = {
         an_iterator: "gone through once",
         lists_of_each_rank: "not a list of ranks",
         sorts_in_place: "arguments changed",
+        ties_by_lot: "another list on each rank",
         leaves_one_out: "not one for each",
         a_rank_more_than_there_is: "no such rank",
         needs_a_largest: "nothing there",

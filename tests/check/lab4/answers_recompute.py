@@ -51,6 +51,34 @@ def in_a_global(f, x):
     return OfTheNewest.apply(x, anchor())
 
 
+class Plain(torch.autograd.Function):
+    """The second call draws what comes next; `weights` says whether f's get their gradients."""
+
+    @staticmethod
+    def forward(ctx, f, weights, x, anchor):
+        ctx.f, ctx.weights, ctx.x = f, weights, x
+        return f(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x = ctx.x.detach().requires_grad_(ctx.needs_input_grad[2])
+        with torch.enable_grad():
+            y = ctx.f(x)
+        if not ctx.weights:
+            dx = torch.autograd.grad(y, x, dy)[0] if x.requires_grad else None
+            return None, None, dx, None
+        y.backward(dy)
+        return None, None, x.grad, None
+
+
+def draws_on(f, x):
+    return Plain.apply(f, True, x, anchor())
+
+
+def asks_for_x_alone(f, x):
+    return Plain.apply(f, False, x, anchor())
+
+
 def needs_a_row(f, x):
     """Where there is none, nothing is recomputed, and nothing learns."""
     return libs_as_an_answer(f, x) if len(x) else f(x).detach()
@@ -94,6 +122,8 @@ WRONG = {
     calls_libs: "called what it builds",
     in_a_global: "what the calls share",
     needs_a_row: "cut off",
+    draws_on: "other random numbers",
+    asks_for_x_alone: "the weights have no gradient",
     not_written: "not written",
 }
 

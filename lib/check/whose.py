@@ -1,0 +1,180 @@
+"""Which elements of a wrong tensor are wrong, on which ranks, and whose part is missing or stands
+in another's place. All of it is read from what the ranks show, so no exercise has to say it.
+
+    known of the ranks                              said
+    rank 0 is right, the others are not             It is right on rank 0, and wrong on the others.
+    rank 2 shows what rank 0 should show            Rank 2 has what rank 0 should have.
+    expected: x of rank 0 + ... + x of rank 3       It is the sum without rank 2's x.
+    expected: x of rank 0, then x of rank 1, ...    Rank 2's x is missing, rank 1's is there twice.
+    all else is right                               All wrong elements are in [:, :, 4:8], the
+                                                    second of 3 equal parts.
+
+A sentence is given only where it holds for every element, up to rounding.
+"""
+
+import torch
+
+from lib.check.exercise import Problem
+from lib.check.explain import shares, who
+
+SMALL = 4096  # elements of a tensor that ranks keep for this
+NEAR = 1e-6  # of the largest number expected
+ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"]
+
+
+def kept(got, want):
+    """(got, want) of a wrong tensor, for the sentences below; None where they cannot be compared
+    element by element, or are large."""
+    fits = torch.is_tensor(got) and got.shape == want.shape and 1 < want.numel() <= SMALL
+    return (got.detach().double(), want.detach().double()) if fits else None
+
+
+def small(tensors) -> dict:
+    """Those of {key: value} that are small tensors of numbers."""
+    return {
+        key: x.detach().cpu().double()
+        for key, x in tensors.items()
+        if torch.is_tensor(x) and x.is_floating_point() and 1 < x.numel() <= SMALL
+    }
+
+
+def told(problem: Problem, records) -> tuple[str, dict]:
+    """(sentences, facts for the hints) about the value that is wrong. records: of all ranks of the
+    case."""
+    values = problem.fact("values")
+    if not values or problem.fact("factor") is not None or problem.fact("narrowed"):
+        return "", {}
+    name, key = problem.fact("name"), problem.fact("key")
+    ranks = [record["wrong"].get(name) for record in records]
+    all_compared = not any("" in record["wrong"] for record in records)
+    wrong = [r for r, one in enumerate(ranks) if one]
+    said, facts = [], {}
+    if len(records) > 1 and all_compared and len(wrong) < len(records):
+        right = [r for r in range(len(records)) if r not in wrong]
+        facts["right_on"] = right
+        others = "the others" if len(wrong) > 1 else who(wrong)
+        said.append(f"It is right on {who(right)}, and wrong on {others}.")
+    rank = next((r for r in wrong if ranks[r].fact("values") is values), None)
+    sentence, more = "", {}
+    if rank is not None:
+        sentence, more = _of_other_ranks(rank, values, key, records)
+    facts |= more
+    sentence = sentence or _where(values[0], values[1], len(records))
+    return "\n".join([*said, *filter(None, [sentence])]), facts
+
+
+def _of_other_ranks(rank, values, key, records):
+    """What the wrong value of this rank is, in terms of what the ranks are given or should have."""
+    got, want = values
+    should = [record.get("wants", {}).get(key) for record in records]
+    if len(records) > 1:
+        for other, one in enumerate(should):
+            if other != rank and one is not None and _same(got, one):
+                return f"Rank {rank} has what rank {other} should have.", {"instead": other}
+    for name in records[rank].get("parts", {}):
+        parts = [record.get("parts", {}).get(name) for record in records]
+        if len(parts) < 2 or any(x is None or x.shape != parts[rank].shape for x in parts):
+            continue
+        found = _as_a_sum(got, want, parts, rank, name) or _as_joined(got, want, parts, name)
+        if found:
+            return found
+    return "", {}
+
+
+def _same(a, b):
+    near = NEAR * max(1.0, b.abs().max().item())
+    return a.shape == b.shape and bool(((a - b).abs() <= near).all())
+
+
+def _as_a_sum(got, want, parts, rank, name):
+    """The sentence and facts where a sum of all ranks' parts is expected, of these or of this
+    rank's shard of each."""
+    N = len(parts)
+    cuts = [dim for dim, size in enumerate(parts[0].shape) if size % N == 0]
+    for dim in (None, *cuts):
+        terms = parts if dim is None else [x.chunk(N, dim)[rank] for x in parts]
+        if terms[0].shape != want.shape or any(not x.any() for x in terms):
+            continue
+        if not _same(sum(terms), want) or not got.isfinite().all():
+            continue
+        counts = shares(got, terms, NEAR) if got.any() else {}
+        if counts is None or any(abs(c - round(c)) > NEAR for c in counts.values()):
+            return None
+        counts = [round(counts.get(r, 0)) for r in range(N)]
+        absent = [r for r, count in enumerate(counts) if count == 0]
+        several = [r for r, count in enumerate(counts) if count > 1]
+        facts = {"lacks": absent, "several times": several}
+        if min(counts) < 0 or not (absent or several):
+            return None
+        if len(absent) == N:
+            return "All of it is 0: nothing was added.", facts
+        if sum(counts) == 1:
+            one = counts.index(1)
+            own = "this rank's own part" if one == rank else f"rank {one}'s part"
+            return f"On rank {rank} it is {own} of {name} alone: nothing was added to it.", facts
+        without = f"without {who(absent)}" if absent else "of all ranks"
+        twice = f", and {who(several)} counted more than once" if several else ""
+        return f"On rank {rank} it is the sum {without}{twice}.", facts
+    return None
+
+
+def _as_joined(got, want, parts, name):
+    """The sentence and facts where all ranks' parts are expected, one behind the other."""
+    for dim in range(want.dim()):
+        if parts[0].dim() != want.dim() or not _same(torch.cat(parts, dim), want):
+            continue
+        blocks = got.chunk(len(parts), dim)
+        there = [next((r for r, x in enumerate(parts) if _same(b, x)), None) for b in blocks]
+        if None in there:
+            return None
+        absent = [r for r in range(len(parts)) if r not in there]
+        order = ", ".join(map(str, there))
+        lacks = f"; {who(absent)}'s is missing" if absent else ""
+        return f"The ranks' parts stand in the order {order}{lacks}.", {"lacks": absent}
+    return None
+
+
+def _where(got, want, n_parts):
+    """Which elements are wrong, where the others are right."""
+    wrong = (got - want).abs() > NEAR * max(1.0, want[want.isfinite()].abs().max().item()
+                                             if want.isfinite().any() else 1.0)  # fmt: skip
+    wrong |= ~(got.isfinite() | (got == want))
+    found = []
+    for mask, begin, share in (
+        (wrong, "All wrong elements are", 0.5),
+        (~wrong, "The right elements are all", 1.0),
+    ):
+        box = _box(mask)
+        inside = mask[tuple(slice(*one) for one in box)] if box else mask.new_empty(0)
+        if 2 <= inside.numel() <= 0.75 * mask.numel() and inside.double().mean() >= share:
+            text = f"{begin} in {_slices(box, mask.shape)}{_which(box, mask.shape, n_parts)}."
+            found.append((inside.numel(), text))
+    return min(found, default=(0, ""))[1]  # of the smaller box
+
+
+def _box(mask):
+    """[(begin, stop) of each dimension] of the smallest box around what is True; None for
+    nothing."""
+    at = mask.nonzero()
+    if not len(at) or not mask.dim():
+        return None
+    return [(int(a), int(b) + 1) for a, b in zip(at.amin(0), at.amax(0), strict=True)]
+
+
+def _slices(box, shape):
+    inside = [
+        ":" if stop - begin == size else f"{begin}" if stop - begin == 1 else f"{begin}:{stop}"
+        for (begin, stop), size in zip(box, shape, strict=True)
+    ]
+    return f"[{', '.join(inside)}]"
+
+
+def _which(box, shape, n_parts):
+    """Which of so many equal parts of its dimension the box is, in words."""
+    cut = [d for d, (a, b) in enumerate(box) if b - a < shape[d]]
+    if len(cut) != 1 or not 1 < n_parts <= len(ORDINALS) or shape[cut[0]] % n_parts:
+        return ""
+    (begin, stop), size = box[cut[0]], shape[cut[0]] // n_parts
+    if stop - begin != size or begin % size:
+        return ""
+    return f", the {ORDINALS[begin // size]} of {n_parts} equal parts"
