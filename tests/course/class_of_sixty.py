@@ -51,18 +51,24 @@ def answers(name):
 
 
 def source(fn, name):
-    """An answer cell with `fn`, and the numbers of its module that it uses; "" if
-    it uses more of that."""
-    module = inspect.getmodule(fn)
-    used = set(fn.__code__.co_names) & set(vars(module)) - {"dist", "torch"}
-    mine = {one: vars(module)[one] for one in sorted(used)}
-    if not all(isinstance(value, int) for value in mine.values()):
+    """An answer cell with `fn`, and the numbers and functions of its module that it uses; "" if it
+    uses more of that."""
+    module, mine, todo = inspect.getmodule(fn), {}, [fn]
+    while todo:
+        names = set(todo.pop().__code__.co_names) & set(vars(module)) - {"dist", "torch"}
+        for one in sorted(names - mine.keys() - {fn.__name__}):
+            mine[one] = vars(module)[one]
+            todo += [mine[one]] * inspect.isfunction(mine[one])
+    if not all(isinstance(value, int) or inspect.isfunction(value) for value in mine.values()):
         return ""
-    numbers = "".join(f"{one} = {value}\n" for one, value in mine.items())
+    used = "".join(
+        f"{one} = {value}\n" if isinstance(value, int) else f"{inspect.getsource(value)}\n\n"
+        for one, value in mine.items()
+    )
     text = inspect.getsource(fn)
     if fn.__name__ in fn.__code__.co_names:  # it calls itself
-        return f"{numbers}{text}\n\n{name} = {fn.__name__}"
-    return numbers + text.replace(f"def {fn.__name__}(", f"def {name}(", 1)
+        return f"{used}{text}\n\n{name} = {fn.__name__}"
+    return used + text.replace(f"def {fn.__name__}(", f"def {name}(", 1)
 
 
 def days(*lines, before=""):
