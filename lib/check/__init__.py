@@ -18,7 +18,8 @@ overlap.py footprint.py products.py  what runs at the same time; what is made an
 pure.py tensors.py                   functions without ranks, of plain numbers;
                                      tensors, drawn and compared
 claims.py traffic.py                 claims of several judges; judges of what was sent
-explain.py symptoms.py               what a wrong number says; hints that exercises share
+explain.py whose.py symptoms.py      what a wrong number says, and whose part it is; hints that
+                                     exercises share
 own_cells.py                         names from cells that grading leaves out
 python_errors.py earlier.py          what Python refuses, in words that lead on; an earlier function
                                      that has not passed does not cost a later one

@@ -3,7 +3,7 @@ step(optimizer, ...).
 
     no overflow   S stays                                are gradients unscaled, once?
     overflows     on all ranks, then on one              does every rank skip the step?
-    scale         growth_interval 2                      does S go down and up when it should?
+    scale         growth_interval 2, grows twice running does S go down and up when it should?
 
 What the first two show does not depend on S, which is judged in the third alone.
 """
@@ -26,13 +26,13 @@ from lib.check.side_by_side import SideBySide
 from lib.training.precision import loss_scaler
 
 GOOD, OVERFLOWS, SCALE = "no overflow", "overflows", "scale"
-INF, NAN = float("inf"), float("nan")
+INF, NAN, FINITE = float("inf"), float("nan"), 3e38  # the sum of two FINITE is inf in fp32
 ALL, FIRST, LAST = "all ranks", "rank 0", "the last rank"
 S, GROWTH, BACKOFF = 8.0, 4.0, 0.25
 
 
 class Overflow(NamedTuple):
-    """One element of one gradient, on all ranks or on one."""
+    """One element of one gradient, on all ranks or on one; or, finite, one of each of two."""
 
     value: float
     who: str = ALL
@@ -42,6 +42,8 @@ class Overflow(NamedTuple):
         return {ALL: True, FIRST: rank == 0, LAST: rank == world_size - 1}[self.who]
 
     def __str__(self):
+        if self.value == FINITE:
+            return f"no overflow, but an element {FINITE:g} in each of two gradients"
         return f"{self.value} in the gradient of parameter {self.parameter} on {self.who}"
 
 
@@ -49,10 +51,10 @@ STEPS = {  # None: a good step
     GOOD: (None, None),
     OVERFLOWS: (
         None, Overflow(INF), Overflow(NAN), Overflow(-INF), Overflow(INF, ALL, 2), None,
-        Overflow(INF, LAST, 1), Overflow(NAN, FIRST, 2), None,
+        Overflow(INF, LAST, 1), Overflow(NAN, FIRST, 2), None, Overflow(FINITE),
     ),
-    SCALE: (None, None, None, Overflow(INF), None, None, Overflow(NAN), Overflow(INF, LAST), None,
-    None),
+    SCALE: (None, None, None, None, None, Overflow(INF), None, None, Overflow(NAN),
+    Overflow(INF, LAST), None, None),
 }  # fmt: skip
 CASES = (
     Setting(GROUPS[0], what=GOOD),
@@ -142,7 +144,8 @@ def step(scaler, optimizer, case, group, show, number, overflow):
         return
     # the loss itself is finite, as it is when fp16 overflows
     if overflow and overflow.on(show.place, case.world_size):
-        found[overflow.parameter].view(-1)[-1] = overflow.value
+        for gradient in found[:2] if overflow.value == FINITE else [found[overflow.parameter]]:
+            gradient.view(-1)[-1] = overflow.value
 
     def given(tensor, group=None):
         return show.all_reduce(tensor, group)
@@ -174,6 +177,13 @@ def _stepped(fits):
         return bool(overflow) and p.fact("got")[0] != "0" and fits(overflow, p.fact("got"))
 
     return of
+
+
+def _skipped_finite(p):
+    """Does it skip the step in which all gradients are finite, and their sum is not?"""
+    steps = STEPS.get(getattr(p.fact("case"), "what", ""))
+    overflow = steps and p.fact("name") == DOES and steps[p.fact("time") - 1]
+    return bool(overflow) and overflow.value == FINITE and p.fact("got")[0] == "0"
 
 
 def _after(*numbers):
@@ -220,7 +230,7 @@ EXERCISE = Exercise(
         a_parameter_without_gradient=s.refused("None"),
         the_group_is_not_passed_on=s.kind("group"),
         only_some_ranks_ask=s.kind("clash"),
-        not_unscaled=_times(S),
+        not_unscaled=s.either(_times(S), _times(S * S)),
         unscaled_twice=_times(1 / S),
         the_first_parameter_group_only=s.both(
             of_name(GETS), lambda p: p.fact("what").endswith("2")),
@@ -231,15 +241,16 @@ EXERCISE = Exercise(
         _inf_is_not_seen=_stepped(lambda overflow, does: overflow.value < 0),
         not_every_gradient_is_looked_at=_stepped(lambda overflow, does: overflow.parameter),
         the_loss_is_looked_at=_stepped(lambda overflow, does: True),
+        a_sum_of_gradients_overflows=_skipped_finite,
         the_votes_are_added_up_wrongly=lambda p: (
             p.fact("name") == DOES and p.fact("got")[0] != p.fact("want")[0]),
         not_whether_it_stepped=of_name(DOES),
         a_skipped_step_leaves_traces=of_name(STATE),
         grows_in_every_step=_after(1),
         does_not_grow_in_time=_after(2),
-        the_count_goes_on_after_growth=_after(3),
-        not_lowered=_after(4, 7, 8),
-        the_count_goes_on_after_an_overflow=_after(5, 6, 9, 10),
+        the_count_goes_on_after_growth=_after(3, 4, 5),
+        not_lowered=_after(6, 9, 10),
+        the_count_goes_on_after_an_overflow=_after(7, 8, 11, 12),
         another_all_reduce=s.kind("another way"),
         more_than_one_number=of_name(WIRE),
     ),
