@@ -186,7 +186,31 @@ def the_last_forward_inside(model, microbatches, counts, loss_fn):
     return sum(loss.detach() for loss in losses)
 
 
+def only_the_first_sends(model, microbatches, counts, loss_fn):
+    total, losses = sum(counts), []
+    for i, microbatch in enumerate(microbatches):
+        with model.no_sync() if i else contextlib.nullcontext():
+            losses.append(loss_fn(model, microbatch) / total)
+            losses[-1].backward()
+    model.average_gradients()
+    return sum(loss.detach() for loss in losses)
+
+
+def all_forwards_first(model, microbatches, counts, loss_fn):
+    total = sum(counts)
+    with model.no_sync():
+        losses = [loss_fn(model, microbatch) / total for microbatch in microbatches[:-1]]
+        for loss in losses:
+            loss.backward()
+    losses.append(loss_fn(model, microbatches[-1]) / total)
+    losses[-1].backward()
+    model.average_gradients()
+    return sum(loss.detach() for loss in losses)
+
+
 WRONG = {
+    only_the_first_sends: "no_sync for the last instead of the first",
+    all_forwards_first: "forwards before backwards",
     only_backward_inside: "a forward outside no_sync",
     the_last_forward_inside: "the last forward inside no_sync",
     calls_lib: "called what it builds",

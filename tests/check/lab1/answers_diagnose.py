@@ -48,6 +48,16 @@ def by_elimination(run):
 # wrong
 
 
+def asks_for_a_sum_first(run):
+    """On one rank the sum over the ranks is the mean."""
+    if len(set(run.checksums[0])) > 1:
+        return "no broadcast"
+    ratio = run.gradient_norms[0] / run.baseline_gradient_norms[0]
+    if math.isclose(ratio, run.world_size, rel_tol=1e-3):
+        return "sum instead of mean"
+    return by_elimination(run)
+
+
 def healthy(run):
     return "healthy"
 
@@ -163,6 +173,7 @@ diagnose_again = as_an_answer(diagnose)
 
 NO_CHANGE = "a mistake that costs only time"
 WRONG = {
+    asks_for_a_sum_first: "a sum over one rank",
     healthy: "weights of the ranks",
     prints_it: "nothing returned",
     a_list: "not a name",

@@ -214,7 +214,14 @@ def not_written(job, usable=66e9):
 
 
 RIGHT = [first_that_fits, cheapest_of_all, as_an_answer(clinic.choose_remedy)]
+
+
+def strictly_less(job, usable=66e9):
+    return next((r for r in remedies(job) if peak(job, *r) < usable), None)
+
+
 WRONG = {
+    strictly_less: "exactly what is usable",
     a_dict: "not a Remedy",
     asks_libs: "called what it builds",
     never_none: "None too seldom",

@@ -63,6 +63,12 @@ def no_rows_no_result(rows, weights, counts):
     return split_and_join(rows, weights, counts) if len(rows) else None
 
 
+def no_rows_no_graph(rows, weights, counts):
+    if not len(rows):
+        return rows.new_zeros(0, weights.shape[2])
+    return split_and_join(rows, weights, counts)
+
+
 def in_the_rows(rows, weights, counts):
     """Right where D = F: written over the rows."""
     y = split_and_join(rows, weights, counts)
@@ -254,6 +260,7 @@ WRONG = {
         calls_libs_product: "called what it builds",
         float32_result: "another dtype",
         no_rows_no_result: "no rows at all",
+        no_rows_no_graph: "outside the graph",
         in_the_rows: "changed in place",
         no_product_yet: "not written",
     },
