@@ -87,6 +87,7 @@ def run(name: str, ranks: int) -> tuple[list[str], dict[str, float]]:
         said = timed(what, call, session, source)
         if "The session continues, and its variables are kept." not in said:
             wrong.append(f"{what}: {said!r}")
+            session.end()
             return wrong, took
         timed(f"cell after {what}", session.cell, KEPT)
     if ranks > 1:
