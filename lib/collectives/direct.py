@@ -33,8 +33,10 @@ from lib.collectives import p2p
 from lib.collectives.local import combiner, divide_if_average, flattened
 
 AHEAD = 2  # messages in flight from each rank in the first step
-# bytes of a message in the first step: small enough to be in the cache still when it is added
-SEGMENT = 2 << 20
+# Bytes of a message in the first step: as few messages as possible, because each of them wakes
+# threads on both ranks, but several where a chunk is long, so that one is added while another is
+# sent. At 64 MB, 8 MB took 12 % less time than 2 MB on 8 ranks and 10 % less on 4.
+SEGMENT = 8 << 20
 
 
 def direct_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
