@@ -229,12 +229,21 @@ def _with_imports(path, found):
     if path in found or path in NOT_IN_PRINTS or not path.exists():
         return
     found.add(path)
+    for imported in _imports(path):
+        _with_imports(imported, found)
+
+
+@functools.cache
+def _imports(path):
+    """Where the modules are that the file imports from lib.check."""
+    files = []
     for node in ast.parse(_text(path)).body:
         module = getattr(node, "module", None) or ""
         if isinstance(node, ast.ImportFrom) and f"{module}.".startswith("lib.check."):
             folder = CHECK.parent.parent.joinpath(*module.split("."))
-            for name in (folder, *(folder / alias.name for alias in node.names)):
-                _with_imports(name.with_suffix(".py"), found)
+            names = (folder, *(folder / alias.name for alias in node.names))
+            files += [name.with_suffix(".py") for name in names]
+    return files
 
 
 @functools.cache
