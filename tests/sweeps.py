@@ -8,6 +8,8 @@ values that meet, by all runs, or where `meeting` asks for them.
 import os
 from collections import Counter
 
+import pytest
+
 WHOLE = "WHOLE_SWEEPS" in os.environ  # the Makefile's test-all sets it
 
 
@@ -51,3 +53,10 @@ def quick(named, slow):
     """Of {name: run}, without those named in `slow`."""
     assert not slow - named.keys(), f"there is no {slow - named.keys()}"
     return {name: run for name, run in named.items() if WHOLE or name not in slow}
+
+
+def first_quick(values, quick=1):
+    """`values` for `pytest.mark.parametrize`: those after the first `quick` ones are slow tests."""
+    tuples = [value if isinstance(value, tuple) else (value,) for value in values]
+    slow = [pytest.param(*value, marks=pytest.mark.slow) for value in tuples[quick:]]
+    return [*values[:quick], *slow]

@@ -202,6 +202,7 @@ def test_the_ledger_s_cost_and_the_timings_are_told(capsys):
     assert "1 MB: lib " in capsys.readouterr().out.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_checks_of_two_ranks_pass(capsys):
     assert checks.main(["--backend", "gloo", "--ranks", "1"]) == 0
     assert (

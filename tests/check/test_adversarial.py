@@ -145,6 +145,7 @@ def test_what_is_right_in_ordinary_cases_only_is_rejected(name, answer, hint):
     assert (outcome.passed, outcome.hint) == (False, hint), "\n".join(outcome.lines)
 
 
+@pytest.mark.slow
 def test_what_these_answers_are_made_of_is_right():
     assert evaluate(EXERCISES["ring_reduce_scatter"], scatter).passed
     assert evaluate(EXERCISES["ring_all_gather"], gather).passed

@@ -6,9 +6,8 @@ One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the 
 {...}}, RIGHT {name: [...]}. Beside it, lab0/mistakes_<exercise>.py has the known mistakes, whose
 fingerprints ship (mistakes.py); they are judged here as well.
 
-`make test` runs, of each function, the first right answer and three wrong ones with different
-hints; where answers run on ranks, the first wrong one, since `validate` judges right ones there.
-`make test-all` runs them all.
+`make test` runs three wrong answers of each function, with different hints, or the first wrong one
+where answers run on ranks; `validate` judges a right one of each. `make test-all` runs them all.
 
 The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch,
 and in one more after each answer that fails on the ranks. A student's answer is judged alone. So
@@ -82,12 +81,11 @@ table: list[tuple[str, str, str, int, int]] = []
 
 
 def right_answers(function):
-    """What comes after the first answer is a slow test; on ranks all are."""
-    fns, on_ranks = [fn for name, fn in RIGHT if name == function], bool(FUNCTIONS[function].worlds)
-    marks = lambda number: [pytest.mark.slow] if on_ranks or number or fns[number] in SLOW else []
+    """All of them are slow tests, because `validate` judges the solution's."""
     return [
-        pytest.param(function, fn, id=f"{function}-{fn.__name__}", marks=marks(i))
-        for i, fn in enumerate(fns)
+        pytest.param(function, fn, id=f"{function}-{fn.__name__}", marks=pytest.mark.slow)
+        for name, fn in RIGHT
+        if name == function
     ]
 
 

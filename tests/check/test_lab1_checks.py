@@ -2,15 +2,16 @@
 
 import pytest
 from as_an_answer import as_an_answer
+from sweeps import first_quick
 
 from lib import launch
 from lib.check.exercises import EXERCISES
 from lib.check.framework import evaluate
 
-POINTS = {"unequal_shards": 12, "naive_data_parallel": 16, "buckets": 18}
+POINTS = {"buckets": 18, "unequal_shards": 12, "naive_data_parallel": 16}
 
 
-@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("name", first_quick([*POINTS]))  # `validate` judges all of them
 def test_libs_functions_fulfil_the_claims_in_one_launch(name, monkeypatch):
     launches, capture = [], launch.capture
     monkeypatch.setattr(

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch.distributed as dist
+from sweeps import first_quick
 
 from lib import here
 from lib.check import own_cells
@@ -92,11 +93,13 @@ def takes_no_group(tensor):
 
 @pytest.mark.parametrize(
     ("answer", "hint", "words"),
-    [
-        (misspells_on_ranks, "a name that does not exist", "exists is world_size"),
-        (indexes_beyond, "an index that does not exist", "IndexError"),
-        (takes_no_group, "another signature", "Yours is takes_no_group(tensor)"),
-    ],
+    first_quick(
+        [
+            (misspells_on_ranks, "a name that does not exist", "exists is world_size"),
+            (indexes_beyond, "an index that does not exist", "IndexError"),
+            (takes_no_group, "another signature", "Yours is takes_no_group(tensor)"),
+        ]
+    ),
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_python_refuses_an_answer_on_ranks(answer, hint, words):

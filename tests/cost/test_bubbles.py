@@ -11,6 +11,7 @@ ROWS = [row for row in table_as_text("rows") if row["metric"] == "bubble_rate"]
 EXACT = ("1f1b", "1f1b-i", "zb-h1", "zb-h2", "zb-1p")
 
 
+@pytest.mark.slow
 def test_table_5_to_the_last_digit():
     """1F1B, interleaved, ZB-H1, ZB-H2 and ZB-1p: to the four digits printed. ZB-2p:
     within half a point."""
@@ -28,6 +29,7 @@ def test_table_5_to_the_last_digit():
     assert checked == 30
 
 
+@pytest.mark.slow
 def test_table_8_within_a_tenth_of_a_point():
     """Its times are not printed: W and the message were inferred from ZB-H2's and 1F1B's rates of
     one m each. The other m, interleaved 1F1B and ZB-H1 then agree to a tenth of a point; ZB-V,

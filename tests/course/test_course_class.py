@@ -154,6 +154,7 @@ def without(nb, *ids):
     return nb
 
 
+@pytest.mark.slow
 def test_the_points_tell_what_cannot_be_read_from_what_is_not_solved(toy_root, tmp_path, unsolved):
     right = solved(unsolved)
     whole = notebook.to_bytes(right)

@@ -25,7 +25,8 @@ SLOW = {  # those whose rule others show, too
 }  # fmt: skip
 LEDGER = "lib.ledger"
 REASON = strict_works.missing()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+# slow: the first of them compiles C++ for a minute
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 
 def case(name, *values):

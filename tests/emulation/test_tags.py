@@ -53,6 +53,7 @@ def test_a_test_of_lib():
     passes("tests")
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_and_counted():
     code, lines = emulated("cells", "lab3/no-such-cell")
     assert (

@@ -178,6 +178,7 @@ def test_prints_stream_while_ranks_run(tmp_path, monkeypatch):
     assert sys.stdout.getvalue().count("tick") == 8
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_launches_once_and_an_edit_to_lib_is_seen_by_the_next_launch(
     program,
 ):
