@@ -1,33 +1,33 @@
 """The graded checks. In a notebook: `check.send_recv(send_recv)`; later cells run `use(send_recv)`.
 
-A check has the name of its exercise; each exercise is one file in the folder of its lab, lab0/ to
-lab6/. `python -m lib.check` prints which exercise meets which adversarial case. `check.points(0)`
-adds up Lab 0's points.
+A check has the name of its exercise, and each exercise is one file in the folder of its lab, lab0/
+to lab6/. `check.points(0)` adds up Lab 0's points. `python -m lib.check` prints which exercise is
+tested in which adversarial case.
 
-exercise.py exercises.py             what an exercise, a claim and a hint are, as data;
-                                     which exercises there are
+exercise.py exercises.py             the classes Exercise, Claim, Hint, Problem and Bundle;
+                                     the list of all exercises
 framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
-verdict.py card.py cells.py          how a verdict is shown; what it looks like in a notebook;
-                                     whether it is about the code that the student sees
-side_by_side.py shown.py probes.py   an answer beside lib's own: a script, what it shows, and
-numbers.py causes.py                 what is looked at in every exercise; functions of numbers;
-                                     sentences by name
-cases.py comm.py                     groups, sizes, numbers; the collectives that an answer is given
-overlap.py footprint.py products.py  what runs at the same time; what is made and kept;
-                                     matrix products, counted
-pure.py tensors.py                   functions without ranks, of plain numbers;
-                                     tensors, drawn and compared
+verdict.py card.py cells.py          shows a verdict; lays it out as a card in a notebook;
+                                     warns if it is not about the code that the student sees
+side_by_side.py shown.py probes.py   runs lib's own function and the answer on one script; compares
+numbers.py causes.py                 what they show; what is examined in every exercise;
+                                     functions that return a number; hints by name
+cases.py comm.py                     groups, sizes and inputs; the collectives given to an answer
+overlap.py footprint.py products.py  what runs at the same time; what is allocated and kept;
+                                     how many multiplications are done
+pure.py tensors.py                   functions of plain values, which need no ranks;
+                                     random tensors, and the comparison of two tensors
 claims.py traffic.py                 claims of several judges; judges of what was sent
-explain.py whose.py symptoms.py      what a wrong number says, and whose part it is; hints that
-                                     exercises share
+explain.py whose.py symptoms.py      explains a wrong value; finds the rank whose part is missing;
+                                     hints that exercises share
 own_cells.py                         names from cells that grading leaves out
-python_errors.py earlier.py          what Python refuses, in words that lead on; an earlier function
-                                     that has not passed does not cost a later one
-failure.py guard.py                  the facts of an answer that raised, hung or exited,
-                                     on ranks and in this process
-rules.py                             an exercise's docstring beside the claims of its check
-left_out.py                          why adversarial cases do not apply
-fingerprints.py                      what known mistakes, which are tests, leave behind
+python_errors.py earlier.py          explains Python's own errors; keeps mistakes in earlier
+                                     exercises from costing points in later ones
+failure.py guard.py                  facts about an answer that raised, hung or exited,
+                                     on ranks and in the kernel
+rules.py                             prints an exercise's docstring next to its check's claims
+left_out.py                          reasons why an adversarial case does not apply
+fingerprints.py                      recognises known mistakes, which are part of the tests
 """
 
 from functools import partial
@@ -44,7 +44,7 @@ __all__ = ["CheckFailed", "points", "use"]
 def __getattr__(name):
     if find_spec(f"{__name__}.{name}"):  # a file of this folder, not imported yet
         raise AttributeError(name)
-    from lib.check.exercises import EXERCISES  # not before it is asked for: a rank does without
+    from lib.check.exercises import EXERCISES  # imported late, because ranks do not need it
 
     if name in EXERCISES:
         return partial(check, EXERCISES[name])
@@ -58,15 +58,15 @@ def __dir__():
 
 
 def points(lab: int) -> None:
-    """Print what the checks of Lab `lab` have said in this kernel, and the points so far."""
+    """Print the latest result of each check of Lab `lab` in this kernel, and the points so far."""
     from lib.check.so_far import points as told
 
     told(lab)
 
 
 def use(fn):
-    """The student's `fn` once it has passed its check in this kernel; until then lib's, and
-    a line that says so."""
+    """Return the student's `fn` once it has passed its check in this kernel. Until then, return
+    lib's and print a line that says so."""
     from lib.check.exercises import FUNCTIONS
 
     name = getattr(fn, "__name__", repr(fn))

@@ -1,6 +1,7 @@
-"""python -m lib.check: which exercise meets which adversarial case and which probe, and why not.
+"""python -m lib.check: the adversarial cases and probes that each exercise meets, and the reasons
+for those that it leaves out.
 
-python -m lib.check rules [function ...]: an exercise's docstring beside what its check claims.
+python -m lib.check rules [function ...]: an exercise's docstring next to what its check claims.
 """
 
 import sys
@@ -13,7 +14,8 @@ from lib.check.side_by_side import SideBySide
 
 
 def table() -> str:
-    """Exercise x adversarial case: + met, . left out (the reason below)."""
+    """A table of exercises and adversarial cases: + is met, and . is left out for a reason below
+    it."""
     names = list(ADVERSARIAL)
     lines = [f"{'':<26}" + " ".join(names)]
     reasons = []
@@ -29,7 +31,7 @@ def table() -> str:
 
 
 def probed() -> str:
-    """Exercise x probe, of those that are judged side by side."""
+    """The same for exercises and probes, of the exercises that are judged side by side."""
     lines = [f"{'':<26}" + " ".join(probes.ALL)]
     reasons = []
     for part in FUNCTIONS.values():

@@ -1,14 +1,16 @@
-"""A verdict as a card in the notebook: the same words as the printed text, set so that they can be
-read at a glance.
+"""Lays out a verdict as a card in the notebook. The words are those of the printed text, arranged
+so that they can be read at a glance.
 
-    what holds      green, a tick       what fails      red, a cross, and below it what was seen
-    the advice      set apart           your own line   highlighted
+    what holds      green, with a tick
+    what fails      red, with a cross, and below it what was observed
+    the advice      set apart on a tinted background
+    your own line   highlighted
     the foot        the points of the lab so far, and the next exercise
 
-A card is shown only to a person in front of a notebook (lib/frontend.py); its output also carries
-the text, for whoever reads the file without a browser. It is HTML with a style of its own and
-follows the theme of JupyterLab, VS Code and Colab. Where a front end takes the style away, as
-JupyterLab does in a notebook that is not trusted, the words remain in order.
+A card is shown only to a person in front of a notebook (lib/frontend.py). Its output also carries
+the text, for readers of the file who have no browser. The card is HTML with its own style sheet and
+follows the theme of JupyterLab, VS Code and Colab. If a front end removes the style, as JupyterLab
+does in a notebook that is not trusted, the words remain in order.
 """
 
 import itertools
@@ -18,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 
-# in a sentence: where a line of the answer is, and the line itself
+# finds the position and the text of a line of the answer in a sentence
 PLACE = re.compile(
     r"(?P<where>\bline \d+(?: of \w+)?: )(?P<line>.+?)"
     r"(?P<rest>; ranks? [\d, and]+ ha(?:s|ve) not .*| \((?:its partner|every member) .*|)$"
@@ -54,8 +56,8 @@ padding:.1em .35em;border-radius:3px;
 .verdict .tip{background:var(--tip);border-radius:4px;margin:.4em 0}
 .verdict .unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 """
-# The cell of an exercise that was edited and not run is marked by JupyterLab, and known to no
-# kernel.
+# JupyterLab marks a cell that was edited and not run. The kernel does not know of it, so this runs
+# in the browser.
 EDITED = """<script>(() => {
 const card = document.getElementById("@ID"), here = card && card.closest(".jp-CodeCell");
 if (!here) return;
@@ -74,11 +76,11 @@ EDITED_TEXT = (
 
 @dataclass(frozen=True)
 class Told:
-    """A part of a verdict.
+    """One part of a verdict.
 
-    kind: "ok", "fails" or "stopped" (head: a claim or the part of a bundle; text: what holds);
-        "text", "tip", "printed" or "note" (text alone, below what comes before it). depth: 1 inside
-        a part of a bundle.
+    kind: "ok", "fails" or "stopped" (head: a claim or the part of a bundle; text: what is said of
+        it), or "text", "tip", "printed" or "note" (only text, shown below what precedes it).
+    depth: 1 inside a part of a bundle.
     """
 
     kind: str
@@ -90,8 +92,8 @@ class Told:
 def html(
     name: str, told: Iterable[Told], state: str, score: str, foot: str, names: Iterable[str] = ()
 ) -> str:
-    """The card. state: "passed", "failed", "neutral"; score, foot: in words, or ""; names: of the
-    functions that the exercise asks for, to find their cells."""
+    """The card as HTML. state: "passed", "failed" or "neutral". score, foot: texts; foot may be "".
+    names: the functions that the exercise asks for, by which the script finds their cells."""
     made, card = [], f"verdict-{uuid.uuid4().hex[:12]}"
     made.append(f'<div class="verdict {state}" id="{card}" role="group" ')
     made.append(f'aria-label="Verdict on {escape(name)}"><style>{STYLE}</style>')
@@ -105,7 +107,8 @@ def html(
 
 
 def _items(told):
-    """What is said first, then a list of what holds and what fails, each with what is below it."""
+    """The introductory parts, then a list of what holds and what fails, each with what belongs
+    below it."""
     starts = [i for i, one in enumerate(told) if one.kind in MARKS and one.depth == 0]
     first = starts[0] if starts else len(told)
     made = [BELOW[one.kind](one.text) for one in told[:first]]
@@ -125,7 +128,7 @@ def _item(told):
 
 
 def _text(text):
-    """One line of what was seen: a sentence, or columns, which must not be folded."""
+    """One line of what was observed: a sentence, or columns, which must not be wrapped."""
     indent = len(text) - len(text.lstrip())
     if "  " in text.strip():
         return f"<pre tabindex=0>{escape(text)}</pre>"
@@ -134,7 +137,7 @@ def _text(text):
         before, line, rest = text.strip()[: place.start()], place["line"], place["rest"]
         said = f"{escape(before)}{escape(place['where'])}<code class=line>{escape(line)}</code>"
         said += escape(rest)
-    said = said.replace(" -&gt; ", " <span class=arrow>-&gt;</span> ")  # never broken in two
+    said = said.replace(" -&gt; ", " <span class=arrow>-&gt;</span> ")  # no line break inside
     return f'<p class=seen style="--in:{indent / 2:g}em">{said}</p>'
 
 

@@ -1,22 +1,24 @@
-"""What functions on ranks are checked on: groups of one launch, sizes, dtypes, inputs whose sums
-tell who is in them.
+"""Cases for functions on ranks: groups that share one launch, sizes, dtypes, and inputs whose sums
+show which ranks contributed.
 
-Rank r of N gives at element e  4^r * k(e) * fine,  where k(e) = 1 + e mod 11. For example, four
-ranks at element 4, with fine = 1:
+Rank r of N contributes at element e the value  4^r * k(e) * fine,  where k(e) = 1 + e mod 11. For
+example, four ranks at element 4, with fine = 1:
 
     rank           0    1    2    3
-    gives          5   20   80  320      sum  425      425 / 5 = 85 = 1111 in base 4
+    contributes    5   20   80  320      sum  425      425 / 5 = 85 = 1111 in base 4
     without 1      5    .   80  320           405      405 / 5 = 81 = 1101 in base 4
 
-A sum divided by k(e) is a number in base 4 whose digit r says how often rank r is in it: every
-wrong sum of whole parts has a value of its own (`explain.py` reads it). Neighbouring elements
-differ, and so do the chunks.
+A sum divided by k(e) is a number in base 4 whose digit r counts how often rank r is in it. Every
+wrong sum of complete parts therefore has a value of its own, from which `explain.py` reads the
+mistake. Neighbouring elements have different values, and so have the chunks.
 
-`fine` makes values that no narrower type holds: float64 has 1 + 2^-30, which float32 rounds to 1,
-and int64 2^40 + 1, which no float holds beside a sum. All stays exact: 20 bits and 30 more.
+`fine` makes values that no narrower type can represent. In float64 it is 1 + 2^-30, which float32
+rounds to 1. In int64 it is 2^40 + 1, which float32 rounds as well, and so does float64 once it is
+multiplied by a large sum. All results stay exact, because a sum needs 20 bits and `fine` adds 30
+(40 in int64).
 
-What is given and what is expected is made on the CPU. Ranks here are ranks within the group. The
-last group's are not 0 to N-1 in the world: whoever mixes them up is found out.
+Inputs and expected values are made on the CPU. A rank here is a rank within the group. In the last
+group, these differ from the global ranks, so an answer that confuses the two fails there.
 """
 
 from dataclasses import dataclass
@@ -31,21 +33,21 @@ WORLD = 8
 GROUPS = ((0, 1), (0, 1, 2), (0, 1, 2, 3), tuple(range(WORLD)), (1, 3, 4, 6))
 GROUPS_SAY = "2, 3, 4, 8 ranks, a subgroup"
 ALONE = (5,)  # N = 1
-PERIOD = 11  # of k: no two chunks of the sizes used here begin at the same k
+PERIOD = 11  # of k; no two chunks of the sizes used here begin with the same k
 FINE = {torch.float64: 1 + 2.0**-30, torch.int64: 2**40 + 1}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call: on which global ranks, of how many elements. what: whatever else tells it
-    from the other cases."""
+    """One call: the global ranks of its group, and its number of elements. what: anything else that
+    distinguishes it from the other cases."""
 
     members: tuple[int, ...]
     n: int = 0
     dtype: torch.dtype = torch.float64
     what: str = ""
     root: int = 0
-    again: int = 0  # the same call once more; its values are others
+    again: int = 0  # 1: the same call once more, with other values
 
     @property
     def world_size(self) -> int:
@@ -57,7 +59,7 @@ class Case:
 
     @property
     def counts_up(self) -> bool:
-        """Are the group's ranks the world's, 0 to N-1?"""
+        """True if the ranks of the group are the global ranks 0 to N-1."""
         return self.members == tuple(range(self.world_size))
 
     @property
@@ -67,7 +69,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Also the label of the case's section in the ledger."""
+        """The case in words, which is also the label of its section in the ledger."""
         again = "once more" if self.again else ""
         return ", ".join(
             filter(None, [self.group, self.what, f"size {self.n}", name_of(self.dtype), again])
@@ -78,7 +80,7 @@ class Case:
 
 
 class Setting(Case):
-    """A case that has no size: a layout, a model, in the words of `what`."""
+    """A case without a size, such as a layout or a model, which `what` describes."""
 
     @property
     def name(self) -> str:
@@ -89,13 +91,15 @@ SIZES_SAY = "sizes 0 to 1000; float32, float64, int64"
 
 
 def in_step(cases, groups_of, one, wire=None):
-    """On every rank: the cases in order, all ranks together, up to the first that is wrong on any
-    rank.
+    """Run the cases in order, with all ranks in step, up to the first case that is wrong on any
+    rank. Called on every rank.
 
-    groups_of(cases) -> {case: the group(s) that `one` is given}; one(case, group) -> {"ok": bool,
-    ...}, called on the case's ranks. wire: a group of all ranks to agree on, where answers may call
-    torch's collectives on the world's. Returns one record per case that was run, None where this
-    rank had no part in it.
+    groups_of: groups_of(cases) -> {case: the group(s) that `one` is given}.
+    one: one(case, group) -> {"ok": bool, ...}, called on the case's ranks.
+    wire: a group of all ranks, over which they agree whether to continue. It is needed if answers
+        may call torch's collectives on the default group.
+
+    Returns one record per case that was run, or None for a case in which this rank had no part.
     """
     groups, seen = groups_of(cases), []
     for case in cases:
@@ -109,15 +113,15 @@ def in_step(cases, groups_of, one, wire=None):
 
 
 def groups_of(cases):
-    """Each case's group; None, as the default argument is, for all ranks."""
+    """{case: its group}, where None, the collectives' default argument, means all ranks."""
     members = dict.fromkeys(case.members for case in cases)
     made = {m: dist.new_group(m) for m in members if len(m) < dist.get_world_size()}
     return {case: made.get(case.members) for case in cases}
 
 
 def groups_and_control(cases):
-    """{case: (its group, None for all ranks; another group of the same ranks, which no
-    answer knows)}"""
+    """{case: (its group, or None for all ranks; a second group of the same ranks, which the answer
+    does not know)}"""
     control = {
         members: dist.new_group(members)
         for members in dict.fromkeys(case.members for case in cases)
@@ -126,14 +130,15 @@ def groups_and_control(cases):
 
 
 class NotWaitedFor(RuntimeError):
-    """An answer has returned, and what it began may still be in flight: all that comes
-    after would wait for it."""
+    """An answer has returned while an op that it started may still be in flight. Everything that
+    comes after would have to wait for it."""
 
 
 def called(case, fn, *args, **kwargs):
-    """What the student's function returns; what it sends is in the ledger's section `case.name`.
+    """Return what the student's function returns. What it sends is in the ledger's section
+    `case.name`.
 
-    Raises NotWaitedFor, naming the line, where it has begun an op and not waited for it.
+    Raises NotWaitedFor, which names the line, if it started an op and did not wait for it.
     """
     ledger.mark(case.name)
     out = fn(*args, **kwargs)
@@ -148,13 +153,14 @@ def called(case, fn, *args, **kwargs):
 
 
 def of_world(cases, world_size):
-    """The cases on so many ranks: a tuple, or a function of their number."""
+    """The cases of a launch of this many ranks. cases: a tuple, or a function of the number of
+    ranks."""
     return cases(world_size) if callable(cases) else cases
 
 
 def seen(runs, cases):
-    """(run, case, [record of rank 0 of its group, ...]) for the cases that were
-    run; cases: `of_world`'s."""
+    """Yield (run, case, [record of rank 0 of its group, ...]) for the cases that were run. cases:
+    as for `of_world`."""
     for run in runs:
         for number, case in enumerate(of_world(cases, run.world_size)[: len(run.results[0])]):
             yield run, case, [run.results[member][number] for member in case.members]
@@ -165,7 +171,7 @@ def k(n, dtype=torch.int64):
 
 
 def part(rank, n, dtype, fine=True):
-    """What a rank gives. (n,)"""
+    """What a rank contributes. (n,)"""
     return (4**rank * k(n)).to(dtype) * (FINE.get(dtype, 1) if fine else 1)
 
 
@@ -177,12 +183,12 @@ def total(world_size, n, dtype, fine=True):
 
 
 def own(rank, n, dtype):
-    """What tells whose it is: 1000 (rank+1) + 0, 1, 2, ..., times `fine`. (n,)"""
+    """Values that identify their rank: 1000 (rank+1) + 0, 1, 2, ..., times `fine`. (n,)"""
     return (1000 * (rank + 1) + torch.arange(n, device="cpu")).to(dtype) * FINE.get(dtype, 1)
 
 
 def owner(value, world_size):
-    """The rank whose `own` this value is one of, or None."""
+    """The rank whose `own` contains this value, or None."""
     whole = (
         value.item() // FINE[torch.int64]
         if value.dtype == torch.int64
@@ -196,8 +202,8 @@ def owner(value, world_size):
 
 
 def draw(seed, *shape, top=3):
-    """Whole numbers of -top..top, without 0, times what float32 does not hold. float64, the
-    same on every rank."""
+    """Random integers from -top to top without 0, times a factor that float32 cannot represent.
+    float64, the same on every rank."""
     generator = torch.Generator("cpu").manual_seed(seed)
     size, sign = (
         torch.randint(high, shape, generator=generator, device="cpu") for high in (top, 2)
@@ -206,7 +212,7 @@ def draw(seed, *shape, top=3):
 
 
 def number(value) -> str:
-    """405.0 or 405; what is no whole number in six digits."""
+    """The value in words: 405.0 or 405, and six digits of what is not an integer."""
     value = value.item()
     return str(value) if isinstance(value, int) or value.is_integer() else f"{value:.6g}"
 
@@ -216,7 +222,7 @@ def name_of(dtype) -> str:
 
 
 def form_of(out) -> str:
-    """`float32 (3,)`, or the type of what is no tensor."""
+    """`float32 (3,)`, or the type's name of what is not a tensor."""
     if type(out) is not torch.Tensor:
         return "None" if out is None else type(out).__name__
     return f"{name_of(out.dtype)} {tuple(out.shape)}"

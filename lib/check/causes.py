@@ -1,4 +1,4 @@
-"""Hints of exercises that are judged side by side: sentences by name, and what fits anywhere.
+"""Hints of exercises that are judged side by side: sentences stored by name, and generic hints.
 
 The sentences are in sentences/<lab>.toml:
 
@@ -8,9 +8,9 @@ The sentences are in sentences/<lab>.toml:
 
 A sentence that gives advice begins with "Try: "; every other names the cause (fingerprints.py).
 
-Most are found by the fingerprint of a known mistake (fingerprints.py). Some also have a predicate,
-which looks at a Problem's kind and facts. Last come generic hints on what the harness detects by
-itself, whatever the exercise builds.
+Most hints are found by the fingerprint of a known mistake (fingerprints.py). Some also have a
+predicate, which looks at a Problem's kind and facts. Generic hints come last. They are about what
+the harness detects by itself, whatever the exercise builds.
 """
 
 import functools
@@ -31,9 +31,11 @@ def _sentences(lab: str) -> dict[str, dict[str, str]]:
 
 
 def hints(lab: str, exercise: str, *families: str, **predicates) -> tuple[Hint, ...]:
-    """The exercise's hints, and those of families of exercises. predicates: those tried where no
-    fingerprint is known, in this order, with the hint's name, its spaces and hyphens as
-    underscores."""
+    """The hints of an exercise, including those of families of exercises that it belongs to.
+
+    predicates: tried in this order if no fingerprint is known. Each has the name of its hint, with
+        underscores for spaces and hyphens.
+    """
     sentences = _sentences(lab)
     known = functools.reduce(dict.__or__, (sentences[name] for name in (*families, exercise)))
     as_argument = lambda name: re.sub(r"\W", "_", name)
@@ -48,18 +50,19 @@ def hints(lab: str, exercise: str, *families: str, **predicates) -> tuple[Hint, 
 
 
 def of_name(*names):
-    """Matches if the shown name begins like one of these."""
+    """A predicate: the name of the shown value begins with one of these."""
     return lambda p: str(p.fact("name", "")).startswith(names)
 
 
 def in_variant(*variants):
-    """Was it in the first case, called in one of these ways (probes.py)?"""
+    """A predicate: it happened in the first case, called in one of these ways (probes.py)."""
     return lambda p: getattr(p.fact("case"), "what", "").endswith(variants)
 
 
 def another(cases, *names):
-    """Is it another value or form than lib's, in one of these cases and under a name that begins
-    like one of these? Not if it is rounded, None, or of another dtype, of which GENERIC tells."""
+    """A predicate: a value or form differs from lib's, in one of these cases and under a name that
+    begins with one of these. It excludes values that are rounded, None, or of another dtype,
+    because GENERIC has hints for them."""
 
     def fits(p):
         told = p.fact("narrowed") or p.fact("dtype") or p.fact("got") == "None"
@@ -72,7 +75,7 @@ def another(cases, *names):
     return fits
 
 
-# before all others: the same call was right before
+# tried before all others, because the same call was right the first time
 LATER = Hint("used again by a later call", in_variant("once more"),
              "the first call was right and a later one is not, because what you return, or a "
              "buffer of it, is kept and used again. Allocate a new one in each call.")  # fmt: skip

@@ -1,10 +1,11 @@
-"""Is the verdict about the code that the student sees? What is stale is said above it.
+"""Finds out whether a verdict is about the code that the student sees. If not, a sentence above the
+verdict says so.
 
-the cell raised      it defines the function, but failed before the definition was made, so the
-                     function that the check gets is that of an earlier run
-edited, not run      the saved notebook has another text in that cell than the one that ran;
-                     what is not saved yet only the browser knows (card.py)
-another function     check.ring_all_reduce(ring_all_gather)
+    the cell raised      it defines the function but failed before the definition, so the check gets
+                         the function of an earlier run
+    edited, not run      the saved notebook has another text in that cell than the one that ran;
+                         only the browser knows of edits that are not saved yet (card.py)
+    another function     check.ring_all_reduce(ring_all_gather)
 """
 
 import inspect
@@ -32,7 +33,7 @@ _ran: dict[str, Ran] = {}  # by the cell's id, or its text where a front end giv
 
 
 def watch() -> None:
-    """Note from now on how the cells of this kernel end; in a script or a rank do nothing."""
+    """Record from now on how the cells of this kernel end. In a script or on a rank, do nothing."""
     if (kernel := frontend.kernel()) is not None:
         kernel.shell.events.register("post_run_cell", _note)
 
@@ -43,14 +44,15 @@ def _note(result):
         return
     error = result.error_before_exec or result.error_in_exec
     cell = getattr(info, "cell_id", None) or info.raw_cell
-    _ran.pop(cell, None)  # the last to run is the last in the table
+    _ran.pop(cell, None)  # so that the last to run is the last in the dict
     _ran[cell] = Ran(cell, info.raw_cell, type(error).__name__ if error else "", time.time())
 
 
 def stale(names: Iterable[str], fns: Iterable[Callable], known: Iterable[str]) -> list[str]:
-    """What to know before the verdict on these functions is read, in sentences.
+    """Sentences that the student should read before the verdict on these functions.
 
-    names: of the functions that the exercise asks for; known: of all exercises' functions.
+    names: the functions that the exercise asks for.
+    known: the functions of all exercises.
     """
     said, known = [], set(known)
     for name, fn in zip(names, fns, strict=False):
@@ -79,11 +81,11 @@ def _is_from(fn, source):
     try:
         return inspect.getsource(fn).strip() in source
     except (OSError, TypeError):
-        return True  # nobody knows
+        return True  # there is no source to compare
 
 
 def _edited(ran, defines):
-    """Has the notebook been saved with another text in this cell since it ran?"""
+    """True if the notebook has been saved with another text in this cell since the cell ran."""
     path = here.opened()
     try:
         if path is None or os.path.getmtime(path) <= ran.when:

@@ -1,6 +1,7 @@
-"""A claim of several judges, and judges that go case by case, rank by rank.
+"""Makes claims of several judges, and judges that go case by case and rank by rank.
 
-What is shown side by side is judged in shown.py, and what was sent in traffic.py.
+Judges of values that are shown side by side are in shown.py, and judges of what was sent in
+traffic.py.
 """
 
 from numbers import Real
@@ -10,7 +11,7 @@ from lib.check.exercise import Claim
 
 
 def claim(name, points, says, *judges) -> Claim:
-    """One claim of several judges: the first Problem counts."""
+    """One claim of several judges. The first Problem that one of them finds counts."""
 
     def judge(runs):
         return next((found for one in judges if (found := one(runs))), None)
@@ -19,7 +20,8 @@ def claim(name, points, says, *judges) -> Claim:
 
 
 def without_ranks(judge):
-    """judge(what the measure returned), as the judge of a claim on a function without ranks."""
+    """Turn judge(what the measure returned) into the judge of a claim on a function without
+    ranks."""
 
     def of(runs):
         ((seen,),) = (run.results for run in runs)
@@ -29,7 +31,7 @@ def without_ranks(judge):
 
 
 def each(cases, problem):
-    """A judge: the first Problem of problem(case, rank, record), case by case, rank by rank."""
+    """A judge: the first Problem of problem(case, rank, record), case by case and rank by rank."""
 
     def judge(runs):
         for _, case, records in seen(runs, cases):

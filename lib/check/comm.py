@@ -1,18 +1,20 @@
-"""The collectives that an answer is given: they do as lib's, note every call, and never hang.
+"""The collectives that an answer is given. They compute what lib's compute, record every call, and
+never hang.
 
-    round      1                  2                  3
-    rank 0     4 over 0 2 4 6     still              still     rank 2 will not come: a Clash
-    rank 2     2 over 2 3         2 over 2 3         over
-    rank 3     2 over 2 3 done    2 over 2 3 done    over
+    round      1                      2                      3
+    rank 0     n=4 on ranks 0 2 4 6   waits                  waits: rank 2 is over, so a Clash
+    rank 2     n=2 on ranks 2 3       n=2 on ranks 2 3       over
+    rank 3     n=2 on ranks 2 3       n=2 on ranks 2 3       over
 
-Ranks need not call in step. In every round each rank tells all others what it is about to do: op,
-ranks, elements, dtype. A call on which all its ranks agree is done in this round, in the order of
-the ranks: the same bits on all. The others wait. Where nothing can be done, all who wait raise a
-Clash; on a wire of their own they would wait for ever. A rank whose part is over tells so until it
-is over on all.
+The ranks need not call in step. In every round, each rank tells all others which call it is about
+to make: op, ranks, elements and dtype. If all ranks of a call agree on it, it is done in this
+round, and a sum is added up in the order of the ranks, so that all of them get the same bits. The
+other ranks wait. If no call can be done, every waiting rank raises a Clash, where with real
+collectives it would wait forever. A rank whose part is over keeps reporting that until all ranks
+are over.
 
-They talk on the group `control`, which no answer knows: what the logs show on another group was
-sent beside them.
+These exchanges use the group `control`, which the answer does not know. Whatever the logs show on
+another group was therefore not sent by the given collectives.
 """
 
 import contextlib
@@ -39,8 +41,8 @@ _LIBS = [
     p2p.send_recv,
     p2p.exchange,
 ]
-# As the ledger names them. That they are not the given ones is a claim (`only_calls`), with better
-# words.
+# As the ledger names them. An answer may call them, because a judge of its traffic rejects those
+# that it was not given, with a better message (`traffic.beside`).
 COLLECTIVES = (
     *IN_THE_LEDGER.values(),
     *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS),
@@ -50,7 +52,7 @@ DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
-# bytes of a call's numbers that travel with what is told of it: one round instead of two
+# bytes of a call's data that are sent along with its header, which saves small calls an exchange
 INLINE = 4096
 REDUCTIONS = {
     dist.ReduceOp.SUM: "sum",
@@ -61,7 +63,7 @@ REDUCTIONS = {
 
 
 class Clash(Exception):
-    """The ranks' calls do not fit together. problem: which, for `only_calls` and hints."""
+    """The ranks' calls do not fit together. problem: in what way, for judges and hints."""
 
     def __init__(self, problem):
         super().__init__(problem.text)
@@ -69,7 +71,7 @@ class Clash(Exception):
 
 
 class Call(NamedTuple):
-    """One call of one rank. ranks: global."""
+    """One call of one rank. ranks: global ranks."""
 
     op: str
     phase: str  # what the check was doing: "forward", "backward", "step", ...
@@ -83,14 +85,15 @@ class Call(NamedTuple):
 
 
 class Recorder:
-    """One rank's collectives. Make it on every rank of `control`.
+    """The collectives of one rank. Every rank of `control` creates one.
 
-    allowed: the sets of ranks over which an answer may call; a call for others is noted (`stray`)
-        and done over the first of them. None: any ranks of control.
-    before: before(Call) is called as each call begins; it may look at the memory, or wait
+    allowed: the sets of ranks on which an answer may call. A call on other ranks is recorded as
+        `stray` and done on the first set that contains this rank. None: any ranks of control.
+    before: before(Call) is called as each call begins. It may inspect the memory, or wait
         (overlap.py).
-    raises: False for calls in the background, whose thread a Clash would end: it is noted, and a
-        call that nobody joins is done with this rank's own numbers as those of all.
+    raises: False for calls in the background, because a Clash would end their thread. The Clash is
+        then only recorded, and a call that the others do not join takes this rank's elements for
+        theirs.
     """
 
     def __init__(self, control, allowed=None, before=None, raises=True):
@@ -102,7 +105,7 @@ class Recorder:
         self.begin()
 
     def begin(self, phase=""):
-        """A new part: calls are counted anew."""
+        """Begin a new part, in which calls are counted from zero."""
         self.phase, self.calls, self.used = phase, [], Counter()
         self.stray = self.clash = None
 
@@ -113,19 +116,19 @@ class Recorder:
         return tensor
 
     def reduce_scatter(self, tensor, group=None, op=dist.ReduceOp.SUM):
-        """(n/N, ...): this rank's part of the sum, rows tensor_split(N)[r]."""
+        """(n/N, ...): this rank's shard of the sum, the rows tensor_split(N)[r]."""
         ranks, parts = self._do("reduce_scatter", tensor, group, op)
         whole = self._reduced(ranks, parts, op, tensor).view(tensor.shape)
         return whole.tensor_split(len(ranks))[ranks.index(self.rank)].clone()
 
     def all_gather(self, chunk, group=None, out=None):
-        """(n, ...): all ranks' chunks, one below the other."""
+        """(n, ...): the chunks of all ranks, concatenated in the order of the ranks."""
         ranks, parts = self._do("all_gather", chunk, group)
         whole = torch.cat([parts[r].view(-1, *chunk.shape[1:]) for r in ranks])
         return whole if out is None else out.detach().copy_(whole.view(out.shape))
 
     def broadcast(self, tensor, src, group=None):
-        """In place; src: a rank of the group."""
+        """In place. src: a rank of the group."""
         ranks, parts = self._do("broadcast", tensor, group, extra=[src])
         tensor.detach().copy_(parts[ranks[src]].view(tensor.shape))
         return tensor
@@ -139,7 +142,8 @@ class Recorder:
         return tensor
 
     def all_to_all(self, tensor, group=None, send_counts=None, recv_counts=None):
-        """(rows, ...): what was received, by sender. Counts are rows; None: equal blocks."""
+        """(rows, ...): the received rows, ordered by sender. Counts are in rows; None means equal
+        blocks."""
         N = len(self._ranks(group))
         if (send_counts is None) != (recv_counts is None):
             raise ValueError(
@@ -165,12 +169,12 @@ class Recorder:
                 else parts[r][:0]
             )
         came = torch.cat([block.reshape(-1, *tensor.shape[1:]) for block in blocks])
-        n = sum(counts[1])  # a call that nobody joined has other rows: as many as are expected
+        n = sum(counts[1])  # a call that no rank joined has other rows; the caller expects n
         return came if len(came) == n else tensor.new_zeros(n, *tensor.shape[1:])
 
     def wrap(self, name, fn):
-        """One of lib's functions fn(*args, group, all_reduce), as an answer gets it:
-        given(*args, group)."""
+        """Turn fn(*args, group, all_reduce), one of lib's functions, into given(*args, group),
+        which an answer gets."""
 
         def given(*args, **named):
             *args, group = (*args, named.get("group")) if "group" in named else args
@@ -189,11 +193,12 @@ class Recorder:
         return self.members[self.place]
 
     def end(self):
-        """The answer has returned here, or raised; returns when it has on every rank of control."""
-        # not run, as something under way has raised: that is told elsewhere
+        """Called when the answer has returned on this rank, or raised. Returns once that is so on
+        every rank of control."""
+        # it is not run if an op in flight has raised, which is reported elsewhere
         with contextlib.suppress(RuntimeError):
             _in_turn(lambda: None)
-        for group, work in list(background.in_use.items()):  # nobody waited for it, and nobody will
+        for group, work in list(background.in_use.items()):  # the answer did not wait for it
             if work.is_completed():
                 background.in_use.pop(group, None)
         with self.lock:
@@ -205,11 +210,11 @@ class Recorder:
                     self._exchange(heads, done, begun)
 
     def agreed(self, ok) -> bool:
-        """Is it so on every rank of control?"""
+        """True if `ok` holds on every rank of control."""
         return all(map(bool, self._gather(torch.tensor([ok], device=backend.device()))))
 
     def record(self):
-        """For `only_calls`."""
+        """What judges of traffic need to know."""
         return {
             "calls": self.calls,
             "stray": self.stray,
@@ -218,8 +223,8 @@ class Recorder:
         }
 
     def _ranks(self, group, op=""):
-        """The global ranks that are called: the answer's or, where it may not, those that
-        it should have taken."""
+        """The global ranks of a call: the answer's or, if these are not allowed, those that it
+        should have taken."""
         ranks = (
             tuple(dist.get_process_group_ranks(group))
             if group != dist.GroupMember.NON_GROUP_MEMBER
@@ -234,8 +239,8 @@ class Recorder:
         return ranks
 
     def _do(self, op, tensor, group, reduction=None, extra=()):
-        """({global rank: its elements, flat}, in the order of the ranks) once all ranks of
-        the call agree."""
+        """Return (ranks, {global rank: its elements, flat}) in the order of the ranks, once all
+        ranks of the call agree on it."""
         ranks = self._ranks(group, op)
         call = Call(
             op,
@@ -285,7 +290,8 @@ class Recorder:
         return [OPS.index(op), *numbers, 0, *extra, *([0] * (2 * self.N - len(extra)))]
 
     def _tell(self, head, tensor=None):
-        """What all ranks of control do: (heads, the first INLINE bytes of their numbers)."""
+        """What all ranks of control are about to do: (headers, the first INLINE bytes of their
+        data)."""
         told = torch.tensor(head, device=backend.device()).view(torch.uint8)
         both = self._gather(torch.cat([told, _bytes(tensor, INLINE, 0)]))
         return [one[: len(told)].view(torch.int64).tolist() for one in both], [
@@ -293,8 +299,8 @@ class Recorder:
         ]
 
     def _gather(self, mine):
-        """What every rank of control has, of one size, over the first: ranks that share cores pay
-        for each message."""
+        """The tensor `mine` of every rank of control, all of one size. They are collected on the
+        first rank, because ranks that share cores pay for each message."""
         whole = mine.new_empty(self.N, *mine.shape)
         dist.gather(mine, [*whole] if self.place == 0 else None, group=self.control, group_dst=0)
         dist.broadcast(whole, group=self.control, group_src=0)
@@ -304,7 +310,7 @@ class Recorder:
         return [i for i in range(self.N) if head[3] >> i & 1]
 
     def _ready(self, heads):
-        """The places whose calls can be done now."""
+        """The indices, in control, of the ranks whose calls can be done now."""
         return [
             i
             for i, head in enumerate(heads)
@@ -315,8 +321,8 @@ class Recorder:
 
     @staticmethod
     def _fit(a, b):
-        """Are these two heads of one call? Only gathered chunks, and rows that change places, may
-        differ in size."""
+        """True if these two headers are of one call. Only gathered chunks, and the rows of an
+        all-to-all, may differ in size."""
         alike = [0, 2, 3, 4] if OPS[a[0]] in ("all_gather", "all_to_all") else [0, 1, 2, 3, 4]
         return all(a[i] == b[i] for i in alike) and (OPS[a[0]] not in ROOTED or a[7] == b[7])
 
@@ -332,13 +338,13 @@ class Recorder:
         )
 
     def _exchange(self, heads, done, begun, tensor=None):
-        """{global rank: flat elements} of all whose calls are done now. begun: what
-        `_tell` gave of them."""
+        """{global rank: flat elements} of the ranks whose calls are done now. begun: the bytes that
+        `_tell` gave."""
         rest = max(heads[i][5] for i in done) - INLINE
         if rest > 0:
             mine = _bytes(tensor if self.place in done else None, rest, INLINE)
             begun = [torch.cat(both) for both in zip(begun, self._gather(mine), strict=True)]
-        # A copy of its own is aligned for every dtype.
+        # A copy is aligned for every dtype, which a slice need not be.
         return {
             self.members[i]: begun[i][: heads[i][5]].clone().view(DTYPES[heads[i][2]]) for i in done
         }
@@ -351,7 +357,8 @@ class Recorder:
         return finish(result, op, len(ranks))
 
     def _why(self, heads):
-        """Who waits for whom: for a rank that is over, if there is one."""
+        """The Problem, which says what one rank waits for in vain, and what another does instead.
+        If a rank is over, it is the other."""
         root = lambda head: (
             f" {ROOTED[OPS[head[0]]]} rank {head[7]}" if OPS[head[0]] in ROOTED else ""
         )
@@ -380,7 +387,7 @@ class Recorder:
 
 
 def _bytes(tensor, n, start):
-    """n bytes of the tensor's numbers from byte `start` on, zeros after its end."""
+    """n bytes of the tensor's data, beginning with byte `start`, and zeros after its end."""
     found = torch.zeros(n, dtype=torch.uint8, device=backend.device())
     if tensor is not None and tensor.numel():
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)[start : start + n]
@@ -389,8 +396,8 @@ def _bytes(tensor, n, start):
 
 
 def _in_turn(fn):
-    """fn(); while anything is under way in the background, by that thread, when it comes to it:
-    ranks stay in order."""
+    """Call fn. While anything is in flight in the background, its thread makes the call, after what
+    was begun before, so that each rank's calls stay in order."""
     if background.in_use and not background.is_this_thread():
         return background.start(fn).wait()
     return fn()

@@ -1,12 +1,13 @@
-"""Mistakes in earlier exercises do not cost points in later ones.
+"""Keeps mistakes in earlier exercises from costing points in later ones.
 
     def ring_all_reduce(tensor, group=None):
         chunk = ring_reduce_scatter(tensor, group)      the student's own, which is wrong
         ...
 
-An answer that fails and calls functions of the student's that have not passed their own checks is
-judged once more, with the course's in their place. If that gives more points, it counts, and the
-verdict says so. The functions of a Bundle may call each other, and are judged one by one.
+Suppose that an answer fails, and calls functions of the student's that have not passed their own
+checks. It is then judged once more with the course's functions in their place. If that gives more
+points, they count, and the verdict says so. The functions of a Bundle may call each other, and are
+judged one by one.
 """
 
 import contextlib
@@ -18,8 +19,8 @@ from lib.check.exercise import Bundle
 
 
 def not_passed(fns, known, passed) -> dict[str, object]:
-    """{name: the course's function} of the exercises that these answers call by name, where the
-    function of that name is the student's and has not passed.
+    """{name: the course's function} for every exercise whose function these answers call by name,
+    if the student's function of that name has not passed.
 
     known: {name: Exercise}; passed: {name: the student's function that passed}.
     """
@@ -39,13 +40,14 @@ def not_passed(fns, known, passed) -> dict[str, object]:
 
 
 def functions_of(fn) -> list[types.FunctionType]:
-    """The function, or the methods of a class."""
+    """The function itself, or the methods of a class."""
     found = vars(fn).values() if inspect.isclass(fn) else [fn]
     return [one for one in found if isinstance(one, types.FunctionType)]
 
 
 def _called(fn):
-    """(name, value) of the student's own globals that a function, or a class's methods, use."""
+    """(name, value) of the student's own globals that a function, or the methods of a class,
+    use."""
     for body in functions_of(fn):
         for name in _names(body.__code__):
             value = body.__globals__.get(name)
@@ -63,7 +65,7 @@ def _names(code):
 
 @contextlib.contextmanager
 def replaced(fns, right):
-    """While it lasts, the answers find the course's functions under these names."""
+    """Within this context, the answers find the course's functions under these names."""
     bodies = [body for fn in fns for body in functions_of(fn)]
     scopes = {id(body.__globals__): body.__globals__ for body in bodies}
     before = [(scope, {n: scope[n] for n in right if n in scope}) for scope in scopes.values()]
@@ -77,7 +79,7 @@ def replaced(fns, right):
 
 
 def allowing(exercise, right):
-    """The exercise, whose answers may call the course's functions of these names."""
+    """The exercise, changed so that its answers may call these functions of the course."""
     names = tuple(name for fn in right.values() for name in _as_the_ledger_names(fn))
     parts = tuple(dataclasses.replace(p, may_call=(*p.may_call, *names)) for p in exercise.parts)
     return dataclasses.replace(exercise, parts=parts) if isinstance(exercise, Bundle) else parts[0]

@@ -1,10 +1,10 @@
-"""What a graded check is made of, as data; `framework.py` runs it, `claims.py` and `symptoms.py`
-have the usual parts.
+"""The data that a graded check consists of. `framework.py` runs it, and `claims.py` and
+`symptoms.py` have the parts that exercises share.
 
-Exercise  =  what to run on each rank  +  claims  +  hints
-Bundle    =  a few exercises of one short function each, checked together
-Claim     =  a name, points, and a verdict on what was measured: None, or the Problem
-Hint      =  the mistake that usually causes such a Problem, in a sentence
+    Exercise  =  what to run on each rank  +  claims  +  hints
+    Bundle    =  a few exercises of one short function each, checked together
+    Claim     =  a name, points, and a judge of what was measured: it returns None, or the Problem
+    Hint      =  the mistake that usually causes such a Problem, in a sentence
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from typing import Any
 from lib.check.card import Told
 from lib.ledger.read import Ledger
 
-# The adversarial cases. Each exercise meets each, or says in `leaves_out` why not; `python -m
-# lib.check` prints which.
+# The adversarial cases. Each exercise is tested in each of them, or says in `leaves_out` why not.
+# `python -m lib.check` prints the table.
 ADVERSARIAL = {
     "precise": "values that no narrower type holds: float32 on the wire of a float64 tensor fails",
     "under way": "two calls under way at once, with different groups and shapes",
@@ -34,10 +34,10 @@ ALWAYS = "an answer that never returns, exits or interrupts is judged in every e
 
 
 class CheckFailed(AssertionError):
-    """The answer is not right yet. The message is the first claim that failed; the details were
+    """The answer is not right yet. The message names the first claim that failed; the details were
     printed above it."""
 
-    shown = False  # on a card, which the red box need not repeat
+    shown = False  # True if a card showed the message, which the red box then need not repeat
 
     def _render_traceback_(self):  # in a notebook: one line instead of the frames of lib
         return ["CheckFailed: see above" if self.shown else f"CheckFailed: {self}"]
@@ -45,7 +45,8 @@ class CheckFailed(AssertionError):
 
 @dataclass
 class Run:
-    """The student's function on one world size: what each rank measured, and the ranks' logs."""
+    """The student's function on one number of ranks: what each rank measured, and the ranks'
+    logs."""
 
     world_size: int
     results: list[Any]
@@ -54,12 +55,12 @@ class Run:
 
 @dataclass
 class Problem:
-    """What is wrong, in words.
+    """What is wrong, in words and as data.
 
-    kind: which sort; facts: what hints look at, never the words: numbers, ranks, flags (claims.py
-        says which).
-    trace: what tells one mistake from another more finely than the words: numbers, rounded, and
-        names. See `fingerprints.py`. None: the words do.
+    kind: what sort of failure it is.
+    facts: numbers, ranks and flags, which hints look at. No hint reads the text.
+    trace: distinguishes mistakes more finely than the text does, by rounded numbers and by names
+        (see `fingerprints.py`). If it is None, the text serves as the trace.
     """
 
     kind: str
@@ -75,22 +76,22 @@ class Problem:
 class Claim:
     name: str
     points: int
-    says: str  # over which cases, in a few words
+    says: str  # the cases that it covers, in a few words
     judge: Callable[[list[Run]], Problem | None]
 
 
 @dataclass(frozen=True)
 class Hint:
-    name: str  # the mistake, in a word or two; tests name it
+    name: str  # the mistake in a few words, by which tests refer to it
     fits: Callable[[Problem], bool]
     text: str
 
     def saying(self, text: str) -> "Hint":
-        """The same mistake, in the words of one exercise."""
+        """The hint with a sentence that is specific to one exercise."""
         return replace(self, text=text)
 
     def also(self, fits: Callable[[Problem], bool]) -> "Hint":
-        """The same mistake, which one exercise sees by other facts as well."""
+        """The hint, which in one exercise fits other facts as well."""
         return replace(self, fits=lambda p: self.fits(p) or fits(p))
 
 
@@ -98,19 +99,19 @@ class Hint:
 class Exercise:
     """One graded exercise.
 
-    measure: measure(student's function) -> what was seen (plain data and tensors). It runs on every
-        rank, and puts `ledger.mark(label)` before and `ledger.mark("")` after each call of the
-        student's function.
-    worlds: the numbers of ranks it runs on; () for a function that needs no ranks: `measure` runs
-        here, as world 0.
+    measure: measure(student's function) -> what was observed (plain data and tensors). It runs on
+        every rank, and puts `ledger.mark(label)` before and `ledger.mark("")` after each call of
+        the student's function.
+    worlds: the numbers of ranks it runs on; () for a function that needs no ranks, whose `measure`
+        runs here, as world 0.
     may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer
         may be built from.
     reference: lib's function of the same name and signature, for `use`.
-    before: makes what the measure needs and no answer is part of, such as recorded runs, before the
-        answer's time begins.
-    bonus: its points come on top of the lab's 100 (the notebook tags the check's cell "bonus").
-    leaves_out: {name in ADVERSARIAL: why it does not apply}; left_out.py has the usual reasons.
-        That a function has no attributes need not be said.
+    before: prepares what the measure needs and no answer affects, such as recorded runs. It is
+        called before the answer's time begins.
+    bonus: its points are added to the lab's 100 (the notebook tags the check's cell "bonus").
+    leaves_out: {name in ADVERSARIAL: why it does not apply}. left_out.py has the usual reasons. For
+        a function, "attributes" is added automatically.
     """
 
     name: str
@@ -145,10 +146,10 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Several short functions that belong together. Each is judged by itself: one that fails costs
-    only its own points.
+    """Several short functions that belong together. Each is judged by itself, so one that fails
+    costs only its own points.
 
-    parts: in the order in which the check takes the functions; a part has the name of its function.
+    parts: in the order in which the check takes the functions. A part has the name of its function.
     """
 
     name: str
@@ -166,8 +167,8 @@ class Bundle:
 
 @dataclass
 class Outcome:
-    """How a check ended. hint: the name of the hint that was given, or None; parts: a
-    Bundle's, one by one; told: the same as the lines, part by part, for the card."""
+    """How a check ended. hint: the name of the hint that was given, or None. parts: the Outcomes of
+    a Bundle's parts. told: the content of `lines`, part by part, for the card."""
 
     points: int
     max_points: int

@@ -1,7 +1,7 @@
-"""All graded exercises, in the order of the notebooks; each is a file in the folder of its lab.
+"""All graded exercises, in the order of the notebooks. Each is a file in the folder of its lab.
 
-Only the kernel needs them all. A rank needs one: it gets the `measure` of an exercise, and imports
-that file alone.
+Only the kernel imports them all. A rank receives the `measure` of a single exercise, and imports
+only that file.
 """
 
 from importlib import import_module

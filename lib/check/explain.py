@@ -1,13 +1,13 @@
-"""What a wrong number says about the mistake: whose part is missing, counted twice, or lies in
-another's place.
+"""Reads from a wrong value which mistake produced it: whose part is missing, counted twice, or at
+the position of another's.
 
     got / k(e)  in base 4      rank 3 2 1 0
     81                              1 1 0 1     without rank 1
     101                             1 2 1 1     rank 2 twice
     255                             3 3 3 3     3 x expected
 
-The inputs that make this possible are those of `cases.py`; `shares` reads any sum of known parts,
-by least squares.
+The inputs that make this possible are those of `cases.py`. `shares` decomposes any sum of known
+parts, by least squares.
 """
 
 from fractions import Fraction
@@ -19,8 +19,8 @@ from lib.check.cases import FINE, k, number, total
 
 
 def two(want, got) -> tuple[str, str]:
-    """Both numbers with as many digits as they differ in: ("33.90841", "33.90842"), never
-    twice the same."""
+    """Both numbers, with enough digits to differ: ("33.90841", "33.90842"), and never the same text
+    twice."""
     want, got = (x.item() if isinstance(x, torch.Tensor) else x for x in (want, got))
     if isinstance(want, float) and isinstance(got, float):
         whole = lambda x: isfinite(x) and x.is_integer() and abs(x) < 1e15
@@ -32,7 +32,7 @@ def two(want, got) -> tuple[str, str]:
 
 
 def grouped(x) -> str:
-    """1,342,177,280 of a large whole number: its size is seen at a glance."""
+    """1,342,177,280 for a large integer, so that its size can be seen at a glance."""
     return f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) and abs(x) > 9999 else f"{x}"
 
 
@@ -43,8 +43,7 @@ def described(x) -> str:
 
 
 def times(got: float, want: float) -> str:
-    """ "0.98 x expected", with as many digits as it differs from 1 in; "" where
-    nothing is expected."""
+    """ "0.98 x expected", with enough digits to differ from 1. Returns "" if 0 is expected."""
     if not want or got == want or not isfinite(got):
         return ""
     digits = next((d for d in (4, 7, 10, 13, 16) if f"{got / want:.{d}g}" != "1"), 17)
@@ -52,7 +51,8 @@ def times(got: float, want: float) -> str:
 
 
 def narrowed(got, want) -> bool:
-    """Are these the right numbers, but rounded, as to the 24, 11 or 8 bits of a narrower type?"""
+    """True if these are the right values, but rounded, as to the 24, 11 or 8 bits of a narrower
+    type."""
     if (
         not torch.is_tensor(got)
         or got.shape != want.shape
@@ -66,19 +66,19 @@ def narrowed(got, want) -> bool:
 
 
 def read_sum(case, rank, got, start=0):
-    """(what is wrong in words, facts for the hints); got: the elements start, start+1, ... of
-    `rank`'s sum.
+    """Return (what is wrong in words, facts for the hints). got: the elements start, start+1, ...
+    of `rank`'s sum.
 
     facts: absent and doubled ranks, own (nothing was added), factor (got = factor x expected),
-    divided, moved (the chunk that lies here instead), tail (only the remainder is wrong), narrowed
-    (a narrower type was between).
+    divided, moved (the chunk that is here instead), tail (only the remainder is wrong), narrowed
+    (the values passed through a narrower type).
     """
     world_size, n = case.world_size, case.n
     want = total(world_size, n, case.dtype)[start : start + len(got)]
     wrong = (got != want).nonzero().flatten()
     first = int(wrong[0])
     here = _chunk_of(start + first, n, world_size)
-    # of one chunk: one mistake
+    # only of one chunk, because another may be wrong for another reason
     same = wrong[(wrong + start >= here.start) & (wrong + start < here.stop)]
     x, y = two(want[first], got[first])
     line = f"{case.name}: {case.rank(rank)}, element {start + first}: expected {x}, got {y}"
@@ -152,7 +152,7 @@ def _explain(case, rank, got, want, counts, y, element, plain, unit):
 
 
 def _of_counts(rank, counts, y, facts, dtype, unit):
-    """What the base-4 number says."""
+    """The explanation that the base-4 digits give, in words."""
     absent, doubled = facts["absent"], facts["doubled"]
     gave = lambda r: "part" if dtype in FINE else number((4**r * unit).to(dtype))
     has = lambda r: f"rank {r}'s {gave(r)}"
@@ -183,7 +183,7 @@ def _of_counts(rank, counts, y, facts, dtype, unit):
 
 
 def _counts(got, units, world_size):
-    """How often each rank is in these elements, if it is the same in all of them; else None."""
+    """How often each rank is in these elements if that is the same for all of them, else None."""
     counts = None
     for value, unit in zip(got.tolist(), units.tolist(), strict=True):
         if not 0 <= value < unit * 4**world_size or value % unit:
@@ -196,7 +196,7 @@ def _counts(got, units, world_size):
 
 
 def _chunks(n, world_size):
-    """The elements of each chunk, as ranges: tensor_split's."""
+    """The elements of each chunk as ranges, split as tensor_split does."""
     return [
         range(int(c[0]), int(c[-1]) + 1) for c in torch.arange(n).tensor_split(world_size) if len(c)
     ]
@@ -207,8 +207,8 @@ def _chunk_of(element, n, world_size):
 
 
 def _elsewhere(case, got, element):
-    """(chunk, counts) of the other chunk whose elements, summed over some ranks, begin like
-    `got`; or None."""
+    """(chunk, counts) of another chunk whose elements, summed over some of the ranks, begin like
+    `got`; None if there is none."""
     here = _chunk_of(int(element), case.n, case.world_size)
     for chunk, elements in enumerate(_chunks(case.n, case.world_size)):
         size, offset = min(len(elements), len(got)), int(element) - here.start
@@ -220,7 +220,7 @@ def _elsewhere(case, got, element):
 
 
 def chunk_of_the_sum(case, out):
-    """The rank whose chunk of the sum `out` is, or None."""
+    """The index of the chunk of the sum that `out` equals, or None."""
     chunks = total(case.world_size, case.n, case.dtype).tensor_split(case.world_size)
     return next(
         (
@@ -233,8 +233,8 @@ def chunk_of_the_sum(case, out):
 
 
 def shares(out, parts, tolerance=1e-9):
-    """{r: c_r} with out = sum_r c_r parts[r], by least squares, without those that are 0; None
-    where there are none."""
+    """{r: c_r} with out = sum_r c_r parts[r], by least squares, without the c_r that are 0. None if
+    `out` is no such sum."""
     used = [r for r, one in enumerate(parts) if one.any()]
     if not used or out.shape != parts[0].shape:
         return None
@@ -249,7 +249,7 @@ def shares(out, parts, tolerance=1e-9):
 
 
 def fraction(value) -> str:
-    """3/4, or 0.7391 for what is no fraction of small numbers."""
+    """3/4, or 0.7391 for a value that is not a fraction of small integers."""
     near = Fraction(value).limit_denominator(64) if isfinite(value) else 0
     return str(near) if abs(float(near) - value) < 1e-6 else f"{value:.4g}"
 
