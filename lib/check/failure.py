@@ -1,13 +1,13 @@
-"""A run that failed, as seen from the case it was in, in facts that hints look at.
+"""Facts about a run that failed, seen from the case in which it failed. Hints look at these facts.
 
-A check runs many cases in one launch, the ranks in step:
+A check runs many cases in one launch, with the ranks in step:
 
     rank 0   mark("2 ranks") [ fn ] mark("")  wait | mark("3 ranks") [ fn ......
     rank 1   mark("2 ranks") [ fn ] mark("")  wait | mark("3 ranks") [ fn ] mark("")  wait ...
     rank 3                                    wait |                                  wait ...
 
-If rank 0 hangs in the case "3 ranks", the launcher's verdict tells of all three. To the student
-rank 1 has returned from the function and rank 3 has nothing to do with it.
+If rank 0 hangs in the case "3 ranks", the launcher's verdict is about all of these ranks. For the
+student, however, rank 1 has returned from the function, and rank 3 has no part in the case.
 """
 
 import re
@@ -23,10 +23,10 @@ from lib.ledger import Ledger, audit
 from lib.ledger.log import RETURNED, RUNNING
 
 HANGS = ("deadlock", "no progress")
-# how the mark that opens an exercise's part of a log begins: it opens no case
+# prefix of the mark with which an exercise's part of a log begins; such a mark opens no case
 BEGINS = "exercise: "
 
-# What torch and lib say where they refuse. Nowhere else is the text of an exception read.
+# What torch and lib say when they refuse a call. The text of an exception is read nowhere else.
 REFUSALS = {
     "outside the group": "the group has|not part of group|not in this group|Invalid "
     "(destination|source) rank",
@@ -46,8 +46,8 @@ REFUSALS = {
 }
 
 
-# How the collectives that an answer is given agree on what all ranks do (comm.Recorder). A student
-# sees the call alone, and not which rank of that exchange has come how far.
+# The messages by which the given collectives agree on what all ranks do (comm.Recorder). A student
+# should see only the call, and not how far each rank has got in that exchange.
 OURS = re.compile(
     r"(?:gather|broadcast) #\d+ with root \d+ of uint8 \([\d, ]+\) in [\w.]+"
     r"(, .*?)?(?:; ranks? [\d, and]+ ha(?:s|ve) not called it)?$",
@@ -61,40 +61,41 @@ def _of_the_answer(text):
 
 @dataclass(frozen=True)
 class Failed:
-    """What went wrong, in which case ("": outside of any), and for which ranks (global)
-    that case was."""
+    """What went wrong, in which case ("" if it was outside of any), and the global ranks of that
+    case."""
 
     kind: str
     text: str
     case: str
     members: tuple[int, ...]
     book: Ledger | None  # what these ranks did in that case
-    mismatch: str = ""  # for messages that do not match: in "size", "dtype", ...
+    mismatch: str = ""  # in what messages do not match: "size", "dtype", ...
     waits_in: dict[int, str] = field(default_factory=dict)  # rank -> the op that it waits in
     # rank -> the ranks that it waits for
     awaited: dict[int, list[int]] = field(default_factory=dict)
     raised: str = ""  # the exception's type
     refusals: frozenset[str] = frozenset()  # keys of REFUSALS
-    refused_op: str = ""  # "send" or "recv", where that is what was refused
+    refused_op: str = ""  # "send" or "recv", if that is what was refused
 
     @property
     def hung(self) -> bool:
         return self.kind in HANGS
 
     def where(self, worlds, nproc: int) -> str:
-        """The case, and on how many ranks, in words. Where there is one world only, its cases run
-        on groups of it and say on which."""
+        """The case, and on how many ranks, in words. If there is only one world, its cases run on
+        groups of it, and their names say on which."""
         ranks = "1 rank" if nproc == 1 else f"{nproc} ranks"
         if self.case and (len(worlds) == 1 or self.case.startswith(ranks)):
             return self.case
         return ", ".join(filter(None, [ranks, self.case]))
 
     def all_wait_in(self, op: str) -> bool:
-        """Does every rank of the case wait in this op?"""
+        """True if every rank of the case waits in this op."""
         return self.hung and all(self.waits_in.get(rank) == op for rank in self.members)
 
     def beyond_the_group(self) -> bool:
-        """Did a rank name a rank that the group does not have, or talk to one outside of it?"""
+        """True if a rank used a rank that the group does not have, or communicated with one outside
+        of it."""
         strangers = self.book is not None and any(
             e.peer not in self.members for e in self.book.entries if e.is_message
         )
@@ -102,8 +103,8 @@ class Failed:
 
 
 def in_its_case(error: RankError) -> Failed:
-    """Tell `error` for the first case that went wrong: whose messages do not match, or in which a
-    rank still is."""
+    """Describe `error` for the first case that went wrong: one whose messages do not match, or that
+    a rank has not left."""
     ledger = error.ledger
     inside = {
         rank: label for rank in range(ledger.world_size) if (label := _last_mark(ledger.of(rank)))
@@ -146,8 +147,8 @@ def _facts(error):
 
 
 def students_fault(error: RankError) -> bool:
-    """Did a line of the answer raise, in one rank at least? What only lines of lib raise is the
-    check's own error."""
+    """True if a line of the answer raised on at least one rank. If only lines of lib raised, the
+    error is the check's own."""
     if any(report["type"] == "NotWaitedFor" for report in error.reports.values()):
         return True
     files = [file for report in error.reports.values() for file, _, _ in report["frames"]]
@@ -155,20 +156,21 @@ def students_fault(error: RankError) -> bool:
 
 
 def _tidy(error):
-    """The same text on every run, and nothing of what a student can not change in a check."""
+    """The text of the error, without what differs from run to run and without advice that a student
+    cannot follow in a check."""
     text = re.sub(r" (object )?at 0x[0-9a-f]+", "", str(error))
     return _of_the_answer(text.replace(" Slow, not stuck? Give launch.run a larger timeout=", ""))
 
 
 def _last_mark(entries, label=None):
-    """The label of the last mark, or of the last that is `label`."""
+    """The label of the last mark, or of the last mark with this label; "" if it opens no case."""
     marks = [entry.file for entry in entries if entry.op == "mark" and label in (None, entry.file)]
     return marks[-1] if marks and not marks[-1].startswith(BEGINS) else ""
 
 
 def _retold(hang, error, book, members, inside):
-    """The verdict if every rank that is not inside a case had returned instead of waiting
-    for the others."""
+    """The launcher's verdict, as if every rank that is not inside a case had returned instead of
+    waiting for the others."""
     ledger = error.ledger
     heads = [
         SimpleNamespace(state=RUNNING if r in inside else RETURNED)
@@ -177,7 +179,7 @@ def _retold(hang, error, book, members, inside):
     books = [
         ledger.of(rank) if rank in inside else book.of(rank) for rank in range(ledger.world_size)
     ]
-    busy = error.busy if hang == "stopped" else {}  # of the others a hang says enough
+    busy = error.busy if hang == "stopped" else {}  # the verdict on a hang does without them
     read = Ledger(books, None, [0] * len(books))
     failure = Failure(hang, 0, heads, read, [], busy, error.elapsed)
     lines = str(from_failure(failure, "")).splitlines()
@@ -186,7 +188,8 @@ def _retold(hang, error, book, members, inside):
 
 
 def begun(book):
-    """The names of the exercises that the ranks have begun: none is further than one other."""
+    """The names of the exercises that the ranks have begun, in order. A barrier keeps all ranks in
+    the same exercise."""
     return (
         [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)]
         if book
@@ -195,7 +198,8 @@ def begun(book):
 
 
 def at_odds(book, name):
-    """Do the ranks' calls in this exercise not match, though all of them have finished it?"""
+    """True if the ranks' calls in this exercise do not match, although all ranks have finished
+    it."""
     return any(finding.certain for finding in audit(of_exercise(book, name)))
 
 
@@ -214,11 +218,11 @@ def of_exercise(book, name):
 
 
 def of_error(error, where):
-    """The Problem of an exception that a measure has caught; facts: failed, as of a
-    run that failed."""
+    """The Problem of an exception that a measure has caught. facts: `failed`, as for a run that
+    failed."""
     problem, name = raised(error, where), type(error).__name__
     refusals = frozenset(what for what, words in REFUSALS.items() if re.search(words, str(error)))
-    # autograd refuses what the answer's backward gave
+    # No line of the answer raised: autograd has refused what the answer's backward returned.
     if problem.kind == "unreadable" and refusals:
         problem = Problem("raised", f"{where}: {name}: {error}", {"raised": name})
     problem.facts["failed"] = Failed(

@@ -1,17 +1,19 @@
-"""Known mistakes, told by their fingerprints: we ship a table, not the mistakes or the solution.
+"""Recognises known mistakes by their fingerprints. We ship a table of these, and neither the
+mistakes nor the solution.
 
     fingerprints/lab0.json    {"ring_reduce_scatter": {"source": hash of all that it depends on,
                                                        "hints": {name: sentence},
                                                        "prints": {fingerprint: [name, ...]}}}
 
-A fingerprint says which claim failed, how, in which case, and the trace of the Problem: numbers as
-ratios, rounded, and never who hung first. Each known mistake (tests/check/mistakes.py) leaves one
-when it is judged like any answer: `python tests/check/fingerprints.py` writes the table anew. Up to
-two mistakes with one fingerprint are both named; more, and the exercise's own hints decide, which
-look at facts.
+A fingerprint is a hash of the claim that failed, of how and in which case it failed, and of the
+Problem's trace. A trace has numbers as ratios, rounded, and never depends on which rank hung first.
+Each known mistake (tests/check/mistakes.py) leaves a fingerprint when it is judged like any answer,
+and `python tests/check/fingerprints.py` writes the table anew. If one or two mistakes have a
+fingerprint, they are named. If more do, the exercise's own hints decide, which look at facts.
 
-What is judged side by side leaves a second, narrower one: of the name alone that is wrong, in all
-cases. It recognises a known mistake beside which something else is wrong, too.
+An answer that is judged side by side leaves a second, narrower fingerprint, which covers only the
+name that is wrong, in all cases. It recognises a known mistake even if something else is wrong as
+well.
 """
 
 import functools
@@ -26,11 +28,11 @@ FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
 TRY, CAUSE = "Try: ", "Usual cause: "  # how a hint begins, as the student reads it
 DIGITS = 6
-NOTHING = 1e-9  # of the largest number beside it
+NOTHING = 1e-9  # relative to the largest neighbouring number, what counts as 0
 
 
 def of(claim, problem) -> str:
-    """The fingerprint of a Problem, the first that failed."""
+    """The fingerprint of a Problem, the first that a claim found."""
     return print_of(claim, problem, problem.text if problem.trace is None else problem.trace)
 
 
@@ -46,7 +48,7 @@ def print_of(claim, problem, trace):
 
 
 def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
-    """(name, sentence) of the hint that fits; (None, "") if none does."""
+    """(name, sentence) of the hint to give; (None, "") if none fits."""
     prints = table(exercise).get("prints", {})
     known = (prints.get(one, []) for one in all_of(claim, problem))
     names = next((names for names in known if 1 <= len(names) <= SEVERAL), [])
@@ -61,8 +63,9 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
 
 
 def text_of(exercise, name: str | None) -> str:
-    """The sentence of a hint that was given, as the student reads it; of two, both. Of one name the
-    first counts: the exercise's own comes before what fits anywhere."""
+    """The sentence of a hint that was given, as the student reads it, or both if two were given. If
+    two hints have this name, the first counts, because an exercise's own come before those that fit
+    anywhere."""
     hints = reversed((*exercise.hints, *symptoms.PYTHON))
     known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in hints}
     if not name:
@@ -97,10 +100,10 @@ def table(exercise) -> dict:
 
 
 def _rounded(value, scale=0.0):
-    """Plain data with every float at DIGITS digits; what is not finite by name.
+    """Plain data in which every float has DIGITS digits, and floats that are not finite are named.
 
-    scale: the largest of the numbers beside it. What is nothing beside that is what a sum of
-    rounded numbers left of 0, and another processor's is another.
+    scale: the largest of the neighbouring numbers. What is negligible compared with it is a 0 that
+        a sum of rounded numbers missed, and differs from processor to processor.
     """
     if isinstance(value, dict):
         return {str(key): _rounded(one, scale) for key, one in value.items()}

@@ -1,13 +1,12 @@
-"""What an answer makes and keeps on its way, counted in numbers: the largest tensor, and what
-backward waits for.
+"""Measures what an answer allocates on the way, and what it keeps for backward, both in elements.
 
     footprint = Footprint(given)
-    with footprint: ... forward ...  footprint.largest  of the largest tensor that any op made
-    footprint.look(out)              footprint.kept     of all new floats that are still alive
+    with footprint: ... forward ...  footprint.largest  the largest tensor that any op made
+    footprint.look(out)              footprint.kept     all new floating-point tensors still alive
     with footprint: ... backward ...
 
-Python sees what stands on ctx and in lists, and autograd's hooks what a graph has saved: both are
-in `kept`.
+Python sees tensors on ctx and in lists, but not those that a graph has saved, which autograd's
+hooks report. `kept` is the larger of the two counts.
 """
 
 import torch
@@ -18,7 +17,7 @@ from lib.training.recompute import SavedBytes
 
 
 class Footprint(TorchDispatchMode):
-    """Of one rank. given: tensors that are there anyway."""
+    """The footprint of one rank. given: tensors that exist anyway, and do not count."""
 
     def __init__(self, given):
         super().__init__()
@@ -42,7 +41,7 @@ class Footprint(TorchDispatchMode):
         self.saved.__exit__(*error)
 
     def look(self, *besides):
-        """After forward. besides: what it returned, which the caller has."""
+        """Measure after forward. besides: what it returned, which the caller holds."""
         self.saved.besides += besides
         self.kept = (
             max(self.alive.look(*self.given, *besides), self.saved.nbytes()) // self.itemsize

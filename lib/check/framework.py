@@ -1,10 +1,10 @@
-"""A graded check: run the student's function on ranks, measure, and judge claim by claim.
+"""Runs a graded check: calls the student's function on ranks, measures, and judges claim by claim.
 
-Claims are judged in order, values first, and judging stops at the first that fails; its points and
-all later ones are lost, the earlier ones kept. What is printed is the same on every run: no times,
-no addresses.
+Claims are judged in order, values first, and judging stops at the first that fails. Its points and
+those of all later claims are lost, while those of earlier claims are kept. The output is the same
+on every run, because it contains no times and no addresses.
 
-An error that comes from no line of the student's is the check's own, and is never shown as the
+If no line of the student's led to an error, the error is the check's own, and is never shown as the
 student's.
 """
 
@@ -45,11 +45,11 @@ __all__ = [
     "evaluate",
 ]
 
-# in a verdict, a line of the answer (lib.ledger.source.position)
+# finds a line of the answer in a verdict (lib.ledger.source.position)
 PLACE = re.compile(r"\bline \d+(?: of \w+)?: .+")
 # what stand_in prints
 STANDS_IN = "(running lib's {}: yours has not passed its check yet)"
-# what a check's ranks talk over: it judges values and messages, and on GPUs would judge no better
+# A check judges values and messages. On GPUs it would judge them no better, so all ranks use gloo.
 BACKEND = "gloo"
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
@@ -58,12 +58,12 @@ WHOLE = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
-    """Run and judge, without printing or raising. fn: the student's function; for a Bundle,
-    a tuple of them."""
+    """Run and judge an answer, without printing or raising. fn: the student's function; for a
+    Bundle, a tuple of them."""
     fns = fn if isinstance(exercise, Bundle) else (fn,)
     answers = list(zip(exercise.parts, fns, strict=True))
     if warm.GRADED:
-        warm.end_all()  # what an earlier answer did to its ranks counts for nothing
+        warm.end_all()  # new ranks, because an earlier answer may have changed the old ones
     outcomes = {part.name: _not_written(part) for part, f in answers if _is_stub(f)}
     for worlds in dict.fromkeys(part.worlds for part in exercise.parts):
         alike = [
@@ -83,16 +83,16 @@ def _stub():
 
 
 def _is_stub(fn):
-    """Does it raise NotImplementedError and nothing else? Then no rank has to find that out."""
+    """True if all it does is raise NotImplementedError, so that no rank has to run it."""
     form = lambda f: (f.__code__.co_code, f.__code__.co_names)
     return isinstance(fn, types.FunctionType) and form(fn) == form(_stub)
 
 
 def _evaluate_on_ranks(worlds, answers):
-    """{exercise's name: Outcome} of answers that run on the same numbers of ranks: one launch per
-    number for all.
+    """{exercise's name: Outcome} of answers that run on the same numbers of ranks. All of them
+    share one launch per number.
 
-    A run that fails is the fault of one answer. It is judged by that; those that the run did not
+    If a run fails, one answer is at fault, and is judged by the failure. Those that the run did not
     finish run again.
     """
     outcomes, runs, printed = {}, {exercise.name: [] for exercise, _ in answers}, []
@@ -123,7 +123,7 @@ def _evaluate_on_ranks(worlds, answers):
                     exercise, fn = next(
                         (e, fn) for e, fn in waiting if e.name == (odd or names[-1])
                     )
-                    if odd:  # what it left behind may be the fault of all that came after it
+                    if odd:  # judge it alone: what it left behind may have broken the later ones
                         outcomes |= _evaluate_on_ranks(worlds, [(exercise, fn)])
                     else:
                         problem = _of_failure(exercise, nproc, error)
@@ -149,7 +149,7 @@ def _evaluate_on_ranks(worlds, answers):
             waiting = [
                 (e, fn) for e, fn in waiting if e.name not in outcomes and e.name not in seen
             ]
-    printed = printed if len(answers) == 1 else []  # of several nobody knows whose it is
+    printed = printed if len(answers) == 1 else []  # of several, any may have printed it
     return {
         e.name: outcomes.get(e.name) or _judge_runs(e, fn, runs[e.name], None, printed)
         for e, fn in answers
@@ -157,10 +157,11 @@ def _evaluate_on_ranks(worlds, answers):
 
 
 def _measure_all(*fns_measures_folder):
-    """On every rank: what the measure of each exercise saw, given the student's functions and
+    """On every rank: what the measure of each exercise observed, given the student's functions and
     {name: measure}.
 
-    Of several, each is also left in `folder` as it is finished, in case a later one fails.
+    If there are several, each result is also saved in `folder` when it is finished, in case a later
+    exercise fails.
     """
     *fns, measures, folder = fns_measures_folder
     seen = []
@@ -176,7 +177,7 @@ def _measure_all(*fns_measures_folder):
 
 
 def _saved(folder, number, nproc):
-    """[what rank 0 saw in the exercise of this number, ...]; see `_measure_all`."""
+    """[what rank 0 observed in the exercise of this number, ...]; see `_measure_all`."""
     paths = [f"{folder}/{number}-{rank}" for rank in range(nproc)]
     return [torch.load(path, map_location="cpu", weights_only=False) for path in paths]
 
@@ -201,7 +202,7 @@ def _of_failure(exercise, nproc, error):
         "failed": failed,
         "ledger": error.ledger,
     }
-    # who waits beside a mismatch is chance
+    # next to a mismatch, it is chance which ranks wait
     waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})
     trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]
     return Problem(
@@ -252,8 +253,8 @@ def _judge(exercise, fn, runs, problem, printed=()):
 
 
 def _said_once(printed):
-    """What the answer printed. That lib's function runs in place of the student's is said once, and
-    not for every call on every rank."""
+    """What the answer printed. The notice that lib's function runs in place of the student's is
+    kept once, and not for every call on every rank."""
     notice, kept = re.compile(re.escape(STANDS_IN).replace(r"\{\}", r"\w+")), []
     for line in printed:
         found = notice.search(line)
@@ -265,7 +266,7 @@ def _said_once(printed):
 
 
 def _right(name, says):
-    """The line of what holds; what it says goes on in its column."""
+    """The lines of a claim that holds. A long text continues in its own column."""
     begin = f"  ok  {name:<{WIDTH}} "
     return textwrap.wrap(
         says, COLUMNS, initial_indent=begin, subsequent_indent=" " * (7 + WIDTH), **WHOLE
@@ -273,7 +274,7 @@ def _right(name, says):
 
 
 def _wrapped(line):
-    """A line at the width of a notebook's output, its indentation kept."""
+    """A line wrapped at the width of a notebook's output, with its indentation kept."""
     indent = " " * (6 + len(line) - len(line.lstrip()))
     return textwrap.wrap(line.lstrip(), 96, initial_indent=indent, subsequent_indent=indent + "  ")
 
@@ -293,8 +294,8 @@ def _score(exercise, points):
 
 
 def _together(bundle, outcomes):
-    """One verdict from the parts' verdicts: a line for each that passed, and what is wrong with
-    each that did not."""
+    """One verdict from the parts' verdicts: a line for each part that passed, and what is wrong
+    with each of the others."""
     if all(outcome.hint == "not written" for outcome in outcomes):
         return _not_written(bundle)
     lines, points = [bundle.name], sum(outcome.points for outcome in outcomes)
@@ -319,8 +320,8 @@ def _together(bundle, outcomes):
 
 
 def _forbidden_call(exercise, runs, problem):
-    """Does the answer call what it is meant to build? The ledger knows the op, the lib
-    function and the line."""
+    """The Problem if the answer calls what it is meant to build, else None. The ledger knows the
+    op, the function of lib, and the line."""
     ledgers = [run.ledger for run in runs] + [
         of_problem for of_problem in [problem and problem.fact("ledger")] if of_problem
     ]
@@ -341,7 +342,7 @@ def _forbidden_call(exercise, runs, problem):
 
 
 def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
-    """Judge `fns` (one function; as many as a Bundle has parts), print the verdict, note the
+    """Judge `fns` (one function; as many as a Bundle has parts), print the verdict, and record the
     points.
 
     Raises CheckFailed if a claim fails.
@@ -373,9 +374,9 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
 
 
 def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
-    """The Outcome of a student's functions: an earlier function of theirs that has not passed costs
-    no points here (earlier.py). Nor does one part of a Bundle that another calls: `cheapest` calls
-    `star_time`."""
+    """The Outcome of a student's functions. An earlier function of theirs that has not passed costs
+    no points here (earlier.py). Nor does a part of a Bundle that another part calls, as `cheapest`
+    calls `star_time`."""
     from lib.check.exercises import FUNCTIONS
 
     if not isinstance(exercise, Bundle):
@@ -394,8 +395,12 @@ def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
 
 
 def _again(exercise, fn, outcome, known, passed):
-    """(the Outcome of one function, judged once more with the course's functions in place of those
-    that it calls and that have not passed, if that gives more points; {name: the course's})."""
+    """(Outcome of one function, {name: the course's function}).
+
+    An answer that failed, and calls functions that have not passed, is judged once more with the
+    course's functions in their place. If that gives more points, it is the Outcome, and the dict
+    names these functions; otherwise the dict is empty.
+    """
     right = {} if outcome.passed else earlier.not_passed((fn,), known, passed)
     if not right or outcome.hint == "not written":
         return outcome, {}
@@ -407,7 +412,7 @@ def _again(exercise, fn, outcome, known, passed):
 
 
 def _noted(outcome, right):
-    """The Outcome, which says so if it was graded with functions of the course."""
+    """The Outcome, with a note if it was graded with functions of the course."""
     if right:
         outcome.lines.insert(1, earlier.note(right))
         outcome.told.insert(0, Told("note", earlier.note(right).strip()))
@@ -432,8 +437,8 @@ def _facts(exercise, outcome):
 
 
 def _where(outcome):
-    """The first line of the answer that the verdict names below its message: "line 3 of f: y =
-    x[0]"; "" if none."""
+    """The first line of the answer that the verdict names below its message, such as "line 3 of f:
+    y = x[0]"; "" if there is none."""
     failed = next((part for part in outcome.parts or [outcome] if part.problem), None)
     found = failed and PLACE.search(failed.problem.text)
     return found[0] if found and found[0] not in outcome.message else ""
@@ -442,7 +447,7 @@ def _where(outcome):
 _passed: dict[str, Callable] = {}  # in this kernel: exercise -> the student's function that passed
 judged: dict[str, Outcome] = {}  # in this kernel: exercise -> what its check said last
 
-_said: set[tuple] = set()  # (cell, exercise) for which it was said that lib's runs
+_said: set[tuple] = set()  # (cell, exercise) for which `stand_in` has printed its notice
 
 
 def passed(name: str) -> Callable | None:
@@ -451,8 +456,8 @@ def passed(name: str) -> Callable | None:
 
 
 def stand_in(exercise: Exercise, fn: Callable) -> Callable:
-    """`fn` once it has passed its check in this kernel; until then lib's, and a line that
-    says so, once a cell."""
+    """`fn` once it has passed its check in this kernel. Until then lib's function, with a notice
+    that is printed once per cell."""
     if passed(exercise.name) is fn:
         return fn
     kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

@@ -1,11 +1,11 @@
-"""An answer that runs here, in the kernel: it may raise, exit, interrupt or never return, and is
-judged all the same.
+"""Runs an answer here, in the kernel. It may raise, exit, interrupt or never return, and is judged
+all the same.
 
     with guarded() as run:          run.problem    what the answer did instead of returning, or None
         seen = measure(fn)          run.printed    the lines that it printed
 
-What never returns is ended when it has used CPUS seconds of the processor, so that a busy machine
-is not unfair, or, where it only waits, SECONDS by the clock.
+An answer that never returns is ended after CPUS seconds of processor time, so that a slow machine
+does it no harm. One that only waits is ended after SECONDS by the clock.
 """
 
 import contextlib
@@ -31,7 +31,8 @@ OURS = tuple(
 
 
 def is_students(file: str) -> bool:
-    """Is this the file of an answer: none of lib, of torch, of Python, or of what is installed?"""
+    """True if this file belongs to an answer, and not to lib, torch, Python or an installed
+    package."""
     return (
         not file.startswith((*OURS, "<frozen", "<__array_function__"))
         and "site-packages" not in file
@@ -39,7 +40,7 @@ def is_students(file: str) -> bool:
 
 
 class _Endless(BaseException):
-    """Not an Exception: `except Exception` in an answer must not catch it."""
+    """Not an Exception, because `except Exception` in an answer must not catch it."""
 
 
 class guarded:
@@ -52,13 +53,13 @@ class guarded:
         self.redirected = contextlib.redirect_stdout(self.text)
         self.redirected.__enter__()
         self.before = {}
-        if threading.current_thread() is threading.main_thread():  # elsewhere there are no signals
+        if threading.current_thread() is threading.main_thread():  # no other can handle signals
             for number, handler in ((signal.SIGVTALRM, self._end), (signal.SIGALRM, self._end)):
                 self.before[number] = signal.signal(number, handler)
             self.sigint = signal.getsignal(signal.SIGINT)
             self.before[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
             for timer, limit in self.limits.items():
-                signal.setitimer(timer, limit, 1)  # again: an answer may catch the first
+                signal.setitimer(timer, limit, 1)  # repeated, as an answer may catch the first
         return self
 
     def __exit__(self, kind, error, trace):
@@ -67,7 +68,7 @@ class guarded:
         for number, handler in self.before.items():
             signal.signal(number, handler)
         self.redirected.__exit__(None, None, None)
-        if error is None or self.interrupted:  # the stop button stops
+        if error is None or self.interrupted:  # the stop button ends the check, too
             if isinstance(error, KeyboardInterrupt):
                 error.at = self.at
             return False
@@ -97,7 +98,7 @@ class guarded:
         raise _Endless
 
     def _note(self, frame):
-        """Which line of the answer led to this frame."""
+        """Record which line of the answer led to this frame."""
         while frame is not None and not is_students(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None:
@@ -113,8 +114,8 @@ class guarded:
 
 
 def raised(error: Exception, where: str = "") -> Problem:
-    """The Problem of an exception: the answer's, or, where no line of the answer led to it,
-    the check's own."""
+    """The Problem of an exception. If no line of the answer led to it, it is the check's own
+    error."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
     words = f"{type(error).__name__}: {error}"
     if not frames:
@@ -125,8 +126,8 @@ def raised(error: Exception, where: str = "") -> Problem:
 
 
 def unreadable(words: str) -> Problem:
-    """An error of the check's own: what the answer returned or left behind is of a kind
-    that it was not made for."""
+    """The Problem of an error of the check's own: what the answer returned or left behind is of a
+    kind that the check was not made for."""
     text = (
         "the check cannot read what your function returned, or left behind: compare it with the "
         "docstring"
@@ -138,7 +139,7 @@ def unreadable(words: str) -> Problem:
 
 
 def shown(printed: list[str]) -> list[str]:
-    """What the answer printed, as lines of a report: where something is wrong it may tell what."""
+    """What the answer printed, as lines of a report, because it may explain what is wrong."""
     if not printed:
         return []
     more = [f"... {len(printed) - PRINTS} more lines"] if len(printed) > PRINTS else []

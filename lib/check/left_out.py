@@ -7,7 +7,7 @@ FUNCTION = {
     "generators": "no argument is an iterator",
     "memory": "it keeps nothing, and what it sends is counted",
 }
-BUILT = FUNCTION | NOTHING_GIVEN  # of send and receive, or without ranks
+BUILT = FUNCTION | NOTHING_GIVEN  # for functions built from send and receive, or without ranks
 IN_PLACE = {
     "returned": "the caller's tensor holds the result; that it is returned too is a convenience"
 }
@@ -18,7 +18,7 @@ NO_RANKS = BUILT | {
     "alone": "there are no ranks",
     "returned": "a number",
 }
-# of a measure's probes (side_by_side.py), for functions of plain values
+# why a measure excuses probes (side_by_side.py), for functions of plain values
 NO_TENSORS = dict.fromkeys(("strided", "float32", "bfloat16"), "no tensors") | {
     "two at once": "nothing is under way between two calls"
 }
@@ -30,5 +30,5 @@ TENSORS = NOTHING_GIVEN | {
 
 
 def but(reasons, *met):
-    """The reasons without these cases, which the exercise meets."""
+    """The reasons without those for cases that the exercise does meet."""
     return {name: why for name, why in reasons.items() if name not in met}

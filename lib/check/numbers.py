@@ -1,11 +1,11 @@
-"""Functions that return a number: what they return in place of one, and how far from lib's own.
+"""Functions that return a number: what they return in place of one, and how far it is from lib's.
 
-Those of plain numbers need no script:
+Functions of plain numbers need no script:
 
     MEASURE, about = numbers(model_state_bytes, CASES, words, "bytes")
     claims(MEASURE, ("one parameter", 1, "4 bytes", *about((1, "fp32"))), ...)
 
-A case is the function's arguments, in order; words(*case) is its name in a verdict.
+A case is the tuple of the function's arguments, in order; words(*case) is its name in a verdict.
 """
 
 from lib.check.claims import is_number
@@ -17,7 +17,7 @@ NOTHING, NO_NUMBER = "something is returned", "a number is returned"
 
 
 def is_one(show, out, what="a number") -> bool:
-    """Is it a finite number? What it is in place of one is shown."""
+    """True if `out` is a finite number. If not, what it is instead is shown."""
     good = is_number(out) and out - out == 0
     show(NOTHING, f"got None, expected {what}" if out is None else "")
     said = f"got {described(out)}, expected {what}"
@@ -26,13 +26,14 @@ def is_one(show, out, what="a number") -> bool:
 
 
 def show_times(show, name, number):
-    """Shows the number, and beside it how many times lib's it is."""
+    """Show the number, and with it its ratio to lib's."""
     libs = show.lib and show.lib.shown[name, 1].values[""]
     show(name, number, beside=times(number, libs) if libs else "")
 
 
 def wrong(fits, cases=None):
-    """For hints: is it another number than lib's, in one of these cases, and fits(got, lib's)?"""
+    """A predicate for hints: the number is not lib's, it was in one of these cases, and fits(got,
+    lib's) holds."""
     return lambda p: (
         p.kind == "number"
         and is_number(p.fact("got"))
@@ -42,8 +43,11 @@ def wrong(fits, cases=None):
 
 
 def numbers(reference, cases, words, name, unit=1):
-    """(the measure, about(*cases): what a claim on these is about). name: of the number, in the
-    unit in which a verdict tells it: times `unit`."""
+    """Return (the measure, about(*cases), which lists what a claim on these cases is about).
+
+    name: what the number counts, "bytes" for example.
+    unit: a verdict states `unit` times the number that the function returns.
+    """
     names = {case: words(*case) for case in cases}
     jobs = {what: case for case, what in names.items()}
 

@@ -1,4 +1,5 @@
-"""What runs beside what, shown by events, not by times; and what memory is alive meanwhile.
+"""What runs at the same time, shown by events instead of times, and which memory is alive
+meanwhile.
 
     backward  layer 3  gate  layer 2  gate  layer 1  gate  layer 0
     call 0    [== begun in time, held =====]
@@ -9,10 +10,10 @@
     gates = Gates(3);  recorder = Recorder(control, before=gates.hold)
     with gates:  ... gates.pass_one() after each layer ...  gates.end() ...
 
-Whoever waits for a call sooner than that is stuck, and it is noted. Nothing here depends on how
-fast a machine is: a right answer never waits for PATIENCE to end. Nor do most wrong ones: it is
-seen that backward itself makes a held call, or waits for it (`Work.wait`), and that nothing is left
-in the background that could begin a call.
+An answer that waits for a call sooner than that is stuck, which is recorded. Nothing here depends
+on the speed of the machine, because a right answer never waits until PATIENCE ends. Nor do most
+wrong ones, because we notice when backward itself makes a held call or waits for it (`Work.wait`),
+and when nothing is left in the background that could begin a call.
 """
 
 import gc
@@ -33,22 +34,24 @@ WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
 WAITS |= {
     code.__code__ for code in [getattr(threading.Thread, "_wait_for_tstate_lock", None)] if code
 }
-# seconds by which the last call ends later than the answer's function, if that does not wait
+# seconds by which the last call outlasts the answer's function, if that does not wait for it
 LINGER = 0.2
 
 
 class Gates:
-    """Of one backward (or forward) of one rank. ahead: how many gates a call is held for.
+    """The gates of one backward (or forward) pass on one rank. ahead: for how many gates a call is
+    held.
 
-    threads: those of `started_threads()` before the answer was called; others may yet begin a call.
+    threads: those of `started_threads()` before the answer was called; others may still begin a
+        call.
     """
 
     def __init__(self, gates: int, ahead: int = 2, at_gate=None, threads=()):
         self.gates, self.ahead, self.at_gate, self.threads = gates, ahead, at_gate, threads
         self.changed = threading.Condition()
         self.begun, self.passed, self.ended, self.returned = 0, 0, False, False
-        self.stuck = None  # (which call, gates passed) of the first that was held in vain
-        self.early = False  # was a call under way when the answer's function had returned?
+        self.stuck = None  # (which call, gates passed) of the first call that was held in vain
+        self.early = False  # was a call in flight when the answer's function had returned?
         self.begun_in_time = True  # had a call begun when the last gate was passed?
 
     def __enter__(self):
@@ -60,7 +63,7 @@ class Gates:
         self.over()
 
     def hold(self, call=None):
-        """For Recorder(before=...): each call waits here."""
+        """For Recorder(before=...). Each call waits here until its gate has been passed."""
         with self.changed:
             number, self.begun = self.begun, self.begun + 1
             self.changed.notify_all()
@@ -72,7 +75,7 @@ class Gates:
                 self.early = self.early or self._until(lambda: self.returned, waits, LINGER)
 
     def pass_one(self, *seen):
-        """Called where a layer is done; at_gate(gates passed before, *seen) looks at the memory."""
+        """Called where a layer is done. at_gate(gates passed before, *seen) inspects the memory."""
         if self.at_gate:
             self.at_gate(self.passed, *seen)
         with self.changed:
@@ -90,14 +93,15 @@ class Gates:
         self._set("returned")
 
     def _until(self, done, hopeless, patience=PATIENCE):
-        """Wait until it is done, or hopeless. Is it done?"""
+        """Wait until done() or hopeless() is true, or patience has ended, and return done()."""
         end = time.monotonic() + patience
         while not done() and not hopeless() and time.monotonic() < end:
             self.changed.wait(POLL)
         return bool(done())
 
     def _nobody_will_begin(self):
-        """Is nothing under way in the background, and no thread of the answer's there?"""
+        """True if nothing is in flight in the background, and no thread of the answer's is
+        running."""
         busy = any(not work.ended.is_set() for work in [*background.in_use.values()])
         return not busy and not started_threads() - {
             *self.threads,
@@ -105,10 +109,10 @@ class Gates:
         }
 
     def _answer_waits(self):
-        """A thread of the answer's own asks: does its function wait for it, in a
-        call of `threading`?"""
+        """Asked by a thread of the answer's own: true if the answer's function waits for it, in a
+        call of `threading`."""
         if background.is_this_thread():
-            # `_backward_waits` knows more exactly: for which work, and whether that has ended
+            # `_backward_waits` is more exact: it knows the work that is waited for, and its state
             return False
         waits = [frame for frame in _own_frames().values() if frame.f_code in WAITS]
         return any(frame.f_locals.get("self") is not self.changed for frame in waits)
@@ -120,14 +124,14 @@ class Gates:
 
 
 def started_threads():
-    """The threads that Python code has started: not the main one, nor autograd's."""
+    """The threads that Python code has started, which are neither the main one nor autograd's."""
     theirs = (type(threading.main_thread()), threading._DummyThread)
     return {thread for thread in threading.enumerate() if not isinstance(thread, theirs)}
 
 
 def _backward_waits():
-    """Asked by a held call: is it backward's thread that makes it, or that waits for what
-    comes after it?"""
+    """Asked by a held call: true if backward's own thread makes it, or waits for work that comes
+    after it."""
     frames = _own_frames()
     if threading.get_ident() in frames:
         return True
@@ -135,8 +139,8 @@ def _backward_waits():
 
 
 def _own_frames():
-    """{thread: where it is} of the main thread and of autograd's, those that no
-    Python code has started."""
+    """{thread: its current frame} of the main thread and of autograd's threads, which no Python
+    code has started."""
     started = {thread.ident for thread in started_threads()}
     return {ident: frame for ident, frame in sys._current_frames().items() if ident not in started}
 
@@ -150,9 +154,11 @@ def _waits(frame):
 class Alive:
     """Bytes of floating-point tensors that are alive inside a call, counted once per storage.
 
-    Others do not count: what a Recorder sends is bytes, of which torch lets go when it comes to it.
+    Other dtypes do not count, because a Recorder sends bytes, which torch frees at a time of its
+    own.
 
-    begin: what is there now does not count, and stays, or its memory might be a new tensor's soon.
+    begin: what exists now does not count. We keep it alive, because a new tensor might get its
+    memory.
     """
 
     def __init__(self):

@@ -1,9 +1,10 @@
-"""Names that an answer takes from cells of the student's own, which grading leaves out.
+"""Finds names that an answer takes from cells which the student added, and which grading leaves
+out.
 
     def both(a, b): ...           a cell that the student added: it runs here, and not in grading
     def ring(x): both(x, x)       the answer passes here, and gets 0 points there
 
-So the check says it in the notebook, where it can still be put right.
+The check therefore warns of it in the notebook, where it can still be fixed.
 """
 
 import dis
@@ -18,7 +19,7 @@ SHOWN = 60  # characters of a cell's line
 
 
 def note(fns) -> str:
-    """What to say of these answers; "" if all that they use is graded."""
+    """The warning about these answers; "" if all that they use is graded."""
     names = {name for fn in fns for one in functions_of(fn) for name in _globals(one.__code__)}
     for name in sorted(names):
         found = lines_that_define(name)
@@ -31,7 +32,7 @@ def note(fns) -> str:
 
 
 def _globals(code: types.CodeType):
-    """The global names that a function reads, and those inside it."""
+    """The global names that a function reads, or that functions inside it read."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval
@@ -41,7 +42,8 @@ def _globals(code: types.CodeType):
 
 
 def lines_that_define(name: str) -> list[tuple[str, bool]]:
-    """(a line that defines this name, is its cell graded) in the open notebook, as it is saved."""
+    """(a line that defines this name, whether its cell is graded) in the open notebook, as it is
+    saved."""
     path = here.opened()
     if path is None or not path.is_file():
         return []

@@ -1,23 +1,23 @@
-"""What the harness looks at in every exercise, whatever the exercise builds.
+"""What the harness examines in every exercise, whatever the exercise builds.
 
 Each probe is recorded for lib's own function, the reference, and for the answer, and the two are
 compared (side_by_side.py).
 
-of every call        arguments           which arguments have changed
-                     storage             of each returned tensor: new memory, or an argument's
-                     graph               of each returned tensor: does it require a gradient
-                     generators          the states of Python's, NumPy's and torch's generators
-of every script      alive by 0, 1, ...  bytes of floating-point tensors at each `yield`, whoever
-                                         holds them: ctx, a graph, a list, a view of a larger tensor
-                     alive at the end    the same when the script has returned
-of the first case    strided             inputs that are not contiguous
-once more            float32, bfloat16   inputs of another dtype
-                     two at once         two scripts in turn: what one call keeps must be its own
-                     once more           the call and another case; then the caller overwrites what
-                                         the first returned, and the first call comes again
+of every call       arguments           which arguments have changed
+                    storage             of each returned tensor: new memory, or an argument's
+                    graph               of each returned tensor: whether it requires a gradient
+                    generators          the states of Python's, NumPy's and torch's generators
+of every script     alive by 0, 1, ...  bytes of floating-point tensors at each `yield`, whether
+                                        ctx, a graph, a list or a view of a larger tensor holds them
+                    alive at the end    the same when the script has returned
+of the first case,  strided             inputs that are not contiguous
+run again           float32, bfloat16   inputs of another dtype
+                    two at once         two scripts in turn, which must not share what a call keeps
+                    once more           the call and another case; then the caller overwrites what
+                                        the first returned, and the first call is made again
 
-An exercise excuses a probe with a reason (`SideBySide(excused={"float32": "why"})`), and
-`python -m lib.check` prints the reasons.
+An exercise excuses a probe with a reason (`SideBySide(excused={"float32": "why"})`), and `python -m
+lib.check` prints the reasons.
 """
 
 import contextlib
@@ -48,11 +48,11 @@ WORDS = {
     "alive": "{} bytes are still allocated, expected at most {}",
     "alive at the end": "{} bytes are still allocated at the end, expected at most {}",
 }
-caller.look_through(__file__)  # `Made` stands between an answer and what it sends
+caller.look_through(__file__)  # `Made` is on the stack between an answer and what it sends
 
 
 def named(name: str) -> str:
-    """The probe that a shown name belongs to: `alive by 0` and `alive by 1` are one."""
+    """The probe that a shown name belongs to. `alive by 0` and `alive by 1` belong to one."""
     return "alive" if name.startswith("alive by ") else name
 
 
@@ -61,9 +61,10 @@ def is_probe(name: str) -> bool:
 
 
 def given(value, variant, learns):
-    """(the input as this variant has it, {"" or ".field": its leaf}); a tuple's tensors learn too.
+    """Return (the input as this variant has it, {"" or ".field": its leaf}). If it learns, so do
+    the tensors of a named tuple.
 
-    A leaf is what a gradient arrives at; the answer gets a tensor computed from it.
+    A leaf is the tensor at which a gradient arrives; the answer gets a tensor computed from it.
     """
     leaves = {}
 
@@ -86,7 +87,7 @@ def given(value, variant, learns):
 
 
 def frozen(x):
-    """A copy, which nobody changes, of tensors and of what holds them."""
+    """A copy of tensors, and of what contains them, which does not change with the originals."""
     return tree_map(lambda leaf: leaf.detach().clone() if torch.is_tensor(leaf) else leaf, x)
 
 
@@ -138,14 +139,15 @@ def after(before_, args, out) -> dict:
 
 
 def tensors(x) -> list[torch.Tensor]:
-    if isinstance(x, torch.Tensor):  # of most operations, and to look for leaves takes time
+    if isinstance(x, torch.Tensor):  # what most ops return; a search for leaves would take time
         return [x]
     return [leaf for leaf in tree_leaves(x) if isinstance(leaf, torch.Tensor)]
 
 
 def as_right(case, name, got, want, slack) -> bool:
-    """Is this one of several right ways? lib's may return an argument's memory, and an answer need
-    not; a few bytes are nothing. slack: {name: bytes, or a function of the case}."""
+    """True if a value that differs from lib's is right, too: lib's may return an argument's memory
+    where an answer need not, and a few bytes do not matter. slack: {name: bytes, or a function of
+    the case}."""
     if name.startswith("storage"):
         return got == ""
     more = slack.get(name, slack.get(named(name), FEW))
@@ -164,8 +166,8 @@ def names_of(f, args, named) -> tuple[str, ...]:
 
 
 def words(name, got, want, names=()) -> str:
-    """The sentence of a probe's Problem; "" if the name is not a probe's. names: of the arguments,
-    which the probes count."""
+    """The sentence of a probe's Problem; "" if the name is not a probe's. names: those of the
+    arguments, which the probes number."""
     probe, _, which = name.partition(" ")
     sentence = WORDS.get(named(name), WORDS.get(probe, ""))
     if probe in ("arguments", "storage"):
@@ -191,8 +193,8 @@ def _named_arguments(numbers, names) -> str:
 
 @contextlib.contextmanager
 def own_generators(seed):
-    """The global generators begin at a state of their own, and are put back afterwards. The garbage
-    collector looks only at what is made inside, which keeps it quick."""
+    """Give the global generators a state of their own inside, and restore them afterwards. The
+    garbage collector looks only at what is made inside, which keeps it quick."""
     was = random.getstate(), np.random.get_state(), torch.get_rng_state()
     gc.freeze()
     random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
@@ -205,7 +207,7 @@ def own_generators(seed):
 
 @torch.no_grad()
 def overwritten(out):
-    """The caller overwrites what was returned: a copy of what it then holds."""
+    """Overwrite what was returned, as its caller may. Returns a copy of what it then contains."""
     for x in tensors(out):
         with contextlib.suppress(RuntimeError):  # expanded, or needed by a graph
             x.detach().fill_(7)
@@ -215,9 +217,9 @@ def overwritten(out):
 
 
 class Made(TorchDispatchMode):
-    """Notes the storage of every floating-point tensor that is made inside, by any code.
+    """Records the storage of every floating-point tensor that is made inside, by any code.
 
-    `alive()`: the bytes of those that something still holds.
+    `alive()`: the bytes of those storages that something still holds.
     """
 
     def __init__(self):
@@ -226,7 +228,8 @@ class Made(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """torch calls it. With True, the first op imports torch._dynamo, which takes a second."""
+        """Called by torch. With True, the first op would import torch._dynamo, which takes a
+        second."""
         return False
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
@@ -241,7 +244,7 @@ class Made(TorchDispatchMode):
 
     @contextlib.contextmanager
     def aside(self):
-        """What the check makes for itself does not count."""
+        """What the check makes for itself inside does not count."""
         self.asides += 1
         try:
             yield

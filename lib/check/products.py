@@ -1,17 +1,17 @@
-"""Counts what a rank multiplies: the matrix products of a block of code, however they are written.
+"""Counts what a rank multiplies: the matmuls of a block of code, however they are written.
 
     x @ w, matmul, einsum, F.linear, ...     torch's functions
                |
         aten::mm, aten::addmm, ...           one dispatcher entry each
-               |  BackendSelect  <- we are called here, as the ledger is: note the factors' shapes,
-               |                    then redispatch
+               |  BackendSelect  <- our hook, like the ledger's: it notes the shapes of the factors
+               |                    and redispatches
            CPU or CUDA
 
-(m, k) times (k, n) is m k n multiply-adds. Elementwise multiplication followed by a sum is not
-seen.
+(m, k) times (k, n) is m k n multiply-adds. An elementwise multiplication followed by a sum is not
+counted.
 
-A TorchDispatchMode would see them too, but torch.distributed's calls as well: its frame would stand
-between the student's line and the op, and the ledger would name ours.
+A TorchDispatchMode would see matmuls, too, but also the calls of torch.distributed. Its frame would
+then be between the student's line and the op, and the ledger would name our line instead.
 """
 
 import torch
@@ -37,8 +37,8 @@ class count_products:
     """`with count_products() as factors:` fills `factors` with the shapes of both factors of each
     product.
 
-    outer: also products of elements that are larger than both factors, as an outer product's: as
-    ((m, n), (1, 1)).
+    outer: also count elementwise products that are larger than both factors, such as an outer
+        product, as ((m, n), (1, 1)).
     """
 
     def __init__(self, outer=False):
@@ -59,7 +59,7 @@ class count_products:
 
 def _noting(op, factors):
     def note(keyset, *args, **kwargs):
-        # addmm's first is added
+        # addmm's first argument is the term that is added
         a, b = ([args[0]] + [arg for arg in args if isinstance(arg, torch.Tensor)])[-2:]
         out = op.redispatch(keyset & torch_private.below_backend_select, *args, **kwargs)
         if op is not torch.ops.aten.mul.Tensor:
@@ -72,6 +72,6 @@ def _noting(op, factors):
 
 
 def multiply_adds(factors):
-    """Of products with these factors, [((m, k), (k, n)), ...]: the sum of m k n. Batched:
-    times the batch."""
+    """The sum of m k n over products with these factors, [((m, k), (k, n)), ...], times the batch
+    size of batched ones."""
     return sum(torch.Size(a).numel() * (b[-1] if len(b) > 1 else 1) for a, b in factors)

@@ -1,12 +1,12 @@
-"""Functions without ranks: called in every case and, last, in the first case again; read, and
-judged case by case.
+"""Judges functions without ranks. They are called in every case and, at the end, in the first case
+again; what they return is read, and judged case by case.
 
     seen = asked(fn, shares, CASES, given, read)  {case: what was read, or the Problem};
-                                                  and of all calls together
+                                                  and facts about all calls together
     each(CASES, judge, words)                     a judge: the first case with something wrong
-    same_again(words)                             a judge of all calls
+    same_again(words)                             a judge: the first case gives the same again
 
-A case is a tuple; words(*case) names it.
+A case is a tuple, and words(*case) is its name.
 """
 
 import re
@@ -27,13 +27,13 @@ LEAVES_OUT = but(NO_RANKS, "again", "returned")
 
 @contextmanager
 def noting_calls(*theirs):
-    """`with noting_calls(f, file) as calls:` afterwards `calls` has the names of those of `theirs`
-    that were called, by whomever.
+    """`with noting_calls(f, file) as calls:` afterwards, `calls` has the names of those of `theirs`
+    that were called, from anywhere.
 
-    theirs: functions, or the paths of files of which nothing is to be called. For what sends
-    nothing: the ledger names what sends.
+    theirs: functions, or the paths of files of which nothing may be called. This is for functions
+    that send nothing; what sends is in the ledger.
     """
-    # equal code may stand elsewhere
+    # by id, because another function may have equal code
     known = {one if isinstance(one, str) else id(one.__code__) for one in theirs}
     calls, before = [], sys.getprofile()
 
@@ -51,11 +51,10 @@ def noting_calls(*theirs):
 
 
 def call(fn, builds, args):
-    """What fn returns; the Problem if it raised, or called lib's own, `builds`. NotImplementedError
-    passes through.
+    """Return what fn returns, or the Problem if it raised, or called lib's own, `builds`.
+    NotImplementedError passes through.
 
-    facts: error, the exception; failed, so that `symptoms.raised` and `symptoms.refused` look at
-    it.
+    facts: error, the exception; failed, at which `symptoms.raised` and `symptoms.refused` look.
     """
     with noting_calls(builds) as calls:
         try:
@@ -72,7 +71,7 @@ def call(fn, builds, args):
 
 
 def of_error(error):
-    """The Problem of an exception, with what torch or lib refused."""
+    """The Problem of an exception, with the names of what torch or lib refused."""
     problem, text = raised(error), str(error)
     refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
     failed = Failed(
@@ -83,11 +82,11 @@ def of_error(error):
 
 
 def asked(fn, builds, cases, given=lambda *case: case, read=lambda out, *case: out):
-    """{case: read(what fn returns, *case), or the Problem that it raised}, and what is true of all
-    calls.
+    """Return {case: read(what fn returns, *case), or the Problem that it raised}, and two facts
+    about all calls.
 
     given(*case): the arguments, made anew for each call. CHANGED_ONE: the Problem of an argument
-    that a call has changed, or None; AGAIN: [what was read of the first case, called once more].
+    that a call has changed, or None. AGAIN: [what was read of the first case, called once more].
     """
     seen = {CHANGED_ONE: None}
     for case in (*cases, cases[0]):
@@ -103,8 +102,8 @@ def asked(fn, builds, cases, given=lambda *case: case, read=lambda out, *case: o
 
 
 def each(cases, judge, words, trace=lambda got: got):
-    """As a claim's judge: judge(got, *case) -> Problem or None, case by case up to the first that
-    is wrong.
+    """As a claim's judge: judge(got, *case) -> Problem or None, case by case up to the first
+    Problem.
 
     The facts of the Problem also have `case`, `again`, and `seen`: {case: got} of all that could be
     read.
@@ -135,7 +134,7 @@ def _first(answers):
 
 
 def same_again(words):
-    """A judge: the first case, called once more, gives the same."""
+    """A judge: the first case, called once more, gives the same result."""
 
     @without_ranks
     def of(answers):
@@ -151,7 +150,7 @@ def same_again(words):
 
 
 def iterator(out, item):
-    """The Problem if it can be gone through only once, or one of its items can, else None. item:
+    """The Problem if `out`, or one of its items, can be iterated over only once, else None. item:
     "rank {} has"."""
     inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
     for what, one in [("got", out), *((item.format(number), one) for number, one in inside)]:

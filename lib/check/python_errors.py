@@ -1,6 +1,6 @@
-"""Errors that Python itself raises in an answer, in words that help to fix them.
+"""Explains errors that Python itself raises in an answer, so that the student can fix them.
 
-NameError       the nearest name that there is, or the cell of the notebook that defines it
+NameError       the most similar name that exists, or the cell of the notebook that defines it
 a wrong call    the answer's signature
 """
 
@@ -18,12 +18,12 @@ UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 REFUSED_CALL = re.compile(
     r"TypeError: ((?:[\w.]+\.)?(\w+)\(\) (?:got an unexpected|got multiple|missing|takes) .*)"
 )
-ALIKE, ALIKE_BUILT_IN = 0.7, 0.85  # of two names: one may be a typo of the other
+ALIKE, ALIKE_BUILT_IN = 0.7, 0.85  # similarity above which one name may be a typo of the other
 
 
 def explained(problem: Problem, fn) -> Problem:
-    """The Problem, with a line about what Python did not find; or, where the check could not call
-    the answer, what Python says of the call."""
+    """The Problem, with a line about a name that Python did not find. If the check could not call
+    the answer, it becomes what Python says about that call."""
     said = " ".join(problem.text.split())
     if problem.kind == "unreadable":
         call = REFUSED_CALL.search(said)
@@ -61,7 +61,7 @@ def _globals_of(fn):
 
 
 def _names(fn):
-    """What a line of the answer may name."""
+    """The names that a line of the answer can use."""
     names = _globals_of(fn)
     codes = [one.__code__ for one in functions_of(fn)]
     while codes:

@@ -1,9 +1,10 @@
-"""What an exercise promises beside what its check claims.
+"""Prints what an exercise promises next to what its check claims.
 
     python -m lib.check rules [function ...]
 
-A student never loses points for a rule that is written nowhere, and nothing that the docstring
-forbids passes. The command prints the two lists, one above the other, for whoever changes either.
+No student should lose points for a rule that is not written down, and nothing that the docstring
+forbids should pass. The command prints the two lists, one above the other, for anyone who changes
+either of them.
 """
 
 import ast
@@ -18,7 +19,7 @@ LABS = Path(COURSE) / "labs"
 
 
 def rules(names: list[str]) -> str:
-    """Of these functions, or of all: docstring, claims, excused probes."""
+    """The docstring, claims and excused probes of these functions, or of all."""
     if unknown := set(names) - set(FUNCTIONS):
         raise SystemExit(f"there is no exercise {', '.join(sorted(unknown))}")
     docstrings = written()
@@ -26,7 +27,7 @@ def rules(names: list[str]) -> str:
 
 
 def written() -> dict[str, list[str]]:
-    """{function: the docstrings of the cell in which a student writes it}"""
+    """{function: the docstrings in the cell where a student writes it}"""
     found: dict[str, list[str]] = {}
     for path in sorted(LABS.glob("*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:

@@ -1,4 +1,4 @@
-"""What an answer shows beside what lib's own shows (side_by_side.py): compared, and judged.
+"""Compares what an answer shows with what lib's own shows (side_by_side.py), and judges it.
 
     claims=claims(
         MEASURE,                                name, points, over which cases, what it is about
@@ -7,11 +7,12 @@
         ("on the wire", 3, "(N-1)n", calls(MEASURE)),               a judge
     )
 
-A claim reports its first difference, values before probes. Names that no claim lists, which most
-probes are, count towards the last claim.
+A claim reports its first difference, values before probes. Names that no claim lists, which include
+most probes, count towards the last claim.
 
-kinds: those of `tensors.compared`; "number", and "said" (a property does not hold, and the string
-says how). facts: case, name, and which `time` it was shown.
+A Problem's kind is one of those of `tensors.compared`, or "number", or "said" (a property does not
+hold, and the string says how). facts: case, name, and time (1 if it was the first to be shown under
+this name).
 """
 
 from functools import partial
@@ -31,7 +32,7 @@ SAMPLE = 12  # elements of each wrong tensor in a trace
 
 
 def differences(case, got, want, excused, slack) -> dict[str, Problem]:
-    """{name: Problem} of what two Shows have, where it is not excused."""
+    """{name: Problem} of all differences between two Shows that are not excused."""
     shown = want.shown
     if got.stopped:
         shown = {key: value for key, value in shown.items() if key in got.shown}
@@ -39,7 +40,7 @@ def differences(case, got, want, excused, slack) -> dict[str, Problem]:
 
 
 def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]:
-    """{name: Problem} of the first time that each name differs from the reference. got, want:
+    """{name: Problem} for the first time at which each name differs from the reference. got, want:
     {(name, time): Value}"""
     found = {}
     for order, key in enumerate(dict.fromkeys([*want, *got])):
@@ -64,11 +65,11 @@ def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]
 
 
 def different(where, name, got, want, how) -> Problem | None:
-    """The Problem of what is not as lib's; None where it is. how: the Value that says how to
+    """The Problem of a value that differs from lib's, or None. how: the Value that says how to
     compare, or None."""
     if torch.is_tensor(want):
         problem = compared(where, name, got, want)
-        if isinstance(got, str):  # what autograd said of it
+        if isinstance(got, str):  # autograd's message instead of a gradient
             text = f"{where}: {name}: expected {form_of(want)}, got none: {got}"
             return Problem("form", text, problem.facts | {"got": got})
         if problem and problem.kind == "value":
@@ -103,7 +104,7 @@ def different(where, name, got, want, how) -> Problem | None:
 
 
 def _of_an_error(got, want) -> str:
-    """ "[ValueError]" expected and "[]" got, in words."""
+    """What to say if "[ValueError]" is expected and "[]" shown, or the reverse."""
     kind = lambda said: said.strip("[]") if isinstance(said, str) else ""
     if not kind(want):
         return f"{kind(got)} was raised, and these arguments are allowed"
@@ -112,7 +113,8 @@ def _of_an_error(got, want) -> str:
 
 
 def factor_of(got, want) -> float | None:
-    """The number by which all of a wrong tensor is too much, if it is one number."""
+    """The factor by which all elements of a wrong tensor are too large, or None if there is no such
+    factor."""
     got, want = got.detach().double(), want.detach().double()
     if want.numel() < 2 or not want.any() or not got.isfinite().all():
         return None
@@ -122,8 +124,8 @@ def factor_of(got, want) -> float | None:
 
 
 def traced(wrong, shows) -> dict:
-    """{name: what was shown wrongly, as numbers}: the same for the same mistake, however it is
-    written."""
+    """{name: what was shown wrongly, as numbers}. The same mistake has the same trace, however it
+    is written."""
     found = {}
     for name, problem in wrong.items():
         if not name:
@@ -141,7 +143,8 @@ def traced(wrong, shows) -> dict:
 
 
 def numbers(x):
-    """The first elements, as numbers that rounding does not change."""
+    """The form and the first elements of a tensor, with so few digits that rounding does not change
+    them."""
     if not torch.is_tensor(x):
         return x if isinstance(x, (float, int)) else str(x)[:200]
     digits = 9 if x.dtype == torch.float64 else 4
@@ -149,7 +152,8 @@ def numbers(x):
 
 
 def claims(measure, *rows) -> tuple:
-    """(name, points, says, what it is about ...) each: names, (name, [cases]) and judges."""
+    """Claims from rows (name, points, says, *about), where `about` has names, pairs (name, [cases])
+    and judges."""
     everywhere, taken, made = tuple(measure.runs()), set(), []
     for number, (name, points, says, *about) in enumerate(rows):
         pairs = [
@@ -176,9 +180,9 @@ def _among(pairs, name, case):
 
 
 def shown(measure, asks):
-    """A judge: all that asks(name, case) is about is as lib's, on every rank.
+    """A judge: everything for which asks(name, case) holds agrees with lib's, on every rank.
 
-    An answer that raised has failed here if it was still to show some of it.
+    An answer that raised fails here if some of that had not been shown yet.
     """
 
     def judge(runs):
@@ -210,7 +214,7 @@ def shown(measure, asks):
 
 
 def fitting(measure):
-    """A judge: the ranks' calls fit together."""
+    """A judge: the ranks' calls match each other."""
 
     def judge(runs):
         for _, case, records in seen(runs, measure.of_world):
@@ -225,8 +229,9 @@ def fitting(measure):
 
 
 def with_trace(problem, runs, measure) -> Problem:
-    """problem.trace: all that is shown wrongly in all cases. facts["narrower"]: of its name alone,
-    which recognises a mistake that is written in another way (fingerprints.py)."""
+    """The Problem with a trace of all that is shown wrongly in all cases. facts["narrower"] is the
+    trace of its name alone, by which a known mistake is recognised next to others
+    (fingerprints.py)."""
     name = problem.fact("name", "")
     cases = [
         [case.name, [record["trace"] for record in records]]
@@ -245,14 +250,15 @@ def with_trace(problem, runs, measure) -> Problem:
 
 
 def calls(measure, nothing_else=True):
-    """A judge: each rank calls what lib's own calls (nothing_else=False: it need not), and sends
-    nothing beside what it was given. Calls of no elements do not count: who left one out while
-    others called would not fit."""
+    """A judge: each rank makes the calls that lib's own makes (with nothing_else=False it need
+    not), and sends nothing by other means than those it was given. Calls without elements do not
+    count, because a rank that left one out while others made it would already have failed
+    `fitting`."""
 
     def judge(runs):
         for run, case, records in seen(runs, measure.of_world):
             for rank, record in enumerate(records):
-                if "calls" not in record:  # the answer was lib's own, which the values tell
+                if "calls" not in record:  # the answer was lib's own, which another judge reports
                     continue
                 where = f"{case.name}: {case.rank(rank)}"
                 if found := beside(run, case, where, rank, record):

@@ -1,22 +1,22 @@
-"""An answer beside lib's own: one script runs with both, and what the two show is compared by name.
+"""Runs one script with lib's own function and with the answer, and compares what the two show.
 
     def script(make, case, group, show):         make: lib's own, then the answer; without ranks
                                                  script(make, case, show)
         x = show.give("x", tensor, learns=True)  an input; its gradient is shown
-        y = show.run(make, x, group)             a call of the answer: what it sends is recorded
+        y = show.run(make, x, group)             a call of the answer; what it sends is recorded
         show("y", y)                             a number, a string, a tensor, {name: tensor}, ...
-        show("kept", n, at_most=True)            what is no larger than lib's is right, too
-        show("kept", n, beside="rank 0: ...")    what a verdict prints below, if this is wrong
-        show("order", "2F0 stands before 1F0")   a property: a sentence, or "" where it holds
+        show("kept", n, at_most=True)            a value no larger than lib's is right, too
+        show("kept", n, beside="rank 0: ...")    a line that the verdict adds if this is wrong
+        show("order", "2F0 stands before 1F0")   a property: "" if it holds, else what violates it
         yield                                    a second script may run here (probe "two at once")
         show.backward(y)                         from random gradients; shows those of the inputs
 
     MEASURE = SideBySide(script, lib's own, cases)
     claims=claims(MEASURE, ("the sum", 8, "2, 3, 4 ranks", "y"), ...)      (shown.py)
 
-What lib's own shows is right, up to rounding; the tests of lib's packages prove lib's own against
-one process. So nothing is computed twice, and no expected value is written by hand. Every script is
-also looked at by the probes (probes.py), which need no line of the exercise's.
+What lib's own shows is right, up to rounding, because the tests of lib's packages compare lib's own
+with a single-process baseline. No expected value therefore has to be written by hand. The probes
+(probes.py) examine every script, too, and need no line of the exercise's.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ EXPECTED_ERRORS = (ValueError, TypeError, RuntimeError, LookupError, OSError)
 
 
 def by_key(value):
-    """{key: a plain value}; an answer may have returned anything."""
+    """`value` as {key: plain value}, whatever an answer has returned."""
     if not isinstance(value, PLAIN):
         with contextlib.suppress(TypeError, ValueError):
             pairs = dict(value)
@@ -76,12 +76,13 @@ def groups_and_controls(cases):
 
 
 class Show:
-    """What one run of a script shows, in order: `shown` is {(name, n): Value}, with n = 1 when a
-    name is shown for the first time.
+    """Records what one run of a script shows, in order. `shown` is {(name, n): Value}, with n = 1
+    when a name is shown for the first time.
 
-    draws: the seed of the gradients that `backward` begins with. judged: data for a judge of the
-    exercise's own, or None. lib: the reference's Show, while the answer's script runs. stopped: the
-    script ended early, so what it would have shown after that is not missing.
+    draws: the seed of the gradients with which `backward` begins.
+    judged: data for a judge of the exercise's own, or None.
+    lib: the reference's Show, while the answer's script runs.
+    stopped: the script ended early, so what it would have shown after that is not missing.
     """
 
     def __init__(self, case, call, variant="", draws=0):
@@ -90,7 +91,8 @@ class Show:
         self.made, self.judged, self.lib, self.stopped = probes.Made(), None, None, False
 
     def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
-        """value: a number, a string, a tensor, None, or {key: one of them}, or pairs of that."""
+        """Show a value: a number, a string, a tensor, None, or {key: one of them}, or pairs of
+        that."""
         with self.made.aside():
             copied = {
                 key: one.detach().cpu().clone() if torch.is_tensor(one) else one
@@ -102,14 +104,16 @@ class Show:
         )
 
     def give(self, name, value, learns=False):
-        """An input, copied, as this variant has it. learns: its gradient is shown by `backward`."""
+        """An input, copied and changed as this variant requires. learns: `backward` shows its
+        gradient."""
         with self.made.aside():
             value, leaves = probes.given(value, self.variant, learns)
         self.given |= {f"{name}{key}": leaf for key, leaf in leaves.items()}
         return value
 
     def counted(self, name, f):
-        """f, as the answer gets it; how often each part of the script calls it is shown."""
+        """f, wrapped for the answer. The number of its calls in each part of the script is
+        shown."""
         self.counts[name] = 0
 
         def given(*args, **named):
@@ -120,8 +124,8 @@ class Show:
 
     @contextlib.contextmanager
     def during(self, part, section=False):
-        """A part of the script, whose name stands in verdicts. section: it has a section of its own
-        in the ranks' logs, so that it may send what the rest may not."""
+        """A part of the script, which verdicts name. section: it has a section of its own in the
+        ranks' logs, so that it may send what the rest may not."""
         self.part, self.counts = part, dict.fromkeys(self.counts, 0)
         what = ", ".join(filter(None, [self.case.what, part]))
         label = replace(self.case, what=what) if section else self.case
@@ -131,12 +135,13 @@ class Show:
             self(f"calls of {name}", count)
 
     def run(self, f, *args, **named):
-        """What f, which belongs to the answer, returns."""
+        """Call f, which belongs to the answer, and return what it returns."""
         with self.during(self.part) as run:
             return run(f, *args, **named)
 
     def refused(self, f, *args):
-        """The same; where f raises, None, and the type of the error is shown."""
+        """The same for a call that should raise. If f raises, return None; the type of the error is
+        shown."""
         out, told = None, ""
         try:
             out = self.run(f, *args)
@@ -150,7 +155,7 @@ class Show:
 
     def wrong(self, *names) -> bool:
         """True if something shown under these names so far differs from the reference, on any rank.
-        The script should then return: what comes after it would tell nothing more."""
+        The script should then return, because what follows would show nothing more."""
         with self.made.aside():
             self.stopped = not self.agreed(not (self.lib and self._differs(names)))
         return self.stopped
@@ -167,11 +172,11 @@ class Show:
         }
 
     def agreed(self, ok) -> bool:
-        """True if ok on every rank. Here there is one."""
+        """True if `ok` holds on every rank, of which there is one here."""
         return ok
 
     def settle(self):
-        """Wait until nothing of this part is under way."""
+        """Wait until nothing of this part is in flight."""
 
     def _run(self, label, f, *args, **named):
         everything = [*args, *named.values()]
@@ -187,9 +192,9 @@ class Show:
         return out
 
     def backward(self, *ys, section=False):
-        """Go backward from each y; shows the gradients of all inputs that learn. What autograd
-        refuses of a gradient on ranks, such as its shape, is shown in its place. section: as
-        `during`'s."""
+        """Run the backward pass of each y, and show the gradients of all inputs that learn. If
+        autograd refuses a gradient on ranks, for example for its shape, its message is shown
+        instead. section: as for `during`."""
         refused = ""
         for number, y in enumerate(ys):
             if torch.is_tensor(y) and y.requires_grad:
@@ -201,23 +206,25 @@ class Show:
                     except RuntimeError as error:
                         frames = traceback.extract_tb(error.__traceback__)
                         mine = any(is_students(frame.filename) for frame in frames)
-                        if mine or self.call is not called:  # without ranks any error is told
+                        if mine or self.call is not called:  # without ranks, report any error
                             raise
                         self.given_up()
                         refused = str(error).partition("\n")[0]
             else:
-                self.settle()  # as on ranks where it has a graph
+                self.settle()  # as the ranks do where y has a graph
         for name, leaf in self.given.items():
             self(f"the gradient of {name}", refused or leaf.grad)
 
     def given_up(self):
-        """A call has raised, which is shown: its section of the ranks' logs ends here."""
+        """A call has raised, and its error is shown, so its section of the ranks' logs ends
+        here."""
         if self.call is called:
             ledger.mark("")
 
 
 class ShowOnRanks(Recorder, Show):
-    """The collectives that an answer is given are this object's, `show.all_reduce`, ..."""
+    """A Show on ranks, whose own methods `show.all_reduce`, ... are the collectives given to an
+    answer."""
 
     def __init__(self, control, case, *args):
         self.gates, self.before_this_part = None, []
@@ -227,7 +234,7 @@ class ShowOnRanks(Recorder, Show):
         self.threads = started_threads()
 
     def give(self, name, value, learns=False):
-        """The same, on the device that the group's ranks send from."""
+        """The same, on the device from which the group's ranks send."""
         to = lambda x: x.to(backend.device()) if torch.is_tensor(x) else x
         return super().give(name, tree_map(to, value), learns)
 
@@ -236,7 +243,8 @@ class ShowOnRanks(Recorder, Show):
         return [*self.before_this_part, *self.calls]
 
     def begin(self, phase=""):
-        """A new part, with calls of its own. A mismatch, once seen, is kept."""
+        """Begin a new part, with a list of calls of its own. A mismatch that was seen earlier is
+        kept."""
         if hasattr(self, "calls"):
             self.before_this_part = self.all_calls
         kept = getattr(self, "stray", None), getattr(self, "clash", None)
@@ -244,26 +252,27 @@ class ShowOnRanks(Recorder, Show):
         self.stray, self.clash = kept
 
     def settle(self):
-        collectives.start(lambda: None).wait()  # what was left in the background
+        collectives.start(lambda: None).wait()  # comes after all that is left in the background
         Recorder.end(self)
 
     end = settle
 
     def gated(self, gates):
-        """Backward with so many gates: call i is held until gate i + 2 (overlap.py). Call its
-        `pass_one` at each gate, `end` where backward has ended, and then `ungated`."""
+        """Backward with this many gates, where call i is held until gate i + 2 (overlap.py). Call
+        the result's `pass_one` at each gate, its `end` when backward has ended, and then
+        `ungated`."""
         watch = Gates(gates, threads=self.threads)
         self.gates = watch if gates else None
         return watch
 
     def ungated(self, watch):
-        """The answer's function has returned: nothing is held any more, and all ends."""
+        """The answer's function has returned, so calls are no longer held, and all of them end."""
         watch.over()
         self.settle()
         self.gates = None
 
     def length(self, tensors) -> float:
-        """The norm of all ranks' tensors as one vector, whatever part of it each rank holds."""
+        """The norm of all ranks' tensors as one vector, however it is sharded over the ranks."""
         total = torch.zeros((), dtype=torch.float64)
         for tensor in tensors:
             total += tensor.detach().double().cpu().square().sum()
@@ -273,8 +282,8 @@ class ShowOnRanks(Recorder, Show):
 
 @dataclass(frozen=True)
 class Value:
-    """What was shown once: in which part of the script, {key: value}, how it is compared, what is
-    said beside it where it is wrong, and the names of the arguments of the call it is about."""
+    """What was shown once: in which part of the script, {key: value}, how it is compared, what the
+    verdict adds if it is wrong, and the names of the arguments of the call it is about."""
 
     part: str
     values: dict
@@ -286,16 +295,17 @@ class Value:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """A measure of one script.
+    """A measure that runs one script.
 
-    builds: modules (names, or files ending in .py) that an answer may not call, return or
-        subclass, because the exercise is to write them.
-    writes: where an answer is to be a child of lib's own class, the methods that it writes anew.
+    builds: modules (names, or files ending in .py) that an answer may not call, return or subclass,
+        because the exercise is to write them.
+    writes: if an answer is to be a subclass of lib's own class, the methods that it has to write.
     groups: cases -> {case: (the group, two control groups)}; None for a function without ranks.
     excused: {probe or variant: why it does not apply}.
     together: two cases whose scripts run in turn, in place of the first two on the same ranks.
     slack: {probe: bytes that an answer may keep beyond lib's, or a function of the case}.
-    world: of a case, the number of ranks of the launch that it runs in; None: there is one launch.
+    world: world(case) is the number of ranks of the launch in which it runs; None for a single
+        launch.
     """
 
     script: object
@@ -329,7 +339,7 @@ class SideBySide:
         return found
 
     def of_world(self, world_size) -> tuple:
-        """The cases of `runs` that a launch of so many ranks runs."""
+        """The cases of `runs` that belong to a launch of this many ranks."""
         return tuple(c for c in self.runs() if not self.world or self.world(c) == world_size)
 
     def __call__(self, fn):
@@ -344,7 +354,7 @@ class SideBySide:
             problem = Problem("built-in", of_lib)
             return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}
         want, _ = self._shown(self.reference, case, groups, _plainly, [])
-        # on ranks in one case only: watching all that is called takes time
+        # on ranks only in one case, because it takes time to watch all calls
         can_watch = self.writes or inspect.isfunction(self.reference)
         watch = groups is None or (can_watch and case == self.cases[0])
         with noting_calls(*self._of_lib()) if watch else contextlib.nullcontext() as of_lib:
@@ -354,7 +364,7 @@ class SideBySide:
         for a, b in zip(got, want, strict=True):
             wrong = differences(case, a, b, self.excused, self.slack) | wrong
             unseen |= {name for name, _ in b.shown.keys() - a.shown.keys()}
-        if error:  # only what it prevented is not shown
+        if error:  # what it prevented from being shown is not wrong
             wrong = {k: one for k, one in wrong.items() if k not in unseen} | {"": error}
         if of_lib:
             wrong = {"": Problem("built-in", f"it calls {of_lib[0]}, which this exercise builds")}
@@ -367,7 +377,7 @@ class SideBySide:
         return record
 
     def _is_of_lib(self, fn) -> str:
-        """Which part of the answer is lib's own, in words; "" if none is."""
+        """A sentence that says which part of the answer is lib's own; "" if none is."""
         if any(kind.__module__ in self.builds for kind in getattr(fn, "__mro__", ())):
             return "the answer is lib's own class, or a child of it"
         libs = lambda name: getattr(fn, name, None) is getattr(self.reference, name)
@@ -376,7 +386,7 @@ class SideBySide:
         )
 
     def _of_lib(self):
-        """What no answer may call."""
+        """The functions and files that no answer may call."""
         files = [one for one in self.builds if one.endswith(".py")]
         own = [getattr(self.reference, name) for name in self.writes]
         return [*map(inspect.unwrap, own or functions_of(self.reference)), *files]
@@ -409,8 +419,8 @@ class SideBySide:
         return Show(*args) if groups is None else ShowOnRanks(groups[1 + number % 2], *args)
 
     def _again(self, fn, groups, first, call):
-        """The script with another case; then all that the first returned is overwritten; then the
-        first case again. What the first returned may change neither time."""
+        """Run the script with another case, overwrite all that the first run returned, and run the
+        first case again. Neither of these runs may change what the first one returned."""
         held, changed = first.held, set()
         for number, case in enumerate(reversed(self.pair())):
             show = self._show(first.case, groups, 0, call)
@@ -424,7 +434,8 @@ class SideBySide:
         return show
 
     def _steps(self, fn, case, groups, show):
-        """The script, a generator or not; shows what is alive at each `yield`, and at the end."""
+        """Run the script, which may be a generator, and show what is alive at each `yield` and at
+        the end."""
         args = (fn, case, show) if groups is None else (fn, case, groups[0], show)
         with show.made:
             steps = self.script(*args)

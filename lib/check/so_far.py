@@ -1,4 +1,4 @@
-"""The points so far: what the checks have said in this kernel, exercise by exercise of a lab."""
+"""The points so far: the latest results of a lab's checks in this kernel, exercise by exercise."""
 
 from lib.check.exercises import EXERCISES, MODULES
 from lib.check.framework import WIDTH, judged
@@ -6,8 +6,8 @@ from lib.measuring import predictions
 
 
 def points(lab: int) -> None:
-    """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums; bonus
-    points count apart. Who has predicted reads how many predictions were good."""
+    """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums, in which bonus points are
+    separate. A student who made predictions also reads how many were good."""
     names = names_of(lab)
     if not names:
         raise ValueError(f"there is no Lab {lab!r}: give its number, as in check.points(0)")
@@ -31,13 +31,16 @@ def names_of(lab: int) -> list[str]:
 
 
 def lab_of(name: str) -> int | None:
-    """The lab that an exercise belongs to; None for one of no lab."""
+    """The lab that an exercise belongs to, or None."""
     return next((lab for lab in range(7) if name in names_of(lab)), None)
 
 
 def so_far(lab: int, after: str = "") -> tuple[int, int, str]:
-    """(points without bonus so far, of how many, the next exercise that has not passed: the first
-    behind `after`, else the first of the lab; "" if there is none)."""
+    """Return (points so far without bonus, their maximum, the next exercise that has not passed).
+
+    The next exercise is the first after `after`, or else the first of the lab; "" if all have
+    passed.
+    """
     names = names_of(lab)
     core = [name for name in names if not EXERCISES[name].bonus]
     place = names.index(after) if after in names else -1

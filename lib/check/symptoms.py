@@ -1,7 +1,7 @@
-"""Shared hints: each a sentence, and the typed facts of a Problem that it looks at. None reads a
-Problem's words.
+"""Hints that exercises share. Each has a sentence, and a predicate on the typed facts of a Problem.
+No predicate reads a Problem's text.
 
-An exercise lists those that apply among its own, the more particular first:
+An exercise lists those that apply among its own, the more specific ones first:
 
     hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW,
            Hint("another rank's chunk", ...), NOT_PAIRED)
@@ -13,12 +13,12 @@ from lib.check.exercise import Hint
 from lib.check.failure import HANGS
 
 P2P = ("send", "recv", "p2p.send", "p2p.recv", "p2p.send_recv", "p2p.exchange")
-SHAPES = ("value", "form", "mismatch", "raised", "died", *HANGS)  # what a wrong size ends in
+SHAPES = ("value", "form", "mismatch", "raised", "died", *HANGS)  # what a wrong size can lead to
 
 
 def failed(p):
-    """What is known of the run if it failed (raised, hung, or its messages do not
-    match), else None."""
+    """What is known of the run if it failed (raised, hung, or sent messages that do not match),
+    else None."""
     return p.fact("failed")
 
 
@@ -27,13 +27,13 @@ def hung(p):
 
 
 def kind(*kinds, **facts):
-    """Is it of one of these kinds, and has these facts? Of each fact `fact` says
-    whether it is there."""
+    """A predicate: the Problem is of one of these kinds, and each of these facts is as `fact`
+    requires."""
     return lambda p: p.kind in kinds and all(fact(name, value)(p) for name, value in facts.items())
 
 
 def fact(name, value=True):
-    """Is the fact there and true; or, with a value, equal to it?"""
+    """A predicate: the fact is there and true or, if a value is given, equals it."""
     return lambda p: bool(p.fact(name)) if value is True else p.fact(name) == value
 
 
@@ -46,7 +46,8 @@ def either(*predicates):
 
 
 def refused(*names):
-    """Did an exception of torch or lib say so? Names: those of `failure.REFUSALS`."""
+    """A predicate: an exception of torch or lib says one of these. names: keys of
+    `failure.REFUSALS`."""
     return lambda p: failed(p) is not None and bool(failed(p).refusals & set(names))
 
 
@@ -61,22 +62,22 @@ def all_wait_in(op):
 
 
 def case_of(p, cases):
-    """The Case in which the Problem was seen, or None. cases: the exercise's."""
+    """The Case in which the Problem was observed, or None. cases: the exercise's."""
     if "case" in p.facts:
         return p.facts["case"]
     return next((case for case in cases if failed(p) and case.name == failed(p).case), None)
 
 
 def members(p):
-    """The global ranks of the case in which the Problem was seen; () where it was in none."""
+    """The global ranks of the case in which the Problem was observed; () if it was in none."""
     if "case" in p.facts:
         return p.facts["case"].members
     return failed(p).members if failed(p) and failed(p).case else ()
 
 
 def left_under_way(p):
-    """Has the answer returned before what it began had ended? Or do ranks wait for each other
-    outside of it?"""
+    """True if the answer returned while something that it started was in flight, or if ranks wait
+    for each other outside of any call of it."""
     if failed(p) is not None and failed(p).raised == "NotWaitedFor":
         return True
     return (
@@ -88,14 +89,14 @@ def left_under_way(p):
 
 
 def mixed_up_ranks(p):
-    """Trouble in a group whose ranks are not 0 to N-1, checked last: everywhere else the
-    answer was right."""
+    """True if there is trouble in a group whose ranks are not 0 to N-1. Such groups come last, so
+    the answer was right in all others."""
     where = members(p)
     return len(where) > 1 and where != tuple(range(len(where)))
 
 
 def whose_ranks(p):
-    """Were ranks of the world taken for ranks of the group?"""
+    """True if global ranks were taken for ranks of the group."""
     beyond = failed(p) is not None and (
         failed(p).beyond_the_group() or "to itself" in failed(p).refusals
     )
@@ -103,7 +104,8 @@ def whose_ranks(p):
 
 
 def remainder(cases):
-    """Trouble where N does not divide n, in a group that was right where it does."""
+    """A predicate: there is trouble where N does not divide n, in a group that was right where it
+    does."""
 
     def fits(p):
         case = case_of(p, cases)
@@ -113,9 +115,10 @@ def remainder(cases):
 
 
 def in_case(cases, test, *kinds):
-    """Was it in a case that passes this test, and of one of these kinds if there are any?
+    """A predicate: it was in a case that passes this test, and of one of these kinds if any are
+    given.
 
-    E.g. in_case(CASES, lambda case: case.world_size == 1, *SHAPES).
+    For example, in_case(CASES, lambda case: case.world_size == 1, *SHAPES).
     """
 
     def fits(p):
@@ -154,7 +157,8 @@ RAISED = Hint(
     "your function does not handle what it is given in this case. Go through the line above with "
     "these values, and print what it uses just before it.",
 )
-# What Python itself raises; the first three are certain, whatever an exercise knows of it.
+# Errors that Python itself raises. The causes in CERTAIN are certain, so they are tried before the
+# hints of an exercise.
 CERTAIN = (
     Hint(
         "a name that does not exist",

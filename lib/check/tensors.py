@@ -1,4 +1,4 @@
-"""Tensors of a check: random ones, and what is wrong with one that is not the one expected.
+"""Tensors of a check: random ones, and what is wrong with one that is not as expected.
 
     compared(where, what, got, want)    kinds "returned", "form", "value", or None
 
@@ -11,23 +11,23 @@ from lib.check.cases import form_of, name_of
 from lib.check.exercise import Problem
 from lib.check.explain import rounded_words, two
 
-# of the largest number expected, or of 1
+# relative to the largest expected value, or to 1
 TOLERANCE = {
     torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-5,
 }  # fmt: skip
 NARROWER = (torch.float32, torch.float16, torch.bfloat16)
-FLOAT32 = 2.0**-22  # what a float64 loses in it, and a little more
+FLOAT32 = 2.0**-22  # relative error of a float64 that was rounded to float32, with some margin
 
 
 def draw(seed, *shape):
-    """Random numbers, normal, float64: the same everywhere and always."""
+    """Random normal values of this shape in float64, the same on every machine and in every run."""
     return torch.randn(
         shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float64, device="cpu"
     )
 
 
 def compared(case, what, got, want):
-    """The Problem of a tensor that is not the one expected, up to rounding; None where it is."""
+    """The Problem of a tensor that differs from the expected one by more than rounding, or None."""
     facts = {
         "case": case,
         "what": what,
@@ -43,7 +43,7 @@ def compared(case, what, got, want):
     got, want = got.detach(), want.detach()
     facts["dims"] = got.dim()
     if got.shape == want.shape and got.dtype != want.dtype and got.dtype in NARROWER:
-        # what is wrong beside the dtype comes first
+        # values that are wrong in any dtype are reported before the dtype
         problem = compared(case, what, got.to(want.dtype), want)
         if problem and not problem.facts["narrowed"] and far(got.to(want.dtype), want):
             problem.text += f"\nIts dtype is {name_of(got.dtype)}, expected {name_of(want.dtype)}."
@@ -73,7 +73,7 @@ def compared(case, what, got, want):
 
 
 def far(got, want) -> bool:
-    """Is a tensor further from the right one than rounding to 8 bits would bring it?"""
+    """True if a tensor is further from the right one than rounding to 8 bits would bring it."""
     largest = max(1.0, want[want.isfinite()].abs().max().item()) if want.numel() else 1.0
     off = (got.double() - want.double()).abs()
     return bool((off > 2.0**-6 * largest).any())

@@ -1,9 +1,8 @@
-"""Claims on what was sent: judges, as those of claims.py, which names their kinds.
+"""Judges of what was sent.
 
-elements, ring  by the ranks' logs: what p2p sent, in group ranks
-only_calls      by the records of `comm.Recorder`: the calls of what the answer was given, and
-                nothing beside
-fitting         by the same: the ranks' calls fit together, and are for the group
+elements, ring          read the ranks' logs: what p2p sent, in group ranks astray, beside, fitting
+use the records of `comm.Recorder`: whether the ranks' calls match and are
+                        for the group, and whether an answer used anything that it was not given
 """
 
 from lib.check.cases import seen
@@ -15,8 +14,8 @@ THE_CHECKS = ("framework.", "side_by_side.", "cases.", "probes.")
 
 
 def sent(run, case):
-    """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order,
-    in group ranks."""
+    """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order, in group
+    ranks."""
     book = run.ledger.section(case.name)
     rank_of = {member: rank for rank, member in enumerate(case.members)}
     return [
@@ -26,7 +25,8 @@ def sent(run, case):
 
 
 def elements(cases, total, formula, most=None, most_formula=""):
-    """The ranks send total(N, n) elements together and, if given, at most most(N, n) each."""
+    """A judge: the ranks send total(N, n) elements together and, if given, at most most(N, n)
+    each."""
 
     def judge(runs):
         for run, case, _ in seen(runs, cases):
@@ -54,10 +54,10 @@ def elements(cases, total, formula, most=None, most_formula=""):
 
 
 def ring(cases, rounds=None):
-    """Each rank sends to its right neighbour only, and rounds(N) messages, where every chunk has an
-    element.
+    """A judge: each rank sends only to its right neighbour, and sends rounds(N) messages if every
+    chunk has an element.
 
-    rounds=None: in as many messages as it likes.
+    rounds=None: the number of messages is free.
     """
 
     def judge(runs):
@@ -85,8 +85,8 @@ def ring(cases, rounds=None):
 
 
 def astray(where, case, record):
-    """The Problem if the ranks' calls do not fit together, or are for other ranks;
-    of one record."""
+    """The Problem if the ranks' calls do not match, or are for other ranks; read from one
+    record."""
     if record["clash"] is not None:
         clash = record["clash"]
         return Problem("clash", in_words(where, clash), {"case": case} | clash.facts, clash.trace)
@@ -101,12 +101,13 @@ def astray(where, case, record):
 
 
 def in_words(where, clash):
-    """The text of a clash, which names its ranks itself: behind `where` without its rank."""
+    """The text of a clash after `where`, without the rank in `where`, because a clash names its
+    ranks itself."""
     return f"{where.rpartition(': rank ')[0] or where}: {clash.text}"
 
 
 def beside(run, case, where, rank, record, phases=("",), section=None):
-    """The Problem if a rank sent anything by what it was not given."""
+    """The Problem if a rank sent anything by other means than those it was given."""
     for phase in phases:
         label = section(case, phase) if section else case.name
         if label not in run.ledger.marks:
@@ -123,8 +124,8 @@ def beside(run, case, where, rank, record, phases=("",), section=None):
 
 
 def fitting(cases):
-    """A judge: the ranks' calls fit together, and are for the group. Where they do not, wrong
-    values tell little."""
+    """A judge: the ranks' calls match and are for the group. If they do not, wrong values reveal
+    little."""
     return each(
         cases, lambda case, rank, record: astray(f"{case.name}: {case.rank(rank)}", case, record)
     )

@@ -1,5 +1,5 @@
-"""How a verdict reaches the student: printed, or on a card where a person looks at a notebook; and
-what is said of a check that was stopped."""
+"""Shows a verdict to the student: as text or, if a person looks at a notebook, as a card. It also
+reports what a check was doing when it was stopped."""
 
 import contextlib
 import linecache
@@ -20,7 +20,7 @@ NOT_JUDGED = "The check was stopped, so the points are what they were before."
 
 
 def show(exercise: Exercise | Bundle, outcome: Outcome, fns: tuple[Callable, ...]) -> bool:
-    """Print the verdict, or show it as a card; says whether it was a card."""
+    """Print the verdict, or show it as a card. Returns True if it was a card."""
     if not frontend.attended():
         print("\n".join(outcome.lines))
         return False
@@ -41,7 +41,7 @@ def show(exercise: Exercise | Bundle, outcome: Outcome, fns: tuple[Callable, ...
 
 
 def _with_line(told, fns):
-    """Where a rank could only say "line 3 of send_recv", the line itself as well."""
+    """If a rank could only say "line 3 of send_recv", add the text of that line."""
     found = BARE.search(told.text) if told.kind == "text" else None
     codes = [code for fn in fns if (code := getattr(fn, "__code__", None))]
     file = next((c.co_filename for c in codes if found and c.co_name == found[2]), None)
@@ -63,7 +63,8 @@ def _foot(exercise, outcome):
 
 @contextlib.contextmanager
 def shown_if_stopped(exercise: Exercise | Bundle) -> Iterator[None]:
-    """While a check runs in here, a stop is told at once: what the answer did at that moment."""
+    """If a check that runs in here is stopped, report at once what the answer was doing at that
+    moment."""
     told = []
 
     def tell(error: RankError) -> None:
@@ -82,13 +83,13 @@ def shown_if_stopped(exercise: Exercise | Bundle) -> Iterator[None]:
 
 
 def _on_ranks(exercise, error):
-    """(the exercise that the ranks were in, what they did there)"""
+    """(the exercise that the ranks were in, what they were doing there)"""
     name = (begun(error.ledger) or [exercise.parts[0].name])[-1]
     error.ledger = of_exercise(error.ledger, name)
     failed = in_its_case(error)
     part = next(part for part in exercise.parts if part.name == name)
     where = failed.where(part.worlds, error.ledger.world_size)
-    # the others wait for the next case, which is none of the answer's business
+    # the other ranks wait for the next case, which has nothing to do with the answer
     error.waits = {rank: to for rank, to in error.waits.items() if rank in failed.waits_in}
     return name, f"{where}: {failed.text}"
 

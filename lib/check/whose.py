@@ -1,7 +1,8 @@
-"""Which elements of a wrong tensor are wrong, on which ranks, and whose part is missing or stands
-in another's place. All of it is read from what the ranks show, so no exercise has to say it.
+"""Finds which elements of a wrong tensor are wrong, on which ranks, and which rank's part is
+missing or is at the position of another's. All of it is read from what the ranks show, so no
+exercise has to specify it.
 
-    known of the ranks                              said
+    known of the ranks                              what the verdict says
     rank 0 is right, the others are not             It is right on rank 0, and wrong on the others.
     rank 2 shows what rank 0 should show            Rank 2 has what rank 0 should have.
     expected: x of rank 0 + ... + x of rank 3       It is the sum without rank 2's x.
@@ -9,7 +10,7 @@ in another's place. All of it is read from what the ranks show, so no exercise h
     all else is right                               All wrong elements are in [:, :, 4:8], the
                                                     second of 3 equal parts.
 
-A sentence is given only where it holds for every element, up to rounding.
+A sentence is given only if it holds for every element, up to rounding.
 """
 
 import torch
@@ -17,13 +18,13 @@ import torch
 from lib.check.exercise import Problem
 from lib.check.explain import shares, who
 
-SMALL = 4096  # elements of a tensor that ranks keep for this
-NEAR = 1e-6  # of the largest number expected
+SMALL = 4096  # ranks keep tensors of at most this many elements
+NEAR = 1e-6  # relative to the largest expected value
 ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"]
 
 
 def kept(got, want):
-    """(got, want) of a wrong tensor, for the sentences below; None where they cannot be compared
+    """(got, want) of a wrong tensor, for the sentences below; None if they cannot be compared
     element by element, or are large."""
     fits = torch.is_tensor(got) and got.shape == want.shape and 1 < want.numel() <= SMALL
     return (got.detach().double(), want.detach().double()) if fits else None
@@ -39,8 +40,8 @@ def small(tensors) -> dict:
 
 
 def told(problem: Problem, records) -> tuple[str, dict]:
-    """(sentences, facts for the hints) about the value that is wrong. records: of all ranks of the
-    case."""
+    """Return (sentences, facts for the hints) about a wrong value. records: those of all ranks of
+    the case."""
     values = problem.fact("values")
     if not values or problem.fact("factor") is not None or problem.fact("narrowed"):
         return "", {}
@@ -64,7 +65,8 @@ def told(problem: Problem, records) -> tuple[str, dict]:
 
 
 def _of_other_ranks(rank, values, key, records):
-    """What the wrong value of this rank is, in terms of what the ranks are given or should have."""
+    """A sentence that relates this rank's wrong value to what the ranks are given or should have,
+    and facts."""
     got, want = values
     should = [record.get("wants", {}).get(key) for record in records]
     if len(records) > 1:
@@ -87,8 +89,8 @@ def _same(a, b):
 
 
 def _as_a_sum(got, want, parts, rank, name):
-    """The sentence and facts where a sum of all ranks' parts is expected, of these or of this
-    rank's shard of each."""
+    """The sentence and facts if the sum of all ranks' parts is expected, or of this rank's shard of
+    each part; else None."""
     N = len(parts)
     cuts = [dim for dim, size in enumerate(parts[0].shape) if size % N == 0]
     for dim in (None, *cuts):
@@ -119,7 +121,7 @@ def _as_a_sum(got, want, parts, rank, name):
 
 
 def _as_joined(got, want, parts, name):
-    """The sentence and facts where all ranks' parts are expected, one behind the other."""
+    """The sentence and facts if the concatenation of all ranks' parts is expected, else None."""
     for dim in range(want.dim()):
         if parts[0].dim() != want.dim() or not _same(torch.cat(parts, dim), want):
             continue
@@ -135,7 +137,7 @@ def _as_joined(got, want, parts, name):
 
 
 def _where(got, want, n_parts):
-    """Which elements are wrong, where the others are right."""
+    """Which elements are wrong, or which are right, if these are in one block."""
     wrong = (got - want).abs() > NEAR * max(1.0, want[want.isfinite()].abs().max().item()
                                              if want.isfinite().any() else 1.0)  # fmt: skip
     wrong |= ~(got.isfinite() | (got == want))
@@ -149,12 +151,12 @@ def _where(got, want, n_parts):
         if 2 <= inside.numel() <= 0.75 * mask.numel() and inside.double().mean() >= share:
             text = f"{begin} in {_slices(box, mask.shape)}{_which(box, mask.shape, n_parts)}."
             found.append((inside.numel(), text))
-    return min(found, default=(0, ""))[1]  # of the smaller box
+    return min(found, default=(0, ""))[1]  # about the smaller box
 
 
 def _box(mask):
-    """[(begin, stop) of each dimension] of the smallest box around what is True; None for
-    nothing."""
+    """[(begin, stop) of each dimension] of the smallest box around all that is True; None if
+    nothing is."""
     at = mask.nonzero()
     if not len(at) or not mask.dim():
         return None
@@ -170,7 +172,8 @@ def _slices(box, shape):
 
 
 def _which(box, shape, n_parts):
-    """Which of so many equal parts of its dimension the box is, in words."""
+    """Which of n_parts equal parts of its dimension the box is, in words; "" if it is none of
+    them."""
     cut = [d for d, (a, b) in enumerate(box) if b - a < shape[d]]
     if len(cut) != 1 or not 1 < n_parts <= len(ORDINALS) or shape[cut[0]] % n_parts:
         return ""
