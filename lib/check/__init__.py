@@ -59,9 +59,9 @@ def __dir__():
 
 def points(lab: int) -> None:
     """Print the latest result of each check of Lab `lab` in this kernel, and the points so far."""
-    from lib.check.so_far import points as told
+    from lib.check.so_far import points as print_points
 
-    told(lab)
+    print_points(lab)
 
 
 def use(fn):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 # finds the position and the text of a line of the answer in a sentence
-PLACE = re.compile(
+POSITION = re.compile(
     r"(?P<where>\bline \d+(?: of \w+)?: )(?P<line>.+?)"
     r"(?P<rest>; ranks? [\d, and]+ ha(?:s|ve) not .*| \((?:its partner|every member) .*|)$"
 )
@@ -133,9 +133,9 @@ def _text(text):
     if "  " in text.strip():
         return f"<pre tabindex=0>{escape(text)}</pre>"
     said = escape(text.strip())
-    if place := PLACE.search(text.strip()):
-        before, line, rest = text.strip()[: place.start()], place["line"], place["rest"]
-        said = f"{escape(before)}{escape(place['where'])}<code class=line>{escape(line)}</code>"
+    if found := POSITION.search(text.strip()):
+        before, line, rest = text.strip()[: found.start()], found["line"], found["rest"]
+        said = f"{escape(before)}{escape(found['where'])}<code class=line>{escape(line)}</code>"
         said += escape(rest)
     said = said.replace(" -&gt; ", " <span class=arrow>-&gt;</span> ")  # no line break inside
     return f'<p class=seen style="--in:{indent / 2:g}em">{said}</p>'

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, ledger
-from lib.ledger.source import position as place
+from lib.ledger.source import position
 
 WORLD = 8
 GROUPS = ((0, 1), (0, 1, 2), (0, 1, 2, 3), tuple(range(WORLD)), (1, 3, 4, 6))
@@ -143,7 +143,7 @@ def called(case, fn, *args, **kwargs):
     ledger.mark(case.name)
     out = fn(*args, **kwargs)
     if left := ledger.not_waited_for():
-        op, where = left[0].op, place(left[0].file, left[0].line, left[0].function)
+        op, where = left[0].op, position(left[0].file, left[0].line, left[0].function)
         raise NotWaitedFor(
             f"{op}, {where}\n  the function has returned, and nothing waited for this {op}. "
             "Try: call .wait() on the work before you return"
@@ -189,14 +189,14 @@ def own(rank, n, dtype):
 
 def owner(value, world_size):
     """The rank whose `own` contains this value, or None."""
-    whole = (
+    plain = (
         value.item() // FINE[torch.int64]
         if value.dtype == torch.int64
         else value.item() / FINE.get(value.dtype, 1)
     )
     return (
-        int(whole) // 1000 - 1
-        if 1000 <= whole < 1000 * (world_size + 1) and whole % 1 == 0
+        int(plain) // 1000 - 1
+        if 1000 <= plain < 1000 * (world_size + 1) and plain % 1 == 0
         else None
     )
 

@@ -118,14 +118,14 @@ class Recorder:
     def reduce_scatter(self, tensor, group=None, op=dist.ReduceOp.SUM):
         """(n/N, ...): this rank's shard of the sum, the rows tensor_split(N)[r]."""
         ranks, parts = self._do("reduce_scatter", tensor, group, op)
-        whole = self._reduced(ranks, parts, op, tensor).view(tensor.shape)
-        return whole.tensor_split(len(ranks))[ranks.index(self.rank)].clone()
+        total = self._reduced(ranks, parts, op, tensor).view(tensor.shape)
+        return total.tensor_split(len(ranks))[ranks.index(self.rank)].clone()
 
     def all_gather(self, chunk, group=None, out=None):
         """(n, ...): the chunks of all ranks, concatenated in the order of the ranks."""
         ranks, parts = self._do("all_gather", chunk, group)
-        whole = torch.cat([parts[r].view(-1, *chunk.shape[1:]) for r in ranks])
-        return whole if out is None else out.detach().copy_(whole.view(out.shape))
+        full = torch.cat([parts[r].view(-1, *chunk.shape[1:]) for r in ranks])
+        return full if out is None else out.detach().copy_(full.view(out.shape))
 
     def broadcast(self, tensor, src, group=None):
         """In place. src: a rank of the group."""
@@ -168,9 +168,9 @@ class Recorder:
                 if sum(sends)
                 else parts[r][:0]
             )
-        came = torch.cat([block.reshape(-1, *tensor.shape[1:]) for block in blocks])
+        received = torch.cat([block.reshape(-1, *tensor.shape[1:]) for block in blocks])
         n = sum(counts[1])  # a call that no rank joined has other rows; the caller expects n
-        return came if len(came) == n else tensor.new_zeros(n, *tensor.shape[1:])
+        return received if len(received) == n else tensor.new_zeros(n, *tensor.shape[1:])
 
     def wrap(self, name, fn):
         """Turn fn(*args, group, all_reduce), one of lib's functions, into given(*args, group),
@@ -203,11 +203,11 @@ class Recorder:
                 background.in_use.pop(group, None)
         with self.lock:
             while True:
-                heads, begun = self._tell(self._head("over"))
-                if not any(head[0] for head in heads):
+                headers, first_bytes = self._announce(self._header("over"))
+                if not any(header[0] for header in headers):
                     return
-                if done := self._ready(heads):
-                    self._exchange(heads, done, begun)
+                if done := self._ready(headers):
+                    self._exchange(headers, done, first_bytes)
 
     def agreed(self, ok) -> bool:
         """True if `ok` holds on every rank of control."""
@@ -257,24 +257,24 @@ class Recorder:
     def _done(self, call, tensor, extra):
         if self.before:
             self.before(call)
-        head, ranks = self._head(call.op, call, extra), call.ranks
+        header, ranks = self._header(call.op, call, extra), call.ranks
         with self.lock:
             while True:
-                heads, begun = self._tell(head, tensor)
-                done = self._ready(heads)
+                headers, first_bytes = self._announce(header, tensor)
+                done = self._ready(headers)
                 if done:
-                    parts = self._exchange(heads, done, begun, tensor)
+                    parts = self._exchange(headers, done, first_bytes, tensor)
                 if self.place in done:
-                    self.extras = {self.members[i]: one[7:] for i, one in enumerate(heads)}
+                    self.extras = {self.members[i]: one[7:] for i, one in enumerate(headers)}
                     return ranks, parts
                 if not done:
-                    self.clash = self.clash or self._why(heads)
+                    self.clash = self.clash or self._why(headers)
                     if self.raises:
                         raise Clash(self.clash)
                     self.extras = dict.fromkeys(ranks, tuple(extra))
                     return ranks, dict.fromkeys(ranks, tensor.detach().reshape(-1))
 
-    def _head(self, op, call=None, extra=()):
+    def _header(self, op, call=None, extra=()):
         mask = sum(1 << self.members.index(rank) for rank in call.ranks) if call else 0
         numbers = (
             [
@@ -289,34 +289,34 @@ class Recorder:
         )
         return [OPS.index(op), *numbers, 0, *extra, *([0] * (2 * self.N - len(extra)))]
 
-    def _tell(self, head, tensor=None):
+    def _announce(self, header, tensor=None):
         """What all ranks of control are about to do: (headers, the first INLINE bytes of their
         data)."""
-        told = torch.tensor(head, device=backend.device()).view(torch.uint8)
-        both = self._gather(torch.cat([told, _bytes(tensor, INLINE, 0)]))
-        return [one[: len(told)].view(torch.int64).tolist() for one in both], [
-            one[len(told) :] for one in both
+        encoded = torch.tensor(header, device=backend.device()).view(torch.uint8)
+        both = self._gather(torch.cat([encoded, _bytes(tensor, INLINE, 0)]))
+        return [one[: len(encoded)].view(torch.int64).tolist() for one in both], [
+            one[len(encoded) :] for one in both
         ]
 
     def _gather(self, mine):
         """The tensor `mine` of every rank of control, all of one size. They are collected on the
         first rank, because ranks that share cores pay for each message."""
-        whole = mine.new_empty(self.N, *mine.shape)
-        dist.gather(mine, [*whole] if self.place == 0 else None, group=self.control, group_dst=0)
-        dist.broadcast(whole, group=self.control, group_src=0)
-        return [*whole]
+        gathered = mine.new_empty(self.N, *mine.shape)
+        dist.gather(mine, [*gathered] if self.place == 0 else None, group=self.control, group_dst=0)
+        dist.broadcast(gathered, group=self.control, group_src=0)
+        return [*gathered]
 
-    def _of(self, head):
-        return [i for i in range(self.N) if head[3] >> i & 1]
+    def _indices_of(self, header):
+        return [i for i in range(self.N) if header[3] >> i & 1]
 
-    def _ready(self, heads):
+    def _ready(self, headers):
         """The indices, in control, of the ranks whose calls can be done now."""
         return [
             i
-            for i, head in enumerate(heads)
-            if head[0]
-            and all(self._fit(head, heads[j]) for j in self._of(head))
-            and self._counts_fit(head, heads)
+            for i, header in enumerate(headers)
+            if header[0]
+            and all(self._fit(header, headers[j]) for j in self._indices_of(header))
+            and self._counts_fit(header, headers)
         ]
 
     @staticmethod
@@ -326,27 +326,30 @@ class Recorder:
         alike = [0, 2, 3, 4] if OPS[a[0]] in ("all_gather", "all_to_all") else [0, 1, 2, 3, 4]
         return all(a[i] == b[i] for i in alike) and (OPS[a[0]] not in ROOTED or a[7] == b[7])
 
-    def _counts_fit(self, head, heads):
-        places = self._of(head)
-        if OPS[head[0]] != "all_to_all":
+    def _counts_fit(self, header, headers):
+        indices = self._indices_of(header)
+        if OPS[header[0]] != "all_to_all":
             return True
-        N = len(places)
+        N = len(indices)
         return all(
-            heads[i][7 + b] == heads[j][7 + N + a]
-            for a, i in enumerate(places)
-            for b, j in enumerate(places)
+            headers[i][7 + b] == headers[j][7 + N + a]
+            for a, i in enumerate(indices)
+            for b, j in enumerate(indices)
         )
 
-    def _exchange(self, heads, done, begun, tensor=None):
-        """{global rank: flat elements} of the ranks whose calls are done now. begun: the bytes that
-        `_tell` gave."""
-        rest = max(heads[i][5] for i in done) - INLINE
+    def _exchange(self, headers, done, first_bytes, tensor=None):
+        """{global rank: flat elements} of the ranks whose calls are done now. first_bytes: those
+        that `_announce` returned."""
+        rest = max(headers[i][5] for i in done) - INLINE
         if rest > 0:
             mine = _bytes(tensor if self.place in done else None, rest, INLINE)
-            begun = [torch.cat(both) for both in zip(begun, self._gather(mine), strict=True)]
+            first_bytes = [
+                torch.cat(both) for both in zip(first_bytes, self._gather(mine), strict=True)
+            ]
         # A copy is aligned for every dtype, which a slice need not be.
         return {
-            self.members[i]: begun[i][: heads[i][5]].clone().view(DTYPES[heads[i][2]]) for i in done
+            self.members[i]: first_bytes[i][: headers[i][5]].clone().view(DTYPES[headers[i][2]])
+            for i in done
         }
 
     def _reduced(self, ranks, parts, op, tensor):
@@ -356,33 +359,39 @@ class Recorder:
             result = combine(result, parts[rank])
         return finish(result, op, len(ranks))
 
-    def _why(self, heads):
+    def _why(self, headers):
         """The Problem, which says what one rank waits for in vain, and what another does instead.
         If a rank is over, it is the other."""
-        root = lambda head: (
-            f" {ROOTED[OPS[head[0]]]} rank {head[7]}" if OPS[head[0]] in ROOTED else ""
+        root = lambda header: (
+            f" {ROOTED[OPS[header[0]]]} rank {header[7]}" if OPS[header[0]] in ROOTED else ""
         )
-        what = lambda head: f"{OPS[head[0]]} of {head[1]} {str(DTYPES[head[2]])[6:]}{root(head)}"
-        says = lambda i: what(heads[i]) if heads[i][0] else "has returned"
+        described = lambda header: (
+            f"{OPS[header[0]]} of {header[1]} {str(DTYPES[header[2]])[6:]}{root(header)}"
+        )
+        doing = lambda i: described(headers[i]) if headers[i][0] else "has returned"
         pairs = [
             (i, j)
-            for i, one in enumerate(heads)
+            for i, one in enumerate(headers)
             if one[0]
-            for j in self._of(one)
-            if not self._fit(one, heads[j])
+            for j in self._indices_of(one)
+            if not self._fit(one, headers[j])
         ]
         pairs = pairs or [
-            (i, j) for i, one in enumerate(heads) if one[0] for j in self._of(one) if i != j
+            (i, j)
+            for i, one in enumerate(headers)
+            if one[0]
+            for j in self._indices_of(one)
+            if i != j
         ]
-        i, j = min(pairs, key=lambda pair: (heads[pair[1]][0] != 0, pair))
+        i, j = min(pairs, key=lambda pair: (headers[pair[1]][0] != 0, pair))
         facts = {
-            "over": [self.members[x] for x, one in enumerate(heads) if not one[0]],
+            "over": [self.members[x] for x, one in enumerate(headers) if not one[0]],
             "phase": self.phase,
         }
-        facts |= {"ops": [OPS[one[0]] for one in heads], "elements": [one[1] for one in heads]}
-        facts["dtype"] = heads[i][2] != heads[j][2] and heads[j][0] != 0
-        facts["ranks"] = tuple(self.members[x] for x in self._of(heads[i]))
-        text = f"rank {self.members[i]}: {says(i)}, but rank {self.members[j]}: {says(j)}"
+        facts |= {"ops": [OPS[one[0]] for one in headers], "elements": [one[1] for one in headers]}
+        facts["dtype"] = headers[i][2] != headers[j][2] and headers[j][0] != 0
+        facts["ranks"] = tuple(self.members[x] for x in self._indices_of(headers[i]))
+        text = f"rank {self.members[i]}: {doing(i)}, but rank {self.members[j]}: {doing(j)}"
         return Problem("clash", text, facts, [facts["ops"], facts["elements"]])
 
 

@@ -23,10 +23,10 @@ def two(want, got) -> tuple[str, str]:
     twice."""
     want, got = (x.item() if isinstance(x, torch.Tensor) else x for x in (want, got))
     if isinstance(want, float) and isinstance(got, float):
-        whole = lambda x: isfinite(x) and x.is_integer() and abs(x) < 1e15
+        is_integer = lambda x: isfinite(x) and x.is_integer() and abs(x) < 1e15
         for digits in (6, 9, 12, 15):
-            a, b = (str(x) if whole(x) else f"{x:.{digits}g}" for x in (want, got))
-            if a != b and not (whole(got) != whole(want) and float(a) == float(b)):
+            a, b = (str(x) if is_integer(x) else f"{x:.{digits}g}" for x in (want, got))
+            if a != b and not (is_integer(got) != is_integer(want) and float(a) == float(b)):
                 return a, b
     return grouped(want), grouped(got)
 

@@ -68,7 +68,7 @@ class Failed:
     text: str
     case: str
     members: tuple[int, ...]
-    book: Ledger | None  # what these ranks did in that case
+    ledger: Ledger | None  # what these ranks did in that case
     mismatch: str = ""  # in what messages do not match: "size", "dtype", ...
     waits_in: dict[int, str] = field(default_factory=dict)  # rank -> the op that it waits in
     # rank -> the ranks that it waits for
@@ -96,10 +96,10 @@ class Failed:
     def beyond_the_group(self) -> bool:
         """True if a rank used a rank that the group does not have, or communicated with one outside
         of it."""
-        strangers = self.book is not None and any(
-            e.peer not in self.members for e in self.book.entries if e.is_message
+        outside = self.ledger is not None and any(
+            e.peer not in self.members for e in self.ledger.entries if e.is_message
         )
-        return "outside the group" in self.refusals or strangers
+        return "outside the group" in self.refusals or outside
 
 
 def in_its_case(error: RankError) -> Failed:
@@ -111,8 +111,8 @@ def in_its_case(error: RankError) -> Failed:
     }
     facts = _facts(error)
     for case in (label for label in ledger.marks if label and not label.startswith(BEGINS)):
-        book = ledger.section(case)
-        findings = [finding for finding in audit(book, ended=False) if finding.certain]
+        section = ledger.section(case)
+        findings = [finding for finding in audit(section, ended=False) if finding.certain]
         if not findings and case not in inside.values():
             continue
         members = tuple(r for r in range(ledger.world_size) if _last_mark(ledger.of(r), case))
@@ -121,14 +121,14 @@ def in_its_case(error: RankError) -> Failed:
         }
         if error.kind == "mismatch" and findings:
             first = min(findings, key=lambda finding: finding.ranks)
-            return Failed("mismatch", first.text, case, members, book, first.kind, **facts)
+            return Failed("mismatch", first.text, case, members, section, first.kind, **facts)
         hang = next((kind for kind in HANGS if str(error).startswith(kind)), None)
         if error.kind == "stopped":
             hang = error.kind
         if hang:
-            text = _of_the_answer(_retold(hang, error, book, members, inside))
-            return Failed(hang, text, case, members, book, **facts)
-        return Failed(error.kind, _tidy(error), case, members, book, **facts)
+            text = _of_the_answer(_retold(hang, error, section, members, inside))
+            return Failed(hang, text, case, members, section, **facts)
+        return Failed(error.kind, _tidy(error), case, members, section, **facts)
     return Failed(error.kind, _tidy(error), "", tuple(range(ledger.world_size)), None, **facts)
 
 
@@ -168,53 +168,53 @@ def _last_mark(entries, label=None):
     return marks[-1] if marks and not marks[-1].startswith(BEGINS) else ""
 
 
-def _retold(hang, error, book, members, inside):
+def _retold(hang, error, section, members, inside):
     """The launcher's verdict, as if every rank that is not inside a case had returned instead of
     waiting for the others."""
     ledger = error.ledger
-    heads = [
+    states = [
         SimpleNamespace(state=RUNNING if r in inside else RETURNED)
         for r in range(ledger.world_size)
     ]
-    books = [
-        ledger.of(rank) if rank in inside else book.of(rank) for rank in range(ledger.world_size)
+    logs = [
+        ledger.of(rank) if rank in inside else section.of(rank) for rank in range(ledger.world_size)
     ]
     busy = error.busy if hang == "stopped" else {}  # the verdict on a hang does without them
-    read = Ledger(books, None, [0] * len(books))
-    failure = Failure(hang, 0, heads, read, [], busy, error.elapsed)
+    read = Ledger(logs, None, [0] * len(logs))
+    failure = Failure(hang, 0, states, read, [], busy, error.elapsed)
     lines = str(from_failure(failure, "")).splitlines()
-    strangers = tuple(f"  rank {r} " for r in range(ledger.world_size) if r not in members)
-    return "\n".join(line for line in lines if not line.startswith(strangers))
+    outsiders = tuple(f"  rank {r} " for r in range(ledger.world_size) if r not in members)
+    return "\n".join(line for line in lines if not line.startswith(outsiders))
 
 
-def begun(book):
+def begun(ledger):
     """The names of the exercises that the ranks have begun, in order. A barrier keeps all ranks in
     the same exercise."""
     return (
-        [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)]
-        if book
+        [label.removeprefix(BEGINS) for label in ledger.marks if label.startswith(BEGINS)]
+        if ledger
         else []
     )
 
 
-def at_odds(book, name):
+def at_odds(ledger, name):
     """True if the ranks' calls in this exercise do not match, although all ranks have finished
     it."""
-    return any(finding.certain for finding in audit(of_exercise(book, name)))
+    return any(finding.certain for finding in audit(of_exercise(ledger, name)))
 
 
-def of_exercise(book, name):
+def of_exercise(ledger, name):
     """The part of every rank's log that was written during this exercise, with its marks."""
     parts = []
-    for rank in range(book.world_size):
+    for rank in range(ledger.world_size):
         inside, part = False, []
-        for entry in book.of(rank):
+        for entry in ledger.of(rank):
             if entry.op == "mark" and entry.file.startswith(BEGINS):
                 inside = entry.file == BEGINS + name
             elif inside:
                 part.append(entry)
         parts.append(part)
-    return Ledger(parts, None, [0] * book.world_size)
+    return Ledger(parts, None, [0] * ledger.world_size)
 
 
 def of_error(error, where):

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 # finds a line of the answer in a verdict (lib.ledger.source.position)
-PLACE = re.compile(r"\bline \d+(?: of \w+)?: .+")
+POSITION = re.compile(r"\bline \d+(?: of \w+)?: .+")
 # what stand_in prints
 STANDS_IN = "(running lib's {}: yours has not passed its check yet)"
 # A check judges values and messages. On GPUs it would judge them no better, so all ranks use gloo.
@@ -54,7 +54,7 @@ BACKEND = "gloo"
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
 COLUMNS = 100  # of what is printed
-WHOLE = {"break_long_words": False, "break_on_hyphens": False}
+UNBROKEN_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
@@ -269,7 +269,7 @@ def _right(name, says):
     """The lines of a claim that holds. A long text continues in its own column."""
     begin = f"  ok  {name:<{WIDTH}} "
     return textwrap.wrap(
-        says, COLUMNS, initial_indent=begin, subsequent_indent=" " * (7 + WIDTH), **WHOLE
+        says, COLUMNS, initial_indent=begin, subsequent_indent=" " * (7 + WIDTH), **UNBROKEN_WORDS
     ) or [begin]
 
 
@@ -440,14 +440,14 @@ def _where(outcome):
     """The first line of the answer that the verdict names below its message, such as "line 3 of f:
     y = x[0]"; "" if there is none."""
     failed = next((part for part in outcome.parts or [outcome] if part.problem), None)
-    found = failed and PLACE.search(failed.problem.text)
+    found = failed and POSITION.search(failed.problem.text)
     return found[0] if found and found[0] not in outcome.message else ""
 
 
 _passed: dict[str, Callable] = {}  # in this kernel: exercise -> the student's function that passed
 judged: dict[str, Outcome] = {}  # in this kernel: exercise -> what its check said last
 
-_said: set[tuple] = set()  # (cell, exercise) for which `stand_in` has printed its notice
+_announced: set[tuple] = set()  # (cell, exercise) for which `stand_in` has printed its notice
 
 
 def passed(name: str) -> Callable | None:
@@ -462,7 +462,7 @@ def stand_in(exercise: Exercise, fn: Callable) -> Callable:
         return fn
     kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     cell = (getattr(kernel, "execution_count", None), exercise.name)
-    if cell not in _said or kernel is None:
+    if cell not in _announced or kernel is None:
         print(STANDS_IN.format(exercise.name))
-    _said.add(cell)
+    _announced.add(cell)
     return exercise.reference

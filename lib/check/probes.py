@@ -117,7 +117,7 @@ def after(before_, args, out) -> dict:
         if x.numel()
     }
     returned = {str(i): x for i, x in enumerate(tensors(out))}
-    lies_in = lambda x: addresses.get(x.untyped_storage().data_ptr(), "") if x.numel() else ""
+    argument_of = lambda x: addresses.get(x.untyped_storage().data_ptr(), "") if x.numel() else ""
     unchanged = lambda x, then: (
         same(x, then[0]) and [t.requires_grad for t in tensors(x)] == then[1]
     )
@@ -132,7 +132,7 @@ def after(before_, args, out) -> dict:
     ]  # fmt: skip
     return {
         "arguments": ", ".join(changed),
-        "storage": [(key, lies_in(x)) for key, x in returned.items()],
+        "storage": [(key, argument_of(x)) for key, x in returned.items()],
         "graph": [(key, x.requires_grad) for key, x in returned.items() if x.is_floating_point()],
         "generators": [*states.items()],
     }
@@ -195,14 +195,14 @@ def _named_arguments(numbers, names) -> str:
 def own_generators(seed):
     """Give the global generators a state of their own inside, and restore them afterwards. The
     garbage collector looks only at what is made inside, which keeps it quick."""
-    was = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     gc.freeze()
     random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
     try:
         yield
     finally:
         gc.unfreeze()
-        random.setstate(was[0]), np.random.set_state(was[1]), torch.set_rng_state(was[2])
+        random.setstate(states[0]), np.random.set_state(states[1]), torch.set_rng_state(states[2])
 
 
 @torch.no_grad()

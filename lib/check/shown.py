@@ -51,10 +51,10 @@ def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]
         part = (b or a).part
         where = f"{case.name}{', ' * bool(part)}{part}"
         for inner, right in (b.values if b else {"": ""}).items():
-            told, mine = f"{name} {inner}".strip(), a.values.get(inner) if a else None
-            if probes.as_right(case, told, mine, right, slack or {}):
+            full_name, mine = f"{name} {inner}".strip(), a.values.get(inner) if a else None
+            if probes.as_right(case, full_name, mine, right, slack or {}):
                 continue
-            problem = different(where, told, mine, right, b)
+            problem = different(where, full_name, mine, right, b)
             if problem:
                 problem.facts |= {"case": case, "name": name, "time": time, "order": order}
                 problem.facts["key"] = (name, time, inner)
@@ -265,7 +265,7 @@ def calls(measure, nothing_else=True):
                     return found
                 got, want = ([c[:4] for c in record[k] if c.elements] for k in ("calls", "wanted"))
                 if case.world_size > 1 and nothing_else and got != want:
-                    text = f"{where} called {_told(got)}\nexpected {_told(want)}"
+                    text = f"{where} called {_listed(got)}\nexpected {_listed(want)}"
                     facts = {"case": case, "got": got, "want": want}
                     return Problem("calls", text, facts, [case.name, str(got)])
         return None
@@ -273,7 +273,7 @@ def calls(measure, nothing_else=True):
     return judge
 
 
-def _told(calls):
+def _listed(calls):
     """`reduce_scatter of 77 float64 in average_gradients(), ...`"""
     said = [
         f"{op} of {n} {str(dtype)[6:]}{' in ' * bool(part)}{part}" for op, part, n, dtype in calls

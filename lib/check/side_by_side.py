@@ -142,15 +142,15 @@ class Show:
     def refused(self, f, *args):
         """The same for a call that should raise. If f raises, return None; the type of the error is
         shown."""
-        out, told = None, ""
+        out, error_type = None, ""
         try:
             out = self.run(f, *args)
         except EXPECTED_ERRORS as error:
             if type(error) is NotImplementedError:
                 raise
             self.given_up()
-            told = type(error).__name__
-        self(ERROR, f"[{told}]")
+            error_type = type(error).__name__
+        self(ERROR, f"[{error_type}]")
         return out
 
     def wrong(self, *names) -> bool:

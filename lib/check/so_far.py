@@ -16,13 +16,13 @@ def points(lab: int) -> None:
         full, outcome = EXERCISES[name].points, judged.get(name)
         got = outcome.points if outcome else 0
         bonus = " bonus" if EXERCISES[name].bonus else ""
-        print(f"  {name:<{WIDTH}} {got:>3} of {full:>3}{bonus:<6}  {_says(outcome)}".rstrip())
+        print(f"  {name:<{WIDTH}} {got:>3} of {full:>3}{bonus:<6}  {_remark(outcome)}".rstrip())
     for bonus, what in ((False, "points"), (True, "bonus points")):
         alike = [name for name in names if EXERCISES[name].bonus == bonus]
         if alike:
             print(f"{_sum(alike)} of {_full(alike)} {what} so far")
-    if told := predictions.in_words():
-        print(told)
+    if sentence := predictions.in_words():
+        print(sentence)
 
 
 def names_of(lab: int) -> list[str]:
@@ -43,8 +43,8 @@ def so_far(lab: int, after: str = "") -> tuple[int, int, str]:
     """
     names = names_of(lab)
     core = [name for name in names if not EXERCISES[name].bonus]
-    place = names.index(after) if after in names else -1
-    order = [name for name in names[place + 1 :] + names[: place + 1] if name in core]
+    index = names.index(after) if after in names else -1
+    order = [name for name in names[index + 1 :] + names[: index + 1] if name in core]
     left = [name for name in order if not (name in judged and judged[name].passed)]
     return _sum(core), _full(core), left[0] if left else ""
 
@@ -57,7 +57,7 @@ def _full(names):
     return sum(EXERCISES[name].points for name in names)
 
 
-def _says(outcome):
+def _remark(outcome):
     if outcome is None:
         return "not run since the kernel started"
     return "" if outcome.passed else outcome.message.partition(":")[0]

@@ -16,10 +16,10 @@ THE_CHECKS = ("framework.", "side_by_side.", "cases.", "probes.")
 def sent(run, case):
     """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order, in group
     ranks."""
-    book = run.ledger.section(case.name)
+    section = run.ledger.section(case.name)
     rank_of = {member: rank for rank, member in enumerate(case.members)}
     return [
-        [(rank_of[e.peer], e.numel) for e in book.of(member) if e.op == "send"]
+        [(rank_of[e.peer], e.numel) for e in section.of(member) if e.op == "send"]
         for member in case.members
     ]
 
@@ -66,10 +66,10 @@ def ring(cases, rounds=None):
             for rank, mine in enumerate(sent(run, case)):
                 right, peers = (rank + 1) % N, sorted({to for to, _ in mine})
                 facts = {"case": case, "peers": peers, "rank": rank}
-                stranger = next((to for to, _ in mine if to != right), None)
-                if stranger is not None:
+                wrong_peer = next((to for to, _ in mine if to != right), None)
+                if wrong_peer is not None:
                     text = (
-                        f"{case.name}: {case.rank(rank)} sends to rank {stranger}; in the ring "
+                        f"{case.name}: {case.rank(rank)} sends to rank {wrong_peer}; in the ring "
                         f"only to rank {right}"
                     )
                     return Problem("neighbours", f"{text}\nIt sends to {who(peers)}.", facts)

@@ -92,8 +92,8 @@ def _as_a_sum(got, want, parts, rank, name):
     """The sentence and facts if the sum of all ranks' parts is expected, or of this rank's shard of
     each part; else None."""
     N = len(parts)
-    cuts = [dim for dim, size in enumerate(parts[0].shape) if size % N == 0]
-    for dim in (None, *cuts):
+    dims = [dim for dim, size in enumerate(parts[0].shape) if size % N == 0]
+    for dim in (None, *dims):
         terms = parts if dim is None else [x.chunk(N, dim)[rank] for x in parts]
         if terms[0].shape != want.shape or any(not x.any() for x in terms):
             continue
@@ -174,10 +174,10 @@ def _slices(box, shape):
 def _which(box, shape, n_parts):
     """Which of n_parts equal parts of its dimension the box is, in words; "" if it is none of
     them."""
-    cut = [d for d, (a, b) in enumerate(box) if b - a < shape[d]]
-    if len(cut) != 1 or not 1 < n_parts <= len(ORDINALS) or shape[cut[0]] % n_parts:
+    partial = [d for d, (a, b) in enumerate(box) if b - a < shape[d]]
+    if len(partial) != 1 or not 1 < n_parts <= len(ORDINALS) or shape[partial[0]] % n_parts:
         return ""
-    (begin, stop), size = box[cut[0]], shape[cut[0]] // n_parts
+    (begin, stop), size = box[partial[0]], shape[partial[0]] // n_parts
     if stop - begin != size or begin % size:
         return ""
     return f", the {ORDINALS[begin // size]} of {n_parts} equal parts"

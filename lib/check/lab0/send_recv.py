@@ -96,8 +96,8 @@ def told(messages):
 
 def both_begun(p):
     """Has every rank of the case begun a send and a receive?"""
-    book = s.hung(p) and s.failed(p).book
-    return book and all({"send", "recv"} <= {e.op for e in book.of(r)} for r in s.members(p))
+    ledger = s.hung(p) and s.failed(p).ledger
+    return ledger and all({"send", "recv"} <= {e.op for e in ledger.of(r)} for r in s.members(p))
 
 
 def send_left(p):

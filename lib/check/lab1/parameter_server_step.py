@@ -101,11 +101,11 @@ def through_rank_0(runs):
 
 def after_its_push(p):
     """Did None stop it when some rank but 0 had sent all its gradients?"""
-    book = s.failed(p) and s.failed(p).book
-    if not book or not s.refused("None")(p):
+    ledger = s.failed(p) and s.failed(p).ledger
+    if not ledger or not s.refused("None")(p):
         return False
     return any(
-        sum(e.numel for e in book.of(r) if e.op == "send") == N_TRAINED for r in s.members(p)[1:]
+        sum(e.numel for e in ledger.of(r) if e.op == "send") == N_TRAINED for r in s.members(p)[1:]
     )
 
 

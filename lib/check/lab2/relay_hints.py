@@ -31,7 +31,7 @@ def astray(problem):
     for rank, (member, should) in enumerate(
         zip(case.members, order(case), strict=True) if case else ()
     ):
-        mine = failed(problem).book.of(member)
+        mine = failed(problem).ledger.of(member)
         did = [(e.op, case.members.index(e.peer) if e.peer in case.members else None) for e in mine]
         at = next(
             (k for k, pair in enumerate(zip(did, should, strict=False)) if pair[0] != pair[1]),
@@ -56,7 +56,7 @@ def another_group(problem):
     case, run = s.case_of(problem, CASES), failed(problem)
     if case is None or run is None:
         return False
-    return s.mixed_up_ranks(problem) or any(e.members != case.members for e in run.book.entries)
+    return s.mixed_up_ranks(problem) or any(e.members != case.members for e in run.ledger.entries)
 
 
 def first_rank_sends_back(problem):
@@ -69,7 +69,7 @@ def first_rank_sends_back(problem):
     return not first or any(
         e.op == "send" and e.peer == before
         for before, member in first
-        for e in failed(problem).book.of(member)
+        for e in failed(problem).ledger.of(member)
     )
 
 
@@ -81,7 +81,7 @@ def wrong_size(back, fits=lambda got, want, rank: True):
         case = s.case_of(problem, CASES) if problem.kind == "mismatch" else None
         for rank, member in enumerate(case.members if case else ()):
             to = rank - 1 if back else rank + 1
-            for e in failed(problem).book.of(member):
+            for e in failed(problem).ledger.of(member):
                 if e.op == "send" and 0 <= to < case.world_size and e.peer == case.members[to]:
                     want = dict(sends(case)[rank])[to]
                     if e.numel != want and fits(e.numel, want, rank):
