@@ -155,10 +155,10 @@ class Recorder:
         ]
         if any(len(one) != N or min(one) < 0 for one in counts) or sum(counts[0]) != len(tensor):
             text = (
-                f"send_counts={counts[0]} and recv_counts={counts[1]}: one count for each of {N} "
-                f"ranks"
+                f"send_counts={counts[0]} and recv_counts={counts[1]}: each must have one count "
+                f"for each of {N} ranks"
             )
-            raise ValueError(f"{text}, and the first sum to the tensor's {len(tensor)} rows")
+            raise ValueError(f"{text}, and send_counts must sum to the {len(tensor)} rows")
         ranks, parts = self._do("all_to_all", tensor, group, extra=[*counts[0], *counts[1]])
         me, blocks = ranks.index(self.rank), []
         for r in ranks:
@@ -368,7 +368,7 @@ class Recorder:
         described = lambda header: (
             f"{OPS[header[0]]} of {header[1]} {str(DTYPES[header[2]])[6:]}{root(header)}"
         )
-        doing = lambda i: described(headers[i]) if headers[i][0] else "has returned"
+        did = lambda i: f"called {described(headers[i])}" if headers[i][0] else "has returned"
         pairs = [
             (i, j)
             for i, one in enumerate(headers)
@@ -391,7 +391,7 @@ class Recorder:
         facts |= {"ops": [OPS[one[0]] for one in headers], "elements": [one[1] for one in headers]}
         facts["dtype"] = headers[i][2] != headers[j][2] and headers[j][0] != 0
         facts["ranks"] = tuple(self.members[x] for x in self._indices_of(headers[i]))
-        text = f"rank {self.members[i]}: {doing(i)}, but rank {self.members[j]}: {doing(j)}"
+        text = f"rank {self.members[i]} {did(i)}, but rank {self.members[j]} {did(j)}"
         return Problem("clash", text, facts, [facts["ops"], facts["elements"]])
 
 

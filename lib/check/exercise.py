@@ -19,9 +19,8 @@ from lib.ledger.read import Ledger
 # `python -m lib.check` prints the table.
 ADVERSARIAL = {
     "precise": "values that no narrower type holds: float32 on the wire of a float64 tensor fails",
-    "under way": "two calls under way at once, with different groups and shapes",
-    "again": "a second call, and calls in another order; what the first returned is looked at "
-    "again",
+    "under way": "two calls in flight at once, with different groups and shapes",
+    "again": "a second call, and calls in another order; then the first result is compared again",
     "empty rank": "a rank that has nothing: n = 0, no tokens, no gradients",
     "alone": "N = 1",
     "generators": "iterators where the notebook gives iterators",

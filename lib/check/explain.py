@@ -105,14 +105,14 @@ def read_sum(case, rank, got, start=0):
     facts["tail"] = n % world_size > 0 and 0 < len(got) - len(wrong) == first
     if facts["tail"]:
         elements = "element is" if len(wrong) == 1 else f"{len(wrong)} elements are"
-        text += f"\nOnly the last {elements} wrong: {n} is no multiple of {world_size}."
+        text += f"\nOnly the last {elements} wrong, and {n} is not a multiple of {world_size}."
     return f"{line}\n{text}", facts
 
 
 def rounded_words(dtype) -> str:
     return (
-        f"These are the right numbers, rounded: on the way they were in a type narrower than "
-        f"{str(dtype)[6:]}."
+        f"These are the right values, but rounded, because they were in a type narrower than "
+        f"{str(dtype)[6:]} on the way."
     )
 
 
@@ -123,7 +123,7 @@ def _fits(t, fine):
 def _explain(case, rank, got, want, counts, y, element, plain, unit):
     world_size = case.world_size
     if torch.equal(got * world_size, want):
-        return f"{y} = expected / {world_size}: a sum is not divided.", {"divided": True}
+        return f"{y} = expected / {world_size}, but a sum is not divided.", {"divided": True}
     if counts is not None:
         facts = {
             "absent": [r for r, count in enumerate(counts) if count == 0],
@@ -139,14 +139,14 @@ def _explain(case, rank, got, want, counts, y, element, plain, unit):
     if other is not None:
         moved, counts = other
         absent = [r for r, count in enumerate(counts) if count == 0]
-        lacks = f", without {who(absent)}" if absent else ", finished"
-        return f"{y} belongs to chunk {moved} of the sum{lacks}.", {
+        which = f"sum without {who(absent)}" if absent else "finished sum"
+        return f"{y} belongs to chunk {moved} of the {which}.", {
             "moved": moved,
             "absent": absent,
         }
     return (
-        f"{y} is no sum of what the ranks have at this element: values of different elements were "
-        f"added.",
+        f"{y} is not a sum of the ranks' values at this element, so values of different elements "
+        f"were added.",
         {},
     )
 
@@ -157,9 +157,9 @@ def _of_counts(rank, counts, y, facts, dtype, unit):
     gave = lambda r: "part" if dtype in FINE else number((4**r * unit).to(dtype))
     has = lambda r: f"rank {r}'s {gave(r)}"
     if facts["own"]:
-        return f"{y} is rank {rank}'s own value: nothing was added to it."
+        return f"{y} is rank {rank}'s own value, to which nothing was added."
     if not any(counts):
-        return f"{y}: nothing was ever written there."
+        return "Nothing was ever written to this element."
     if facts["factor"]:
         return f"{y} = {facts['factor']} x expected."
     if not absent:

@@ -335,7 +335,7 @@ def _forbidden_call(exercise, runs, problem):
                     where = position(entry.file, entry.line, entry.function)
                     return Problem(
                         "built-in",
-                        f"{where}\ncalls {called}, which is what this exercise builds",
+                        f"{where}\ncalls {called}, which this exercise asks you to build",
                         {},
                     )
     return None

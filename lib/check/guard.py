@@ -129,12 +129,12 @@ def unreadable(words: str) -> Problem:
     """The Problem of an error of the check's own: what the answer returned or left behind is of a
     kind that the check was not made for."""
     text = (
-        "the check cannot read what your function returned, or left behind: compare it with the "
-        "docstring"
+        "the check cannot read what your function returned or left behind. Compare it with the "
+        "docstring."
     )
     return Problem(
         "unreadable",
-        f"{text}\n  (no line of yours failed; the check's own words: {words.splitlines()[0]})",
+        f"{text}\n  (no line of yours failed; the check's own error: {words.splitlines()[0]})",
     )
 
 

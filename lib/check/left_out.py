@@ -3,7 +3,7 @@
 NOTHING_GIVEN = {"given used": "no function is given to it"}
 FUNCTION = {
     "under way": "a function that returns when it is done, and has no backward: no two calls are "
-    "under way",
+    "in flight",
     "generators": "no argument is an iterator",
     "memory": "it keeps nothing, and what it sends is counted",
 }
@@ -20,7 +20,7 @@ NO_RANKS = BUILT | {
 }
 # why a measure excuses probes (side_by_side.py), for functions of plain values
 NO_TENSORS = dict.fromkeys(("strided", "float32", "bfloat16"), "no tensors") | {
-    "two at once": "nothing is under way between two calls"
+    "two at once": "nothing is in flight between two calls"
 }
 TENSORS = NOTHING_GIVEN | {
     "alone": "there are no ranks; one token and one expert are cases",

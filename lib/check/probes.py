@@ -40,11 +40,11 @@ VARIANTS = (STRIDED, *DTYPES, TWO, AGAIN)  # of the first case
 ALL = (*OF_A_CALL, *OF_A_SCRIPT, *VARIANTS)
 FEW = 64  # bytes: a number, an empty tensor
 WORDS = {
-    "arguments": "the argument {} has changed; it belongs to the caller, who needs it again",
-    "storage": "the result shares its memory with the argument {}; the caller would change both",
-    "graph": "what it returns requires {} gradient, expected {}",
+    "arguments": "the argument {} has changed, but it belongs to the caller, who needs it again",
+    "storage": "the result shares its memory with the argument {}, so changing one changes both",
+    "graph": "the result requires {} gradient, expected {}",
     "generators": "{} global random generator has been advanced or seeded",
-    "changed later": "what call {} returned has changed during a later call",
+    "changed later": "the result of call {} has changed during a later call",
     "alive": "{} bytes are still allocated, expected at most {}",
     "alive at the end": "{} bytes are still allocated at the end, expected at most {}",
 }

@@ -65,7 +65,7 @@ def call(fn, builds, args):
             out = of_error(error)
     if calls:
         return Problem(
-            "built-in", f"it calls lib's {builds.__name__}, which is what this exercise builds"
+            "built-in", f"it calls lib's {builds.__name__}, which this exercise asks you to build"
         )
     return out
 
@@ -160,4 +160,4 @@ def iterator(out, item):
     return None
 
 
-NOTHING = Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`.")
+NOTHING = Hint("nothing returned", s.kind("nothing"), "Try: end the function with `return ...`.")

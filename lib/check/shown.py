@@ -79,7 +79,7 @@ def different(where, name, got, want, how) -> Problem | None:
             problem.facts["factor"] = factor = factor_of(got, want)
             if factor is not None and not problem.facts["narrowed"]:
                 of = "of" if abs(factor) < 1 else "times"
-                problem.text += f"\nAll of it is {fraction(factor)} {of} what is expected."
+                problem.text += f"\nAll elements are {fraction(factor)} {of} the expected values."
         return problem
     at_most = bool(how and how.at_most)
     numbers = isinstance(want, (int, float)) and isinstance(got, (int, float))
@@ -107,9 +107,9 @@ def _of_an_error(got, want) -> str:
     """What to say if "[ValueError]" is expected and "[]" shown, or the reverse."""
     kind = lambda said: said.strip("[]") if isinstance(said, str) else ""
     if not kind(want):
-        return f"{kind(got)} was raised, and these arguments are allowed"
+        return f"{kind(got)} was raised, but these arguments are allowed"
     raised = f"{kind(got)} was" if kind(got) else "nothing was"
-    return f"{kind(want)} should be raised, and {raised}"
+    return f"{kind(want)} should be raised, but {raised}"
 
 
 def factor_of(got, want) -> float | None:

@@ -367,7 +367,8 @@ class SideBySide:
         if error:  # what it prevented from being shown is not wrong
             wrong = {k: one for k, one in wrong.items() if k not in unseen} | {"": error}
         if of_lib:
-            wrong = {"": Problem("built-in", f"it calls {of_lib[0]}, which this exercise builds")}
+            text = f"it calls {of_lib[0]}, which this exercise asks you to build"
+            wrong = {"": Problem("built-in", text)}
         record = {"ok": not wrong, "wrong": wrong, "trace": traced(wrong, got), "unseen": unseen}
         record["judged"] = got[0].judged
         record |= {} if groups is None else _sent(got, want, not wrong)
@@ -379,7 +380,7 @@ class SideBySide:
     def _is_of_lib(self, fn) -> str:
         """A sentence that says which part of the answer is lib's own; "" if none is."""
         if any(kind.__module__ in self.builds for kind in getattr(fn, "__mro__", ())):
-            return "the answer is lib's own class, or a child of it"
+            return "the answer is lib's own class, or a subclass of it"
         libs = lambda name: getattr(fn, name, None) is getattr(self.reference, name)
         return next(
             (f"{name}() of the answer is lib's own" for name in self.writes if libs(name)), ""

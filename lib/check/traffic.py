@@ -37,15 +37,15 @@ def elements(cases, total, formula, most=None, most_formula=""):
             trace = [case.name, by_rank]
             if got != total(N, n):
                 text = (
-                    f"{case.name}: the ranks sent {got} elements together, expected {formula} = "
+                    f"{case.name}: the ranks sent {got} elements in total, expected {formula} = "
                     f"{total(N, n)}"
                 )
                 return Problem("elements", f"{text}\nBy rank: {by_rank}", facts, trace)
             if most and max(by_rank) > most(N, n):
                 rank = by_rank.index(max(by_rank))
                 text = (
-                    f"{case.name}: {case.rank(rank)} sent {max(by_rank)} elements, at most "
-                    f"{most_formula} = "
+                    f"{case.name}: {case.rank(rank)} sent {max(by_rank)} elements, expected at "
+                    f"most {most_formula} = "
                 )
                 return Problem("one rank", f"{text}{most(N, n)}\nBy rank: {by_rank}", facts, trace)
         return None

@@ -3,10 +3,11 @@ missing or is at the position of another's. All of it is read from what the rank
 exercise has to specify it.
 
     known of the ranks                              what the verdict says
-    rank 0 is right, the others are not             It is right on rank 0, and wrong on the others.
+    rank 0 is right, the others are not             It is right on rank 0, but wrong on the others.
     rank 2 shows what rank 0 should show            Rank 2 has what rank 0 should have.
-    expected: x of rank 0 + ... + x of rank 3       It is the sum without rank 2's x.
-    expected: x of rank 0, then x of rank 1, ...    Rank 2's x is missing, rank 1's is there twice.
+    expected: x of rank 0 + ... + x of rank 3       On rank 0 it is the sum without rank 2.
+    expected: x of rank 0, then x of rank 1, ...    The ranks' parts are in the order 0, 1, 1, and
+                                                    nothing comes from rank 2.
     all else is right                               All wrong elements are in [:, :, 4:8], the
                                                     second of 3 equal parts.
 
@@ -54,7 +55,7 @@ def told(problem: Problem, records) -> tuple[str, dict]:
         right = [r for r in range(len(records)) if r not in wrong]
         facts["right_on"] = right
         others = "the others" if len(wrong) > 1 else who(wrong)
-        said.append(f"It is right on {who(right)}, and wrong on {others}.")
+        said.append(f"It is right on {who(right)}, but wrong on {others}.")
     rank = next((r for r in wrong if ranks[r].fact("values") is values), None)
     sentence, more = "", {}
     if rank is not None:
@@ -109,13 +110,13 @@ def _as_a_sum(got, want, parts, rank, name):
         if min(counts) < 0 or not (absent or several):
             return None
         if len(absent) == N:
-            return "All of it is 0: nothing was added.", facts
+            return "All elements are 0, because nothing was added.", facts
         if sum(counts) == 1:
             one = counts.index(1)
             own = "this rank's own part" if one == rank else f"rank {one}'s part"
-            return f"On rank {rank} it is {own} of {name} alone: nothing was added to it.", facts
+            return f"On rank {rank} it is {own} of {name}, to which nothing was added.", facts
         without = f"without {who(absent)}" if absent else "of all ranks"
-        twice = f", and {who(several)} counted more than once" if several else ""
+        twice = f", with {who(several)} counted more than once" if several else ""
         return f"On rank {rank} it is the sum {without}{twice}.", facts
     return None
 
@@ -131,8 +132,8 @@ def _as_joined(got, want, parts, name):
             return None
         absent = [r for r in range(len(parts)) if r not in there]
         order = ", ".join(map(str, there))
-        lacks = f"; {who(absent)}'s is missing" if absent else ""
-        return f"The ranks' parts stand in the order {order}{lacks}.", {"lacks": absent}
+        lacks = f", and nothing comes from {who(absent)}" if absent else ""
+        return f"The ranks' parts are in the order {order}{lacks}.", {"lacks": absent}
     return None
 
 

@@ -65,14 +65,14 @@ def gave(rank):
         (lambda x: x + gave(1), "445.0", "445.0 is the sum with rank 1's 20.0 counted twice."),
         (lambda x: x + gave(1) - gave(0), "440.0",
          "440.0 is the sum without rank 0's 5.0, and with rank 1's 20.0 counted twice."),
-        (lambda x: gave(2), "80.0", "80.0 is rank 2's own value: nothing was added to it."),
+        (lambda x: gave(2), "80.0", "80.0 is rank 2's own value, to which nothing was added."),
         (lambda x: gave(0), "5.0", "5.0 is rank 0's value alone."),
         (lambda x: x * 3, "1275.0", "1275.0 = 3 x expected."),
         (lambda x: x * 4, "1700.0", "1700.0 = 4 x expected."),
-        (lambda x: x / 4, "106.25", "106.25 = expected / 4: a sum is not divided."),
+        (lambda x: x / 4, "106.25", "106.25 = expected / 4, but a sum is not divided."),
         (lambda x: total(4, 8, torch.float32)[:2], "85.0",
-         "85.0 belongs to chunk 0 of the sum, finished."),
-        (lambda x: x * 0, "0.0", "0.0: nothing was ever written there."),
+         "85.0 belongs to chunk 0 of the finished sum."),
+        (lambda x: x * 0, "0.0", "Nothing was ever written to this element."),
     ],
 )  # fmt: skip
 def test_a_wrong_sum_tells_whose_part_is_missing(change, got, words):
@@ -86,7 +86,7 @@ def test_a_remainder_left_out_is_seen_as_one():
     case, whole = Case((0, 1), 7, torch.int64), total(2, 7, torch.int64)
     whole[6] = part(0, 7, torch.int64)[6]
     text, facts = read_sum(case, 0, whole)
-    assert text.splitlines()[-1] == "Only the last element is wrong: 7 is no multiple of 2."
+    assert text.splitlines()[-1] == "Only the last element is wrong, and 7 is not a multiple of 2."
     assert facts["own"] and facts["tail"]
 
 

@@ -36,5 +36,5 @@ def test_numbers_have_the_digits_that_they_differ_in():
 
 def test_a_factor_is_told_in_words():
     told = lambda factor: different("here", "y", WANT * factor, WANT, None).text
-    assert "All of it is 3/4 of what is expected." in told(0.75)
-    assert "All of it is 4 times what is expected." in told(4)
+    assert "All elements are 3/4 of the expected values." in told(0.75)
+    assert "All elements are 4 times the expected values." in told(4)

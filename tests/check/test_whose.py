@@ -29,7 +29,7 @@ def test_a_sum_without_a_rank():
 
 def test_a_sum_of_one_part_alone():
     text, _ = told(X, [TOTAL] * 4)
-    assert text == "On rank 0 it is this rank's own part of x alone: nothing was added to it."
+    assert text == "On rank 0 it is this rank's own part of x, to which nothing was added."
 
 
 def test_a_shard_of_a_sum():
@@ -42,7 +42,7 @@ def test_another_ranks_part():
     shards = TOTAL.chunk(4, 2)
     text, facts = told([shards[0]] * 4, shards)
     assert text == (
-        "It is right on rank 0, and wrong on the others.\nRank 1 has what rank 0 should have."
+        "It is right on rank 0, but wrong on the others.\nRank 1 has what rank 0 should have."
     )
     assert facts == {"right_on": [0], "instead": 0}
 
@@ -50,7 +50,7 @@ def test_another_ranks_part():
 def test_parts_in_another_order():
     joined, mixed = torch.cat(X, 1), torch.cat([X[1], X[0], X[2], X[2]], 1)
     text, _ = told([mixed] * 4, [joined] * 4)
-    assert text == "The ranks' parts stand in the order 1, 0, 2, 2; rank 3's is missing."
+    assert text == "The ranks' parts are in the order 1, 0, 2, 2, and nothing comes from rank 3."
 
 
 def test_where_it_is_wrong():
