@@ -130,7 +130,7 @@ def groups_and_control(cases):
 
 
 class NotWaitedFor(RuntimeError):
-    """An answer has returned while an op that it started may still be in flight. Everything that
+    """An answer has returned while an op that it started may still be in flight, so everything that
     comes after would have to wait for it."""
 
 

@@ -89,8 +89,8 @@ def left_under_way(p):
 
 
 def mixed_up_ranks(p):
-    """True if there is trouble in a group whose ranks are not 0 to N-1. Such groups come last, so
-    the answer was right in all others."""
+    """True if something went wrong in a group whose ranks are not 0 to N-1. Such groups come last,
+    so the answer was right in all others."""
     where = members(p)
     return len(where) > 1 and where != tuple(range(len(where)))
 
@@ -104,8 +104,8 @@ def whose_ranks(p):
 
 
 def remainder(cases):
-    """A predicate: there is trouble where N does not divide n, in a group that was right where it
-    does."""
+    """A predicate: something went wrong where N does not divide n, in a group that was right where
+    it does."""
 
     def fits(p):
         case = case_of(p, cases)
@@ -157,8 +157,8 @@ RAISED = Hint(
     "your function does not handle what it is given in this case. Go through the line above with "
     "these values, and print what it uses just before it.",
 )
-# Errors that Python itself raises. The causes in CERTAIN are certain, so they are tried before the
-# hints of an exercise.
+# Errors that Python itself raises. Those in CERTAIN leave no doubt about their cause, so they are
+# tried before the hints of an exercise.
 CERTAIN = (
     Hint(
         "a name that does not exist",
