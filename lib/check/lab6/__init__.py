@@ -9,23 +9,21 @@
     choose_plan.py        7  bonus: the fastest plan that fits
     shares.py             8  bonus: rows for ranks of unequal speed
     goodput.py            9  bonus: what failures cost a job, and how often to save
-    capstone.py           5  memory, seconds, MFU and main costs estimated by hand;
-                             plans for four jobs
+    capstone.py           5  memory, seconds, MFU and main costs estimated by hand
+    capstone_plans.py     5  plans for four jobs
 
 Beside them:
 
     hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what they should send
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs that a plan is asked for
-    capstone_jobs.py          its jobs, the plans that it asks about
-    capstone_costs.py         the main costs: read, judged, hints
+    capstone_jobs.py          the capstone's jobs, the plans that it asks about, and what the cost
+                              model says of them
     capstone_told.py          what its cells print, next to published runs and the cost model
-    capstone_hints.py         hints for estimates, by which plans they are off, and for plans
 """
 
 __all__ = [
-    "average_over_mesh", "capstone", "capstone_costs", "capstone_hints", "capstone_jobs",
-    "capstone_told",
+    "average_over_mesh", "capstone", "capstone_jobs", "capstone_plans", "capstone_told",
     "choose_plan", "choose_plan_jobs", "findings", "goodput", "hybrid_by_hand",
     "hybrid_by_hand_cases", "mesh", "norm_over_mesh", "on_a_mesh", "plan_costs",
     "shares",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from lib.cost import memory as of_memory
 from lib.cost import search
 from lib.cost import step as of_step
+from lib.cost.by_hand import COSTS
 from lib.cost.hardware import GPU, gpu
 from lib.cost.plan import Plan
 from lib.cost.published import table
@@ -67,9 +68,6 @@ CASES = (
     _asked_for("mixture, GB200", 8, 4, 4, 16, 6, 16),
     _asked_for("mixture, GB200", 8, 4, 8, 8, 6, 32, "full"),
 )  # fmt: skip
-# Main costs are not asked of two, in which messages, by hand several times the cost model's
-# seconds, would decide.
-CLEAR = tuple(case for i, case in enumerate(CASES) if i not in (0, 16))
 
 
 def _published(what, source, row, metric):
@@ -117,3 +115,18 @@ def truth(job, plan):
     return of_memory.peak_bytes(model, plan, stack), sum(
         of_step.step_seconds(model, plan, device, stack).values()
     )
+
+
+# the cost model's other components are computing
+PART = {"tensor": "tensor messages", "expert": "expert messages", "sharding": "data messages"}
+PART |= dict.fromkeys(("bubble", "message"), "pipeline bubble")
+
+
+@functools.cache
+def costs(job, plan):
+    """{cost: share of the step} by the cost model."""
+    model, device, _, stack = JOBS[job]
+    seconds, shares = of_step.step_seconds(model, plan, device, stack), dict.fromkeys(COSTS, 0.0)
+    for component, each in seconds.items():
+        shares[PART.get(component, "computing")] += each / sum(seconds.values())
+    return shares

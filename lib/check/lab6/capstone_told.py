@@ -3,8 +3,7 @@ runs and next to the cost model."""
 
 from dataclasses import replace
 
-from lib.check.lab6.capstone_costs import costs
-from lib.check.lab6.capstone_jobs import BATCH, GPUS, JOBS, MEASURED, RUNS
+from lib.check.lab6.capstone_jobs import BATCH, GPUS, JOBS, MEASURED, RUNS, costs
 from lib.cost.hardware import GIB
 from lib.cost.memory import memory, peak_bytes
 from lib.cost.plan import Plan

@@ -200,8 +200,8 @@ def exits():
 
 assert len(OF) == len(MISTAKES)
 WRONG = {
-    asks_what_is_drawn: "called lib's",
-    calls_libs: "called lib's",
+    asks_what_is_drawn: "called what it builds",
+    calls_libs: "called what it builds",
     nothing_returned: "nothing returned",
     findings_alone: "no seed and jobs",
     a_seed_in_words: "no seed and jobs",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.check.lab6 import capstone, capstone_told
+from lib.check.lab6 import capstone, capstone_plans, capstone_told
 from lib.cost import by_hand
 from lib.cost.plan import Plan
 
@@ -27,7 +27,9 @@ def test_published_runs_are_told_next_to_the_estimate(capsys):
 
 @pytest.mark.slow
 def test_the_best_plan_is_returned_for_each_job(capsys):
-    best = capstone_told.print_plans(by_hand.estimate, by_hand.main_costs, capstone.chosen_plans())
+    best = capstone_told.print_plans(
+        by_hand.estimate, by_hand.main_costs, capstone_plans.chosen_plans()
+    )
     assert best.keys() == capstone.JOBS.keys() and best["mixture, H100"].zero == 3
     assert capsys.readouterr().out.count("the best, ") == 4
 

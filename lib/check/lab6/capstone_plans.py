@@ -1,0 +1,167 @@
+"""Lab 6, section 5, the capstone: chosen_plans(), one for each of four jobs, that can be laid out,
+fits, and takes at most 1.1 times as long as the best with ZeRO-1.
+
+Any plan will do that is as good. A Problem's fact `why` says what is wrong with one.
+"""
+
+import functools
+from numbers import Integral
+
+from lib.check import symptoms as s
+from lib.check.causes import hints
+from lib.check.claims import claim, without_ranks
+from lib.check.exercise import Exercise, Problem
+from lib.check.lab6.capstone_jobs import BATCH, GPUS, JOBS, words
+from lib.check.left_out import NO_RANKS, but
+from lib.cost import explain, search
+from lib.cost import memory as of_memory
+from lib.cost import step as of_step
+from lib.cost.hardware import GIB
+from lib.cost.plan import RECOMPUTE, SCHEDULES, Plan, slots
+
+LONGER = 1.1
+DEGREES = ("global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "v")
+CHOICES = {"zero": (1,), "recompute": RECOMPUTE, "schedule": SCHEDULES, "precision": ("bf16",)}
+FIELDS = (*DEGREES, *CHOICES)
+_CALLED = []  # whoever searches for plans would take several times as long under `noting_calls`
+
+
+# exercise: lab6.chosen_plans
+def chosen_plans():
+    """{job: Plan} for the four jobs."""
+    _CALLED.append(True)
+    plan = functools.partial(Plan, BATCH, zero=1)
+    return {
+        "dense, H100": plan(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True),
+        "dense, GB200": plan(8, tp=8, pp=2, dp=16, v=16, sequence_parallel=True),
+        "mixture, H100": plan(2, tp=1, pp=4, dp=64, ep=16, v=12, recompute="full"),
+        "mixture, GB200": plan(2, tp=1, pp=4, dp=64, ep=32, v=12),
+    }
+
+
+def _problem(why, text):
+    return Problem("plan", text, {"why": why})
+
+
+def _measure(fn):
+    _CALLED.clear()
+    got = fn()
+    told = "it calls lib's chosen_plans, which is what this exercise asks for"
+    return Problem("built-in", told) if _CALLED else got
+
+
+def _judge(judged):
+    """As a claim's judge: judged(job, plan) -> Problem or None, job by job."""
+
+    @without_ranks
+    def judge(seen):
+        if isinstance(seen, Problem):
+            return seen
+        if not isinstance(seen, dict) or seen.keys() != JOBS.keys():
+            why = "nothing returned" if seen is None else "not four plans"
+            return _problem(why, f"expected a plan for each of {'; '.join(JOBS)}; got {seen!r:.80}")
+        return next(filter(None, (judged(job, seen[job]) for job in JOBS)), None)
+
+    return judge
+
+
+def _can_be_laid_out(job, plan):
+    if not isinstance(plan, Plan):
+        text = f"{job}: expected a Plan, got a {type(plan).__name__}: {plan!r:.60}"
+        return _problem("no Plan", text)
+    is_one = lambda n: isinstance(n, Integral) and not isinstance(n, bool) and n > 0
+    right = lambda name, one: one in CHOICES[name] if name in CHOICES else is_one(one)
+    odd = next((name for name in FIELDS if not right(name, getattr(plan, name))), None)
+    if odd:
+        expected = " or ".join(map(str, CHOICES.get(odd, ["a whole number above 0"])))
+        text = f"{job}: {odd} is {getattr(plan, odd)!r}: expected {expected}"
+        return _problem("a field of the Plan", text)
+    model, stages = JOBS[job].model, plan.pp * plan.v
+    layers = slots(model.layers, plan.pp)
+    rules = (  # (is broken, why, in words), in the order in which they are easily seen
+        (plan.gpus != GPUS, "other GPUs",
+         f"tp {plan.tp} x pp {plan.pp} x dp {plan.dp} x cp {plan.cp} = {plan.gpus} GPUs; the job "
+         f"has {GPUS}"),
+        (plan.global_batch != BATCH, "another batch",
+         f"{plan.global_batch} sequences in a step; the job has {BATCH}"),
+        (layers % stages, "unequal stages",
+         f"{layers} layers cannot be split into pp {plan.pp} x v {plan.v} = {stages} stages of as "
+         f"many each"),
+        (plan.problem(model), "cannot be laid out", plan.problem(model)),
+    )  # fmt: skip
+    broken = (_problem(why, f"{job}: {text}") for wrong, why, text in rules if wrong)
+    return next(broken, None)
+
+
+def _fits(job, plan):
+    model, device, _, stack = JOBS[job]
+    parts, room = of_memory.memory(model, plan, stack), of_memory.FITS * device.memory
+    needs = sum(parts.values())
+    if needs <= room:
+        return None
+    most = sorted((part for part in parts.items() if part[1]), key=lambda part: -part[1])
+    text = f"{words(job, plan)}: needs {needs / GIB:.1f} GiB on its fullest GPU; "
+    text += f"{room / GIB:.1f} of its {device.memory / GIB:.0f} GiB may be used\n"
+    text += ", ".join(f"{name} {size / GIB:.1f}" for name, size in most) + " GiB"
+    one = "one micro-batch too large"
+    blame = {
+        "activations too large": parts["activations"],
+        one: max(parts["logits"], parts["working"]),
+        "state too large": parts["weights"] + parts["gradients"] + parts["optimizer"],
+    }
+    return _problem(max(blame, key=blame.get), text)
+
+
+@functools.cache
+def best(job):
+    """The fastest Choice that fits, of those with ZeRO-1."""
+    model, device, _, stack = JOBS[job]
+    return search.search(model, device, GPUS, BATCH, stack, fixed={"zero": 1})[0]
+
+
+def _is_fast(job, plan):
+    model, device, _, stack = JOBS[job]
+    seconds, (fastest, least, _) = of_step.step_seconds(model, plan, device, stack), best(job)
+    total = sum(seconds.values())
+    if total <= LONGER * least:
+        return None
+    (worst, lost), _ = explain.compare(of_step.step_seconds(model, fastest, device, stack), seconds)
+    text = (
+        f"{words(job, plan)}: a step takes {total:.2f} s, {total / least:.3f} times as long as "
+        f"with the best plan with ZeRO-1 that fits; {LONGER} times is near enough\n"
+        f"It loses most on {worst}: {lost:.2f} s more on {explain.WORDS[worst]}"
+    )
+    return Problem("plan", text, {"why": worst, "plan": plan})
+
+
+def _slow(component, plan_is=lambda plan: True):
+    """Does it lose most on this component, with such a plan?"""
+    return lambda p: p.fact("why") == component and plan_is(p.facts["plan"])
+
+
+OF_FORM = (
+    "nothing returned", "not four plans", "no Plan", "a field of the Plan", "other GPUs",
+    "another batch", "unequal stages", "cannot be laid out", "state too large",
+    "activations too large", "one micro-batch too large",
+)  # fmt: skip
+PLANS = Exercise(
+    name="chosen_plans", reference=chosen_plans, measure=_measure, worlds=(),
+    leaves_out=but(NO_RANKS, "returned") | {"again": "it has no arguments"},
+    claims=(
+        claim("plans that fit", 3, "256 GPUs, 512 sequences; into 83%", _judge(_can_be_laid_out),
+              _judge(_fits)),
+        claim("and are fast", 3, "at most 1.1 times the best one's step", _judge(_is_fast)),
+    ),
+    hints=hints(
+        "lab6", "chosen_plans",
+        **{why: s.fact("why", why) for why in OF_FORM},
+        recomputed_for_nothing=_slow("matmul", lambda plan: plan.recompute == "full"),
+        a_large_bubble=_slow("bubble"),
+        experts_too_far_apart=_slow("expert"),
+        tensor_parallelism_too_wide=_slow("tensor"),
+        norms_on_every_tensor_rank=_slow("elementwise", lambda plan: not plan.sequence_parallel),
+        gradients_of_many_parameters=_slow("sharding"),
+        many_small_kernels=_slow("launch"),
+        small_products=_slow("matmul"),
+    ),
+)  # fmt: skip
