@@ -20,7 +20,7 @@ from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.explain import fraction, shares, who
 from lib.check.lab6 import on_a_mesh as given
-from lib.check.lab6.on_a_mesh import NAMES, REAL, WORLD
+from lib.check.lab6.on_a_mesh import NAMES, REAL, TURNED, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.hybrid.mesh import axes_of
@@ -45,7 +45,8 @@ def script(make, case, place, show):
         if case.what == REAL:
             sets = given.real_step(mesh, average=lambda *args: None)
         else:
-            sets = given.sets_by_hand(mesh, partial(made_up, dist.get_rank()))
+            dtype = torch.float32 if case.what == TURNED else torch.float64
+            sets = given.sets_by_hand(mesh, partial(made_up, dist.get_rank()), dtype)
         everything = given.listed(sets)
         first = first or everything
         show.begin()

@@ -112,7 +112,7 @@ JOBS = [
     _job(10, 8, 8, 16, 32, (2, 4, 2)),  # pp = 4 does not divide the layers
     _job(12, 12, 4, 12, 20, (1, 4, 5)),  # dp = 3 does not divide the batch
     _job(8, 8, 8, 8, 20, (2, 1, 2)),  # dp = 4 does, but dp b = 8 does not
-    _job(4, 4, 8, 1, 6, (1, 1, 3)),
+    _job(4, 4, 8, 1, 1, (1, 1, 1)),  # there is one plan
     _job(24, 16, 8, 16, 64, (1, 1, 8), 400 * GB, 2 * GB, 60 * GB),  # it does not fit
     _job(24, 16, 8, 16, 64, (4, 2, 4), 100 * GB, 4 * GB, EDGE),  # it fits to the last byte
     _real("llama2-70b", "A100-80GB", 64, 512),

@@ -43,6 +43,7 @@ from lib.hybrid.mesh import axes_of, sent_along
 
 FEW = 8  # values on each rank beside the formula's: the loss, the norm, in whatever way
 MAKING, USED, ENDS = "making it", "calls of average and norm_of", "the group of the ends"
+TRAINED = "parameters that the optimizer gets"
 LEFT, BY_RANK = "gradients after step", "By rank,"  # where not all ranks returned the same
 OF_OTHER_LABS = (
     "links.connect", "stage.__init__", "stage.execute", "stage.run",
@@ -74,6 +75,7 @@ def script(make, case, place, show):
     given = small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), make_optimizer
     with show.during(MAKING, section=True) as run:
         answer = run(make, *given, average=average, norm_of=norm_of)
+    show(TRAINED, len(trained))
     for step, batch in enumerate(batches):
         used.clear()
         calls = ("loss", "backward", batch), ("norm", "clip", [max_norm(case)]), ("", "step", [])
@@ -189,6 +191,7 @@ EXERCISE = Exercise(
         gradients_of_a_part=wrong("norm", 0),
         gradients_are_kept=s.either(wrong("norm", 1), of_name(LEFT)),
         another_update=wrong("loss", 1),
+        other_parameters=of_name(TRAINED),
         too_much_along_an_axis=s.kind("elements", more=True),
         too_little_along_an_axis=s.kind("elements"),
         **{"other micro-batches": s.kind("micro-batches")},

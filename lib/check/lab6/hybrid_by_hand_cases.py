@@ -6,12 +6,11 @@ from dataclasses import replace
 import torch
 
 from lib import backend
-from lib.check.lab6.on_a_mesh import SHAPE, MeshCase, small_gpt
+from lib.check.lab6.on_a_mesh import SHAPE, TURNED, MeshCase, small_gpt
 from lib.cost.volume import step_volume
 
 WORLDS = (2, 8)
 ROWS, STEPS, RATE = 6, 2, 0.5
-TURNED = "tp slowest"
 CLIPPED, SHORT = 0.5, 2  # the most that a gradient of step 0 may be long, in its own lengths
 
 

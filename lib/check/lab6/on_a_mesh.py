@@ -7,7 +7,8 @@ that they are given.
     2  2  2               all at once
     4  1  2               letting inner stages take part in the sum over the ends; one of them has
                           nothing at all
-    2  2  2, tp slowest   counting ranks instead of asking the mesh
+    2  2  2, tp slowest   counting ranks instead of asking the mesh; a sum in a copy of another
+                          dtype, because average_over_mesh is given float32 there
     2  2  2, a real step  the gradients of a GPT, made by lib's Hybrid
 
 No two stages have lists of equal sizes: to sum along pp by mistake cannot pass.
@@ -27,7 +28,7 @@ from lib.tensor_parallel import sequence_parallel_gpt
 from lib.training.model import GPT, Shape
 
 WORLD = 8
-REAL = "a real step"
+REAL, TURNED = "a real step", "tp slowest"
 NAMES = ("sharded", "replicated", "tied")
 LEAVES_OUT = {
     "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
@@ -104,7 +105,7 @@ def cases(*first):
         case(*sizes)
         for sizes in dict.fromkeys([*first, (2, 4, 1), (1, 4, 2), (2, 2, 2), (4, 1, 2)])
     ]
-    turned = case(2, 2, 2, what="tp slowest")
+    turned = case(2, 2, 2, what=TURNED)
     return (*by_hand, replace(turned, axes=turned.axes[::-1]), case(2, 2, 2, what=REAL))
 
 
@@ -161,7 +162,7 @@ def shapes_of(stage, stages):
     }
 
 
-def sets_by_hand(mesh, gradient):
+def sets_by_hand(mesh, gradient, dtype=torch.float64):
     """This rank's Sets, with gradient(set, its number in the list, shape) in .grad."""
     lists = {name: [] for name in NAMES}
     for name, shapes in shapes_of(mesh.here["pp"], mesh.size("pp")).items():
@@ -169,10 +170,10 @@ def sets_by_hand(mesh, gradient):
             # Another value on every rank: or nobody would see that the parameters are summed
             # instead.
             value = torch.full(
-                shape, 1000.0 + dist.get_rank(), dtype=torch.float64, device=backend.device()
+                shape, 1000.0 + dist.get_rank(), dtype=dtype, device=backend.device()
             )
             lists[name].append(nn.Parameter(value))
-            lists[name][-1].grad = gradient(name, i, shape)
+            lists[name][-1].grad = gradient(name, i, shape).to(dtype)
     return Sets(**lists, experts=[])
 
 

@@ -103,7 +103,7 @@ def _measure(script, reference, cases):
     return SideBySide(script, reference, cases, groups=None, excused=NO_TENSORS)
 
 
-MEMORY = _measure(memory, by_hand.plan_memory, NOT_INTERLEAVED)
+MEMORY = _measure(memory, by_hand.plan_memory, ALL)
 BUBBLE = _measure(bubble, by_hand.plan_bubble, ALL)
 MESSAGES = _measure(messages, by_hand.plan_messages, ALL)
 
