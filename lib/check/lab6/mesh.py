@@ -33,12 +33,8 @@ MESHES = [
     LARGE,
 ]
 CASES = here(*(" ".join(f"{axis}={n}" for axis, n in one.items()) for one in MESHES))
+MESH_OF = dict(zip(CASES, MESHES, strict=True))
 SAYS = "1 to 5 axes, any sizes; 64 x 6 x 8"
-
-
-def _mesh(case):
-    """Its axes, in a dict of its own."""
-    return dict(MESHES[[one.what for one in CASES].index(case.what)])
 
 
 def _ranks(sizes):
@@ -71,7 +67,7 @@ def _is(show, name, ok, out):
 
 
 def coordinates(make, case, show):
-    sizes = _mesh(case)
+    sizes = MESH_OF[case]
     for rank in _ranks(sizes):
         with show.during(f"rank {rank}") as run:
             out = run(make, rank, dict(sizes))
@@ -85,7 +81,7 @@ def coordinates(make, case, show):
 
 
 def rank_at(make, case, show):
-    sizes = _mesh(case)
+    sizes = MESH_OF[case]
     for rank in _ranks(sizes):
         where = _where(rank, sizes)
         turned = dict(reversed(where.items()))
@@ -97,7 +93,7 @@ def rank_at(make, case, show):
 
 
 def groups_along(make, case, show):
-    sizes = _mesh(case)
+    sizes = MESH_OF[case]
     lists = lambda out: (
         isinstance(out, list | tuple)
         and all(
@@ -118,8 +114,10 @@ def groups_along(make, case, show):
             show("in order", {f"group {i}": " ".join(map(str, g)) for i, g in enumerate(out)})
 
 
-# It took a fixed number of axes or of ranks, or an axis by a name that this mesh does not have.
-_takes_apart = s.raised("ValueError", "KeyError", "StopIteration", "IndexError")
+def _takes_apart(p):
+    """It took a fixed number of axes or of ranks, or an axis by a name that this mesh does not
+    have: it was right on the first mesh."""
+    return s.raised("ValueError", "KeyError", "IndexError")(p) and p.fact("case") in CASES[1:]
 
 
 def _nothing(p):
@@ -130,72 +128,52 @@ def _of_groups(fits):
     return lambda p: p.fact("name") == "the group of" and fits(str(p.fact("got")))
 
 
-def _beside(script, reference):
-    return SideBySide(
+def _exercise(script, reference, *rows, **predicates):
+    """rows: those of its claims."""
+    measure = SideBySide(
         script, reference, CASES, groups=None,
         excused=dict.fromkeys(("strided", "float32", "bfloat16"), "numbers are given")
         | {"two at once": "a call ends before the next begins"},
     )  # fmt: skip
+    name = reference.__name__
+    return Exercise(
+        name=name, reference=reference, measure=measure, worlds=(), leaves_out=LEAVES_OUT,
+        claims=claims(measure, *rows),
+        hints=hints(
+            "lab6", name, "mesh", nothing_returned=_nothing, a_fixed_number_of_axes=_takes_apart,
+            **predicates,
+        ),
+    )  # fmt: skip
 
 
-PLACE = _beside(coordinates, mesh.coordinates)
-RANK = _beside(rank_at, mesh.rank_at)
-GROUPS = _beside(groups_along, mesh.groups_along)
-COORDINATES = Exercise(
-    name="coordinates", reference=mesh.coordinates, measure=PLACE, worlds=(), leaves_out=LEAVES_OUT,
-    claims=claims(
-        PLACE,
-        ("every rank's coordinates", 2, SAYS,
-         "a dict", "one coordinate for each axis", "whole numbers", "coordinate"),
-        ("in the order of `sizes`", 1, "which stays as it is, and a new dict for each call",
-         "the order of the axes"),
-    ),
-    hints=hints(
-        "lab6", "coordinates",
-        nothing_returned=_nothing,
-        a_fixed_number_of_axes=_takes_apart,
-        not_a_dict=of_name("a dict"),
-        other_axes=of_name("one coordinate"),
-        not_whole_numbers=of_name("whole numbers"),
-        another_order=of_name("the order"),
-        other_coordinates=of_name("coordinate"),
-    ),
+COORDINATES = _exercise(
+    coordinates, mesh.coordinates,
+    ("every rank's coordinates", 2, SAYS,
+     "a dict", "one coordinate for each axis", "whole numbers", "coordinate"),
+    ("in the order of `sizes`", 1, "which stays as it is, and a new dict for each call",
+     "the order of the axes"),
+    not_a_dict=of_name("a dict"),
+    other_axes=of_name("one coordinate"),
+    not_whole_numbers=of_name("whole numbers"),
+    another_order=of_name("the order"),
+    other_coordinates=of_name("coordinate"),
 )  # fmt: skip
-RANK_AT = Exercise(
-    name="rank_at", reference=mesh.rank_at, measure=RANK, worlds=(), leaves_out=LEAVES_OUT,
-    claims=claims(
-        RANK,
-        ("the rank at all coordinates", 2, SAYS, "a whole number", "rank"),
-        ("axes of `where` in any order", 1, "and both arguments stay as they are",
-         "rank, by names"),
-    ),
-    hints=hints(
-        "lab6", "rank_at",
-        nothing_returned=_nothing,
-        a_fixed_number_of_axes=_takes_apart,
-        not_a_whole_number=of_name("a whole number"),
-        **{"by place, not by name": of_name("rank, by names")},
-        another_rank=of_name("rank"),
-    ),
+RANK_AT = _exercise(
+    rank_at, mesh.rank_at,
+    ("the rank at all coordinates", 2, SAYS, "a whole number", "rank"),
+    ("axes of `where` in any order", 1, "and both arguments stay as they are", "rank, by names"),
+    not_a_whole_number=of_name("a whole number"),
+    **{"by place, not by name": of_name("rank, by names")},
+    another_rank=of_name("rank"),
 )  # fmt: skip
-GROUPS_ALONG = Exercise(
-    name="groups_along", reference=mesh.groups_along, measure=GROUPS, worlds=(),
-    leaves_out=LEAVES_OUT,
-    claims=claims(
-        GROUPS,
-        ("the ranks of each group", 3, SAYS, "a list of lists of ranks", "the group of", "groups"),
-        ("in ascending order", 1, "arguments stay as they are; new lists for each call",
-         "in order"),
-    ),
-    hints=hints(
-        "lab6", "groups_along",
-        nothing_returned=_nothing,
-        not_lists_of_ranks=of_name("a list of lists"),
-        a_fixed_number_of_axes=_takes_apart,
-        ranks_without_a_group=_of_groups(lambda got: not got),
-        ranks_in_two_groups=_of_groups(lambda got: ";" in got),
-        other_groups=of_name("the group of", "groups"),
-        another_order=of_name("in order"),
-    ),
+GROUPS_ALONG = _exercise(
+    groups_along, mesh.groups_along,
+    ("the ranks of each group", 3, SAYS, "a list of lists of ranks", "the group of", "groups"),
+    ("in ascending order", 1, "arguments stay as they are; new lists for each call", "in order"),
+    not_lists_of_ranks=of_name("a list of lists"),
+    ranks_without_a_group=_of_groups(lambda got: not got),
+    ranks_in_two_groups=_of_groups(lambda got: ";" in got),
+    other_groups=of_name("the group of", "groups"),
+    another_order=of_name("in order"),
 )  # fmt: skip
 EXERCISE = Bundle("mesh", (COORDINATES, RANK_AT, GROUPS_ALONG))

@@ -99,63 +99,50 @@ _rounded = wrong(
 )
 
 
-def _measure(script, reference, cases):
-    return SideBySide(script, reference, cases, groups=None, excused=NO_TENSORS)
+def _exercise(script, reference, *rows, **predicates):
+    """rows: those of its claims."""
+    measure = SideBySide(script, reference, ALL, groups=None, excused=NO_TENSORS)
+    name, leaves_out = reference.__name__, LEAVES_OUT | {"returned": "a number"}
+    return Exercise(
+        name=name, reference=reference, measure=measure, worlds=(),
+        leaves_out=LEAVES_OUT if script is messages else leaves_out,
+        claims=claims(measure, *rows),
+        hints=hints(
+            "lab6", name, "plan_costs", nothing_returned=of_name(NOTHING), **predicates,
+            no_number=of_name(NO_NUMBER),
+        ),
+    )  # fmt: skip
 
 
-MEMORY = _measure(memory, by_hand.plan_memory, ALL)
-BUBBLE = _measure(bubble, by_hand.plan_bubble, ALL)
-MESSAGES = _measure(messages, by_hand.plan_messages, ALL)
+def _in(kind, name):
+    return [(one, CASES_OF[kind]) for one in (NOTHING, NO_NUMBER, name)]
 
 
-def _in(kind, *names):
-    return [(name, CASES_OF[kind]) for name in (NOTHING, NO_NUMBER, *names)]
-
-
-OF_MEMORY = Exercise(
-    name="plan_memory", reference=by_hand.plan_memory, measure=MEMORY, worlds=(),
-    leaves_out=LEAVES_OUT | {"returned": "a number"},
-    claims=claims(
-        MEMORY,
-        ("one stage", 2, "GPT-2, GPT-3; t = 1, 4, 8", *_in("one stage", "bytes")),
-        ("stages", 2, "GPT-3 in 8, GPT 1T in 64, GPT-2 in 3", *_in("stages", "bytes")),
-        ("ZeRO-1", 2, "d = 1 and 8; m = 4 to 192", *_in("ZeRO-1", "bytes")),
-        ("fewer micro-batches than stages", 1, "m = 2 and 4", "bytes"),
-    ),
-    hints=hints(
-        "lab6", "plan_memory", "plan_costs",
-        nothing_returned=of_name(NOTHING), no_number=of_name(NO_NUMBER),
-        another_unit=_in_a_unit, rounded=_rounded, another_number=of_name("bytes"),
-    ),
+OF_MEMORY = _exercise(
+    memory, by_hand.plan_memory,
+    ("one stage", 2, "GPT-2, GPT-3; t = 1, 4, 8", *_in("one stage", "bytes")),
+    ("stages", 2, "GPT-3 in 8, GPT 1T in 64, GPT-2 in 3", *_in("stages", "bytes")),
+    ("ZeRO-1", 2, "d = 1 and 8; m = 4 to 192", *_in("ZeRO-1", "bytes")),
+    ("fewer micro-batches than stages", 1, "m = 2 and 4; v counts as 1", "bytes"),
+    another_unit=_in_a_unit,
+    rounded=_rounded,
+    another_number=of_name("bytes"),
 )  # fmt: skip
-OF_BUBBLE = Exercise(
-    name="plan_bubble", reference=by_hand.plan_bubble, measure=BUBBLE, worlds=(),
-    leaves_out=LEAVES_OUT | {"returned": "a number"},
-    claims=claims(
-        BUBBLE,
-        ("one stage per rank", 2, "p = 1 to 64; m = 2 to 512",
-         *((name, NOT_INTERLEAVED) for name in (NOTHING, NO_NUMBER, "the bubble"))),
-        ("v stages per rank", 1, "v = 2, 3, 12", "the bubble"),
-    ),
-    hints=hints(
-        "lab6", "plan_bubble", "plan_costs",
-        nothing_returned=of_name(NOTHING), no_number=of_name(NO_NUMBER), rounded=_rounded,
-    ),
+OF_BUBBLE = _exercise(
+    bubble, by_hand.plan_bubble,
+    ("one stage per rank", 2, "p = 1 to 64; m = 2 to 512",
+     *((name, NOT_INTERLEAVED) for name in (NOTHING, NO_NUMBER, "the bubble"))),
+    ("v stages per rank", 1, "v = 2, 3, 12", "the bubble"),
+    rounded=_rounded,
 )  # fmt: skip
-OF_MESSAGES = Exercise(
-    name="plan_messages", reference=by_hand.plan_messages, measure=MESSAGES, worlds=(),
-    leaves_out=LEAVES_OUT,
-    claims=claims(
-        MESSAGES,
-        ("along tp", 2, "4 all-reduces per layer and micro-batch",
-         NOTHING, "a dict", NO_NUMBER, "changed later", "bytes along tp"),
-        ("along pp", 2, "both directions; v = 1 to 12; nothing for p = 1", "bytes along pp"),
-        ("along dp", 2, "one all-reduce of the gradients", "bytes along dp"),
-    ),
-    hints=hints(
-        "lab6", "plan_messages", "plan_costs",
-        nothing_returned=of_name(NOTHING), no_dict=of_name("a dict", NO_NUMBER),
-        another_unit=_in_a_unit, rounded=_rounded,
-    ),
+OF_MESSAGES = _exercise(
+    messages, by_hand.plan_messages,
+    ("along tp", 2, "4 all-reduces per layer and micro-batch",
+     NOTHING, "a dict", NO_NUMBER, "changed later", "bytes along tp"),
+    ("along pp", 2, "both directions; v = 1 to 12; nothing for p = 1", "bytes along pp"),
+    ("along dp", 2, "one all-reduce of the gradients", "bytes along dp"),
+    no_dict=of_name("a dict", NO_NUMBER),
+    another_unit=_in_a_unit,
+    rounded=_rounded,
 )  # fmt: skip
 EXERCISE = Bundle("plan_costs", (OF_MEMORY, OF_BUBBLE, OF_MESSAGES), bonus=True)
