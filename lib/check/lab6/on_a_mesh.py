@@ -208,11 +208,10 @@ class PlainSGD:
     def zero_grad(self, set_to_none=True):
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.grad = (
-                    None
-                    if set_to_none or parameter.grad is None
-                    else torch.zeros_like(parameter.grad)
-                )
+                if set_to_none or parameter.grad is None:
+                    parameter.grad = None
+                else:
+                    parameter.grad.zero_()
 
 
 def real_step(mesh, average):

@@ -63,6 +63,8 @@ MISTAKES = (
     Mistake("another update", edit(_SCALE, "scale_gradients(self.sets.sharded, norm, max_norm)")),
     Mistake("another update", edit(_OPTIMIZER,
         "self.optimizer = make_optimizer([*self.sets.sharded, *self.sets.replicated])")),
+    Mistake("other parameters", edit(_OPTIMIZER, "pass").then(_FREE,
+        f"self.optimizer = make_optimizer([*self.part.parameters()])\n        {_FREE}")),
     Mistake("scaled where it is short enough", edit(_SCALE,
         "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
             "a gradient shorter than max_norm stays as it is, because the factor is "
