@@ -196,22 +196,21 @@ class PlainSGD:
     torch._dynamo on each rank."""
 
     def __init__(self, parameters, lr):
-        self.param_groups = [{"params": list(parameters), "lr": lr}]
+        self.parameters, self.lr = [*parameters], lr
+        self.param_groups = [{"params": self.parameters, "lr": lr}]
 
     @torch.no_grad()
     def step(self):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter -= group["lr"] * parameter.grad
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter -= self.lr * parameter.grad
 
     def zero_grad(self, set_to_none=True):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if set_to_none or parameter.grad is None:
-                    parameter.grad = None
-                else:
-                    parameter.grad.zero_()
+        for parameter in self.parameters:
+            if set_to_none or parameter.grad is None:
+                parameter.grad = None
+            else:
+                parameter.grad.zero_()
 
 
 def real_step(mesh, average):
