@@ -21,8 +21,8 @@ from lib.hybrid import mesh
 LARGE = {"pp": 64, "dp": 6, "tp": 8}
 MESHES = [
     {"pp": 2, "dp": 2, "tp": 2},
+    {"pp": 3, "dp": 2, "tp": 4},  # the same axes: nothing may be kept by rank alone
     {"pp": 2, "tp": 4},
-    {"pp": 3, "dp": 2, "tp": 4},
     {"tp": 2, "pp": 4, "dp": 3},
     {"pp": 2, "cp": 1, "tp": 5},
     {"dp": 7},
