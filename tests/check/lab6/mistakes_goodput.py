@@ -99,6 +99,8 @@ MISTAKES = {
             for factor in (
                 lambda x: 1 + sqrt(2 * x) / 3 + 2 * x / 9,
                 lambda x: 1 + x / 3 + x / 9,
+                lambda x: 1 + sqrt(x) / 9 + x / 3,
+                lambda x: 1 + sqrt(x) / 3,
                 lambda x: 1 - sqrt(x) / 3 - x / 9,
                 lambda x: 1 - sqrt(x) / 3 + x / 9,
                 lambda x: 1 + sqrt(x) / 3 - x / 9,

@@ -117,6 +117,11 @@ def no_ring(N):
 ALONG_TP = "/ plan.tp * activations,"
 MESSAGES = (
     term("m forgotten", edit('"tp": m *', '"tp":')),
+    term(
+        "another m",
+        edit("m, layers = plan.micro_batches", "m, layers = plan.micro_batches // plan.dp"),
+        edit("m, layers = plan.micro_batches", "m, layers = plan.micro_batches * plan.dp"),
+    ),
     term("micro-batch forgotten", edit(ALONG_TP, "/ plan.tp * activations / plan.micro_batch,")),
     no_ring("plan.tp"),
     term("all layers", edit("m * layers", "m * model.layers")),
