@@ -184,8 +184,8 @@ EXERCISE = Exercise(
     hints=hints(
         "lab6", "HybridByHand",
         cannot_be_made=in_making,
-        nothing_on_other_stages=s.both(of_name("loss"), s.kind("returned", "form")),
-        no_norm_returned=s.both(of_name("norm"), s.kind("returned", "form")),
+        nothing_on_other_stages=s.both(of_name("loss"), s.fact("got", "None")),
+        no_norm_returned=s.both(of_name("norm"), s.fact("got", "None")),
         not_on_every_rank=s.either(s.hung, s.kind("mismatch", "died")),
         **{"each rank's own norm": s.both(wrong("norm", 0), lambda p: BY_RANK in p.text)},
         gradients_of_a_part=wrong("norm", 0),
