@@ -28,6 +28,7 @@ MISTAKES = (
     Mistake("replicated not summed over tp", edit(REPLICATED, "pass")),
     Mistake("tied not summed", edit(TIED, "pass")),
     Mistake("not summed over dp", edit(DP, "pass")),
+    Mistake("nothing written back", edit(DP, DP.replace("grad,", "grad.double(),"))),
     Mistake("some left out", edit(ALL, "[*sets.sharded, *sets.replicated]").then(TIED, "pass")),
     Mistake("not divided", edit(MEAN, "pass")),
     Mistake("right for dp=2 only", edit(MEAN, "parameter.grad /= 2")),
