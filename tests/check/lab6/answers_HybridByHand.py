@@ -64,7 +64,7 @@ class AsInTheNotebook:
 class AnotherWay:
     """Pipeline.run, which weighs the losses, without its own sums; all forwards first; plain
     numbers; one all-reduce of the loss over the mesh's two axes in turn, by torch; clipping written
-    out; gradients set to None before."""
+    out; gradients set to None one by one."""
 
     def __init__(self, model, mesh, tokens, b, make_optimizer, **functions):
         self.mesh, self.b, self.functions = mesh, b, functions
@@ -82,8 +82,6 @@ class AnotherWay:
         self.sgd = make_optimizer(self.all)
 
     def backward(self, tokens, targets):
-        for parameter in self.all:
-            parameter.grad = None
         mesh = self.mesh
         loss_fn = lambda logits, y: vocab_parallel_cross_entropy(logits, y, mesh.group("tp"))
         schedule = gpipe(mesh.size("pp"), len(tokens.split(self.b)))
@@ -106,6 +104,8 @@ class AnotherWay:
 
     def step(self):
         self.sgd.step()
+        for parameter in self.all:
+            parameter.grad = None
 
 
 # wrong
