@@ -12,7 +12,7 @@ from numbers import Integral, Real
 
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Exercise
 from lib.check.lab2.schedules import described
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.pure import iterator
@@ -24,14 +24,15 @@ JOBS = [
     ((2, 2, 2, 1, 1, 1, 1, 4), 3),
     ((6, 2, 1, 1, 4, 6, 5), 3),
     ((2, 6, 1, 3, 4), 3),
-    ((1, 1, 1, 1, 1, 1), 3),
     ((1, 2, 3, 4, 5, 6), 3),
     ((6, 5, 4, 3, 2, 1), 3),
+    ((1, 1, 1, 1, 1, 1), 3),
     ((3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 5), 4),
     ((1, 1, 9, 1, 1, 1), 4),
     ((5, 1, 1, 1, 7, 1, 1, 4), 2),
     ((4, 1, 1, 1, 1, 4, 1, 1, 1, 1), 4),
     ((0.25, 0.1, 0.4, 0.15, 0.3, 0.3, 0.2, 0.35, 0.1), 3),
+    ((0.00025, 0.0001, 0.0004, 0.00015, 0.0003, 0.0002), 4),  # seconds
     ((4, 6, 1, 1, 4, 4), 3),
     ((3, 1, 2), 1),
     ((3, 1, 2), 3),
@@ -51,66 +52,60 @@ def script(make, case, show):
         show.refused(make, [*costs], p)
         return
     out = show.run(make, [*costs], p)
-    problem = _misread(out, p) or _misplaced([[*stage] for stage in out], [*costs], p)
-    for name in dict.fromkeys(["lists", problem.kind if problem else "lists"]):
-        show(name, problem.text if problem and problem.kind == name else "")
-    if problem:
-        return
-    times = [round(time, 6) for time in taken(out, costs)]
-    beside = f"got {[*map(list, out)]}: the stages take {times}"
-    show("the slowest stage", max(taken(out, costs)), at_most=True, beside=beside)
+    name, text = _misread(out, p) or _misplaced(out, [*costs], p) or ("lists", "")
+    for one in dict.fromkeys(["lists", name]):
+        show(one, text if one == name else "")
+    if not text:
+        times = taken(out, costs)
+        beside = f"got {[*map(list, out)]}: the stages take {[float(f'{t:.6g}') for t in times]}"
+        show("the slowest stage", max(times), at_most=True, beside=beside)
 
 
 def _misread(out, p):
-    """The Problem of what is no list of lists of layers."""
+    """(name, text) of what is no list of lists of layers, or None."""
     if out is None:
-        return Problem("nothing", f"got None, expected {p} ranges of layers")
+        return "nothing", f"got None, expected {p} ranges of layers"
     if found := iterator(out, "stage {} is"):
-        return found
-    lists = isinstance(out, (list, tuple)) and all(
-        isinstance(stage, (list, tuple, range)) for stage in out
-    )
+        return "iterator", found.text
+    listed = isinstance(out, (list, tuple))
+    lists = listed and all(isinstance(stage, (list, tuple, range)) for stage in out)
     if lists and all(isinstance(layer, Integral) for stage in out for layer in stage):
         return None
-    numbers = isinstance(out, Real) or (
-        isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out)
-    )
+    numbers = all(isinstance(x, Real) for x in (out if listed else [out]))
     got = f"{out!r:.60}" if numbers else described(out)
     text = f"got {got}, expected a list of {p} ranges or lists of layers"
-    return Problem("numbers" if numbers else "lists", text)
+    return "numbers" if numbers else "lists", text
 
 
-def _misplaced(stages, costs, p):
-    """The Problem of layers that are not each in one of p stages, in order."""
-    layers, n = [layer for stage in stages for layer in stage], len(costs)
-    bounds = _are_bounds(stages, n)
-    if bounds or layers == costs or layers != [*range(n)]:
+def _misplaced(out, costs, p):
+    """(name, text) of layers that are not each in one of p stages, in order; or None."""
+    stages, n = [[*stage] for stage in out], len(costs)
+    layers = [layer for stage in stages for layer in stage]
+    if layers != [*range(n)]:
         lost = [layer for layer in range(n) if layer not in layers]
-        kind = (
-            "bounds" if bounds
+        name = (
+            "bounds" if _are_bounds(stages, n)
             else "costs" if layers == costs
             else "lost" if lost
             else "twice" if len({*layers}) < len(layers)
             else "out of order"
         )  # fmt: skip
         text = f"got {stages}\nexpected layers 0 to {n - 1}, each once and in order"
-        return Problem(kind, f"{text}; missing {lost}" if lost else text)
+        return name, f"{text}; missing {lost}" if lost else text
     if len(stages) != p:
-        kind = "one too many" if len(stages) == p + 1 else "stages"
-        return Problem(kind, f"got {len(stages)} stages, expected {p}: {stages}")
+        name = "one too many" if len(stages) == p + 1 else "stages"
+        return name, f"got {len(stages)} stages, expected {p}: {stages}"
     if [] in stages:
-        return Problem("empty", f"stage {stages.index([])} has no layer: {stages}")
+        return "empty", f"stage {stages.index([])} has no layer: {stages}"
     return None
 
 
 def _are_bounds(stages, n):
-    """Are they (first, end) or (first, last) of each stage, where a stage has more
-    layers than these?"""
+    """Are they (first, end) or (first, last) of each stage?"""
     if any(len(stage) != 2 for stage in stages) or not stages:
         return False
-    inclusive = n - 1 == stages[-1][1] and all(b[0] == a[1] + 1 for a, b in pairwise(stages))
-    exclusive = n == stages[-1][1] and all(b[0] == a[1] for a, b in pairwise(stages))
-    return stages[0][0] == 0 and (exclusive or (inclusive and 2 * len(stages) != n))
+    follow = all(b[0] - a[1] in (0, 1) for a, b in pairwise(stages))
+    return follow and stages[0][0] == 0 and stages[-1][1] in (n - 1, n)
 
 
 def taken(stages, costs):
@@ -127,8 +122,14 @@ def _job(problem):
     return OF_NAME.get(name, ((), 1))
 
 
-def _fractions(problem):
-    return of_name("the slowest")(problem) and any(cost % 1 for cost in _job(problem)[0])
+def _too_slow(fits):
+    """Is the slowest stage too slow, for costs that pass this test?"""
+    return lambda p: of_name("the slowest")(p) and fits(_job(p)[0])
+
+
+def _of_an_earlier_call(problem):
+    """Are layers of cost 6 to 1 split like those of cost 1 to 6, two calls with equal sizes?"""
+    return _job(problem) == ((6, 5, 4, 3, 2, 1), 3) and problem.fact("got") == 6 + 5 + 4
 
 
 def _refused(problem):
@@ -161,10 +162,13 @@ EXERCISE = Exercise(
         one_cut_too_many=of_name("one too many"),
         not_p_stages=of_name("stages"),
         an_empty_stage=of_name("empty"),
-        whole_numbers_only=_fractions,
+        kept_from_an_earlier_call=_of_an_earlier_call,
+        an_absolute_tolerance=_too_slow(lambda costs: 0 < max(costs) < 0.001),
+        whole_numbers_only=_too_slow(lambda costs: any(cost % 1 for cost in costs)),
         not_the_best=of_name("the slowest"),
         fewer_than_one_stage=lambda p: _refused(p) and _job(p)[1] < 1,
         no_error=s.both(_refused, s.fact("got", "[]")),
         not_a_ValueError=_refused,
+        as_many_stages_as_layers=lambda p: p.kind == "raised" and _job(p) == ((3, 1, 2), 3),
     ),
 )  # fmt: skip

@@ -13,19 +13,21 @@ from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
-from lib.check.lab2.on_ranks import gradients
 from lib.check.shown import claims
 from lib.pipeline.schedules import interleaved
 
 # p, m, v
 JOBS = [
-    (2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3), (4, 8, 4), (1, 3, 2), (3, 6, 1),
-    (3, 4, 1), (4, 2, 1),
+    (2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3), (4, 8, 4), (1, 3, 2), (3, 3, 2),
+    (3, 6, 1), (3, 4, 1), (4, 2, 1),
 ]  # fmt: skip
 # whatever becomes of an m that makes groups larger or smaller than p
 REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
-MEASURE = schedules.measure(interleaved, "FB", schedules.amounts, jobs=JOBS, refused=REFUSED)
+# within a group the micro-batches may have any order that all ranks share
+MEASURE = schedules.measure(interleaved, "FB", schedules.amounts, JOBS, REFUSED, ordered=False)
 _OF_1F1B = schedules.in_sizes(lambda p, m, v: v == 1)
+_P_IS_NOT_V = schedules.in_sizes(lambda p, m, v: p > v == 2)  # after p = v = 2
+_SHORT = schedules.in_sizes(lambda p, m, v: (v - 1) * p + (1 + (v > 1)) * (p - 1) > v * m)
 
 
 def _in_refused(problem):
@@ -41,14 +43,13 @@ EXERCISE = Exercise(
          *schedules.EVERY_ACTION),
         ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
         ("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", *schedules.KEPT),
-        ("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F", "idle"),
+        ("bubble (p-1)/(vm+p-1)", 7, "simulated: B = 2F, B = F", "idle"),
         ("p must divide m", 2, "where v > 1; else a ValueError", "the error raised"),
-        ("the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages",
-         gradients(MEASURE, [(2, 4, 2), (4, 8, 2)])),
     ),
     hints=hints(
         "lab2", "interleaved", "schedules", "of_any_p", "whole_backwards",
         **schedules.OF_ANY_P, **schedules.FORM,
+        longer_than_the_list=s.both(of_name("missing", "B before F", "unknown"), _SHORT),
         whole_rounds_where_v_is_1=schedules.in_sizes(lambda p, m, v: v == 1 and m % p > 0),
         refuses_what_divides=lambda p: s.raised("ValueError")(p) and not _in_refused(p),
         **schedules.ACTIONS,
@@ -56,6 +57,7 @@ EXERCISE = Exercise(
         some_left_out=of_name("missing"),
         backward_first=of_name("begins backward"),
         warmup_too_short=of_name("B before F", "F before F", "B before B"),
+        groups_of_another_size=s.both(of_name("deadlock", "idle", "kept"), _P_IS_NOT_V),
         orders_that_do_not_fit=of_name("deadlock", "idle"),
         **{"1F1B where v is 1": s.both(of_name("kept"), _OF_1F1B)},
         warmup_too_long=of_name("kept"),

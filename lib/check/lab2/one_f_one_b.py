@@ -2,15 +2,14 @@
 
     rank i   p-1-i forwards | one forward, one backward, ... | the backwards that are left
 
-A list that keeps to min(m, p-i) micro-batches in flight and to GPipe's bubble is 1F1B, but for the
-names of the micro-batches: rank p-1 may keep one and never be idle, so it runs F B F B ...; for
+A list that runs both kinds in order and keeps to min(m, p-i) micro-batches in flight and to
+GPipe's bubble is 1F1B: rank p-1 may keep one and never be idle, so it runs F B F B ...; for
 rank p-2 the time that leaves its forwards and backwards is then fixed too, and so on up to rank 0.
 """
 
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
-from lib.check.lab2.on_ranks import gradients
 from lib.check.shown import claims
 from lib.pipeline.schedules import one_f_one_b
 
@@ -23,9 +22,7 @@ EXERCISE = Exercise(
         ("every action once, on its rank", 3, schedules.CASES_SAY, *schedules.EVERY_ACTION),
         ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
         ("at most min(m, p-i) in flight", 7, "at stage i: F done and B not", *schedules.KEPT),
-        ("bubble (p-1)/(m+p-1)", 5, "simulated: B = 2F, B = F", "idle"),
-        ("the whole batch's gradients", 2, "executed on 2 and 4 ranks",
-         gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
+        ("bubble (p-1)/(m+p-1)", 7, "simulated: B = 2F, B = F", "idle"),
     ),
     hints=hints(
         "lab2", "one_f_one_b", "schedules", "of_any_p", "whole_backwards",
@@ -37,6 +34,7 @@ EXERCISE = Exercise(
         **{"a micro-batch dropped": of_name("missing")},
         backward_first=of_name("begins backward", "B before F"),
         the_warmup_grows_down_the_pipeline=of_name("deadlock"),
+        not_in_order=of_name("out of order"),
         too_far_ahead=of_name("kept"),
         a_rank_left_waiting=of_name("idle"),
     ),

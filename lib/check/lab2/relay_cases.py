@@ -66,22 +66,12 @@ def batch(case):
     ).to(device)
 
 
-def sends(case):
-    """[[(to, elements), ...] of rank 0, ...]: activation to the next rank, gradient
-    to the previous one."""
+def order(case):
+    """[[(op, peer, elements), ...] of rank 0, ...]: each rank's messages, in this order."""
     p, n = case.world_size, ROWS[case.step] * LENGTH
     return [
-        [(i + 1, n * WIDTHS[i + 1])] * (i < p - 1) + [(i - 1, n * WIDTHS[i])] * (i > 0)
-        for i in range(p)
-    ]  # fmt: skip
-
-
-def order(case):
-    """[[(op, peer), ...] of rank 0, ...]: what each rank does about messages, in this order."""
-    p = case.world_size
-    return [
-        [("recv", i - 1)] * (i > 0)
-        + [("send", i + 1), ("recv", i + 1)] * (i < p - 1)
-        + [("send", i - 1)] * (i > 0)
+        [("recv", i - 1, n * WIDTHS[i])] * (i > 0)
+        + [(op, i + 1, n * WIDTHS[i + 1]) for op in ("send", "recv") if i < p - 1]
+        + [("send", i - 1, n * WIDTHS[i])] * (i > 0)
         for i in range(p)
     ]

@@ -6,42 +6,39 @@ the relay, and how:
     rank i of p     recv from i-1    send to i+1    recv from i+1    send to i-1
 """
 
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from lib.check import symptoms as s
-from lib.check.causes import hints
-from lib.check.lab2.relay_cases import CASES, WIDTHS, order, sends
+from lib.check.causes import hints, of_name
+from lib.check.lab2.relay_cases import CASES, order
 from lib.check.symptoms import failed, hung
+
+NOTHING = ("", None, 0)
 
 
 class Astray(NamedTuple):
-    """The first rank of the case that did other than the relay asks. did: (op, peer), or None: it
-    returned instead."""
+    """The first rank of the case that did other than the relay asks. did, should: (op, peer,
+    elements); NOTHING if it has returned instead, or should have."""
 
     rank: int
     p: int
-    did: tuple | None
-    should: tuple | None  # None: nothing more
+    did: tuple
+    should: tuple
 
 
 def astray(problem):
     """The Astray of a run that failed in a case, or None."""
     case = s.case_of(problem, CASES)
-    for rank, (member, should) in enumerate(
-        zip(case.members, order(case), strict=True) if case else ()
-    ):
+    for rank, member in enumerate(case.members if case else ()):
+        place = {other: number for number, other in enumerate(case.members)}
         mine = failed(problem).ledger.of(member)
-        did = [(e.op, case.members.index(e.peer) if e.peer in case.members else None) for e in mine]
-        at = next(
-            (k for k, pair in enumerate(zip(did, should, strict=False)) if pair[0] != pair[1]),
-            len(did),
-        )
-        if at < len(did):
-            return Astray(rank, case.world_size, did[at], should[at] if at < len(should) else None)
+        did = [(e.op, place.get(e.peer), e.numel) for e in mine]
         marks = [e.file for e in problem.facts["ledger"].of(member) if e.op == "mark"]
-        if at < len(should) and marks and marks[-1] == "":  # it has returned
-            return Astray(rank, case.world_size, None, should[at])
+        returned = marks[-1:] == [""]
+        for one, should in zip_longest(did, order(case)[rank], fillvalue=NOTHING):
+            if one != should and (one != NOTHING or returned):
+                return Astray(rank, case.world_size, one, should)
     return None
 
 
@@ -50,13 +47,18 @@ def left(fits):
     return lambda p: (hung(p) or p.kind == "mismatch") and (a := astray(p)) is not None and fits(a)
 
 
+def sends_another_to(step):
+    """Fits if the number of elements that a rank sends to rank + step is wrong."""
+    return lambda a: a.did[:2] == a.should[:2] == ("send", a.rank + step)
+
+
 def another_group(problem):
     """Did it fail in another group than the case's, or only where the group's ranks
     are not the world's?"""
     case, run = s.case_of(problem, CASES), failed(problem)
     if case is None or run is None:
         return False
-    return s.mixed_up_ranks(problem) or any(e.members != case.members for e in run.ledger.entries)
+    return s.mixed_up_ranks(problem) or any(e.members != case.members for e in run.book.entries)
 
 
 def first_rank_sends_back(problem):
@@ -73,30 +75,7 @@ def first_rank_sends_back(problem):
     )
 
 
-def wrong_size(back, fits=lambda got, want, rank: True):
-    """Fits if a rank sent another number of elements than it should: to the previous rank,
-    or to the next."""
-
-    def of(problem):
-        case = s.case_of(problem, CASES) if problem.kind == "mismatch" else None
-        for rank, member in enumerate(case.members if case else ()):
-            to = rank - 1 if back else rank + 1
-            for e in failed(problem).ledger.of(member):
-                if e.op == "send" and 0 <= to < case.world_size and e.peer == case.members[to]:
-                    want = dict(sends(case)[rank])[to]
-                    if e.numel != want and fits(e.numel, want, rank):
-                        return True
-        return False
-
-    return of
-
-
-def gives(got, want, rank):
-    """Are they the elements of what the stage gives, where those of what it takes should be?"""
-    return got * WIDTHS[rank] == want * WIDTHS[rank + 1]
-
-
-# What failed runs tell. Wrong values are recognised by their fingerprints.
+# What failed runs tell, and what is missing. Wrong values are recognised by their fingerprints.
 HINTS = hints(
     "lab2", "relay_step",
     the_group_is_not_used=another_group,
@@ -106,19 +85,27 @@ HINTS = hints(
     a_loss_on_every_rank=s.raised("NoTarget"),
     y_is_no_number=lambda p: s.raised("RuntimeError")(p) and not failed(p).refusals,
     no_neighbour_there=s.both(s.kind("raised"), s.refused("outside the group")),
-    the_loss_sent_back=wrong_size(True, lambda got, want, rank: got == 1),
-    the_gradient_of_y_sent_back=wrong_size(True, gives),
-    the_input_sent_on=wrong_size(False),
+    no_forward=s.both(of_name("calls of the stage"), s.fact("got", 0)),
+    two_forwards=of_name("calls of the stage"),
+    no_backward=s.both(of_name("the gradient"), s.fact("got", "None")),
+    more_messages_than_two=s.either(
+        s.kind("messages", more=True), left(lambda a: a.should == NOTHING)
+    ),
+    another_tensor_sent_on=left(sends_another_to(+1)),
+    another_tensor_sent_back=left(sends_another_to(-1)),
     a_buffer_of_another_form=s.either(
         lambda p: p.kind == "mismatch" and failed(p).mismatch in ("size", "dtype"),
         s.refused("shape"),
     ),
     waits_too_early=left(
-        lambda a: a.did == ("recv", a.rank + 1) and a.should == ("send", a.rank + 1)
+        lambda a: [a.did[:2], a.should[:2]] == [(op, a.rank + 1) for op in ("recv", "send")]
     ),
     right_on_two_ranks_only=left(lambda a: 0 < a.rank < a.p - 1),
-    no_gradient_received=left(lambda a: a.should == ("recv", a.rank + 1) and a.did is None),
-    no_gradient_sent_back=left(lambda a: a.should == ("send", a.rank - 1) and a.did is None),
-    the_wrong_neighbour=left(lambda a: a.did is not None),
-    more_messages_than_two=s.kind("messages", more=True),
+    no_gradient_received=left(
+        lambda a: a.did == NOTHING and a.should[:2] == ("recv", a.rank + 1)
+    ),
+    no_gradient_sent_back=left(
+        lambda a: a.did == NOTHING and a.should[:2] == ("send", a.rank - 1)
+    ),
+    the_wrong_neighbour=left(lambda a: a.did != NOTHING),
 )  # fmt: skip

@@ -2,24 +2,24 @@
 keeps, and how long it takes. A schedule is data, so no ranks are needed.
 
     fn(p, m)  -->  [[0F0, 0F1, ...], [1F0, ...], ...]
-    a list per rank? --> every action once? --> can the ranks run it? --> kept, and idle
+    a list per rank? --> every action once? --> can the ranks run it? --> in order, kept, and idle
 
-    nothing, iterators, lists, actions          a list of actions for each rank
-    kinds, counted from 1, unknown, wrong rank, twice, mixed,
-    no backward, missing, missing W, ...        every action once, on the rank of its stage
-    begins backward, B before F, ..., deadlock  what an action needs comes before it
-    kept by rank 0, kept, idle                  no more, and no longer, than with lib's own
+    nothing, iterators, lists, one list, actions   a list of actions for each rank
+    kinds, unknown, wrong rank, twice, mixed,
+    no backward, missing, missing W, ...           every action once, on the rank of its stage
+    begins backward, B before F, ..., deadlock     what an action needs comes before it
+    out of order                                   a kind in the order of the micro-batches
+    kept by rank 0, kept, idle                     no more, and no longer, than with lib's own
 
 What does not hold is shown in words, under these names, in the words of lib.pipeline's `validate`.
-Small pipelines come first, so that what is printed is short, and those with fewer micro-batches
-than ranks come last, so that a mistake there is not taken for any other.
+Small pipelines come first, so that what is printed is short. The first comes twice, so that what a
+call leaves behind for the next is not taken for anything else, and pipelines with fewer
+micro-batches than ranks come last for the same reason.
 """
 
 import re
-from functools import partial
 
 from lib.check.causes import of_name
-from lib.check.exercise import Problem
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.pure import iterator
 from lib.check.side_by_side import SideBySide, here
@@ -34,13 +34,13 @@ LEAVES_OUT = BUILT | {
     "empty rank": "every rank has its share of the actions",
 }
 EVERY_ACTION = (
-    "nothing", "iterators", "lists", "actions", "kinds", "counted from 1", "unknown", "wrong rank",
+    "nothing", "iterators", "lists", "one list", "actions", "kinds", "unknown", "wrong rank",
     "twice", "mixed", "no backward", "missing", *(f"missing {kind}" for kind in KINDS),
     "changed later",
 )  # fmt: skip
 NEEDS = (
     "begins backward", *(f"{b} before {a}" for a, b in ("FF", "FB", "FI", "IW", "BB", "II")),
-    "deadlock",
+    "deadlock", "out of order",
 )  # fmt: skip
 ALWAYS = ("lists", "missing", "deadlock")  # shown where they hold, too
 KEPT = ("kept", *(f"kept by rank {rank}" for rank in range(8)))
@@ -59,39 +59,36 @@ def sizes(case) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r" = (\d+)", case.what)))
 
 
-def measure(builds, *how, jobs=SIZES, refused=()):
-    """how: what `script` takes. refused: cases that bring a ValueError, as lib's own does."""
+def measure(builds, kinds, amounts, jobs=SIZES, refused=(), **how):
+    """how: what `judge` takes beside these. refused: cases that bring a ValueError, as lib's own
+    does."""
     names = [words(*job) for job in jobs]
-    names += [f"{words(*job)}: {job[0]} does not divide {job[1]}" for job in refused]
-    show_it = partial(script, how, frozenset(names[len(jobs) :]))
-    return SideBySide(show_it, builds, here(*names), groups=None, excused=NO_TENSORS)
+    names.insert(1, f"{names[0]}, and once more")
+    errors = [f"{words(*job)}: {job[0]} does not divide {job[1]}" for job in refused]
+
+    def script(make, case, show):
+        if case.what in errors:
+            show.refused(make, *sizes(case))
+        else:
+            judge(show.run(make, *sizes(case)), show, sizes(case), kinds, amounts, **how)
+
+    return SideBySide(script, builds, here(*names, *errors), groups=None, excused=NO_TENSORS)
 
 
-def script(how, refused, make, case, show):
-    if case.what in refused:
-        show.refused(make, *sizes(case))
-        return
-    schedule = judged(show.run(make, *sizes(case)), show, sizes(case), *how)
-    if schedule:
-        show.judged = schedule
+def judge(out, show, of, kinds, amounts, ordered=True, stages=1, placement=loop):
+    """Shows what is wrong with a schedule. of: p, m, and v if it is not `stages`.
 
-
-def judged(out, show, of, kinds, amounts, stages=1, placement=loop):
-    """The schedule as lists, or None if ranks cannot run it. of: p, m, and v if it is not `stages`.
-
-    amounts(show, schedule, kinds, p, m): shows what it keeps and how long it takes. placement: as
-    for `validate`.
+    amounts(show, schedule, kinds, p, m): shows what it keeps and how long it takes, if ranks can
+    run it. ordered: each stage runs every kind in the order of the micro-batches. placement: as for
+    `validate`.
     """
     p, m, v = (*of, stages)[:3]
-    schedule = read(out, p)
-    unread = isinstance(schedule, Problem)
-    problem = schedule if unread else wrong(schedule, kinds, m, v, placement)
-    for name in dict.fromkeys([*ALWAYS, problem.kind if problem else ALWAYS[0]]):
-        show(name, problem.text if problem and problem.kind == name else "")
-    if problem:
-        return None
-    amounts(show, schedule, kinds, p, m)
-    return schedule
+    problem = misread(out, p) or wrong(out, kinds, m, v, placement)
+    name, text = problem or (ordered and out_of_order(out)) or (ALWAYS[0], "")
+    for one in dict.fromkeys([*ALWAYS, name]):
+        show(one, text if one == name else "")
+    if not text:
+        amounts(show, [list(actions) for actions in out], kinds, p, m)
 
 
 def amounts(show, schedule, kinds, p, m):
@@ -125,51 +122,34 @@ def idle(show, schedule, kinds):
         show("idle", run.makespan - run.busy[0], at_most=True, beside=beside)
 
 
-def read(out, p, *_):
-    """[[Action, ...] of rank 0, ...] if `out` is a list (or tuple) of p lists of Actions;
-    else the Problem."""
+def misread(out, p):
+    """(name, text) of what is no list (or tuple) of p lists of Actions; else None."""
     if out is None:
-        return Problem("nothing", "got None, expected a list of actions for each rank")
+        return "nothing", "got None, expected a list of actions for each rank"
     if found := iterator(out, "rank {} has"):
-        return Problem("iterators", found.text)
+        return "iterators", found.text
     lists = isinstance(out, (list, tuple)) and all(_is_list(actions) for actions in out)
     if not lists or len(out) != p:
-        return Problem(
-            "lists",
-            f"got {described(out)}, expected {p} list{'s'[: p > 1]} of actions, one per rank",
-        )
+        expected = f"{p} list{'s'[: p > 1]} of actions, one per rank"
+        return "lists", f"got {described(out)}, expected {expected}"
+    if p > 1 and isinstance(out[0], list) and all(actions is out[0] for actions in out):
+        return "one list", f"got the same list {p} times, expected a list for each rank"
     for rank, actions in enumerate(out):
         for action in actions:
             if not isinstance(action, Action):
                 shown = f"{action!r:.40}, " if type(action) in (tuple, list, str, int) else ""
-                text = (
-                    f"rank {rank} has {shown}a {type(action).__name__}, expected lib.pipeline's "
-                    f"Action"
-                )
-                return Problem("actions", text)
-            if not (
-                type(action.stage) is int
-                and type(action.microbatch) is int
-                and action.kind in KINDS
-            ):
-                text = (
-                    f"rank {rank} has {_action(action)}, expected Action(stage, one of "
-                    f"{' '.join(KINDS)}, micro-batch)"
-                )
-                return Problem("actions", text)
-    return [list(actions) for actions in out]
+                shown += f"a {type(action).__name__}, expected lib.pipeline's Action"
+            elif {type(action.stage), type(action.microbatch)} == {int} and action.kind in KINDS:
+                continue
+            else:
+                shown = f"Action{(*action,)!r:.40}, expected "
+                shown += f"Action(stage, one of {' '.join(KINDS)}, micro-batch)"
+            return "actions", f"rank {rank} has {shown}"
+    return None
 
 
 def _is_list(actions):
     return isinstance(actions, (list, tuple)) and not isinstance(actions, Action)
-
-
-def _action(action):
-    plain = (
-        repr(x) if type(x) in (int, float, bool, str, type(None)) else f"a {type(x).__name__}"
-        for x in action
-    )
-    return f"Action({', '.join(plain)})"
 
 
 def described(out):
@@ -181,9 +161,9 @@ def described(out):
     return f"{len(out)} {' and '.join(inside)}{'s'[: len(out) != 1]}"
 
 
-def wrong(schedule, kinds, m, v=1, placement=loop) -> Problem | None:
-    """The first thing that is wrong with an action, if there is one. kinds: those of the exercise.
-    Problem.kind: one of the names above."""
+def wrong(schedule, kinds, m, v=1, placement=loop):
+    """(name, text) of the first thing that is wrong with an action, or None. kinds: those of the
+    exercise. The names are those above."""
     every = [action for actions in schedule for action in actions]
     other = next((action for action in every if action.kind not in kinds), None)
     if other:
@@ -195,23 +175,15 @@ def wrong(schedule, kinds, m, v=1, placement=loop) -> Problem | None:
         name, text, (action, *needs) = error.kind, str(error), error.actions
     else:
         return None
-    if name == "unknown" and not (
-        any(a.stage == 0 for a in every) and any(a.microbatch == 0 for a in every)
-    ):
-        name = "counted from 1"
     if name == "missing":
-        expected = (
-            Action(stage, kind, j)
-            for j in range(m)
-            for stage in range(v * len(schedule))
-            for kind in kinds
-        )
-        missing = [one for one in expected if one not in {*every}]
-        action, rank = missing[0], placement(len(schedule), v * len(schedule))[missing[0].stage]
+        stages = range(v * len(schedule))
+        expected = (Action(stage, kind, j) for j in range(m) for stage in stages for kind in kinds)
+        action, *more = [one for one in expected if one not in {*every}]
+        rank = placement(len(schedule), len(stages))[action.stage]
         text = f"rank {rank} never runs {action}"
         if {a.kind for a in every} <= {"F"}:
             name = "no backward"
-        elif len({a.kind for a in missing}) == 1:
+        elif {a.kind for a in more} <= {action.kind}:
             name = f"missing {action.kind}"
     if name == "order":
         begins = any(actions[0].kind != "F" for actions in schedule)
@@ -219,10 +191,23 @@ def wrong(schedule, kinds, m, v=1, placement=loop) -> Problem | None:
     return _with_row(name, text, schedule, action)
 
 
+def out_of_order(schedule):
+    """(name, text) of the first action that comes after one of a later micro-batch, or None."""
+    latest = {}
+    for rank, actions in enumerate(schedule):
+        for action in actions:
+            before = latest.setdefault(action[:2], action)
+            if action.microbatch < before.microbatch:
+                text = f"rank {rank} runs {action} after {before}"
+                return _with_row("out of order", text, schedule, action)
+            latest[action[:2]] = action
+    return None
+
+
 def _with_row(name, text, schedule, action):
     holds = [rank for rank, actions in enumerate(schedule) if action in actions]
     rank = holds[0] if holds else action.stage % len(schedule)
-    return Problem(name, text if name == "deadlock" else f"{text}\n{row(schedule, rank, action)}")
+    return name, text if name == "deadlock" else f"{text}\n{row(schedule, rank, action)}"
 
 
 def row(schedule, rank, action=None):
@@ -254,7 +239,6 @@ def in_sizes(test):
     return fits
 
 
-# those cases come last
 FEW_MICROBATCHES = in_sizes(lambda p, m: m < p)
 
 
@@ -263,12 +247,12 @@ FORM = {
     "nothing_returned": of_name("nothing"),
     "an_iterator": of_name("iterators"),
     "not_a_list_per_rank": of_name("lists"),
+    "one_list_for_all_ranks": of_name("one list"),
     "not_actions": of_name("actions"),
 }
 ACTIONS = {
     "another_rank's_stage": of_name("wrong rank"),
     "past_the_last": of_name("unknown"),
-    "counted_from_one": of_name("counted from 1"),
     "no_backward": of_name("no backward"),
     "twice": of_name("twice"),
 }

@@ -138,6 +138,32 @@ def right_once(costs, p, calls=[]):  # noqa: B006
     return cut(costs, range(1, p)) if again else balance(costs, p)
 
 
+def a_table_for_all_calls(costs, p, known={}):  # noqa: B006
+    """The split by the numbers of layers and stages alone."""
+    refuse(costs, p)
+    return known.setdefault((len(costs), p), balance(costs, p))
+
+
+def to_a_thousandth(costs, p):
+    """Bisects the pace until it is known to 1e-3."""
+    refuse(costs, p)
+    low, high = max(costs), sum(costs)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(within(costs, middle)) <= p else (middle, high)
+    stages = within(costs, high)
+    while len(stages) < p:
+        at = next(i for i, stage in enumerate(stages) if len(stage) > 1)
+        stages[at : at + 1] = [stages[at][:1], stages[at][1:]]
+    return stages
+
+
+def fewer_stages_than_layers(costs, p):
+    if p >= len(costs):
+        raise ValueError(f"{p} stages of {len(costs)} layers")
+    return balance(costs, p)
+
+
 def one_stage_for_none(costs, p):
     return balance(costs, max(p, 1))
 
@@ -175,6 +201,9 @@ WRONG = {
     empty_ones_at_the_end: "no error",
     min_of_nothing: "not a ValueError",
     asserts: "not a ValueError",
+    a_table_for_all_calls: "kept from an earlier call",
+    to_a_thousandth: "an absolute tolerance",
+    fewer_stages_than_layers: "as many stages as layers",
     a_generator: "an iterator",
     after("ranges_as_iterators", lambda stages,
         *_: [iter(stage) for stage in stages]): "an iterator",

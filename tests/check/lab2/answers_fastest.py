@@ -184,7 +184,7 @@ WRONG = {
     exchanged("a_w_too_late", 2, 0, 7): "a wait to fill",
     by_rules: "no single move",
     exchanged("the_second_first", 3, 1, 0): "no single move",
-    exchanged("an_f_for_an_i", 3, 1, 8): "nearly",
+    exchanged("an_f_for_an_i", 3, 1, 8): "no single move",
 }  # fmt: skip
 
 RIGHT = [only_written, search]

@@ -138,6 +138,24 @@ def asserts(p, m, v):
     return interleaved(p, m, v)
 
 
+def warmup_not_clipped(p, m, v):
+    """A slice begins at a negative place where the warmup is longer than the list."""
+    refuse(p, m, v)
+    schedule = []
+    for i in range(p):
+        stages, warmup = range(i, v * p, p), megatron(p, m, v, i)
+        F, B = by_rounds("F", p, m, stages), by_rounds("B", p, m, stages[::-1])
+        pairs = [action for pair in zip(F[warmup:], B, strict=False) for action in pair]
+        schedule.append(F[:warmup] + pairs + B[v * m - warmup :])
+    return schedule
+
+
+def groups_of_two(p, m, v):
+    """Right where p is 2."""
+    order = lambda kind, p, m, stages: by_rounds(kind, 2 if v > 1 else p, m, stages)
+    return made("", order)(p, m, v)
+
+
 def refuses_for_every_v(p, m, v):
     if m % p:
         raise ValueError(f"p = {p} must divide m = {m}")
@@ -183,6 +201,8 @@ WRONG = {
     made("does_not_refuse", refusing=lambda p, m, v: None): "no error",
     rounds_up: "no error",
     asserts: "not a ValueError",
+    warmup_not_clipped: "longer than the list",
+    groups_of_two: "groups of another size",
     refuses_for_every_v: "whole rounds where v is 1",
     cuts_short_where_v_is_1: "whole rounds where v is 1",
     made(

@@ -148,7 +148,7 @@ WRONG = {
     without_cooldown: "no cooldown",
     a_steady_step_too_few: "a micro-batch dropped",
     one_b_one_f: "backward first",
-    newest_first: "newest first",
+    newest_first: "not in order",
     with_warmup(
         "warmup_the_wrong_way_round", lambda p, m, i: i
     ): "the warmup grows down the pipeline",

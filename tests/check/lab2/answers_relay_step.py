@@ -125,11 +125,12 @@ EDITS = (
     ("the wrong neighbour", edit("if rank < last", "if True")
             .then(SEND, SEND.replace("rank + 1", "(rank + 1) % (last + 1)"))
             .then(BACKWARD, BACKWARD.replace("rank + 1", "(rank + 1) % (last + 1)"))),
-    ("the loss sent back", edit(GRAD_X,
+    ("another tensor sent back", edit(GRAD_X,
         "p2p.send(loss if rank == last else x.grad, rank - 1, group)")),
-    ("the gradient of y sent back", edit("y = stage(x)\n", "y = stage(x)\n    y.retain_grad()\n")
+    ("another tensor sent back", edit("y = stage(x)\n", "y = stage(x)\n    y.retain_grad()\n")
             .then(GRAD_X, "p2p.send(y.grad, rank - 1, group)")),
-    ("the input sent on", edit(SEND, "p2p.send(x, rank + 1, group)")),
+    ("another tensor sent on", edit(SEND, "p2p.send(x, rank + 1, group)")),
+    ("another tensor sent on", edit(SEND, "p2p.send(y[:1], rank + 1, group)")),
     ("a buffer of another form", edit("torch.empty_like(y)", "torch.empty(y.shape)")),
     ("a buffer of another form", edit("torch.empty_like(y)", "torch.empty_like(y[:1])")),
     ("computed on the empty room", edit("x = " + RECV, RECV)),
@@ -153,6 +154,12 @@ EDITS = (
     ("something returned elsewhere", edit(RETURN, RETURN.replace("None", "torch.zeros(())"))),
     ("the loss keeps its graph", edit(RETURN, RETURN.replace(".detach()", ""))),
     ("another loss function", edit(LOSS, "loss = torch.nn.functional.mse_loss(y, target)")),
+    ("more messages than two", edit(RETURN,
+        f"if rank == last:\n        [p2p.send(loss, r, group) for r in range(last)]\n"
+        f"    else:\n        loss = p2p.recv(torch.zeros(()), last, group)\n    {RETURN}")),
+    ("the group is not used",
+            edit(SEND, SEND.replace("rank + 1",
+                "dist.get_global_rank(group or dist.group.WORLD, rank + 1)"))),
     ("more messages than two", edit(SEND,
         f"p2p.send(torch.tensor(y.shape), rank + 1, group)\n        {SEND}")
             .then("x = " + RECV,

@@ -44,6 +44,15 @@ def delay_not_clipped(p, m):
     return schedule
 
 
+def newest_w_first(p, m):
+    """The W that are left come from a stack."""
+    lists = zb_h1(p, m)
+    return [
+        actions[: len(actions) - min(i, m)] + actions[len(actions) - min(i, m) :][::-1]
+        for i, actions in enumerate(lists)
+    ]
+
+
 def leaves_w_undone(p, m):
     return [actions[: len(actions) - min(i, m)] for i, actions in enumerate(zb_h1(p, m))]
 
@@ -67,12 +76,13 @@ WRONG = {
     made("w_first", lambda p, m, i: 0, step="FWI"): "W before its I",
     made("i_first", step="IFW"): "backward first",
     made("warmup_grows", warmup_of=lambda p, m, i: i): "not 1F1B's warmup",
-    made("as_gpipe", warmup_of=lambda p, m, i: m): "all forwards first",
-    made("all_at_the_end", lambda p, m, i: m): "all W at the end",
+    made("as_gpipe", warmup_of=lambda p, m, i: m): "all kept at once",
+    made("all_at_the_end", lambda p, m, i: m): "all kept at once",
     made("delayed_by_one_more", lambda p, m, i: i + 1): "too much kept",
     made("delayed_the_wrong_way_round", lambda p, m, i: p - 1 - i): "too much kept",
     made("delayed_alike", lambda p, m, i: p - 1): "too much kept",
     made("a_longer_warmup", warmup_of=lambda p, m, i: 2 * (p - 1 - i)): "too much kept",
+    newest_w_first: "not in order",
     made("at_once", lambda p, m, i: 0): "W at once",
     made("delayed_by_one_less", lambda p, m, i: i - 1): "W in the way",
 }

@@ -167,8 +167,8 @@ WRONG = {
     made("lower_first", steady="bF bI bW aF aI aW", both="aF bF"): "the lower stage first",
     made("fills_alike", lambda p, i: 2 * p - 1): "turns that do not fit",
     weights_one_later: "too much kept",
-    all_forwards: "all forwards first",
-    all_weights_at_the_end: "all W at the end",
+    all_forwards: "all kept at once",
+    all_weights_at_the_end: "all kept at once",
     one_micro_batch_at_a_time: "the fill is too short",
     weights_at_once: "W at once",
     made(

@@ -21,6 +21,10 @@ MISTAKES = (
     Mistake("forgotten too early", edit(CHANGE, CHANGE + "; self.in_flight.clear()")),
     Mistake("forgotten too early", edit(REMEMBER,
         "self.in_flight.pop(j - 2, None); " + REMEMBER)),  # enough for p = 2
+    Mistake("forgotten too early", edit(REMEMBER,
+        "self.in_flight.pop(j - 4, None); " + REMEMBER)  # enough for p = 4
+            .then("pop(j)", "pop(j, self.newest)")),
+    Mistake("change returns nothing", edit(CHANGE, "self.newest = " + CHANGE)),
     Mistake("change is not called", edit(CHANGE, "pass")),
     Mistake("changed twice", edit(CHANGE,
         "[change(weights) for weights in (self.newest, *self.in_flight.values())]")),

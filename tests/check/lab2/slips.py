@@ -36,8 +36,9 @@ CHANGES = {
     "fields_in_another_order": (
         each_action(lambda a: type(a)(a.kind, a.stage, a.microbatch)), "not actions"),
     "actions_of_its_own": (each_action(lambda a: type("Action", (), a._asdict())()), "not actions"),
-    "everything_on_every_rank": (lambda schedule, p: [flat(schedule)] * p, "another rank's stage"),
-    "microbatches_from_one": (shifted(microbatch=1), "counted from one"),
+    "everything_on_every_rank": (
+        lambda schedule, p: [flat(schedule)] * p, "one list for all ranks"),
+    "microbatches_from_one": (shifted(microbatch=1), "past the last"),
     "one_that_is_not_there": (
         lambda schedule, p: [
             actions + [actions[-1]._replace(microbatch=99)] for actions in schedule],
@@ -62,7 +63,14 @@ CHANGES = {
 
 def slips(right):
     """right: a function of (p, m) or (p, m, v)."""
-    calls = []
+    calls, appended = [], []
+
+    def lists_that_grow(*sizes):
+        """Each call appends to the lists of the one before, as in a default argument."""
+        appended.extend([] for _ in range(sizes[0] - len(appended)))
+        for mine, actions in zip(appended, right(*sizes), strict=False):
+            mine.extend(actions)
+        return [[*actions] for actions in appended[: sizes[0]]]
 
     def right_only_once(*sizes):
         calls.append(sizes)
@@ -77,6 +85,7 @@ def slips(right):
     made = {after(name, right, change): hint for name, (change, hint) in CHANGES.items()}
     return made | {
         right_only_once: "used again by a later call",
+        lists_that_grow: "used again by a later call",
         exits: "exits",
         not_written: "not written",
     }
