@@ -77,8 +77,9 @@ def another(cases, *names):
 
 # tried before all others, because the same call was right the first time
 LATER = Hint("used again by a later call", in_variant("once more"),
-             "the first call was right and a later one is not, because what you return, or a "
-             "buffer of it, is kept and used again. Allocate a new one in each call.")  # fmt: skip
+             "the first call was right and a later one is not, because something is kept from one "
+             "call to the next: a buffer, a counter, or the list in a default argument. Make it "
+             "anew in each call.")  # fmt: skip
 GENERIC = (
     Hint("called what it builds", s.kind("built-in"),
          "Try: write it yourself, from what its docstring allows, because this is what the "
@@ -105,7 +106,7 @@ GENERIC = (
     Hint("rounded on the way", s.fact("narrowed"),
          "these are the right values, rounded, because they were in a narrower dtype on the way. "
          ".float(), torch.zeros(n) and torch.empty(n) are float32."),
-    Hint("another dtype", s.either(s.kind("form", dtype=True), s.refused("dtype")),
+    Hint("another dtype", s.either(s.kind("form", "clash", dtype=True), s.refused("dtype")),
          "the result, or something on the way, does not have the dtype of what the function is "
          "given."),
     Hint("arguments changed", of_name("arguments"),

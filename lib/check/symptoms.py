@@ -135,7 +135,11 @@ def another_dtype(p):
 
 NO_NUMBER = Hint(
     "nothing returned",
-    lambda p: p.kind in ("returned", "number") and p.fact("got") == "None",
+    lambda p: (
+        p.kind in ("returned", "number")
+        and p.fact("got") == "None"
+        and not str(p.fact("name", "")).startswith("the gradient of")
+    ),
     "Try: end the function with `return ...`.",
 )
 ENDLESS = Hint(

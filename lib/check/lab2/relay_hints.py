@@ -58,7 +58,7 @@ def another_group(problem):
     case, run = s.case_of(problem, CASES), failed(problem)
     if case is None or run is None:
         return False
-    return s.mixed_up_ranks(problem) or any(e.members != case.members for e in run.book.entries)
+    return s.mixed_up_ranks(problem) or any(e.members != case.members for e in run.ledger.entries)
 
 
 def first_rank_sends_back(problem):
