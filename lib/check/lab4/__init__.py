@@ -12,17 +12,16 @@
 
 Beside them:
 
-    zero_models.py          what Zero1 and Zero2 train
-    zero_chain.py           a chain of layers with a gate behind each
+    zero_models.py          what Zero1 and Zero2 train: a small model, or a chain with gates
     unit.py                 the first part of fsdp.py: a Unit method by method, and under lib's FSDP
     fsdp_models.py          what sharded answers train
     fsdp_training.py        a training by an FSDP, watched
     owners.py               the first part of muon.py
-    disk.py                 a disk that stands still when told to
+    disk.py                 a disk that stands still when told to, and notes its calls
 """
 
 __all__ = [
     "async_checkpoint", "choose_remedy", "disk", "fsdp", "fsdp_models", "fsdp_training", "muon",
     "owners", "prefetching_fsdp", "rank_state_bytes", "recompute", "unit", "zero1", "zero2",
-    "zero_chain", "zero_models",
+    "zero_models",
 ]  # fmt: skip

@@ -5,9 +5,10 @@ after every call.
                changed; then they go on
     begin(13)  the disk stands still until a second file is open, or for a moment: at most one may
                be, and one copy of the state alive
-    begin(14)  at every call, what would be left if the power failed then (disk.py)
-    begin(15)  the disk is full: wait() tells it; the checkpoint before is complete; and begin(16)
+    begin(14)  in which order the disk is asked for what
+    begin(15)  the disk is full: wait() tells it; the checkpoint before is complete, and begin(17)
                works again
+    begin(18)  torch.save itself refuses: begin(19) tells it, and begin(20) works again
 
 It runs here, without ranks, in a folder where another run has left its checkpoints.
 """
@@ -16,15 +17,17 @@ import random
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
-from lib.check.lab4.disk import PATIENCE, Disk, number, same
+from lib.check.lab4.disk import MOMENT, PATIENCE, Disk, same
 from lib.check.probes import is_probe
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -32,19 +35,45 @@ from lib.training.checkpoint import background
 from lib.training.checkpoint.random_state import random_state
 
 PARTS = ("model", "optimizer", "random", "position")
-MOMENT = 0.15  # seconds: a wait that should be seen
 OTHER = "best.pt"  # a file of somebody else's in the folder
+NOW, LATER = "that of when begin was called", "that of later"
+FOLDER = ("fsync", "the folder")
 
 
-class Training:
-    """A small model in training, with dropout."""
+def script(make, case, show):
+    there, hook = threading.enumerate(), threading.excepthook
+    threading.excepthook = lambda told: None  # what a thread of the answer raises is a claim
+    try:
+        with tempfile.TemporaryDirectory() as folder, Disk(folder).watched() as disk:
+            for name in (OTHER, *(f"step_{step:08d}.pt" for step in range(1, 5))):
+                disk.folder.joinpath(name).touch()
+            saver = show.run(make, disk.folder, disk.open)
+            saves = Saves(saver, disk, show)
+            with show.made.aside():
+                saves.train()
+            for turn in (begins, one_at_a_time, in_order, tells_errors):
+                turn(saves, disk, show)
+                if show.wrong(*(name for name in show.times if not is_probe(name))):
+                    break
+            disk.full = None
+            disk.go_on()
+            for thread in set(threading.enumerate()) - set(there):
+                thread.join(MOMENT)  # a pool's wait for more
+    finally:
+        threading.excepthook = hook
 
-    def __init__(self):
+
+class Saves:
+    """A small model in training, with dropout, of which checkpoints are begun. rights: {step: what
+    its checkpoint has to hold}."""
+
+    def __init__(self, saver, disk, show):
+        self.saver, self.disk, self.show, self.rights = saver, disk, show, {}
         self.model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.position = {"epoch": 0, "sample": 0}
 
-    def step(self):
+    def train(self):
         x = torch.randn(2, 3) * random.random() * np.random.rand()
         self.model(x).square().sum().backward()
         self.optimizer.step()
@@ -57,66 +86,36 @@ class Training:
         parts = self.model.state_dict(), self.optimizer.state_dict(), random_state(), self.position
         return background.snapshot(dict(zip(PARTS, parts, strict=True)))
 
-
-def script(make, case, show):
-    there, hook = threading.enumerate(), threading.excepthook
-    threading.excepthook = lambda told: None  # what a thread of the answer raises is a claim
-    try:
-        with tempfile.TemporaryDirectory() as folder, Disk(folder).watched() as disk:
-            for name in (OTHER, *(f"step_{step:08d}.pt" for step in range(1, 5))):
-                disk.folder.joinpath(name).touch()
-            saver = show.run(make, disk.folder, disk.open)
-            saves = Saves(Training(), saver, disk, show)
-            with show.made.aside():
-                saves.training.step()
-            for turn in (begins, one_at_a_time, commits, tells_errors):
-                turn(saves, disk, show)
-                if show.wrong(*(name for name in show.times if not is_probe(name))):
-                    break
-            disk.full = None
-            disk.gate.set()
-            for thread in set(threading.enumerate()) - set(there):
-                thread.join(MOMENT)  # a pool's wait for more
-    finally:
-        threading.excepthook = hook
-
-
-class Saves:
-    """What is begun, by a Training; rights: {step: what its checkpoint has to hold}."""
-
-    def __init__(self, training, saver, disk, show):
-        self.training, self.saver, self.disk, self.show = training, saver, disk, show
-        self.rights = {}
-
     def begin(self, step, run=None):
         """run: `show.refused`, where it may raise."""
-        training, made = self.training, self.show.made
-        with made.aside():
-            self.rights[step] = training.state()
-        args = training.model, training.optimizer, training.position
-        (run or self.show.run)(self.saver.begin, step, *args)
-        with made.aside():
-            training.step()
+        with self.show.made.aside():
+            self.rights[step] = self.state()
+        run = run or self.show.run
+        run(self.saver.begin, step, self.model, self.optimizer, self.position)
+        with self.show.made.aside():
+            self.train()
 
     def wait(self, run=None):
         (run or self.show.run)(self.saver.wait)
 
+    def is_whole(self, step):
+        return same(self.disk.state(step), self.rights[step])
+
     def look(self, step, name):
         """Show what the file of this step holds, part by part."""
         with self.show.made.aside():
-            got, right, now = self.disk.state(step), self.rights[step], self.training.state()
+            got, right, now = self.disk.state(step), self.rights[step], self.state()
         left = sorted(path.name for path in self.disk.folder.glob("step_*.pt"))
         there = self.disk.folder / f"step_{step:08d}.pt"
-        lost = f"after wait(), {there.name} is not there, but {left}"
-        self.show(f"{name} file", "" if there.exists() else lost)
+        told = {"file": "" if there.exists() else f"after wait() there is no {there.name}: {left}"}
         for part in PARTS:
             if not isinstance(got, dict) or part not in got:
-                told = "nothing"
+                told[part] = "nothing"
             elif same(got[part], right[part]):
-                told = "that of when begin was called"
+                told[part] = NOW
             else:
-                told = "that of later" if same(got[part], now[part]) else "something else"
-            self.show(f"{name} {part}", told)
+                told[part] = LATER if same(got[part], now[part]) else "something else"
+        self.show(name, told)
 
 
 def begins(saves, disk, show):
@@ -129,9 +128,8 @@ def begins(saves, disk, show):
     stalls = time.monotonic() - began >= PATIENCE
     show("begin waits for the disk", "begin(11) has waited for the disk: training stands still "
          "meanwhile" if stalls else "")  # fmt: skip
-    saves.training.step()
-    disk.starts.set()
-    disk.gate.set()
+    saves.train()
+    disk.go_on()
     saves.wait()
     saves.look(11, "the saved")
 
@@ -162,75 +160,71 @@ def one_at_a_time(saves, disk, show):
     for step in (12, 13):
         there = disk.state(step) or f"step_{step:08d}.pt" in named
         show("left out", "" if there else f"step {step} was begun, and is not there after wait()")
-    saves.look(13, "the second")
 
 
-def commits(saves, disk, show):
-    """If the power fails at any call, what is left to resume from?"""
-    saves.training.position = 26
-    disk.calls, found = [], {}
-    disk.all_synced()
-
-    def look():
-        for left in disk.crashed():
-            if found:
-                return
-            whole = [step for step in (13, 14) if same(left.get(step), saves.rights[step])]
-            what, *names = disk.calls[-1]
-            if 14 in left and 14 not in whole:
-                brought = ("fsync", names[0]) in disk.calls if what == "rename" else None
-                found[HALF[brought]] = f"{left_at(disk)} step_00000014.pt, and not whole"
-            elif not whole:
-                found["all is lost"] = f"{left_at(disk)} no whole checkpoint"
-
-    disk.look = look
+def in_order(saves, disk, show):
+    """open, write, fsync, rename, fsync of the folder, remove: what comes too early, or not at
+    all, is lost if the power fails."""
+    saves.position = 26
+    disk.calls.clear()
     saves.begin(14)
     saves.wait()
-    disk.look = lambda: None
-    show("another folder", "" if not disk.outside else
-         f"{disk.outside[0]} was opened outside the folder of the checkpoints")  # fmt: skip
-    calls = "\nThe calls: " + ", ".join(" ".join(call) for call in disk.calls)
-    for name in ("all is lost", *HALF.values()):
-        show(name, f"{found[name]}{calls}" if name in found else "")
-    source = next((c[1] for c in disk.calls if c[0] == "rename" and number(c[-1]) == 14), "")
-    show("another open", "" if ("open", source) in disk.calls else
-         f"{source} was not opened with self.open{calls}")  # fmt: skip
-    show("the new name", "" if same(disk.crashed()[0].get(14), saves.rights[14]) else
-         f"the new name was not brought to disk{calls}")  # fmt: skip
+    name, calls = "step_00000014.pt", disk.calls
+    source = next((call[1] for call in calls if call[0] == "rename" and call[-1] == name), "")
+    renamed = calls.index(("rename", source, name)) if source else len(calls)
+    before, after = calls[:renamed], calls[renamed:]
+    synced = after.index(FOLDER) if FOLDER in after else len(after)
+    written = max((i for i, call in enumerate(before) if call == ("write", source)), default=0)
+    first = before + after[:synced]  # before the new name was on disk
+    away = [call for call in first if call[0] in ("remove", "rename") and is_step(call[1])]
+    rules = {
+        "renamed": (not source or is_step(source),
+                    f"{name} was not written under another name (no step_*.pt) and then renamed"),
+        "in the folder": (disk.outside, "a file was opened outside the folder of the checkpoints"),
+        "its open": (("open", source) not in before, f"{source} was not opened with self.open"),
+        "on disk": (("fsync", source) not in before[written:],
+                    f"not all of {source} was on disk when it was renamed"),
+        "its name": (FOLDER not in after, f"the new name {name} was not brought to disk"),
+        "old ones": (away, f"old checkpoints were removed before {name} was on disk"),
+    }  # fmt: skip
+    told = "\nThe calls: " + ", ".join(" ".join(call) for call in calls)
+    show("order", {rule: f"{text}{told}" if is_broken else ""
+                   for rule, (is_broken, text) in rules.items()})  # fmt: skip
     show("the folder holds", " ".join(sorted(path.name for path in disk.folder.glob("*.pt"))))
     saves.look(14, "the last")
 
 
-# by whether the file was brought to disk before its rename; None: it had its name before
-HALF = {None: "its name at once", False: "renamed, not on disk", True: "renamed, half on disk"}
-
-
-def left_at(disk):
-    return f"if the power fails at {' '.join(disk.calls[-1])!r}, there is"
+def is_step(name):
+    """Would a run that resumes take it for a checkpoint?"""
+    return Path(name).match("step_*.pt")
 
 
 def tells_errors(saves, disk, show):
-    """The disk is full for one save, a later one torch.save itself refuses; after each, the
-    next is written."""
+    """After a write that failed, wait() raises, or else the next begin(); and it is once. Another
+    object's wait() does not, and the next is written."""
     with tempfile.TemporaryDirectory() as folder:
         other = show.run(type(saves.saver), Path(folder), disk.open)
-        for step, error in (
-            (15, OSError(28, "No space left on device")),
-            (17, RuntimeError("unexpected pos 64 vs 0")),
-        ):
-            disk.full = error
-            saves.begin(step, show.refused)
-            show.refused(other.wait)
-            saves.wait(show.refused)
-            disk.full = None
-            last = "" if same(disk.state(step - 1), saves.rights[step - 1]) else (
-                f"step {step} was not written, and step {step - 1} is gone or changed"
-            )  # fmt: skip
-            show("the one before", last)
-            saves.begin(step + 1, show.refused)
-            saves.wait(show.refused)
-            show("no more", "" if same(disk.state(step + 1), saves.rights[step + 1]) else
-                 f"step {step} failed, and step {step + 1} is not written")  # fmt: skip
+    for step, error, tells in (
+        (15, OSError(28, "No space left on device"), saves.wait),
+        (18, RuntimeError("unexpected pos 64 vs 0"), partial(saves.begin, 19)),
+    ):
+        disk.full = error
+        saves.begin(step, show.refused)
+        show.refused(other.wait)
+        tells(show.refused)
+        disk.full = None
+        saves.wait(show.refused)
+        before = step - 1
+        show("the one before", "" if saves.is_whole(before) else
+             f"step {step} was not written, and step {before} is gone or changed")  # fmt: skip
+        saves.begin(step + 2, show.refused)
+        saves.wait(show.refused)
+        show("no more", "" if saves.is_whole(step + 2) else
+             f"step {step} failed, and step {step + 2} is not written")  # fmt: skip
+
+
+def _in_part(part):
+    return lambda p: p.fact("key", ("", 0, ""))[2] == part
 
 
 NO_TENSORS = dict.fromkeys(("strided", "float32", "bfloat16"), "no tensors are given")
@@ -256,36 +250,32 @@ EXERCISE = Exercise(
         ("training goes on", 2, "begin returns while the disk stands still",
          "begin waits for the disk"),
         ("the state of that moment", 3,
-         "model, optimizer, random numbers, position; bit for bit",
-         *(f"the saved {part}" for part in ("file", *PARTS))),
+         "model, optimizer, random numbers, position; bit for bit", "the saved"),
         ("one write at a time", 2, "the next waits, and none is left out",
-         "files being written", "alive by the second", "left out",
-         *(f"the second {part}" for part in ("file", *PARTS))),
-        ("whole, or not there", 2, "fsync, rename, fsync; at every call the last one is there",
-         "another folder", "all is lost", *HALF.values(), "another open", "the new name",
-         "the folder holds",
-         *(f"the last {part}" for part in ("file", *PARTS))),
-        ("errors are told", 1, "a full disk; the one before stays, the next works"),
+         "files being written", "alive by the second", "left out"),
+        ("whole, or not there", 2, "fsync, rename, fsync; only then are old ones removed",
+         "order", "the folder holds", "the last"),
+        ("errors are told", 1, "by wait, or by the next begin; the one before stays"),
     ),
     hints=hints(
         "lab4", "AsyncCheckpoint",
         written_at_once=of_name("begin waits"),
-        something_is_missing=lambda p: p.fact("got") == "nothing",
-        nothing_saved=of_name("the saved file"),
-        random_numbers_of_another_moment=of_name("the saved random"),
-        not_copied=of_name("the saved", "the second"),
+        something_is_missing=s.fact("got", "nothing"),
+        nothing_saved=_in_part("file"),
+        random_numbers_of_another_moment=_in_part("random"),
+        not_copied=s.fact("got", LATER),
+        changed_on_the_way=s.fact("got", "something else"),
         two_at_a_time=of_name("files being written", "alive by the second"),
         one_is_left_out=of_name("left out"),
-        another_folder=of_name("another folder"),
-        nothing_left=of_name("all is lost", "the one before"),
-        not_renamed=of_name("its name at once"),
-        not_brought_to_disk=of_name("renamed, not"),
-        fsync_too_early=of_name("renamed, half"),
-        another_open=of_name("another open"),
-        the_name_is_not_on_disk=of_name("the new name"),
+        not_renamed=_in_part("renamed"),
+        another_folder=_in_part("in the folder"),
+        another_open=_in_part("its open"),
+        not_brought_to_disk=_in_part("on disk"),
+        the_name_is_not_on_disk=_in_part("its name"),
+        nothing_left=s.either(_in_part("old ones"), of_name("the one before")),
         not_the_last_two=of_name("the folder holds"),
         no_more=of_name("no more"),
-        silent=lambda p: of_name("the error raised")(p) and p.fact("got") == "[]",
+        silent=s.both(of_name("the error raised"), s.fact("got", "[]")),
         raised_again=of_name("the error raised"),
     ),
 )  # fmt: skip

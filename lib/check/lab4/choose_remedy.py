@@ -4,8 +4,6 @@ memory of its GPUs.
 A verdict tells whether a remedy is too dear or does not fit, and not which one is right.
 """
 
-from numbers import Real
-
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
@@ -28,8 +26,11 @@ OTHERS = [
     (Job("two GPUs, 128,256 words", 3e9, 16, 2048, 128_256, 8192, 1, 2), 40e9),
     (Job("offload, then a smaller micro-batch", 70.6e9, 80, 8192, 128_256, 8192, 4, 8), USABLE),
 ]
-EXACT = Job("an exact fit", 2.0**30, 16, 1024, 2**15, 1024, 1, 4)  # no term is rounded
-OTHERS.append((EXACT, peak_bytes(EXACT, Remedy(1, False, False, 1))))
+# exact in floats; a GPU's share is no whole number of parameters
+EXACT = Job("an exact fit", 2.0**30 + 1, 16, 1024, 2**15, 1024, 1, 4)
+BEYOND = EXACT._replace(name="a byte too many")
+FULL = peak_bytes(EXACT, Remedy(1, False, False, 1))
+OTHERS += [(EXACT, FULL), (BEYOND, FULL - 1)]
 HOPELESS = [
     (Job("too long", 70.6e9, 80, 8192, 128_256, 32_768, 1, 8), USABLE),
     (Job("too large for two", 405e9, 126, 16_384, 128_256, 8192, 1, 2), USABLE),
@@ -57,9 +58,10 @@ def _wrong(got, best, job):
     """(which of WRONG it is, in words), or ("", "")."""
     if got is None:
         return (OFTEN, "got None, but there is a remedy") if best else ("", "")
-    if not isinstance(got, tuple) or len(got) != len(Remedy._fields) or not _numbers(got):
-        return FORM, f"expected a Remedy({', '.join(Remedy._fields)}) or None, got {got!r:.60}"
-    got = Remedy(*got)
+    is_remedy = getattr(got, "_fields", None) == Remedy._fields
+    kinds = [type(value) for value in got] if is_remedy else []
+    if kinds != [int, bool, bool, int]:
+        return FORM, f"expected a Remedy of an int, two bools and an int, or None, got {got!r:.80}"
     if got == best:
         return "", ""
     said = f"got {', '.join(f'{name} {value}' for name, value in got._asdict().items())}"
@@ -73,12 +75,12 @@ def _wrong(got, best, job):
     return name if got.micro_batch in halves else SIZE, f"{said}: {text}"
 
 
-def _numbers(got):
-    return all(isinstance(value, Real) for value in got)
-
-
 def _price(remedy):
     return remedy.offload, remedy.checkpointing, -remedy.micro_batch, remedy.stage
+
+
+def _of_job(job):
+    return lambda p: p.fact("case").what.startswith(job.name)
 
 
 def _of(jobs):
@@ -103,9 +105,8 @@ EXERCISE = Exercise(
         None_too_seldom=of_name(SELDOM),
         **{"another micro-batch": of_name(SIZE)},
         data_parallelism_too=lambda p: "stage 0" in f"{p.fact('got')}",
-        exactly_what_is_usable=s.both(
-            of_name(DEAR), lambda p: p.fact("case").what.startswith(EXACT.name)
-        ),
+        exactly_what_is_usable=s.both(of_name(DEAR), _of_job(EXACT)),
+        rounded_down=s.both(of_name(LARGE), _of_job(BEYOND)),
         too_dear=of_name(DEAR),
         it_does_not_fit=of_name(LARGE),
     ),

@@ -3,168 +3,116 @@ system is noted.
 
     disk.gate.clear()    whoever opens a file or writes to it waits
     disk.starts.clear()  new threads wait
-    disk.calls           [("open", "a.part"), ("fsync", "a.part"),
-                          ("rename", "a.part", "a.pt"), ...]
-    disk.crashed()       what is left if the power fails now
+    disk.calls           [("open", "a.part"), ("write", "a.part"), ("fsync", "a.part"),
+                          ("rename", "a.part", "a.pt"), ("fsync", "the folder"), ...]
 
-    open, write   what is buffered in Python is not even the operating system's
-    flush         the operating system's, in memory
-    fsync         of the file: as much as is flushed by then is on disk
-    rename        the name may be on disk, or not
-    fsync         of the folder: the name is on disk
-
-What waits for what never comes goes on after PATIENCE.
+An fsync counts only if everything that was written to the file has been flushed. What waits for
+what never comes goes on after PATIENCE. A thread that is joined with a timeout is given a moment,
+so that nobody waits long to see whether an answer gives up.
 """
 
 import contextlib
-import functools
 import io
 import os
 import sys
 import threading
 from pathlib import Path
+from unittest import mock
 
 import torch
 
-CALLS = ("fsync", "rename", "replace", "remove", "unlink")  # of os
+CALLS = {
+    "fsync": "fsync", "rename": "rename", "replace": "rename", "remove": "remove",
+    "unlink": "remove",
+}  # fmt: skip
 PATIENCE = 5.0  # seconds: what should not wait
+MOMENT = 0.15  # seconds: a wait that should be seen
+HALF = "half a file"  # what an fsync has brought to disk too early
 
 
 class Disk:
-    """A folder, what is asked of it, and a gate that every write waits at. calls: [(what,
-    name or names)]."""
+    """A folder, what is asked of it, and a gate that every write waits at. full: what every write
+    raises; most: how many files were open at once."""
 
     def __init__(self, folder):
-        self.folder, self.calls, self.gate = Path(folder), [], threading.Event()
+        self.folder, self.calls, self.full = Path(folder), [], None
+        self.files, self.outside = {}, False  # {inode: Noting}; was one opened elsewhere?
         self.open_now, self.most, self.second = 0, 0, threading.Event()
-        self.names, self.outside, self.look = {}, [], lambda: None
-        # the names that are on disk, {name: inode}, and the contents, {inode: bytes}
-        self.known, self.synced = {}, {}
-        self.full = None  # what every write raises
-        self.lock = threading.Lock()
-        self.gate.set()
-        self.starts = threading.Event()  # threads wait at this one before they do anything
-        self.starts.set()
+        self.lock, self.gate, self.starts = threading.Lock(), threading.Event(), threading.Event()
+        self.go_on()
 
-    def open(self, path, mode="wb"):
-        """For `AsyncCheckpoint`'s open."""
-        if "w" in mode:
-            with self.lock:
-                self.open_now += 1
-                self.most = max(self.most, self.open_now)
-            if self.open_now > 1:
-                self.second.set()
-            self.stands_still()
-        file = open(path, mode)  # noqa: SIM115
-        if "w" in mode:
-            self.names[os.fstat(file.fileno()).st_ino] = Path(path).name
-            if Path(path).resolve().parent != self.folder.resolve():
-                self.outside.append(Path(path).name)
-            self.synced.pop(os.fstat(file.fileno()).st_ino, None)
-            self.note("open", Path(path).name)
-        return Noting(file, self)
+    def go_on(self):
+        self.starts.set()
+        self.gate.set()
 
     def stands_still(self):
         """Until the gates are open; but what waits for what never comes goes on after a while."""
         if not (self.starts.wait(PATIENCE) and self.gate.wait(PATIENCE)):
-            self.starts.set()
-            self.gate.set()
+            self.go_on()
 
-    def note(self, what, *names):
-        self.calls.append((what, *names))
-        there = self.there()
-        self.known = {name: inode for name, inode in self.known.items() if name in there}
-        self.synced = {i: data for i, data in self.synced.items() if i in there.values()}
-        self.look()
-
-    def there(self):
-        return {path.name: path.stat().st_ino for path in self.folder.iterdir()}
-
-    def all_synced(self):
-        """From now on: what is there is on disk, and what comes is there once it is brought."""
-        self.known = self.there()
-        self.synced = {path.stat().st_ino: path.read_bytes() for path in self.folder.iterdir()}
-
-    def bring(self, inode):
-        """fsync of a file, as much of it as has been flushed, or of the folder."""
-        if inode == self.folder.stat().st_ino:
-            self.known = self.there()
-        for path in self.folder.iterdir():
-            if path.stat().st_ino == inode:
-                self.synced[inode] = path.read_bytes()
-
-    def crashed(self):
-        """[{step: its state, or None where that is not whole}] if the power fails now: with the
-        names that have been brought to disk, and with those of now."""
-        return [
-            {
-                number(name): loaded(self.synced.get(inode, b""))
-                for name, inode in names.items()
-                if number(name) is not None
-            }
-            for names in (self.known, self.there())
-        ]
+    def open(self, path, mode="wb"):
+        """For `AsyncCheckpoint`'s open."""
+        with self.lock:
+            self.open_now += 1
+            self.most = max(self.most, self.open_now)
+        if self.open_now > 1:
+            self.second.set()
+        self.stands_still()
+        file = Noting(open(path, mode), self)  # noqa: SIM115
+        self.files[os.fstat(file.fileno()).st_ino] = file
+        self.outside |= Path(path).resolve().parent != self.folder.resolve()
+        self.calls.append(("open", file.called))
+        return file
 
     @contextlib.contextmanager
     def watched(self):
-        """os.fsync, os.replace and the like are noted."""
-        before, start = {name: getattr(os, name) for name in CALLS}, threading.Thread.start
+        """os.fsync, os.replace and the like are noted, and threads obey `starts`."""
+        start, join = threading.Thread.start, threading.Thread.join
         main = threading.current_thread()
 
         def starts(thread):
             if not thread.daemon or threading.current_thread() is main:
                 run = thread.run
-                thread.run = lambda: (self.starts.wait(PATIENCE) or self.stands_still(), run())
+                thread.run = lambda: (self.starts.wait(PATIENCE) or self.go_on(), run())
             start(thread)
 
-        def noted(name):
-            def call(*args, **kwargs):
-                inode = os.fstat(args[0]).st_ino if name == "fsync" else None
-                if inode is None:
-                    told = [Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path))]
-                elif inode == self.folder.stat().st_ino:
-                    told = ["the folder"]
-                else:
-                    told = [self.names.get(inode, "a file")]
-                found = before[name](*args, **kwargs)
-                if inode is not None:
-                    self.bring(inode)
-                self.note(
-                    "rename" if name == "replace" else "remove" if name == "unlink" else name, *told
-                )
-                return found
+        def joins(thread, timeout=None):
+            join(thread, None if timeout is None else min(timeout, MOMENT / 2))
 
-            return call
-
-        for name in CALLS:
-            setattr(os, name, noted(name))
-        threading.Thread.start = starts
-        try:
+        with contextlib.ExitStack() as stack:
+            for name in CALLS:
+                stack.enter_context(mock.patch.object(os, name, self.noted(name)))
+            stack.enter_context(mock.patch.object(threading.Thread, "start", starts))
+            stack.enter_context(mock.patch.object(threading.Thread, "join", joins))
+            stack.callback(self.go_on)
             yield self
-        finally:
-            threading.Thread.start = start
-            for name, call in before.items():
-                setattr(os, name, call)
-            self.gate.set()
-            self.starts.set()
+
+    def noted(self, name):
+        """This function of os, which notes the names of its files."""
+        plain = getattr(os, name)
+
+        def call(*args, **kwargs):
+            names = [Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path))]
+            out = plain(*args, **kwargs)
+            self.calls.append((CALLS[name], *(names or [self.on_disk(args[0])])))
+            return out
+
+        return call
+
+    def on_disk(self, file):
+        """What an fsync of this file, or of its descriptor, has brought to disk."""
+        inode = os.fstat(file if isinstance(file, int) else file.fileno()).st_ino
+        if inode == self.folder.stat().st_ino:
+            return "the folder"
+        noting = self.files.get(inode)
+        return HALF if noting is None or noting.buffer else noting.called
 
     def state(self, step):
         """What a run that resumes now would load of this step; None if there is nothing whole."""
-        path = self.folder / f"step_{step:08d}.pt"
-        return loaded(path.read_bytes()) if path.exists() else None
-
-
-def number(name):
-    """The step of a checkpoint's file; None of another file."""
-    return int(name[5:-3]) if Path(name).match(f"step_{'[0-9]' * 8}.pt") else None
-
-
-@functools.lru_cache
-def loaded(data):
-    """The state in a file's bytes; None if it is not whole."""
-    with contextlib.suppress(Exception):
-        return torch.load(io.BytesIO(data), weights_only=True)
-    return None
+        with contextlib.suppress(Exception):
+            data = (self.folder / f"step_{step:08d}.pt").read_bytes()
+            return torch.load(io.BytesIO(data), weights_only=True)
+        return None
 
 
 class Noting:
@@ -172,14 +120,14 @@ class Noting:
     flush, or closed. torch.save ends with a flush of its own, which no documentation promises."""
 
     def __init__(self, file, disk):
-        self.file, self.disk, self.buffer = file, disk, []
+        self.file, self.disk, self.buffer, self.called = file, disk, [], Path(file.name).name
 
     def write(self, data):
         self.disk.stands_still()
         if self.disk.full:
             raise self.disk.full
-        if not self.disk.calls or self.disk.calls[-1] != ("write", Path(self.file.name).name):
-            self.disk.note("write", Path(self.file.name).name)
+        if self.disk.calls[-1:] != [("write", self.called)]:
+            self.disk.calls.append(("write", self.called))
         self.buffer.append(bytes(data))
         return len(self.buffer[-1])
 

@@ -6,7 +6,7 @@
     [30 + 1]     a weight, a bias and a gain without dimension
     [25 | 5]     the bias of layer 1 is frozen: a flat of its own
     [30 + 25]    the branch of layer 2 is used by every second rank
-    by_name      in SGD's cases layers are called with h as a keyword argument
+    by_name      in SGD's cases layers are called with h as a keyword argument, and return {"h": h}
     tied         is used at both ends, and belongs to no layer
 
 The layers tell `at` when they compute. float64; few of these sizes can be divided by 2, 3 or 4.
@@ -51,8 +51,9 @@ GROUPS_SAY = "4 ranks, groups of 3 and 2"
 class Layer(nn.Module):
     """h + tanh(linear(h)), h (B, D)."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, by_name: bool) -> None:
         super().__init__()
+        self.by_name = by_name
         self.linear = nn.Linear(D, D)
         self.branch = nn.Linear(D, D, bias=False) if index == 2 else None
         self.gain = nn.Parameter(torch.ones(())) if index == 0 else 1.0
@@ -64,7 +65,8 @@ class Layer(nn.Module):
         out = torch.tanh(self.linear(h))
         if with_branch and self.branch is not None:
             out = out + self.branch(h)
-        return Here.apply(h + self.gain * out, self)
+        h = Here.apply(h + self.gain * out, self)
+        return {"h": h} if self.by_name else h
 
 
 class Here(torch.autograd.Function):
@@ -82,13 +84,13 @@ class Here(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    """(x (B, 3), with_branch) -> (B, 3). by_name: layers are given h by its name."""
+    """(x (B, 3), with_branch) -> (B, 3). by_name: layers are given h, and give it, by its name."""
 
     def __init__(self, seed, by_name=False):
         super().__init__()
         self.by_name = by_name
         self.tied, self.scale = nn.Parameter(torch.empty(D, 3)), nn.Parameter(torch.empty(()))
-        self.layers = nn.ModuleList(Layer(index) for index in range(LAYERS))
+        self.layers = nn.ModuleList(Layer(index, by_name) for index in range(LAYERS))
         self.to(backend.device(), torch.float64)
         for i, p in enumerate(self.parameters()):
             p.data.copy_(draw(100 * seed + i, *p.shape) / 8)
@@ -96,8 +98,10 @@ class Net(nn.Module):
     def forward(self, x, with_branch):
         h = torch.tanh(x @ self.tied.T)
         for layer in self.layers:
-            given = {"h": h} if self.by_name else {}
-            h = layer(*[] if given else [h], with_branch=with_branch, **given)
+            if self.by_name:
+                h = layer(h=h, with_branch=with_branch)["h"]
+            else:
+                h = layer(h, with_branch=with_branch)
         return self.scale * (h @ self.tied)
 
 

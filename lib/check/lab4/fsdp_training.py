@@ -7,6 +7,7 @@ Where a unit that computes is sharded the training stops there: its parameters h
 the first case the bytes that are alive in every layer are counted.
 """
 
+from collections import Counter
 from contextlib import nullcontext, suppress
 from functools import lru_cache, partial
 
@@ -29,9 +30,10 @@ RULES = (
     "whole in forward", "whole in backward", "the root is whole", "weights of this step",
     "weights freed first", "sharded in the end",
 )  # fmt: skip
+CALLED = ("leave_forward", "enter_backward", "leave_backward")
 COMPUTED = (*RULES[:4], "gradients left", "parameters", "output")
 MEMORY = (
-    *RULES[4:], "units whole at a time",
+    *RULES[4:], "units whole at a time", "calls of",
     *(f"alive, in bytes, in the {way} of unit {i}" for way in ("forward", "backward")
       for i in range(models.LAYERS)),
 )  # fmt: skip
@@ -100,6 +102,13 @@ class Watch:
             layer.at = partial(self.computes, index)
         for unit in self.units.values():
             unit.watch = self
+        self.times = Counter()
+        for name in CALLED:
+            setattr(fsdp, name, partial(self.called, name, getattr(fsdp, name)))
+
+    def called(self, name, method, *args, **named):
+        self.times[name] += 1
+        method(*args, **named)
 
     def looking(self):
         """A context around what the answer does."""
@@ -159,6 +168,7 @@ class Watch:
         for rule in self.rules:
             self.show(rule, self.broken.get(rule, ""))
         self.show("units whole at a time", self.most, at_most=True)
+        self.show("calls of", {name: self.times[name] for name in CALLED})
         self.broken, self.most = {}, 0
 
     def sent(self, forwards):

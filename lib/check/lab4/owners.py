@@ -5,10 +5,11 @@ possible in all of these cases.
 """
 
 from lib.check import symptoms as s
+from lib.check.cases import form_of
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_TENSORS
-from lib.check.pure import LEAVES_OUT, iterator
+from lib.check.pure import LEAVES_OUT
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.zero import muon
@@ -33,72 +34,65 @@ SIZES = {  # what it is: (costs in the order of the model, ranks)
     "one rank": ((3, 1, 2), 1),
     "no matrices": ((), 3),
 }
-FORM = ("something", "a list of ranks", "to go through again")
-EACH_ONCE = ("as many as matrices", "ranks from 1", "no such rank")
+FEW = ("more ranks than matrices", "no matrices")
+FORM = ("a list of ranks", "one for each", "ranks that there are")
 LOAD = "the load of the busiest rank, within 5 %"
 
 
 def script(make, case, show):
     costs, N = SIZES[case.what]
-    owner = show.run(make, [*costs], N)
-    wrong = _misread(owner) or _misplaced(owner, costs, N)
-    for name in (*FORM, *EACH_ONCE):
+
+    def asked():
+        show.run(make, [10**6], N)  # of which the next call knows nothing
+        return show.run(make, [*costs], N)
+
+    owner, then = asked(), asked()
+    wrong = _misread(owner, costs, N)
+    for name in FORM:
         show(name, wrong.get(name, ""))
     if wrong:
         return
+    another = f"called twice with the same costs, it returned {owner!r:.40} and {then!r:.40}"
+    show("another list", "" if _misread(then, costs, N) == {} and [*then] == [*owner] else another)
+    if show.wrong("another list"):
+        return
     load = [sum(c for c, o in zip(costs, owner, strict=True) if o == rank) for rank in range(N)]
     show(LOAD, max(load), at_most=True, tolerance=0.05, beside=f"By rank: {load}")
-    then = show.run(make, [*costs], N)
-    another = f"called twice with the same costs, it returned {owner!r:.40} and {then!r:.40}"
-    alike = type(then) is type(owner) and list(then) == list(owner)
-    show("another list", "" if alike else another)
 
 
-def _misread(owner):
+def _misread(owner, costs, N):
     """{one of FORM: what is wrong}, or {}."""
-    if owner is None:
-        return {"something": "got None, expected a list of ranks"}
-    if found := iterator(owner, "matrix {} has"):
-        return {"to go through again": found.text}
     if not isinstance(owner, (list, tuple)):
-        return {"a list of ranks": f"got {owner!r:.60}, expected a list of ranks"}
-    for x in owner:
-        if isinstance(x, bool) or not hasattr(x, "__index__"):
-            return {"a list of ranks": f"{x!r:.60} in the list is no rank"}
+        return {"a list of ranks": f"got {form_of(owner)}, expected a list of ranks"}
+    if len(owner) != len(costs):
+        text = f"{len(owner)} ranks for {len(costs)} matrices: {owner!r:.80}"
+        return {"one for each": text}
+    for rank in owner:
+        if isinstance(rank, bool) or not hasattr(rank, "__index__"):
+            return {"a list of ranks": f"{rank!r:.60} in the list is no rank"}
+        if not 0 <= rank < N:
+            text = f"rank {rank} owns a matrix; there are ranks 0 to {N - 1}"
+            return {"ranks that there are": text}
     return {}
 
 
-def _misplaced(owner, costs, N):
-    """{one of EACH_ONCE: what is wrong}, or {}."""
-    if len(owner) != len(costs):
-        text = f"{len(owner)} ranks for {len(costs)} matrices: {owner!r:.80}"
-        return {"as many as matrices": text}
-    beyond = next((rank for rank in owner if not 0 <= rank < N), None)
-    if beyond is None:
-        return {}
-    text = f"rank {beyond} owns a matrix; there are ranks 0 to {N - 1}"
-    return {"ranks from 1" if beyond == N else "no such rank": text}
-
-
-MEASURE = SideBySide(script, muon.owners, here(*SIZES), groups=None, excused=NO_TENSORS)
+CASES = here(*SIZES)
+MEASURE = SideBySide(script, muon.owners, CASES, groups=None, excused=NO_TENSORS)
 OWNERS = Exercise(
     name="owners", reference=muon.owners, measure=MEASURE, worlds=(), bonus=True,
     leaves_out=LEAVES_OUT,
     claims=claims(
         MEASURE,
-        ("one owner each", 1, "as many as matrices, ranks 0 to N-1", *FORM, *EACH_ONCE),
+        ("one owner each", 1, "as many as matrices, ranks 0 to N-1", *FORM),
         ("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks", LOAD),
         ("the same on every rank", 1, "called again, the same; arguments left alone"),
     ),
     hints=hints(
         "lab4", "owners",
-        nothing_returned=of_name("something"),
-        gone_through_once=of_name("to go through again"),
         not_a_list_of_ranks=of_name("a list of ranks"),
-        not_one_for_each=of_name("as many as matrices"),
-        ranks_from_1=of_name("ranks from 1"),
-        no_such_rank=of_name("no such rank"),
-        nothing_there=s.raised("IndexError", "ValueError", "ZeroDivisionError"),
+        not_one_for_each=of_name("one for each"),
+        no_such_rank=of_name("ranks that there are"),
+        nothing_there=s.in_case(CASES, lambda case: case.what in FEW, "raised"),
         not_balanced=of_name(LOAD),
         another_list_on_each_rank=of_name("another list"),
     ),

@@ -6,6 +6,7 @@ from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS, NO_TENSORS
+from lib.check.numbers import wrong
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import zero
@@ -20,7 +21,10 @@ MODELS = {
         *((PAPERS, 64, precision) for precision in RECIPES if precision != "mixed"),
     )
 }  # fmt: skip
-REFUSED = {"stage 4": (4, 64), "stage -1": (-1, 64), "0 ranks": (1, 0)}
+REFUSED = {
+    "stage 4": (4, 64), "stage -1": (-1, 64), "stage 1.5": (1.5, 64), "stage 4, 1 rank": (4, 1),
+    "stage 0, 0 ranks": (0, 0), "stage 3, -1 ranks": (3, -1),
+}  # fmt: skip
 CASES = here(*MODELS, *REFUSED)
 FIGURE, RANKS, PRECISIONS = CASES[:1], CASES[1:5], CASES[5 : len(MODELS)]
 
@@ -35,17 +39,6 @@ def script(make, case, show):
     show("bytes", plain, tolerance=1e-12)
 
 
-def _another_number(p):
-    return p.kind == "number" and isinstance(p.fact("got"), float)
-
-
-def _rounded(p):
-    return (
-        _another_number(p) and p.fact("got").is_integer()
-        and abs(p.fact("got") - p.fact("want")) <= 32
-    )  # fmt: skip
-
-
 MEASURE = SideBySide(script, zero.rank_state_bytes, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
     name="rank_state_bytes", reference=zero.rank_state_bytes, measure=MEASURE, worlds=(),
@@ -56,12 +49,14 @@ EXERCISE = Exercise(
          ("bytes", FIGURE)),
         ("other models and ranks", 2, "4 ranks, 7, and 1", ("bytes", RANKS)),
         ("other precisions", 2, "fp32; fp32 gradients; bf16 alone", ("bytes", PRECISIONS)),
-        ("no such stage", 2, "a ValueError for stage 4 and -1, and for 0 ranks"),
+        ("no such stage", 2, "a ValueError for any other stage, and for no rank"),
     ),
     hints=hints(
         "lab4", "rank_state_bytes",
-        rounded=_rounded,
+        rounded=wrong(lambda got, want: float(got).is_integer() and abs(got - want) <= 32),
         not_refused=lambda p: getattr(p.fact("case"), "what", "") in REFUSED,
-        a_part_is_wrong=_another_number,
+        # those of mixed precision are right
+        the_precision_is_not_used=wrong(lambda got, want: True, PRECISIONS),
+        a_part_is_wrong=wrong(lambda got, want: True),
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ def _x(name):
 def _net(name):
     if name == "tokens":
         return nn.Embedding(5, 4, dtype=torch.float64)
-    between = nn.Dropout(0.5) if name == "dropout" else nn.Tanh()
+    between = nn.Dropout(0.5) if name in ("dropout", "twice") else nn.Tanh()
     return nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 4), nn.Tanh()).double()
 
 
@@ -82,9 +82,9 @@ EXERCISE = Exercise(
         other_random_numbers=another(
             [DROPOUT], "the gradient of x", "the gradient of the weights"
         ),
+        what_the_calls_share=another([TWICE], "the gradient of"),  # one call alone was right
         not_a_gradient_for_each_input=s.refused("not a gradient for each"),
         the_first_graph=s.refused("graph freed"),
-        something_raised=s.kind("raised"),
         the_graph_is_kept=of_name("alive"),
         f_runs_too_often=of_name("calls of f"),
     ),

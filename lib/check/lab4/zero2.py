@@ -6,25 +6,20 @@ a gate behind each layer, where it is seen what has been sent, and what memory g
 
 import weakref
 from functools import partial
-from itertools import pairwise
 
 from lib import collectives
 from lib.check import symptoms as s
-from lib.check.causes import hints, in_variant, of_name
+from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
-from lib.check.lab4.zero_chain import EACH, GATES, LAYERS, WIDTHS, ChainSetup
-from lib.check.lab4.zero_models import SEVERAL, STEPS, Made, Setup
+from lib.check.lab4 import zero_models as models
+from lib.check.lab4.zero_models import Setup
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.zero import zero2
-from lib.zero.flat import padded_size
 
 WORLD = 4
-CHAIN, TWISTED = (
-    ChainSetup("a chain of layers"),
-    ChainSetup("layers named in another order", (0, 1, 2, 4, 3)),
-)
+CHAIN, TWISTED = Setup("SGD", chain=(0, 1, 2, 3, 4)), Setup("SGD", chain=(0, 1, 2, 4, 3))
 SETUPS = {
     setup.case(members): setup
     for members, setup in (
@@ -36,26 +31,25 @@ SETUPS = {
 CASES = tuple(SETUPS)
 # of the small model: three flats, two of several parameters. Of a chain 1: each layer is a flat
 CAPACITY = 8 * 40
-COPIES = 3  # the shard, its gradient and what was sent last may be tensors of their own
 NOTHING_SENT = "nothing had been sent when only the first layer's gradient was still missing"
 EARLY = "average_gradients() came back while a reduce_scatter was under way"
 STILL = (
     "until the reduce-scatter of flat {} had ended, which was after {} of "
-    f"{LAYERS} layers; expected it to wait only before a third leaves, for the oldest"
+    f"{models.LAYERS} layers; expected it to wait only before a third leaves, for the oldest"
 )
-SLACK = 64  # bytes of single numbers, such as the loss's own gradient; the shortest flat has 96
+KEPT = "the gradients of a flat that had been sent were still there when the next one was"
 
 
 def script(make, case, group, show):
     setup = SETUPS[case]
-    capacity = 1 if isinstance(setup, ChainSetup) else CAPACITY
-    model, made = setup.model(), Made(setup.optimizer)
+    capacity = 1 if setup.chain else CAPACITY
+    model, made = setup.model(), models.Made(setup.optimizer)
     ways = {"reduce_scatter": show.reduce_scatter, "all_gather": show.all_gather}
     with show.during("__init__", section=True) as run:
         zero = run(make, model.parameters(), made, group, **ways, capacity=capacity)
     show("parameters", model.named_parameters())
     yield
-    for step in range(1, STEPS + 1):
+    for step in range(1, models.STEPS + 1):
         show.begin(f"step {step}, backward")
         for batch in setup.batches(show.place, step - 1):
             with show.during(f"step {step}, backward and average_gradients()") as run:
@@ -92,16 +86,9 @@ def train(setup, model, zero, batch, show):
 
 
 def past_gates(setup, model, zero, batch, show):
-    buffers = Buffers(zero.in_order)
-
-    def at_gate(number, gradient):
-        show(f"alive by flat {number}", show.made.alive() - before, at_most=True)
-
-    watch = show.gated(GATES)
-    watch.at_gate, model.gate = at_gate, watch.pass_one
-    loss = setup.loss(model, batch)
-    before = show.made.alive()
-    loss.backward()
+    buffers, watch = Buffers(zero.in_order), show.gated(models.GATES)
+    model.gate = watch.pass_one
+    setup.loss(model, batch).backward()
     watch.end()
     zero.average_gradients()
     show.ungated(watch)
@@ -109,20 +96,22 @@ def past_gates(setup, model, zero, batch, show):
     show("backward stands still", STILL.format(*watch.stuck) if watch.stuck else "")
     show("back too early", EARLY if watch.early else "")
     show("buffers beside a new one", buffers.most, at_most=True)
+    show("gradients freed at once", KEPT if buffers.kept else "")
     buffers.leave()
 
 
 class Buffers:
     """Those that flatten_gradients() makes. most: of those before, how many were there when one
-    was made; one, which is under way, may be."""
+    was made; one, which is under way, may be. kept: was a gradient of those before still there?"""
 
     def __init__(self, flats):
-        self.flats, self.seen, self.most = flats, [], 0
-        for flat in flats:
-            flat.flatten_gradients = partial(self.made, flat.flatten_gradients)
+        self.flats, self.seen, self.most, self.kept = flats, [], 0, False
+        for number, flat in enumerate(flats):
+            flat.flatten_gradients = partial(self.made, flats[:number], flat.flatten_gradients)
 
-    def made(self, make):
+    def made(self, sent, make):
         self.most = max(self.most, sum(one() is not None for one in self.seen))
+        self.kept |= any(p.grad is not None for flat in sent for p in flat.parameters)
         buffer = make()
         self.seen.append(weakref.ref(buffer))
         return buffer
@@ -132,22 +121,13 @@ class Buffers:
             del flat.flatten_gradients
 
 
-def room(flat):
-    """Bytes of what has been received before the gate behind this flat of CHAIN."""
-    sizes = [padded_size(m * n, WORLD) // WORLD for m, n in pairwise(reversed(WIDTHS))]
-    return SLACK + EACH * sum(sizes[: max(flat - 1, 0)])
-
-
 MEASURE = SideBySide(
     script, zero2.Zero2, CASES, (zero2.__name__,), together=(CASES[2], CASES[6]),
-    excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model")
-    | {"once more": "nothing is returned; two models are trained side by side",
-       "storage": "nothing is returned", "arguments": "the parameters are changed in place",
-       "alive at the end": "the parameters' hooks hold what they call, in a cycle of torch's"},
-    slack={"alive": lambda case: COPIES * EACH * padded_size(case.n, case.world_size)
-           // case.world_size} | {f"alive by flat {i}": room(i) for i in range(GATES)},
+    excused=models.EXCUSED
+    | {"alive at the end": "the parameters' hooks hold what they call, in a cycle of torch's"},
+    slack={"alive": models.slack},
 )  # fmt: skip
-ONE_BATCH = [case for case in MEASURE.runs() if SEVERAL not in case.what]
+ONE_BATCH = [case for case in MEASURE.runs() if models.SEVERAL not in case.what]
 EXERCISE = Exercise(
     name="Zero2", reference=zero2.Zero2, worlds=(WORLD,), measure=MEASURE,
     # What is inherited from lib's Zero1, and its flats; the last is the name of what no line of the
@@ -169,25 +149,27 @@ EXERCISE = Exercise(
          "padded elements, by the reduce_scatter it was given", calls(MEASURE)),
         ("sent while backward runs", 5, "two in flight, and backward goes on", "sent in time",
          "backward stands still", "flats sent when backward has ended", "back too early"),
-        ("two buffers at most", 5, "bytes of gradients, after each layer of backward"),
+        ("two buffers at most", 5, "and no gradients of what has been sent"),
     ),
     hints=hints(
         "lab4", "Zero2",
         the_group_is_not_passed_on=s.kind("group"),
-        left_over_from_the_backward_before=s.raised("KeyError"),
-        kept_for_all_of_the_class=in_variant("two at once", "the other of two"),
+        left_over_from_the_backward_before=s.either(
+            s.raised("KeyError"),
+            s.both(of_name("parameters"), s.fact("time", 3), s.in_case(CASES, CASES[0].__eq__)),
+        ),
         beyond_the_last_flat=s.raised("IndexError"),
         the_rest_is_not_sent=s.kind("clash", over=True),
         in_the_order_of_completion=s.kind("clash"),
         not_the_one_it_was_given=s.kind("another way"),
         does_not_wait=of_name("back too early"),
-        gradients_not_dropped=of_name("gradients left"),
+        gradients_not_dropped=of_name("gradients"),
         other_messages=s.kind("calls"),
         no_mean_in_the_shard=of_name("the norm of the mean gradient"),
         everything_at_the_end=of_name("sent in time"),
         one_at_a_time=of_name("flats sent when"),
         not_for_the_oldest=of_name("backward stands still"),
-        buffers_kept_for_all_flats=of_name(*(f"alive by {i}" for i in range(STEPS + 1))),
-        three_in_flight=of_name("buffers beside", "alive by flat"),
+        buffers_kept_for_all_flats=of_name("alive by"),
+        three_in_flight=of_name("buffers beside"),
     ),
 )  # fmt: skip

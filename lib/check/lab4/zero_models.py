@@ -1,21 +1,45 @@
-"""What Zero1 and Zero2 train in a check.
+"""What Zero1 and Zero2 train in a check, on a few batches.
 
-The model has tied, frozen and unused parameters, whole numbers times what float32 does not hold,
-and nothing nonlinear. A rank uses its branch in every other step.
+Small has tied, frozen and unused parameters, whole numbers times what float32 does not hold, and
+nothing nonlinear. A rank uses its branch in every other step.
+
+A Chain's backward passes a gate behind each layer, where zero2.py looks at what is sent:
+
+    forward    layer 0 -> gate -> layer 1 -> gate -> ... -> layer 4
+    backward   layer 4 -> gate -> layer 3 -> gate -> ... -> layer 0  each layer a flat: 0, 1, ..., 4
+
+Backward is past a gate when all gradients of the layer behind it are there and have been seen by
+their hooks.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from lib import backend
 from lib.check.cases import Case, draw
+from lib.zero.flat import padded_size
 
 LR = 2.0**-12  # of SGD; a power of two, so that dividing by it rounds nothing
 STEPS = 2
 SEVERAL = "micro-batches"
 ROWS = 2  # of a micro-batch
+WIDTHS = (3, 4, 5, 6, 7, 5)  # a chain's layers have 12, 20, 30, 42 and 35 weights
+LAYERS = len(WIDTHS) - 1
+GATES = LAYERS - 1
+EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model") | {
+    "once more": "nothing is returned; two models are trained side by side",
+    "storage": "nothing is returned",
+    "arguments": "the parameters are changed in place",
+}
+
+
+def slack(case):
+    """Bytes of three shards: a shard, its gradient and what was sent last may be tensors of their
+    own."""
+    return 3 * torch.float64.itemsize * padded_size(case.n, case.world_size) // case.world_size
 
 
 class Small(nn.Module):
@@ -40,13 +64,47 @@ class Small(nn.Module):
         return self.leave((h + self.branch(h) if with_branch else h) * self.scale)  # (B, 5)
 
 
+class Chain(nn.Module):
+    """x (B, 3) -> (B, 5), float64, linear, without biases. registered: the order in which
+    it names its layers."""
+
+    def __init__(self, registered):
+        super().__init__()
+        layers = [nn.Linear(m, n, bias=False, dtype=torch.float64) for m, n in pairwise(WIDTHS)]
+        self.in_order = [f"layer {i}" for i in range(LAYERS)]
+        self.gate = lambda gradient: None
+        for i in registered:
+            layers[i].weight.data = draw(i, WIDTHS[i + 1], WIDTHS[i]) / 4
+            self.add_module(self.in_order[i], layers[i])
+        self.to(backend.device())
+
+    def forward(self, x, with_branch):
+        for i, name in enumerate(self.in_order):
+            x = getattr(self, name)(Gate.apply(x, self.gate) if i else x)
+        return x
+
+
+class Gate(torch.autograd.Function):
+    """y = x. Backward calls gate(gradient) as it passes."""
+
+    @staticmethod
+    def forward(ctx, x, gate):
+        ctx.gate = gate
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.gate(gradient)
+        return gradient, None
+
+
 @dataclass(frozen=True)
 class Setup:
     """What is trained. parameters: 72, which 2, 3 and 4 divide, or 77. idle: a rank with no
     gradient in the first step.
 
     models: how many are trained side by side, each by an answer of its own; the second has 72
-    parameters.
+    parameters. chain: the order in which the layers of a Chain are named, if it is one.
     """
 
     optimizer: str  # "SGD" or "AdamW"
@@ -54,8 +112,13 @@ class Setup:
     microbatches: int = 1
     idle: int = -1
     models: int = 1
+    chain: tuple[int, ...] = ()
 
     def case(self, members):
+        if self.chain:
+            in_order = self.chain == tuple(range(LAYERS))
+            what = "a chain of layers" if in_order else "layers named in another order"
+            return Case(members, sum(m * n for m, n in pairwise(WIDTHS)), what=what)
         more = [
             f"{self.microbatches} {SEVERAL}" if self.microbatches > 1 else "",
             f"rank {self.idle} without gradients" if self.idle >= 0 else "",
@@ -64,7 +127,7 @@ class Setup:
         return Case(members, self.parameters, what=", ".join(filter(None, [self.optimizer, *more])))
 
     def model(self):
-        return Small(self.parameters == 77)
+        return Chain(self.chain) if self.chain else Small(self.parameters == 77)
 
     def batches(self, rank, step):
         """[(x, y, with the branch?), or None where the rank has nothing, of each micro-batch]"""
@@ -81,13 +144,6 @@ class Setup:
         return (model(x, with_branch) * y).sum() / (ROWS * self.microbatches)
 
 
-def make_optimizer(name, parameters):
-    """parameters: tensors or groups, as torch's optimizers take them."""
-    if name == "SGD":
-        return torch.optim.SGD(parameters, lr=LR, momentum=0.9)
-    return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
-
-
 class Made:
     """make_optimizer, and what came of it: `count` optimizers, the last of which is `optimizer`."""
 
@@ -95,25 +151,21 @@ class Made:
         self.name, self.count, self.optimizer = name, 0, None
 
     def __call__(self, parameters):
+        """parameters: tensors or groups, as torch's optimizers take them."""
         self.count += 1
-        self.optimizer = make_optimizer(self.name, parameters)
+        if self.name == "SGD":
+            self.optimizer = torch.optim.SGD(parameters, lr=LR, momentum=0.9)
+        else:
+            self.optimizer = torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
         return self.optimizer
 
     @property
     def shards(self):
-        return (
-            [p for group in self.optimizer.param_groups for p in group["params"]]
-            if self.optimizer
-            else []
-        )
+        groups = self.optimizer.param_groups if self.optimizer else []
+        return [p for group in groups for p in group["params"]]
 
     @property
     def state(self):
         """How many numbers it keeps; a count of steps is none of them."""
-        kept = [
-            t
-            for of in self.optimizer.state.values()
-            for t in of.values()
-            if torch.is_tensor(t) and t.dim()
-        ]
-        return sum(tensor.numel() for tensor in kept)
+        kept = [t for of in self.optimizer.state.values() for t in of.values()]
+        return sum(t.numel() for t in kept if torch.is_tensor(t) and t.dim())

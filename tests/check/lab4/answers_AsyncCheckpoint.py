@@ -298,6 +298,36 @@ class TellsForEver(AsInTheNotebook):
             raise self.error
 
 
+class BeginForgets(AsInTheNotebook):
+    """wait() raises, and begin only joins."""
+
+    def begin(self, step, model, optimizer, position):
+        if self.thread:
+            self.thread.join()
+        self.error = None
+        super().begin(step, model, optimizer, position)
+
+
+class WaitsASecond(AsInTheNotebook):
+    def wait(self):
+        if self.thread:
+            self.thread.join(timeout=1.0)
+        self.thread = None
+        super().wait()
+
+
+class WritesAStep(AsInTheNotebook):
+    """A run that resumes would take the unfinished file for a checkpoint."""
+
+    def write(self, step, state):
+        part = self.path(step).with_suffix(".part.pt")
+        to_disk(self, part, state)
+        os.replace(part, self.path(step))
+        checkpoint.sync_folder(self.folder)
+        for old in sorted(self.folder.glob("step_*.pt"))[:-2]:
+            old.unlink()
+
+
 class GivesUp(AsInTheNotebook):
     """After an error it writes no more."""
 
@@ -429,7 +459,7 @@ WRONG = {
     ByReference: "not copied",
     OnlyTheModel: "not copied",
     PositionByReference: "not copied",
-    InFloat16: "not copied",
+    InFloat16: "changed on the way",
     DoesNotWait: "two at a time",
     LeavesOut: "one is left out",
     RemovesFirst: "nothing left",
@@ -437,18 +467,21 @@ WRONG = {
     CopiesIntoPlace: "not renamed",
     InAnotherFolder: "another folder",
     NoFsync: "not brought to disk",
-    RenamesFirst: "renamed first",
-    FsyncFirst: "fsync too early",
+    RenamesFirst: "not brought to disk",
+    FsyncFirst: "not brought to disk",
     NoFolder: "the name is not on disk",
     KeepsAll: "not the last two",
     Silent: "silent",
     TellsForEver: "raised again",
+    BeginForgets: "silent",
+    WaitsASecond: "two at a time",
+    WritesAStep: "not renamed",
     GivesUp: "no more",
     OpensItself: "another open",
     TellsFullDisksOnly: "silent",
     RemovesWhatIsNotIts: "not the last two",
-    NoFlush: "fsync too early",
-    FlushedTooEarly: "fsync too early",
+    NoFlush: "not brought to disk",
+    FlushedTooEarly: "not brought to disk",
     DictsOnly: "an error in one case",
     CopiesBeforeItWaits: "two at a time",
     ErrorOfAll: "shared by two objects",

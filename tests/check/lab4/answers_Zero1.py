@@ -337,6 +337,40 @@ class AlwaysPads(OneLine):
         return self.n + self.N - self.n % self.N
 
 
+class PadsWithTheLast(OneLine):
+    def flatten_gradients(self):
+        line = super().flatten_gradients()
+        line[self.n :] = line[self.n - 1]
+        return line
+
+
+class MeanOfThoseThatHave(OneLine):
+    """Divided by the number of ranks that have a gradient, which all know."""
+
+    def mean(self):
+        line = self.line()
+        used = self.reduce_scatter(line.any().to(line).repeat(self.N), self.group)
+        return self.reduce_scatter(line / used.clamp(min=1), self.group)
+
+
+class ClearsInStep(OneLine):
+    def step(self):
+        super().step()
+        self.optimizer.zero_grad()
+
+
+class CountsFrozen(OneLine):
+    """Frozen parameters have room in the buffer."""
+
+    def __init__(self, parameters, *args, **named):
+        parameters = list(parameters)
+        self.frozen = sum(p.numel() for p in parameters if not p.requires_grad)
+        super().__init__(parameters, *args, **named)
+
+    def length(self):
+        return padded_size(self.n + self.frozen, self.N)
+
+
 class NotWritten(OneLine):
     def step(self):
         raise NotImplementedError
@@ -346,6 +380,10 @@ WRONG = {
     GathersFirst: "gathered before the step",
     OptimizesTheParameters: "the full state",
     AlwaysPads: "a shard of another size",
+    CountsFrozen: "a shard of another size",
+    PadsWithTheLast: "padding with values",
+    ClearsInStep: "cleared by step",
+    MeanOfThoseThatHave: "a rank without gradients",
     returns_libs: "called what it builds",
     InheritsLibs: "called what it builds",
     but(

@@ -213,6 +213,21 @@ class CountsOn(ByHand):
         self.n_sent = max(left, len(self.in_order))
 
 
+class ForgetsTheSets(ByHand):
+    """From the second backward on, every set is empty at once."""
+
+    def gradient_is_ready(self, parameter):
+        self.missing[self.index_of[parameter]].discard(parameter)
+        while self.n_sent < len(self.in_order) and not self.missing[self.n_sent]:
+            self.send_next()
+
+    def average_gradients(self):
+        self.send_rest()
+        while self.in_flight:
+            self.finish_oldest()
+        self.n_sent = 0
+
+
 class NothingToSend(ByHand):
     """A rank without gradients returns early."""
 
@@ -307,9 +322,10 @@ WRONG = {
     InheritsLibs: "called what it builds",
     NeverBeginsAnew: "left over from the backward before",
     CountsOn: "left over from the backward before",
+    ForgetsTheSets: "left over from the backward before",
     NothingToSend: "the rest is not sent",
     InOrderOfCompletion: "in the order of completion",
-    OnTheClass: "kept for all of the class",
+    OnTheClass: "shared by two calls",
     LeavesWithTheFirst: "a flat is sent too early",
     LooksAtItsOwnFlatOnly: "a flat is sent too early",
     SendsTwice: "other messages",

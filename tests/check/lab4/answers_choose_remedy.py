@@ -178,6 +178,13 @@ offload_moves_nothing = with_terms(
         )
     )
 )
+shards_rounded_down = with_terms(
+    state=lambda job, stage, offload: (
+        2 * (job.parameters // (job.gpus if stage == 3 else 1))
+        + 2 * (job.parameters // (job.gpus if stage >= 2 else 1))
+        + (0 if offload else 12 * (job.parameters // job.gpus))
+    )
+)
 units_at_every_stage = with_terms(units=lambda job, stage: 8 * job.parameters / job.layers)
 one_unit = with_terms(units=lambda job, stage: 4 * job.parameters / job.layers if stage == 3 else 0)
 no_units = with_terms(units=lambda job, stage: 0)
@@ -241,6 +248,7 @@ WRONG = {
     gradients_sharded_at_stage_1: "it does not fit",
     optimizer_replicated: "too dear",
     offload_moves_nothing: "offload does nothing",
+    shards_rounded_down: "rounded down",
     units_at_every_stage: "units at every stage",
     one_unit: "no unsharded units",
     no_units: "no unsharded units",

@@ -252,6 +252,24 @@ class HooksPositionalOnly(When):
         return zero.on_backward(lambda: self.leave_backward(index), inputs), named
 
 
+class HooksSingleTensors(When):
+    """An output that is a dict is not hooked: backward does not enter the unit."""
+
+    def post_forward(self, index, submodule, inputs, output):
+        if isinstance(output, torch.Tensor):
+            return super().post_forward(index, submodule, inputs, output)
+        self.leave_forward(index)
+        return output
+
+
+class FreesByHand(When):
+    """Frees a unit also while its backward recomputes it."""
+
+    def post_forward(self, index, submodule, inputs, output):
+        self.after_forward(index)
+        return zero.on_backward(lambda: self.enter_backward(index), output)
+
+
 class NotWrittenFSDP(zero.FSDP):
     def before_forward(self, *args) -> None:
         raise NotImplementedError
@@ -317,7 +335,9 @@ WRONG = {
         AsksLibsFSDP: "called what it builds",
         OncePerBackward: "not gathered for forward",
         InputsAlone: "named arguments lost",
-        HooksPositionalOnly: "named tensors not hooked",
+        HooksPositionalOnly: "tensors not hooked",
+        HooksSingleTensors: "tensors not hooked",
+        FreesByHand: "hooks by hand",
         NotWrittenFSDP: "not written",
     },
 }

@@ -88,6 +88,16 @@ def ties_by_lot(costs, N):
     return owner
 
 
+def from_where_it_was(costs, N, load=[]):  # noqa: B006
+    """The loads of one call are where the next begins."""
+    load += [0] * N
+    owner = [0] * len(costs)
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        owner[i] = min(range(N), key=lambda rank: load[rank])
+        load[owner[i]] += costs[i]
+    return owner
+
+
 def calls_lib(costs, N):
     return muon.owners(costs, N)
 
@@ -229,6 +239,24 @@ class BackFirst(AsInTheNotebook):
                 self.update(p, gradient)
 
 
+class OnlyWhatItUsed(zero.Muon):
+    """An owner without a gradient of its own leaves its matrix as it is."""
+
+    @torch.no_grad()
+    def step(self):
+        rank, mine = dist.get_rank(self.group), []
+        for p, owner in zip(self.matrices, self.owner, strict=True):
+            gradient = torch.zeros_like(p) if p.grad is None else p.grad
+            self.reduce(gradient, owner, self.group)
+            if owner == rank and p.grad is not None:
+                mine.append((p, gradient))
+            p.grad = None
+        for p, gradient in mine:
+            self.update(p, gradient)
+        for p, owner in zip(self.matrices, self.owner, strict=True):
+            self.broadcast(p, owner, self.group)
+
+
 class SumsOfAllSteps(zero.Muon):
     """Right in the first step."""
 
@@ -258,11 +286,12 @@ WRONG = {
         from_the_last_on: "not balanced",
         in_turn_from_the_last_rank: "by number, not by cost",
         calls_lib: "called what it builds",
-        returns_nothing: "nothing returned",
-        an_iterator: "gone through once",
+        returns_nothing: "not a list of ranks",
+        an_iterator: "not a list of ranks",
         lists_of_each_rank: "not a list of ranks",
         sorts_in_place: "arguments changed",
         ties_by_lot: "another list on each rank",
+        from_where_it_was: "another list on each rank",
         leaves_one_out: "not one for each",
         a_rank_more_than_there_is: "no such rank",
         needs_a_largest: "nothing there",
@@ -275,6 +304,7 @@ WRONG = {
         OwnersOnly: "not every rank",
         BackTwice: "not once each",
         BackFirst: "broadcast too early",
+        OnlyWhatItUsed: "the owner does nothing",
         SumsOfAllSteps: "left over from the step before",
     },
 }

@@ -41,6 +41,13 @@ MISTAKES = (
             "        buffer = self.in_order[self.n_sent].flatten_gradients()\n        if "
             "len(self.in_flight)")
             .then("flat.flatten_gradients()", "buffer")),
+    Mistake("three in flight", edit("        flat = self.in_order[self.n_sent]\n",
+        "        flat = self.in_order[self.n_sent]\n"
+        "        self.kept = [*getattr(self, 'kept', []), flat.flatten_gradients()]\n").then(
+        SENT, SENT.replace("flat.flatten_gradients()", "self.kept[-1]")).then(
+        "        self.n_sent = 0  #", "        self.kept = []\n        self.n_sent = 0  #")),
+    Mistake("one at a time", edit("while self.n_sent < len(self.in_order) and ",
+        "while self.n_sent < len(self.in_order) - 1 and ")),
     Mistake("buffers kept for all flats",
         edit(HOOKS, f"        self.buffers = [f.full.clone() for f in self.in_order]\n{HOOKS}")),
 )  # fmt: skip

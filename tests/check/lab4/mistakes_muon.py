@@ -23,7 +23,7 @@ OWNERS = (
     ),
     Mistake("counted, not weighed", edit("+= costs[i]", "+= 1")),
     Mistake("all on one rank", edit("        load[owner[i]] += costs[i]\n", "")),
-    Mistake("ranks from 1",
+    Mistake("no such rank",
             edit(LEAST, f"{LEAST} + 1").then("load[owner[i]] +=", "load[owner[i] - 1] +=")),
 )  # fmt: skip
 

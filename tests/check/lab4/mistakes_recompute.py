@@ -37,7 +37,7 @@ MISTAKES = (
             CALL.replace("*inputs", "*(x.requires_grad_(x.is_floating_point()) for x in inputs)"))),
     Mistake("not a gradient for each input", _edit(RETURNED, "return inputs[0].grad")),
     Mistake("the first graph", _edit(BACK, f"{BACK}, {BACK}")),
-    Mistake("something raised", _edit("torch.set_rng_state(on_cpu)",
+    Mistake("an error in one case", _edit("torch.set_rng_state(on_cpu)",
         "torch.zeros(2) + torch.zeros(3)")),
     Mistake("no backward without a gradient of x",
             _edit("anchor = torch.empty(0, requires_grad=True)", "anchor = 0")),
@@ -66,4 +66,6 @@ MISTAKES = (
             .then("y = ctx.f(*inputs)", "y = Recompute.f(*inputs)")),
     Mistake("what the calls share", _edit("ctx.random_state, ctx", "Recompute.state, ctx")
             .then("as_then(ctx.random_state)", "as_then(Recompute.state)")),
+    Mistake("what the calls share", _edit("ctx.random_state, ctx", "f.state, ctx")
+            .then("as_then(ctx.random_state)", "as_then(ctx.f.state)")),
 )  # fmt: skip
