@@ -9,8 +9,7 @@
     ring_all_gather.py          5  all chunks on every rank
     ring_all_reduce.py          5  the one, then the other
     all_to_all.py               5  bonus: pairwise
-    all_reduce_time.py          6  what five all-reduces cost;
-                                   with cheapest.py, which of them is taken
+    all_reduce_time.py          6  what five all-reduces cost, and which of them is cheapest
     hierarchical_all_reduce.py  7  few elements cross between nodes
     seconds_lost.py             8  which ways to divide training fit, and how long a step waits
     blame.py                   10  bonus: who is missing, from dumps of a Flight Recorder
@@ -18,12 +17,11 @@
 Beside them:
 
     by_messages.py                  what the checks of functions that send messages share
-    cheapest.py                     the part of all_reduce_time.py that chooses
     blame_cases.py                  dumps as plain data
 """
 
 __all__ = [
     "all_reduce_time", "all_to_all", "blame", "blame_cases", "broadcast", "by_messages",
-    "cheapest", "four_splits", "hierarchical_all_reduce", "model_state_bytes", "ring_all_gather",
+    "four_splits", "hierarchical_all_reduce", "model_state_bytes", "ring_all_gather",
     "ring_all_reduce", "ring_reduce_scatter", "seconds_lost", "send_recv", "training_days",
 ]  # fmt: skip

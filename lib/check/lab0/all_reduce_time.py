@@ -1,26 +1,52 @@
 """Lab 0, section 6: what five all-reduces cost by the alpha-beta model, and which of them is
-cheapest (`cheapest.py`).
+cheapest.
 
 star_time, tree_time, ring_time, recursive_doubling_time, halving_doubling_time: (n_bytes, N, alpha,
 beta) -> seconds
+cheapest: (n_bytes, N, alpha, beta) -> the name of one
+
+    few bytes   many messages cost          recursive doubling
+    between                                 halving and doubling
+    many bytes  bytes cost                  ring, where N is no power of two
+
+A choice is judged by the time of what it names, because several may take the same.
 """
 
 from lib.check.causes import hints, of_name
+from lib.check.claims import is_number
 from lib.check.exercise import Bundle, Exercise
-from lib.check.lab0 import cheapest
-from lib.check.lab0.cheapest import ALGORITHMS, FAST, SLOW, words
-from lib.check.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS, NO_TENSORS
 from lib.check.numbers import NOTHING, numbers
 from lib.check.shown import claims
-from lib.collectives.cost import COST
+from lib.check.side_by_side import SideBySide, here
+from lib.collectives.cost import COST, cheapest
 
+ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
+# alpha, beta: processes of one machine; a fast network; GPUs of one node
+SLOW, FAST, FASTEST = (20e-6, 1 / 1e9), (2e-6, 1 / 25e9), (0.3e-6, 1 / 450e9)
 POWERS, OTHERS = (
     [(n, N, *link) for N in ranks for link in (SLOW, FAST) for n in (1_000_000, 8)]
     for ranks in ((4, 2, 8, 64), (6, 3, 5, 12))
 )
+ENDS, BETWEEN = (8, 64_000_000), (1000, 20_000, 100_000, 1_000_000)
+TIME, NAME, TAKES = "no time", "one of the five names", "the microseconds of what is named"
 
 
-def _exercise(algorithm):
+def words(n_bytes, N, alpha, beta):
+    """A case in words."""
+    return (
+        f"{n_bytes:,} bytes, {N} ranks, alpha {alpha * 1e6:g} us, beta {beta * 1e9:g} ns per byte"
+    )
+
+
+JOBS = {
+    words(n, N, *link): (n, N, *link)
+    for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST, FASTEST) for n in ENDS + BETWEEN
+}  # fmt: skip
+AT_ENDS = here(*(name for name, job in JOBS.items() if job[0] in ENDS))
+
+
+def _time_of(algorithm):
     time = COST[algorithm].time
     measure, about = numbers(time, POWERS + OTHERS, words, "microseconds", unit=1e6)
     two = (
@@ -39,4 +65,35 @@ def _exercise(algorithm):
     )  # fmt: skip
 
 
-EXERCISE = Bundle("all_reduce_time", (*map(_exercise, ALGORITHMS), cheapest.EXERCISE))
+def script(make, case, show):
+    job = JOBS[case.what]
+    name = show.run(make, *job)
+    is_name = isinstance(name, str) and name in ALGORITHMS
+    form = NOTHING if name is None else TIME if is_number(name) else NAME
+    told = f"the function {name.__name__}" if callable(name) else f"{name!r:.60}"
+    for what in (NOTHING, TIME, NAME):
+        wrong = not is_name and what == form
+        show(what, f"got {told}, expected a name such as 'ring'" if wrong else "")
+    if is_name:
+        takes = COST[name].time(*job) * 1e6
+        show(TAKES, takes, beside=f"{name} takes {takes:,.6g} us.")
+
+
+MEASURE = SideBySide(script, cheapest, here(*JOBS), groups=None, excused=NO_TENSORS)
+CHOICE = Exercise(
+    name="cheapest", reference=cheapest, measure=MEASURE, worlds=(), leaves_out=NO_RANKS,
+    claims=claims(
+        MEASURE,
+        ("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; three links",
+         *((what, AT_ENDS) for what in (NOTHING, TIME, NAME, TAKES))),
+        ("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB"),
+    ),
+    hints=hints(
+        "lab0", "cheapest",
+        nothing_returned=of_name(NOTHING),
+        **{"a time, not a name": of_name(TIME)},
+        no_such_name=of_name(NAME),
+        not_all_compared=of_name(TAKES),
+    ),
+)  # fmt: skip
+EXERCISE = Bundle("all_reduce_time", (*map(_time_of, ALGORITHMS), CHOICE))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from lib.check import symptoms as s
-from lib.check.cases import ALONE, FINE, GROUPS, GROUPS_SAY, WORLD, Case, seen
+from lib.check.cases import ALONE, GROUPS, GROUPS_SAY, WORLD, Case, own, seen
 from lib.check.exercise import Exercise, Problem
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
@@ -40,62 +40,26 @@ CASES = tuple(map(sized, by.cases_of(
 )))  # fmt: skip
 
 
-def block(case, i, j):
-    """Rank i's rows for rank j; row k has 1000 (i+1) + 100 (j+1) + k."""
-    rows = 1000 * (i + 1) + 100 * (j + 1) + torch.arange(count(case, i, j), device="cpu")
-    if case.what in (ROWS, EQUAL_ROWS):
-        rows = rows[:, None] + 10000 * torch.arange(3, device="cpu")
-    return rows.to(case.dtype) * FINE[case.dtype]
+def blocks(case, i):
+    """Rank i's rows for every rank."""
+    counts = [count(case, i, j) for j in range(case.world_size)]
+    width = (3,) if case.what in (ROWS, EQUAL_ROWS) else ()
+    rows = own(i, sum(counts) * (3 if width else 1), case.dtype).reshape(-1, *width)
+    return rows.split(counts)
 
 
 def script(make, case, group, show):
     rank, ranks = show.place, range(case.world_size)
-    tensor = show.give("tensor", torch.cat([block(case, rank, j) for j in ranks]))
+    tensor = show.give("tensor", torch.cat(blocks(case, rank)))
     counts = [count(case, rank, j) for j in ranks], [count(case, i, rank) for i in ranks]
     send, receive = (None, None) if case.what in (EQUAL, EQUAL_ROWS) else counts
     y = by.called(show, make, group, tensor, send_counts=send, recv_counts=receive)
     by.result(show, "the blocks", y)
 
 
-def explain(wrong):
-    """facts: block, (from, to, row) of the first wrong row, or None; same_rows: all are there, in
-    another order."""
-    got, want = (t.reshape(len(t), -1) for t in (wrong.got, wrong.want))
-    row = int((got != want).any(1).nonzero()[0])
-    lies, right = (of(t[row, 0].item(), wrong.case) for t in (got, want))
-    same_rows = sorted(got[:, 0].tolist()) == sorted(want[:, 0].tolist())
-    text = f"{wrong.where}, row {row}: expected {told(right)}, got {told(lies)}"
-    return text, {"block": lies, "same_rows": same_rows}
-
-
-def of(value, case):
-    """(from, to, row) of a value, or None if no rank has it."""
-    value /= FINE[case.dtype]
-    if not 1000 <= value < 1000 * (case.world_size + 1):
-        return None
-    i, j, row = int(value) // 1000 - 1, int(value) // 100 % 10 - 1, int(value) % 100
-    return (i, j, row) if 0 <= j < case.world_size else None
-
-
-def told(block):
-    return (
-        f"row {block[2]} of rank {block[0]}'s block for rank {block[1]}"
-        if block
-        else "what no rank has sent"
-    )
-
-
-def travels_once(runs):
-    """A judge: rank i sends rank j its block, and itself nothing."""
-    for run, case, _ in seen(runs, CASES):
-        for i, mine in enumerate(sent(run, case)):
-            for j in range(case.world_size):
-                got = sum(numel for to, numel in mine if to == j)
-                want = 0 if i == j else block(case, i, j).numel()
-                if got != want:
-                    text = f"{case.name}: {case.rank(i)} sent {got} elements to rank {j}, expected "
-                    return Problem("elements", f"{text}{want}, its block", {"case": case})
-    return None
+def messages(case, i):
+    """Rank i sends every other rank its block."""
+    return [(j, block.numel()) for j, block in enumerate(blocks(case, i)) if j != i]
 
 
 def pairwise(runs):
@@ -116,7 +80,7 @@ def pairwise(runs):
 
 
 def another_ranks(p):
-    return p.fact("block") and p.facts["block"][1] != p.facts["rank"]
+    return p.fact("source") is not None and p.facts["source"] == p.facts["right"]
 
 
 def in_case(what, *kinds):
@@ -131,9 +95,9 @@ EXERCISE = Exercise(
         MEASURE,
         ("blocks change places", 4,
          f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
-         by.told(MEASURE, "the blocks", explain), "the blocks", *by.PROBES),
+         by.told(MEASURE, "the blocks", by.whose), "the blocks", *by.PROBES),
         ("every element travels once", 2, "rank i sends rank j its block; nothing to itself",
-         travels_once),
+         by.messages(CASES, messages)),
         ("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one",
          pairwise),
     ),
@@ -145,9 +109,9 @@ EXERCISE = Exercise(
             in_case(EQUAL, "raised"), s.in_case(CASES, lambda case: case.world_size == 3)
         ),
         the_counts_are_not_used=s.kind("mismatch", "raised", "form"),
-        order_of_arrival=s.fact("same_rows"),
+        order_of_arrival=s.fact("reordered"),
         a_block_for_another_rank=another_ranks,
-        a_block_is_missing=lambda p: "block" in p.facts and p.facts["block"] is None,
+        a_block_is_missing=lambda p: "source" in p.facts and p.facts["source"] is None,
         more_than_the_block=s.kind("elements"),
         all_to_one_at_a_time=s.kind("rounds"),
     ),

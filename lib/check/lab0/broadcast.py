@@ -7,7 +7,6 @@ import torch
 from lib.check import symptoms as s
 from lib.check.cases import ALONE, GROUPS_SAY, WORLD, Case, own, seen
 from lib.check.exercise import Exercise, Problem
-from lib.check.explain import two, who
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.shown import claims
@@ -31,25 +30,8 @@ CASES = by.cases_of(
 
 def script(make, case, group, show):
     tensor = show.give("tensor", own(show.place, case.n, case.dtype))
-    by.result(show, "the tensor", tensor, by.called(show, make, group, tensor, case.root))
-
-
-def explain(wrong):
-    """facts: source, the rank whose tensor is there; in_place."""
-    case, rank, got = wrong.case, wrong.rank, wrong.got
-    element = int((got != wrong.want).nonzero()[0])
-    x, y = two(wrong.want[element], got[element])
-    tensors = {r: own(r, case.n, case.dtype) for r in range(case.world_size)}
-    source = next((r for r, tensor in tensors.items() if torch.equal(got, tensor)), None)
-    if source == rank:
-        text = f"It holds its own. Without the tensor of rank {case.root} are {who(wrong.ranks)}."
-    elif source is not None:
-        text = f"It holds the tensor of rank {source}, expected that of rank {case.root}."
-    else:
-        text = f"It holds no rank's tensor: {got.tolist()[:4]}."
-    line = f"{wrong.where}, element {element}: expected {x}, got {y}"
-    facts = {"source": source, "in_place": not wrong.came_back, "root": case.root in wrong.ranks}
-    return f"{line}\n{text}", facts
+    by.called(show, make, group, tensor, case.root)
+    by.result(show, "the tensor", tensor)
 
 
 def messages(runs):
@@ -91,7 +73,7 @@ def rounds(runs):
 def wrong_root(p):
     """Did the root receive: another tensor than its own, or from itself? Not only where a group
     has other ranks."""
-    received = p.fact("root") and not p.fact("narrowed")
+    received = "source" in p.facts and p.facts["case"].root in p.facts["wrong"]
     return (received or s.refused("to itself")(p)) and not s.mixed_up_ranks(p)
 
 
@@ -106,16 +88,13 @@ EXERCISE = Exercise(
     claims=claims(
         MEASURE,
         ("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 0, 1, 7, 1000",
-         by.told(MEASURE, "the tensor", explain), "the tensor", *by.PROBES),
+         by.told(MEASURE, "the tensor", by.whose), "the tensor", *by.PROBES),
         ("no rank receives twice", 3, "N-1 messages, (N-1)n elements in all", messages),
         ("holders double every round", 3, "ceil(log2 N) rounds", rounds),
     ),
     hints=by.hints_of(
         "broadcast", CASES,
-        first={
-            "not in place": s.fact("in_place", False),
-            "rank 0 as the root": wrong_root,
-        },
+        first={"rank 0 as the root": wrong_root},
         right_only_where_there_is_something=s.in_case(CASES, lambda c: c.n == 0, *s.SHAPES),
         one_rank_alone=s.alone(CASES).fits,
         nothing_is_delivered=lambda p: (

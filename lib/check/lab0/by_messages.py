@@ -5,15 +5,14 @@ Inputs are those of cases.py, whose values tell which ranks they came from. A wr
 therefore told with its cause: `told` gives more than the harness's "expected 425, got 405".
 """
 
-from typing import NamedTuple
-
 import torch
 
 from lib.check import symptoms as s
-from lib.check.cases import ALONE, GROUPS, Case, seen
+from lib.check import traffic
+from lib.check.cases import ALONE, FINE, GROUPS, Case, owner, part, seen
 from lib.check.causes import hints
 from lib.check.exercise import Problem
-from lib.check.explain import read_sum, who
+from lib.check.explain import read_sum, two, who
 from lib.check.shown import with_trace
 
 FOUR = GROUPS[2]
@@ -26,6 +25,7 @@ IN_PLACE = EXCUSED | dict.fromkeys(
     ("storage", "graph"), "the tensor holds the result; to return it, too, is a convenience"
 )
 PROBES = ("arguments", "storage", "changed later")
+PARTS = ("absent", "doubled", "moved", "own")  # facts of a sum that is more than divided
 
 
 def cases_of(of_group, *more):
@@ -50,93 +50,131 @@ def called(show, make, group, *args, **named):
     return show.run(make, *args, **named)
 
 
-def result(show, name, tensor, returned=None):
+def result(show, name, tensor):
     """Show the tensor that holds the result, at which `told` looks."""
-    copy = lambda x: x.detach().clone() if torch.is_tensor(x) else None
-    show.judged = copy(tensor), show.lib.judged[0] if show.lib else None, copy(returned)
-    low = torch.is_tensor(tensor) and tensor.dtype == torch.int64
+    mine = tensor.detach().clone() if torch.is_tensor(tensor) else None
+    show.judged = mine, show.lib.judged[0] if show.lib else None
+    low = mine is not None and mine.dtype == torch.int64
     show(name, {"": tensor, f"modulo {LOW}": tensor % LOW} if low else tensor)
 
 
-class Wrong(NamedTuple):
-    """A wrong value: in which case, on which rank, and on which ranks there is another."""
-
-    case: Case
-    rank: int
-    got: torch.Tensor
-    want: torch.Tensor
-    returned: torch.Tensor | None
-    ranks: list[int]
-
-    @property
-    def where(self):
-        return f"{self.case.name}: {self.case.rank(self.rank)}"
-
-    @property
-    def came_back(self):
-        """Was the result returned, though the tensor that was to hold it does not?"""
-        a, b = self.returned, self.want
-        return a is not None and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
-
-
 def told(measure, name, explain):
-    """A judge: a wrong value of this name, with what explain(Wrong) says of it, (text, facts)."""
+    """A judge: a wrong value of this name, with what explain(case, rank, got, want) says of it,
+    (text, facts). What is only rounded or divided is told in the harness's words. facts: rank;
+    wrong, all ranks that have another value; divided."""
 
     def judge(runs):
         for _, case, records in seen(runs, measure.cases):
-            found = [record["wrong"].get(name) for record in records]
-            ranks = [rank for rank, problem in enumerate(found) if problem]
-            if ranks:
-                first, rank = found[ranks[0]], ranks[0]
-                wrong = Wrong(case, rank, *records[rank]["judged"], ranks)
-                if first.kind != "value" or wrong.got.dtype != wrong.want.dtype:
+            wrong = [rank for rank, record in enumerate(records) if name in record["wrong"]]
+            if wrong:
+                rank, first = wrong[0], records[wrong[0]]["wrong"][name]
+                got, want = records[rank]["judged"]
+                if first.kind != "value" or got.dtype != want.dtype:
                     return None
-                text, facts = explain(wrong)
+                text, facts = explain(case, rank, got, want)
+                scale = first.fact("factor")
+                if scale and 0 < scale < 1 and not any(map(facts.get, PARTS)):
+                    text, facts["divided"] = first.text, True
                 if first.fact("narrowed") and "narrowed" not in facts:
                     text = first.text
-                facts = {"rank": rank, "wrong": ranks, "scale": first.fact("factor")} | facts
-                return with_trace(Problem("value", text, first.facts | facts), runs, measure)
+                if len(wrong) < len(records):
+                    text += f"\nIt is wrong on {who(wrong)}, and right on the others."
+                facts = first.facts | {"rank": rank, "wrong": wrong} | facts
+                return with_trace(Problem("value", text, facts), runs, measure)
         return None
 
     return judge
 
 
-def in_place_sum(wrong):
-    """`told` of a sum that the caller's tensor is to hold. facts: read_sum's; in_place; finished,
-    the chunks that are right; right, the ranks that have all of it."""
-    text, facts = read_sum(wrong.case, wrong.rank, wrong.got)
-    N = wrong.case.world_size
-    chunks = zip(wrong.got.tensor_split(N), wrong.want.tensor_split(N), strict=True)
+def whose(case, rank, got, want):
+    """`told` of tensors that hold what ranks own (cases.own). facts: source and right, the ranks
+    whose element is there and should be; owners, of all elements; reordered."""
+    got, want = got.flatten(), want.flatten()
+    at = int((got != want).nonzero()[0])
+    x, y = two(want[at], got[at])
+    owners = [owner(value, case.world_size) for value in got]
+    source, right = owners[at], owner(want[at], case.world_size)
+    of = lambda value, rank: f"element {_nth(value)} of rank {rank}'s tensor"
+    is_there = "no rank's" if source is None else of(got[at], source)
+    text = f"{case.name}: {case.rank(rank)}, element {at}: expected {x}, got {y}"
+    facts = {"source": source, "right": right, "owners": owners}
+    facts["reordered"] = torch.equal(got.sort().values, want.sort().values)
+    return f"{text}\nIt is {is_there}, expected {of(want[at], right)}.", facts
+
+
+def _nth(value):
+    return round(value.item() / FINE.get(value.dtype, 1)) % 1000
+
+
+def sum_of_chunks(case, rank, got, want):
+    """`told` of a full sum. facts: read_sum's; finished, the chunks that are right; unchanged."""
+    text, facts = read_sum(case, rank, got)
+    N = case.world_size
+    chunks = zip(got.tensor_split(N), want.tensor_split(N), strict=True)
+    facts["unchanged"] = torch.equal(got, part(rank, case.n, case.dtype))
     facts["finished"] = [c for c, (mine, sum_) in enumerate(chunks) if torch.equal(mine, sum_)]
-    facts["right"] = right = [rank for rank in range(N) if rank not in wrong.ranks]
-    facts["in_place"] = not (wrong.came_back and facts["own"] and not facts["finished"])
-    if not facts["in_place"]:
-        return f"{wrong.where} returned the sum, but its tensor holds what it held before", facts
-    if right:
-        text += f"\nOnly {who(right)} {'has' if len(right) == 1 else 'have'} the sum everywhere."
     return text, facts
 
 
-def divided(p):
-    """Is it an N-th of the sum, or another part of it, in which every rank is once?"""
-    scale, others = p.fact("scale"), ("absent", "doubled", "moved", "own", "narrowed")
-    in_parts = scale and 0 < scale < 1 and not any(map(p.fact, others))
-    return p.fact("divided") or in_parts
+def messages(cases, expected):
+    """A judge: each rank sends these, [(to, elements), ...], in any order. What has no elements
+    does not count."""
+
+    def judge(runs):
+        for run, case, _ in seen(runs, cases):
+            for rank, mine in enumerate(traffic.sent(run, case)):
+                got, want = ([m for m in ms if m[1]] for ms in (mine, expected(case, rank)))
+                if sorted(got) != sorted(want):
+                    text = f"{case.name}: {case.rank(rank)} sent {_listed(got)}"
+                    facts = {"case": case, "more": _elements(got) > _elements(want)}
+                    return Problem("elements", f"{text}\nexpected {_listed(want)}", facts)
+        return None
+
+    return judge
+
+
+def _listed(messages):
+    return ", ".join(f"{n} elements to rank {to}" for to, n in messages) or "nothing"
+
+
+def _elements(messages):
+    return sum(n for _, n in messages)
+
+
+def on_the_wire(cases, *formulas):
+    """The judge `traffic.elements` of a ring. facts: rounds, the most messages of a rank."""
+    elements = traffic.elements(cases, *formulas)
+
+    def judge(runs):
+        found = elements(runs)
+        if found:
+            found.facts["rounds"] = max(map(len, traffic.sent(runs[0], found.facts["case"])))
+            found.trace = [found.trace, found.facts["rounds"]]
+        return found
+
+    return judge
 
 
 def of_chunks(cases):
-    """Of functions that split a tensor. In each group what N divides comes before what it does
-    not."""
+    """Of functions that split a tensor. What N divides comes before what it does not, and empty
+    chunks come after both."""
     return {
-        "right only where there is something": s.nothing_there(cases).fits,
+        "right only where there is something": s.in_case(
+            cases, lambda case: case.n < case.world_size, *s.SHAPES
+        ),
         "right only when N divides n": s.remainder(cases),
     }
 
 
 def of_rings(cases):
     """What the messages tell of a ring that is none."""
+    too_many = lambda p: (
+        p.kind == "elements" and p.facts["rounds"] * p.facts["case"].n > p.facts["expected"]
+    )
     return {
         "padded": s.kind("elements", padded=True),
+        "a round too many": too_many,
+        "whole tensors in the ring": s.kind("elements"),
         "the other way round": s.OTHER_WAY_ROUND.fits,
         "not a ring": s.kind("neighbours", "rounds"),
     }

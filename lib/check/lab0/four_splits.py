@@ -7,10 +7,8 @@ returns, by what every rank multiplied, and by what it gave to be sent.
 
 from functools import partial
 
-import torch
-
 from lib.check import symptoms as s
-from lib.check.cases import FINE, Setting, seen
+from lib.check.cases import Setting, draw, seen
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise, Problem
 from lib.check.lab0.by_messages import PROBES
@@ -41,18 +39,11 @@ GIVES = {
 WORK = ("matrix products", "all of the work", "multiply-adds")
 
 
-def whole_numbers(seed, top, *shape):
-    """-top..top: sums of their products are exact."""
-    generator = torch.Generator("cpu").manual_seed(seed)
-    drawn = torch.randint(-top, top + 1, shape, generator=generator, device="cpu")
-    return drawn.to(torch.float64)
-
-
 def script(name, make, case, group, show):
     B, K, M = SIZES[case.what]
-    x = show.give("x", whole_numbers(B, 9, B, K) * FINE[torch.float64])
-    w = show.give("w", whole_numbers(K, 9, K, M))
-    layers = [show.give(f"layer {i}", whole_numbers(i, 2, K, K)) for i in range(LAYERS)]
+    x = show.give("x", draw(B, B, K, top=9))
+    w = show.give("w", draw(K, K, M, top=9))
+    layers = [show.give(f"layer {i}", draw(i, K, K, top=2)) for i in range(LAYERS)]
     with count_products(outer=True) as factors:
         y = show.run(make, x, layers if name == "pipeline" else w)
     show("the result", y)
@@ -88,24 +79,16 @@ def told(given):
     return ", ".join(words) or "nothing"
 
 
-def rank_0_waits(p):
-    """For a rank that does not send, or for rank -1, which there is not."""
-    waits = s.hung(p) and s.failed(p).waits_in.get(0) == "recv"
-    return waits or (s.refused("outside the group")(p) and not sends(p))
+def stuck(op, *ranks):
+    """Does one of these ranks, or any rank, wait in this op, or is the other rank not there?"""
 
+    def fits(p):
+        of = s.failed(p)
+        waits = of.waits_in if of else {}
+        refused = s.refused("outside the group")(p) and op == of.refused_op
+        return refused or op in [waits[rank] for rank in ranks or waits if rank in waits]
 
-def sends(p):
-    """Was the last op that a rank began, and did not end, a send?"""
-    of = s.failed(p)
-    return of is not None and "send" in (*of.waits_in.values(), of.refused_op)
-
-
-def last_rank_sends(p):
-    return (s.hung(p) and sends(p)) or s.refused("outside the group")(p)
-
-
-def a_rank_waits(p):
-    return s.hung(p) and "recv" in s.failed(p).waits_in.values()
+    return fits
 
 
 PREDICATES = {
@@ -119,12 +102,14 @@ PREDICATES = {
         "gathered and added": s.kind("calls", ops=["all_gather"]),
         "more than one collective": s.kind("calls"),
         "chunk gave too few pieces": s.raised("IndexError"),
+        "not added up": s.fact("right_on", [0]),
     },
     "pipeline": {
-        "rank 0 waits for somebody": rank_0_waits,
-        "nothing was sent on": a_rank_waits,
-        "the last rank sends": last_rank_sends,
+        "rank 0 waits for somebody": stuck("recv", 0),
+        "the last rank sends": stuck("send"),
+        "nothing was sent on": stuck("recv"),
         "told everybody": s.kind("calls"),
+        "all layers at once": lambda p: p.fact("instead") == len(s.members(p)) - 1,
     },
 }
 SHARED = {

@@ -1,14 +1,13 @@
 """Lab 0, section 7: hierarchical_all_reduce(tensor, inside, across), in place; few elements cross
 between nodes."""
 
-from math import ceil
-
 import torch
 import torch.distributed as dist
 
 from lib.check import symptoms as s
 from lib.check.cases import WORLD, Case, part, seen
 from lib.check.exercise import Exercise, Problem
+from lib.check.explain import who
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.shown import claims
@@ -17,11 +16,12 @@ from lib.check.traffic import sent
 from lib.collectives.hierarchical import hierarchical_all_reduce
 
 # name -> (M nodes, R ranks in each)
+TALL = "4 nodes of 2"
 LAYOUTS = {
-    "2 nodes of 2": (2, 2), "2 nodes of 4": (2, 4), "4 nodes of 2": (4, 2), "1 node of 4": (1, 4),
+    "2 nodes of 2": (2, 2), "2 nodes of 4": (2, 4), TALL: (4, 2), "1 node of 4": (1, 4),
     "4 nodes of 1": (4, 1),
 }  # fmt: skip
-SIZES = {"2 nodes of 2": (8, 7, 1, 1000, 0), "2 nodes of 4": (16, 7), "4 nodes of 2": (16, 7)}
+SIZES = {"2 nodes of 2": (8, 7, 1, 1000, 0), "2 nodes of 4": (16, 7), TALL: (16, 7)}
 CASES = tuple(
     Case(tuple(range(M * R)), n, torch.int64 if n == 7 else torch.float64, layout)
     for layout, (M, R) in LAYOUTS.items()
@@ -47,17 +47,8 @@ def pairs_of_groups(cases):
 
 def script(make, case, groups, show):
     tensor = show.give("tensor", part(show.place, case.n, case.dtype))
-    by.result(show, "the sum", tensor, show.run(make, tensor, *groups))
-
-
-def explain(wrong):
-    """As of any sum that is to be in place. It may also be divided by the number of one group."""
-    text, facts = by.in_place_sum(wrong)
-    for size in sorted({*LAYOUTS[wrong.case.what]} - {1, wrong.case.world_size}):
-        if torch.equal(wrong.got * size, wrong.want) and len(wrong.got):
-            line = text.partition("\n")[0]
-            return f"{line}\nIt is expected / {size}: a sum is not divided.", facts
-    return text, facts
+    show.run(make, tensor, *groups)
+    by.result(show, "the sum", tensor)
 
 
 def crossing(run, case):
@@ -73,66 +64,55 @@ def crossing(run, case):
 
 
 def between_nodes(runs):
-    """A judge: 2(M-1)n elements in all and, where N divides n, as many from each node."""
+    """A judge: 2(M-1)n elements in all."""
     for run, case, _ in seen(runs, CASES):
-        (M, R), n = LAYOUTS[case.what], case.n
+        M, R = LAYOUTS[case.what]
         across, inside = crossing(run, case)
-        by_node = [sum(across[node * R : node * R + R]) for node in range(M)]
-        facts = {"case": case, "sent": sum(across), "expected": 2 * (M - 1) * n, "inside": inside}
-        if sum(across) != facts["expected"]:
+        got, want = sum(across), 2 * (M - 1) * case.n
+        if got != want:
             text = (
-                f"{case.name}: {sum(across)} elements crossed between nodes, expected 2(M-1)n = "
-                f"{facts['expected']}\nBy node: {by_node}, M = {M}"
+                f"{case.name}: {got} elements crossed between nodes, expected 2(M-1)n = {want}\n"
+                f"By rank: {across}; {inside} more inside the nodes"
             )
-            return Problem("crossing", text, facts)
-        share = 2 * (M - 1) * n // M
-        if case.divides and by_node != [share] * M:
-            node = next(i for i, got in enumerate(by_node) if got != share)
-            text = (
-                f"{case.name}: node {node} sent {by_node[node]} elements to other nodes, expected "
-                f"{share}, 2(M-1)/M n\nBy node: {by_node}"
-            )
-            return Problem("one node", text, facts)
+            return Problem("crossing", text, {"case": case, "whole": got == want * R})
     return None
 
 
 def shared(runs):
-    """A judge: no rank sends more across than its chunk needs, and inside is sent what it takes."""
+    """A judge: ranks of one place send across what an all-reduce of their chunk takes, however
+    they share it, and inside is sent what it takes."""
     for run, case, _ in seen(runs, CASES):
         (M, R), n = LAYOUTS[case.what], case.n
         across, inside = crossing(run, case)
-        most, all_inside = 2 * (M - 1) * ceil(ceil(n / R) / M), 2 * M * (R - 1) * n
-        if max(across) > most:
-            text = (
-                f"{case.name}: {case.rank(across.index(max(across)))} sent {max(across)} elements "
-                f"to other nodes, expected at most {most}\nBy rank: {across}"
-            )
-            return Problem("one rank", text, {"case": case})
-        if inside != all_inside:
+        for place, chunk in enumerate(torch.empty(n).tensor_split(R)):
+            got, want = sum(across[place::R]), 2 * (M - 1) * len(chunk)
+            if got != want:
+                ranks = who(range(place, case.world_size, R))
+                text = (
+                    f"{case.name}: {ranks} sent {got} elements to other nodes, expected {want} for "
+                    f"chunk {place}\nBy rank: {across}"
+                )
+                return Problem("one rank", text, {"case": case})
+        if inside != 2 * M * (R - 1) * n:
             text = (
                 f"{case.name}: {inside} elements were sent inside the nodes, expected "
-                f"{all_inside}, 2M(R-1)n"
+                f"2M(R-1)n = {2 * M * (R - 1) * n}"
             )
             return Problem("inside", text, {"case": case})
     return None
 
 
-def of_layout(fits):
-    """Fits if it is told of a case, and fits(the Problem, M, R)."""
-    return lambda p: (
-        (layout := LAYOUTS.get(getattr(p.fact("case"), "what", ""))) and fits(p, *layout)
-    )
+def alike(of):
+    """Is it a sum without some ranks, and of(rank, R) the same for those that are in it?"""
 
+    def fits(p):
+        absent = p.fact("absent")
+        if not absent or p.fact("own"):
+            return False
+        case, R = p.facts["case"], LAYOUTS[p.facts["case"].what.partition(",")[0]][1]
+        return len({of(r, R) for r in range(case.world_size) if r not in absent}) == 1
 
-def one_node_only(p, M, R):
-    """Does the sum hold the ranks of the rank's own node, and no others?"""
-    present = {*range(M * R)} - {*p.fact("absent", ())}
-    node = p.fact("rank", 0) // R
-    return p.fact("absent") and not p.fact("own") and present == {*range(node * R, node * R + R)}
-
-
-def all_of_it(p, M, R):
-    return p.kind == "crossing" and p.facts["sent"] == p.facts["expected"] * R
+    return fits
 
 
 MEASURE = SideBySide(
@@ -147,31 +127,26 @@ EXERCISE = Exercise(
         MEASURE,
         ("sum on every rank", 6,
          "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
-         by.told(MEASURE, "the sum", explain), "the sum", *by.PROBES),
-        ("elements between nodes", 4, "2(M-1)/M n from each of M nodes, 2(M-1)n in all",
-         between_nodes),
-        ("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, a chunk per rank",
+         by.told(MEASURE, "the sum", by.sum_of_chunks), "the sum", *by.PROBES),
+        ("elements between nodes", 4, "2(M-1)n in all", between_nodes),
+        ("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, its own chunk",
          shared),
     ),
     hints=by.hints_of(
         "hierarchical_all_reduce", CASES, "chunks",
         first={"outside of both groups": s.whose_ranks},
-        not_in_place=s.fact("in_place", False),
-        divided_by_N=by.divided,
+        not_in_place=s.fact("unchanged"),
+        divided_by_N=s.fact("divided"),
         counted_twice=s.either(s.fact("doubled"), s.fact("factor")),
-        the_nodes_are_not_joined=of_layout(one_node_only),
-        one_place_of_every_node=s.both(s.fact("absent"), lambda p: not p.fact("own")),
+        the_nodes_are_not_joined=alike(lambda rank, R: rank // R),
+        one_place_of_every_node=alike(lambda rank, R: rank % R),
         the_last_step_is_missing=s.both(s.fact("own"), s.fact("finished")),
-        unsummed=s.NOTHING_ADDED.fits,
         gathered_over_the_wrong_group=s.either(
             s.kind("mismatch"), s.both(s.kind("raised"), s.refused("shape"))
         ),
-        the_two_levels_are_swapped=of_layout(
-            lambda p, M, R: all_of_it(p, M, R)
-            and p.facts["inside"] == 2 * (R - 1) * p.facts["case"].n
-        ),
-        gathered_and_added_across=of_layout(lambda p, M, R: M > 2 and all_of_it(p, M, R)),
-        the_whole_tensor_crosses=of_layout(all_of_it),
-        one_rank_carries_it_all=s.kind("one rank", "one node"),
+        gathered_and_added_across=s.in_case(CASES, lambda case: case.what == TALL, "crossing"),
+        the_whole_tensor_crosses=s.kind("crossing", whole=True),
+        one_rank_carries_it_all=s.kind("one rank"),
+        all_reduced_inside=s.kind("inside"),
     ),
 )  # fmt: skip

@@ -4,12 +4,19 @@ for every parameter."""
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS
-from lib.check.numbers import NOTHING, numbers
+from lib.check.numbers import NOTHING, numbers, wrong
 from lib.check.shown import claims
 from lib.cost.state import RECIPES, model_state_bytes
 
 GPT3 = 175_000_000_000
 CASES = [(parameters, precision) for precision in RECIPES for parameters in (GPT3, 1, 124_439_808)]
+UNITS = [base**power for base in (1000, 1024) for power in (1, 2, 3, 4)]
+
+
+def _near(got, want):
+    return abs(got - want) <= 0.01 * want
+
+
 MEASURE, about = numbers(
     model_state_bytes, CASES, lambda n, precision: f'model_state_bytes({n}, "{precision}")', "bytes"
 )
@@ -28,6 +35,8 @@ EXERCISE = Exercise(
     hints=hints(
         "lab0", "model_state_bytes",
         nothing_returned=of_name(NOTHING),
+        another_unit=wrong(lambda got, want: any(_near(got * unit, want) for unit in UNITS)),
+        rounded=wrong(_near),
         a_part_is_wrong=of_name("bytes"),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
-from lib.check.traffic import elements, ring
+from lib.check.traffic import ring
 from lib.collectives.ring import ring_all_reduce
 
 CASES = by.SUMS
@@ -18,13 +18,12 @@ CASES = by.SUMS
 
 def script(make, case, group, show):
     tensor = show.give("tensor", part(show.place, case.n, case.dtype))
-    by.result(show, "the sum", tensor, by.called(show, make, group, tensor))
+    by.called(show, make, group, tensor)
+    by.result(show, "the sum", tensor)
 
 
-def most(N, n):
-    return 2 * (N - 1) * ceil(n / N)
-
-
+ALL = (lambda N, n: 2 * (N - 1) * n), "2(N-1)n"
+ONE = (lambda N, n: 2 * (N - 1) * ceil(n / N)), "2(N-1) * ceil(n/N)"
 MEASURE = SideBySide(script, ring_all_reduce, CASES, excused=by.IN_PLACE)
 EXERCISE = Exercise(
     name="ring_all_reduce", reference=ring_all_reduce, measure=MEASURE, worlds=(WORLD,),
@@ -34,25 +33,21 @@ EXERCISE = Exercise(
     claims=claims(
         MEASURE,
         ("sum on every rank", 5, f"{GROUPS_SAY}; {SIZES_SAY}",
-         by.told(MEASURE, "the sum", by.in_place_sum), "the sum", *by.PROBES),
+         by.told(MEASURE, "the sum", by.sum_of_chunks), "the sum", *by.PROBES),
         ("elements on the wire", 3, "2(N-1)n over all ranks, at most 2(N-1)*ceil(n/N) by one",
-         elements(CASES, lambda N, n: 2 * (N - 1) * n, "2(N-1)n", most, "2(N-1) * ceil(n/N)")),
+         by.on_the_wire(CASES, *ALL, *ONE)),
         ("only neighbours talk", 2, "N-1 + N-1 rounds, rank r sends to rank r+1",
          ring(CASES, lambda N: 2 * (N - 1))),
     ),
     hints=by.hints_of(
         "ring_all_reduce", CASES, "chunks", "rings",
         the_group_is_not_passed_on=s.both(s.refused("shape"), lambda p: len(s.members(p)) < WORLD),
-        not_in_place=s.fact("in_place", False),
-        divided_by_N=by.divided,
-        only_one_rank_has_it=lambda p: len(p.fact("right", ())) == 1,
+        not_in_place=s.fact("unchanged"),
+        divided_by_N=s.fact("divided"),
+        only_one_rank_has_it=lambda p: len(p.fact("wrong", ())) == len(s.members(p)) - 1,
         the_second_pass_adds=s.either(s.fact("doubled"), s.fact("factor")),
         the_second_pass_is_missing=lambda p: len(p.fact("finished", ())) == 1,
-        unsummed=s.NOTHING_ADDED.fits,
         a_round_too_few=s.fact("absent"),
         one_rank_carries_it_all=s.kind("one rank"),
-        whole_tensors_in_the_ring=lambda p: p.kind == "elements"
-        and not p.facts["padded"]
-        and p.facts["sent"] >= p.facts["case"].n * p.facts["case"].world_size,
     ),
 )  # fmt: skip

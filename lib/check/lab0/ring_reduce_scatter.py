@@ -10,7 +10,7 @@ from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
-from lib.check.traffic import elements, ring
+from lib.check.traffic import ring
 from lib.collectives.ring import ring_reduce_scatter
 
 CASES = by.SUMS
@@ -21,19 +21,14 @@ def script(make, case, group, show):
     by.result(show, "the chunk", by.called(show, make, group, tensor))
 
 
-def explain(wrong):
+def explain(case, rank, got, want):
     """facts: owner, the rank whose chunk was returned; else read_sum's."""
-    owner = chunk_of_the_sum(wrong.case, wrong.got)
+    owner = chunk_of_the_sum(case, got)
     if owner is not None:
-        text = f"returned chunk {owner} of the sum, expected chunk {wrong.rank}"
-        return f"{wrong.where} {text}", {"owner": owner}
-    start = part(0, wrong.case.n, wrong.case.dtype).tensor_split(wrong.case.world_size)
-    before = sum(len(chunk) for chunk in start[: wrong.rank])
-    return read_sum(wrong.case, wrong.rank, wrong.got, before)
-
-
-def the_whole_tensor(p):
-    return p.kind == "form" and p.facts["got"].endswith(f"({p.facts['case'].n},)")
+        text = f"returned chunk {owner} of the sum, expected chunk {rank}"
+        return f"{case.name}: {case.rank(rank)} {text}", {"owner": owner}
+    chunks = part(0, case.n, case.dtype).tensor_split(case.world_size)
+    return read_sum(case, rank, got, sum(map(len, chunks[:rank])))
 
 
 MEASURE = SideBySide(script, ring_reduce_scatter, CASES, excused=by.EXCUSED)
@@ -46,20 +41,18 @@ EXERCISE = Exercise(
          by.told(MEASURE, "the chunk", explain), "the chunk"),
         ("your own tensor is left alone", 2, "the sums go to buffers of their own", *by.PROBES),
         ("elements on the wire", 3, "(N-1)n over all ranks, none padded",
-         elements(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
+         by.on_the_wire(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
         ("only neighbours talk", 3, "N-1 rounds, rank r sends to rank r+1",
          ring(CASES, lambda N: N - 1)),
     ),
     hints=by.hints_of(
         "ring_reduce_scatter", CASES, "chunks", "rings",
-        the_whole_tensor=the_whole_tensor,
+        the_whole_tensor=s.kind("form", shape=True),
         **{"another rank's chunk": lambda p: p.fact("owner") is not None},
-        divided_by_N=by.divided,
+        divided_by_N=s.fact("divided"),
         nothing_was_added=s.fact("own"),
         counted_twice=s.fact("doubled"),
         a_round_too_few=s.fact("absent"),
         the_input_as_a_buffer=of_name("arguments"),
-        whole_tensors_in_the_ring=lambda p: p.kind == "elements"
-        and p.facts["sent"] >= p.facts["expected"] * p.facts["case"].world_size,
     ),
 )  # fmt: skip

@@ -44,7 +44,7 @@ FITS, NOT = "fits", "does not"
 
 
 def script(make, case, show):
-    lost = show.run(make, *JOBS[case.what.removesuffix(", once more")])
+    lost = show.run(make, *JOBS[case.what])
     wrong = _misread(lost)
     for name in FORM:
         show(name, wrong.get(name, ""))

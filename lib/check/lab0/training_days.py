@@ -1,10 +1,9 @@
 """Lab 0, section 1, bonus: training_days(parameters, tokens, gpus, flops_per_gpu, recompute)."""
 
-from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS
-from lib.check.numbers import NOTHING, numbers
+from lib.check.numbers import NOTHING, numbers, wrong
 from lib.check.shown import claims
 from lib.cost.compute import training_days
 
@@ -20,10 +19,9 @@ def _words(parameters, tokens, gpus, flops, recompute):
     return f"{run} of {flops / 1e12:g} TFLOP/s, recompute={recompute}"
 
 
-def _rounded(p):
+def _rounded(got, want):
     """Is it the right number, but to at most two digits after the point?"""
-    got = p.fact("got")
-    return got == round(got, 2) and abs(got - p.facts["want"]) <= 1
+    return got == round(got, 2) and abs(got - want) < 1 < want
 
 
 MEASURE, about = numbers(training_days, (GPT3, NOT_RECOMPUTED, *OTHERS), _words, "days")
@@ -39,7 +37,7 @@ EXERCISE = Exercise(
     hints=hints(
         "lab0", "training_days",
         nothing_returned=of_name(NOTHING),
-        rounded=s.both(of_name("days"), _rounded),
+        rounded=wrong(_rounded),
         not_the_operations_of_a_step=of_name("days"),
     ),
 )  # fmt: skip

@@ -188,7 +188,7 @@ def with_dist(tensor, src, group=None):
 
 WRONG = {
     delivers_nothing: "nothing is delivered",
-    receives_into_a_new_tensor: "not in place",
+    receives_into_a_new_tensor: "nothing is delivered",
     receives_and_forgets: "nothing is delivered",
     only_the_neighbour: "only part of the tree",
     a_round_too_few: "only part of the tree",

@@ -62,6 +62,28 @@ def whole_tensor_across(tensor, inside, across):
     ring.ring_all_reduce(tensor, across)
 
 
+def all_reduces_inside_first(tensor, inside, across):
+    ring.ring_all_reduce(tensor, inside)
+    chunk = tensor.tensor_split(dist.get_world_size(inside))[dist.get_rank(inside)].clone()
+    ring.ring_all_reduce(chunk, across)
+    ring.ring_all_gather(chunk, inside, out=tensor)
+
+
+def a_star_across(tensor, inside, across):
+    """Right: the M ranks of a place sum their chunk at the first of them."""
+    chunk = ring.ring_reduce_scatter(tensor, inside)
+    others = range(1, dist.get_world_size(across))
+    if dist.get_rank(across):
+        p2p.send(chunk, 0, across)
+        p2p.recv(chunk, 0, across)
+    else:
+        for frm in others:
+            chunk += p2p.recv(torch.empty_like(chunk), frm, across)
+        for to in others:
+            p2p.send(chunk, to, across)
+    ring.ring_all_gather(chunk, inside, out=tensor)
+
+
 def gathers_and_adds_across(tensor, inside, across):
     chunk = ring.ring_reduce_scatter(tensor, inside)
     whole = ring.ring_all_gather(chunk, across)
@@ -145,13 +167,14 @@ WRONG = {
     across_only: "one place of every node",
     forgets_what_came_across: "the nodes are not joined",
     last_step_missing: "the last step is missing",
-    forgets_the_result: "unsummed",
+    forgets_the_result: "not in place",
     returns_a_new_tensor: "not in place",
     divides: "divided by N",
     adds_inside_again: "counted twice",
     gathers_across: "gathered over the wrong group",
     drops_the_remainder: "right only when N divides n",
     whole_tensor_across: "the whole tensor crosses",
+    all_reduces_inside_first: "all-reduced inside",
     gathers_and_adds_across: "gathered and added across",
     divides_by_the_world: "divided by N",
     swaps_the_levels: "the two levels are swapped",
@@ -162,4 +185,4 @@ WRONG = {
     calls_lib: "called what it builds",
 }
 
-RIGHT = [three_steps, from_messages]
+RIGHT = [three_steps, from_messages, a_star_across]

@@ -1,6 +1,8 @@
 """Answers to Lab 0's model_state_bytes: wrong ones, each with the hint that it must get,
 and right ones."""
 
+import torch
+
 RECIPES = {  # weight, gradient, master, momentum, variance
     "fp32": (4, 4, 0, 4, 4),
     "mixed": (2, 2, 4, 4, 4),
@@ -77,6 +79,10 @@ def of_gpt3_always(parameters, precision):
     return 175_000_000_000 * sum(RECIPES[precision])
 
 
+def in_float32(parameters, precision):
+    return torch.tensor(float(parameters)).item() * sum(RECIPES[precision])
+
+
 def prints_it(parameters, precision):
     print(parameters * sum(RECIPES[precision]))
 
@@ -109,6 +115,7 @@ WRONG = {
     in_gigabytes: "another unit",
     in_whole_gibibytes: "another unit",
     of_gpt3_always: "GPT-3 only",
+    in_float32: "rounded",
     prints_it: "nothing returned",
     not_written: "not written",
 }

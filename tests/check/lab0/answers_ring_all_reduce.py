@@ -244,7 +244,7 @@ WRONG = {
     last_sum_not_added: "a round too few",
     returns_a_new_tensor: "not in place",
     only_scatters: "the second pass is missing",
-    forgets_the_result: "unsummed",
+    forgets_the_result: "not in place",
     divides: "divided by N",
     second_pass_adds: "the second pass adds",
     sums_twice: "the second pass adds",

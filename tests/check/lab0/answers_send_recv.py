@@ -258,7 +258,7 @@ WRONG = {
     forgets_to_receive: "nothing was written",
     sends_to_itself: "a message to itself",
     batches_to_itself: "a message to itself",
-    leaves_its_send: "a send that nobody waits for",
+    leaves_its_send: "a message that nobody waits for",
     leaves_its_receive: "a message that nobody waits for",
     not_written: "not written",
 }

@@ -44,6 +44,7 @@ MISTAKES = {
             "return torch.cat(pieces).reshape(len(x), -1)"),
                 "the gathered pieces lie one below the other, (N * B, M/N); reshape cannot put "
                 "them side by side. Cut them apart and use torch.cat(pieces, dim=1)."),
+        Mistake("interleaved", edit(JOIN, "return torch.stack(pieces, dim=2).reshape(len(x), -1)")),
         Mistake("one tensor N times", _one_tensor,
                 "[torch.empty_like(mine)] * N is one tensor in N places, and the last rank's piece "
                 "overwrote the others: [torch.empty_like(mine) for _ in range(N)]."),
@@ -101,6 +102,7 @@ MISTAKES = {
                 "    return came"),
             "this is what arrived at the rank; its own layers have not been applied.",
         ),
+        Mistake("transposed", edit("h = h @ layer", "h = h @ layer.T")),
         Mistake("one layer each", edit("layers[rank * per_rank : (rank + 1) * per_rank]",
             "layers[rank : rank + 1]"),
                 "each rank has len(layers) // N layers, here more than one."),
