@@ -15,8 +15,7 @@ numbers.py causes.py                 what they show; what is examined in every e
 cases.py comm.py                     groups, sizes and inputs; the collectives given to an answer
 overlap.py footprint.py products.py  what runs at the same time; what is allocated and kept;
                                      how many multiplications are done
-pure.py tensors.py                   functions of plain values, which need no ranks;
-                                     random tensors, and the comparison of two tensors
+tensors.py                           random tensors, and the comparison of two tensors
 claims.py traffic.py                 claims of several judges; judges of what was sent
 explain.py whose.py symptoms.py      explains a wrong value; finds the rank whose part is missing;
                                      hints that exercises share

@@ -7,7 +7,7 @@ traffic.py.
 from numbers import Real
 
 from lib.check.cases import seen
-from lib.check.exercise import Claim
+from lib.check.exercise import Claim, Problem
 
 
 def claim(name, points, says, *judges) -> Claim:
@@ -45,3 +45,14 @@ def each(cases, problem):
 
 def is_number(got) -> bool:
     return isinstance(got, Real) and not isinstance(got, bool)
+
+
+def iterator(out, item):
+    """The Problem if `out`, or one of its items, can be iterated over only once, else None. item:
+    "rank {} has"."""
+    inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
+    for what, one in [("got", out), *((item.format(number), one) for number, one in inside)]:
+        if hasattr(one, "__next__") or isinstance(one, map | zip | filter | reversed):
+            text = f"{what} a {type(one).__name__}, which can be gone through once, expected a list"
+            return Problem("iterator", text)
+    return None

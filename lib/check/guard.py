@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import signal
+import sys
 import sysconfig
 import threading
 import traceback
@@ -144,3 +145,28 @@ def shown(printed: list[str]) -> list[str]:
         return []
     more = [f"... {len(printed) - PRINTS} more lines"] if len(printed) > PRINTS else []
     return ["      It printed:", *(f"        {line[:100]}" for line in [*printed[:PRINTS], *more])]
+
+
+@contextlib.contextmanager
+def noting_calls(*theirs):
+    """`with noting_calls(f, file) as calls:` afterwards, `calls` has the names of those of `theirs`
+    that were called, from anywhere.
+
+    theirs: functions, or the paths of files of which nothing may be called. This is for functions
+    that send nothing; what sends is in the ledger.
+    """
+    # by id, because another function may have equal code
+    known = {one if isinstance(one, str) else id(one.__code__) for one in theirs}
+    calls, before = [], sys.getprofile()
+
+    def note(frame, event, arg):
+        if event == "call":
+            code = frame.f_code
+            if id(code) in known or code.co_filename in known:
+                calls.append(f"{frame.f_globals.get('__name__')}.{code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)

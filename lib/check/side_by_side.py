@@ -38,9 +38,8 @@ from lib.check.comm import Recorder
 from lib.check.earlier import functions_of
 from lib.check.exercise import Problem
 from lib.check.failure import of_error
-from lib.check.guard import is_students
+from lib.check.guard import is_students, noting_calls
 from lib.check.overlap import Gates, started_threads
-from lib.check.pure import noting_calls
 from lib.check.shown import ERROR, compared_with, differences, traced
 from lib.check.tensors import draw
 

@@ -1,12 +1,11 @@
 """Judges of what was sent.
 
-elements, ring          read the ranks' logs: what p2p sent, in group ranks astray, beside, fitting
+elements, ring          read the ranks' logs: what p2p sent, in group ranks astray, beside
 use the records of `comm.Recorder`: whether the ranks' calls match and are
                         for the group, and whether an answer used anything that it was not given
 """
 
 from lib.check.cases import seen
-from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.explain import who
 
@@ -121,11 +120,3 @@ def beside(run, case, where, rank, record, phases=("",), section=None):
                     "another way", f"{where} called {called}, which it was not given", facts
                 )
     return None
-
-
-def fitting(cases):
-    """A judge: the ranks' calls match and are for the group. If they do not, wrong values reveal
-    little."""
-    return each(
-        cases, lambda case, rank, record: astray(f"{case.name}: {case.rank(rank)}", case, record)
-    )

@@ -11,8 +11,7 @@ from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.exercise import Exercise
 from lib.check.explain import described
-from lib.check.left_out import NO_TENSORS, but
-from lib.check.pure import LEAVES_OUT
+from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.strategies import CARD, NVLINK, SITUATIONS, Cluster, Model, seconds_lost

@@ -12,8 +12,7 @@ from lib import launch
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
-from lib.check.left_out import NO_TENSORS, but
-from lib.check.pure import LEAVES_OUT
+from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs, train_all

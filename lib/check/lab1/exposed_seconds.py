@@ -9,8 +9,7 @@ from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.exercise import Exercise
 from lib.check.explain import described
-from lib.check.left_out import but
-from lib.check.pure import LEAVES_OUT
+from lib.check.left_out import LEAVES_OUT, but
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.exposed import exposed_seconds

@@ -12,10 +12,10 @@ from numbers import Integral, Real
 
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
+from lib.check.claims import iterator
 from lib.check.exercise import Exercise
 from lib.check.lab2.schedules import described
 from lib.check.left_out import BUILT, NO_TENSORS
-from lib.check.pure import iterator
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.balance import balance

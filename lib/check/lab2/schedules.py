@@ -20,8 +20,8 @@ micro-batches than ranks come last for the same reason.
 import re
 
 from lib.check.causes import of_name
+from lib.check.claims import iterator
 from lib.check.left_out import BUILT, NO_TENSORS
-from lib.check.pure import iterator
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.actions import KINDS, Action, loop
 from lib.pipeline.simulate import UNIT, grid, kept, simulate

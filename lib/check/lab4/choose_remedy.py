@@ -7,8 +7,7 @@ A verdict tells whether a remedy is too dear or does not fit, and not which one 
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
-from lib.check.left_out import NO_TENSORS
-from lib.check.pure import LEAVES_OUT
+from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.clinic import PATIENTS, USABLE, Job, Remedy, choose_remedy, peak_bytes

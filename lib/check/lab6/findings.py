@@ -16,8 +16,8 @@ from lib.check import symptoms as s
 from lib.check.causes import hints
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Problem
+from lib.check.guard import noting_calls
 from lib.check.left_out import NO_RANKS, but
-from lib.check.pure import noting_calls
 from lib.hybrid import hunt
 from lib.hybrid.hunt import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding, alike
 from lib.hybrid.hunt.draw import drawn

@@ -13,9 +13,8 @@ from functools import cache
 
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise
-from lib.check.left_out import NO_TENSORS
+from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.numbers import NO_NUMBER, NOTHING, is_one, wrong
-from lib.check.pure import LEAVES_OUT
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import goodput

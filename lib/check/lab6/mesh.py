@@ -13,7 +13,7 @@ from numbers import Integral
 from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise
-from lib.check.pure import LEAVES_OUT
+from lib.check.left_out import LEAVES_OUT
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.hybrid import mesh

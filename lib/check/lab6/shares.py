@@ -12,8 +12,7 @@ from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.explain import described
-from lib.check.left_out import NO_TENSORS
-from lib.check.pure import LEAVES_OUT
+from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.hybrid.unequal.shares import seconds_of_step, shares
