@@ -12,7 +12,8 @@
 
 Beside them:
 
-    groups.py        the groups of ranks; two calls under way at once, over different ones
+    groups.py        the groups of ranks; two calls under way at once, over different ones; what is
+                     the same in all exercises on ranks, such as the hints on groups
     sequence_cut.py  attention over a sharded sequence: the cases, and the script of 17 and 18
 """
 

@@ -7,31 +7,25 @@ and g, reduce_from_group(x, group, all_reduce).
 In the case "beside a residual" x has two more uses, the losses are w_r (y + x) and then v_r x:
 autograd hands the same gradient w_r to y and to x, and whoever sums into it has changed the other,
 but not v_r; a hook on x itself sums all three. In "transposed" no x is contiguous, and no gradient
-that arrives.
+that arrives. In evaluation no x needs a gradient, and g sums all the same.
 """
 
-from dataclasses import replace
 from functools import partial
 
 from lib.check import symptoms as s
 from lib.check.cases import Case
-from lib.check.causes import hints, in_variant
-from lib.check.exercise import Bundle, Exercise
+from lib.check.causes import in_variant
+from lib.check.exercise import Bundle
 from lib.check.lab3 import groups as g
-from lib.check.shown import calls, claims
-from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.tensor_parallel import mappings
 
 RESIDUAL, TRANSPOSED, NOTHING = "beside a residual", "transposed", "rank 0 has zeros"
-COPY_CASES, REDUCE_CASES = (
-    (
-        *(Case(ranks, 24) for ranks in g.GROUPS),
-        *(Case(g.ALL, 24, what=what) for what in whats),
-        Case(g.ALL, 0),
-    )
-    for whats in ((RESIDUAL, TRANSPOSED, NOTHING, g.AT_ONCE), (TRANSPOSED, NOTHING, g.AT_ONCE))
-)
+EVALUATION = "in evaluation"
+ON_ALL = {
+    "copy_to_group": (RESIDUAL, TRANSPOSED, NOTHING, g.AT_ONCE),
+    "reduce_from_group": (TRANSPOSED, NOTHING, EVALUATION, g.AT_ONCE),
+}
 
 
 def script(x_differs, make, case, groups, show):
@@ -43,7 +37,7 @@ def script(x_differs, make, case, groups, show):
         same = draw(case.n + 10 * N + case.again, *shape)
         mine = draw(1 + rank, *shape) * (case.what != NOTHING or rank > 0)
         x, w = (mine, same) if x_differs else (same, mine)
-        x = show.give(f"x{of}", x, learns=True)
+        x = show.give(f"x{of}", x, learns=case.what != EVALUATION)
         x = x.transpose(0, 2) if case.what == TRANSPOSED else x
         y = show.run(make, x, group, g.in_place(show))
         show("y", y)
@@ -58,50 +52,32 @@ def script(x_differs, make, case, groups, show):
     show.backward(*losses)
 
 
-def _measure(reference, cases, x_differs):
-    together = cases[0], replace(cases[0], again=1)  # of one shape: a buffer of it is kept
-    return SideBySide(
-        partial(script, x_differs), reference, cases, groups=g.groups, together=together
-    )
+def _exercise(reference, x_differs, *rows):
+    on_all = (Case(g.ALL, 24, what=what) for what in ON_ALL[reference.__name__])
+    cases = *(Case(ranks, 24) for ranks in g.GROUPS), *on_all, Case(g.ALL, 0)
+    predicates = {
+        "in_evaluation": in_variant(EVALUATION),
+        "what_the_collective_returns": s.refused("None"),
+        "a_copy_of_what_is_not_contiguous": s.either(
+            in_variant("strided", TRANSPOSED), s.refused("view")),
+    }  # fmt: skip
+    # y may be a copy of x, which is 192 bytes, or 288
+    measure = g.measure(partial(script, x_differs), reference, cases, slack={"alive": 600})
+    return g.exercise(measure, ("f_and_g",), predicates | g.HINTS, *rows)
 
 
-def _exercise(measure, *rows, **predicates):
-    name = measure.reference.__name__
-    return Exercise(
-        name=name, reference=measure.reference, measure=measure, worlds=(g.WORLD,),
-        may_call=g.MAY_CALL, leaves_out=g.FUNCTION,
-        claims=claims(measure, *rows),
-        hints=hints(
-            "lab3", name,
-            the_group_is_not_passed_on=s.kind("group"),
-            what_the_collective_returns=s.refused("None"),
-            a_copy_of_what_is_not_contiguous=s.either(
-                in_variant("strided", TRANSPOSED), s.refused("view")),
-            **predicates,
-            right_on_2_ranks_only=s.in_case(
-                (), lambda case: case.world_size > 2 and not case.what, "value"),
-            not_on_every_rank=s.kind("clash"),
-            not_what_it_was_given=s.kind("another way"),
-            sent_more_than_once=s.kind("calls"),
-        ),
-    )  # fmt: skip
-
-
-COPY = _measure(mappings.copy_to_group, COPY_CASES, False)
-REDUCE = _measure(mappings.reduce_from_group, REDUCE_CASES, True)
 COPY_TO_GROUP = _exercise(
-    COPY,
+    mappings.copy_to_group, False,
     ("x forward, the sum backward", 5, f"{g.GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}",
      "y", "x", "x, the pair", "graph"),
-    ("one all-reduce, backward", 2, "of n elements; forward nothing", calls(COPY)),
+    ("one all-reduce, backward", 2, "of n elements; forward nothing", g.CALLS),
     ("x left alone", 1, "", "arguments"),
 )  # fmt: skip
 REDUCE_FROM_GROUP = _exercise(
-    REDUCE,
-    ("the sum forward, dy backward", 5, f"{g.GROUPS_SAY}; {TRANSPOSED}",
+    mappings.reduce_from_group, True,
+    ("the sum forward, dy backward", 5, f"{g.GROUPS_SAY}; {TRANSPOSED}, {EVALUATION}",
      "y", "x", "x, the pair", "graph"),
-    ("one all-reduce, forward", 2, "of n elements; backward nothing", calls(REDUCE)),
+    ("one all-reduce, forward", 2, "of n elements; backward nothing", g.CALLS),
     ("x left alone", 1, "the caller's part stays partial", "arguments", "storage"),
-    gathered=s.kind("form", dtype=False),
 )  # fmt: skip
 EXERCISE = Bundle("f_and_g", (COPY_TO_GROUP, REDUCE_FROM_GROUP))

@@ -7,7 +7,6 @@ An answer may name its parameters as it likes, and put several layers in one. Th
 compared in the order of their values, and so are their gradients.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,11 +15,8 @@ from torch import nn
 
 from lib.check import symptoms as s
 from lib.check.cases import Setting, form_of
-from lib.check.causes import another, hints, of_name
-from lib.check.exercise import Exercise
+from lib.check.causes import another, of_name
 from lib.check.lab3 import groups as g
-from lib.check.shown import calls, claims
-from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.tensor_parallel import block, linear, mappings
 from lib.training.model import Attention, Shape
@@ -33,15 +29,16 @@ CASES = (
     Setting(g.GROUPS[0], what=FULL), *map(Setting, g.GROUPS),
     *(Setting(g.ALL, what=what) for what in (FULL, g.AT_ONCE, *UNEVEN)),
 )  # fmt: skip
-OF_ALL, FULL_WEIGHT, EVERY_NTH = "its shard among all ranks", "the full weight", "every tp-th head"
-OTHER_DIM, ANOTHERS = "its shard along the other dim", "another rank's shard"
-WRONG_SHARDS = (OF_ALL, FULL_WEIGHT, EVERY_NTH, OTHER_DIM, ANOTHERS)
+SHARDS = {  # {hint: what a module may have in place of its shard}
+    "the_group_is_not_passed_on": "its shard among all ranks",
+    "a layer not sharded": "the full weight",
+    "heads interleaved": "every tp-th head",
+    "sharded on the wrong dim": "its shard along the other dim",
+    "another rank's heads": "another rank's shard",
+    "another layer's weights": "no element of its shard",
+}
 ELEMENTS, GRADIENTS = "elements of the parameters", "the parameters' gradients"
 NO_GRADIENT, SHARED = "parameters without a gradient", "parameters in shared memory"
-
-
-class NotAList(TypeError):
-    """column_linear was given something else than a list of layers."""
 
 
 def _attention(case, N, x):
@@ -59,32 +56,30 @@ def _linears(show):
         partial(mapping, all_reduce=show.all_reduce)
         for mapping in (mappings.copy_to_group, mappings.reduce_from_group)
     )
-
-    def column_linear(x, linears, group=None):
-        if not isinstance(linears, (list, tuple)):
-            raise NotAList(f"column_linear takes a list of layers, got {type(linears).__name__}")
-        return linear.column_parallel(x, linears, group, enter)
-
-    return column_linear, partial(linear.row_parallel, output_mapping=leave)
+    return (
+        partial(linear.column_parallel, input_mapping=enter),
+        partial(linear.row_parallel, output_mapping=leave),
+    )
 
 
 def _instead(attention, module, N, rank):
     """{a wrong shard: the first layer of which the module has that in place of its own}"""
-    found, parameters = dict.fromkeys(WRONG_SHARDS, ""), [*module.parameters()]
+    found, parameters = dict.fromkeys(SHARDS.values(), ""), [*module.parameters()]
     has = lambda t: any(p.shape == t.shape and p.equal(t) for p in parameters)
     for name in ("q", "k", "v", "out"):
         full, dim = getattr(attention, name).weight.detach(), int(name == "out")
         mine, *others = full.chunk(N, dim)[rank:] + full.chunk(N, dim)[:rank]
         by_heads = full.unflatten(dim, (-1, N, HEAD_DIM))
-        wrong = {
-            OF_ALL: [full.chunk(dist.get_world_size(), dim)[dist.get_rank()]],
-            FULL_WEIGHT: [full],
-            EVERY_NTH: [by_heads.select(dim + 1, rank).flatten(dim, dim + 1)],
-            OTHER_DIM: [full.chunk(N, 1 - dim)[rank]],
-            ANOTHERS: others,
-        }
-        which = next((key for key, ts in wrong.items() if any(map(has, ts)) and not has(mine)), "")
-        if which and not found[which]:
+        wrong = [  # in the order of SHARDS
+            has(full.chunk(dist.get_world_size(), dim)[dist.get_rank()]),
+            has(full),
+            has(by_heads.select(dim + 1, rank).flatten(dim, dim + 1)),
+            has(full.chunk(N, 1 - dim)[rank]),
+            any(map(has, others)),
+            not any(torch.isin(p.detach(), mine).any() for p in parameters),
+        ]
+        which = next((key for key, is_so in zip(found, wrong, strict=True) if is_so), "")
+        if which and not has(mine) and not found[which]:
             found[which] = f"of {name}.weight the module has {which}"
     return found
 
@@ -120,11 +115,11 @@ def script(make, case, groups, show):
         show("a module", "" if is_module else f"got {form_of(module)}, not an nn.Module")
         if show.wrong("a module"):
             return
-        for which, words in _instead(attention, module, N, rank).items():
+        for which, words in _instead(_attention(case, N, x), module, N, rank).items():
             show(which, words)
         _show_parameters(show, attention, module, x)
         jobs.append((module, x))
-    if show.wrong(*WRONG_SHARDS):
+    if show.wrong(*SHARDS.values()):
         return
     attention = None
     yield
@@ -145,68 +140,54 @@ def script(make, case, groups, show):
         show(GRADIENTS, _in_order(x, [*module.parameters()], of))
 
 
-MEASURE = SideBySide(
-    script, block.ParallelAttention, CASES, (block.__name__,), groups=g.groups,
+MEASURE = g.measure(
+    script, block.ParallelAttention, CASES, builds=(block.__name__,),
     excused={
         "bfloat16": "sums of products may be rounded once or twice",
         "generators": "a layer that is made before its values are copied draws some",
     },
-    together=(CASES[0], replace(CASES[0], again=1)),
     slack={"alive": 256},  # a small buffer; a full weight has at least 512 bytes more than a shard
 )  # fmt: skip
 ONE = [case for case in CASES if case.what != g.AT_ONCE]
-COUNTED = of_name(ELEMENTS)
-EXERCISE = Exercise(
-    name="ParallelAttention", reference=block.ParallelAttention, measure=MEASURE,
-    worlds=(g.WORLD,),
+COUNTED, SHARD = of_name(ELEMENTS), {hint: of_name(words) for hint, words in SHARDS.items()}
+HINTS = {
+    "x_enters_more_than_once": lambda p: (
+        p.kind == "calls" and len(p.facts["got"]) > len(p.facts["want"])),
+    **g.HINTS, **SHARD,
+    "the_group_is_not_passed_on": s.either(s.kind("group"), SHARD["the_group_is_not_passed_on"]),
+    "no_error": s.either(of_name("the error raised"), s.raised("AssertionError")),
+    "whole_heads_refused": s.raised("ValueError"),
+    "no_list_of_layers": s.raised("TypeError"),
+    "a_layer_made_anew": s.refused("dtype"),
+    "shapes_do_not_fit": s.either(
+        s.refused("shape"), s.both(of_name("y"), s.kind("form", dtype=False))),
+    "no_parameters": s.either(
+        of_name(NO_GRADIENT), lambda p: COUNTED(p) and p.facts["got"] < p.facts["want"]),
+    "another_gradient": another(ONE, "the gradient of x"),
+    "another_result": another(ONE, "y", GRADIENTS),
+    "full_weights_are_kept": s.either(COUNTED, of_name("alive")),
+    "views_of_full_weights": of_name(SHARED),
+    "the_plain_attention_changed": of_name("the unsharded attention"),
+}  # fmt: skip
+EXERCISE = g.exercise(
+    MEASURE, (), HINTS,
+    ("the plain attention's output", 5, f"{g.GROUPS_SAY}; grouped-query",
+     "a module", *SHARDS.values(), "y"),
+    ("its gradients", 4, "of x, and of the rank's parts",
+     "x", "x, the pair", NO_GRADIENT, GRADIENTS,
+     ("graph", [case for case in MEASURE.runs() if case.what not in UNEVEN])),
+    ("a rank's heads only", 3, "parameters: all but the last bias divided by tp",
+     ELEMENTS, "parameters", SHARED, "the unsharded attention", "alive by 0",
+     "alive at the end", "arguments"),
+    ("one all-reduce each way", 2, "by the given column_linear and row_linear", g.CALLS),
+    ("whole heads, or a ValueError", 2, "6 heads, 2 key/value heads on 4 ranks",
+     "the error raised"),
     may_call=(
-        *g.MAY_CALL, "parallel_attention.column_linear", "linear.column_parallel",
+        *g.MAY_CALL, "linear.column_parallel",
         "linear.row_parallel", "linear.forward",
     ),
-    leaves_out={
-        "generators": "no argument is an iterator",
+    leaves_out=g.FUNCTION | {
         "empty rank": "every rank has heads, and every batch tokens",
         "attributes": "later cells read none of it",
     },
-    claims=claims(
-        MEASURE,
-        ("the plain attention's output", 5, f"{g.GROUPS_SAY}; grouped-query",
-         "a module", *WRONG_SHARDS, "y"),
-        ("its gradients", 4, "of x, and of the rank's parts",
-         "x", "x, the pair", NO_GRADIENT, GRADIENTS,
-         ("graph", [case for case in MEASURE.runs() if case.what not in UNEVEN])),
-        ("a rank's heads only", 3, "parameters: all but the last bias divided by tp",
-         ELEMENTS, "parameters", SHARED, "the unsharded attention", "alive by 0",
-         "alive at the end", "arguments"),
-        ("one all-reduce each way", 2, "by the given column_linear and row_linear",
-         calls(MEASURE)),
-        ("whole heads, or a ValueError", 2, "6 heads, 2 key/value heads on 4 ranks",
-         "the error raised"),
-    ),
-    hints=hints(
-        "lab3", "ParallelAttention",
-        the_group_is_not_passed_on=s.either(s.kind("group"), of_name(OF_ALL)),
-        heads_interleaved=of_name(EVERY_NTH),
-        a_layer_not_sharded=of_name(FULL_WEIGHT),
-        sharded_on_the_wrong_dim=of_name(OTHER_DIM),
-        **{"another rank's heads": of_name(ANOTHERS)},
-        no_error=s.both(of_name("the error raised"), lambda p: p.fact("got") == "[]"),
-        another_error=s.either(of_name("the error raised"), s.raised("AssertionError")),
-        whole_heads_refused=s.raised("ValueError"),
-        no_list_of_layers=s.raised("NotAList"),
-        a_layer_made_anew=s.refused("dtype"),
-        shapes_do_not_fit=s.either(s.refused("shape"), s.both(
-            of_name("y"), s.kind("form", dtype=False))),
-        no_parameters=s.either(
-            of_name(NO_GRADIENT), lambda p: COUNTED(p) and p.facts["got"] < p.facts["want"]),
-        another_gradient=another(ONE, "the gradient of x"),
-        another_result=another(ONE, "y", GRADIENTS),
-        full_weights_are_kept=s.either(COUNTED, of_name("alive")),
-        views_of_full_weights=of_name(SHARED),
-        the_plain_attention_changed=of_name("the unsharded attention"),
-        x_enters_three_times=s.both(
-            s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-        not_the_ones_it_was_given=s.kind("calls", "another way"),
-        not_on_every_rank=s.kind("clash"),
-    ),
 )  # fmt: skip

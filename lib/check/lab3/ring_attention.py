@@ -14,13 +14,11 @@ import math
 import torch
 
 from lib.check import symptoms as s
-from lib.check.causes import another, hints, of_name
-from lib.check.exercise import Exercise
+from lib.check.causes import another, of_name
 from lib.check.footprint import Footprint
 from lib.check.lab3 import groups as g
 from lib.check.lab3 import sequence_cut as cut
 from lib.check.left_out import NOTHING_GIVEN
-from lib.check.shown import claims
 from lib.check.traffic import elements, ring
 from lib.tensor_parallel.ring_attention import ring_attention
 
@@ -33,7 +31,7 @@ def script(make, case, groups, show):
     watch, t = contextlib.nullcontext(), case.T // case.world_size
     if case == cut.WHOLE:
         watch = Footprint([torch.zeros(0, dtype=case.dtype)])
-    steps = cut.script(make, case, groups, show)
+    steps = cut.script(make, case, groups, show, section=True)
     with watch:
         next(steps, None)
     yield
@@ -65,49 +63,36 @@ def _repeated(p):
     return heads and p.fact("sent") * case.K == p.fact("expected") * case.H
 
 
-MEASURE = cut.measure(ring_attention, script, slack={"alive": _room})
-EXERCISE = Exercise(
-    name="ring_attention", reference=ring_attention, measure=MEASURE, worlds=(g.WORLD,),
+HINTS = {
+    "shards_differ_in_length": cut.DIFFER_IN_LENGTH,
+    **g.HINTS,
+    "everyone_sends_first": s.ALL_SEND_FIRST.fits,
+    "without_a_backward": s.either(of_name("graph"), s.refused("no graph")),
+    "whose_keys_these_are": s.both(another(cut.CASES, "out"), cut.in_case(lambda c: c.causal)),
+    "one block, not all": another(cut.CASES, "out"),
+    "gradients_divided": s.both(another(cut.CASES, "the gradient of"), s.fact("factor")),
+    "backward_without_the_positions": another(cut.PLAIN[1:2], "the gradient of"),
+    "gradients_of_keys_and_values": another(cut.CASES, "the gradient of k", "the gradient of v"),
+    "scores_of_all_keys": of_name(LARGEST),
+    "all_keys_kept": s.either(
+        of_name("alive by"), lambda p: p.kind == "elements" and not _more(p)),
+    "heads_repeated_before_they_are_sent": _repeated,
+    "a_hop_more_than_is_needed": _more,
+    "not_the_neighbour": s.kind("neighbours"),
+    "another_shape": cut.ANOTHER_SHAPE,
+    "a_receive_without_its_send": s.NOT_PAIRED.fits,
+    "changed_what_it_was_given": of_name("arguments"),
+}  # fmt: skip
+EXERCISE = g.exercise(
+    cut.measure(ring_attention, script, slack={"alive": _room}), ("attention_of_a_shard",), HINTS,
+    ("attention over the sequence", 4, cut.SAY, "out"),
+    ("gradients of q, k and v", 4, "each from all ranks' tokens", *cut.GRADIENTS, "graph"),
+    ("block by block", 2, "no tensor of all scores; not all keys are kept",
+     LARGEST, "alive by 0"),
+    ("numbers on the wire", 3, "forward (N-1) 2BKTd, backward twice that, to the right",
+     elements(cut.PLAIN, lambda N, n: (N - 1) * n, "(N-1) 2BKTd"), ring(cut.PLAIN),
+     elements(BACKWARD, lambda N, n: 2 * (N - 1) * n, "2 (N-1) 2BKTd"), ring(BACKWARD)),
+    ("q, k and v left alone", 1, "", "arguments"),
     may_call=(*s.P2P, "ring_exchange.ring_shift", "ring_exchange.__init__", "ring_exchange._post"),
-    bonus=True,
-    leaves_out=g.FUNCTION | NOTHING_GIVEN | {
-        "empty rank": "in every layout each rank has a token",
-    },
-    claims=claims(
-        MEASURE,
-        ("attention over the sequence", 4, cut.SAY, "out"),
-        ("gradients of q, k and v", 4, "each from all ranks' tokens",
-         *cut.names("q"), *cut.names("k"), *cut.names("v"), "graph"),
-        ("block by block", 2, "no tensor of all scores; not all keys are kept",
-         LARGEST, "alive by 0"),
-        ("numbers on the wire", 3, "forward (N-1) 2BKTd, backward twice that, to the right",
-         elements(cut.PLAIN, lambda N, n: (N - 1) * n, "(N-1) 2BKTd"), ring(cut.PLAIN),
-         elements(BACKWARD, lambda N, n: 2 * (N - 1) * n, "2 (N-1) 2BKTd"), ring(BACKWARD)),
-        ("q, k and v left alone", 1, "", "arguments"),
-    ),
-    hints=hints(
-        "lab3", "ring_attention", "attention_of_a_shard",
-        shards_differ_in_length=cut.DIFFER_IN_LENGTH,
-        **cut.OF_A_GROUP,
-        **{"ranks of the world, not of the group": s.either(
-            s.whose_ranks, s.raised("IndexError"))},
-        everyone_sends_first=s.ALL_SEND_FIRST.fits,
-        without_a_backward=s.either(of_name("graph"), s.refused("no graph")),
-        whose_keys_these_are=s.both(another(cut.CASES, "out"), cut.in_case(lambda c: c.causal)),
-        **{"one block, not all": another(cut.CASES, "out")},
-        gradients_divided=s.both(another(cut.CASES, "the gradient of"), s.fact("factor")),
-        backward_without_the_positions=another(cut.PLAIN[1:2], "the gradient of"),
-        gradients_of_keys_and_values=another(
-            cut.CASES, "the gradient of k", "the gradient of v"),
-        scores_of_all_keys=of_name(LARGEST),
-        all_keys_kept=s.either(
-            of_name("alive by"), lambda p: p.kind == "elements" and not _more(p)),
-        heads_repeated_before_they_are_sent=_repeated,
-        a_hop_more_than_is_needed=_more,
-        not_the_neighbour=s.kind("neighbours"),
-        another_shape=cut.ANOTHER_SHAPE,
-        a_receive_without_its_send=s.NOT_PAIRED.fits,
-        right_on_two_ranks_only=s.TWO_ONLY.fits,
-        changed_what_it_was_given=of_name("arguments"),
-    ),
+    leaves_out=cut.LEAVES_OUT | NOTHING_GIVEN, bonus=True,
 )  # fmt: skip

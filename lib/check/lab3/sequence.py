@@ -7,7 +7,6 @@ and sum_gradients(parameters, group, all_reduce).
 All x differ by rank, and so do the gradients that arrive.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,24 +14,17 @@ from torch import nn
 
 from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import hints, of_name
-from lib.check.exercise import Bundle, Exercise
+from lib.check.causes import of_name
+from lib.check.exercise import Bundle
 from lib.check.lab3 import groups as g
-from lib.check.left_out import but
 from lib.check.probes import STRIDED
-from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.tensor_parallel import sequence
 
 SHAPES = (2, 3, 2), (3, 2, 4)  # B, T/N, D; of the second call of two
 CASES = (*map(Setting, g.GROUPS[:-1]), Setting(g.ALL, what=g.AT_ONCE), Setting(g.GROUPS[-1]))
-ALONE = CASES[-1]
-LEAVES_OUT = g.FUNCTION | {
-    "empty rank": "every rank has as many elements as the others",
-    "generators": "no argument is an iterator",
-    "memory": "all that is sent is counted, and nothing else makes anything large",
-}
+MEMORY = {"memory": "all that is sent is counted, and nothing else makes anything large"}
 
 
 def mapping(has_all, make, case, groups, show):
@@ -59,7 +51,6 @@ def mapping(has_all, make, case, groups, show):
 
 SIZES = {"weight": (4, 3), "frozen": (2,), "bias": (5,), "unused": (3,)}
 TRAINED = [name for name in SIZES if name != "frozen"]
-ELEMENTS = sum(torch.Size(SIZES[name]).numel() for name in TRAINED)
 STEPS = 3
 
 
@@ -87,115 +78,76 @@ def sums(make, case, group, show):
             return
 
 
-def measure(reference, has_all):
-    return SideBySide(
-        partial(mapping, has_all), reference, CASES, groups=g.groups,
-        together=(CASES[0], replace(CASES[0], again=1)),  # of one shape: a buffer of it is kept
-        excused={"alive": "what is kept until backward is free",
-                 "storage": "where N is 1, x itself is the result"},
-    )  # fmt: skip
-
-
 def times(by):
     return lambda p: p.fact("factor") and abs(p.fact("factor") / by(p) - 1) < 1e-9
 
 
 N, ONE_OVER_N = lambda p: p.fact("case").world_size, lambda p: 1 / p.fact("case").world_size
-OF_A_GROUP = {
-    "the_group_is_not_passed_on": s.kind("group"),
-    "kept_beside_ctx": s.in_case(
-        CASES, lambda case: case.what.endswith(("two at once", "the other of two"))
-    ),
-    "ranks of the world, not of the group": s.both(s.kind(*s.SHAPES), s.mixed_up_ranks),
+HINTS = {
+    "a_mean_or_a_multiple": s.either(times(N), times(ONE_OVER_N)),
+    **g.HINTS,
+    "without_a_backward": of_name("graph"),
+    "another_shape": s.either(s.kind("form", dtype=False), s.refused("shape")),
+    "not contiguous": of_name("contiguous"),
+    "tokens_in_other_places": s.both(s.kind("value"), of_name("y")),
+    "changed_what_it_was_given": of_name("arguments"),
 }
 
 
-def exercise(measure, *rows, **predicates):
-    name = measure.reference.__name__
-    return Exercise(
-        name=name, reference=measure.reference, measure=measure, worlds=(g.WORLD,),
-        may_call=g.MAY_CALL, leaves_out=LEAVES_OUT,
-        claims=claims(measure, *rows, ("x left alone", 1, "", "arguments")),
-        hints=hints(
-            "lab3", name, "sequence_mappings",
-            **OF_A_GROUP,
-            one_rank_alone=s.in_case((), lambda case: case == ALONE, *s.SHAPES),
-            a_mean_or_a_multiple=s.either(times(N), times(ONE_OVER_N)),
-            not_what_it_was_given=s.kind("another way"),
-            without_a_backward=of_name("graph"),
-            more_than_is_needed=s.kind("calls"),
-            another_shape=s.either(s.kind("form", dtype=False), s.refused("shape")),
-            right_on_two_ranks_only=s.in_case(CASES, lambda case: case.world_size > 2, *s.SHAPES),
-            not_on_every_rank=s.kind("clash"),
-            **{"not contiguous": of_name("contiguous")},
-            **predicates,
-            changed_what_it_was_given=of_name("arguments"),
-        ),
+def exercise(reference, has_all, *rows):
+    measure = g.measure(
+        partial(mapping, has_all), reference, CASES,
+        excused={"alive": "what is kept until backward is free",
+                 "storage": "where N is 1, x itself is the result"},
     )  # fmt: skip
+    empty = {"empty rank": "every rank has as many elements as the others"}
+    rows = *rows, ("x left alone", 1, "", "arguments")
+    leaves_out = g.FUNCTION | MEMORY | empty
+    return g.exercise(measure, ("sequence_mappings",), HINTS, *rows, leaves_out=leaves_out)
 
 
-GATHER = measure(sequence.gather_sequence, has_all=False)
-SCATTER = measure(sequence.scatter_sequence, has_all=True)
-SUMS = SideBySide(
-    sums, sequence.sum_gradients, tuple(map(Setting, g.GROUPS)),
-    excused={"once more": "three steps follow each other",
-             "two at once": "it returns when it is done"}
-    | dict.fromkeys(("strided", "float32", "bfloat16"), "it is given parameters"),
+GATHER_SEQUENCE = exercise(
+    sequence.gather_sequence, False,
+    ("all tokens, in rank order", 2, f"{g.GROUPS_SAY}; 2 sequences", "y"),
+    ("backward sums this rank's", 3, "gradients differ from rank to rank",
+     "x", "x, the pair", "graph"),
+    ("one all-gather, one reduce-scatter", 1, "forward, backward; nothing else",
+     "contiguous", g.CALLS),
 )  # fmt: skip
-SUM_GRADIENTS = Exercise(
-    name="sum_gradients", reference=sequence.sum_gradients, measure=SUMS, worlds=(g.WORLD,),
-    may_call=g.MAY_CALL,
-    leaves_out=but(LEAVES_OUT, "empty rank", "generators") | {
+SCATTER_SEQUENCE = exercise(
+    sequence.scatter_sequence, True,
+    ("the sum, this rank's tokens", 2, f"{g.GROUPS_SAY}; 2 sequences", "y"),
+    ("backward gathers", 2, "every token's gradient on every rank", "x", "x, the pair", "graph"),
+    ("one reduce-scatter, one all-gather", 1, "forward, backward; nothing else",
+     "contiguous", g.CALLS),
+)  # fmt: skip
+SUM_GRADIENTS = g.exercise(
+    SideBySide(
+        sums, sequence.sum_gradients, tuple(map(Setting, g.GROUPS)),
+        excused={"once more": "three steps follow each other",
+                 "two at once": "it returns when it is done"}
+        | dict.fromkeys(("strided", "float32", "bfloat16"), "it is given parameters"),
+    ),
+    (),
+    {
+        "the_parameter_for_its_gradient": of_name("the parameters", "arguments"),
+        "averaged": times(ONE_OVER_N),
+        "summed_twice": times(N),
+        "frozen_ones_too": of_name("the frozen"),
+        "a_parameter_without_gradient": s.either(s.kind("returned"), s.refused("None")),
+        "sizes_that_differ_between_ranks": s.kind("clash", "mismatch", "died"),
+        "a_gradient_that_is_not_contiguous": s.either(
+            s.refused("view"), s.both(of_name("the gradient"), s.fact("time", STEPS))),
+        "slices_exchanged": s.refused("shape"),
+        **g.HINTS,
+    },
+    ("the sum in every .grad", 3, f"{g.GROUPS_SAY}; unused, frozen ones; 3 steps",
+     "the parameters", "the gradient", "the frozen gradient"),
+    ("one all-reduce", 1, "of one flat buffer of them all", g.CALLS),
+    ("parameters left alone", 1, "only .grad changes", "arguments"),
+    leaves_out=MEMORY | {
         "under way": "it has no backward, and returns when it is done",
         "returned": "it returns nothing: the gradients are in .grad",
     },
-    claims=claims(
-        SUMS,
-        ("the sum in every .grad", 3, f"{g.GROUPS_SAY}; unused, frozen ones; 3 steps",
-         "the parameters", "the gradient", "the frozen gradient"),
-        ("one all-reduce", 1, "of one flat buffer of them all", calls(SUMS)),
-        ("parameters left alone", 1, "only .grad changes", "arguments"),
-    ),
-    hints=hints(
-        "lab3", "sum_gradients",
-        the_group_is_not_passed_on=s.kind("group"),
-        the_parameter_for_its_gradient=of_name("the parameters", "arguments"),
-        averaged=times(ONE_OVER_N),
-        summed_twice=times(N),
-        frozen_ones_too=s.either(
-            of_name("the frozen"),
-            lambda p: p.kind == "calls" and ELEMENTS + 2 in [call[2] for call in p.fact("got")],
-        ),
-        a_parameter_without_gradient=s.either(s.kind("returned"), s.refused("None")),
-        sizes_that_differ_between_ranks=s.kind("clash", "mismatch", "died"),
-        a_gradient_that_is_not_contiguous=s.either(
-            s.refused("view"), s.both(of_name("the gradient"), s.fact("time", STEPS))
-        ),
-        slices_exchanged=s.refused("shape"),
-        not_what_it_was_given=s.kind("another way"),
-        one_message_per_parameter=s.kind("calls"),
-    ),
 )  # fmt: skip
-EXERCISE = Bundle(
-    "sequence",
-    (
-        exercise(
-            GATHER,
-            ("all tokens, in rank order", 2, f"{g.GROUPS_SAY}; 2 sequences", "y"),
-            ("backward sums this rank's", 3, "gradients differ from rank to rank",
-             "x", "x, the pair", "graph"),
-            ("one all-gather, one reduce-scatter", 1, "forward, backward; nothing else",
-             "contiguous", calls(GATHER)),
-            tokens_in_other_places=s.both(s.kind("value"), of_name("y")),
-        ),
-        exercise(
-            SCATTER,
-            ("the sum, this rank's tokens", 2, f"{g.GROUPS_SAY}; 2 sequences", "y"),
-            ("backward gathers", 2, "every token's gradient on every rank",
-             "x", "x, the pair", "graph"),
-            ("one reduce-scatter, one all-gather", 1, "forward, backward; nothing else",
-             "contiguous", calls(SCATTER)),
-        ),
-        SUM_GRADIENTS,
-    ),
-)  # fmt: skip
+EXERCISE = Bundle("sequence", (GATHER_SEQUENCE, SCATTER_SEQUENCE, SUM_GRADIENTS))

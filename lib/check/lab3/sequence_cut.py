@@ -4,8 +4,9 @@ ring_attention and ulysses_attention.
     q (B, H, t, d), k and v (B, K, t, d)  of this rank's tokens, as split_heads gives them
     out (B, H, t, d)                      sharded like q; every rank's gradient of it is another
 
-The layout is zigzag where attention is causal, else contiguous. Of two calls at once, the second
-has half the tokens and half the heads.
+The layout is zigzag where attention is causal, else contiguous. In one case the blocks are on the
+ranks in another order, so that some are not seen at all. Of two calls at once, the second has half
+the tokens and half the heads.
 """
 
 from dataclasses import dataclass, replace
@@ -13,12 +14,12 @@ from dataclasses import dataclass, replace
 from lib.check import symptoms as s
 from lib.check.cases import Case
 from lib.check.lab3 import groups as g
-from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.tensor_parallel.layouts import contiguous, zigzag
 
 B, D = 2, 2
 FULL, CAUSAL, BACKWARD = "full", "causal", "backward"
+SHUFFLED = "causal, the blocks in another order"
 SAY = "1, 2, 3, 4 ranks, a subgroup; 4 heads on 4, 2, 1"
 
 
@@ -47,7 +48,8 @@ TWO, THREE, FOUR, SOME, ONE = g.GROUPS
 WHOLE = _cut(FOUR, 16, 4, 4, causal=False)
 PLAIN = (
     _cut(TWO, 8, 4, 4, causal=False), _cut(TWO, 8, 4, 2), _cut(FOUR, 16, 4, 2), WHOLE,
-    _cut(FOUR, 8, 4, 1), _cut(THREE, 13, 6, 3), _cut(SOME, 8, 4, 2),
+    _cut(FOUR, 8, 4, 1), _cut(FOUR, 8, 4, 4, what=SHUFFLED), _cut(THREE, 13, 6, 3),
+    _cut(SOME, 8, 4, 2),
 )  # fmt: skip
 CASES = (*PLAIN, _cut(FOUR, 16, 8, 4, what=g.AT_ONCE), _cut(ONE, 4, 2, 1))
 
@@ -60,13 +62,15 @@ def backward(case):
 EVERYWHERE = (*CASES, *map(backward, CASES))  # where a run may have failed
 
 
-def script(make, case, groups, show, **ways):
-    """ways: what the answer is given to send with."""
+def script(make, case, groups, show, section=False, **ways):
+    """section: backward is in the ranks' logs by itself. ways: what the answer is given to send
+    with."""
     losses = []
     show.begin("forward")
     for group, N, rank, of in g.calls(show, groups):
         T, H, K = (size // (1 + bool(of)) for size in (case.T, case.H, case.K))
         layout = zigzag(T, N) if case.causal else contiguous(T, N)
+        layout = [contiguous(T, N)[i] for i in (1, 3, 0, 2)] if case.what == SHUFFLED else layout
         seed = 1000 * T + 100 * N + 10 * K + 5 * case.again
         given = []
         for i, (name, heads) in enumerate({"q": H, "k": K, "v": K}.items()):
@@ -81,28 +85,22 @@ def script(make, case, groups, show, **ways):
     del given, out, by_token
     yield
     show.begin(BACKWARD)
-    show.backward(*losses, section=True)
+    show.backward(*losses, section=section)
 
 
-def measure(reference, script, excused=None, slack=None):
-    return SideBySide(
-        script, reference, CASES, groups=g.groups, slack=slack or {},
-        together=(PLAIN[1], replace(PLAIN[1], again=1)),  # of one shape: a buffer of it is kept
-        excused={"bfloat16": "sums are taken in another order"} | (excused or {}),
-    )  # fmt: skip
+def measure(reference, script, excused=None, **options):
+    excused = {"bfloat16": "sums are taken in another order"} | (excused or {})
+    together = PLAIN[1], replace(PLAIN[1], again=1)
+    options |= {"together": together, "excused": excused}
+    return g.measure(script, reference, CASES, **options)
 
 
-def names(name):
-    """The gradients of q, k or v, as a claim lists them."""
-    return name, f"{name}, the pair"
+GRADIENTS = [f"{name}{of}" for name in "qkv" for of in ("", ", the pair")]
+LEAVES_OUT = g.FUNCTION | {"empty rank": "in every layout each rank has a token"}
 
 
 def in_case(test, *kinds):
     return s.in_case(EVERYWHERE, test, *kinds)
-
-
-def at_once(case):
-    return case.what.endswith(("two at once", "the other of two", f"two at once, {BACKWARD}"))
 
 
 ANOTHER_SHAPE = s.either(
@@ -110,7 +108,3 @@ ANOTHER_SHAPE = s.either(
     lambda p: p.kind == "returned" and p.fact("got") != "None",
 )  # fmt: skip
 DIFFER_IN_LENGTH = in_case(lambda case: case.T % case.world_size > 0, *s.SHAPES, "clash")
-OF_A_GROUP = {
-    "kept_beside_ctx": in_case(at_once),
-    "one_rank_alone": in_case(lambda case: case.world_size == 1, *s.SHAPES),
-}

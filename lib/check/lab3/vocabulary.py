@@ -10,18 +10,16 @@ is 0, and where the ranks' parts are far from each other only the largest of all
             about 1000   about -1000    one rank 1000, the others -1000   -1000 to 1000
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import another, hints, of_name
-from lib.check.exercise import Bundle, Exercise
+from lib.check.causes import another, of_name
+from lib.check.exercise import Bundle
 from lib.check.lab3 import groups as g
-from lib.check.shown import calls, claims
-from lib.check.side_by_side import SideBySide
+from lib.check.shown import calls
 from lib.check.tensors import draw
 from lib.tensor_parallel import mappings, vocabulary
 
@@ -93,47 +91,9 @@ def cross_entropy(make, case, groups, show):
     show("elements all-reduced in backward", sent(), at_most=True)
 
 
-def _measure(script, reference, cases, **excused):
-    free = {"alive": "what backward keeps is free"} | excused
-    together = cases[0], replace(cases[0], again=1)  # of one shape: a buffer of it is kept
-    return SideBySide(script, reference, cases, groups=g.groups, excused=free, together=together)
-
-
-VECTORS = _measure(embedding, vocabulary.vocab_parallel_embedding, PLAIN)
-LOSS = _measure(
-    cross_entropy, vocabulary.vocab_parallel_cross_entropy, PLAIN + LARGE,
-    bfloat16="of 16-bit logits lib's loss is float32",
-)  # fmt: skip
-SMALL = [case for case in LOSS.runs() if case not in LARGE]
-
-
 def _elsewhere(p):
     """Is what torch says of an index alone?"""
     return s.raised("IndexError", "RuntimeError")(p) and not s.failed(p).refusals
-
-
-def _exercise(measure, *rows, **predicates):
-    name = measure.reference.__name__
-    return Exercise(
-        name=name, reference=measure.reference, measure=measure, worlds=(g.WORLD,),
-        may_call=g.MAY_CALL,
-        leaves_out=g.FUNCTION | {"memory": "what is sent is counted; what backward keeps is free"},
-        claims=claims(measure, *rows),
-        hints=hints(
-            "lab3", name, "vocabulary",
-            the_group_is_not_passed_on=s.kind("group"),
-            **{"ranks of the world, not of the group": s.both(
-                s.kind(*s.SHAPES), s.mixed_up_ranks)},
-            right_on_two_ranks_only=s.in_case(
-                (), lambda case: case.world_size > 2 and not case.what, "value"),
-            a_row_that_this_rank_does_not_have=_elsewhere,
-            changed_what_it_was_given=of_name("arguments"),
-            **predicates,
-            a_wrong_gradient=another(measure.cases, "the gradient of"),
-            not_what_it_was_given=s.kind("another way"),
-            not_on_every_rank=s.kind("clash"),
-        ),
-    )  # fmt: skip
 
 
 def _scaled(name):
@@ -141,20 +101,50 @@ def _scaled(name):
     return lambda p: of_name(name)(p) and not p.fact("narrowed") and (p.fact("factor") or 0) > 0
 
 
+def _exercise(measure, predicates, *rows):
+    all_of_it = {
+        "a_row_that_this_rank_does_not_have": _elsewhere,
+        "changed_what_it_was_given": of_name("arguments"),
+        **g.HINTS,
+        **predicates,
+        "a_wrong_gradient": another(measure.cases, "the gradient of"),
+    }
+    leaves_out = g.FUNCTION | {"memory": "what is sent is counted; what backward keeps is free"}
+    return g.exercise(measure, ("vocabulary",), all_of_it, *rows, leaves_out=leaves_out)
+
+
+FREE = {"alive": "what backward keeps is free"}
+LOSS = g.measure(
+    cross_entropy, vocabulary.vocab_parallel_cross_entropy, PLAIN + LARGE,
+    excused=FREE | {"bfloat16": "of 16-bit logits lib's loss is float32"},
+)  # fmt: skip
+SMALL = [case for case in LOSS.runs() if case not in LARGE]
 EMBEDDING = _exercise(
-    VECTORS,
+    g.measure(embedding, vocabulary.vocab_parallel_embedding, PLAIN, excused=FREE),
+    {
+        "several_of_it": _scaled("vectors"),
+        "another_form": s.either(
+            s.both(of_name("vectors"), s.kind("form")), s.refused("shape", "dtype")),
+        "other_vectors": another(PLAIN, "vectors"),
+    },
     ("each token's vector", 3, f"{g.GROUPS_SAY}; each rank's first and last row", "vectors"),
     ("each row's gradient", 2, "of its own tokens, twice for a token that is there twice",
      "weight", f"weight{PAIR}", "graph"),
-    ("one g, of (B, T, D)", 2, "backward sends nothing", calls(VECTORS)),
+    ("one g, of (B, T, D)", 2, "backward sends nothing", g.CALLS),
     ("tokens and weight left alone", 1, "", "arguments"),
-    several_of_it=_scaled("vectors"),
-    another_form=s.either(s.both(of_name("vectors"), s.kind("form")), s.refused("shape", "dtype")),
-    other_vectors=another(PLAIN, "vectors"),
-    more_than_one_g=s.kind("calls"),
 )  # fmt: skip
 CROSS_ENTROPY = _exercise(
     LOSS,
+    {
+        "something_else_overflows": s.both(another(LARGE, "the loss"), s.kind("value")),
+        "not_one_number": s.both(another(LOSS.cases, "the loss"), s.kind("form", "returned")),
+        "another_loss": another(LOSS.cases, "the loss"),
+        "sends_in_backward": of_name("elements all-reduced in backward"),
+        "the_scale_of_the_gradient": _scaled("the gradient of"),
+        "logits_gathered": lambda p: (
+            of_name("elements")(p) and p.facts["got"] >= p.facts["want"] / 3 * V),
+        "more_than_three_elements": of_name("elements"),
+    },
     ("the mean of -log p(target)", 4, f"{g.GROUPS_SAY}; every target", ("the loss", SMALL)),
     ("large logits", 3, "near 1000, near -1000, and far apart", ("the loss", LARGE)),
     ("the gradient of the logits", 2, "p, less 1 at the target, over BT",
@@ -163,16 +153,5 @@ CROSS_ENTROPY = _exercise(
      "elements all-reduced in forward", "elements all-reduced in backward",
      calls(LOSS, nothing_else=False)),
     ("logits and targets left alone", 1, "", "arguments"),
-    something_else_overflows=s.both(another(LARGE, "the loss"), s.kind("value")),
-    not_one_number=s.both(another(LOSS.cases, "the loss"), s.kind("form", "returned")),
-    another_loss=another(LOSS.cases, "the loss"),
-    sends_in_backward=of_name("elements all-reduced in backward"),
-    the_scale_of_the_gradient=_scaled("the gradient of"),
-    logits_gathered=s.either(
-        lambda p: of_name("elements")(p) and p.facts["got"] >= p.facts["want"] / 3 * V,
-        lambda p: p.kind == "another way" and "gather" in p.facts["called"],
-    ),
-    more_than_three_elements=of_name("elements"),
-    the_group_comes_second=s.raised("KeyError"),
 )  # fmt: skip
 EXERCISE = Bundle("vocabulary", (EMBEDDING, CROSS_ENTROPY))

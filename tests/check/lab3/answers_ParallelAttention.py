@@ -255,6 +255,18 @@ def asserts(self, attention):
         assert layer.out_features // self.head_dim % self.N == 0
 
 
+def keys_for_values(self, attention):
+    q, k, _ = Heads.inward(self, attention)
+    return q, k, Part(k.weight, k.bias)
+
+
+def frozen_biases(self, attention):
+    parts = Heads.inward(self, attention)
+    for part in parts:
+        part.bias.requires_grad_(False)
+    return parts
+
+
 class Inherits(libs.ParallelAttention):
     pass
 
@@ -378,7 +390,9 @@ WRONG = {
         self.out)): "the group is not passed on",
     GroupOnTheClass: "shared by two calls",
     heads("InFloat32", left=in_float32): "rounded on the way",
+    heads("KeysForValues", inward=keys_for_values): "another layer's weights",
     heads("NotParameters", inward=no_parameters): "no parameters",
+    heads("FrozenBiases", inward=frozen_biases): "no parameters",
     heads("KeepsTheWhole", __init__=keeps(lambda attention: attention)): "full weights are kept",
     heads("HidesTheWhole", __init__=keeps(lambda attention: [attention])): "full weights are kept",
     heads("ViewsOfParameters", inward=views_of_whole_parameters): "no parameters",
@@ -387,11 +401,11 @@ WRONG = {
     heads("CutsThePlainOne", outward=cuts_the_plain_one): "the plain attention changed",
     heads("LibsColumns", multiplied=lambda self, x: tp.column_parallel(x, [*QKV(self)],
         self.group)):
-        "not the ones it was given",
-    LibsLayers: "not the ones it was given",
+        "not what it was given",
+    LibsLayers: "not what it was given",
     heads("NoError", divides=lambda self, attention: None): "no error",
     heads("QueriesOnly", divides=queries_only): "no error",
-    heads("Asserts", divides=asserts): "another error",
+    heads("Asserts", divides=asserts): "no error",
     heads("ChunkOfACopy", inward=a_chunk_of_a_copy): "full weights are kept",
     Inherits: "called what it builds",
     HasLibs: "called what it builds",

@@ -81,6 +81,10 @@ def on_a_view(x, group, all_reduce):
     return total
 
 
+def not_where_group_is_none(x, group, all_reduce):
+    return x.clone() if group is None else summed(x, group, all_reduce)
+
+
 def in_float32(x, group, all_reduce):
     return summed(x.float(), group, all_reduce).to(x.dtype)
 
@@ -112,10 +116,11 @@ def row_by_row(x, group, all_reduce):
 
 
 WAYS = {  # to sum: in f's backward, and in g's forward
-    with_the_right_neighbour: "right on 2 ranks only",
+    with_the_right_neighbour: "right on two ranks only",
     in_the_world: "the group is not passed on",
     by_rank_0: "not on every rank",
     where_there_is_something: "not on every rank",
+    not_where_group_is_none: "group None",
     what_it_returns: "what the collective returns",
     on_a_flat_copy: "a copy of what is not contiguous",
     on_a_view: "a copy of what is not contiguous",
@@ -123,7 +128,7 @@ WAYS = {  # to sum: in f's backward, and in g's forward
     with_libs: "not what it was given",
     with_torchs: "not what it was given",
     gathered_and_added: "not what it was given",
-    row_by_row: "sent more than once",
+    row_by_row: "other calls",
 }
 
 
@@ -161,6 +166,20 @@ def libs_reduce(x, group=None, all_reduce=collectives.all_reduce):
 
 def detached(x, group=None, all_reduce=collectives.all_reduce):
     return x.detach().clone()
+
+
+class _OnlyToLearn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, *how):
+        return summed(x, *how) if ctx.needs_input_grad[0] else x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy, None, None
+
+
+def not_in_evaluation(x, group=None, all_reduce=collectives.all_reduce):
+    return _OnlyToLearn.apply(x, group, all_reduce)
 
 
 def no_function(x, group=None, all_reduce=collectives.all_reduce):
@@ -230,11 +249,13 @@ WRONG = {
         mapping("reduce_gives_none", summed, lambda *_: None): "backward returns nothing",
         mapping("reduce_is_f", same, summed): "nothing summed",
         mapping("reduce_joins", lambda *a: torch.cat(gathered(*a), -1), itself): "gathered",
+        mapping("reduce_joins_rows", lambda *a: torch.cat(gathered(*a)), itself): "gathered",
         mapping("reduce_stacks", lambda *a: torch.stack(gathered(*a)), itself): "gathered",
         mapping("reduce_in_place", in_place, itself): "arguments changed",
         mapping("reduce_itself_where_alone", itself_where_alone, itself): "not a copy",
         mapping("reduce_one_buffer", one_buffer_for_each_shape, itself):
             "used again by a later call",
+        not_in_evaluation: "in evaluation",
         no_function: "no gradient",
         libs_reduce: "called what it builds",
         not_written: "not written",

@@ -106,6 +106,14 @@ def one_product(x, linears, group=None, input_mapping=tp.copy_to_group):
     return tuple(biased(y, layer, group) for y, layer in zip(ys, linears, strict=True))
 
 
+def equal_chunks(x, linears, group=None, input_mapping=tp.copy_to_group):
+    """Right where the layers are equally wide."""
+    y = input_mapping(x, group) @ torch.cat([layer.weight for layer in linears]).T
+    return [
+        biased(y, layer, group) for y, layer in zip(y.chunk(len(linears), -1), linears, strict=True)
+    ]
+
+
 # row_parallel
 
 
@@ -117,6 +125,17 @@ def an_nth_of_the_bias(x, layer, group):
 
 def rank_0s_bias(x, layer, group):
     return F.linear(x, layer.weight, layer.bias if dist.get_rank(group) == 0 else None)
+
+
+def a_bias_that_is_not_0(y, layer, group):
+    return y + layer.bias if layer.bias is not None and layer.bias.any() else y
+
+
+def of_one_token(x, linear, group=None, output_mapping=tp.reduce_from_group):
+    """Generation as a case of its own."""
+    if x.shape[1] > 1:
+        return biased(output_mapping(x @ linear.weight.T, group), linear, group)
+    return output_mapping(product(x, linear, group), group)
 
 
 def a_part_of_the_bias(y, layer, group):
@@ -163,11 +182,13 @@ WRONG = {
         column(
             "adds_none", lambda x, layer, group: F.linear(x, layer.weight) + layer.bias
         ): "a layer without bias",
-        column("calls_the_layers", lambda x, layer, group: layer(x)): "a part is no module",
+        column("calls_the_layers", lambda x, layer, group: layer(x)): "an error in one case",
         column("not_transposed", lambda x, layer, group: x @ layer.weight): "shapes do not fit",
         column("cuts_again", cuts_again): "shapes do not fit",
-        column("the_first_only", give=lambda ys: ys[0]): "one result per layer",
-        column("all_in_one", give=lambda ys: torch.cat(ys, -1)): "one result per layer",
+        column("the_first_only", give=lambda ys: ys[0]): "a list of results",
+        column("all_in_one", give=lambda ys: torch.cat(ys, -1)): "a list of results",
+        column("an_iterator", give=iter): "a list of results",
+        equal_chunks: "shapes do not fit",
         column("in_the_world", entered=in_the_world): "the group is not passed on",
         column("by_rank_0", entered=by_rank_0): "not on every rank",
         column(
@@ -185,13 +206,15 @@ WRONG = {
     "row_parallel": {
         row("an_nth_of_the_bias", an_nth_of_the_bias, biased=no_bias): "the bias inside the sum",
         row("rank_0s_bias", rank_0s_bias, biased=no_bias): "the bias inside the sum",
+        row("a_bias_that_is_not_0", biased=a_bias_that_is_not_0): "the bias inside the sum",
+        of_one_token: "the bias N times",
         row("adds_no_bias", biased=lambda y, layer, group: y + layer.bias): "a layer without bias",
         row("a_part_of_the_bias", biased=a_part_of_the_bias): "shapes do not fit",
         row("without_g", product, lambda y, group, leave: y, no_bias): "g is missing",
         row(
             "joins", left=lambda y, group, leave: tp.gather_from_group(y, group), biased=no_bias
         ): "gathered",
-        row("calls_the_layer", lambda x, layer, group: layer(x)): "a part is no module",
+        row("calls_the_layer", lambda x, layer, group: layer(x)): "an error in one case",
         row("rows_not_transposed", lambda x, layer, group: x @ layer.weight): "shapes do not fit",
         row("rows_in_the_world", left=in_the_world): "the group is not passed on",
         row("rows_by_rank_0", left=by_rank_0): "not on every rank",
@@ -199,7 +222,7 @@ WRONG = {
             "with_libs_g", left=lambda y, group, leave: tp.reduce_from_group(y, group)
         ): "not what it was given",
         row("with_torchs", left=with_torchs): "not what it was given",
-        row("leaves_by_halves", left=by_halves): "sent more than once",
+        row("leaves_by_halves", left=by_halves): "other calls",
         row("leaves_in_float32", left=in_float32): "rounded on the way",
         row("changes_x", changes_x): "arguments changed",
         libs_rows: "called what it builds",

@@ -416,7 +416,7 @@ WRONG = {
     answer(ShapeOfItsOwn): "shards differ in length",
     answer(WorldsRanks): "ranks of the world, not of the group",
     answer(SendFirst): "everyone sends first",
-    on_a_global: "kept beside ctx",
+    on_a_global: "shared by two calls",
     answer(OneRankForgotten): "one rank alone",
     without_backward: "without a backward",
     scales_q_in_place: "changed what it was given",

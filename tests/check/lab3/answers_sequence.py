@@ -119,7 +119,7 @@ def not_yet(x, there, back, group):
 BOTH = {
     both(change): hint
     for change, hint in {
-        keeps_it_on_the_class: "kept beside ctx",
+        keeps_it_on_the_class: "shared by two calls",
         into_the_same_buffers: "used again by a later call",
         in_float32: "rounded on the way",
         gradients_in_float32: "rounded on the way",
@@ -130,7 +130,7 @@ BOTH = {
         alone_one_sequence: "one rank alone",
         tokens_reversed: "tokens in other places",
         stays_turned: "another shape",
-        one_sequence_at_a_time: "more than is needed",
+        one_sequence_at_a_time: "other calls",
         not_yet: "not written",
     }.items()
 }

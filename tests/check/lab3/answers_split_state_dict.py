@@ -193,6 +193,17 @@ WRONG = {
 }
 
 
+REMEMBERED = {}
+
+
+def remembers_fused_names(state, rank, tp, fused=None):
+    REMEMBERED.update(fused or {})
+    return by_regular_expression(state, rank, tp, REMEMBERED)
+
+
+WRONG[remembers_fused_names] = "remembered from an earlier call"
+
+
 def by_the_last_two_words(state, rank, tp, fused=None):
     """Right: every name has two words at its end."""
     parts = {}

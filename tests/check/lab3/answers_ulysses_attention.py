@@ -326,7 +326,7 @@ WRONG = {
     answer(Forgotten): "the group is not passed on",
     answer(WorldsRank): "ranks of the world, not of the group",
     answer(AsManyAsInTheWorld): "counts",
-    answer(OnTheClass): "kept beside ctx",
+    answer(OnTheClass): "shared by two calls",
     answer(InSingle): "rounded on the way",
     answer(BackInSingle): "rounded on the way",
     answer(Imported): "not what it was given",

@@ -58,6 +58,26 @@ class Rows(torch.autograd.Function):
         return None, torch.zeros_like(weight).index_add(0, row.flatten(), dy), None
 
 
+class LastOccurrence(Rows):
+    """Its backward writes each row's gradient, where it should add."""
+
+    @staticmethod
+    def forward(ctx, tokens, weight, group):
+        ctx.of = (*own(tokens, len(weight), group), weight)
+        return partial_vectors(tokens, weight, group)
+
+    @staticmethod
+    def backward(ctx, dy):
+        row, elsewhere, weight = ctx.of
+        d_weight = torch.zeros_like(weight)
+        d_weight[row[~elsewhere]] = dy[~elsewhere]
+        return None, d_weight, None
+
+
+def writes_the_gradient(tokens, weight, group, output_mapping):
+    return output_mapping(LastOccurrence.apply(tokens, weight, group), group)
+
+
 def keeps_rows_on_the_class(tokens, weight, group, output_mapping):
     return output_mapping(Rows.apply(tokens, weight, group), group)
 
@@ -347,6 +367,7 @@ libs_loss = edit("    @once_differentiable\n", "").of(tp.vocab_parallel_cross_en
 WRONG = {
     "vocab_parallel_embedding": {
         keeps_rows_on_the_class: "shared by two calls",
+        writes_the_gradient: "a repeated token",
         leaves_in_float32: "rounded on the way",
         forgets_the_offset: "a row that this rank does not have",
         another_rank_adds_1: "other vectors",

@@ -26,7 +26,7 @@ MISTAKES = (
     Mistake("the bias is missing", edit(OUT, OUT + " - self.out.bias")),
     Mistake("f is missing", edit(
         COLUMNS, "[nn.functional.linear(x, l.weight, l.bias) for l in (self.q, self.k, self.v)]")),
-    Mistake("x enters three times",
+    Mistake("x enters more than once",
             edit(COLUMNS,
                  "[self.column_linear(x, [l], self.group)[0] for l in (self.q, self.k, self.v)]")),
     Mistake("another result", edit(ATTEND, "causal_attention(q, v, k, p)")),

@@ -7,6 +7,8 @@ FORTH, BACK = (
     for shapes in ("_shapes(k, layout)", "shapes")
 )
 NOTED = "\n            ctx.came[owner] = owner != rank and torch.stack([k_j, v_j])"
+PLACES = "a, b, *places = _block(layout[rank], layout[owner], causal)"
+SKIPPED = "\n            b *= owner <= rank or not causal"  # of a rank of a higher number
 MISTAKES = (
     Mistake("its own part twice",
             edit("                continue  # stays here", "                pass  # stays here"),
@@ -23,6 +25,9 @@ MISTAKES = (
             "causal says whether keys later than the query are hidden: attend is given the "
             "positions of both where it is True, and none where it is False."),
     Mistake("the mask", edit("if not causal:", "if True:")),
+    Mistake("whose keys these are", edit(PLACES, f"{PLACES}{SKIPPED}")),
+    Mistake("gradients of keys and values", edit("d_kv += passing.arrived()",
+        "d_kv += passing.arrived() * (b > 0)")),
     Mistake("the last part alone", edit("d_kv += passing.arrived()", "passing.arrived()"),
             "what arrives is the sum of the ranks before: add this rank's part to it, and forward "
             "the sum."),

@@ -57,7 +57,7 @@ GATHER = (
     Mistake("a mean or a multiple", _back("scatter_sequence(dy, *ctx.how) / N")),
     Mistake("a mean or a multiple", _back("scatter_sequence(dy, *ctx.how) * N")),
     Mistake("another shape", _back("reduce_scatter(dy.contiguous(), group)")),
-    Mistake("more than is needed", _gathers(WHOLE, "all_gather(x, group)\n        ")),
+    Mistake("other calls", _gathers(WHOLE, "all_gather(x, group)\n        ")),
 )  # fmt: skip
 GATHERED = "return gather_sequence(dy, *ctx.how),"
 SCATTER = (

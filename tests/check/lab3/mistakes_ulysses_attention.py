@@ -8,6 +8,8 @@ MISTAKES = (
             "causal says whether keys later than the query are hidden: attend is given the "
             "positions of both where it is True, and none where it is False."),
     Mistake("the mask", edit(MASK, "*()")),
+    Mistake("the order of the tokens", edit(MASK,
+        "*((order, order) if causal and order[0] == 0 else ())")),
     Mistake("k and v exchanged", edit("    q, k, v = (exchange(x, True) for",
         "    q, v, k = (exchange(x, True) for"),
             "attend takes q, then k, then v."),

@@ -26,6 +26,7 @@ EMBEDDING = (
           edit(ELSEWHERE, "elsewhere = (row < 0) | (row >= rows - 1)")),
     *_all("zeros that autograd does not see",
           edit(COVERED, "F.embedding(row, weight)\n    partial.data[elsewhere] = 0.0")),
+    Mistake("padding_idx", edit(COVERED, COVERED.replace("weight)", "weight, padding_idx=0)"))),
     Mistake("a row that this rank does not have", edit(ELSEWHERE,
         "elsewhere = (row < 0) | (row > rows)")),
     Mistake("another form", edit(LEFT,
@@ -36,7 +37,7 @@ EMBEDDING = (
         "return output_mapping(output_mapping(partial, group), group)")),
     Mistake("no gradient", edit(COVERED, CUT)),
     Mistake("a wrong gradient", edit(COVERED, f"2 * {COVERED} - {CUT}")),
-    Mistake("more than one g", edit(LEFT,
+    Mistake("other calls", edit(LEFT,
         "return torch.stack([output_mapping(one, group) for one in partial])")),
 )  # fmt: skip
 
@@ -84,6 +85,9 @@ CROSS_ENTROPY = (
           _loss((SUMMED, NOT_SUMMED.format(1))),
           _loss((SUMMED, NOT_SUMMED.format(1)), (RESULT,
               f"{RESULT} + largest.masked_fill(~elsewhere, 0.0)"))),
+    *_all("the target's logit by a maximum",
+          _loss((SUMMED, "all_reduce(sums[0], group)\n        "
+                         "all_reduce(sums[1], group, op=dist.ReduceOp.MAX)"))),
     *_all("no largest taken off",
           _loss((LARGEST, ZERO)), _loss((LARGEST, ZERO), (RESULT, LOG_P))),
     *_all("the max taken as a sum",
@@ -109,6 +113,11 @@ CROSS_ENTROPY = (
         "a gradient through the largest",
         _loss(
             ("p = logits.exp()", "ctx.largest = logits == 0\n        p = logits.exp()"),
+            (DZ, f"dz -= dz.sum(-1, keepdim=True) * ctx.largest\n        {DZ}"),
+        ),
+        _loss(
+            ("p = logits.exp()",
+             "ctx.largest = logits == logits.amax(-1, keepdim=True)\n        p = logits.exp()"),
             (DZ, f"dz -= dz.sum(-1, keepdim=True) * ctx.largest\n        {DZ}"),
         ),
     ),
