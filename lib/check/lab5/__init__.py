@@ -6,19 +6,17 @@
     dispatch_combine.py   5  tokens to routed tokens, and back
     expert_parallel.py    6  tokens sent to their experts' ranks; with exchange_tokens.py
     reduce_gradients.py   7  experts together with data parallelism
-    hide_exchange.py     10  tokens in flight while something else is computed
-    dropless_experts.py  11  no capacity: groups of unequal length, grouped GEMM
+    hide_exchange.py     12  tokens in flight while something else is computed
+    dropless_experts.py  13  no capacity: groups of unequal length, grouped GEMM
 
 And:
 
     exchange_tokens.py       the first part of expert_parallel.py
     start_exchange.py        the first part of hide_exchange.py
     later.py                 works that are done late, on a clock, for hide_exchange.py
-    reduce_model.py          the model of reduce_gradients.py, and its gradients by hand
 """
 
 __all__ = [
     "assign_slots", "auxiliary_loss", "dispatch_combine", "dropless_experts", "exchange_tokens",
-    "expert_parallel", "gates", "hide_exchange", "later", "reduce_gradients", "reduce_model",
-    "start_exchange",
+    "expert_parallel", "gates", "hide_exchange", "later", "reduce_gradients", "start_exchange",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ import torch
 
 from lib import moe
 from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import another, hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.left_out import TENSORS
 from lib.check.shown import claims
@@ -36,7 +36,7 @@ SETS = {  # name -> probabilities, first choices; None: the best
     "no tokens, 4 experts": (torch.empty(0, 4, dtype=torch.float64), []),
 }  # fmt: skip
 CASES = here(*SETS)
-SOME, UNCHOSEN, NO_TOKENS = CASES[:-1], CASES[6:8], CASES[-1]
+SOME, NO_TOKENS = CASES[:-1], CASES[-1]
 
 
 def script(make, case, show):
@@ -75,15 +75,11 @@ EXERCISE = Exercise(
     hints=hints(
         "lab5", "auxiliary_loss",
         no_tokens=lambda p: p.fact("case") == NO_TOKENS and p.kind in (*s.SHAPES, "number"),
-        no_place_for_the_unchosen=s.either(
-            s.refused("shape"), lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN
-        ),
+        no_place_for_the_unchosen=s.refused("shape"),
         not_one_number=s.both(
             of_name("the loss"), s.either(s.kind("returned"), s.kind("form", shape=True))
         ),
-        another_gradient=s.both(s.kind("value"), of_name("the gradient of")),
-        another_loss=s.both(lambda p: p.kind == "value" and not p.fact("narrowed"),
-                            of_name("the loss")),
-        changed_in_place=s.either(of_name("arguments"), s.refused("in place")),
+        another_gradient=another(CASES, "the gradient of"),
+        another_loss=another(CASES, "the loss"),
     ),
 )  # fmt: skip

@@ -17,14 +17,16 @@ from lib.check.exercise import Bundle, Exercise
 from lib.check.footprint import Footprint
 from lib.check.lab3 import groups as g
 from lib.check.lab5.exchange_tokens import (
-    as_many,
-    everywhere,
+    CALLED,
+    OF_EXCHANGES,
+    SENT,
     lists_do_not_fit,
+    show_sent,
     without_a_graph,
 )
 from lib.check.left_out import TENSORS, but
 from lib.check.products import count_products, multiply_adds
-from lib.check.shown import claims
+from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide, here
 from lib.check.tensors import draw
 from lib.moe import Choice
@@ -78,7 +80,6 @@ GROUPED_MM = Exercise(
     hints=hints(
         "lab5", "grouped_mm",
         outside_the_graph=lambda p: p.fact("case") == NO_ROWS and without_a_graph(p),
-        no_rows_at_all=lambda p: p.fact("case") == NO_ROWS and p.kind in (*s.SHAPES, "returned"),
         a_group_without_rows=lambda p: (
             p.fact("case") in GROUPED[1:3] and p.kind in (*s.SHAPES, "returned")
         ),
@@ -86,7 +87,6 @@ GROUPED_MM = Exercise(
         padded_groups=of_name("multiply-adds"),
         a_matrix_for_each_row=of_name("numbers in"),
         other_rows=another(GROUPED, "the result"),
-        changed_in_place=of_name("arguments"),
     ),
 )  # fmt: skip
 
@@ -166,9 +166,11 @@ def script(make, case, groups, show):
         show(f"y{of}", ys[-1])
         if show.wrong(f"counts{of}", f"y{of}"):
             return
+    show_sent(show, "forward")
     yield
     show.begin("backward")
-    show.backward(*ys, section=True)
+    show.backward(*ys)
+    show_sent(show, "backward")
 
 
 MEASURE = SideBySide(
@@ -176,6 +178,12 @@ MEASURE = SideBySide(
     excused={"alive": "what backward keeps is free", "bfloat16": "it is rounded in another order"},
 )  # fmt: skip
 PAIR = ("", ", the pair")
+
+
+def in_crowd(what):
+    return s.in_case(CASES, lambda case: case.what.startswith(what))
+
+
 DROPLESS = Exercise(
     name="dropless", reference=moe.dropless, measure=MEASURE, worlds=(g.WORLD,), bonus=True,
     may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_tokens"),
@@ -192,29 +200,20 @@ DROPLESS = Exercise(
          *(f"{name}{of}" for of in PAIR for name in ("x", "w_in", "w_out")),
          *(f"choice{of}.weights" for of in PAIR)),
         ("each pair's row, both ways", 1, "no padding; E/ep counts to each other rank",
-         as_many(MEASURE)),
+         calls(MEASURE, nothing_else=False), CALLED, SENT),
     ),
     hints=hints(
-        "lab5", "dropless",
-        tokens_that_ask_for_nobody=s.in_case(
-            everywhere(CASES), lambda case: case.what.startswith(NOBODY)
+        "lab5", "dropless", "exchanges",
+        tokens_that_ask_for_nobody=lambda p: (
+            in_crowd(NOBODY)(p) and not of_name("arguments")(p)
         ),
         counts_of_other_rows=of_name("counts"),
         **{"the weights' gradient": of_name("the gradient of choice")},
-        the_group_is_not_passed_on=s.kind("group"),
-        nobody_here=s.both(
-            s.kind("clash", *s.SHAPES),
-            s.in_case(everywhere(CASES), lambda case: "k=3" in case.what or NO_TOKENS in case.what),
-        ),
-        experts_that_get_nobody=s.in_case(
-            everywhere(CASES), lambda case: case.what.startswith(SOME_IDLE)
-        ),
+        experts_that_get_nobody=s.both(s.kind("clash", *s.SHAPES), in_crowd(SOME_IDLE)),
         the_lists_do_not_fit=lists_do_not_fit,
         another_gradient=another(CASES, "the gradient of"),
-        not_what_it_was_given=s.kind("another way"),
-        more_than_the_pairs=s.kind("elements"),
-        changed_what_it_was_given=of_name("arguments"),
         another_order=another(CASES, "y"),
+        **OF_EXCHANGES,
     ),
 )  # fmt: skip
 EXERCISE = Bundle("dropless_experts", (GROUPED_MM, DROPLESS), bonus=True)

@@ -5,23 +5,22 @@ Two exchanges may be in flight when backward begins: the rows sent back again, o
 smaller group.
 """
 
-from collections import Counter
 from dataclasses import replace
 
 from lib.check import symptoms as s
-from lib.check.cases import Setting, seen
+from lib.check.cases import Setting
 from lib.check.causes import another, hints, of_name
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Exercise
 from lib.check.lab3 import groups as g
-from lib.check.shown import claims
+from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
-from lib.check.traffic import beside
 from lib.moe import exchange as libs
 
-D, WAYS = 3, ("", "backward")
+D = 3
 TO_ONE, HOME, NONE = "all to rank 0", "a second exchange, home", "no rows"
+NO_GRADIENT = "rows that need no gradient"
 # rows from rank i to rank j, where the group has so many ranks
 UNEVEN = [[2, 3, 1, 2], [1, 4, 2, 0], [0, 0, 0, 0], [5, 1, 0, 3]]
 COUNTS = {  # rank 2 has nothing to do in TO_ONE
@@ -29,30 +28,28 @@ COUNTS = {  # rank 2 has nothing to do in TO_ONE
     NONE: [[0] * g.WORLD] * g.WORLD,
 }
 CASES = tuple(Setting(m) for m in g.GROUPS) + tuple(
-    Setting(g.ALL, what=what) for what in (TO_ONE, HOME, g.AT_ONCE, NONE)
+    Setting(g.ALL, what=what) for what in (TO_ONE, HOME, g.AT_ONCE, NONE, NO_GRADIENT)
 )
-
-
-def lists(case, N, rank):
-    """[rows to each rank], [rows from each]"""
-    counts = COUNTS.get(case.what, UNEVEN)
-    return counts[rank][:N], [counts[i][rank] for i in range(N)]
+CALLED, SENT = "all_to_all called for rows", "elements sent to other ranks"
+LISTS = "arguments, the lists after backward"
 
 
 def given(case, show, N, rank, of):
-    """A rank's routed tokens. of: what tells a second exchange from the first; a pair's have
-    another width."""
-    n, seed = sum(lists(case, N, rank)[0]), 100 * N + 10 * rank + 5 * bool(of) + case.again
-    return show.give(f"routed_tokens{of}", draw(seed, n, D - of.endswith("pair")), learns=True)
+    """(a rank's routed tokens, [rows to each rank], [rows from each]). of: what tells a second
+    exchange from the first; a pair's rows have another width."""
+    counts = COUNTS.get(case.what, UNEVEN)
+    send, receive = counts[rank][:N], [counts[i][rank] for i in range(N)]
+    x = draw(100 * N + 10 * rank + 5 * bool(of) + case.again, sum(send), D - of.endswith("pair"))
+    return show.give(f"routed_tokens{of}", x, learns=case.what != NO_GRADIENT), send, receive
 
 
 def script(make, case, groups, show):
     show.begin("forward")
-    ys = []
+    ys, lists = [], []
     for group, N, rank, of in g.calls(show, groups):
-        send, receive = lists(case, N, rank)
-        x = given(case, show, N, rank, of)
-        y = show.run(make, x, [*send], [*receive], group, show.all_to_all)
+        x, send, receive = given(case, show, N, rank, of)
+        lists += [send, receive]
+        y = show.run(make, x, send, receive, group, show.all_to_all)
         show(f"what arrived{of}", y)
         if show.wrong(f"what arrived{of}"):
             return
@@ -62,69 +59,38 @@ def script(make, case, groups, show):
             if show.wrong("what came home"):
                 return
         ys.append(y)
+    show_sent(show, "forward")
     yield
     show.begin("backward")
-    show.backward(*ys, section=True)
+    show.backward(*ys)
+    show_sent(show, "backward")
+    show(LISTS, str(lists))  # backward has used them, too
 
 
-def part(case, way):
-    """What begins a section of its own in the ranks' logs: "backward"."""
-    return replace(case, what=", ".join(filter(None, [case.what, way])))
-
-
-def as_many(measure):
-    """A judge: each rank sends the others as many elements as lib's own, in forward and in
-    backward, in as many messages as it likes; and nothing by what it was not given."""
-
-    def judge(runs):
-        for run, case, records in seen(runs, tuple(measure.runs())):
-            for rank, record in enumerate(records):
-                where, section = f"{case.name}: {case.rank(rank)}", lambda *of: part(*of).name
-                if found := beside(run, case, where, rank, record, WAYS, section):
-                    return found
-                if record["unseen"]:  # it ended early, of which the shown names tell
-                    continue
-                me = case.members[rank]
-                got, want = (_leaving(record[key], me) for key in ("calls", "wanted"))
-                if got != want:
-                    text = f"{where} sent the others {_told(got)}\nexpected {_told(want)}"
-                    return Problem("elements", text, {"case": case}, [case.name, _told(got)])
-        return None
-
-    return judge
-
-
-def _leaving(calls, me):
-    """{"elements of rows in forward": how many leave this rank, ...}"""
-    sent = Counter()
-    for call in calls:
+def show_sent(show, way):
+    """How many elements this rank has sent the others, in as many messages as it likes, and whether
+    it called all_to_all for rows at all."""
+    sent, called = {"of rows": 0, "of counts": 0}, False
+    for call in (one for one in show.all_calls if one.phase == way):
+        is_rows = call.dtype.is_floating_point
+        called |= is_rows
         if call.elements:
-            to, here = call.counts[: len(call.ranks)], call.ranks.index(me)
-            what = "elements of rows" if call.dtype.is_floating_point else "counts"
-            n = call.elements * (sum(to) - to[here]) // sum(to)
-            sent[f"{what} in {call.phase}"] += n
-    return +sent
-
-
-def _told(sent):
-    return ", ".join(f"{n} {what}" for what, n in sorted(sent.items())) or "nothing"
-
-
-def everywhere(cases):
-    """The cases, and the sections of their backward, where a run may have failed."""
-    return [part(case, way) for case in cases for way in WAYS]
-
-
-def in_backward(cases):
-    """Was it in backward that a call failed, or did not fit?"""
-    failed = s.in_case(everywhere(cases), lambda case: case.what.endswith("backward"))
-    return s.either(failed, s.kind("clash", phase="backward"))
+            to, here = call.counts[: len(call.ranks)], call.ranks.index(show.rank)
+            leaving = call.elements * (sum(to) - to[here]) // sum(to)
+            sent["of rows" if is_rows else "of counts"] += leaving
+    show(CALLED, called)
+    show(SENT, sent)
 
 
 def lists_do_not_fit(p):
     """Were counts given that do not fit the rows, or the other ranks' counts?"""
     clash = p.kind == "clash" and not p.facts["over"] and {*p.facts["ops"]} == {"all_to_all"}
     return clash or s.raised("ValueError")(p)
+
+
+def skipped(p):
+    """Does a rank not call what the others wait for?"""
+    return (p.kind == "clash" and not lists_do_not_fit(p)) or of_name(CALLED)(p)
 
 
 def scaled(p):
@@ -136,6 +102,13 @@ def without_a_graph(p):
     return of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p))
 
 
+# of all exercises that exchange tokens, after their own
+OF_EXCHANGES = {
+    "the_group_is_not_passed_on": s.kind("group"),
+    "not_what_it_was_given": s.kind("another way"),
+    "a_rank_skips_a_call": skipped,
+    "more_than_necessary": of_name(SENT),
+}
 MEASURE = SideBySide(
     script, libs.exchange_tokens, CASES, groups=g.groups,
     excused={"alive": "what backward keeps is free"},
@@ -155,28 +128,21 @@ EXCHANGE_TOKENS = Exercise(
         ("gradients the same way back", 4, "also through two exchanges",
          "routed_tokens", "routed_tokens, the pair", "graph"),
         ("each row once, each way", 2, "elements, by the all_to_all it was given",
-         as_many(MEASURE)),
+         calls(MEASURE, nothing_else=False), CALLED, SENT),
         ("rows and counts left alone", 1, ""),
     ),
     hints=hints(
-        "lab5", "exchange_tokens",
-        the_group_is_not_passed_on=s.kind("group"),
+        "lab5", "exchange_tokens", "exchanges",
+        no_gradient_wanted=s.in_case(CASES, lambda case: case.what == NO_GRADIENT),
         counts_of_another_exchange=s.in_case(
-            everywhere(CASES), lambda case: case.what.startswith((HOME, g.AT_ONCE)),
-            *s.SHAPES, "clash",
+            CASES, lambda case: case.what in (HOME, g.AT_ONCE), *s.SHAPES, "clash"
         ),
         **{"ranks of the world, not of the group": s.both(s.kind(*s.SHAPES), s.mixed_up_ranks)},
-        backward_without_the_swap=s.both(in_backward(CASES), lists_do_not_fit),
-        the_lists_the_wrong_way_round=lists_do_not_fit,
-        not_every_rank_calls=s.kind("clash"),
+        the_lists_do_not_fit=lists_do_not_fit,
         without_a_backward=without_a_graph,
         gradient_scaled=scaled,
         another_gradient=another(CASES, "the gradient of"),
-        nobody=s.in_case(everywhere(CASES), lambda case: case.what or case != CASES[0], "raised"),
-        not_what_it_was_given=s.kind("another way"),
-        more_than_the_rows=s.kind("elements"),
-        changed_in_place=of_name("arguments"),
-        shapes_do_not_fit=s.either(s.kind("form", dtype=False), s.refused("shape")),
         rows_in_another_order=another(CASES, "what "),
+        **OF_EXCHANGES,
     ),
 )  # fmt: skip

@@ -18,15 +18,16 @@ from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3.groups import ALL, WORLD
 from lib.check.lab5.exchange_tokens import (
+    CALLED,
     EXCHANGE_TOKENS,
-    as_many,
-    everywhere,
-    in_backward,
+    OF_EXCHANGES,
+    SENT,
     lists_do_not_fit,
     scaled,
+    show_sent,
     without_a_graph,
 )
-from lib.check.shown import claims
+from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.moe import MoE, switch_gate, top_k_gate
@@ -88,7 +89,6 @@ def script(make, case, group, show):
     ys = forward_of(layer, SETUPS[case.what].calls, show)
     yield
     if not show.wrong("the output"):
-        show.begin("backward")
         backward_of(layer, ys, show)
 
 
@@ -108,12 +108,15 @@ def forward_of(layer, calls, show, *shape):
         x = 0.6 * draw(100 + 10 * number + show.place, *shape, n, D)
         ys.append(show.run(layer, show.give(f"x{number or ''}", x, learns=True)))
         show("the output", ys[-1])
+    show_sent(show, "forward")
     return ys
 
 
 def backward_of(layer, ys, show):
     """Also shows the parameters' gradients, of which zeros need not be there."""
-    show.backward(*ys, section=True)
+    show.begin("backward")
+    show.backward(*ys)
+    show_sent(show, "backward")
     found = [(n, torch.zeros_like(p) if p.grad is None else p.grad)
              for n, p in layer.named_parameters()]  # fmt: skip
     show("the gradient of the experts", [(n, g) for n, g in found if n.startswith("experts")])
@@ -143,25 +146,21 @@ EXPERT_PARALLEL_MOE = Exercise(
          "what `run` returns", "the output"),
         ("its gradients", 4, "of x, the router, the experts", *GRADIENTS),
         ("each kept pair's row, both ways", 4, "elements; E/ep counts to each other rank",
-         as_many(MEASURE)),
+         calls(MEASURE, nothing_else=False), CALLED, SENT),
     ),
     hints=hints(
-        "lab5", "ExpertParallelMoE",
-        the_group_is_not_passed_on=s.kind("group"),
+        "lab5", "ExpertParallelMoE", "exchanges",
         not_sent_home=of_name("what `run`"),
-        a_call_under_way=s.both(
-            s.either(in_backward(CASES), of_name("the gradient of")),
-            s.in_case(everywhere(CASES), lambda case: case.what.startswith(TWICE)),
+        a_call_under_way=s.in_case(CASES, lambda case: case.what == TWICE),
+        dropped_pairs_counted=s.both(
+            lists_do_not_fit, s.in_case(CASES, lambda case: case.what == DROPS)
         ),
-        **{"another rank's counts": lambda p: lists_do_not_fit(p) and not in_backward(CASES)(p)},
-        a_rank_without_rows=s.kind("clash"),
-        rows_of_other_experts=s.both(s.kind("raised"), s.refused("shape")),
+        **{"another rank's counts": lists_do_not_fit},
         gradients_stop=without_a_graph,
         gradient_scaled=scaled,
         another_gradient=another(CASES, "the gradient of"),
-        not_what_it_was_given=s.kind("another way"),
-        more_than_rows_and_counts=s.kind("elements"),
         another_result=another(CASES, "the output"),
+        **OF_EXCHANGES,
     ),
 )  # fmt: skip
 EXERCISE = Bundle("expert_parallel", (EXCHANGE_TOKENS, EXPERT_PARALLEL_MOE))

@@ -17,11 +17,11 @@ from lib.check.causes import another, hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3.groups import ALL, WORLD
-from lib.check.lab5.exchange_tokens import as_many, without_a_graph
+from lib.check.lab5.exchange_tokens import CALLED, OF_EXCHANGES, SENT, without_a_graph
 from lib.check.lab5.expert_parallel import EXCUSED, GRADIENTS, backward_of, forward_of
 from lib.check.lab5.later import Starter, Takes
 from lib.check.lab5.start_exchange import START_EXCHANGE
-from lib.check.shown import claims
+from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.moe import Choice, top_k_gate
@@ -69,7 +69,7 @@ class _Expert(nn.Module):
         return copy
 
     def forward(self, x):
-        return Takes.apply(torch.tanh(x @ self.w), self.clock, lambda way: None)
+        return Takes.apply(torch.tanh(x @ self.w), self.clock)
 
 
 def _parts(case, clock):
@@ -94,7 +94,6 @@ def script(make, case, group, show):
     if show.wrong("the output"):
         return
     clock.phase = "backward"
-    show.begin("backward")
     backward_of(layer, ys, show)
     for way in ("forward", "backward") if case.what == EVEN else ():
         show(f"exchanges begun in {way}", sum(its == way for its, *_ in clock.messages))
@@ -104,7 +103,6 @@ def script(make, case, group, show):
 
 
 MEASURE = SideBySide(script, moe.OverlappedMoE, CASES, writes=("forward",), excused=EXCUSED)
-FLAT = [case for case in MEASURE.runs() if case != CASES[-1]]
 OVERLAPPED_MOE = Exercise(
     name="OverlappedMoE", reference=moe.OverlappedMoE, measure=MEASURE, worlds=(WORLD,), bonus=True,
     may_call=(
@@ -122,25 +120,24 @@ OVERLAPPED_MOE = Exercise(
     claims=claims(
         MEASURE,
         ("the output of the plain layer", 1, "1 to 4 ranks; drops, one token, none",
-         ("the output", FLAT), ("exchanges that nobody waited for", FLAT)),
-        ("its gradients", 1, "of x, router, experts, shared",
-         *((name, FLAT) for name in GRADIENTS)),
+         "the output", "exchanges that nobody waited for"),
+        ("its gradients", 1, "of x, router, experts, shared", *GRADIENTS),
         ("hidden in forward", 1, f"{ENOUGH:.0%} of the exchanges beside computation",
          "exchanges begun in forward", "hidden in forward"),
         ("hidden in backward", 1, "the same", "exchanges begun in backward", "hidden in backward"),
-        ("the same rows", 1, "elements; counts of both halves", as_many(MEASURE)),
+        ("the same rows", 1, "elements; counts of both halves", calls(MEASURE, nothing_else=False),
+         CALLED, SENT),
     ),
     hints=hints(
-        "lab5", "OverlappedMoE",
+        "lab5", "OverlappedMoE", "exchanges",
         never_waited_for=of_name("exchanges that nobody"),
         the_whole_at_once=of_name("exchanges begun"),
         the_shared_expert_after_the_wait=of_name("hidden"),
-        a_rank_without_rows=s.kind("clash"),
         gradients_stop=without_a_graph,
         another_gradient=another(CASES, "the gradient of"),
-        more_than_the_rows=s.kind("elements"),
-        another_shape=another(CASES[-1:], "the output"),
+        another_shape=s.in_case(CASES, lambda case: case.what == NESTED),
         another_result=another(CASES, "the output"),
+        **OF_EXCHANGES,
     ),
 )  # fmt: skip
 EXERCISE = Bundle("hide_exchange", (START_EXCHANGE, OVERLAPPED_MOE), bonus=True)

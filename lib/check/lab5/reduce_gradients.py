@@ -1,133 +1,199 @@
 """Lab 5, section 7: reduce_gradients(model, expert_dp_group, world, all_reduce), on N = dp ep
-ranks.
-
-Gradients are made by hand first, in two steps; then they are those of a real backward.
+ranks. The gradients are made by hand, in two steps.
 """
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import seen
-from lib.check.causes import hints, of_name
+from lib.check.cases import Setting, draw
+from lib.check.causes import another, hints, of_name
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise, Problem
-from lib.check.lab5 import reduce_model as m
-from lib.check.shown import claims
-from lib.check.side_by_side import SideBySide
-from lib.check.traffic import beside
-from lib.moe import expert_parameters
+from lib.check.exercise import Exercise
+from lib.check.shown import calls, claims
+from lib.check.side_by_side import SideBySide, groups_and_controls
+from lib.moe import ExpertParallelMoE, MoE, expert_parameters, switch_gate
 from lib.moe import gradients as libs
 
-EXPERTS, OTHERS = "the experts' gradients", "the other gradients"
+WORLD, D, E = 4, 4, 4
+NO_EXPERTS, NOTHING = "dp 2, ep 2, no experts", "dp 2, ep 2, rank 1 has none"
+ALL = tuple(range(WORLD))
+CASES = tuple(
+    Setting(members, what=what)  # dp and ep, and what else
+    for members, what in (
+        (ALL, "dp 4, ep 1"), (ALL, "dp 2, ep 2"), (ALL, "dp 1, ep 4"), ((1, 3), "dp 1, ep 2"),
+        ((0, 1, 2), "dp 3, ep 1"), ((2,), "dp 1, ep 1"), (ALL, NO_EXPERTS), (ALL, NOTHING),
+    )
+)  # fmt: skip
+TWO_TWO = CASES[1]
+
+
+def sizes(case):
+    """dp, ep."""
+    return [int(one.split()[1]) for one in case.what.split(", ")[:2]]
+
+
+class Groups(NamedTuple):
+    """This rank's, of one case."""
+
+    world: Any  # None where it is all ranks of the launch
+    ep: Any  # the ranks that exchange tokens
+    copies: tuple[int, ...]  # the global ranks with the same experts as this one
+    expert_dp: Any
+
+
+def groups_of(cases):
+    """{case: (Groups, two more of its ranks for the recorders of two scripts)}"""
+    made, groups = {}, {}
+
+    def mine(parts):
+        """(the part with this rank, its group); all ranks make all groups, in one order."""
+        for ranks in parts:
+            made[ranks] = made.get(ranks) or dist.new_group(ranks)
+        own = next((ranks for ranks in parts if dist.get_rank() in ranks), ())
+        return own, made.get(own)
+
+    for case, (world, *controls) in groups_and_controls(cases).items():
+        (_, ep), ranks = sizes(case), case.members
+        _, exchange = mine([ranks[i : i + ep] for i in range(0, len(ranks), ep)])
+        copies, expert_dp = mine([ranks[i::ep] for i in range(ep)])
+        world = None if len(ranks) == WORLD else world
+        groups[case] = Groups(world, exchange, copies, expert_dp), *controls
+    return groups
+
+
+class Net(nn.Module):
+    """Only its parameters count, and it is alike wherever it is made.
+
+    first, again  tied: one gradient            frozen     not trained; nor are the last biases of
+                                                           MoE layer 1's experts
+    branch        has none on odd ranks         idle       has none anywhere
+    moe_layers    two, of 4 experts; those of layer 1 have none on ranks 2 and 3
+    """
+
+    def __init__(self, ep_group, with_experts):
+        super().__init__()
+        self.first, self.again, self.frozen, self.branch = (
+            nn.Linear(D, D, bias=i < 1) for i in range(4)
+        )
+        self.again.weight = self.first.weight
+        self.idle, self.shared_experts = nn.Linear(D, 1), nn.Linear(D, D)  # dense, by whatever name
+        layers = (
+            MoE(D, [nn.Sequential(nn.Linear(D, D), nn.Linear(D, D)) for _ in range(E)], switch_gate)
+            for _ in range(2 * with_experts)
+        )
+        self.moe_layers = nn.ModuleList(ExpertParallelMoE(layer, ep_group) for layer in layers)
+        self.to(backend.device(), torch.float64)
+        self.frozen.requires_grad_(False)
+        for expert in self.moe_layers[1].experts.values() if with_experts else ():
+            expert[1].bias.requires_grad_(False)
+
+
+def made_up(case, number, name, parameter, rank, step):
+    """The gradient of its parameter of this number; None where the rank has none."""
+    idle_here = case.what == NOTHING and rank == 1
+    if not parameter.requires_grad:
+        is_old = name == "frozen.weight" and not idle_here
+        return torch.full_like(parameter, 1.0 + rank) if is_old else None
+    of_half = name.startswith("moe_layers.1.experts")
+    if idle_here or "idle" in name or ("branch" in name and rank % 2) or (of_half and rank > 1):
+        return None
+    return draw(10000 * step + 100 * number + 10 * case.again + rank, *parameter.shape)
+
+
+PARAMETERS, FROZEN = "the parameter", "the gradient of the frozen parameter"
+EXPERTS, OTHERS = "the gradient of the expert's", "the gradient of"
+SUMMED, MESSAGES = "elements summed", "calls of all_reduce"
 
 
 def script(make, case, groups, show):
     show.allowed = [case.members, groups.copies]
-    net, rank = m.Net(m.NO_EXPERTS not in case.what).over(groups.ep), show.place
-    if case.what == m.REAL:
-        net.loss(rank).backward()
-    for parameter in net.parameters():
-        parameter.data += rank  # or nobody would see that the parameters are averaged instead
+    net, rank = Net(groups.ep, case.what != NO_EXPERTS), show.place
+    for number, parameter in enumerate(net.parameters()):
+        # with the rank, or nobody would see that the parameters are averaged instead
+        parameter.data = 0.3 * draw(number, *parameter.shape) + rank
     ids = {id(p) for p in expert_parameters(net)}
-    for step in range(1 if case.what == m.REAL else 2):
+    name_of = lambda p: FROZEN if not p.requires_grad else EXPERTS if id(p) in ids else OTHERS
+    for step in range(2):
         for number, (name, p) in enumerate(net.named_parameters()):
-            if case.what != m.REAL:
-                p.grad = m.made_up(case, number, name, p, rank, step)
+            p.grad = made_up(case, number, name, p, rank, step)
+        show.begin("step")
         with show.during("a second step" * step) as run:
             run(make, net, groups.expert_dp, groups.world, show.all_reduce)
         yield
         found = [*net.named_parameters()]
-        show(EXPERTS, [(f"of {name}", p.grad) for name, p in found if id(p) in ids])
-        show(OTHERS, [(f"of {name}", p.grad) for name, p in found if id(p) not in ids])
-        show("parameters", found)
+        show(PARAMETERS, found)
+        for kind in (FROZEN, EXPERTS, OTHERS):
+            show(kind, [(name, p.grad) for name, p in found if name_of(p) == kind])
+        # a group of one rank has nothing to sum
+        sums = [call for call in show.calls if len(call.ranks) > 1 and call.elements]
+        over = lambda ranks, sums=sums: sum(c.elements for c in sums if c.ranks == ranks)
+        show(SUMMED, {"over all ranks": over(case.members),
+                      "over the ranks with the same experts": over(groups.copies)})  # fmt: skip
+        show(MESSAGES, len(sums))
 
 
 MEASURE = SideBySide(
-    script, libs.reduce_gradients, m.CASES, groups=m.groups_of,
+    script, libs.reduce_gradients, CASES, groups=groups_of,
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model")
     | {"once more": "nothing is returned; two models are reduced in turn",
        "storage": "nothing is returned", "alive": "a gradient may be a part of the flat buffer",
        "alive at the end": "a gradient may be a part of the flat buffer"},
-    together=(m.TWO_TWO, replace(m.TWO_TWO, again=1)),
+    together=(TWO_TWO, replace(TWO_TWO, again=1)),
 )  # fmt: skip
 
 
-def one_of_each_kind(runs):
-    """A judge: over more than one rank, each rank sums what lib's own does, in any order."""
-    for run, case, records in seen(runs, tuple(MEASURE.runs())):
-        for rank, record in enumerate(records):
-            where = f"{case.name}: {case.rank(rank)}"
-            if found := beside(run, case, where, rank, record):
-                return found
-            got, want = (
-                sorted(
-                    (c.ranks, c.elements) for c in record[key] if len(c.ranks) > 1 and c.elements
-                )
-                for key in ("calls", "wanted")
-            )
-            if got != want:
-                text = f"{where} called all_reduce for {_told(got)}\nexpected {_told(want)}"
-                same = sum(n for _, n in got) == sum(n for _, n in want)
-                return Problem("calls", text, {"case": case, "same": same}, [case.name, got])
-    return None
-
-
-def _told(calls):
-    if len(calls) > 4:
-        return f"{_told(calls[:2])}; and {len(calls) - 2} more"
-    return "; ".join(f"{n} elements over ranks {[*ranks]}" for ranks, n in calls) or "nothing"
-
-
-def _times(factor, name=""):
+def times(factor, *names):
     """Is it factor(dp, ep) times what is expected?"""
 
     def fits(p):
         got, case = p.fact("factor"), p.fact("case")
-        right = got is not None and case and factor(*m.sizes(case))
+        right = got is not None and case and factor(*sizes(case))
         is_it = bool(right) and abs(got / right - 1) < 1e-6 and not p.fact("narrowed")
-        return is_it and of_name(name)(p)
+        return is_it and p.fact("name") in names
 
     return fits
 
 
-BY_HAND = [case for case in MEASURE.runs() if not case.what.startswith(m.REAL)]
 EXERCISE = Exercise(
-    name="reduce_gradients", reference=libs.reduce_gradients, measure=MEASURE, worlds=(m.WORLD,),
+    name="reduce_gradients", reference=libs.reduce_gradients, measure=MEASURE, worlds=(WORLD,),
     may_call=MAY_CALL,
     leaves_out={
-        "under way": "a call sums, divides and ends: nothing of it is under way when it returns",
+        "under way": "a call sums, divides and ends: nothing of it is in flight when it returns",
         "generators": "no argument is an iterator; the model's own are asked for anew",
         "returned": "it returns nothing",
         "memory": "one flat buffer of each kind is what it is asked to make",
     },
     claims=claims(
         MEASURE,
-        ("the mean over all ranks", 8, "dp, ep of 1 to 4; tied, unused, frozen ones",
-         (EXPERTS, BY_HAND), (OTHERS, BY_HAND)),
-        ("as one process", 3, "a real backward, dp 2, ep 2", EXPERTS, OTHERS),
+        ("the mean over all ranks", 12, "dp, ep of 1 to 4; tied, unused, frozen ones; only .grad",
+         PARAMETERS, FROZEN, EXPERTS, OTHERS),
         ("one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
-         one_of_each_kind),
-        ("parameters left alone", 1, "only .grad changes"),
+         calls(MEASURE, nothing_else=False), SUMMED, MESSAGES),
     ),
     hints=hints(
         "lab5", "reduce_gradients",
         the_group_is_not_passed_on=s.kind("group"),
-        **{"the parameter, not its gradient": of_name("parameters")},
-        no_experts_here=s.in_case(m.CASES, lambda case: case.what == m.NO_EXPERTS, "raised"),
+        **{"the parameter, not its gradient": of_name(PARAMETERS)},
+        frozen_ones_too=of_name(FROZEN),
+        no_experts_here=s.in_case(CASES, lambda case: case.what == NO_EXPERTS, "raised"),
         a_rank_without_gradients=s.in_case(
-            m.CASES, lambda case: case.what == m.NOTHING, *s.SHAPES, "clash"
+            CASES, lambda case: case.what == NOTHING, *s.SHAPES, "clash"
         ),
         a_parameter_without_gradient=s.either(s.kind("returned"), s.refused("None")),
-        **{"looked for by ==": s.raised("RuntimeError")},
-        not_divided=_times(lambda dp, ep: dp * ep),
-        experts_divided_by_dp=_times(lambda dp, ep: ep, EXPERTS),
-        divided_twice=_times(lambda dp, ep: 1 / (dp * ep)),
+        **{"looked for by ==": s.both(s.raised("RuntimeError"), s.refused("shape", "truth"))},
+        not_divided=times(lambda dp, ep: dp * ep, EXPERTS, OTHERS),
+        experts_divided_by_dp=times(lambda dp, ep: ep, EXPERTS),
+        divided_twice=times(lambda dp, ep: 1 / (dp * ep), EXPERTS, OTHERS),
         sizes_that_differ_between_ranks=s.kind("clash"),
-        pieces_in_the_wrong_places=s.both(
-            s.kind("value", "form", "raised"), lambda p: not p.fact("narrowed")
-        ),
         not_what_it_was_given=s.kind("another way"),
-        one_message_per_parameter=s.kind("calls", same=True),
-        other_elements=s.kind("calls"),
+        one_message_per_parameter=of_name(MESSAGES),
+        other_elements=of_name(SUMMED),
+        another_gradient=another(MEASURE.runs(), EXPERTS, OTHERS),
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@ start) -> wait, an exchange in two halves, each of which is the other's backward
 
 It is called where exchange_tokens is, with works that are done as late as can be (later.py), so
 that a buffer that is changed while it is in flight is found out. Between start_exchange and wait(),
-and between their backwards, it is looked at what has been begun and what is under way.
+and between their backwards, it is looked at what has been begun and what is in flight.
 """
 
 from dataclasses import replace
@@ -18,35 +18,34 @@ from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.lab3 import groups as g
 from lib.check.lab5 import exchange_tokens as plain
-from lib.check.lab5.exchange_tokens import as_many, everywhere, in_backward, lists_do_not_fit
 from lib.check.lab5.later import Starter
-from lib.check.shown import claims
+from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
+from lib.check.tensors import draw
 
 TWICE = "two of the same sizes at once"
 CASES = (
     *(case for case in plain.CASES if case.what != plain.HOME),
     Setting(g.ALL, what=TWICE),
 )
-BEGUN, BEFORE, UNDER_WAY = (
-    "exchanges begun by `start` in {}",
-    "exchanges begun in {} before the other half",
-    "exchanges under way in {} between the halves",
+BEGUN, BEFORE, IN_FLIGHT = (
+    "exchanges begun by `start`",
+    "exchanges begun before the other half",
+    "exchanges in flight between the halves",
 )
-FORWARD, BACKWARD = ([name.format(way) for name in (BEGUN, BEFORE, UNDER_WAY)]
-                     for way in ("forward", "backward"))  # fmt: skip
-BY_START = FORWARD[0], BACKWARD[0]
+CONTIGUOUS = "what is sent"
 
 
 def script(make, case, groups, show):
     show.begin("forward")
-    starter, waits, seen = Starter(), [], {}
-    calls = g.calls(show, groups) * (1 + (case.what == TWICE))
-    for number, (group, N, rank, of) in enumerate(calls):
-        name = of or ", the second" * number
-        send, receive = plain.lists(case, N, rank)
-        x = plain.given(case, show, N, rank, name)
-        waits.append(show.run(make, x, [*send], [*receive], group, show.all_to_all, starter.start))
+    starter, waits, lists, seen, odd = Starter(), [], [], {}, []
+    all_to_all = g.contiguous_only(show.all_to_all, odd)
+    for number, (group, N, rank, of) in enumerate(
+        g.calls(show, groups) * (1 + (case.what == TWICE))
+    ):
+        x, send, receive = plain.given(case, show, N, rank, of or ", the second" * number)
+        lists += [send, receive]
+        waits.append(show.run(make, x, send, receive, group, all_to_all, starter.start))
     look = lambda way: seen.update({way: (len(starter.works), starter.under_way)})
     look("forward")
     is_one = all(map(callable, waits))
@@ -59,20 +58,24 @@ def script(make, case, groups, show):
         ys.append(show.run(wait))
         show("what arrived", ys[-1])
     begun = len(starter.works)
-    shown_of(show, FORWARD, begun, *seen["forward"])
+    for name, value in zip((BEGUN, BEFORE, IN_FLIGHT), (begun, *seen["forward"]), strict=True):
+        show(name, value)
+    plain.show_sent(show, "forward")
     yield
     if show.wrong("what arrived"):
         return
     show.begin("backward")
-    loss = between + sum((1 + number) * (y * y).sum() for number, y in enumerate(ys))
-    show.backward(loss, section=True)
-    works, under_way = seen.get("backward", (0, 0))
-    shown_of(show, BACKWARD, len(starter.works) - begun, works - begun, under_way)
-
-
-def shown_of(show, names, *numbers):
-    for name, number in zip(names, numbers, strict=True):
-        show(name, number)
+    odd.clear()  # of the tokens, which may be sent as they are
+    # the gradients of y arrive transposed, and so are not contiguous
+    terms = [(draw(number, *y.t().shape).to(y) * y.t()).sum() for number, y in enumerate(ys)]
+    show.backward(between + sum(terms))
+    before, in_flight = seen.get("backward", (begun, 0))
+    show(BEGUN, len(starter.works) - begun)
+    show(BEFORE, before - begun)
+    show(IN_FLIGHT, in_flight)
+    show(CONTIGUOUS, odd[0] if odd else "")
+    plain.show_sent(show, "backward")
+    show(plain.LISTS, str(lists))
 
 
 class _Look(torch.autograd.Function):
@@ -90,6 +93,10 @@ class _Look(torch.autograd.Function):
         return dy, None
 
 
+def forward(name):
+    return s.both(of_name(name), s.fact("time", 1))
+
+
 MEASURE = SideBySide(
     script, moe.start_exchange, CASES, groups=g.groups,
     excused={"alive": "what backward keeps is free"},
@@ -98,39 +105,36 @@ MEASURE = SideBySide(
 START_EXCHANGE = Exercise(
     name="start_exchange", reference=moe.start_exchange, measure=MEASURE, worlds=(g.WORLD,),
     bonus=True,
-    may_call=(*MAY_CALL, "later.wait", "later.start"),
+    may_call=(*MAY_CALL, "later.wait", "later.start", "groups.given"),
     leaves_out=plain.EXCHANGE_TOKENS.leaves_out | {"returned": "a function that returns what "
                                                              "arrived"},
     claims=claims(
         MEASURE,
         ("rows to their ranks", 1, f"{g.GROUPS_SAY}; sent when they are waited for",
          "a function", "what arrived"),
-        ("gradients the same way back", 1, "two under way at once", "graph",
+        ("gradients the same way back", 1, "two in flight at once", "graph",
          *(f"routed_tokens{of}" for of in ("", ", the pair", ", the second"))),
-        ("under way until wait()", 1, "", *FORWARD),
-        ("backward, too", 1, "begun where wait() stood, waited for where it was begun", *BACKWARD),
+        ("in flight between the halves", 2, "begun in one, waited for in the other; in backward, "
+         "too", BEGUN, BEFORE, IN_FLIGHT),
         ("each row once, each way", 1, "elements, by what it was given; lists left alone",
-         as_many(MEASURE)),
+         calls(MEASURE, nothing_else=False), plain.CALLED, plain.SENT, CONTIGUOUS),
     ),
     hints=hints(
-        "lab5", "start_exchange",
-        the_group_is_not_passed_on=s.kind("group"),
+        "lab5", "start_exchange", "exchanges",
         nothing_to_wait_for=of_name("a function"),
-        **{"not by `start`": lambda p: of_name(*BY_START)(p) and p.facts["got"] < p.facts["want"],
-           "begins in wait()": of_name(FORWARD[1])},
-        waits_at_once=of_name(FORWARD[2]),
-        backward_begins_too_late=of_name(BACKWARD[1]),
-        backward_waits_at_once=of_name(BACKWARD[2]),
-        one_work_for_all=s.in_case(
-            everywhere(CASES), lambda case: case.what.startswith((TWICE, g.AT_ONCE))
-        ),
+        no_gradient_wanted=s.in_case(CASES, lambda case: case.what == plain.NO_GRADIENT),
+        **{"not by `start`": lambda p: of_name(BEGUN)(p) and p.facts["got"] < p.facts["want"],
+           "begins in wait()": forward(BEFORE)},
+        waits_at_once=forward(IN_FLIGHT),
+        backward_begins_too_late=of_name(BEFORE),
+        backward_waits_at_once=of_name(IN_FLIGHT),
+        one_work_for_all=s.in_case(CASES, lambda case: case.what in (TWICE, g.AT_ONCE)),
         without_a_backward=plain.without_a_graph,
-        backward_without_the_swap=s.both(in_backward(CASES), lists_do_not_fit),
-        the_lists_the_wrong_way_round=lists_do_not_fit,
+        the_lists_do_not_fit=plain.lists_do_not_fit,
         another_gradient=another(CASES, "the gradient of"),
-        not_every_rank_calls=s.kind("clash"),
         nothing_comes=s.both(of_name("what arrived"), s.fact("got", "None")),
-        more_than_the_rows=s.either(s.kind("elements"), of_name(*BY_START)),
+        not_contiguous=of_name(CONTIGUOUS),
         other_rows=another(CASES, "what arrived"),
+        **(plain.OF_EXCHANGES | {"more_than_necessary": of_name(BEGUN, plain.SENT)}),
     ),
 )  # fmt: skip

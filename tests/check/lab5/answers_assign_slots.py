@@ -202,7 +202,7 @@ WRONG = {
     sorted_by_slot: "sorted by something else",
     detached: "weights detached",
     probabilities: "not the choice's weights",
-    crosses_out_the_dropped: "the choice changed",
+    crosses_out_the_dropped: "arguments changed",
     sorted_by_expert_and_token: "sorted by something else",
     numbers_for_weights: "weights detached",
     renormalised: "not the choice's weights",

@@ -181,7 +181,7 @@ WRONG = {
     entropy: "another loss",
     detached: "no gradient",
     gradient_through_f: "another gradient",
-    normalised_in_place: "changed in place",
+    normalised_in_place: "arguments changed",
     only_the_chosen_counted: "no place for the unchosen",
     divides_by_n: "no tokens",
     a_python_number: "not one number",

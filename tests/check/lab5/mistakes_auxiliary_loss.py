@@ -18,6 +18,14 @@ def _of_the_chosen(p, first):
     return len(P) * (f * P).sum()
 
 
+def _over_the_chosen(p, first):
+    """P_e as the mean over the tokens that chose e."""
+    f, _ = _parts(p, first)
+    chosen = torch.nn.functional.one_hot(first, p.shape[1])
+    P = (p * chosen).sum(0) / chosen.sum(0).clamp(min=1)
+    return len(P) * (f * P).sum()
+
+
 def _all(hint, text, *changes):
     """change(f, P, n, E) in place of E * sum_e f_e P_e; one mistake for each."""
     return [
@@ -31,6 +39,8 @@ MISTAKES = (
           "multiply by E: where all experts are asked equally often, E * E * (1/E * 1/E) = 1, "
           "however many there are.",
           lambda f, P, n, E: (f * P).sum()),
+    Mistake("E of the chosen alone",
+            lambda p, first: len(first.unique()) * torch.stack(_parts(p, first)).prod(0).sum()),
     *_all("divided by E", "E times the sum over the experts: neither its mean, nor E squared.",
           lambda f, P, n, E: (f * P).sum() / E, lambda f, P, n, E: E * E * (f * P).sum()),
     *_all("not parts of the tokens",
@@ -58,6 +68,6 @@ MISTAKES = (
                 1)).sum(),
             "count first_choices, as they are given: a bias or another gate may choose otherwise "
             "than the argmax."),
-    Mistake("the chosen ones' probability alone", _of_the_chosen,
-            "P_e is the mean over all tokens, also over those that chose another expert."),
+    Mistake("the chosen ones' probability alone", _of_the_chosen),
+    Mistake("the chosen ones' probability alone", _over_the_chosen),
 )  # fmt: skip

@@ -83,6 +83,7 @@ TOP_K = (
             "step."),
     Mistake("weights of other experts", edit(PARTS, f"({PARTS}).sort(-1).values")),
     Mistake("the worst", edit(TAKES, "top_k_indices(-logits, k)"), WORST),
+    Mistake("the probabilities ranked", edit(TAKES, "top_k_indices(p, k)")),
     Mistake("a sum that is detached", edit(PARTS, f"{PARTS}.detach()"), SUM),
     *of_probabilities(PARTS, "k"),
 )  # fmt: skip
