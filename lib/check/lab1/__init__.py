@@ -18,8 +18,8 @@ Beside them:
     broadcast_parameters.py       the first part of naive_data_parallel.py
     plan_buckets.py               the first part of buckets.py
     first_steps.py                the steps of OverlappedDataParallel, each tried alone
-    models.py                     the small models, and what a wrong gradient says
-    means.py                      the mean gradient over ranks: what is given, and multiples of it
+    models.py                     the small models
+    means.py                      the mean gradient over ranks: what is given, and hints shared
 """
 
 __all__ = [

@@ -10,7 +10,7 @@ from lib.check.cases import FINE, Setting, seen
 from lib.check.causes import hints, of_name
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Problem
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
+from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, TWO_CALLS, WORLD
 from lib.check.lab1.models import Small
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
@@ -56,20 +56,18 @@ def script(make, case, group, show):
     """Two models, one after the other."""
     for number in range(MODELS):
         model = _Model(20 + 10 * number + show.place).to(backend.device())
-        before, values = _flat(model), {name: t.tolist() for name, t in _flat(model).items()}
-        places = {name: (t.data_ptr(), t.requires_grad) for name, t in before.items()}
+        before = {n: (t, t.data_ptr(), t.requires_grad) for n, t in _flat(model).items()}
         show.run(make, model, *([] if group is None else [group]))
-        after = _flat(model)
-        written = not show.place or any(t.tolist() != values.get(n) for n, t in after.items())
-        show("delivered", "" if written else "no tensor of the model has changed")
         for what, named in _tensors(model).items():
             show(what, named)
+        after = _flat(model)
         moved = [
-            n for n, t in before.items() if after.get(n) is not t or t.data_ptr() != places[n][0]
-        ]
+            n for n, (t, place, _) in before.items()
+            if after.get(n) is not t or t.data_ptr() != place
+        ]  # fmt: skip
         words = "there is another tensor in its place; expected the old one, written to"
         show("the same tensors", f"{moved[0]}: {words}" if moved else "")
-        asks = [n for n, t in before.items() if t.requires_grad != places[n][1]]
+        asks = [n for n, (t, _, learns) in before.items() if t.requires_grad != learns]
         show("requires_grad", f"{asks[0]}: its requires_grad has changed" if asks else "")
 
 
@@ -99,8 +97,7 @@ def elements(runs):
 
 MEASURE = SideBySide(
     script, replicate.broadcast_parameters, CASES,
-    excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model")
-    | dict.fromkeys(("two at once", "once more"), "two calls stand in each script"),
+    excused=A_MODEL | TWO_CALLS,
 )  # fmt: skip
 EXERCISE = Exercise(
     name="broadcast_parameters", reference=replicate.broadcast_parameters, measure=MEASURE,
@@ -117,19 +114,21 @@ EXERCISE = Exercise(
     claims=claims(
         MEASURE,
         ("rank 0's model on every rank", 3, f"1 rank, {GROUPS_SAY}; tied, frozen, buffers",
-         "delivered", "a parameter", FROZEN, "a buffer", UNLISTED),
+         "a parameter", FROZEN, "a buffer", UNLISTED),
         ("in place", 1, "the same tensors, their requires_grad unchanged",
          "the same tensors", "requires_grad"),
         ("elements on the wire", 2, "(N-1)n over all ranks", elements),
     ),
     hints=hints(
         "lab1", "broadcast_parameters",
-        a_root_of_the_world=s.refused("outside the group"),
+        a_root_of_the_world=s.either(
+            s.refused("outside the group"), s.both(s.kind("value"), s.mixed_up_ranks)
+        ),
         in_place_on_a_leaf=s.refused("in place"),
         not_every_rank_takes_part=s.either(s.hung, s.kind("mismatch", "died")),
-        nothing_is_delivered=of_name("delivered"),
         not_in_the_state_dict=s.both(of_name(UNLISTED), s.kind("value")),
         buffers_forgotten=s.both(of_name("a buffer"), s.kind("value")),
+        nothing_is_delivered=s.both(s.kind("value"), s.fact("right_on", [0])),
         another_tensor_in_its_place=of_name("the same tensors"),
         whether_it_learns_has_changed=of_name("requires_grad"),
         tied_ones_twice=s.fact("tied"),

@@ -20,33 +20,39 @@ from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs
 NO_BROADCAST, SUM, NO_NO_SYNC, NO_SET_EPOCH, UNEQUAL = SABOTAGES
 NAMES = (HEALTHY, *SABOTAGES)
 FEW = 7_000  # bytes of a bucket that make many buckets
+
+
+def _words(setup):
+    """What a verdict calls its run."""
+    each, k, steps = ", ".join(map(str, setup.shares)), setup.microbatches, setup.steps_per_epoch
+    return (
+        f"{setup.sabotage}: ranks with {each} examples, {k} micro-batch{'es' * (k > 1)}, "
+        f"{setup.epochs} epochs of {steps} step{'s' * (steps > 1)}"
+    )
+
+
 SETUPS = {  # the healthy ones last, so that a claim begins with its own mistake
-    "2 ranks that begin apart": Setup(NO_BROADCAST, (3, 3), 1, 2, 2, seed=21),
-    "3 ranks with 4, 1 and 2 examples that begin apart": Setup(
-        NO_BROADCAST, (4, 1, 2), 2, 2, 2, seed=22
-    ),
-    "2 ranks, 2 micro-batches, all exchanged": Setup(NO_NO_SYNC, (4, 4), 2, 2, 2, seed=31),
-    "4 ranks, 3 micro-batches, all exchanged": Setup(NO_NO_SYNC, (3,) * 4, 3, 2, 1, FEW, seed=32),
-    "3 ranks with 2, 5 and 3 examples, all exchanged": Setup(
-        NO_NO_SYNC, (2, 5, 3), 2, 2, 2, seed=33
-    ),
-    "2 ranks, 2 epochs alike": Setup(NO_SET_EPOCH, (3, 3), 1, 2, 3, seed=41),
-    "3 ranks with 4, 2 and 3 examples, 3 epochs alike": Setup(
-        NO_SET_EPOCH, (4, 2, 3), 2, 3, 2, seed=42
-    ),
-    "3 ranks, 3 epochs alike": Setup(NO_SET_EPOCH, (3,) * 3, 1, 3, 2, seed=43),
-    "4 ranks, summed": Setup(SUM, (2,) * 4, 1, 2, 2, seed=51),
-    "2 ranks with 5 and 2 examples, summed": Setup(SUM, (5, 2), 1, 2, 2, seed=52),
-    "3 ranks, 3 micro-batches, summed": Setup(SUM, (3,) * 3, 3, 2, 1, FEW, seed=53),
-    "2 ranks with 1 and 5 examples, each its own mean": Setup(UNEQUAL, (1, 5), 1, 2, 2, seed=63),
-    "4 ranks with 5, 3, 4 and 1 examples, each its own mean": Setup(
-        UNEQUAL, (5, 3, 4, 1), 2, 2, 2, seed=63
-    ),
-    "2 ranks": Setup(HEALTHY, (3, 3), 1, 2, 2, seed=11),
-    "4 ranks, 2 micro-batches, many buckets": Setup(HEALTHY, (2,) * 4, 2, 2, 2, FEW, 12),
-    "3 ranks with 5, 1 and 3 examples": Setup(HEALTHY, (5, 1, 3), 1, 2, 2, seed=13),
-    "3 ranks, 3 micro-batches, 3 epochs": Setup(HEALTHY, (3,) * 3, 3, 3, 1, seed=14),
-    "1 rank": Setup(HEALTHY, (6,), 2, 2, 2, seed=15),
+    _words(setup): setup
+    for setup in (
+        Setup(NO_BROADCAST, (3, 3), 1, 2, 2, seed=21),
+        Setup(NO_BROADCAST, (4, 1, 2), 2, 2, 2, seed=22),
+        Setup(NO_NO_SYNC, (4, 4), 2, 2, 2, seed=31),
+        Setup(NO_NO_SYNC, (3,) * 4, 3, 2, 1, FEW, seed=32),
+        Setup(NO_NO_SYNC, (2, 5, 3), 2, 2, 2, seed=33),
+        Setup(NO_SET_EPOCH, (3, 3), 1, 2, 3, seed=41),
+        Setup(NO_SET_EPOCH, (4, 2, 3), 2, 3, 2, seed=42),
+        Setup(NO_SET_EPOCH, (3,) * 3, 1, 3, 2, seed=43),
+        Setup(SUM, (2,) * 4, 1, 2, 2, seed=51),
+        Setup(SUM, (5, 2), 1, 2, 2, seed=52),
+        Setup(SUM, (3,) * 3, 3, 2, 1, FEW, seed=53),
+        Setup(UNEQUAL, (1, 5), 1, 2, 2, seed=63),
+        Setup(UNEQUAL, (5, 3, 4, 1), 2, 2, 2, seed=63),
+        Setup(HEALTHY, (3, 3), 1, 2, 2, seed=11),
+        Setup(HEALTHY, (2,) * 4, 2, 2, 2, FEW, seed=12),
+        Setup(HEALTHY, (1, 5, 3), 1, 2, 2, seed=16),  # rank 0 begins both epochs alike
+        Setup(HEALTHY, (3,) * 3, 3, 3, 1, seed=14),
+        Setup(HEALTHY, (6,), 2, 2, 2, seed=15),
+    )
 }
 
 

@@ -20,7 +20,7 @@ from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GIVEN, GROUPS, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.training.precision import loss_scaler
@@ -28,7 +28,7 @@ from lib.training.precision import loss_scaler
 GOOD, OVERFLOWS, SCALE = "no overflow", "overflows", "scale"
 INF, NAN, FINITE = float("inf"), float("nan"), 3e38  # the sum of two FINITE is inf in fp32
 ALL, FIRST, LAST = "all ranks", "rank 0", "the last rank"
-S, GROWTH, BACKOFF = 8.0, 4.0, 0.25
+S, GROWTH, BACKOFF = 8.0, 4.0, 2.0**-4  # S also falls below 1
 
 
 class Overflow(NamedTuple):
@@ -53,21 +53,23 @@ STEPS = {  # None: a good step
         None, Overflow(INF), Overflow(NAN), Overflow(-INF), Overflow(INF, ALL, 2), None,
         Overflow(INF, LAST, 1), Overflow(NAN, FIRST, 2), None, Overflow(FINITE),
     ),
-    SCALE: (None, None, None, None, None, Overflow(INF), None, None, Overflow(NAN),
-    Overflow(INF, LAST), None, None),
+    SCALE: (None, None, None, None, None, Overflow(INF), None, None, Overflow(INF, LAST),
+            Overflow(NAN), None, None),
 }  # fmt: skip
 CASES = (
     Setting(GROUPS[0], what=GOOD),
     *(Setting(members, what=OVERFLOWS) for members in (*GROUPS, ALONE)),
     Setting(GROUPS[0], what=SCALE),
 )
-LACKS, SCALED, GRADIENT, DOES, GETS, STATE, WIRE = (
-    "attributes", "the scaled loss, over S", "the scaled gradient, over S", "the step",
-    "what the optimizer gets:", "what the step leaves:", "on the wire",
+WHOSE, LACKS, IN_FP16, SCALED, GRADIENT, APART, DOES, GETS, STATE, COUNT, WIRE = (
+    "whose scaler", "attributes", "0.25 in fp16, scaled by the default",
+    "the scaled loss, over S", "the scaled gradient, over S", "the ranks together", "the step",
+    "what the optimizer gets:", "what the step leaves:", "the count", "on the wire",
 )  # fmt: skip
-WHOSE, METHODS = "whose scaler", "methods"
 BUILT = (loss_scaler.__name__, "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
-NAMES = (WHOSE, METHODS, LACKS, SCALED, "graph", GRADIENT, DOES, GETS, STATE, "S")
+NAMES = (
+    WHOSE, LACKS, IN_FP16, SCALED, "graph", GRADIENT, APART, DOES, GETS, STATE, "S", COUNT,
+)  # fmt: skip
 
 
 class Noting(torch.optim.SGD):
@@ -106,8 +108,15 @@ def script(make, case, group, show):
         scaler = run(make, S, GROWTH, BACKOFF, 2 if case.what == SCALE else 1000)
     theirs = show.lib and any(kind.__module__ in BUILT for kind in type(scaler).__mro__)
     show(WHOSE, "the answer makes a scaler of lib's or of torch's" if theirs else "")
-    if show.wrong(WHOSE):
+    lacks = [name for name in ("scale_loss", "step") if not hasattr(scaler, name)]
+    lacks += ["number in its attribute `scale`"] * (scale_of(scaler) is None)
+    show(LACKS, f"the scaler has no {lacks[0]}" if lacks else "")
+    if show.wrong(WHOSE, LACKS):
         return
+    if case.what == GOOD:
+        with show.during("scale_loss()") as run:
+            scaled = run(make().scale_loss, torch.tensor(0.25, dtype=torch.float16))
+        show(IN_FP16, scaled.item() if torch.is_tensor(scaled) else form_of(scaled))
     sizes = [(3,), (2, 2), (1,), (2,)]  # the last is never used: its .grad stays None
     optimizer = Noting([torch.ones(n, device=backend.device()).requires_grad_() for n in sizes])
     for number, overflow in enumerate(STEPS[case.what]):
@@ -126,11 +135,6 @@ def step(scaler, optimizer, case, group, show, number, overflow):
     gradients = gradients_of(show.place, number)
     loss = sum((p * g).sum() for p, g in zip(parameters, gradients, strict=False))
     used = scale_of(scaler)
-    lacks = [name for name in ("scale_loss", "step") if not hasattr(scaler, name)]
-    show(METHODS, f"the scaler has no {lacks[0]}()" if lacks else "")
-    show(LACKS, "" if used else "the scaler has no number in its attribute `scale`")
-    if show.wrong(METHODS, LACKS):
-        return
     with show.during(f"step {number + 1}, scale_loss()") as run:
         scaled = run(scaler.scale_loss, loss)
     is_one = used and torch.is_tensor(scaled) and scaled.numel() == 1
@@ -153,13 +157,18 @@ def step(scaler, optimizer, case, group, show, number, overflow):
     with show.during(f"step {number + 1}, step()") as run:
         returned = run(scaler.step, optimizer, group, given)
     done = optimizer.asked[asked:]
+    together = [show.agreed(bool(done)), show.agreed(not done)]
+    apart = "" if any(together) else "some ranks called optimizer.step(), and others did not"
+    show(APART, apart, **there)
     show(DOES, f"{len(done)} optimizer.step(), returns {returned!r:.40}", **there)
     got = done[0][: len(gradients)] if done else ()
     show(GETS, [(f"the gradient of parameter {i}", g) for i, g in enumerate(got)], **there)
     show(STATE, optimizer.everything(), **there)
     if case.what == SCALE:
         show(WIRE, ", ".join(f"{one.op} of {one.elements}" for one in show.calls))
-        show("S", scale_of(scaler), **there)
+        show("S", now := scale_of(scaler), **there)
+        count = 0 if now == used else getattr(scaler, "good_steps", 0)
+        show(COUNT, f"good_steps is {count} after S has changed, expected 0" if count else "")
 
 
 def scale_of(scaler):
@@ -168,27 +177,26 @@ def scale_of(scaler):
     return float(scale) if is_number(scale) else None
 
 
-def _stepped(fits):
-    """Is this the first overflow in which the answer steps, and fits(it, what the answer does)?"""
+def _wrongly(fits):
+    """Is this the first step that it wrongly makes or skips, and fits(its Overflow, what the answer
+    does)?"""
 
     def of(p):
         steps = STEPS.get(getattr(p.fact("case"), "what", ""))
         overflow = steps and p.fact("name") == DOES and steps[p.fact("time") - 1]
-        return bool(overflow) and p.fact("got")[0] != "0" and fits(overflow, p.fact("got"))
+        return bool(overflow) and fits(overflow, p.fact("got"))
 
     return of
 
 
-def _skipped_finite(p):
-    """Does it skip the step in which all gradients are finite, and their sum is not?"""
-    steps = STEPS.get(getattr(p.fact("case"), "what", ""))
-    overflow = steps and p.fact("name") == DOES and steps[p.fact("time") - 1]
-    return bool(overflow) and overflow.value == FINITE and p.fact("got")[0] == "0"
+def _steps_although(fits):
+    """Does it step although there is an overflow on all ranks that fits?"""
+    return _wrongly(lambda one, does: does[0] != "0" and one.who == ALL and fits(one))
 
 
-def _after(*numbers):
-    """Is S wrong after one of these steps of the run, and was right before?"""
-    return lambda p: p.fact("name") == "S" and p.fact("time") in numbers
+def _after(name, *numbers):
+    """Is this wrong after one of these steps of the run, and was right before?"""
+    return lambda p: p.fact("name") == name and p.fact("time") in numbers
 
 
 def _times(factor):
@@ -223,35 +231,36 @@ EXERCISE = Exercise(
          calls(MEASURE, nothing_else=False), WIRE),
     ),
     hints=hints(
-        "lab1", "LossScaler",
+        "lab1", "LossScaler", "given", **GIVEN,
         called_what_it_builds=of_name(WHOSE),
         no_scale=of_name(LACKS),
         the_loss_is_not_scaled=of_name(SCALED, GRADIENT),
+        S_in_the_loss_s_dtype=of_name(IN_FP16),
         a_parameter_without_gradient=s.refused("None"),
-        the_group_is_not_passed_on=s.kind("group"),
         only_some_ranks_ask=s.kind("clash"),
         not_unscaled=s.either(_times(S), _times(S * S)),
         unscaled_twice=_times(1 / S),
         the_first_parameter_group_only=s.both(
             of_name(GETS), lambda p: p.fact("what").endswith("2")),
         unscaled_with_the_next_scale=of_name(GETS),
-        steps_in_a_skipped_step=_stepped(lambda overflow, does: does.endswith("False")),
-        every_rank_for_itself=_stepped(lambda overflow, does: overflow.who != ALL),
-        nan_is_not_seen=_stepped(lambda overflow, does: math.isnan(overflow.value)),
-        _inf_is_not_seen=_stepped(lambda overflow, does: overflow.value < 0),
-        not_every_gradient_is_looked_at=_stepped(lambda overflow, does: overflow.parameter),
-        the_loss_is_looked_at=_stepped(lambda overflow, does: True),
-        a_sum_of_gradients_overflows=_skipped_finite,
+        every_rank_for_itself=of_name(APART),
+        steps_in_a_skipped_step=_wrongly(lambda overflow, does: does.endswith("False") and
+                                         does[0] != "0"),
+        a_sum_of_gradients_overflows=_wrongly(lambda overflow, does: overflow.value == FINITE),
+        nan_is_not_seen=_steps_although(lambda overflow: math.isnan(overflow.value)),
+        _inf_is_not_seen=_steps_although(lambda overflow: overflow.value < 0),
+        not_every_gradient_is_looked_at=_steps_although(lambda overflow: overflow.parameter),
+        the_loss_is_looked_at=_steps_although(lambda overflow: True),
         the_votes_are_added_up_wrongly=lambda p: (
             p.fact("name") == DOES and p.fact("got")[0] != p.fact("want")[0]),
         not_whether_it_stepped=of_name(DOES),
         a_skipped_step_leaves_traces=of_name(STATE),
-        grows_in_every_step=_after(1),
-        does_not_grow_in_time=_after(2),
-        the_count_goes_on_after_growth=_after(3, 4, 5),
-        not_lowered=_after(6, 9, 10),
-        the_count_goes_on_after_an_overflow=_after(7, 8, 11, 12),
-        another_all_reduce=s.kind("another way"),
+        grows_in_every_step=_after("S", 1),
+        does_not_grow_in_time=_after("S", 2),
+        the_count_goes_on_after_growth=s.either(_after("S", 3, 4, 5), _after(COUNT, 2, 4, 8, 12)),
+        not_lowered=_after("S", 6, 10),
+        ranks_with_different_scales=_after("S", 9),
+        the_count_goes_on_after_an_overflow=s.either(_after("S", 7, 8, 11, 12), of_name(COUNT)),
         more_than_one_number=of_name(WIRE),
     ),
 )  # fmt: skip

@@ -1,13 +1,15 @@
 """The mean gradient over ranks of Lab 1's small models (models.py): the ranks, what an answer is
-given, and what a multiple of the right mean says."""
+given, and the hints that its exercises share."""
 
 from math import isclose
 
 import torch
 
 from lib import backend
+from lib.check import probes
 from lib.check import symptoms as s
-from lib.check.exercise import Hint
+from lib.check.cases import Setting
+from lib.check.causes import of_name
 from lib.check.lab1 import models
 
 WORLD = 4
@@ -16,23 +18,65 @@ GROUPS_SAY = "4 ranks, groups of 3 and 2"
 ALONE = (2,)
 IDLE = "rank 0 without gradients"
 FLOAT32 = "float32"
-
-
-def scaled(by):
-    """The right mean times by(N)."""
-
-    exactly = lambda p: isclose(p.facts["factor"], by(p.facts["world_size"]), rel_tol=1e-9)
-    return s.both(s.kind("value", factor=True), exactly)
+CASES = (
+    *(Setting(members) for members in GROUPS),
+    Setting(GROUPS[1], what=FLOAT32),
+    Setting(GROUPS[1], what=IDLE),
+    Setting(ALONE),
+)
+A_MODEL = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model's parameters")
+TWO_CALLS = dict.fromkeys(("two at once", "once more"), "two calls stand in each script")
 
 
 def times(by):
-    """The same of a shown tensor (shown.py): all of it is by(N) times what is expected."""
+    """Is all of a shown tensor by(N) times what is expected?"""
 
     def fits(p):
         factor = p.fact("factor")
         return factor is not None and isclose(factor, by(p.fact("case").world_size), rel_tol=1e-9)
 
     return fits
+
+
+# the hints of the families in sentences/lab1.toml
+GIVEN = {
+    "the_group_is_not_passed_on": s.kind("group"),
+    "not_what_it_was_given": s.kind("another way"),
+}
+MEAN = GIVEN | {
+    "an_iterator_used_up": of_name("all_reduce"),
+    "the_parameter_for_its_gradient": of_name("the parameters"),
+    "a_parameter_without_gradient": s.either(
+        s.both(of_name("the gradient"), s.kind("returned")), s.refused("None")
+    ),
+    "an_op_for_it": s.raised("TypeError"),
+    "not_divided": times(lambda N: N),
+    "divided_twice": times(lambda N: 1 / N),
+    "another_divisor": s.fact("factor"),
+    "one_buffer_for_all_calls": of_name("the first gradient later"),
+}
+
+
+def script(bucket_of, sent, make, case, group, show):
+    """Two models of the same sizes, one after the other; then the first is looked at once more.
+
+    bucket_of(model): the parameters that the answer is given. sent(shapes of what it sends): what
+    is shown of that.
+    """
+    made = [model(case, show.place) for _ in range(2)]
+    for number, one in enumerate(made):
+        backward(one, case, show.place, number)
+        one.scale.grad = torch.full_like(one.scale, show.place)  # of before it was frozen
+        bucket, shapes, before = bucket_of(one), [], probes.frozen(dict(gradients(one)))
+        show.run(make, bucket, group, silent(show, shapes))
+        as_before = not shapes and probes.same(before, dict(gradients(one)))
+        words = "all_reduce was never called, and no gradient has changed"
+        show("all_reduce", words if as_before else "")
+        show("the gradient", gradients(one))
+        show("the frozen gradient", one.scale.grad)
+        show("the parameters", [*one.named_parameters(), *one.named_buffers()])
+        show("what is sent", sent([tuple(shape) for shape in shapes]))
+    show("the first gradient later", gradients(made[0]))
 
 
 def model(case, rank):
@@ -68,8 +112,3 @@ def silent(show, shapes):
 def gradients(model):
     """[(name, .grad)] of what learns."""
     return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
-
-
-WORLD_SIZE = Hint("the world's size, not the group's", scaled(lambda N: N / WORLD),
-                  "in a smaller group it is the group's ranks that are summed: divide by "
-                  "dist.get_world_size(group).")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The small model of Lab 1's checks, and what a wrong gradient says about the mistake.
+"""The small models of Lab 1's checks.
 
     x (B, 3) -- enter --> (B, 4) -- shared -- again --> (B, 4) -- (+ branch) --+
                                                                                |
@@ -11,20 +11,13 @@
     mean, seen  buffers, float64 and int64
 
 Weights and inputs are small whole numbers in float64, and nothing is nonlinear: gradients are whole
-numbers, also their means over 2, 3 or 4 ranks. With g_r the gradient of rank r's shard, a wrong one
-is read as sum_r c_r g_r:
-
-    c = 1/N everywhere    right                 c = 1          summed, not divided
-    c_r = 0               without rank r        c = 1/N^2      divided twice
+numbers, also their means over 2, 3 or 4 ranks.
 """
 
 from itertools import pairwise
 
 import torch
 from torch import nn
-
-from lib.check.explain import fraction
-from lib.check.explain import shares as shares_of
 
 ROWS = 2  # of a shard
 WIDTHS = (3, 4, 5, 6, 7)  # of the chain: layers of 16, 25, 36 and 49 parameters
@@ -111,58 +104,9 @@ def gradients(model):
     }
 
 
-def explain(out, each, rank, facts):
-    """What a wrong mean of `each`, the ranks' parts, is made of, in words, "" if of nothing known;
-    adds to `facts`."""
-    N, want = len(each), sum(each) / len(each)
-    if want.any():
-        factor = (out * want).sum().item() / (want * want).sum().item()
-        facts["factor"] = factor if factor and equal(out, factor * want) else None
-    if facts["factor"]:
-        return f"It is {times(facts['factor'], N)}."
-    if not out.any():
-        return "It holds zeros."
-    shares = shares_of(out, each)
-    if shares is None:
-        return "It is no sum of the ranks' gradients."
-    facts["own"] = [*shares] == [rank]
-    alone = next((r for r, share in shares.items() if equal(out, each[r])), None)
-    if alone is not None:
-        return (
-            f"It is rank {rank}'s own gradient."
-            if alone == rank
-            else f"It is rank {alone}'s gradient alone."
-        )
-    terms = ", ".join(f"{fraction(share)} of rank {r}'s" for r, share in shares.items())
-    return f"It is {terms}; expected 1/{N} of each rank's."
-
-
-def times(factor, world_size):
-    """`4 x expected: summed over 4 ranks but not divided`"""
-    N = world_size
-    if _same(factor, N):
-        return f"{N} x expected: summed over {N} ranks but not divided"
-    if _same(factor, 1 / N):
-        return f"expected / {N}: divided by {N} twice"
-    return f"{fraction(factor)} x expected"
-
-
 def equal(a, b):
     """Up to rounding, relative to the scale of `b`."""
-    return bool(_close(a, b).all())
-
-
-def _close(a, b):
-    return (a - b).abs() <= 1e-9 * max(1.0, b.abs().max().item())
-
-
-def _same(a, b):
-    return abs(a - b) <= 1e-9 * abs(b)
-
-
-def _first(wrong):
-    """The index of the first wrong element. A tuple"""
-    return tuple(wrong.nonzero()[0].tolist())
+    return bool(((a - b).abs() <= 1e-9 * max(1.0, b.abs().max().item())).all())
 
 
 def _draws(seed):

@@ -12,7 +12,7 @@ from lib.check.cases import Setting
 from lib.check.causes import another, hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GIVEN, GROUPS, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
@@ -43,9 +43,9 @@ def script(make, case, group, show):
         with torch.no_grad():
             for i, p in enumerate(parameters):  # this rank's inner steps
                 p += draw(100 * show.place + 10 * number + i, *p.shape).to(p)
-        given = iter(parameters), start, velocity, lr, momentum, group, show.all_reduce
-        with show.during(f"round {number}") as run:
-            run(make, *given)
+        with show.during(f"round {number}") as run:  # the lists are copies, the tensors are not
+            lists = iter(parameters), [*start], [*velocity]
+            run(make, *lists, lr, momentum, group, show.all_reduce)
         for name, tensors in zip(STATE, (parameters, start, velocity), strict=False):
             show(name, [(str(i), tensor) for i, tensor in enumerate(tensors)])
         pairs = enumerate(zip(parameters, start, strict=False))
@@ -76,14 +76,12 @@ EXERCISE = Exercise(
          calls(MEASURE), "elements sent"),
     ),
     hints=hints(
-        "lab1", "outer_step",
-        the_group_is_not_passed_on=s.kind("group"),
+        "lab1", "outer_step", "given", **GIVEN,
         an_op_for_it=s.raised("TypeError"),
         a_parameter_that_learns=s.refused("in place"),
         start_and_parameters_in_one_tensor=of_name("memory"),
         the_velocity=another(CASES, "velocity"),
         not_the_outer_step=another(CASES, *STATE[:3]),
-        not_what_it_was_given=s.kind("another way"),
         not_each_parameter_once=s.either(s.kind("calls", "clash"), of_name("elements sent")),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.lab1 import models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, times
+from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, MEAN, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import bucketed
@@ -73,8 +73,9 @@ class Stopped(Exception):
 
 
 def script(make, case, group, show):
-    """Two steps. With no_sync four: in the second, two micro-batches of three are accumulated, and
-    before the last an error leaves a no_sync."""
+    """Two steps. With no_sync five: in the second and the last, two micro-batches of three are
+    accumulated, and in the last rank 0 has no third; before the fourth an error leaves a no_sync.
+    """
     chain, no_sync = case.what in (CHAIN, NO_SYNC), case.what == NO_SYNC
     kind = {CHAIN: models.Chain, NO_SYNC: models.Chain, CROSSED: Crossed}
     module = kind.get(case.what, models.Small)(show.place, models.FINE)
@@ -92,14 +93,17 @@ def script(make, case, group, show):
     if show.wrong(WHOSE, "weights", LACKS, NO):
         return
     sizes, before = [p.numel() for p in module.parameters() if p.requires_grad], None
-    for step in range(4 if no_sync else 2):
-        numbers = [0, 1, 2] if no_sync and step == 1 else [step]
+    for step in range(5 if no_sync else 2):
+        numbers = [0, 1, 2] if no_sync and step in (1, 4) else [step]
         idle = (case.what, show.place) == (IDLE, 0)
         shards = [] if idle else [_shard(show, number) for number in numbers]
         losses = [models.loss_of(model, one) for one in shards] if len(numbers) == 1 else None
+        if step == 4 and not show.place:
+            shards[-1] = None
         yield
         show.begin(f"step {step + 1}")
         watch = show.gated(models.GATES if chain and len(numbers) == 1 else 0)
+        watch.ahead = models.GATES  # the first is held until bucket 1 has been complete for long
         module.pass_one = watch.pass_one
         if case.what == CROSSED:
             module.pass_one = lambda watch=watch: show_turn(watch, show)
@@ -114,7 +118,7 @@ def script(make, case, group, show):
                  if is_own(module, shards[0], case.world_size) else "")  # fmt: skip
         show(GRADIENT, [(name, p.grad) for name, p in module.named_parameters()])
         shown_of_messages([one.elements for one in show.calls], sizes, capacity, show)
-        if no_sync and step != 1:
+        if no_sync and len(numbers) == 1:
             shown_of_overlap(watch, show, {2: NEVER, 3: AFTER_ERROR}.get(step, LATE))
         beside = show.made.alive() - without
         for p in module.parameters():
@@ -150,7 +154,7 @@ def one_step(model, losses, shards, watch, show, after_error):
             with model.no_sync():
                 models.loss_of(model, shard).backward()
         show(INSIDE, sum(one.elements for one in show.calls))
-        losses = [models.loss_of(model, shards[-1])]
+        losses = [models.loss_of(model, one) for one in shards[-1:] if one]
     for loss in losses:
         loss.backward()
     watch.end()
@@ -203,7 +207,7 @@ MEASURE = SideBySide(
         "once more": "nothing is returned; two steps follow each other",
         "alive": "the flat buffers may stay if the gradients lie in them, which a name shows",
         "alive at the end": "the parameters' hooks hold what they call, in a cycle of torch's",
-    } | dict.fromkeys(("strided", "float32", "bfloat16"), "a model is given"),
+    } | A_MODEL,
 )  # fmt: skip
 SYNCED = [case for case in MEASURE.runs() if case.what != NO_SYNC]
 EXERCISE = Exercise(
@@ -225,30 +229,24 @@ EXERCISE = Exercise(
         ("no_sync", 6, "sends nothing; the next backward sends the sum"),
     ),
     hints=hints(
-        "lab1", "OverlappedDataParallel",
+        "lab1", "OverlappedDataParallel", "given", "mean",
         called_what_it_builds=of_name(WHOSE),
         weights_not_made_equal=of_name("weights"),
         another_name=of_name(LACKS),
         hooks_on_frozen_parameters=s.both(s.raised("RuntimeError"), _in(INIT)),
-        one_state_for_all_wrappers=_in("two at once", "the other of two"),
         no_sync_still_sends=s.either(of_name(INSIDE), s.both(s.kind("raised"), _in(NO_SYNC))),
         left_over_from_the_step_before=s.both(
             _in(CHAIN, SMALL, IDLE),
             s.either(s.both(of_name(GRADIENT, EARLY), s.fact("time", 2)), _in(LAST))),
         the_hook_comes_before_the_gradient=s.both(s.refused("None"), _in(CHAIN)),
-        a_parameter_without_gradient=s.either(
-            s.refused("None"), s.both(of_name(GRADIENT), s.kind("returned"))
-        ),
-        the_group_is_not_used=s.either(s.kind("group"), times(lambda N: N / WORLD)),
         zeros_left_out=s.kind("clash", over=True),
         in_the_order_of_completion=s.kind("clash"),
         does_not_wait=of_name(EARLY),
         copied_back_too_early=of_name(OWN),
+        accumulated__and_not_sent=s.both(of_name(GRADIENT), _in(NO_SYNC), s.fact("time", 5)),
         no_sync_counts=s.both(of_name(GRADIENT, SENT), _in(NO_SYNC)),
-        divided_twice=times(lambda N: 1 / N),
-        not_divided=times(lambda N: N),
+        **MEAN,
         a_bucket_leaves_too_early=s.both(of_name(GRADIENT), lambda p: not p.fact("narrowed")),
-        another_all_reduce=s.kind("another way"),
         sent_twice__or_frozen_ones_too=of_name(SENT),
         more_than__capacity_=of_name(MESSAGES),
         kept_from_step_to_step=of_name(MORE),

@@ -16,7 +16,7 @@ from lib.check.cases import Setting
 from lib.check.causes import another, hints, of_name
 from lib.check.exercise import Exercise, Problem
 from lib.check.lab1 import models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, times
+from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, WORLD, times
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import sent
@@ -74,39 +74,20 @@ N_TRAINED, N_ALL = (
 
 
 def elements(runs):
-    """A judge: (N-1) n out of rank 0, n out of each other."""
+    """A judge: (N-1) n out of rank 0, n out of each other, to rank 0."""
     for run in runs:
         for case in PARTS:
-            N, by_rank = case.world_size, [sum(n for _, n in mine) for mine in sent(run, case)]
+            N, messages = case.world_size, sent(run, case)
+            by_rank, others = [sum(n for _, n in mine) for mine in messages], messages[1:]
             want = [(N - 1) * N_TRAINED] + [N_TRAINED] * (N - 1)
-            if by_rank != want:
+            talk = any(to > 0 for mine in others for to, _ in mine)
+            if by_rank != want or talk:
                 text = f"{case.name}: the ranks sent {by_rank} elements; expected {want[0]} = "
-                facts = {"back": by_rank[0] > sum(by_rank[1:]), "frozen": N_ALL in by_rank}
-                words = f"{text}(N-1)n by rank 0, and {N_TRAINED} by each other"
-                return Problem("elements", words, {"case": case} | facts)
+                facts = {"back": by_rank[0] > sum(by_rank[1:])}
+                facts["frozen"] = not {N_ALL, (N - 1) * N_ALL}.isdisjoint(by_rank)
+                words = f"{text}(N-1)n by rank 0, and {N_TRAINED} by each other, to rank 0"
+                return Problem("elements", words, {"case": case, "talk": by_rank == want} | facts)
     return None
-
-
-def through_rank_0(runs):
-    """A judge: the others send to rank 0 alone."""
-    for run in runs:
-        for case in PARTS:
-            for rank, mine in enumerate(sent(run, case)):
-                stranger = next((to for to, _ in mine if rank > 0 and to > 0), None)
-                if stranger is not None:
-                    text = f"{case.name}: {case.rank(rank)} sends to rank {stranger}, expected to "
-                    return Problem("talk", f"{text}rank 0 only", {"case": case})
-    return None
-
-
-def after_its_push(p):
-    """Did None stop it when some rank but 0 had sent all its gradients?"""
-    ledger = s.failed(p) and s.failed(p).ledger
-    if not ledger or not s.refused("None")(p):
-        return False
-    return any(
-        sum(e.numel for e in ledger.of(r) if e.op == "send") == N_TRAINED for r in s.members(p)[1:]
-    )
 
 
 MEASURE = SideBySide(
@@ -116,7 +97,7 @@ MEASURE = SideBySide(
         "alive at the end": "how the gradients are stored is free",
         "two at once": "a step is over when it returns",
         "once more": "steps follow each other, and nothing is returned",
-    } | dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model's parameters"),
+    } | A_MODEL,
 )  # fmt: skip
 EXERCISE = Exercise(
     name="parameter_server_step", reference=parameter_server.parameter_server_step,
@@ -130,21 +111,17 @@ EXERCISE = Exercise(
     claims=claims(
         MEASURE,
         ("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}", *VALUES),
-        ("elements on the wire", 2, "(N-1)n out of rank 0, n out of each other", elements),
-        ("only rank 0 talks to all", 1, "the others send to rank 0", through_rank_0),
+        ("elements on the wire", 3, "(N-1)n out of rank 0, n to it out of each other", elements),
     ),
     hints=hints(
         "lab1", "parameter_server_step",
-        only_rank_0_updates=after_its_push,
         a_parameter_without_gradient=s.refused("None"),
         one_rank_alone=s.in_case(CASES + PARTS, lambda case: case.world_size == 1),
         a_rank_without_rows=s.either(
             s.in_case(PARTS, lambda case: case.what == STEPS[-1], *s.SHAPES),
             s.both(s.kind("value"), s.fact("time", 3)),
         ),
-        **{"ranks of the world, not of the group": s.either(
-            lambda p: s.failed(p) and s.failed(p).beyond_the_group(), s.refused("to itself")
-        )},
+        ranks_of_the_world__not_of_the_group=s.whose_ranks,
         a_receive_without_its_send=s.either(s.hung, s.kind("mismatch", "died")),
         backward_once=of_name("calls of backward"),
         not_pulled=s.both(another(CASES, "the parameters in backward"), s.fact("time", 1)),
@@ -152,13 +129,13 @@ EXERCISE = Exercise(
         gradients_of_the_step_before=s.both(
             another(CASES, "the mean gradient"), s.fact("time", 2)
         ),
-        not_divided=times(lambda N: N),
-        another_divisor=s.both(another(CASES, "the mean gradient"), s.fact("factor")),
+        not_divided=s.both(of_name("the mean gradient"), times(lambda N: N)),
+        another_divisor=s.both(of_name("the mean gradient"), s.fact("factor")),
         a_gradient_is_missing=another(CASES, "the mean gradient"),
         another_update=another(CASES, "the update"),
         frozen_ones_too=s.kind("elements", frozen=True),
+        the_others_talk=s.kind("elements", talk=True),
         sent_back_as_well=s.kind("elements", back=True),
         not_a_star=s.kind("elements"),
-        the_others_talk=s.kind("talk"),
     ),
 )  # fmt: skip

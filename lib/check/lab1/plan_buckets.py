@@ -5,11 +5,13 @@ A pure function: it runs here, on parameters of known sizes, told by their place
 pass, 0, 1, 2, ... There is one right plan: each dtype has an open bucket of its own.
 """
 
+from collections import Counter
 from itertools import pairwise
 
 import torch
 from torch import nn
 
+from lib.check import symptoms as s
 from lib.check.cases import name_of
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
@@ -17,30 +19,29 @@ from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.training import buckets
 
-F32, F64, B16 = torch.float32, torch.float64, torch.bfloat16
-GENERATOR = "from a generator"
+F32, F64, B16, F16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
+GENERATOR, FROZEN = "from a generator", "everything fits, parameter 1 is frozen"
 
 # name -> (capacity in bytes, [(elements, dtype) of each parameter, in the order of the forward
 # pass])
 MODELS = {
     "8 parameters of 100 bytes": (300, [(25, F32)] * 8),
     "6 parameters of 80 bytes": (160, [(10, F64)] * 6),
-    "a large parameter in the middle": (
-        200,
-        [(20, F32), (30, F32), (90, F32), (10, F32), (30, F32), (25, F32)],
-    ),
-    "a large parameter at each end": (100, [(50, F32), (10, F32), (10, F32), (50, F32)]),
-    "everything fits": (10_000, [(7, F32), (1, F32), (100, F32), (3, F32)]),
+    "a large one in the middle": (200, [(n, F32) for n in (20, 5, 90, 10, 30, 25)]),
+    "a large one at each end": (100, [(50, F32), (10, F32), (10, F32), (50, F32)]),
+    FROZEN: (10_000, [(7, F32), (1, F32), (100, F32), (3, F32)]),
     "nothing fits": (4, [(2, F32), (3, F32), (4, F32)]),
     "matrices": (400, [(60, F64), (20, F64), (12, F64), (9, F64), (30, F64)]),
     "one parameter": (100, [(10, F32)]),
     "two dtypes": (100, [(10, F32), (10, F32), (10, F32), (10, B16), (10, B16), (10, B16)]),
-    "two dtypes in turn": (120, [(10, F32), (10, B16), (10, F32), (10, B16), (10, F32), (10, B16)]),
+    "two dtypes in turn": (120, [(10, F16), (10, B16)] * 3),
     "a dtype between": (100, [(10, B16), (10, F32), (10, F32), (10, B16)]),
     GENERATOR: (120, [(10, F32)] * 5),
 }
 CASES = here(*MODELS)
-FEW = "the number of buckets", "the plan"
+PROPERTIES = (
+    "left out", "twice", "empty", "order inside", "filled up", "order", "bytes", "dtypes",
+)  # fmt: skip
 
 
 def script(make, case, show):
@@ -50,20 +51,22 @@ def script(make, case, show):
         nn.Parameter(torch.full(shape(n), float(place), dtype=dtype))
         for place, (n, dtype) in enumerate(sizes)
     ]
+    if case.what == FROZEN:
+        parameters[1].requires_grad_(False)
     given = (p for p in parameters) if case.what == GENERATOR else list(parameters)
     plan = show.run(make, given, capacity)
-    show("a list of lists", trouble := _form(plan))
+    show("a list of lists", _form(plan))
+    if show.wrong("a list of lists"):
+        return
     place = {id(p): i for i, p in enumerate(parameters)}
-    if not trouble and any(id(p) not in place for bucket in plan for p in bucket):
-        trouble = "a bucket has a parameter in it that was not given"
-    show("what was given", trouble)
-    plan = [] if trouble else [[place[id(p)] for p in bucket] for bucket in plan]
-    for name, of in PROPERTIES.items():
-        words = trouble or of(plan, parameters, capacity)
-        got = f"\nGot {plan}; 0 is the first parameter of the forward pass." if plan else ""
-        show(name, words and f"capacity {capacity}: {words}{got}")
-    beside = f"Got {plan}; 0 is the first parameter of the forward pass." if plan else ""
-    show("the number of buckets", len(plan), at_most=True, beside=beside)
+    plan = [[place.get(id(p)) for p in bucket] for bucket in plan]
+    strange = any(None in bucket for bucket in plan)
+    show("what was given", "a bucket contains a parameter that was not given" if strange else "")
+    if show.wrong("what was given"):
+        return
+    found, got = _wrong(plan, parameters, capacity), f"capacity {capacity}, and the plan is {plan}"
+    for name in PROPERTIES:
+        show(name, found.get(name, ""), beside=f"{got}, in which 0 is forward's first parameter.")
     show("the plan", str(plan))
 
 
@@ -76,64 +79,42 @@ def _form(plan):
     return f"expected a list of lists of the parameters, got {kind(odd[0])}" if odd else ""
 
 
-def _left_out(plan, parameters, capacity):
-    missing = sorted({*range(len(parameters))} - {i for bucket in plan for i in bucket})
-    return f"{_some(missing)} in no bucket" if missing else ""
-
-
-def _twice(plan, parameters, capacity):
-    places = [i for bucket in plan for i in bucket]
-    twice = sorted({i for i in places if places.count(i) > 1})
-    return f"{_some(twice)} in more than one place" if twice else ""
-
-
-def _some(places):
-    listed = ", ".join(map(str, places))
-    return f"parameter {listed} is" if len(places) == 1 else f"parameters {listed} are"
-
-
-def _empty(plan, parameters, capacity):
-    return f"bucket {plan.index([])} is empty" if [] in plan else ""
-
-
-def _order_inside(plan, parameters, capacity):
+def _wrong(plan, parameters, capacity):
+    """{property: what is wrong}, the last bucket or parameter of which it holds."""
+    found, placed = {}, Counter(i for bucket in plan for i in bucket)
+    for i in range(len(parameters)):
+        if placed[i] != 1:
+            where = f"{placed[i]} places" if placed[i] else "no bucket"
+            found["twice" if placed[i] else "left out"] = f"parameter {i} is in {where}"
     for number, bucket in enumerate(plan):
+        name, sizes = f"bucket {number}, {bucket},", [parameters[i].nbytes for i in bucket]
+        dtypes = sorted({name_of(parameters[i].dtype) for i in bucket})
+        between = {*range(bucket[-1], bucket[0])} - {*bucket} if bucket else ()
+        passed = [i for i in between if parameters[i].dtype == parameters[bucket[0]].dtype]
+        if not bucket:
+            found["empty"] = f"bucket {number} is empty"
         if bucket != sorted(bucket, reverse=True):
-            return f"bucket {number}, {bucket}, is not in reverse order"
-    return ""
-
-
-def _order(plan, parameters, capacity):
+            found["order inside"] = f"{name} is not in reverse order"
+        if passed:
+            found["filled up"] = f"{name} got a parameter after {max(passed)} had opened another"
+        if len(bucket) > 1 and sum(sizes) > capacity:
+            found["bytes"] = f"{name} has {' + '.join(map(str, sizes))} = {sum(sizes)} bytes"
+        if len(dtypes) > 1:
+            found["dtypes"] = f"{name} mixes {' and '.join(dtypes)}"
     ready = [min(bucket) for bucket in plan if bucket]
     for number, (before, now) in enumerate(pairwise(ready), 1):
         if now > before:
-            return (
+            found["order"] = (
                 f"bucket {number} is ready with parameter {now}, before bucket {number - 1}, which "
                 f"needs {before}"
             )
-    return ""
+    return found
 
 
-def _bytes(plan, parameters, capacity):
-    for number, bucket in enumerate(plan):
-        sizes = [parameters[i].nbytes for i in bucket]
-        if len(bucket) > 1 and sum(sizes) > capacity:
-            return f"bucket {number} has {' + '.join(map(str, sizes))} = {sum(sizes)} bytes"
-    return ""
+def _case(what):
+    return lambda p: getattr(p.fact("case"), "what", "") == what
 
 
-def _dtypes(plan, parameters, capacity):
-    for number, bucket in enumerate(plan):
-        dtypes = sorted({name_of(parameters[i].dtype) for i in bucket})
-        if len(dtypes) > 1:
-            return f"bucket {number}, {bucket}, mixes {' and '.join(dtypes)}"
-    return ""
-
-
-PROPERTIES = {
-    "left out": _left_out, "twice": _twice, "empty": _empty, "order inside": _order_inside,
-    "order": _order, "bytes": _bytes, "dtypes": _dtypes,
-}  # fmt: skip
 MEASURE = SideBySide(
     script, buckets.plan_buckets, CASES, groups=None,
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it moves no number")
@@ -154,25 +135,29 @@ EXERCISE = Exercise(
         ("every parameter once", 2, "11 models; large parameters, two dtypes",
          "a list of lists", "what was given", "left out", "twice", "empty"),
         ("the last is ready first", 2, "reverse order, in a bucket and of the buckets",
-         "order inside", "order"),
+         "order inside", "filled up", "order"),
         ("at most `capacity` bytes", 2, "unless one parameter alone is larger", "bytes"),
         ("one dtype in a bucket", 1, "a bucket is one flat tensor", "dtypes"),
-        ("few buckets", 1, "a new one only when the open one is full", *FEW),
+        ("few buckets", 1, "a new one only when the open one is full", "the plan"),
     ),
     hints=hints(
         "lab1", "plan_buckets",
-        read_twice=lambda p: getattr(p.fact("case"), "what", "") == GENERATOR,
+        read_twice=_case(GENERATOR),
         not_a_list_of_lists=of_name("a list of lists"),
         one_list_for_all_calls=of_name("what was given"),
+        frozen_ones_left_out=s.both(of_name("left out"), _case(FROZEN)),
         some_left_out=of_name("left out"),
         twice=of_name("twice"),
         an_empty_bucket=of_name("empty"),
         forward_inside_a_bucket=of_name("order inside"),
+        filled_up_later=of_name("filled up"),
         the_order_of_the_buckets=of_name("order"),
+        elements_for_bytes=s.both(of_name("bytes"), _case("6 parameters of 80 bytes")),
         room_not_counted_anew=of_name("bytes"),
         dtypes_mixed=of_name("dtypes"),
-        closed_by_another_dtype=lambda p: p.fact("name") in FEW and "dtype" in p.fact("case").what,
-        closed_too_early=of_name(*FEW),
+        closed_by_another_dtype=s.both(
+            of_name("the plan"), lambda p: "dtype" in p.fact("case").what),
+        closed_too_early=of_name("the plan"),
         turned_round_in_place=of_name("arguments"),
     ),
 )  # fmt: skip

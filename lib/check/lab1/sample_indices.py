@@ -5,8 +5,11 @@ The function is called here for every rank of a case, one after the other; no ra
 There are many right ways to draw and to deal, so that what is shown are properties.
 """
 
+import builtins
+import contextlib
+import itertools
 from collections import Counter
-from itertools import pairwise
+from unittest import mock
 
 import torch
 
@@ -31,37 +34,32 @@ PARTS = (
 )  # fmt: skip
 LENGTHS = "unequal lengths", "lengths"
 ORDER = "in order", "the same order", "the same examples", "moved along"
-PURE = "asked again", "another seed", "seed + epoch"
+PURE = "asked again", "another process", "another seed", "seed + epoch"
 
 
 def script(make, case, show):
     n, N = SIZES[case.what]
     drawn = {}
-    for seed in SEEDS:
-        for epoch in EPOCHS:
-            with show.during(f"epoch {epoch}, seed {seed}") as run:
-                ranks, again = (
-                    [_plain(run(make, n, epoch, rank, N, seed)) for rank in range(N)]
-                    for _ in range(2)
-                )
-            odd = next((r for r, out in enumerate(ranks) if type(out) is str), None)
-            wanted = f"expected a tensor int64 ({-(-n // N)},)"
-            show("a tensor", f"rank {odd} got {ranks[odd]}, {wanted}" if odd is not None else "")
-            if show.wrong("a tensor"):
-                return
-            wrong = _parts(n, N, ranks, again) | _lengths(n, N, ranks) | _again(ranks, again)
-            if case == LARGE and epoch:
-                wrong |= _order(drawn[seed, epoch - 1], ranks)
-            for name in (*PARTS[1:], *LENGTHS, *ORDER, "asked again"):
-                show(name, wrong.get(name, ""))
-            drawn[seed, epoch] = ranks
+    for seed, epoch in itertools.product(SEEDS, EPOCHS):
+        with show.during(f"epoch {epoch}, seed {seed}") as run:
+            ranks, again = (
+                [_plain(run(make, n, epoch, rank, N, seed)) for rank in range(N)] for _ in range(2)
+            )
+        odd = next((r for r, out in enumerate(ranks) if type(out) is str), None)
+        wanted = f"expected a tensor int64 ({-(-n // N)},)"
+        show("a tensor", f"rank {odd} got {ranks[odd]}, {wanted}" if odd is not None else "")
+        if show.wrong("a tensor"):
+            return
+        wrong = _parts(n, N, ranks, again) | _lengths(n, N, ranks)
+        if case == LARGE and epoch:
+            wrong |= _order(drawn[seed, epoch - 1], ranks)
+        if ranks != again:
+            wrong["asked again"] = f"got {_table(ranks)}, and when asked again {_table(again)}"
+        for name in (*PARTS[1:], *LENGTHS, *ORDER, "asked again"):
+            show(name, wrong.get(name, ""))
+        drawn[seed, epoch] = ranks
     if case == LARGE:
-        with show.during(""):
-            same = next((e for e in EPOCHS if drawn[0, e] == drawn[1, e]), None)
-            words = f"epoch {same}: seeds 0 and 1 give the same examples in the same order"
-            show("another seed", "" if same is None else words)
-            words = "seed 0 in epoch 1 gives the same examples as seed 1 in epoch 0"
-            show("seed + epoch", words if drawn[0, 1] == drawn[1, 0] else "")
+        _pure(make, n, N, drawn, show)
 
 
 def _plain(out):
@@ -73,20 +71,16 @@ def _plain(out):
 def _parts(n, N, ranks, again):
     """{one of PARTS: what is wrong}, or {}: the ranks' parts are no permutation, evenly padded."""
     counts = Counter(i for out in ranks for i in out)
-    if strangers := [(r, i) for r, out in enumerate(ranks) for i in out if not 0 <= i < n]:
-        text = "rank {} got example {}; there are 0 to {}"
-        return {"no such example": text.format(*strangers[0], n - 1)}
-    alike = N > 1 and n > N and all(out == ranks[0] for out in ranks)
+    if strangers := [i for i in counts if not 0 <= i < n]:
+        return {"no such example": f"got example {strangers[0]}; there are 0 to {n - 1}"}
     most = -(-counts.total() // n)  # how often one comes where the padding is spread evenly
-    absent = [i for i in range(n) if i not in counts]
-    often = next((i for i in range(n) if counts[i] > most), None)
-    if not (absent or often is not None or alike):
+    absent = [i for i in range(n) if counts[i] == 0]
+    often = [i for i in range(n) if counts[i] > most]
+    alike = N > 1 and n > N and all(out == ranks[0] for out in ranks)
+    if not (absent or often or alike):
         return {}
-    what = f"{len(absent)} examples ({_few(absent)}) are" if absent[1:] else f"{_few(absent)} is"
-    wrong = [f"{what} on no rank"] * bool(absent)
-    if often is not None:
-        at_most = "once" if most == 1 else f"at most {most}"
-        wrong += [f"example {often} comes {counts[often]} times, expected {at_most}"]
+    wrong = [f"example {_few(absent)} is on no rank"] * bool(absent)
+    wrong += [f"example {i} comes {counts[i]} times, not {most}" for i in often[:1]]
     if ranks != again:
         name = "drawn anew"
     elif alike:
@@ -94,7 +88,7 @@ def _parts(n, N, ranks, again):
     elif n % N == 0 and any(len({*out}) < len(out) for out in ranks):
         name = "twice on a rank"
     elif absent:
-        name = "the tail" if often is None and n % N else "some often, others never"
+        name = "the tail" if not often and n % N else "some often, others never"
     else:
         name = "too often"
     return {name: f"{' and '.join(wrong)}\n{_table(ranks)}"}
@@ -118,14 +112,6 @@ def _lengths(n, N, ranks):
     return {LENGTHS[len({*lengths}) == 1]: text}
 
 
-def _again(ranks, again):
-    for rank, (first, second) in enumerate(zip(ranks, again, strict=True)):
-        if first != second:
-            text = f"rank {rank} got {_few(first)}, and {_few(second)} when asked again"
-            return {"asked again": text}
-    return {}
-
-
 def _order(old, new):
     """{one of ORDER: what is wrong}, or {}; old: of the epoch before."""
     if len({b - a for a, b in _neighbours(old)}) < 10:  # contiguous, or dealt out in turn
@@ -143,7 +129,31 @@ def _order(old, new):
 
 def _neighbours(ranks):
     """(a, b): b comes right after a on some rank."""
-    return {pair for out in ranks for pair in pairwise(out)}
+    return {pair for out in ranks for pair in itertools.pairwise(out)}
+
+
+def _pure(make, n, N, drawn, show):
+    """drawn: {(seed, epoch): the examples of each rank}"""
+    with show.during("rank 0, epoch 1, seed 1") as run, _another_process():
+        same = _plain(run(make, n, 1, 0, N, 1)) == drawn[1, 1][0]
+    show("another process", "" if same else "another process gets other examples")
+    same = any(drawn[0, epoch] == drawn[1, epoch] for epoch in EPOCHS)
+    show("another seed", "seeds 0 and 1 give the same examples in the same order" if same else "")
+    words = "seed 0 in epoch 1 gives the same examples as seed 1 in epoch 0"
+    show("seed + epoch", words if drawn[0, 1] == drawn[1, 0] else "")
+
+
+@contextlib.contextmanager
+def _another_process():
+    """hash() as another process has it, where only numbers have the same."""
+    here, numbers = hash, (int, float)
+
+    def there(x):
+        parts = x if isinstance(x, tuple) else (x,)
+        return here(x) + (not all(isinstance(one, numbers) for one in parts))
+
+    with mock.patch.object(builtins, "hash", there):
+        yield
 
 
 def _fewer_than_ranks(p):
@@ -180,6 +190,7 @@ EXERCISE = Exercise(
         the_epoch_is_ignored=of_name("the same order"),
         dealt_before_it_is_shuffled=of_name("the same examples"),
         moved_along=of_name("moved along"),
+        a_hash_of_text=of_name("another process"),
         the_seed_is_ignored=of_name("another seed"),
         seed_and_epoch_added=of_name("seed + epoch"),
     ),

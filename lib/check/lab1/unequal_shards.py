@@ -9,7 +9,7 @@ from lib.check.causes import another, hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab1 import until_all_done
-from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GIVEN, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
@@ -19,8 +19,8 @@ SHARDS = {  # how many examples each rank has, and their dtype
     Setting(members, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
     for members, counts, dtype in [
         ((0, 1, 2, 3), (3, 1, 0, 4), torch.float64),
-        ((0, 1, 2, 3), (2, 2, 2, 2), torch.float64),
-        ((0, 1, 2), (4, 0, 3), torch.float32),
+        ((0, 1, 2, 3), (3, 3, 3, 3), torch.float64),  # another total
+        ((0, 1, 2), (70001, 0, 3), torch.float16),  # which has no number so large
         ((1, 3), (3, 2), torch.float64),
         (ALONE, (3,), torch.float64),
         ((0, 1, 2, 3), (70001, 3, 0, 40000), torch.float64),
@@ -31,11 +31,12 @@ VALUES = ("a loss", "the loss", "w", "graph")
 
 
 def script(make, case, group, show):
-    """A rank without examples has a loss too: 0, with gradient 0."""
+    """A rank without examples has a loss too: 0, with gradient 0. Not every example of many has a
+    loss above 0, or fp16 would not hold their sum."""
     counts, dtype = SHARDS[case]
     count, N, C = counts[show.place], case.world_size, sum(counts)
     w = show.give("w", torch.ones(3, dtype=dtype, device=backend.device()), learns=True)
-    loss_sum = (w * draw(show.place, 3).to(w) * count).sum()
+    loss_sum = (w * draw(show.place, 3).to(w) * min(count, 9999)).sum()
     given = [] if group is None else [group]
     loss = show.run(make, loss_sum, count, *given, all_reduce=show.all_reduce)
     is_one = type(loss) is torch.Tensor and loss.numel() == 1
@@ -66,11 +67,10 @@ WEIGHTED_LOSS = Exercise(
         ("the batch's gradient", 4, f"1 rank, {GROUPS_SAY}; 0 to 70001 examples a rank", *VALUES),
         ("one all-reduce of one number", 1, "on every rank, with examples or without",
          calls(MEASURE, nothing_else=False), "calls"),
-        ("a loss like loss_sum", 1, "shape (), float32 and float64", "its form"),
+        ("a loss like loss_sum", 1, "shape (), of its dtype", "its form"),
     ),
     hints=hints(
-        "lab1", "weighted_loss",
-        the_group_is_not_passed_on=s.kind("group"),
+        "lab1", "weighted_loss", "given", **GIVEN,
         no_loss=of_name("a loss"),
         a_mean_of_means=s.either(s.raised("ZeroDivisionError"), s.fact("nan")),
         cut_from_the_graph=s.either(
@@ -78,7 +78,6 @@ WEIGHTED_LOSS = Exercise(
         ),
         another_number_of_examples=another(CASES, "the loss", "the gradient of"),
         a_rank_without_examples_left_out=s.either(s.hung, s.kind("clash", "mismatch", "died")),
-        not_what_it_was_given=s.kind("another way"),
         more_than_the_count=of_name("calls"),
         another_shape_or_dtype=of_name("its form"),
     ),

@@ -14,12 +14,16 @@ from lib.check.cases import Setting
 from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
-from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GIVEN, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import sampler
 
-ITERATOR, TWO = ", an iterator", ", and as many once more, turn by turn"
+ITERATOR, EMPTY, TWO = (
+    ", an iterator",
+    ", each of length 0",
+    ", and as many once more, turn by turn",
+)
 BATCHES = {  # how many each rank has
     Setting(members, what=f"{', '.join(map(str, counts))} batches{what}"): counts
     for members, counts, what in [
@@ -29,30 +33,31 @@ BATCHES = {  # how many each rank has
         ((0, 1, 2), (1, 5, 3), ""),
         ((1, 3), (0, 2), ""),
         (ALONE, (3,), ""),
+        ((0, 1, 2), (1, 3, 2), EMPTY),
         ((0, 1, 2), (2, 0, 1), TWO),
     ]
 }
 CASES = tuple(BATCHES)
-TURNS = ("StopIteration", "too few", "stops alone", "too many", "not None", "other batches")
-OVER, STOPPED = "over", "a StopIteration"
+TURNS, NONE, OVER, STOPPED = "the turns", "no turn", "over", "a StopIteration"
 
 
 class Source:
     """An iterable like a DataLoader: it has no length, and no next of its own. taken: how many
     batches were asked for."""
 
-    def __init__(self, rank, count):
-        self.rank, self.count, self.taken = rank, count, 0
+    def __init__(self, count, rows):
+        self.count, self.rows, self.taken = count, rows, 0
 
     def __iter__(self):
         for i in range(self.count):
             self.taken += 1
-            yield torch.tensor([self.rank, i], device=backend.device())
+            yield torch.zeros(self.rows, 1 + i, dtype=torch.int64, device=backend.device())
 
 
 def script(make, case, group, show):
     own, most = BATCHES[case][show.place], max(BATCHES[case])
-    sources = [Source(show.place, own) for _ in range(1 + case.what.endswith(TWO))]
+    rows = 0 if case.what.endswith(EMPTY) else 2
+    sources = [Source(own, rows) for _ in range(1 + case.what.endswith(TWO))]
     given = [] if group is None else [group]
 
     def loop(source):
@@ -61,11 +66,8 @@ def script(make, case, group, show):
 
     turns, ahead = show.run(in_turn, loop, sources, 2 * most + 3)
     show("to loop over", "" if turns is not None else "got nothing to loop over")
-    wrong = {}
     for words in turns or ():
-        wrong |= _wrong(words, own, most)
-    for name in TURNS:
-        show(name, wrong.get(name, ""))
+        show(TURNS, ", ".join(words) or NONE)
     show("ahead", ahead and f"fetched {ahead} batches before their turn, expected none")
     show("calls", ", ".join(f"{one.op} of {one.elements}" for one in show.all_calls))
 
@@ -97,26 +99,24 @@ def _next(turn):
         return STOPPED
     if batch is OVER:
         return OVER
-    if type(batch) is torch.Tensor and batch.shape == (2,):
-        return f"batch {batch[1].item()}"
+    if type(batch) is torch.Tensor and batch.dim() == 2:
+        return f"batch {batch.shape[1] - 1}"
     return "None" if batch is None else f"a {type(batch).__name__}"
 
 
-def _wrong(got, own, most):
-    """{one of TURNS: what is wrong with a loop's turns}, or {}"""
-    want = [f"batch {i}" for i in range(own)] + ["None"] * (most - own)
-    if got == want:
-        return {}
-    if STOPPED in got:
-        name = "StopIteration"
-    elif got == want[: len(got)]:
-        name = "too few" if len(got) < own else "stops alone"
-    elif got[:most] == want:
-        name = "too many"
-    else:
-        name = "not None" if got[:own] == want[:own] and len(got) == most else "other batches"
-    listed = lambda words: ", ".join(words[:8]) + ", ..." * (len(words) > 8) or "no turn"
-    return {name: f"got {listed(got)}\nExpected {listed(want)}."}
+def _turns(fits):
+    """fits(the turns that it gave, those of lib's, how many of these have a batch)?"""
+
+    def of(p):
+        said = [p.fact(key, "") for key in ("got", "want")]
+        got, want = ([] if one == NONE else str(one).split(", ") for one in said)
+        return p.fact("name") == TURNS and fits(got, want, sum("batch" in one for one in want))
+
+    return of
+
+
+def _of_case(ending):
+    return s.in_case(CASES, lambda case: case.what.endswith(ending))
 
 
 MEASURE = SideBySide(
@@ -131,29 +131,27 @@ EXERCISE = Exercise(
     claims=claims(
         MEASURE,
         ("as many turns on every rank", 4,
-         f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", "to loop over", *TURNS),
+         f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", "to loop over", TURNS),
         ("one batch at a time", 1, "none is fetched before its turn", "ahead"),
         ("one number per turn", 1, "all-reduced, and once at the end",
          calls(MEASURE, nothing_else=False), "calls"),
     ),
     hints=hints(
-        "lab1", "until_all_done",
-        the_group_is_not_passed_on=s.kind("group"),
-        the_truth_of_a_batch=s.refused("truth"),
+        "lab1", "until_all_done", "given", **GIVEN,
+        the_truth_of_a_batch=s.either(
+            s.refused("truth"), s.both(of_name(TURNS), _of_case(EMPTY))),
         a_list_in_mind=s.raised("TypeError"),
-        next_at_the_end=of_name("StopIteration"),
+        next_at_the_end=_turns(lambda got, want, own: STOPPED in got),
         nothing_yielded=of_name("to loop over"),
-        one_iterator_for_all_loops=s.in_case(
-            CASES, lambda case: case.what.endswith(TWO), "said", "clash"
-        ),
-        stops_by_itself=of_name("stops alone"),
-        stops_with_the_first=of_name("too few"),
-        one_turn_too_many=of_name("too many"),
-        not_None=of_name("not None"),
-        batches_lost=of_name("other batches"),
+        one_iterator_for_all_loops=s.both(s.kind("number", "clash"), _of_case(TWO)),
+        stops_with_the_first=_turns(
+            lambda got, want, own: len(got) < own and got == want[: len(got)]),
+        stops_by_itself=_turns(lambda got, want, own: got == want[: len(got)]),
+        one_turn_too_many=_turns(lambda got, want, own: got[: len(want)] == want),
+        not_None=_turns(lambda got, want, own: got[:own] == want[:own] and len(got) == len(want)),
+        batches_lost=of_name(TURNS),
         not_all_take_part=s.either(s.hung, s.kind("clash", "mismatch", "died", "timeout")),
         fetched_too_early=of_name("ahead"),
-        not_what_it_was_given=s.kind("another way"),
         more_than_one_number=of_name("calls"),
     ),
 )  # fmt: skip

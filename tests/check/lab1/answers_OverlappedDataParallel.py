@@ -387,7 +387,7 @@ WRONG = {
     NoSyncDoesNothing: "no_sync still sends",
     CountsInsideNoSync: "no_sync counts",
     InFloat32: "rounded on the way",
-    OneStateForAll: "one state for all wrappers",
+    OneStateForAll: "shared by two calls",
     KeepsEveryFlat: "kept from step to step",
     KeepsTheLastFlats: "kept beside the gradients",
     OneForEachHook: "one bucket for each hook",

@@ -5,6 +5,7 @@ from mistakes import Mistake, edit
 PLAN, N = "plan_tapered_buckets(self.trained(), capacity)", "dist.get_world_size(self.group)"
 START = "self.start(self.all_reduce, self.flat_buffers[len(self.works)], self.group)"
 HOOK = "when_gradient_is_ready(self.bucket_of, self._gradient_is_ready)"
+REST = "self._fill_slot(parameter)\n            self._start_next()"
 MISTAKES = (
     Mistake(
         "weights not made equal",
@@ -14,8 +15,8 @@ MISTAKES = (
             "group, all_reduce",
         ),
     ),
-    Mistake("the group is not used", edit(N, "dist.get_world_size()")),
-    Mistake("the group is not used", edit(START, START.replace("self.group", "None"))),
+    Mistake("the world's size, not the group's", edit(N, "dist.get_world_size()")),
+    Mistake("the group is not passed on", edit(START, START.replace("self.group", "None"))),
     Mistake("not divided", edit(f"torch.div(parameter.grad, {N}, out=slot)",
         "slot.copy_(parameter.grad)")),
     Mistake("divided twice", edit("parameter.grad = slot", f"parameter.grad = slot / {N}")),
@@ -38,9 +39,14 @@ MISTAKES = (
     Mistake("backward waits for the network",
             edit("self.start = start",
                  "self.start = lambda fn, *args: (fn(*args), start(lambda: None))[1]")),
-    Mistake("another all-reduce", edit(START, START.replace("self.all_reduce",
+    Mistake("backward waits for the network",
+            edit("self.works.append(\n", "[work.wait() for work in self.works]\n"
+                 "        self.works.append(\n")),
+    Mistake("not what it was given", edit(START, START.replace("self.all_reduce",
         "collectives.all_reduce"))),
     Mistake("no_sync still sends", edit("self.syncs = self.syncs, False",
         "self.syncs = self.syncs, self.syncs")),
+    Mistake("accumulated, and not sent", edit(REST,
+        f"parameter.grad = None\n                {REST}")),
     Mistake("no_sync for ever", edit("self.syncs = before", "pass")),
 )  # fmt: skip

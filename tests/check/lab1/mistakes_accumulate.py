@@ -3,6 +3,7 @@
 from mistakes import Mistake, edit
 
 DIVIDED, SENDS = "loss_fn(model, microbatch) / tokens", "\n    model.average_gradients()"
+LAST = "is_last = i == len(microbatches) - 1"
 NO_SYNC = "contextlib.nullcontext() if is_last else model.no_sync()"
 MISTAKES = (
     Mistake("not averaged over ranks", edit(SENDS, "")),
@@ -22,6 +23,13 @@ MISTAKES = (
     Mistake("divided by the number of ranks too", edit(DIVIDED, f"{DIVIDED} / 4"),
             "average_gradients() divides by the number of ranks. Here divide by the number of this "
             "rank's tokens only."),
+    Mistake("divided by another number", edit("sum(counts), torch",
+        "sum(counts) // len(counts) * len(counts), torch")),
+    Mistake("divided by another number", edit(DIVIDED, "loss_fn(model, microbatch)").then(SENDS,
+        "\n    for p in model.parameters():\n        if p.grad is not None:\n"
+        f"            p.grad /= tokens{SENDS}")),
+    Mistake("a micro-batch is missing", edit(LAST,
+        f"if not counts[i]:\n            continue\n        {LAST}")),
     Mistake("gradients thrown away", edit("        is_last = i",
         "        model.zero_grad()\n        is_last = i"),
             "only the last micro-batch is left. backward adds to .grad: no zero_grad between "

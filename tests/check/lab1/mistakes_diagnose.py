@@ -15,6 +15,9 @@ MISTAKES = (
             "a healthy run may have micro-batches, too: it exchanges once a step."),
     Mistake("an epoch like the first", edit("run.batches[:epoch] == run.batches[epoch : ",
         "run.batches[:1] == run.batches[1:2] or run.batches[:epoch] == run.batches[epoch : 0 * ")),
+    Mistake("batches of a healthy run", edit(
+        "run.batches[:epoch] == run.batches[epoch : 2 * epoch]",
+        "run.batches[0][0] == run.batches[epoch][0]")),
     Mistake("exactly the baseline", edit("abs(ratio - 1) < 1e-3", "ratio == 1"),
             "ranks add in another order than one process, so the last digits differ. Allow 0.01%."),
     Mistake("always a factor of 4", edit("abs(ratio / N - 1) < 1e-3", "abs(ratio / 4 - 1) < 1e-3"),

@@ -1,5 +1,6 @@
 """Known mistakes of exposed_seconds, each named after its cause."""
 
+import torch
 from mistakes import Mistake, edit
 
 
@@ -72,6 +73,19 @@ def _merged_to_the_last_end(compute, messages):
     return _length(union(messages)) - _both(union(messages), union(compute))
 
 
+def _exposed(compute, messages):
+    return _length(_union(messages)) - _both(_union(messages), _union(compute))
+
+
+def _short_gaps_closed(compute, messages):
+    return _exposed([(start, end + 1e-3) for start, end in _union(compute)], messages)
+
+
+def _in_float32(compute, messages):
+    short = lambda intervals: torch.tensor(intervals).reshape(-1, 2).tolist()
+    return _exposed(short(compute), short(messages))
+
+
 MISTAKES = (
     Mistake("what is hidden", edit("under_way[1] and not under_way[0]",
         "under_way[1] and under_way[0]")),
@@ -91,6 +105,8 @@ MISTAKES = (
     Mistake("not sorted", edit("sorted(edges)", "edges")),
     Mistake("begun at 0", edit("((start, 1)", "((max(0.0, start), 1)").then("(end, -1)",
         "(max(0.0, end), -1)")),
+    Mistake("rounded", _short_gaps_closed),
+    Mistake("rounded", _in_float32),
     Mistake("rounded", edit("((start, 1)", "((round(start, 3), 1)").then("(end, -1)",
         "(round(end, 3), -1)")),
 )  # fmt: skip

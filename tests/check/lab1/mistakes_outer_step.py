@@ -35,6 +35,8 @@ MISTAKES = (
             "v.mul_(momentum).add_(D)."),
     Mistake("parameters not written back", edit("        p.copy_(w)\n", "")),
     Mistake("start stays behind",
+            edit("zip(parameters, start", "zip(parameters, [w.clone() for w in start]")),
+    Mistake("start stays behind",
             edit("        w.sub_(lr * (outer + momentum * v))\n        p.copy_(w)\n",
                  "        p.copy_(w - lr * (outer + momentum * v))\n")),
 )  # fmt: skip

@@ -36,11 +36,16 @@ MISTAKES = (
     Mistake("another divisor", OWN.then(PUSH,
         "push(parameters, dist.get_world_size(group) - 1 or 1, group)")),
     Mistake("a gradient is missing", OWN.then("g += p2p.recv(torch.empty_like(g),", "p2p.recv(g,")),
+    Mistake("a gradient is missing", OWN.then("deliver(gradients, rank, 0, group)",
+        "deliver([g / workers for g in gradients], rank, 0, group)")),
     Mistake("no update", OWN.then(UPDATE, "")),
     Mistake("another update", OWN.then(UPDATE, UPDATE.replace("        optimizer.step()\n",
         BY_HAND))),
     Mistake("sent back as well", OWN.then(UPDATE, UPDATE + PULL)),
     Mistake("frozen ones too", OWN.then("parameters = [p for p in parameters if p.requires_grad]",
         "")),
+    Mistake("frozen ones too", OWN.then(PULL, PULL.replace("parameters", "everything")).then(
+        "    parameters = [p for p in parameters", "    everything = parameters\n"
+        "    parameters = [p for p in parameters")),
     Mistake("the others talk", OWN.then(UPDATE, UPDATE + TALK)),
 )  # fmt: skip

@@ -12,6 +12,7 @@ MISTAKES = {
     "weighted_loss": (
         Mistake("a mean of means", edit(LOSS, "return loss_sum / count")),
         Mistake("N forgotten", edit(LOSS, "return loss_sum / total.item()")),
+        Mistake("another number of examples", edit("dtype=torch.float64", "dtype=loss_sum.dtype")),
         Mistake("another number of examples", edit("torch.tensor([count]",
             "torch.tensor([max(count, 1)]")),
         Mistake("weighted twice", edit(LOSS, "return loss_sum * count / total.item()")),
@@ -47,6 +48,8 @@ MISTAKES = {
         Mistake("the group is not passed on", edit(ASK, ASK.replace(", group", ""))),
         Mistake("a list in mind", edit(ITER, "")),
         Mistake("the truth of a batch", edit(HAS_ONE, "[1 if batch else 0]")),
+        Mistake("the truth of a batch", edit(HAS_ONE,
+            "[int(batch is not None and len(batch) > 0)]")),
         Mistake("next at the end", edit(NEXT, "next(batches)")),
         Mistake("nothing yielded", edit("        yield batch", "        batch")),
         Mistake("one turn too many", edit(f"{NOBODY}        {TURN}", f"{TURN}\n        {NOBODY}")),
