@@ -31,6 +31,7 @@ LIB_FILES = {".py", ".csv", ".md", ".json", ".toml", ".png"}
 TESTS = (
     "conftest.py",
     "own_processes.py",
+    "sweeps.py",
     "test_quick.py",
     "launch",
     "ledger",

@@ -28,6 +28,8 @@ MISTAKES = {
         ),
         Mistake("without a backward", WHOLE.then("_Leave.apply(routed_tokens, way)",
             "_Leave.apply(routed_tokens.detach(), way)")),
+        Mistake("no gradient wanted", WHOLE.then("_Leave.apply(routed_tokens, way)",
+            "_Leave.apply(routed_tokens.requires_grad_(), way)")),
         Mistake("another gradient", WHOLE.then(BACK, "return 2 * ctx.way.work.wait(), None")),
         Mistake("the group is not passed on", WHOLE.then(THERE, THERE.replace("group", "None"))),
         Mistake("the lists do not fit",
