@@ -30,8 +30,8 @@ BIN := $(ENV)/bin
 PY := $(BIN)/python
 STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)
 COMMA := ,
-# Six tests at a time on two cores: ranks wait for each other, kernels to begin, and hangs for their verdict.
-SIDE_BY_SIDE := -n 6 --dist loadscope --no-loadscope-reorder -p no:nbval
+# Four tests at a time on two cores: ranks wait for each other, kernels to begin, and hangs for their verdict.
+SIDE_BY_SIDE := -n 4 --dist loadscope --no-loadscope-reorder -p no:nbval
 TEST_OPTIONS ?=
 # Python sees to its own compiled files: without them each rank of each launch would compile lib again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -72,8 +72,9 @@ def rounds(runs):
 
 def wrong_root(p):
     """Did the root receive: another tensor than its own, or from itself? Not only where a group
-    has other ranks."""
+    has other ranks, and not where its own is only rounded."""
     received = "source" in p.facts and p.facts["case"].root in p.facts["wrong"]
+    received = received and not p.fact("narrowed")
     return (received or s.refused("to itself")(p)) and not s.mixed_up_ranks(p)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from lib import backend
 from lib.check import symptoms as s
 from lib.check.cases import Setting, draw
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.shown import calls, claims
@@ -194,6 +194,5 @@ EXERCISE = Exercise(
         not_what_it_was_given=s.kind("another way"),
         one_message_per_parameter=of_name(MESSAGES),
         other_elements=of_name(SUMMED),
-        another_gradient=another(MEASURE.runs(), EXPERTS, OTHERS),
     ),
 )  # fmt: skip
