@@ -13,6 +13,7 @@ from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
+from lib.check.lab2.on_ranks import gradients
 from lib.check.shown import claims
 from lib.pipeline.schedules import interleaved
 
@@ -43,8 +44,10 @@ EXERCISE = Exercise(
          *schedules.EVERY_ACTION),
         ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
         ("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", *schedules.KEPT),
-        ("bubble (p-1)/(vm+p-1)", 7, "simulated: B = 2F, B = F", "idle"),
+        ("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F", "idle"),
         ("p must divide m", 2, "where v > 1; else a ValueError", "the error raised"),
+        ("the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages",
+         gradients(MEASURE, [(2, 4, 2), (4, 8, 2)])),
     ),
     hints=hints(
         "lab2", "interleaved", "schedules", "of_any_p", "whole_backwards",

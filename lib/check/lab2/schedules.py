@@ -88,7 +88,8 @@ def judge(out, show, of, kinds, amounts, ordered=True, stages=1, placement=loop)
     for one in dict.fromkeys([*ALWAYS, name]):
         show(one, text if one == name else "")
     if not text:
-        amounts(show, [list(actions) for actions in out], kinds, p, m)
+        show.judged = [list(actions) for actions in out]  # for on_ranks.py, which executes it
+        amounts(show, show.judged, kinds, p, m)
 
 
 def amounts(show, schedule, kinds, p, m):
