@@ -38,6 +38,20 @@ WAITS |= {
 LINGER = 0.2
 
 
+class Gate(torch.autograd.Function):
+    """y = x. Backward calls gate(gradient) as it passes."""
+
+    @staticmethod
+    def forward(ctx, x, gate):
+        ctx.gate = gate
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.gate(gradient)
+        return gradient, None
+
+
 class Gates:
     """The gates of one backward (or forward) pass on one rank. ahead: for how many gates a call is
     held.

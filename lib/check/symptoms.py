@@ -135,11 +135,7 @@ def another_dtype(p):
 
 NO_NUMBER = Hint(
     "nothing returned",
-    lambda p: (
-        p.kind in ("returned", "number")
-        and p.fact("got") == "None"
-        and not str(p.fact("name", "")).startswith("the gradient of")
-    ),
+    lambda p: p.kind in ("returned", "number") and p.fact("got") == "None",
     "Try: end the function with `return ...`.",
 )
 ENDLESS = Hint(

@@ -1,8 +1,8 @@
 """Judges of what was sent.
 
-elements, ring          read the ranks' logs: what p2p sent, in group ranks astray, beside
-use the records of `comm.Recorder`: whether the ranks' calls match and are
-                        for the group, and whether an answer used anything that it was not given
+elements, ring   read the ranks' logs: what p2p sent, in group ranks
+astray, beside   use the records of `comm.Recorder`: whether the ranks' calls match and are for the
+                 group, and whether an answer used anything that it was not given
 """
 
 from lib.check.cases import seen

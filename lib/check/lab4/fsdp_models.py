@@ -17,6 +17,7 @@ from torch import nn
 
 from lib import backend
 from lib.check.cases import Setting, draw
+from lib.check.overlap import Gate
 
 D, LAYERS, STEPS = 5, 3, 2
 ADAMW, SGD, TWICE = "AdamW", "SGD, 2 micro-batches", "2 forwards, then backward"
@@ -65,22 +66,8 @@ class Layer(nn.Module):
         out = torch.tanh(self.linear(h))
         if with_branch and self.branch is not None:
             out = out + self.branch(h)
-        h = Here.apply(h + self.gain * out, self)
+        h = Gate.apply(h + self.gain * out, lambda gradient: self.at("backward"))
         return {"h": h} if self.by_name else h
-
-
-class Here(torch.autograd.Function):
-    """y = h. Tells the layer when its backward begins."""
-
-    @staticmethod
-    def forward(ctx, h, layer):
-        ctx.layer = layer
-        return h.view_as(h)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.layer.at("backward")
-        return gradient, None
 
 
 class Net(nn.Module):

@@ -20,6 +20,7 @@ from torch import nn
 
 from lib import backend
 from lib.check.cases import Case, draw
+from lib.check.overlap import Gate
 from lib.zero.flat import padded_size
 
 LR = 2.0**-12  # of SGD; a power of two, so that dividing by it rounds nothing
@@ -82,20 +83,6 @@ class Chain(nn.Module):
         for i, name in enumerate(self.in_order):
             x = getattr(self, name)(Gate.apply(x, self.gate) if i else x)
         return x
-
-
-class Gate(torch.autograd.Function):
-    """y = x. Backward calls gate(gradient) as it passes."""
-
-    @staticmethod
-    def forward(ctx, x, gate):
-        ctx.gate = gate
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.gate(gradient)
-        return gradient, None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from lib.check.causes import hints
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Problem
 from lib.check.guard import noting_calls
-from lib.check.left_out import NO_RANKS, but
+from lib.check.left_out import LEAVES_OUT
 from lib.hybrid import hunt
 from lib.hybrid.hunt import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding, alike
 from lib.hybrid.hunt.draw import drawn
@@ -175,7 +175,7 @@ def _of_another_seed(p):
 
 EXERCISE = Exercise(
     name="findings", reference=hunt.findings, measure=_measure, worlds=(),
-    leaves_out=but(NO_RANKS, "returned") | {"again": "it has no arguments"},
+    leaves_out=LEAVES_OUT | {"again": "it has no arguments"},
     claims=(
         claim("four mistakes", 4, "each with its axis, first step and first evidence", _found(4)),
         claim("six mistakes", 3, "the same", _found(6)),
