@@ -1,52 +1,82 @@
-"""Hints of exercises that are judged side by side: sentences stored by name, and generic hints.
-
-The sentences are in sentences/<lab>.toml:
+"""Hints of exercises that are judged side by side: data in sentences/<lab>.toml, and generic hints.
 
     [recompute]
     "the graph is kept" = "more than x is kept until backward. Call f without a graph ..."
-    "something raised" = "Try: go through it by hand for one layer. ..."
+    "the seed" = {when = "the generator after", says = "Try: restore what you have saved ..."}
+    "no number" = {when = {kind = "raised", refused = "None"}, says = "f may return ..."}
 
 A sentence that gives advice begins with "Try: "; every other names the cause (fingerprints.py).
 
-Most hints are found by the fingerprint of a known mistake (fingerprints.py). Some also have a
-predicate, which looks at a Problem's kind and facts. Generic hints come last. They are about what
-the harness detects by itself, whatever the exercise builds.
+Most hints are found by the fingerprint of a known mistake (fingerprints.py). `when` says which
+other Problems a hint fits. A string, or a list of strings, is how the name of the wrong value
+begins. All keys of a table must fit (`CONDITIONS`), and one of a list of tables. A condition that
+cannot be written so is a predicate in the exercise's file, a function of the Problem. Generic hints
+come last. They are about what the harness detects by itself, whatever the exercise builds.
 """
 
 import functools
 import re
 import tomllib
+from math import isclose
 from pathlib import Path
 
+from lib.check import probes
 from lib.check import symptoms as s
 from lib.check.exercise import Hint
 
 FOLDER = Path(__file__).with_name("sentences")
+KINDS = {"a wrong size": s.SHAPES, "a hang": s.HANGS}  # names of several kinds of Problem
 
 
 @functools.cache
-def _sentences(lab: str) -> dict[str, dict[str, str]]:
+def _sentences(lab: str) -> dict[str, dict[str, str | dict]]:
     with open(FOLDER / f"{lab}.toml", "rb") as file:
         return tomllib.load(file)
 
 
-def hints(lab: str, exercise: str, *families: str, **predicates) -> tuple[Hint, ...]:
-    """The hints of an exercise, including those of families of exercises that it belongs to.
+def hints(lab: str, *sections: str, **predicates) -> tuple[Hint, ...]:
+    """The hints of an exercise, in the order in which they are tried.
 
-    predicates: tried in this order if no fingerprint is known. Each has the name of its hint, with
-        underscores for spaces and hyphens.
+    sections: those of the lab's sentences that belong to the exercise, its own and those that it
+        shares with others. Of two hints with the same name, the first counts.
+    predicates: of hints without a `when`. Each has the name of its hint, with underscores for
+        spaces and hyphens.
     """
-    sentences = _sentences(lab)
-    known = functools.reduce(dict.__or__, (sentences[name] for name in (*families, exercise)))
+    known: dict[str, str | dict] = {}
+    for name in sections:
+        known = {**known, **{k: v for k, v in _sentences(lab)[name].items() if k not in known}}
     as_argument = lambda name: re.sub(r"\W", "_", name)
-    names = {as_argument(name): name for name in known}
-    wanted = {names.get(as_argument(name), name): fits for name, fits in predicates.items()}
-    if unknown := wanted.keys() - known.keys():
-        raise ValueError(f"sentences/{lab}.toml has no {sorted(unknown)} of {exercise}")
-    never = lambda p: False
-    ordered = [*wanted, *(name for name in known if name not in wanted)]
-    own = (Hint(name, wanted.get(name, never), known[name]) for name in ordered)
+    names = {as_argument(name): name for name, said in known.items() if isinstance(said, str)}
+    if unknown := [name for name in predicates if as_argument(name) not in names]:
+        raise ValueError(f"sentences/{lab}.toml, {sections}: no hint without `when` is {unknown}")
+    given = {names[as_argument(name)]: fits for name, fits in predicates.items()}
+    own = (_hint(name, said, given.get(name, _never)) for name, said in known.items())
     return (LATER, *own, *GENERIC)
+
+
+def _hint(name, said, fits):
+    if isinstance(said, str):
+        return Hint(name, fits, said)
+    return Hint(name, condition(said["when"]), said["says"])
+
+
+def _never(p):
+    return False
+
+
+def condition(when):
+    """A predicate from data; see above."""
+    if isinstance(when, dict):
+        if unknown := when.keys() - CONDITIONS.keys():
+            raise ValueError(f"{sorted(unknown)} in {when}: there are {', '.join(CONDITIONS)}")
+        return s.both(*(CONDITIONS[key](*_listed(value)) for key, value in when.items()))
+    if isinstance(when, str) or isinstance(when[0], str):
+        return of_name(*_listed(when))
+    return s.either(*map(condition, when))
+
+
+def _listed(value):
+    return value if isinstance(value, list) else [value]
 
 
 def of_name(*names):
@@ -60,21 +90,72 @@ def in_variant(*variants):
 
 
 def another(cases, *names):
-    """A predicate: a value or form differs from lib's, in one of these cases and under a name that
-    begins with one of these. It excludes values that are rounded, None, or of another dtype,
+    """A predicate: `differs`, in one of these cases."""
+    return lambda p: p.fact("case") in cases and differs(*names)(p)
+
+
+def differs(*names):
+    """A predicate: a value or form differs from lib's under a name that begins with one of these,
+    and in no variant of a probe. It excludes values that are rounded, None, or of another dtype,
     because GENERIC has hints for them."""
 
     def fits(p):
         told = p.fact("narrowed") or p.fact("dtype") or p.fact("got") == "None"
-        return (
-            p.kind in ("value", "form", "returned")
-            and not told
-            and (p.fact("case") in cases and of_name(*names)(p))
-        )
+        usual = not in_variant(*probes.VARIANTS)(p)
+        return p.kind in ("value", "form", "returned") and not told and usual and of_name(*names)(p)
 
     return fits
 
 
+def _kind(*kinds):
+    return s.kind(*(one for kind in kinds for one in KINDS.get(kind, (kind,))))
+
+
+def in_case(*parts):
+    """A predicate: one of these stands between commas in the name of the case in which it
+    happened."""
+
+    def fits(p):
+        case = p.fact("case")
+        name = case.name if case is not None else s.failed(p).case if s.failed(p) else ""
+        return any(f", {part}, " in f", {name}, " for part in parts)
+
+    return fits
+
+
+def times(*factors):
+    """A predicate: all elements are this many times what is expected. factors: "N" or "1/N"."""
+
+    def fits(p):
+        factor, case = p.fact("factor"), p.fact("case")
+        by = {"N": case.world_size, "1/N": 1 / case.world_size} if case is not None else {}
+        return factor is not None and any(isclose(factor, by[one], rel_tol=1e-9) for one in factors)
+
+    return fits
+
+
+ALSO = {
+    "a rank outside the group": s.whose_ranks,
+    "a subgroup": s.mixed_up_ranks,
+    "one rank": lambda p: len(s.members(p)) == 1,
+    "under way": s.left_under_way,
+}
+# what a table after `when` may have
+CONDITIONS = {
+    "name": of_name,
+    "case": in_case,
+    "kind": _kind,
+    "differs": differs,
+    "factor": times,
+    "fact": lambda *names: s.both(*map(s.fact, names)),  # these are true
+    "lacks": lambda *names: lambda p: not any(map(p.fact, names)),  # none of these is
+    "facts": lambda facts: s.both(*(s.fact(*one) for one in facts.items())),  # have these values
+    "variant": in_variant,
+    "refused": s.refused,
+    "raised": s.raised,
+    "all_wait_in": s.all_wait_in,
+    "also": lambda *names: s.both(*(ALSO[name] for name in names)),
+}
 # tried before all others, because the same call was right the first time
 LATER = Hint("used again by a later call", in_variant("once more"),
              "the first call was right and a later one is not, because something is kept from one "

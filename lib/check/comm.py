@@ -389,6 +389,7 @@ class Recorder:
             "phase": self.phase,
         }
         facts |= {"ops": [OPS[one[0]] for one in headers], "elements": [one[1] for one in headers]}
+        facts["lists"] = {*facts["ops"]} == {"all_to_all"}  # called by all, with counts that differ
         facts["dtype"] = headers[i][2] != headers[j][2] and headers[j][0] != 0
         facts["ranks"] = tuple(self.members[x] for x in self._indices_of(headers[i]))
         text = f"rank {self.members[i]} {did(i)}, but rank {self.members[j]} {did(j)}"

@@ -12,7 +12,7 @@ cheapest: (n_bytes, N, alpha, beta) -> the name of one
 A choice is judged by the time of what it names, because several may take the same.
 """
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.exercise import Bundle, Exercise
 from lib.check.left_out import NO_RANKS, NO_TENSORS
@@ -57,11 +57,7 @@ def _time_of(algorithm):
     return Exercise(
         name=f"{algorithm}_time", reference=time, measure=measure, worlds=(), leaves_out=NO_RANKS,
         claims=claims(measure, *(one if algorithm == "star" else two)),
-        hints=hints(
-            "lab0", "all_reduce_time",
-            nothing_returned=of_name(NOTHING),
-            not_its_rounds_and_its_bytes=of_name("microseconds"),
-        ),
+        hints=hints("lab0", "all_reduce_time"),
     )  # fmt: skip
 
 
@@ -88,12 +84,6 @@ CHOICE = Exercise(
          *((what, AT_ENDS) for what in (NOTHING, TIME, NAME, TAKES))),
         ("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB"),
     ),
-    hints=hints(
-        "lab0", "cheapest",
-        nothing_returned=of_name(NOTHING),
-        **{"a time, not a name": of_name(TIME)},
-        no_such_name=of_name(NAME),
-        not_all_compared=of_name(TAKES),
-    ),
+    hints=hints("lab0", "cheapest"),
 )  # fmt: skip
 EXERCISE = Bundle("all_reduce_time", (*map(_time_of, ALGORITHMS), CHOICE))

@@ -4,7 +4,6 @@ Flight Recorder."""
 import copy
 import re
 
-from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, GROUPS, NEVER, NOBODY
@@ -107,20 +106,12 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab0", "blame",
-        nothing_returned=of_name(NOTHING),
-        another_form=of_name(FORM),
-        an_entry_for_nothing=of_name(EMPTY),
         not_a_member=_blamed(lambda got, want, case: case in GROUPS),
-        not_sorted=of_name(MIXED),
-        only_behind=s.both(of_name(WRONG), s.fact("want", "none")),
-        the_missing_are_not_found=s.both(of_name(WRONG), s.fact("got", "none")),
-        one_group_only=of_name(WRONG),
         counted_from_0=lambda p: (
             of_name(STRANGE)(p) or (of_name(NTH)(p) and p.facts["got"] == p.facts["want"] - 1)
         ),
         **{"the last, not the first": lambda p: of_name(NTH)(p)
            and p.facts["got"] > p.facts["want"]},
-        the_usual_call=of_name(OP),
         those_who_wait=_blamed(lambda got, want, case: case in NEVER and not got & want),
         one_rank_only=_blamed(lambda got, want, case: got < want),
     ),

@@ -1,10 +1,10 @@
 """Lab 0, section 1: model_state_bytes(parameters, precision), what training keeps
 for every parameter."""
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS
-from lib.check.numbers import NOTHING, numbers, wrong
+from lib.check.numbers import numbers, wrong
 from lib.check.shown import claims
 from lib.cost.state import RECIPES, model_state_bytes
 
@@ -34,9 +34,7 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab0", "model_state_bytes",
-        nothing_returned=of_name(NOTHING),
         another_unit=wrong(lambda got, want: any(_near(got * unit, want) for unit in UNITS)),
         rounded=wrong(_near),
-        a_part_is_wrong=of_name("bytes"),
     ),
 )  # fmt: skip

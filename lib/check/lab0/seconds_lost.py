@@ -6,8 +6,7 @@ Right is {strategy: seconds} of those that fit, in any order.
 
 from math import isfinite
 
-from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.exercise import Exercise
 from lib.check.explain import described
@@ -88,13 +87,7 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab0", "seconds_lost",
-        nothing_returned=of_name("nothing"),
-        not_the_six=of_name("the six names"),
-        no_such_strategy=of_name("no such"),
-        not_a_dict_of_numbers=of_name("a dictionary", "numbers"),
-        leaves_out_what_fits=s.both(of_name("which fit"), s.fact("want", FITS)),
-        takes_what_does_not_fit=of_name("which fit"),
         waits_for_itself=lambda p: p.fact("name") in WAYS and p.fact("want") == 0,
-        **{f"seconds of {way}": _named(way) for way in WAYS},
+        **{f'seconds of {way}': _named(way) for way in WAYS},
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import Case, own
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
@@ -98,21 +98,9 @@ EXERCISE = Exercise(
     hints=hints(
         "lab0", "send_recv",
         ranks_of_the_group=s.both(s.kind(*s.SHAPES), s.mixed_up_ranks),
-        out_not_filled=of_name("out"),
-        a_buffer_like_the_tensor=s.in_case(
-            CASES, lambda case: case.what == UNEQUAL, "form", "mismatch"
-        ),
         received_from_another_rank=both_begun,
-        everyone_sends_first=s.all_wait_in("send"),
-        everyone_receives_first=s.all_wait_in("recv"),
-        an_order_that_only_some_patterns_allow=s.hung,
-        a_message_to_itself=s.refused("to itself"),
         the_wrong_direction=source(lambda f: f["source"] == peers(f["rank"], f["case"])[0]),
         nothing_was_received=source(lambda f: f["source"] == f["rank"]),
         nothing_was_written=source(lambda f: f["source"] is None),
-        a_buffer_of_the_wrong_form=s.kind("form", "mismatch"),
-        received_into_the_input=of_name("arguments"),
-        sent_more_than_needed=s.kind("elements", more=True),
-        nothing_returned=s.kind("returned"),
     ),
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """Lab 0, section 1, bonus: training_days(parameters, tokens, gpus, flops_per_gpu, recompute)."""
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS
-from lib.check.numbers import NOTHING, numbers, wrong
+from lib.check.numbers import numbers, wrong
 from lib.check.shown import claims
 from lib.cost.compute import training_days
 
@@ -36,8 +36,6 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab0", "training_days",
-        nothing_returned=of_name(NOTHING),
         rounded=wrong(_rounded),
-        not_the_operations_of_a_step=of_name("days"),
     ),
 )  # fmt: skip

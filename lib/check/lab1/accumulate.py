@@ -136,12 +136,7 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab1", "accumulate",
-        not_averaged_over_ranks=s.both(of_name("the gradient"), s.kind("returned")),
-        divided_by_another_number=s.both(of_name("the gradient"), s.fact("factor")),
-        unequal_shares=of_name("the gradient"),
-        a_plain_number=s.both(of_name(RETURNED), s.fact("got", "float")),
         another_loss=s.both(of_name(RETURNED, "the loss"), lambda p: p.fact("got") != "None"),
-        a_loss_with_its_graph=of_name("graph"),
         a_micro_batch_is_missing=_events(lambda got, want: _forwards(got) < _forwards(want)),
         one_backward_at_the_end=_events(
             lambda got, want: got.count(BACKWARD) + got.count(ALONE) < want.count(ALONE) + 1),

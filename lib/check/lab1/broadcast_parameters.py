@@ -7,7 +7,7 @@ from torch import nn
 from lib import backend
 from lib.check import symptoms as s
 from lib.check.cases import FINE, Setting, seen
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Problem
 from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, TWO_CALLS, WORLD
@@ -124,14 +124,6 @@ EXERCISE = Exercise(
         a_root_of_the_world=s.either(
             s.refused("outside the group"), s.both(s.kind("value"), s.mixed_up_ranks)
         ),
-        in_place_on_a_leaf=s.refused("in place"),
-        not_every_rank_takes_part=s.either(s.hung, s.kind("mismatch", "died")),
-        not_in_the_state_dict=s.both(of_name(UNLISTED), s.kind("value")),
-        buffers_forgotten=s.both(of_name("a buffer"), s.kind("value")),
         nothing_is_delivered=s.both(s.kind("value"), s.fact("right_on", [0])),
-        another_tensor_in_its_place=of_name("the same tensors"),
-        whether_it_learns_has_changed=of_name("requires_grad"),
-        tied_ones_twice=s.fact("tied"),
-        everyone_sends=s.fact("everyone"),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from functools import cache
 
 from lib import launch
 from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
 from lib.check.shown import claims
@@ -122,9 +122,6 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab1", "diagnose",
-        nothing_returned=of_name("something"),
-        not_a_name=of_name("a name"),
-        another_name=of_name("one of the six"),
         weights_change_as_they_train=said(HEALTHY, NO_BROADCAST),
         messages_of_a_healthy_run=said(HEALTHY, NO_NO_SYNC),
         batches_of_a_healthy_run=said(HEALTHY, NO_SET_EPOCH),

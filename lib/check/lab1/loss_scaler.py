@@ -20,7 +20,7 @@ from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
-from lib.check.lab1.means import ALONE, GIVEN, GROUPS, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.training.precision import loss_scaler
@@ -231,19 +231,11 @@ EXERCISE = Exercise(
          calls(MEASURE, nothing_else=False), WIRE),
     ),
     hints=hints(
-        "lab1", "LossScaler", "given", **GIVEN,
-        called_what_it_builds=of_name(WHOSE),
-        no_scale=of_name(LACKS),
-        the_loss_is_not_scaled=of_name(SCALED, GRADIENT),
-        S_in_the_loss_s_dtype=of_name(IN_FP16),
-        a_parameter_without_gradient=s.refused("None"),
-        only_some_ranks_ask=s.kind("clash"),
+        "lab1", "given", "LossScaler",
         not_unscaled=s.either(_times(S), _times(S * S)),
         unscaled_twice=_times(1 / S),
         the_first_parameter_group_only=s.both(
             of_name(GETS), lambda p: p.fact("what").endswith("2")),
-        unscaled_with_the_next_scale=of_name(GETS),
-        every_rank_for_itself=of_name(APART),
         steps_in_a_skipped_step=_wrongly(lambda overflow, does: does.endswith("False") and
                                          does[0] != "0"),
         a_sum_of_gradients_overflows=_wrongly(lambda overflow, does: overflow.value == FINITE),
@@ -253,14 +245,11 @@ EXERCISE = Exercise(
         the_loss_is_looked_at=_steps_although(lambda overflow: True),
         the_votes_are_added_up_wrongly=lambda p: (
             p.fact("name") == DOES and p.fact("got")[0] != p.fact("want")[0]),
-        not_whether_it_stepped=of_name(DOES),
-        a_skipped_step_leaves_traces=of_name(STATE),
         grows_in_every_step=_after("S", 1),
         does_not_grow_in_time=_after("S", 2),
         the_count_goes_on_after_growth=s.either(_after("S", 3, 4, 5), _after(COUNT, 2, 4, 8, 12)),
         not_lowered=_after("S", 6, 10),
         ranks_with_different_scales=_after("S", 9),
         the_count_goes_on_after_an_overflow=s.either(_after("S", 7, 8, 11, 12), of_name(COUNT)),
-        more_than_one_number=of_name(WIRE),
     ),
 )  # fmt: skip

@@ -1,15 +1,11 @@
 """The mean gradient over ranks of Lab 1's small models (models.py): the ranks, what an answer is
 given, and the hints that its exercises share."""
 
-from math import isclose
-
 import torch
 
 from lib import backend
 from lib.check import probes
-from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import of_name
 from lib.check.lab1 import models
 
 WORLD = 4
@@ -26,35 +22,6 @@ CASES = (
 )
 A_MODEL = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model's parameters")
 TWO_CALLS = dict.fromkeys(("two at once", "once more"), "two calls stand in each script")
-
-
-def times(by):
-    """Is all of a shown tensor by(N) times what is expected?"""
-
-    def fits(p):
-        factor = p.fact("factor")
-        return factor is not None and isclose(factor, by(p.fact("case").world_size), rel_tol=1e-9)
-
-    return fits
-
-
-# the hints of the families in sentences/lab1.toml
-GIVEN = {
-    "the_group_is_not_passed_on": s.kind("group"),
-    "not_what_it_was_given": s.kind("another way"),
-}
-MEAN = GIVEN | {
-    "an_iterator_used_up": of_name("all_reduce"),
-    "the_parameter_for_its_gradient": of_name("the parameters"),
-    "a_parameter_without_gradient": s.either(
-        s.both(of_name("the gradient"), s.kind("returned")), s.refused("None")
-    ),
-    "an_op_for_it": s.raised("TypeError"),
-    "not_divided": times(lambda N: N),
-    "divided_twice": times(lambda N: 1 / N),
-    "another_divisor": s.fact("factor"),
-    "one_buffer_for_all_calls": of_name("the first gradient later"),
-}
 
 
 def script(bucket_of, sent, make, case, group, show):

@@ -7,12 +7,11 @@ Three rounds in each case; between them each rank's parameters move on by number
 import torch
 
 from lib import backend
-from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
-from lib.check.lab1.means import ALONE, GIVEN, GROUPS, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
@@ -75,13 +74,5 @@ EXERCISE = Exercise(
          f"{ELEMENTS} elements a round, by the all_reduce it was given",
          calls(MEASURE), "elements sent"),
     ),
-    hints=hints(
-        "lab1", "outer_step", "given", **GIVEN,
-        an_op_for_it=s.raised("TypeError"),
-        a_parameter_that_learns=s.refused("in place"),
-        start_and_parameters_in_one_tensor=of_name("memory"),
-        the_velocity=another(CASES, "velocity"),
-        not_the_outer_step=another(CASES, *STATE[:3]),
-        not_each_parameter_once=s.either(s.kind("calls", "clash"), of_name("elements sent")),
-    ),
+    hints=hints("lab1", "given", "outer_step"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.lab1 import models
-from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, MEAN, WORLD
+from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import bucketed
@@ -230,32 +230,14 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab1", "OverlappedDataParallel", "given", "mean",
-        called_what_it_builds=of_name(WHOSE),
-        weights_not_made_equal=of_name("weights"),
-        another_name=of_name(LACKS),
         hooks_on_frozen_parameters=s.both(s.raised("RuntimeError"), _in(INIT)),
         no_sync_still_sends=s.either(of_name(INSIDE), s.both(s.kind("raised"), _in(NO_SYNC))),
         left_over_from_the_step_before=s.both(
             _in(CHAIN, SMALL, IDLE),
             s.either(s.both(of_name(GRADIENT, EARLY), s.fact("time", 2)), _in(LAST))),
         the_hook_comes_before_the_gradient=s.both(s.refused("None"), _in(CHAIN)),
-        zeros_left_out=s.kind("clash", over=True),
-        in_the_order_of_completion=s.kind("clash"),
-        does_not_wait=of_name(EARLY),
-        copied_back_too_early=of_name(OWN),
         accumulated__and_not_sent=s.both(of_name(GRADIENT), _in(NO_SYNC), s.fact("time", 5)),
         no_sync_counts=s.both(of_name(GRADIENT, SENT), _in(NO_SYNC)),
-        **MEAN,
         a_bucket_leaves_too_early=s.both(of_name(GRADIENT), lambda p: not p.fact("narrowed")),
-        sent_twice__or_frozen_ones_too=of_name(SENT),
-        more_than__capacity_=of_name(MESSAGES),
-        kept_from_step_to_step=of_name(MORE),
-        kept_beside_the_gradients=of_name(BESIDE),
-        one_bucket_for_each_hook=of_name(TURN),
-        everything_at_the_end=of_name(LATE),
-        backward_waits_for_the_network=of_name(STUCK),
-        no_sync_is_missing=of_name(NO),
-        no_sync_for_ever=of_name(NEVER),
-        no_sync_after_an_error=of_name(AFTER_ERROR),
     ),
 )  # fmt: skip

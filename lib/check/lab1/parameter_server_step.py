@@ -13,10 +13,10 @@ import torch
 from lib import backend
 from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise, Problem
 from lib.check.lab1 import models
-from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, WORLD, times
+from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import sent
@@ -115,27 +115,6 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab1", "parameter_server_step",
-        a_parameter_without_gradient=s.refused("None"),
         one_rank_alone=s.in_case(CASES + PARTS, lambda case: case.world_size == 1),
-        a_rank_without_rows=s.either(
-            s.in_case(PARTS, lambda case: case.what == STEPS[-1], *s.SHAPES),
-            s.both(s.kind("value"), s.fact("time", 3)),
-        ),
-        ranks_of_the_world__not_of_the_group=s.whose_ranks,
-        a_receive_without_its_send=s.either(s.hung, s.kind("mismatch", "died")),
-        backward_once=of_name("calls of backward"),
-        not_pulled=s.both(another(CASES, "the parameters in backward"), s.fact("time", 1)),
-        one_update_behind=another(CASES, "the parameters in backward"),
-        gradients_of_the_step_before=s.both(
-            another(CASES, "the mean gradient"), s.fact("time", 2)
-        ),
-        not_divided=s.both(of_name("the mean gradient"), times(lambda N: N)),
-        another_divisor=s.both(of_name("the mean gradient"), s.fact("factor")),
-        a_gradient_is_missing=another(CASES, "the mean gradient"),
-        another_update=another(CASES, "the update"),
-        frozen_ones_too=s.kind("elements", frozen=True),
-        the_others_talk=s.kind("elements", talk=True),
-        sent_back_as_well=s.kind("elements", back=True),
-        not_a_star=s.kind("elements"),
     ),
 )  # fmt: skip

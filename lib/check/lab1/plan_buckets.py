@@ -143,21 +143,9 @@ EXERCISE = Exercise(
     hints=hints(
         "lab1", "plan_buckets",
         read_twice=_case(GENERATOR),
-        not_a_list_of_lists=of_name("a list of lists"),
-        one_list_for_all_calls=of_name("what was given"),
         frozen_ones_left_out=s.both(of_name("left out"), _case(FROZEN)),
-        some_left_out=of_name("left out"),
-        twice=of_name("twice"),
-        an_empty_bucket=of_name("empty"),
-        forward_inside_a_bucket=of_name("order inside"),
-        filled_up_later=of_name("filled up"),
-        the_order_of_the_buckets=of_name("order"),
         elements_for_bytes=s.both(of_name("bytes"), _case("6 parameters of 80 bytes")),
-        room_not_counted_anew=of_name("bytes"),
-        dtypes_mixed=of_name("dtypes"),
         closed_by_another_dtype=s.both(
             of_name("the plan"), lambda p: "dtype" in p.fact("case").what),
-        closed_too_early=of_name("the plan"),
-        turned_round_in_place=of_name("arguments"),
     ),
 )  # fmt: skip

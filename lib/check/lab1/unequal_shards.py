@@ -3,13 +3,12 @@
 import torch
 
 from lib import backend
-from lib.check import symptoms as s
 from lib.check.cases import Setting, form_of
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab1 import until_all_done
-from lib.check.lab1.means import ALONE, GIVEN, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
@@ -69,17 +68,6 @@ WEIGHTED_LOSS = Exercise(
          calls(MEASURE, nothing_else=False), "calls"),
         ("a loss like loss_sum", 1, "shape (), of its dtype", "its form"),
     ),
-    hints=hints(
-        "lab1", "weighted_loss", "given", **GIVEN,
-        no_loss=of_name("a loss"),
-        a_mean_of_means=s.either(s.raised("ZeroDivisionError"), s.fact("nan")),
-        cut_from_the_graph=s.either(
-            of_name("graph"), s.both(s.kind("returned"), of_name("the gradient of"))
-        ),
-        another_number_of_examples=another(CASES, "the loss", "the gradient of"),
-        a_rank_without_examples_left_out=s.either(s.hung, s.kind("clash", "mismatch", "died")),
-        more_than_the_count=of_name("calls"),
-        another_shape_or_dtype=of_name("its form"),
-    ),
+    hints=hints("lab1", "given", "weighted_loss"),
 )  # fmt: skip
 EXERCISE = Bundle("unequal_shards", (WEIGHTED_LOSS, until_all_done.EXERCISE))

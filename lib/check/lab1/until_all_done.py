@@ -14,7 +14,7 @@ from lib.check.cases import Setting
 from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
-from lib.check.lab1.means import ALONE, GIVEN, GROUPS_SAY, WORLD
+from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import sampler
@@ -137,21 +137,15 @@ EXERCISE = Exercise(
          calls(MEASURE, nothing_else=False), "calls"),
     ),
     hints=hints(
-        "lab1", "until_all_done", "given", **GIVEN,
+        "lab1", "given", "until_all_done",
         the_truth_of_a_batch=s.either(
             s.refused("truth"), s.both(of_name(TURNS), _of_case(EMPTY))),
-        a_list_in_mind=s.raised("TypeError"),
         next_at_the_end=_turns(lambda got, want, own: STOPPED in got),
-        nothing_yielded=of_name("to loop over"),
         one_iterator_for_all_loops=s.both(s.kind("number", "clash"), _of_case(TWO)),
         stops_with_the_first=_turns(
             lambda got, want, own: len(got) < own and got == want[: len(got)]),
         stops_by_itself=_turns(lambda got, want, own: got == want[: len(got)]),
         one_turn_too_many=_turns(lambda got, want, own: got[: len(want)] == want),
         not_None=_turns(lambda got, want, own: got[:own] == want[:own] and len(got) == len(want)),
-        batches_lost=of_name(TURNS),
-        not_all_take_part=s.either(s.hung, s.kind("clash", "mismatch", "died", "timeout")),
-        fetched_too_early=of_name("ahead"),
-        more_than_one_number=of_name("calls"),
     ),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.left_out import NO_TENSORS
@@ -156,14 +156,6 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab2", "fastest", "schedules",
-        **schedules.FORM, **schedules.ACTIONS,
-        a_whole_backward=of_name("kinds"),
-        W_left_out=of_name("missing W"),
-        some_left_out=of_name("missing"),
-        backward_first=of_name("begins backward", "W before", "I before"),
-        a_circle=of_name("deadlock"),
-        not_in_order=of_name("out of order"),
-        over_the_cap=of_name("over the cap"),
         not_far_enough_ahead=_to(MOVES[0]),
         W_at_once=_to(MOVES[1]),
         a_wait_to_fill=_to(MOVES[2]),

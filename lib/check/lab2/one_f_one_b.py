@@ -7,7 +7,7 @@ GPipe's bubble is 1F1B: rank p-1 may keep one and never be idle, so it runs F B 
 rank p-2 the time that leaves its forwards and backwards is then fixed too, and so on up to rank 0.
 """
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
@@ -28,17 +28,8 @@ EXERCISE = Exercise(
          gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
     ),
     hints=hints(
-        "lab2", "one_f_one_b", "schedules", "of_any_p", "whole_backwards",
-        **schedules.OF_ANY_P, **schedules.FORM,
+        "lab2", "of_any_p", "one_f_one_b", "schedules", "whole_backwards",
+        **schedules.OF_ANY_P,
         **{"fewer micro-batches than ranks": schedules.FEW_MICROBATCHES},
-        **schedules.ACTIONS,
-        halves_of_a_backward=of_name("kinds"),
-        no_cooldown=of_name("missing B"),
-        **{"a micro-batch dropped": of_name("missing")},
-        backward_first=of_name("begins backward", "B before F"),
-        the_warmup_grows_down_the_pipeline=of_name("deadlock"),
-        not_in_order=of_name("out of order"),
-        too_far_ahead=of_name("kept"),
-        a_rank_left_waiting=of_name("idle"),
     ),
 )  # fmt: skip

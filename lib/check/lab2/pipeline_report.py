@@ -15,7 +15,7 @@ from numbers import Real
 from types import FunctionType
 
 from lib.check import framework
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.shown import claims
@@ -98,15 +98,6 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab2", "pipeline_report",
-        nothing_returned=of_name("nothing"),
-        not_a_dict=of_name("a dictionary"),
-        other_keys=of_name("the keys"),
-        one_for_each_rank=of_name("several numbers"),
-        no_number=of_name("numbers"),
         rounded=_rounded,
-        another_pace=of_name("pace"),
-        another_bubble=of_name("bubble"),
-        another_memory=of_name("memory"),
-        another_MFU=of_name("MFU"),
     ),
 )  # fmt: skip

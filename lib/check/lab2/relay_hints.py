@@ -10,7 +10,7 @@ from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.lab2.relay_cases import CASES, order
 from lib.check.symptoms import failed, hung
 
@@ -80,14 +80,7 @@ HINTS = hints(
     "lab2", "relay_step",
     the_group_is_not_used=another_group,
     a_gradient_of_the_batch=first_rank_sends_back,
-    no_gradient_of_the_input=s.both(s.kind("raised"), s.refused("None")),
-    tokens_have_no_gradient=s.both(s.kind("raised"), s.refused("dtype")),
-    a_loss_on_every_rank=s.raised("NoTarget"),
     y_is_no_number=lambda p: s.raised("RuntimeError")(p) and not failed(p).refusals,
-    no_neighbour_there=s.both(s.kind("raised"), s.refused("outside the group")),
-    no_forward=s.both(of_name("calls of the stage"), s.fact("got", 0)),
-    two_forwards=of_name("calls of the stage"),
-    no_backward=s.both(of_name("the gradient"), s.fact("got", "None")),
     more_messages_than_two=s.either(
         s.kind("messages", more=True), left(lambda a: a.should == NOTHING)
     ),

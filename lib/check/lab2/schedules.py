@@ -19,7 +19,6 @@ micro-batches than ranks come last for the same reason.
 
 import re
 
-from lib.check.causes import of_name
 from lib.check.claims import iterator
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.side_by_side import SideBySide, here
@@ -244,16 +243,3 @@ FEW_MICROBATCHES = in_sizes(lambda p, m: m < p)
 
 
 OF_ANY_P = {"right_for_several_ranks_only": in_sizes(lambda p, m, v=1: p == 1 and m > 1)}
-FORM = {
-    "nothing_returned": of_name("nothing"),
-    "an_iterator": of_name("iterators"),
-    "not_a_list_per_rank": of_name("lists"),
-    "one_list_for_all_ranks": of_name("one list"),
-    "not_actions": of_name("actions"),
-}
-ACTIONS = {
-    "another_rank's_stage": of_name("wrong rank"),
-    "past_the_last": of_name("unknown"),
-    "no_backward": of_name("no backward"),
-    "twice": of_name("twice"),
-}

@@ -8,7 +8,7 @@ off.
 Any lists that manage both, with every kind in the order of the micro-batches, are right.
 """
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
@@ -31,18 +31,8 @@ EXERCISE = Exercise(
          gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
     ),
     hints=hints(
-        "lab2", "zb_h1", "schedules", "of_any_p", "halves",
-        **schedules.OF_ANY_P, **schedules.FORM,
+        "lab2", "of_any_p", "zb_h1", "schedules", "halves",
+        **schedules.OF_ANY_P,
         **{"fewer micro-batches than ranks": schedules.FEW_MICROBATCHES},
-        **schedules.ACTIONS,
-        a_whole_backward=of_name("kinds"),
-        W_left_out=of_name("missing W"),
-        **{"a micro-batch dropped": of_name("missing")},
-        backward_first=of_name("begins backward", "I before F"),
-        W_before_its_I=of_name("W before I"),
-        **{"not_1F1B's_warmup": of_name("deadlock")},
-        not_in_order=of_name("out of order"),
-        too_much_kept=of_name("kept"),
-        W_in_the_way=of_name("idle"),
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@
 Any lists that manage both, with every kind in the order of the micro-batches, are right.
 """
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
@@ -44,20 +44,8 @@ EXERCISE = Exercise(
          gradients(MEASURE, [(2, 3), (4, 8), (4, 2)], 2, v_shape)),
     ),
     hints=hints(
-        "lab2", "zb_v", "schedules", "of_any_p", "halves",
-        **schedules.OF_ANY_P, **schedules.FORM,
+        "lab2", "of_any_p", "zb_v", "schedules", "halves",
+        **schedules.OF_ANY_P,
         **{"fewer than 2p-1 micro-batches": _FEW},
-        **schedules.ACTIONS,
-        a_whole_backward=of_name("kinds"),
-        W_left_out=of_name("missing W"),
-        some_left_out=of_name("missing"),
-        backward_first=of_name("begins backward", "I before F"),
-        the_upper_gradient_first=of_name("I before I"),
-        the_lower_stage_first=of_name("F before F"),
-        W_before_its_I=of_name("W before I"),
-        turns_that_do_not_fit=of_name("deadlock"),
-        not_in_order=of_name("out of order"),
-        too_much_kept=of_name("kept"),
-        W_in_the_way=of_name("idle"),
     ),
 )  # fmt: skip

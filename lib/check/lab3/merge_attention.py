@@ -7,7 +7,7 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import form_of
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import BUILT
 from lib.check.shown import claims
@@ -100,12 +100,10 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab3", "merge_attention",
-        **{"not an Attended": of_name("fields")},
         another_shape=s.either(s.kind("form", dtype=False), s.raised("RuntimeError")),
         nan_where_no_key_is_seen=lambda p: bool(p.fact("nan")) and p.fact("case").what in UNSEEN,
         queries_decided_together=_wrong("out", UNSEEN),
         exp_of_a_score=s.either(_wrong("out", LARGE), _wrong("log_sum", LARGE)),
-        float32_inside=s.fact("narrowed"),
         another_number_for__inf=_wrong("log_sum", UNSEEN),
         not_the_weights=_wrong("out", PARTS),
         **{"not the sum's logarithm": _wrong("log_sum", PARTS)},

@@ -99,14 +99,8 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab4", "choose_remedy",
-        not_a_Remedy=of_name(FORM),
-        None_too_often=of_name(OFTEN),
-        None_too_seldom=of_name(SELDOM),
-        **{"another micro-batch": of_name(SIZE)},
         data_parallelism_too=lambda p: "stage 0" in f"{p.fact('got')}",
         exactly_what_is_usable=s.both(of_name(DEAR), _of_job(EXACT)),
         rounded_down=s.both(of_name(LARGE), _of_job(BEYOND)),
-        too_dear=of_name(DEAR),
-        it_does_not_fit=of_name(LARGE),
     ),
 )  # fmt: skip

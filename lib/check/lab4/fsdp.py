@@ -11,7 +11,7 @@ from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab4 import fsdp_training as training
-from lib.check.lab4.fsdp_models import CASES, GROUPS_SAY, SGD
+from lib.check.lab4.fsdp_models import CASES, GROUPS_SAY
 from lib.check.lab4.unit import LEAVES_OUT, UNIT
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
@@ -54,26 +54,7 @@ FSDP = Exercise(
     ),
     hints=hints(
         "lab4", "FSDP",
-        tensors_not_hooked=s.both(
-            of_name("whole in backward", "units whole at a time", "sharded in the end"),
-            s.in_case(CASES, lambda case: case.what == SGD),
-        ),
-        not_gathered_for_forward=of_name("whole in forward"),
-        not_gathered_for_backward=of_name("whole in backward"),
-        old_weights=of_name("weights of this step"),
-        gradients_are_not_reduced=of_name("gradients left"),
-        left_before_it_is_entered=s.raised("ValueError"),
-        weights_are_freed_last=of_name("weights freed first"),
-        another_result=of_name("parameters", "output", "the root is whole"),
-        two_at_a_time=of_name("units whole at a time"),
-        gradients_wait=of_name("alive, in bytes, in the backward"),
-        hooks_by_hand=of_name("calls of"),
-        a_second_copy=of_name("alive"),
-        unsharded_in_the_end=of_name("sharded in the end"),
         gathered_too_often=s.both(of_name("gathers of"), _more),
-        kept_from_forward_to_backward=of_name("gathers of"),
-        reduced_twice=of_name("elements reduced"),
-        not_what_it_was_given=s.kind("another way"),
     ),
 )  # fmt: skip
 EXERCISE = Bundle("fsdp", (UNIT, FSDP))

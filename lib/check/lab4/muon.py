@@ -114,13 +114,7 @@ MUON = Exercise(
     ),
     hints=hints(
         "lab4", "Muon",
-        the_group_is_not_passed_on=s.kind("group"),
-        a_leaf_changed_in_place=s.both(s.raised("RuntimeError"), s.refused("in place")),
-        a_matrix_without_gradient=s.refused("None"),
-        **{"another matrix's gradient": s.either(s.refused("shape"), s.raised("IndexError"))},
-        not_every_rank=s.kind("clash"),
         owners_of_the_world=s.both(of_name("left out"), s.mixed_up_ranks),
-        the_owner_does_nothing=of_name("left out"),
         one_gradient_for_two_matrices=lambda p: (
             p.kind == "value" and p.fact("case").what == NO_GRADIENTS
         ),
@@ -130,14 +124,6 @@ MUON = Exercise(
             and p.fact("case").world_size > 1
         ),
         broadcast_too_early=s.kind("value", name="another's matrix"),
-        not_what_it_was_given=s.either(
-            s.kind("another way"), s.refused("outside the group")
-        ),
-        rounded_on_the_way=of_name("the dtypes sent"),
-        not_once_each=of_name("each once"),
-        one_after_another=of_name("together"),
-        momentum_everywhere=of_name("momentum"),
-        gradients_not_dropped=of_name("gradients left"),
     ),
 )  # fmt: skip
 EXERCISE = Bundle("muon", (OWNERS, MUON), bonus=True)

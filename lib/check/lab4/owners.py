@@ -4,9 +4,8 @@ Right is any assignment whose busiest rank has at most 5 % more than lib's, whic
 possible in all of these cases.
 """
 
-from lib.check import symptoms as s
 from lib.check.cases import form_of
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.shown import claims
@@ -86,13 +85,5 @@ OWNERS = Exercise(
         ("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks", LOAD),
         ("the same on every rank", 1, "called again, the same; arguments left alone"),
     ),
-    hints=hints(
-        "lab4", "owners",
-        not_a_list_of_ranks=of_name("a list of ranks"),
-        not_one_for_each=of_name("one for each"),
-        no_such_rank=of_name("ranks that there are"),
-        nothing_there=s.in_case(CASES, lambda case: case.what in FEW, "raised"),
-        not_balanced=of_name(LOAD),
-        another_list_on_each_rank=of_name("another list"),
-    ),
+    hints=hints("lab4", "owners"),
 )  # fmt: skip

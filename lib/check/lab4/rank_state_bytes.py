@@ -55,7 +55,6 @@ EXERCISE = Exercise(
         "lab4", "rank_state_bytes",
         rounded=wrong(lambda got, want: float(got).is_integer() and abs(got - want) <= 32),
         not_refused=lambda p: getattr(p.fact("case"), "what", "") in REFUSED,
-        # those of mixed precision are right
         the_precision_is_not_used=wrong(lambda got, want: True, PRECISIONS),
         a_part_is_wrong=wrong(lambda got, want: True),
     ),

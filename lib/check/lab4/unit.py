@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from lib import backend, zero
-from lib.check import symptoms as s
 from lib.check.cases import draw
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
@@ -165,29 +164,9 @@ UNIT = Exercise(
     ),
     hints=hints(
         "lab4", "Unit",
-        the_group_is_not_passed_on=s.kind("group"),
-        elements_for_bytes=s.raised("MemoryError"),
         **{"a sum, no mean": lambda p: (
             of_name(f"{REDUCED}: .grad")(p) and (p.fact("factor") or 0) > 1)},
-        an_unused_parameter=s.refused("None"),
-        padding_left_out=s.refused("shape"),
-        not_on_every_rank=s.kind("clash"),
-        no_memory_to_gather_into=s.either(s.kind("died"), of_name(f"{WHOLE}: memory")),
         another_tensor_for_full=of_name(*(f"{state}: flat.full" for state in METHODS.values())),
-        not_attached=s.either(
-            of_name(f"{WHOLE}: views"), s.both(of_name(f"{WHOLE}: param"), s.kind("form"))
-        ),
-        another_part_gathered=of_name(f"{WHOLE}: parameter"),
         the_flag=of_name(*(f"{state}: is_unsharded" for state in METHODS.values())),
-        nothing_is_reduced=s.both(of_name(f"{REDUCED}: .grad"), s.fact("got", "None")),
-        **{"another rank's gradient": of_name(f"{REDUCED}: .grad")},
-        full_gradients_stay=of_name(f"{REDUCED}: full"),
-        not_freed=of_name(f"{SHARDED}: memory"),
-        parameters_of_freed_memory=of_name(f"{SHARDED}: parameter"),
-        gradients_dropped=of_name(f"{SHARDED}: full"),
-        the_shard_is_lost=of_name(f"{SHARDED}: shard"),
-        a_second_copy=of_name("alive"),
-        not_what_it_was_given=s.kind("another way"),
-        another_number_of_calls=of_name("calls"),
     ),
 )  # fmt: skip

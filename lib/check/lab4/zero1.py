@@ -131,20 +131,10 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab4", "Zero1",
-        the_group_is_not_passed_on=s.kind("group"),
         ranks_of_the_world__not_of_the_group=s.both(s.kind("raised"), s.mixed_up_ranks),
-        a_parameter_without_gradient=s.refused("None"),
-        not_on_every_rank=s.kind("clash"),
-        not_the_one_it_was_given=s.kind("another way"),
         padding_with_values=_in_the_padding,
-        its_halves_by_themselves=of_name("the buffer", "the shard's gradient"),
-        another_name_for_the_optimizer=of_name("self.optimizer"),
-        gradients_not_dropped=of_name("gradients left"),
-        a_shard_of_another_size=of_name("elements given to make_optimizer"),
-        a_full_buffer_is_kept=of_name("alive by"),
         a_rank_without_gradients=s.both(
             of_name("parameters"), s.in_case(CASES, lambda case: "without" in case.what, "value")
         ),
-        cleared_by_step=of_name("the norm after"),
     ),
 )  # fmt: skip

@@ -153,23 +153,9 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab4", "Zero2",
-        the_group_is_not_passed_on=s.kind("group"),
         left_over_from_the_backward_before=s.either(
             s.raised("KeyError"),
             s.both(of_name("parameters"), s.fact("time", 3), s.in_case(CASES, CASES[0].__eq__)),
         ),
-        beyond_the_last_flat=s.raised("IndexError"),
-        the_rest_is_not_sent=s.kind("clash", over=True),
-        in_the_order_of_completion=s.kind("clash"),
-        not_the_one_it_was_given=s.kind("another way"),
-        does_not_wait=of_name("back too early"),
-        gradients_not_dropped=of_name("gradients"),
-        other_messages=s.kind("calls"),
-        no_mean_in_the_shard=of_name("the norm of the mean gradient"),
-        everything_at_the_end=of_name("sent in time"),
-        one_at_a_time=of_name("flats sent when"),
-        not_for_the_oldest=of_name("backward stands still"),
-        buffers_kept_for_all_flats=of_name("alive by"),
-        three_in_flight=of_name("buffers beside"),
     ),
 )  # fmt: skip

@@ -137,13 +137,7 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab5", "assign_slots",
-        no_Routing=of_name("a Routing"),
         nobody_to_keep=lambda p: p.fact("case") in EMPTY and p.kind in ("raised", "said"),
-        another_form=of_name("its columns"),
-        other_pairs=of_name("kept", "others kept"),
-        other_slots=of_name("the slot"),
-        sorted_by_something_else=of_name("token", "expert", "slot"),
         weights_detached=lambda p: p.kind == "returned" and of_name("the gradient of")(p),
-        **{"not the choice's weights": of_name("weight")},
     ),
 )  # fmt: skip

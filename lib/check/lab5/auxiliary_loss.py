@@ -5,7 +5,7 @@ import torch
 
 from lib import moe
 from lib.check import symptoms as s
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
 from lib.check.left_out import TENSORS
 from lib.check.shown import claims
@@ -75,11 +75,8 @@ EXERCISE = Exercise(
     hints=hints(
         "lab5", "auxiliary_loss",
         no_tokens=lambda p: p.fact("case") == NO_TOKENS and p.kind in (*s.SHAPES, "number"),
-        no_place_for_the_unchosen=s.refused("shape"),
         not_one_number=s.both(
             of_name("the loss"), s.either(s.kind("returned"), s.kind("form", shape=True))
         ),
-        another_gradient=another(CASES, "the gradient of"),
-        another_loss=another(CASES, "the loss"),
     ),
 )  # fmt: skip

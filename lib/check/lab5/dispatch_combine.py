@@ -8,8 +8,7 @@ that do not add up to 1.
 import torch
 
 from lib import moe
-from lib.check import symptoms as s
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints, of_name
 from lib.check.exercise import Bundle, Exercise
 from lib.check.left_out import TENSORS
 from lib.check.shown import claims
@@ -85,8 +84,6 @@ DISPATCH = Exercise(
     hints=hints(
         "lab5", "dispatch",
         outside_the_graph=_outside_the_graph,
-        another_gradient=another(CASES, "the gradient of"),
-        other_rows=another(CASES, "the rows"),
     ),
 )  # fmt: skip
 COMBINE = Exercise(
@@ -101,9 +98,6 @@ COMBINE = Exercise(
     hints=hints(
         "lab5", "combine",
         outside_the_graph=_outside_the_graph,
-        another_gradient=another(CASES, "the gradient of"),
-        tokens_left_out=s.kind("form", shape=True),
-        another_sum=another(CASES, "y"),
     ),
 )  # fmt: skip
 EXERCISE = Bundle("dispatch_combine", (DISPATCH, COMBINE))

@@ -11,16 +11,14 @@ import torch
 from lib import moe
 from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.footprint import Footprint
 from lib.check.lab3 import groups as g
 from lib.check.lab5.exchange_tokens import (
     CALLED,
-    OF_EXCHANGES,
     SENT,
-    lists_do_not_fit,
     show_sent,
     without_a_graph,
 )
@@ -83,10 +81,6 @@ GROUPED_MM = Exercise(
         a_group_without_rows=lambda p: (
             p.fact("case") in GROUPED[1:3] and p.kind in (*s.SHAPES, "returned")
         ),
-        another_gradient=another(GROUPED, "the gradient of"),
-        padded_groups=of_name("multiply-adds"),
-        a_matrix_for_each_row=of_name("numbers in"),
-        other_rows=another(GROUPED, "the result"),
     ),
 )  # fmt: skip
 
@@ -207,13 +201,7 @@ DROPLESS = Exercise(
         tokens_that_ask_for_nobody=lambda p: (
             in_crowd(NOBODY)(p) and not of_name("arguments")(p)
         ),
-        counts_of_other_rows=of_name("counts"),
-        **{"the weights' gradient": of_name("the gradient of choice")},
         experts_that_get_nobody=s.both(s.kind("clash", *s.SHAPES), in_crowd(SOME_IDLE)),
-        the_lists_do_not_fit=lists_do_not_fit,
-        another_gradient=another(CASES, "the gradient of"),
-        another_order=another(CASES, "y"),
-        **OF_EXCHANGES,
     ),
 )  # fmt: skip
 EXERCISE = Bundle("dropless_experts", (GROUPED_MM, DROPLESS), bonus=True)

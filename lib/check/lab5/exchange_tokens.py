@@ -7,9 +7,8 @@ smaller group.
 
 from dataclasses import replace
 
-from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.lab3 import groups as g
@@ -82,33 +81,10 @@ def show_sent(show, way):
     show(SENT, sent)
 
 
-def lists_do_not_fit(p):
-    """Were counts given that do not fit the rows, or the other ranks' counts?"""
-    clash = p.kind == "clash" and not p.facts["over"] and {*p.facts["ops"]} == {"all_to_all"}
-    return clash or s.raised("ValueError")(p)
-
-
-def skipped(p):
-    """Does a rank not call what the others wait for?"""
-    return (p.kind == "clash" and not lists_do_not_fit(p)) or of_name(CALLED)(p)
-
-
-def scaled(p):
-    """Is it a gradient that is too large or too small by one factor?"""
-    return of_name("the gradient of")(p) and p.fact("factor") and not p.fact("narrowed")
-
-
 def without_a_graph(p):
     return of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p))
 
 
-# of all exercises that exchange tokens, after their own
-OF_EXCHANGES = {
-    "the_group_is_not_passed_on": s.kind("group"),
-    "not_what_it_was_given": s.kind("another way"),
-    "a_rank_skips_a_call": skipped,
-    "more_than_necessary": of_name(SENT),
-}
 MEASURE = SideBySide(
     script, libs.exchange_tokens, CASES, groups=g.groups,
     excused={"alive": "what backward keeps is free"},
@@ -131,18 +107,5 @@ EXCHANGE_TOKENS = Exercise(
          calls(MEASURE, nothing_else=False), CALLED, SENT),
         ("rows and counts left alone", 1, ""),
     ),
-    hints=hints(
-        "lab5", "exchange_tokens", "exchanges",
-        no_gradient_wanted=s.in_case(CASES, lambda case: case.what == NO_GRADIENT),
-        counts_of_another_exchange=s.in_case(
-            CASES, lambda case: case.what in (HOME, g.AT_ONCE), *s.SHAPES, "clash"
-        ),
-        **{"ranks of the world, not of the group": s.both(s.kind(*s.SHAPES), s.mixed_up_ranks)},
-        the_lists_do_not_fit=lists_do_not_fit,
-        without_a_backward=without_a_graph,
-        gradient_scaled=scaled,
-        another_gradient=another(CASES, "the gradient of"),
-        rows_in_another_order=another(CASES, "what "),
-        **OF_EXCHANGES,
-    ),
+    hints=hints("lab5", "exchange_tokens", "exchanges"),
 )  # fmt: skip

@@ -11,21 +11,16 @@ import torch
 from torch import nn
 
 from lib import backend
-from lib.check import symptoms as s
 from lib.check.cases import Setting, form_of
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3.groups import ALL, WORLD
 from lib.check.lab5.exchange_tokens import (
     CALLED,
     EXCHANGE_TOKENS,
-    OF_EXCHANGES,
     SENT,
-    lists_do_not_fit,
-    scaled,
     show_sent,
-    without_a_graph,
 )
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
@@ -148,19 +143,6 @@ EXPERT_PARALLEL_MOE = Exercise(
         ("each kept pair's row, both ways", 4, "elements; E/ep counts to each other rank",
          calls(MEASURE, nothing_else=False), CALLED, SENT),
     ),
-    hints=hints(
-        "lab5", "ExpertParallelMoE", "exchanges",
-        not_sent_home=of_name("what `run`"),
-        a_call_under_way=s.in_case(CASES, lambda case: case.what == TWICE),
-        dropped_pairs_counted=s.both(
-            lists_do_not_fit, s.in_case(CASES, lambda case: case.what == DROPS)
-        ),
-        **{"another rank's counts": lists_do_not_fit},
-        gradients_stop=without_a_graph,
-        gradient_scaled=scaled,
-        another_gradient=another(CASES, "the gradient of"),
-        another_result=another(CASES, "the output"),
-        **OF_EXCHANGES,
-    ),
+    hints=hints("lab5", "ExpertParallelMoE", "exchanges"),
 )  # fmt: skip
 EXERCISE = Bundle("expert_parallel", (EXCHANGE_TOKENS, EXPERT_PARALLEL_MOE))

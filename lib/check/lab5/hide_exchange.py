@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from lib import backend, moe
-from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3.groups import ALL, WORLD
-from lib.check.lab5.exchange_tokens import CALLED, OF_EXCHANGES, SENT, without_a_graph
+from lib.check.lab5.exchange_tokens import CALLED, SENT
 from lib.check.lab5.expert_parallel import EXCUSED, GRADIENTS, backward_of, forward_of
 from lib.check.lab5.later import Starter, Takes
 from lib.check.lab5.start_exchange import START_EXCHANGE
@@ -128,16 +127,6 @@ OVERLAPPED_MOE = Exercise(
         ("the same rows", 1, "elements; counts of both halves", calls(MEASURE, nothing_else=False),
          CALLED, SENT),
     ),
-    hints=hints(
-        "lab5", "OverlappedMoE", "exchanges",
-        never_waited_for=of_name("exchanges that nobody"),
-        the_whole_at_once=of_name("exchanges begun"),
-        the_shared_expert_after_the_wait=of_name("hidden"),
-        gradients_stop=without_a_graph,
-        another_gradient=another(CASES, "the gradient of"),
-        another_shape=s.in_case(CASES, lambda case: case.what == NESTED),
-        another_result=another(CASES, "the output"),
-        **OF_EXCHANGES,
-    ),
+    hints=hints("lab5", "OverlappedMoE", "exchanges"),
 )  # fmt: skip
 EXERCISE = Bundle("hide_exchange", (START_EXCHANGE, OVERLAPPED_MOE), bonus=True)

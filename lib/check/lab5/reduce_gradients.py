@@ -10,9 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import backend
-from lib.check import symptoms as s
 from lib.check.cases import Setting, draw
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.shown import calls, claims
@@ -178,21 +177,8 @@ EXERCISE = Exercise(
     ),
     hints=hints(
         "lab5", "reduce_gradients",
-        the_group_is_not_passed_on=s.kind("group"),
-        **{"the parameter, not its gradient": of_name(PARAMETERS)},
-        frozen_ones_too=of_name(FROZEN),
-        no_experts_here=s.in_case(CASES, lambda case: case.what == NO_EXPERTS, "raised"),
-        a_rank_without_gradients=s.in_case(
-            CASES, lambda case: case.what == NOTHING, *s.SHAPES, "clash"
-        ),
-        a_parameter_without_gradient=s.either(s.kind("returned"), s.refused("None")),
-        **{"looked for by ==": s.both(s.raised("RuntimeError"), s.refused("shape", "truth"))},
         not_divided=times(lambda dp, ep: dp * ep, EXPERTS, OTHERS),
         experts_divided_by_dp=times(lambda dp, ep: ep, EXPERTS),
         divided_twice=times(lambda dp, ep: 1 / (dp * ep), EXPERTS, OTHERS),
-        sizes_that_differ_between_ranks=s.kind("clash"),
-        not_what_it_was_given=s.kind("another way"),
-        one_message_per_parameter=of_name(MESSAGES),
-        other_elements=of_name(SUMMED),
     ),
 )  # fmt: skip

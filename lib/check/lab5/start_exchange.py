@@ -13,7 +13,7 @@ import torch
 from lib import moe
 from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints, of_name
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.lab3 import groups as g
@@ -108,20 +108,8 @@ START_EXCHANGE = Exercise(
     ),
     hints=hints(
         "lab5", "start_exchange", "exchanges",
-        nothing_to_wait_for=of_name("a function"),
-        no_gradient_wanted=s.in_case(CASES, lambda case: case.what == plain.NO_GRADIENT),
-        **{"not by `start`": lambda p: of_name(BEGUN)(p) and p.facts["got"] < p.facts["want"],
-           "begins in wait()": forward(BEFORE)},
+        **{"not by `start`": lambda p: of_name(BEGUN)(p) and p.facts["got"] < p.facts["want"]},
+        **{"begins in wait()": forward(BEFORE)},
         waits_at_once=forward(IN_FLIGHT),
-        backward_begins_too_late=of_name(BEFORE),
-        backward_waits_at_once=of_name(IN_FLIGHT),
-        one_work_for_all=s.in_case(CASES, lambda case: case.what in (TWICE, g.AT_ONCE)),
-        without_a_backward=plain.without_a_graph,
-        the_lists_do_not_fit=plain.lists_do_not_fit,
-        another_gradient=another(CASES, "the gradient of"),
-        nothing_comes=s.both(of_name("what arrived"), s.fact("got", "None")),
-        not_contiguous=of_name(CONTIGUOUS),
-        other_rows=another(CASES, "what arrived"),
-        **(plain.OF_EXCHANGES | {"more_than_necessary": of_name(BEGUN, plain.SENT)}),
     ),
 )  # fmt: skip

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 
 from lib import hybrid
-from lib.check import symptoms as s
 from lib.check.cases import draw, form_of
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.explain import fraction, shares, who
@@ -113,9 +112,5 @@ EXERCISE = Exercise(
         stages_sum_different_things=clash_over(
             lambda case, ranks: axes_of(ranks, case.sizes) == ("pp",)
         ),
-        not_on_every_rank=s.kind("clash"),
-        one_buffer_for_all_calls=of_name(LATER),
-        not_what_it_was_given=s.kind("another way"),
-        other_elements=of_name(SUMS),
     ),
 )  # fmt: skip

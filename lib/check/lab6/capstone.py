@@ -137,17 +137,12 @@ ESTIMATE = Exercise(
     hints=hints(
         "lab6", "estimate", "capstone",
         nothing_returned=of_name(NOTHING),
-        not_three_numbers=of_name(NUMBERS),
         no_bytes=s.both(of_name(MEMORY), wrong(lambda got, want: got < 1e-5 * want)),
         experts_of_several_domains=_only(SECONDS, plans=lambda plan, gpu: plan.ep > gpu.per_node),
         full_recomputation=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.recompute == "full"),
         mixtures_alone=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.ep > 1),
         interleaved_plans_alone=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.v > 1),
         pipelines_alone=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.pp > 1),
-        term_by_term=of_name(MEMORY, SECONDS),
-        percent=of_name(SHARE),
-        another_MFU=of_name(MFU),
-        the_size_of_another_job=of_name(PUBLISHED),
     ),
 )  # fmt: skip
 COSTS = Exercise(
@@ -161,10 +156,7 @@ COSTS = Exercise(
     hints=hints(
         "lab6", "main_costs", "capstone",
         nothing_returned=of_name(NOTHING),
-        not_two_names=of_name(TWO),
-        costs_that_the_plan_does_not_have=of_name(HAS_THEM),
         messages_that_hide=lambda p: "data messages" in str(p.fact("got")),
-        not_by_the_plan=of_name(LARGEST),
     ),
 )  # fmt: skip
 EXERCISE = Bundle("capstone", (ESTIMATE, COSTS, PLANS))

@@ -154,7 +154,7 @@ PLANS = Exercise(
     ),
     hints=hints(
         "lab6", "chosen_plans",
-        **{why: s.fact("why", why) for why in OF_FORM},
+        **{why: s.fact('why', why) for why in OF_FORM},
         recomputed_for_nothing=_slow("matmul", lambda plan: plan.recompute == "full"),
         a_large_bubble=_slow("bubble"),
         experts_too_far_apart=_slow("expert"),

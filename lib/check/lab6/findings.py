@@ -185,6 +185,6 @@ EXERCISE = Exercise(
     hints=hints(
         "lab6", "findings",
         **{"another seed's": _of_another_seed},
-        **{why: s.fact("why", why) for why in (*OF_FORM, *OF_A_JOB)},
+        **{why: s.fact('why', why) for why in (*OF_FORM, *OF_A_JOB)},
     ),
 )  # fmt: skip
