@@ -51,7 +51,7 @@ def hints(lab: str, *sections: str, **predicates) -> tuple[Hint, ...]:
         raise ValueError(f"sentences/{lab}.toml, {sections}: no hint without `when` is {unknown}")
     given = {names[as_argument(name)]: fits for name, fits in predicates.items()}
     own = (_hint(name, said, given.get(name, _never)) for name, said in known.items())
-    return (LATER, *own, *GENERIC)
+    return (*FIRST, *own, *GENERIC)
 
 
 def _hint(name, said, fits):
@@ -156,51 +156,10 @@ CONDITIONS = {
     "all_wait_in": s.all_wait_in,
     "also": lambda *names: s.both(*(ALSO[name] for name in names)),
 }
-# tried before all others, because the same call was right the first time
-LATER = Hint("used again by a later call", in_variant("once more"),
-             "the first call was right and a later one is not, because something is kept from one "
-             "call to the next: a buffer, a counter, or the list in a default argument. Make it "
-             "anew in each call.")  # fmt: skip
-GENERIC = (
-    Hint("called what it builds", s.kind("built-in"),
-         "Try: write it yourself, from what its docstring allows, because this is what the "
-         "exercise builds."),
-    Hint("no gradient",
-         lambda p: of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p)),
-         "the graph is cut, for example by detach, item, no_grad or a new tensor made of numbers. "
-         "An empty result belongs to the graph, too."),
-    s.NO_NUMBER,
-    s.ENDLESS,
-    s.UNDER_WAY,
-    s.EXITED,
-    s.CONDITION,
-    Hint("shared by two calls", in_variant("two at once", "the other of two"),
-         "one call alone was right. Here a second one starts before the backward pass of the "
-         "first, so keep what belongs to one call on self or on ctx, not on the class, on the "
-         "function or in a global."),
-    Hint("contiguous only", s.both(in_variant("strided"), lambda p: not of_name("alive")(p)),
-         "it is right for contiguous tensors only, which x.view and x.data_ptr need. x.reshape and "
-         "x.contiguous() work for all."),
-    Hint("of one dtype only", in_variant("float32", "bfloat16"),
-         "it was right in float64, and another dtype is not handled. Take dtype and device from "
-         "what you are given."),
-    Hint("rounded on the way", s.fact("narrowed"),
-         "these are the right values, rounded, because they were in a narrower dtype on the way. "
-         ".float(), torch.zeros(n) and torch.empty(n) are float32."),
-    Hint("another dtype", s.either(s.kind("form", "clash", dtype=True), s.refused("dtype")),
-         "the result, or something on the way, does not have the dtype of what the function is "
-         "given."),
-    Hint("arguments changed", of_name("arguments"),
-         "your function changes what it is given, which belongs to the caller. Create new tensors "
-         "and lists."),
-    Hint("not a copy", of_name("storage"),
-         "the result shares the memory of an argument. Return a tensor with memory of its own."),
-    Hint("the random generator moved", of_name("generators"),
-         "your function draws from, or seeds, a random generator that others use as well."),
-    Hint("still alive", of_name("alive"),
-         "something that is no longer needed is still referenced by an attribute, a list, or a "
-         "view of a larger tensor."),
-    *s.PYTHON,
-    s.RAISED,
-    s.UNREADABLE,
-)  # fmt: skip
+
+
+def _generic(section):
+    return tuple(_hint(name, said, _never) for name, said in _sentences("generic")[section].items())
+
+
+FIRST, GENERIC = _generic("first"), _generic("last")

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from inspect import isfunction
 from typing import Any
 
@@ -84,14 +84,6 @@ class Hint:
     name: str  # the mistake in a few words, by which tests refer to it
     fits: Callable[[Problem], bool]
     text: str
-
-    def saying(self, text: str) -> "Hint":
-        """The hint with a sentence that is specific to one exercise."""
-        return replace(self, text=text)
-
-    def also(self, fits: Callable[[Problem], bool]) -> "Hint":
-        """The hint, which in one exercise fits other facts as well."""
-        return replace(self, fits=lambda p: self.fits(p) or fits(p))
 
 
 @dataclass(frozen=True)

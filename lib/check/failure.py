@@ -37,6 +37,7 @@ REFUSALS = {
     "mismatch",
     "dtype": r"dtype|scalar type|expected .* but found|data type",
     "in place": r"inplace operation|in-place operation",
+    "read-only": r"can't set attribute",
     "no graph": r"does not require grad|element 0 of tensors",
     "None": r"NoneType",
     "graph freed": r"second time|already been freed",

@@ -22,8 +22,6 @@ import json
 import math
 from pathlib import Path
 
-from lib.check import symptoms
-
 FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
 TRY, CAUSE = "Try: ", "Usual cause: "  # how a hint begins, as the student reads it
@@ -53,8 +51,7 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     known = (prints.get(one, []) for one in all_of(claim, problem))
     names = next((names for names in known if 1 <= len(names) <= SEVERAL), [])
     if not names:
-        tried = (*symptoms.CERTAIN, *exercise.hints)
-        first = next((hint.name for hint in tried if hint.fits(problem)), None)
+        first = next((hint.name for hint in exercise.hints if hint.fits(problem)), None)
         names = [first] if first else []
     if not names:
         return None, ""
@@ -66,8 +63,8 @@ def text_of(exercise, name: str | None) -> str:
     """The sentence of a hint that was given, as the student reads it, or both if two were given. If
     two hints have this name, the first counts, because an exercise's own come before those that fit
     anywhere."""
-    hints = reversed((*exercise.hints, *symptoms.PYTHON))
-    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in hints}
+    hints = {hint.name: hint.text for hint in reversed(exercise.hints)}
+    known = table(exercise).get("hints", {}) | hints
     if not name:
         return ""
     names = [name] if name in known else name.split(" or ")

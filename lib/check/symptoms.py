@@ -1,15 +1,9 @@
-"""Hints that exercises share. Each has a sentence, and a predicate on the typed facts of a Problem.
-No predicate reads a Problem's text.
+"""Predicates for hints: functions of a Problem, which look at its kind and its typed facts.
 
-An exercise lists those that apply among its own, the more specific ones first:
-
-    hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW,
-           Hint("another rank's chunk", ...), NOT_PAIRED)
-
-`kind` and `fact` make predicates: kind("value"), fact("doubled"), kind("form", dtype=True).
+No predicate reads a Problem's text. Most of them are used by name, in `when` of sentences/*.toml
+(causes.py). `kind` and `fact` make predicates: kind("value"), kind("form", dtype=True).
 """
 
-from lib.check.exercise import Hint
 from lib.check.failure import HANGS
 
 P2P = ("send", "recv", "p2p.send", "p2p.recv", "p2p.send_recv", "p2p.exchange")
@@ -133,165 +127,13 @@ def another_dtype(p):
     return mismatch or p.kind == "wire dtype" or (p.kind == "form" and bool(p.fact("dtype")))
 
 
-NO_NUMBER = Hint(
-    "nothing returned",
-    lambda p: p.kind in ("returned", "number") and p.fact("got") == "None",
-    "Try: end the function with `return ...`.",
-)
-ENDLESS = Hint(
-    "never ends",
-    lambda p: p.kind in ("endless", "timeout") and not left_under_way(p),
-    "a loop never reaches its end. Look for the value that its condition tests, and for the line "
-    "that should change it.",
-)
-UNDER_WAY = Hint(
-    "a message that nobody waits for",
-    left_under_way,
-    "your function has returned on these ranks while messages that it started may still be in "
-    "flight, so everything after it waits for them. Call .wait() on every work that isend, irecv, "
-    "a batch or async_op=True returns.",
-)
-RAISED = Hint(
-    "an error in one case",
-    kind("raised"),
-    "your function does not handle what it is given in this case. Go through the line above with "
-    "these values, and print what it uses just before it.",
-)
-# Errors that Python itself raises. Those in CERTAIN leave no doubt about their cause, so they are
-# tried before the hints of an exercise.
-CERTAIN = (
-    Hint(
-        "a name that does not exist",
-        raised("NameError"),
-        "Python does not know this name where your function runs. Compare its spelling with the "
-        "names that you define, and run the cell that defines it.",
-    ),
-    Hint(
-        "a variable without a value",
-        raised("UnboundLocalError"),
-        "on this path through your function the variable gets no value before it is read. Assign "
-        "it before the `if` or the loop.",
-    ),
-    Hint(
-        "another signature",
-        kind("signature"),
-        "Try: keep the parameters of the exercise, with their names, order and default values, "
-        "because later cells call it in the same way.",
-    ),
-)
-PYTHON = (
-    *CERTAIN,
-    Hint(
-        "an attribute that does not exist",
-        raised("AttributeError"),
-        "the object has no attribute of this name. Print type(...) of it just before this line; "
-        "a NoneType often comes from a function without `return`, or from a .grad that does not "
-        "exist.",
-    ),
-    Hint(
-        "an index that does not exist",
-        raised("IndexError"),
-        "the list or the tensor is shorter than this index. Print its length just before this "
-        "line; N ranks count from 0 to N-1, and a rank may have nothing at all.",
-    ),
-    Hint(
-        "a key that does not exist",
-        raised("KeyError"),
-        "the dict has no such key. Print its keys just before this line.",
-    ),
-)
-CONDITION = Hint(
-    "a tensor as a condition",
-    refused("truth"),
-    "a tensor of several elements is neither true nor false. `is None` tests whether there is a "
-    "tensor, and torch.equal or .any() what its elements are.",
-)
-EXITED = Hint(
-    "exits",
-    kind("exited"),
-    "Try: return from the function, because nothing in a lab should end the process.",
-)
-UNREADABLE = Hint(
-    "another kind of result",
-    kind("unreadable"),
-    "Try: return what the docstring says, in that form and nothing else.",
-)
-IN_PLACE = Hint(
-    "not in place",
-    kind("in place"),
-    "the caller's tensor must contain the result, so write into it: tensor.copy_(result). "
-    "`tensor = result` only gives the name to another tensor.",
-)
-NOTHING_ADDED = Hint(
-    "unsummed",
-    lambda p: p.fact("own") and not p.fact("finished"),
-    "the tensor still contains what it did before, probably because the sum is in another tensor, "
-    "which is then lost.",
-)
-ALL_SEND_FIRST = Hint(
-    "everyone sends first",
-    all_wait_in("send"),
-    "a send ends only when its receive has been posted, and every rank is still in its send. "
-    "p2p.send_recv posts both at once.",
-)
-NOT_PAIRED = Hint(
-    "a receive without its send",
-    either(
-        hung,
-        lambda p: (
-            p.kind == "mismatch" and failed(p) and failed(p).mismatch not in ("size", "dtype")
-        ),
-    ),
-    "a rank waits for a message that no rank sends. Write down, for 3 ranks and each round, which "
-    "rank sends to which and which receives from which, because the two lists must be the same.",
-)
-CALLED_LIB = Hint(
-    "called lib's", kind("built-in"), "Try: build it from what the function is given."
-)
-ANYWHERE = (
-    ENDLESS,
-    UNDER_WAY,
-    EXITED,
-    UNREADABLE,
-    CONDITION,
-    *PYTHON,
-    RAISED,
-)  # for every exercise, last
+def not_paired(p):
+    """True if a rank waits for a message that no rank sends, or gets one from another rank."""
+    others = p.kind == "mismatch" and failed(p) and failed(p).mismatch not in ("size", "dtype")
+    return hung(p) or bool(others)
 
 
-OTHER_WAY_ROUND = Hint(
-    "the other way round",
-    lambda p: (
-        p.kind == "neighbours"
-        and p.facts["peers"] == [(p.facts["rank"] - 1) % p.facts["case"].world_size]
-    ),
-    "it is a ring, but it goes to the left. Send to the right, (rank + 1) % N, and receive from "
-    "the left.",
-)
-
-
-def nothing_there(cases):
-    some_empty = both(hung, in_case(cases, lambda case: case.n < case.world_size))
-    return Hint(
-        "right only where there is something",
-        either(both(kind(*SHAPES), in_case(cases, lambda case: case.n == 0)), some_empty),
-        "here some chunks are empty, or all of them. A rank with an empty chunk still takes part "
-        "in all its rounds, because the others wait for it.",
-    )
-
-
-def alone(cases):
-    return Hint(
-        "one rank alone",
-        both(kind(*SHAPES, "shared"), in_case(cases, lambda case: case.world_size == 1)),
-        "here N is 1, so there is no other rank to send to, and the result is what the rank itself "
-        "has.",
-    )
-
-
-TWO_ONLY = Hint(
-    "right on two ranks only",
-    lambda p: p.kind in SHAPES and len(members(p)) > 2,
-    "two ranks were right. With more, there is a rank that is neither the first nor the last, so "
-    "write it for rank r of N.",
-)
+def other_way_round(p):
+    """True if a rank of a ring sends to the left."""
+    left = lambda rank, case: [(rank - 1) % case.world_size]
+    return p.kind == "neighbours" and p.facts["peers"] == left(p.facts["rank"], p.facts["case"])

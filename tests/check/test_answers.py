@@ -23,9 +23,9 @@ from unittest import mock
 import pytest
 from mistakes import judged_together, loaded, mistakes_of
 
-from lib.check import causes, symptoms
+from lib.check import causes
 from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
-from lib.check.framework import Hint, Outcome, evaluate
+from lib.check.framework import Outcome, evaluate
 
 
 def load(path):
@@ -68,9 +68,7 @@ RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn
 # they leave behind what the next would stumble over
 ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}
 # tested in test_adversarial.py
-SHARED = {hint.name for hint in vars(symptoms).values() if isinstance(hint, Hint)}
-SHARED |= {make([]).name for make in (symptoms.nothing_there, symptoms.alone)}
-SHARED |= {hint.name for hint in (*causes.GENERIC, causes.LATER)}
+SHARED = {hint.name for hint in (*causes.FIRST, *causes.GENERIC)}
 # where the ranks' calls clash, whatever is built: each exercise says it in its own words
 SHARED |= {"not on every rank"}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each

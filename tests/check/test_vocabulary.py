@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import lib.check
 from lib import launch
-from lib.check import explain, fingerprints, framework, symptoms
+from lib.check import causes, explain, fingerprints, framework
 from lib.check.cases import Case, draw, own, owner, part, total
 from lib.check.comm import Clash, Recorder
 from lib.check.exercise import ADVERSARIAL, Claim, Exercise, Problem
@@ -185,9 +185,8 @@ def plain(measure=lambda fn: fn()):
         "",
         lambda runs: None if runs[0].results == [1] else Problem("value", "not 1"),
     )
-    return Exercise(
-        "one", measure, (), (right,), symptoms.ANYWHERE, reference=lambda: 1, leaves_out={}
-    )
+    hints = causes.FIRST + causes.GENERIC
+    return Exercise("one", measure, (), (right,), hints, reference=lambda: 1, leaves_out={})
 
 
 def never_returns():

@@ -97,7 +97,7 @@ EXERCISE = Exercise(
         "broadcast", CASES,
         first={"rank 0 as the root": wrong_root},
         right_only_where_there_is_something=s.in_case(CASES, lambda c: c.n == 0, *s.SHAPES),
-        one_rank_alone=s.alone(CASES).fits,
+        one_rank_alone=s.in_case(CASES, lambda case: case.world_size == 1, *s.SHAPES, "shared"),
         nothing_is_delivered=lambda p: (
             its_own(p) and len(p.facts["wrong"]) == p.facts["case"].world_size - 1
         ),

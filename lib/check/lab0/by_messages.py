@@ -175,7 +175,7 @@ def of_rings(cases):
         "padded": s.kind("elements", padded=True),
         "a round too many": too_many,
         "whole tensors in the ring": s.kind("elements"),
-        "the other way round": s.OTHER_WAY_ROUND.fits,
+        "the other way round": s.other_way_round,
         "not a ring": s.kind("neighbours", "rounds"),
     }
 
@@ -192,7 +192,7 @@ def hints_of(exercise, cases, *families, first=(), **more):
         "rounded on the way": s.fact("narrowed"),
         "a buffer of another dtype": s.another_dtype,
     }
-    last = {"a receive without its send": s.NOT_PAIRED.fits, "nothing returned": s.kind("returned")}
+    last = {"a receive without its send": s.not_paired, "nothing returned": s.kind("returned")}
     chunks, rings = (FAMILIES[one](cases) if one in families else {} for one in FAMILIES)
     tried = dict(first) | shared | chunks | more | last | rings
     return hints("lab0", exercise, "messages", *families, **tried)

@@ -66,7 +66,7 @@ def _repeated(p):
 HINTS = {
     "shards_differ_in_length": cut.DIFFER_IN_LENGTH,
     **g.HINTS,
-    "everyone_sends_first": s.ALL_SEND_FIRST.fits,
+    "everyone_sends_first": s.all_wait_in("send"),
     "without_a_backward": s.either(of_name("graph"), s.refused("no graph")),
     "whose_keys_these_are": s.both(another(cut.CASES, "out"), cut.in_case(lambda c: c.causal)),
     "one block, not all": another(cut.CASES, "out"),
@@ -80,7 +80,7 @@ HINTS = {
     "a_hop_more_than_is_needed": _more,
     "not_the_neighbour": s.kind("neighbours"),
     "another_shape": cut.ANOTHER_SHAPE,
-    "a_receive_without_its_send": s.NOT_PAIRED.fits,
+    "a_receive_without_its_send": s.not_paired,
     "changed_what_it_was_given": of_name("arguments"),
 }  # fmt: skip
 EXERCISE = g.exercise(
