@@ -32,22 +32,17 @@ from lib.collectives.local import combiner
 from lib.collectives.local import divide_if_average as finish
 from lib.ledger.record import OPS as IN_THE_LEDGER
 
-OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "reduce")
+OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "reduce")
 ROOTED = {"broadcast": "from", "reduce": "to"}
-_LIBS = [
-    *(getattr(collectives, name) for name in collectives.__all__),
-    p2p.send,
-    p2p.recv,
-    p2p.send_recv,
-    p2p.exchange,
-]
+_LIBS = [getattr(collectives, name) for name in collectives.__all__]
+_LIBS += [p2p.send, p2p.recv, p2p.send_recv, p2p.exchange]
 # As the ledger names them. An answer may call them, because a judge of its traffic rejects those
 # that it was not given, with a better message (`traffic.beside`).
 COLLECTIVES = (
     *IN_THE_LEDGER.values(),
     *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS),
 )
-MAY_CALL = (*(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *COLLECTIVES)
+MAY_CALL = (*(f"comm.{op}" for op in OPS), "framework._measure_all", *COLLECTIVES)
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -71,17 +66,21 @@ class Clash(Exception):
 
 
 class Call(NamedTuple):
-    """One call of one rank. ranks: global ranks."""
+    """One call of one rank.
+
+    phase: what the check was doing: "forward", "backward", "step", ...
+    ranks: global ranks.
+    counts: of an all_to_all, the rows to each rank and then from each; of a broadcast or a reduce,
+        the root.
+    """
 
     op: str
-    phase: str  # what the check was doing: "forward", "backward", "step", ...
+    phase: str
     elements: int
     dtype: torch.dtype
     ranks: tuple[int, ...]
     reduction: str = ""
-    counts: tuple[
-        int, ...
-    ] = ()  # all_to_all: rows to each rank, then from each; broadcast, reduce: the root
+    counts: tuple[int, ...] = ()
 
 
 class Recorder:
@@ -129,13 +128,13 @@ class Recorder:
 
     def broadcast(self, tensor, src, group=None):
         """In place. src: a rank of the group."""
-        ranks, parts = self._do("broadcast", tensor, group, extra=[src])
+        ranks, parts = self._do("broadcast", tensor, group, counts=[src])
         tensor.detach().copy_(parts[ranks[src]].view(tensor.shape))
         return tensor
 
     def reduce(self, tensor, dst, group=None):
         """In place on rank dst of the group: the sum."""
-        ranks, parts = self._do("reduce", tensor, group, dist.ReduceOp.SUM, extra=[dst])
+        ranks, parts = self._do("reduce", tensor, group, dist.ReduceOp.SUM, counts=[dst])
         if ranks[dst] == self.rank:
             total = self._reduced(ranks, parts, dist.ReduceOp.SUM, tensor)
             tensor.detach().copy_(total.view(tensor.shape))
@@ -159,15 +158,12 @@ class Recorder:
                 f"for each of {N} ranks"
             )
             raise ValueError(f"{text}, and send_counts must sum to the {len(tensor)} rows")
-        ranks, parts = self._do("all_to_all", tensor, group, extra=[*counts[0], *counts[1]])
+        ranks, parts = self._do("all_to_all", tensor, group, counts=[*counts[0], *counts[1]])
         me, blocks = ranks.index(self.rank), []
         for r in ranks:
-            sends = self.extras[r][:N]
-            blocks.append(
-                parts[r].view(-1, *tensor.shape[1:]).split(sends)[me]
-                if sum(sends)
-                else parts[r][:0]
-            )
+            sends = self.counts[r][:N]
+            rows = parts[r].view(-1, *tensor.shape[1:])
+            blocks.append(rows.split(sends)[me] if sum(sends) else parts[r][:0])
         received = torch.cat([block.reshape(-1, *tensor.shape[1:]) for block in blocks])
         n = sum(counts[1])  # a call that no rank joined has other rows; the caller expects n
         return received if len(received) == n else tensor.new_zeros(n, *tensor.shape[1:])
@@ -203,11 +199,11 @@ class Recorder:
                 background.in_use.pop(group, None)
         with self.lock:
             while True:
-                headers, first_bytes = self._announce(self._header("over"))
-                if not any(header[0] for header in headers):
+                said, first_bytes = self._announce(None)
+                if not any(said):
                     return
-                if done := self._ready(headers):
-                    self._exchange(headers, done, first_bytes)
+                if done := self._ready(said):
+                    self._exchange(said, done, first_bytes)
 
     def agreed(self, ok) -> bool:
         """True if `ok` holds on every rank of control."""
@@ -238,65 +234,60 @@ class Recorder:
             return next((one for one in allowed if self.rank in one), (self.rank,))
         return ranks
 
-    def _do(self, op, tensor, group, reduction=None, extra=()):
+    def _do(self, op, tensor, group, reduction=None, counts=()):
         """Return (ranks, {global rank: its elements, flat}) in the order of the ranks, once all
         ranks of the call agree on it."""
-        ranks = self._ranks(group, op)
-        call = Call(
-            op,
-            self.phase,
-            tensor.numel(),
-            tensor.dtype,
-            ranks,
-            REDUCTIONS.get(reduction, ""),
-            tuple(extra),
-        )
+        ranks, kind = self._ranks(group, op), REDUCTIONS.get(reduction, "")
+        n, dtype = tensor.numel(), tensor.dtype
+        call = Call(op, self.phase, n, dtype, ranks, kind, tuple(counts))
         self.calls.append(call)
-        return _in_turn(lambda: self._done(call, tensor, extra))
+        return _in_turn(lambda: self._done(call, tensor))
 
-    def _done(self, call, tensor, extra):
+    def _done(self, call, tensor):
         if self.before:
             self.before(call)
-        header, ranks = self._header(call.op, call, extra), call.ranks
         with self.lock:
             while True:
-                headers, first_bytes = self._announce(header, tensor)
-                done = self._ready(headers)
+                said, first_bytes = self._announce(call, tensor)
+                done = self._ready(said)
                 if done:
-                    parts = self._exchange(headers, done, first_bytes, tensor)
+                    parts = self._exchange(said, done, first_bytes, tensor)
                 if self.place in done:
-                    self.extras = {self.members[i]: one[7:] for i, one in enumerate(headers)}
-                    return ranks, parts
+                    of = zip(self.members, said, strict=True)
+                    self.counts = {rank: one.counts for rank, one in of if one}
+                    return call.ranks, parts
                 if not done:
-                    self.clash = self.clash or self._why(headers)
+                    self.clash = self.clash or self._why(said)
                     if self.raises:
                         raise Clash(self.clash)
-                    self.extras = dict.fromkeys(ranks, tuple(extra))
-                    return ranks, dict.fromkeys(ranks, tensor.detach().reshape(-1))
+                    self.counts = dict.fromkeys(call.ranks, call.counts)
+                    return call.ranks, dict.fromkeys(call.ranks, tensor.detach().reshape(-1))
 
-    def _header(self, op, call=None, extra=()):
-        mask = sum(1 << self.members.index(rank) for rank in call.ranks) if call else 0
-        numbers = (
-            [
-                call.elements,
-                DTYPES.index(call.dtype),
-                mask,
-                list(REDUCTIONS.values()).index(call.reduction) if call.reduction else -1,
-                call.elements * call.dtype.itemsize,
-            ]
-            if call
-            else [0] * 5
-        )
-        return [OPS.index(op), *numbers, 0, *extra, *([0] * (2 * self.N - len(extra)))]
+    def _announce(self, call, tensor=None):
+        """What all ranks of control are about to do: (their Calls, None for a rank that is over;
+        the first INLINE bytes of their data)."""
+        encoded = torch.tensor(self._encoded(call), device=backend.device()).view(torch.uint8)
+        both, n = self._gather(torch.cat([encoded, _bytes(tensor, INLINE, 0)])), len(encoded)
+        said = [self._decoded(one[:n].view(torch.int64).tolist()) for one in both]
+        return said, [one[n:] for one in both]
 
-    def _announce(self, header, tensor=None):
-        """What all ranks of control are about to do: (headers, the first INLINE bytes of their
-        data)."""
-        encoded = torch.tensor(header, device=backend.device()).view(torch.uint8)
-        both = self._gather(torch.cat([encoded, _bytes(tensor, INLINE, 0)]))
-        return [one[: len(encoded)].view(torch.int64).tolist() for one in both], [
-            one[len(encoded) :] for one in both
-        ]
+    def _encoded(self, call):
+        """A Call as numbers, equally many for every Call of this group."""
+        numbers = [-1]
+        if call:
+            mask = sum(1 << self.members.index(rank) for rank in call.ranks)
+            kind = list(REDUCTIONS.values()).index(call.reduction) if call.reduction else -1
+            numbers = [OPS.index(call.op), call.elements, DTYPES.index(call.dtype), mask, kind]
+            numbers += [len(call.counts), *call.counts]
+        return numbers + [0] * (6 + 2 * self.N - len(numbers))
+
+    def _decoded(self, numbers):
+        op, elements, dtype, mask, kind, n, *counts = numbers
+        if op < 0:
+            return None
+        ranks = tuple(rank for i, rank in enumerate(self.members) if mask >> i & 1)
+        reduction = list(REDUCTIONS.values())[kind] if kind >= 0 else ""
+        return Call(OPS[op], "", elements, DTYPES[dtype], ranks, reduction, tuple(counts[:n]))
 
     def _gather(self, mine):
         """The tensor `mine` of every rank of control, all of one size. They are collected on the
@@ -306,51 +297,32 @@ class Recorder:
         dist.broadcast(gathered, group=self.control, group_src=0)
         return [*gathered]
 
-    def _indices_of(self, header):
-        return [i for i in range(self.N) if header[3] >> i & 1]
-
-    def _ready(self, headers):
+    def _ready(self, said):
         """The indices, in control, of the ranks whose calls can be done now."""
-        return [
-            i
-            for i, header in enumerate(headers)
-            if header[0]
-            and all(self._fit(header, headers[j]) for j in self._indices_of(header))
-            and self._counts_fit(header, headers)
-        ]
+        return [i for i, call in enumerate(said) if call and self._complete(call, said)]
 
-    @staticmethod
-    def _fit(a, b):
-        """True if these two headers are of one call. Only gathered chunks, and the rows of an
-        all-to-all, may differ in size."""
-        alike = [0, 2, 3, 4] if OPS[a[0]] in ("all_gather", "all_to_all") else [0, 1, 2, 3, 4]
-        return all(a[i] == b[i] for i in alike) and (OPS[a[0]] not in ROOTED or a[7] == b[7])
-
-    def _counts_fit(self, header, headers):
-        indices = self._indices_of(header)
-        if OPS[header[0]] != "all_to_all":
-            return True
-        N = len(indices)
-        return all(
-            headers[i][7 + b] == headers[j][7 + N + a]
-            for a, i in enumerate(indices)
-            for b, j in enumerate(indices)
+    def _complete(self, call, said):
+        """True if all ranks of this call make it, with counts that fit each other."""
+        calls = [said[self.members.index(rank)] for rank in call.ranks]
+        if not all(_fit(call, other) for other in calls):
+            return False
+        N = len(calls)
+        return call.op != "all_to_all" or all(
+            calls[a].counts[b] == calls[b].counts[N + a] for a in range(N) for b in range(N)
         )
 
-    def _exchange(self, headers, done, first_bytes, tensor=None):
+    def _exchange(self, said, done, first_bytes, tensor=None):
         """{global rank: flat elements} of the ranks whose calls are done now. first_bytes: those
         that `_announce` returned."""
-        rest = max(headers[i][5] for i in done) - INLINE
+        sizes = {i: said[i].elements * said[i].dtype.itemsize for i in done}
+        rest = max(sizes.values()) - INLINE
         if rest > 0:
             mine = _bytes(tensor if self.place in done else None, rest, INLINE)
-            first_bytes = [
-                torch.cat(both) for both in zip(first_bytes, self._gather(mine), strict=True)
-            ]
+            pairs = zip(first_bytes, self._gather(mine), strict=True)
+            first_bytes = [torch.cat(both) for both in pairs]
         # A copy is aligned for every dtype, which a slice need not be.
-        return {
-            self.members[i]: first_bytes[i][: headers[i][5]].clone().view(DTYPES[headers[i][2]])
-            for i in done
-        }
+        flat = lambda i: first_bytes[i][: sizes[i]].clone().view(said[i].dtype)
+        return {self.members[i]: flat(i) for i in done}
 
     def _reduced(self, ranks, parts, op, tensor):
         combine = combiner(op, tensor)
@@ -359,41 +331,50 @@ class Recorder:
             result = combine(result, parts[rank])
         return finish(result, op, len(ranks))
 
-    def _why(self, headers):
+    def _why(self, said):
         """The Problem, which says what one rank waits for in vain, and what another does instead.
         If a rank is over, it is the other."""
-        root = lambda header: (
-            f" {ROOTED[OPS[header[0]]]} rank {header[7]}" if OPS[header[0]] in ROOTED else ""
-        )
-        described = lambda header: (
-            f"{OPS[header[0]]} of {header[1]} {str(DTYPES[header[2]])[6:]}{root(header)}"
-        )
-        did = lambda i: f"called {described(headers[i])}" if headers[i][0] else "has returned"
-        pairs = [
-            (i, j)
-            for i, one in enumerate(headers)
-            if one[0]
-            for j in self._indices_of(one)
-            if not self._fit(one, headers[j])
+        waiting = [
+            (rank, other)
+            for rank, call in zip(self.members, said, strict=True)
+            for other in (call.ranks if call else ())
         ]
-        pairs = pairs or [
-            (i, j)
-            for i, one in enumerate(headers)
-            if one[0]
-            for j in self._indices_of(one)
-            if i != j
-        ]
-        i, j = min(pairs, key=lambda pair: (headers[pair[1]][0] != 0, pair))
+        of = dict(zip(self.members, said, strict=True))
+        pairs = [(r, other) for r, other in waiting if not _fit(of[r], of[other])]
+        pairs = pairs or [(r, other) for r, other in waiting if r != other] or waiting
+        rank, other = min(pairs, key=lambda pair: (of[pair[1]] is not None, pair))
+        ops = [call.op if call else "over" for call in said]
+        elements = [call.elements if call else 0 for call in said]
         facts = {
-            "over": [self.members[x] for x, one in enumerate(headers) if not one[0]],
+            "over": [rank for rank, call in of.items() if not call],
             "phase": self.phase,
+            "ops": ops,
+            "elements": elements,
+            "lists": {*ops} == {"all_to_all"},  # called by all, with counts that differ
+            "dtype": of[other] is not None and of[rank].dtype != of[other].dtype,
+            "ranks": of[rank].ranks,
         }
-        facts |= {"ops": [OPS[one[0]] for one in headers], "elements": [one[1] for one in headers]}
-        facts["lists"] = {*facts["ops"]} == {"all_to_all"}  # called by all, with counts that differ
-        facts["dtype"] = headers[i][2] != headers[j][2] and headers[j][0] != 0
-        facts["ranks"] = tuple(self.members[x] for x in self._indices_of(headers[i]))
-        text = f"rank {self.members[i]} {did(i)}, but rank {self.members[j]} {did(j)}"
-        return Problem("clash", text, facts, [facts["ops"], facts["elements"]])
+        text = f"rank {rank} {_did(of[rank])}, but rank {other} {_did(of[other])}"
+        return Problem("clash", text, facts, [ops, elements])
+
+
+def _fit(a, b):
+    """True if these two are one call. Only gathered chunks, and the rows of an all-to-all, may
+    differ in size."""
+    if b is None or (a.op, a.dtype, a.ranks, a.reduction) != (b.op, b.dtype, b.ranks, b.reduction):
+        return False
+    sizes = a.op in ("all_gather", "all_to_all") or a.elements == b.elements
+    return sizes and (a.op not in ROOTED or a.counts == b.counts)
+
+
+def _did(call):
+    if call is None:
+        return "has returned"
+    said = f"called {call.op} of {call.elements} {str(call.dtype)[6:]}"
+    if call.op not in ROOTED:
+        return said
+    (root,) = call.counts  # a rank of the group, if it has that many
+    return f"{said} {ROOTED[call.op]} rank {dict(enumerate(call.ranks)).get(root, root)}"
 
 
 def _bytes(tensor, n, start):
