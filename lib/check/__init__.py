@@ -18,7 +18,7 @@ overlap.py footprint.py products.py  what runs at the same time; what is allocat
 tensors.py                           random tensors, and the comparison of two tensors
 claims.py traffic.py                 claims of several judges; judges of what was sent
 explain.py whose.py symptoms.py      explains a wrong value; finds the rank whose part is missing;
-                                     hints that exercises share
+                                     predicates on a Problem
 own_cells.py                         names from cells that grading leaves out
 python_errors.py earlier.py          explains Python's own errors; keeps mistakes in earlier
                                      exercises from costing points in later ones
