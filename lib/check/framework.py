@@ -8,6 +8,7 @@ If no line of the student's led to an error, the error is the check's own, and i
 student's.
 """
 
+import functools
 import json
 import os
 import re
@@ -99,53 +100,21 @@ def _evaluate_on_ranks(worlds, answers):
     for nproc in worlds:
         waiting = [(e, fn) for e, fn in answers if e.name not in outcomes]
         while waiting:
-            with tempfile.TemporaryDirectory(prefix="check-") as folder:
-                measures = {exercise.name: exercise.measure for exercise, _ in waiting}
-                try:
-                    results = launch.capture(
-                        _measure_all, *(fn for _, fn in waiting), measures, folder,
-                        nproc=nproc, backend=BACKEND, timeout=TIMEOUT,
-                    )  # fmt: skip
-                    seen = {
-                        name: [result[i] for result in results] for i, name in enumerate(measures)
-                    }
-                    run_ledger, printed = results.ledger, results.output
-                except launch.RankError as error:
-                    if error.kind == "no start":  # not the answer's fault
-                        raise
-                    run_ledger = error.ledger
-                    names = begun(run_ledger) or list(measures)[:1]
-                    odd = next((name for name in names[:-1] if at_odds(run_ledger, name)), None)
-                    finished = names[: names.index(odd)] if odd else names[:-1]
-                    seen = {
-                        name: _saved(folder, list(measures).index(name), nproc) for name in finished
-                    }
-                    exercise, fn = next(
-                        (e, fn) for e, fn in waiting if e.name == (odd or names[-1])
-                    )
-                    if odd:  # judge it alone: what it left behind may have broken the later ones
-                        outcomes |= _evaluate_on_ranks(worlds, [(exercise, fn)])
-                    else:
-                        problem = _of_failure(exercise, nproc, error)
-                        outcomes[exercise.name] = _judge_runs(
-                            exercise, fn, runs[exercise.name], problem, error.output
-                        )
-                except TypeError as error:  # a function that cannot be sent to the ranks
-                    if len(waiting) > 1:
-                        alone = {
-                            e.name: _evaluate_on_ranks(worlds, [(e, fn)])[e.name]
-                            for e, fn in waiting
-                        }
-                        return outcomes | alone
-                    exercise = waiting[0][0]
-                    seen, outcomes[exercise.name] = (
-                        {},
-                        _judge_runs(
-                            exercise, waiting[0][1], [], Problem("cannot be sent", str(error))
-                        ),
-                    )
+            try:
+                seen, run_ledger, printed, failed = _launched(waiting, nproc)
+            except CannotBeSent:  # one of them: judge each alone
+                alone = (_evaluate_on_ranks(worlds, [one]) for one in waiting)
+                return functools.reduce(dict.__or__, alone, outcomes)
             for name in seen:
                 runs[name].append(Run(nproc, seen[name], of_exercise(run_ledger, name)))
+            if failed:
+                exercise, fn, problem = failed
+                name = exercise.name
+                outcomes |= (
+                    {name: _judge_runs(exercise, fn, runs[name], problem, printed)}
+                    if problem
+                    else _evaluate_on_ranks(worlds, [(exercise, fn)])
+                )
             waiting = [
                 (e, fn) for e, fn in waiting if e.name not in outcomes and e.name not in seen
             ]
@@ -154,6 +123,45 @@ def _evaluate_on_ranks(worlds, answers):
         e.name: outcomes.get(e.name) or _judge_runs(e, fn, runs[e.name], None, printed)
         for e, fn in answers
     }
+
+
+class CannotBeSent(Exception):
+    """One of several answers cannot be sent to the ranks."""
+
+
+def _launched(waiting, nproc):
+    """One run of these answers on nproc ranks: ({name: what the ranks observed} of the finished,
+    the ranks' logs, what was printed, failed).
+
+    failed: None, or the exercise, the answer and the Problem of the one that ended the run. The
+        Problem is None if its calls do not match although it returned. It then has to be judged
+        alone, because what it left behind may have broken the answers after it.
+    """
+    measures = {exercise.name: exercise.measure for exercise, _ in waiting}
+    fns, names = [fn for _, fn in waiting], [*measures]
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        try:
+            results = launch.capture(
+                _measure_all, *fns, measures, folder, nproc=nproc, backend=BACKEND, timeout=TIMEOUT
+            )
+            seen = {name: [result[i] for result in results] for i, name in enumerate(names)}
+            return seen, results.ledger, results.output, None
+        except TypeError as error:
+            if len(waiting) > 1:
+                raise CannotBeSent from error
+            return {}, None, [], (*waiting[0], Problem("cannot be sent", str(error)))
+        except launch.RankError as error:
+            if error.kind == "no start":  # not the answer's fault
+                raise
+            reached = begun(error.ledger) or names[:1]
+            odd = next((name for name in reached[:-1] if at_odds(error.ledger, name)), None)
+            culprit = odd or reached[-1]
+            finished = reached[: reached.index(culprit)]
+            seen = {name: _saved(folder, names.index(name), nproc) for name in finished}
+            exercise, fn = waiting[names.index(culprit)]
+            run_ledger = error.ledger  # _of_failure keeps only the exercise's part
+            problem = None if odd else _of_failure(exercise, nproc, error)
+            return seen, run_ledger, error.output, (exercise, fn, problem)
 
 
 def _measure_all(*fns_measures_folder):
