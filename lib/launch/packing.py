@@ -7,6 +7,7 @@ own, in ten times the time.
 """
 
 import ctypes
+import functools
 import io
 import types
 from collections import ChainMap
@@ -24,6 +25,22 @@ def _of_file(name, make, args):
 
 def _reduced(code):
     return _of_file, (code.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](code))
+
+
+def _op_of_torch(*path):
+    return functools.reduce(getattr, path, torch.ops)
+
+
+def _path_of(op) -> tuple[str, ...] | None:
+    """The names that lead from torch.ops to `op`: () for itself, ("aten",) for torch.ops.aten, and
+    ("aten", "mm", "default") for an overload. None for other objects. They can be found only by
+    name, because they are neither importable nor made of Python."""
+    if op is torch.ops:
+        return ()
+    if isinstance(op, type(torch.ops.aten)):
+        return (op.name,)
+    is_op = isinstance(op, (type(torch.ops.aten.mm), type(torch.ops.aten.mm.default)))
+    return tuple(str(op).split(".")) if is_op else None
 
 
 def _tensor(elements, dtype, shape):
@@ -72,7 +89,8 @@ class _Pickler(cloudpickle.Pickler):
         if self.to_notebook and (found := ways_out.of_result(obj)):
             raise OnRanksAlone(*found)
         if not isinstance(obj, torch.Tensor):
-            return super().reducer_override(obj)
+            path = _path_of(obj)
+            return super().reducer_override(obj) if path is None else (_op_of_torch, path)
         if self.to_notebook and obj.is_cuda:
             obj = obj.detach().cpu()
         if not _is_plain(obj):

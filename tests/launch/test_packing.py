@@ -74,3 +74,17 @@ def test_attributes_of_a_tensor_arrive():
 
 def test_a_piece_is_sent_without_the_tensor_that_it_is_of():
     assert len(packing.dumps(torch.zeros(1_000_000)[:10])) < 1000
+
+
+OPS = {
+    "torch.ops": torch.ops,
+    "a namespace": torch.ops.aten,
+    "an operation": torch.ops.aten.mm,
+    "one of its overloads": torch.ops.aten.mm.default,
+}
+
+
+@pytest.mark.parametrize("what", OPS)
+def test_a_function_may_use_operations_of_torch_by_any_name(what):
+    ops = OPS[what]
+    assert there_and_back(lambda: ops)() is ops
