@@ -17,6 +17,7 @@ come last. They are about what the harness detects by itself, whatever the exerc
 import functools
 import re
 import tomllib
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 
@@ -162,4 +163,5 @@ def _generic(section):
     return tuple(_hint(name, said, _never) for name, said in _sentences("generic")[section].items())
 
 
-FIRST, GENERIC = _generic("first"), _generic("last")
+FIRST = tuple(replace(hint, certain=True) for hint in _generic("first"))
+GENERIC = _generic("last")

@@ -84,6 +84,7 @@ class Hint:
     name: str  # the mistake in a few words, by which tests refer to it
     fits: Callable[[Problem], bool]
     text: str
+    certain: bool = False  # what fits leaves no doubt about the cause
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
-TRY, CAUSE = "Try: ", "Usual cause: "  # how a hint begins, as the student reads it
+TRY = "Try: "  # how a hint begins that gives advice
+# how others begin: if this very failure is known, and if only its condition fits
+USUAL, POSSIBLE = "Usual cause: ", "Possible cause: "
 DIGITS = 6
 NOTHING = 1e-9  # relative to the largest neighbouring number, what counts as 0
 
@@ -48,35 +50,31 @@ def print_of(claim, problem, trace):
 def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     """(name, sentence) of the hint to give; (None, "") if none fits."""
     prints = table(exercise).get("prints", {})
-    known = (prints.get(one, []) for one in all_of(claim, problem))
+    known = [prints.get(one, []) for one in all_of(claim, problem)]
     names = next((names for names in known if 1 <= len(names) <= SEVERAL), [])
-    if not names:
-        first = next((hint.name for hint in exercise.hints if hint.fits(problem)), None)
-        names = [first] if first else []
-    if not names:
+    if names:
+        label = USUAL if names == known[0] else POSSIBLE
+        return " or ".join(names), labelled(_sentences(exercise, names), label)
+    hint = next((hint for hint in exercise.hints if hint.fits(problem)), None)
+    if not hint:
         return None, ""
-    name = " or ".join(names)
-    return name, text_of(exercise, name)
+    return hint.name, labelled([hint.text], USUAL if hint.certain else POSSIBLE)
 
 
-def text_of(exercise, name: str | None) -> str:
-    """The sentence of a hint that was given, as the student reads it, or both if two were given. If
-    two hints have this name, the first counts, because an exercise's own come before those that fit
-    anywhere."""
-    hints = {hint.name: hint.text for hint in reversed(exercise.hints)}
-    known = table(exercise).get("hints", {}) | hints
-    if not name:
-        return ""
-    names = [name] if name in known else name.split(" or ")
-    return labelled([known[one] for one in names if one in known])
+def _sentences(exercise, names):
+    """The sentences of hints of these names. If two hints have one name, the first counts, because
+    an exercise's own come before those that fit anywhere."""
+    known = table(exercise).get("hints", {})
+    known = known | {hint.name: hint.text for hint in reversed(exercise.hints)}
+    return [known[name] for name in names if name in known]
 
 
-def labelled(sentences: list[str]) -> str:
+def labelled(sentences: list[str], label: str = USUAL) -> str:
     """Hints under the label that says what they are: advice begins with "Try:", and everything else
-    names the usual cause of what was seen. Of two hints the cause comes first."""
+    names a cause of what was seen. Of two hints the cause comes first."""
     causes = [text for text in sentences if not text.startswith(TRY)]
     advice = [text.removeprefix(TRY) for text in sentences if text.startswith(TRY)]
-    shown = [CAUSE + " Or: ".join(causes)] if causes else []
+    shown = [label + " Or: ".join(causes)] if causes else []
     if advice:
         shown.append(("Or try: " if causes else TRY) + " Or: ".join(advice))
     return " ".join(shown)

@@ -439,7 +439,8 @@ def _report(exercise, outcome):
 def _facts(exercise, outcome):
     return {
         "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points,
-        "message": outcome.message, "hint": fingerprints.text_of(exercise, outcome.hint),
+        "message": outcome.message,
+        "hint": next((one.text for one in outcome.told if one.kind == "tip"), ""),
         "where": _where(outcome),
     }  # fmt: skip
 

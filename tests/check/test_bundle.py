@@ -74,7 +74,7 @@ def test_one_wrong_costs_its_own_points_only():
     )
     assert outcome.lines == [
         "pair", "  --  two", "      --  the number", "          expected 2, got 3",
-        "          Usual cause: you counted from 1.", f"  ok  {'three':<30} the number",
+        "          Possible cause: you counted from 1.", f"  ok  {'three':<30} the number",
         "4 of 5 points",
     ]  # fmt: skip
 
@@ -91,6 +91,19 @@ def test_one_wrong_costs_its_own_points_only():
 )
 def test_a_hint_says_whether_it_names_a_cause_or_gives_advice(sentences, shown):
     assert fingerprints.labelled(sentences) == shown
+
+
+def test_only_a_failure_that_is_known_as_a_whole_has_a_usual_cause(monkeypatch):
+    """If only what is wrong under one name is known, or only a condition fits, it is a possible
+    cause."""
+    part = PAIR.parts[0]
+    problem = Problem("value", "expected 2, got 5", {"narrower": "one name"}, "everything")
+    both = fingerprints.all_of(part.claims[0], problem)
+    for known, label in ((both[:1], "Usual"), (both[1:], "Possible")):
+        table = {"hints": {"five": "you counted twice."}, "prints": dict.fromkeys(known, ["five"])}
+        monkeypatch.setattr(fingerprints, "tables", lambda table=table: {part.name: table})
+        name, text = fingerprints.hint_for(part, part.claims[0], problem)
+        assert (name, text) == ("five", f"{label} cause: you counted twice.")
 
 
 def test_one_not_written():
@@ -114,11 +127,11 @@ def test_the_right_one_is_used_from_then_on_and_one_line_is_reported(tmp_path, m
     (line,) = (tmp_path / "report").read_text().splitlines()
     told = json.loads(line)
     parts = [(part["id"], part["points"], part["hint"]) for part in told.pop("parts")]
-    assert parts == [("two", 1, ""), ("three", 0, "Usual cause: you counted from 1.")]
+    assert parts == [("two", 1, ""), ("three", 0, "Possible cause: you counted from 1.")]
     assert told == {
         "id": "pair", "points": 1, "max_points": 5,
         "message": "three: the number: expected 3, got 4",
-        "hint": "Usual cause: you counted from 1.", "where": "",
+        "hint": "Possible cause: you counted from 1.", "where": "",
     }  # fmt: skip
 
 
