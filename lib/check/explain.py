@@ -53,12 +53,8 @@ def times(got: float, want: float) -> str:
 def narrowed(got, want) -> bool:
     """True if these are the right values, but rounded, as to the 24, 11 or 8 bits of a narrower
     type."""
-    if (
-        not torch.is_tensor(got)
-        or got.shape != want.shape
-        or torch.equal(got, want)
-        or not want.numel()
-    ):
+    comparable = torch.is_tensor(got) and got.shape == want.shape and want.numel() > 0
+    if not comparable or torch.equal(got, want):
         return False
     off = (got.double() - want.double()).abs()
     near = want.isfinite() & (off <= 2.0**-6 * want.double().abs())
@@ -83,24 +79,16 @@ def read_sum(case, rank, got, start=0):
     x, y = two(want[first], got[first])
     line = f"{case.name}: {case.rank(rank)}, element {start + first}: expected {x}, got {y}"
 
-    facts = {
-        "absent": [],
-        "doubled": [],
-        "own": False,
-        "factor": None,
-        "divided": False,
-        "moved": None,
-    }
-    facts |= {"case": case, "rank": rank, "tail": False, "narrowed": False}
+    facts = {"case": case, "rank": rank, "tail": False, "narrowed": False, "moved": None}
+    facts |= {"absent": [], "doubled": [], "own": False, "factor": None, "divided": False}
     units = k(n)[same + start]  # k(e) of the wrong elements
     fine = FINE.get(case.dtype, 1)
     plain = lambda t: (t // fine if t.dtype == torch.int64 else t / fine) if _fits(t, fine) else t
     counts = _counts(plain(got[same]), units, world_size)
     if counts is None and narrowed(got, want):
         return f"{line}\n{rounded_words(case.dtype)}", facts | {"narrowed": True}
-    text, more = _explain(
-        case, rank, got[same], want[same], counts, y, same[0] + start, plain, units[0]
-    )
+    these = got[same], want[same], counts, y
+    text, more = _explain(case, rank, *these, same[0] + start, plain, units[0])
     facts |= more
     facts["tail"] = n % world_size > 0 and 0 < len(got) - len(wrong) == first
     if facts["tail"]:
@@ -110,10 +98,8 @@ def read_sum(case, rank, got, start=0):
 
 
 def rounded_words(dtype) -> str:
-    return (
-        f"These are the right values, but rounded, because they were in a type narrower than "
-        f"{str(dtype)[6:]} on the way."
-    )
+    why = f"because they were in a type narrower than {str(dtype)[6:]} on the way"
+    return f"These are the right values, but rounded, {why}."
 
 
 def _fits(t, fine):
@@ -140,15 +126,10 @@ def _explain(case, rank, got, want, counts, y, element, plain, unit):
         moved, counts = other
         absent = [r for r, count in enumerate(counts) if count == 0]
         which = f"sum without {who(absent)}" if absent else "finished sum"
-        return f"{y} belongs to chunk {moved} of the {which}.", {
-            "moved": moved,
-            "absent": absent,
-        }
-    return (
-        f"{y} is not a sum of the ranks' values at this element, so values of different elements "
-        f"were added.",
-        {},
-    )
+        facts = {"moved": moved, "absent": absent}
+        return f"{y} belongs to chunk {moved} of the {which}.", facts
+    other = "so values of different elements were added"
+    return f"{y} is not a sum of the ranks' values at this element, {other}.", {}
 
 
 def _of_counts(rank, counts, y, facts, dtype, unit):
@@ -156,6 +137,7 @@ def _of_counts(rank, counts, y, facts, dtype, unit):
     absent, doubled = facts["absent"], facts["doubled"]
     gave = lambda r: "part" if dtype in FINE else number((4**r * unit).to(dtype))
     has = lambda r: f"rank {r}'s {gave(r)}"
+    more = _and(f"{has(r)} counted {_times(counts[r])}" for r in doubled) if doubled else ""
     if facts["own"]:
         return f"{y} is rank {rank}'s own value, to which nothing was added."
     if not any(counts):
@@ -163,23 +145,15 @@ def _of_counts(rank, counts, y, facts, dtype, unit):
     if facts["factor"]:
         return f"{y} = {facts['factor']} x expected."
     if not absent:
-        return (
-            f"{y} is the sum with {_and(f'{has(r)} counted {_times(counts[r])}' for r in doubled)}."
-        )
+        return f"{y} is the sum with {more}."
     if sum(counts) == 1:
         return f"{y} is rank {counts.index(1)}'s value alone."
-    twice = (
-        f", and with {_and(f'{has(r)} counted {_times(counts[r])}' for r in doubled)}"
-        if doubled
-        else ""
-    )
+    twice = f", and with {more}" if more else ""
     if len(absent) <= 2:
         return f"{y} is the sum without {_and(map(has, absent))}{twice}."
     present = _and(str(r) for r, count in enumerate(counts) if count)
-    return (
-        f"{y} is the sum of ranks {present} only{twice}: {len(absent)} of {len(counts)} ranks are "
-        f"missing."
-    )
+    missing = f"{len(absent)} of {len(counts)} ranks are missing"
+    return f"{y} is the sum of ranks {present} only{twice}: {missing}."
 
 
 def _counts(got, units, world_size):
@@ -197,9 +171,8 @@ def _counts(got, units, world_size):
 
 def _chunks(n, world_size):
     """The elements of each chunk as ranges, split as tensor_split does."""
-    return [
-        range(int(c[0]), int(c[-1]) + 1) for c in torch.arange(n).tensor_split(world_size) if len(c)
-    ]
+    chunks = torch.arange(n).tensor_split(world_size)
+    return [range(int(one[0]), int(one[-1]) + 1) for one in chunks if len(one)]
 
 
 def _chunk_of(element, n, world_size):
@@ -222,14 +195,8 @@ def _elsewhere(case, got, element):
 def chunk_of_the_sum(case, out):
     """The index of the chunk of the sum that `out` equals, or None."""
     chunks = total(case.world_size, case.n, case.dtype).tensor_split(case.world_size)
-    return next(
-        (
-            r
-            for r, chunk in enumerate(chunks)
-            if chunk.shape == out.shape and torch.equal(chunk, out)
-        ),
-        None,
-    )
+    is_it = lambda chunk: chunk.shape == out.shape and torch.equal(chunk, out)
+    return next((r for r, chunk in enumerate(chunks) if is_it(chunk)), None)
 
 
 def shares(out, parts, tolerance=1e-9):
@@ -240,10 +207,8 @@ def shares(out, parts, tolerance=1e-9):
         return None
     columns = torch.stack([parts[r].double().flatten() for r in used], 1)  # (elements, ranks)
     found = torch.linalg.lstsq(columns, out.double().flatten()[:, None]).solution[:, 0]  # (ranks,)
-    if (
-        (columns @ found - out.double().flatten()).abs()
-        > tolerance * max(1.0, out.abs().max().item())
-    ).any():
+    off = (columns @ found - out.double().flatten()).abs()
+    if (off > tolerance * max(1.0, out.abs().max().item())).any():
         return None
     return {r: share for r, share in zip(used, found.tolist(), strict=True) if abs(share) > 1e-6}
 

@@ -133,12 +133,8 @@ def traced(wrong, shows) -> dict:
             continue
         given = [show.shown.get((name, problem.fact("time"))) for show in shows]
         no_numbers = name.startswith((*probes.OF_A_SCRIPT, "generators"))  # bytes, and states
-        values = (
-            "more"
-            if no_numbers
-            else [[k, numbers(v)] for one in given if one for k, v in one.values.items()]
-        )
-        found[name] = [problem.kind, problem.fact("time"), values]
+        values = [[k, numbers(v)] for one in given if one for k, v in one.values.items()]
+        found[name] = [problem.kind, problem.fact("time"), "more" if no_numbers else values]
     return found
 
 
@@ -156,11 +152,8 @@ def claims(measure, *rows) -> tuple:
     and judges."""
     everywhere, taken, made = tuple(measure.runs()), set(), []
     for number, (name, points, says, *about) in enumerate(rows):
-        pairs = [
-            one if isinstance(one, tuple) else (one, everywhere)
-            for one in about
-            if not callable(one)
-        ]
+        pair = lambda one: one if isinstance(one, tuple) else (one, everywhere)
+        pairs = [pair(one) for one in about if not callable(one)]
         mine = {(what, case) for what, cases in pairs for case in cases}
         taken |= mine
         asks = partial(_among, mine)
@@ -187,26 +180,21 @@ def shown(measure, asks):
 
     def judge(runs):
         for _, case, records in seen(runs, measure.of_world):
-            wrong = [
-                problem
-                for record in records
-                for name, problem in record["wrong"].items()
-                if name and asks(name, case)
-            ]
+            asked = lambda name, case=case: asks(name, case)
+            found = [one for record in records for one in record["wrong"].items()]
+            wrong = [problem for name, problem in found if name and asked(name)]
             raised = [
                 record["wrong"][""]
                 for record in records
                 if "" in record["wrong"]
-                and (not record["unseen"] or any(asks(name, case) for name in record["unseen"]))
+                and (not record["unseen"] or any(map(asked, record["unseen"])))
             ]
             if wrong or raised:
                 values_first = lambda p: (probes.is_probe(p.fact("name", "")), p.fact("order", 0))
                 first = with_trace(min(wrong or raised, key=values_first), runs, measure)
                 sentences, facts = whose.told(first, records)
-                first.text, first.facts = (
-                    "\n".join(filter(None, [first.text, sentences])),
-                    {**first.facts, **facts},
-                )
+                first.text = "\n".join(filter(None, [first.text, sentences]))
+                first.facts |= facts
                 return first
         return None
 

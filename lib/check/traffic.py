@@ -35,18 +35,14 @@ def elements(cases, total, formula, most=None, most_formula=""):
             facts["padded"] = n % N > 0 and got == total(N, n + -n % N)
             trace = [case.name, by_rank]
             if got != total(N, n):
-                text = (
-                    f"{case.name}: the ranks sent {got} elements in total, expected {formula} = "
-                    f"{total(N, n)}"
-                )
-                return Problem("elements", f"{text}\nBy rank: {by_rank}", facts, trace)
+                text = f"{case.name}: the ranks sent {got} elements in total, expected "
+                text += f"{formula} = {total(N, n)}\nBy rank: {by_rank}"
+                return Problem("elements", text, facts, trace)
             if most and max(by_rank) > most(N, n):
                 rank = by_rank.index(max(by_rank))
-                text = (
-                    f"{case.name}: {case.rank(rank)} sent {max(by_rank)} elements, expected at "
-                    f"most {most_formula} = "
-                )
-                return Problem("one rank", f"{text}{most(N, n)}\nBy rank: {by_rank}", facts, trace)
+                text = f"{case.name}: {case.rank(rank)} sent {max(by_rank)} elements, expected "
+                text += f"at most {most_formula} = {most(N, n)}\nBy rank: {by_rank}"
+                return Problem("one rank", text, facts, trace)
         return None
 
     return judge
@@ -63,20 +59,15 @@ def ring(cases, rounds=None):
         for run, case, _ in seen(runs, cases):
             N = case.world_size
             for rank, mine in enumerate(sent(run, case)):
-                right, peers = (rank + 1) % N, sorted({to for to, _ in mine})
+                where, right = f"{case.name}: {case.rank(rank)}", (rank + 1) % N
+                peers = sorted({to for to, _ in mine})
                 facts = {"case": case, "peers": peers, "rank": rank}
                 wrong_peer = next((to for to, _ in mine if to != right), None)
                 if wrong_peer is not None:
-                    text = (
-                        f"{case.name}: {case.rank(rank)} sends to rank {wrong_peer}; in the ring "
-                        f"only to rank {right}"
-                    )
+                    text = f"{where} sends to rank {wrong_peer}; in the ring only to rank {right}"
                     return Problem("neighbours", f"{text}\nIt sends to {who(peers)}.", facts)
                 if rounds and case.n >= N and len(mine) != rounds(N):
-                    text = (
-                        f"{case.name}: {case.rank(rank)} sent {len(mine)} messages, expected "
-                        f"{rounds(N)}, one a round"
-                    )
+                    text = f"{where} sent {len(mine)} messages, expected {rounds(N)}, one a round"
                     return Problem("rounds", text, facts)
         return None
 
@@ -91,10 +82,8 @@ def astray(where, case, record):
         return Problem("clash", in_words(where, clash), {"case": case} | clash.facts, clash.trace)
     if record["stray"]:
         op, ranks = record["stray"]
-        text = (
-            f"{where} called {op or 'what it was given'} on ranks {list(ranks)}, expected "
-            f"{[*case.members]}"
-        )
+        called = f"{where} called {op or 'what it was given'} on ranks {list(ranks)}"
+        text = f"{called}, expected {[*case.members]}"
         return Problem("group", text, {"case": case, "ranks": ranks})
     return None
 

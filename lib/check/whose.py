@@ -139,8 +139,8 @@ def _as_joined(got, want, parts, name):
 
 def _where(got, want, n_parts):
     """Which elements are wrong, or which are right, if these are in one block."""
-    wrong = (got - want).abs() > NEAR * max(1.0, want[want.isfinite()].abs().max().item()
-                                             if want.isfinite().any() else 1.0)  # fmt: skip
+    finite = want[want.isfinite()].abs()
+    wrong = (got - want).abs() > NEAR * max(1.0, finite.max().item() if len(finite) else 1.0)
     wrong |= ~(got.isfinite() | (got == want))
     found = []
     for mask, begin, share in (
