@@ -122,10 +122,7 @@ def groups_of(cases):
 def groups_and_control(cases):
     """{case: (its group, or None for all ranks; a second group of the same ranks, which the answer
     does not know)}"""
-    control = {
-        members: dist.new_group(members)
-        for members in dict.fromkeys(case.members for case in cases)
-    }
+    control = {m: dist.new_group(m) for m in dict.fromkeys(case.members for case in cases)}
     return {case: (group, control[case.members]) for case, group in groups_of(cases).items()}
 
 
@@ -177,9 +174,8 @@ def part(rank, n, dtype, fine=True):
 
 def total(world_size, n, dtype, fine=True):
     """The sum over all ranks. (n,)"""
-    return sum(part(rank, n, torch.int64, False) for rank in range(world_size)).to(dtype) * (
-        FINE.get(dtype, 1) if fine else 1
-    )
+    counted = sum(part(rank, n, torch.int64, False) for rank in range(world_size))
+    return counted.to(dtype) * (FINE.get(dtype, 1) if fine else 1)
 
 
 def own(rank, n, dtype):
@@ -189,25 +185,18 @@ def own(rank, n, dtype):
 
 def owner(value, world_size):
     """The rank whose `own` contains this value, or None."""
-    plain = (
-        value.item() // FINE[torch.int64]
-        if value.dtype == torch.int64
-        else value.item() / FINE.get(value.dtype, 1)
-    )
-    return (
-        int(plain) // 1000 - 1
-        if 1000 <= plain < 1000 * (world_size + 1) and plain % 1 == 0
-        else None
-    )
+    fine, is_integer = FINE.get(value.dtype, 1), value.dtype == torch.int64
+    plain = value.item() // fine if is_integer else value.item() / fine
+    known = 1000 <= plain < 1000 * (world_size + 1) and plain % 1 == 0
+    return int(plain) // 1000 - 1 if known else None
 
 
 def draw(seed, *shape, top=3):
     """Random integers from -top to top without 0, times a factor that float32 cannot represent.
     float64, the same on every rank."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    size, sign = (
-        torch.randint(high, shape, generator=generator, device="cpu") for high in (top, 2)
-    )
+    below = lambda high: torch.randint(high, shape, generator=generator, device="cpu")
+    size, sign = below(top), below(2)
     return ((1 + size) * (2 * sign - 1)).to(backend.device(), torch.float64) * FINE[torch.float64]
 
 

@@ -43,6 +43,5 @@ class Footprint(TorchDispatchMode):
     def look(self, *besides):
         """Measure after forward. besides: what it returned, which the caller holds."""
         self.saved.besides += besides
-        self.kept = (
-            max(self.alive.look(*self.given, *besides), self.saved.nbytes()) // self.itemsize
-        )
+        nbytes = max(self.alive.look(*self.given, *besides), self.saved.nbytes())
+        self.kept = nbytes // self.itemsize

@@ -34,17 +34,9 @@ from lib.launch import groups, warm
 from lib.ledger.source import position
 
 __all__ = [
-    "Bundle",
-    "CheckFailed",
-    "Claim",
-    "Exercise",
-    "Hint",
-    "Outcome",
-    "Problem",
-    "Run",
-    "check",
+    "Bundle", "CheckFailed", "Claim", "Exercise", "Hint", "Outcome", "Problem", "Run", "check",
     "evaluate",
-]
+]  # fmt: skip
 
 # finds a line of the answer in a verdict (lib.ledger.source.position)
 POSITION = re.compile(r"\bline \d+(?: of \w+)?: .+")

@@ -34,10 +34,8 @@ OURS = tuple(
 def is_students(file: str) -> bool:
     """True if this file belongs to an answer, and not to lib, torch, Python or an installed
     package."""
-    return (
-        not file.startswith((*OURS, "<frozen", "<__array_function__"))
-        and "site-packages" not in file
-    )
+    ours = file.startswith((*OURS, "<frozen", "<__array_function__"))
+    return not ours and "site-packages" not in file
 
 
 class _Endless(BaseException):
@@ -78,14 +76,10 @@ class guarded:
             self.problem = Problem("not written", "not written yet")
         elif isinstance(error, _Endless):
             self.problem = Problem("endless", f"it has not returned; it was in\n  {self.at}")
-        elif isinstance(error, SystemExit):
-            self.problem = Problem(
-                "exited", f"it called sys.exit({error.code!r}); return from the function instead"
-            )
-        elif isinstance(error, KeyboardInterrupt):
-            self.problem = Problem(
-                "exited", "it raised KeyboardInterrupt; return from the function instead"
-            )
+        elif isinstance(error, (SystemExit, KeyboardInterrupt)):
+            exits = isinstance(error, SystemExit)
+            did = f"called sys.exit({error.code!r})" if exits else "raised KeyboardInterrupt"
+            self.problem = Problem("exited", f"it {did}; return from the function instead")
         elif isinstance(error, Exception):
             self.problem = raised(error)
         return self.problem is not None
@@ -129,14 +123,9 @@ def raised(error: Exception, where: str = "") -> Problem:
 def unreadable(words: str) -> Problem:
     """The Problem of an error of the check's own: what the answer returned or left behind is of a
     kind that the check was not made for."""
-    text = (
-        "the check cannot read what your function returned or left behind. Compare it with the "
-        "docstring."
-    )
-    return Problem(
-        "unreadable",
-        f"{text}\n  (no line of yours failed; the check's own error: {words.splitlines()[0]})",
-    )
+    text = "the check cannot read what your function returned or left behind. Compare it with the "
+    own = f"(no line of yours failed; the check's own error: {words.splitlines()[0]})"
+    return Problem("unreadable", f"{text}docstring.\n  {own}")
 
 
 def shown(printed: list[str]) -> list[str]:

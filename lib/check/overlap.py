@@ -117,10 +117,8 @@ class Gates:
         """True if nothing is in flight in the background, and no thread of the answer's is
         running."""
         busy = any(not work.ended.is_set() for work in [*background.in_use.values()])
-        return not busy and not started_threads() - {
-            *self.threads,
-            background.communication_thread(),
-        }
+        known = {*self.threads, background.communication_thread()}
+        return not busy and not started_threads() - known
 
     def _answer_waits(self):
         """Asked by a thread of the answer's own: true if the answer's function waits for it, in a
@@ -185,9 +183,8 @@ class Alive:
 
     def look(self, *besides):
         """Bytes made since `begin`; the largest of all looks is in `most`."""
-        wire = [
-            x for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_floating_point()
-        ]
+        tensors = (x for x in gc.get_objects() if type(x) is torch.Tensor)
+        wire = [x for x in tensors if not x.is_floating_point()]
         held = live_bytes(besides=[*self.before, *wire, *besides])
         self.most = max(self.most, held)
         return held

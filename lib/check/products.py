@@ -19,18 +19,9 @@ import torch
 from lib.backend import torch_private
 
 PRODUCTS = (
-    "mm",
-    "addmm",
-    "addmm_",
-    "bmm",
-    "baddbmm",
-    "baddbmm_",
-    "addbmm",
-    "mv",
-    "dot",
-    "mm.out",
+    "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "mv", "dot", "mm.out",
     "bmm.out",
-)
+)  # fmt: skip
 
 
 class count_products:

@@ -381,9 +381,8 @@ class SideBySide:
         if any(kind.__module__ in self.builds for kind in getattr(fn, "__mro__", ())):
             return "the answer is lib's own class, or a subclass of it"
         libs = lambda name: getattr(fn, name, None) is getattr(self.reference, name)
-        return next(
-            (f"{name}() of the answer is lib's own" for name in self.writes if libs(name)), ""
-        )
+        said = (f"{name}() of the answer is lib's own" for name in self.writes if libs(name))
+        return next(said, "")
 
     def _of_lib(self):
         """The functions and files that no answer may call."""

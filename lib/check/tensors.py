@@ -21,25 +21,17 @@ FLOAT32 = 2.0**-22  # relative error of a float64 that was rounded to float32, w
 
 def draw(seed, *shape):
     """Random normal values of this shape in float64, the same on every machine and in every run."""
-    return torch.randn(
-        shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float64, device="cpu"
-    )
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def compared(case, what, got, want):
     """The Problem of a tensor that differs from the expected one by more than rounding, or None."""
-    facts = {
-        "case": case,
-        "what": what,
-        "dtype": False,
-        "shape": False,
-        "got": form_of(got),
-        "nan": False,
-    }
+    facts = {"case": case, "what": what, "got": form_of(got)}
+    facts |= {"dtype": False, "shape": False, "nan": False}
+    forms = f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}"
     if not torch.is_tensor(got):
-        return Problem(
-            "returned", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts
-        )
+        return Problem("returned", forms, facts)
     got, want = got.detach(), want.detach()
     facts["dims"] = got.dim()
     if got.shape == want.shape and got.dtype != want.dtype and got.dtype in NARROWER:
@@ -51,9 +43,7 @@ def compared(case, what, got, want):
     if got.shape != want.shape or got.dtype != want.dtype:
         facts |= {"dtype": got.shape == want.shape, "shape": got.shape != want.shape}
         facts["floats"] = got.is_floating_point()
-        return Problem(
-            "form", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts
-        )
+        return Problem("form", forms, facts)
     off = (got.double() - want.double()).abs()
     finite = want[want.isfinite()].abs()
     largest = finite.max().item() if finite.numel() else 0
@@ -63,9 +53,8 @@ def compared(case, what, got, want):
         return None
     index = tuple(wrong[0].tolist())
     facts["nan"] = got.is_floating_point() and bool(got.isnan().any())
-    facts["narrowed"] = want.dtype == torch.float64 and bool(
-        (near | (off <= FLOAT32 * max(1.0, largest))).all()
-    )
+    as_float32 = near | (off <= FLOAT32 * max(1.0, largest))
+    facts["narrowed"] = want.dtype == torch.float64 and bool(as_float32.all())
     at = f", element {index[0] if len(index) == 1 else index}" if index else ""
     x, y = two(want[index], got[index])
     said = f"\n{rounded_words(want.dtype)}" if facts["narrowed"] else ""
