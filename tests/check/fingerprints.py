@@ -19,12 +19,13 @@ def main(names: list[str]) -> None:
     for module in MODULES:
         lab = module.__name__.split(".")[2]
         for part in module.EXERCISE.parts:
-            if (not names or part.name in names) and (made := table_of(part, module)):
+            if names and part.name not in names:
+                continue
+            print(f"{part.name}: judging its known mistakes, which can take minutes", flush=True)
+            if made := table_of(part, module):
                 write(lab, {part.name: made})
                 shared = sum(len(hints) > 1 for hints in made["prints"].values())
-                print(
-                    f"{part.name}: {len(made['prints'])} fingerprints, {shared} of several mistakes"
-                )
+                print(f"  {len(made['prints'])} fingerprints, {shared} of several mistakes")
 
 
 if __name__ == "__main__":
