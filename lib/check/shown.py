@@ -11,8 +11,8 @@ A claim reports its first difference, values before probes. Names that no claim 
 most probes, count towards the last claim.
 
 A Problem's kind is one of those of `tensors.compared`, or "number", or "said" (a property does not
-hold, and the string says how). facts: case, name, and time (1 if it was the first to be shown under
-this name).
+hold, and the string says how). facts: case, name, time (1 if it was the first to be shown under
+this name), and nothing (a call has returned None where lib's own returns something).
 """
 
 from functools import partial
@@ -36,7 +36,12 @@ def differences(case, got, want, excused, slack) -> dict[str, Problem]:
     shown = want.shown
     if got.stopped:
         shown = {key: value for key, value in shown.items() if key in got.shown}
-    return compared_with(case, got.shown, shown, excused, slack)
+    found = compared_with(case, got.shown, shown, excused, slack)
+    calls = zip(got.returned_none, want.returned_none, strict=False)
+    nothing = any(mine and not libs for mine, libs in calls)
+    for problem in found.values():
+        problem.facts["nothing"] = nothing
+    return found
 
 
 def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]:

@@ -81,12 +81,14 @@ class Show:
     draws: the seed of the gradients with which `backward` begins.
     judged: data for a judge of the exercise's own, or None.
     lib: the reference's Show, while the answer's script runs.
+    returned_none: for each call, whether it returned None.
     stopped: the script ended early, so what it would have shown after that is not missing.
     """
 
     def __init__(self, case, call, variant="", draws=0):
         self.case, self.call, self.variant, self.draws, self.part = case, call, variant, draws, ""
         self.shown, self.times, self.given, self.counts, self.held = {}, Counter(), {}, {}, []
+        self.returned_none = []
         self.made, self.judged, self.lib, self.stopped = probes.Made(), None, None, False
 
     def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
@@ -182,6 +184,7 @@ class Show:
         with self.made.aside():
             before = probes.before(everything)
         out = self.call(label, f, *args, **named)
+        self.returned_none.append(out is None)
         with self.made.aside():
             names = probes.names_of(f, args, named)
             for name, value in probes.after(before, everything, out).items():
@@ -370,6 +373,7 @@ class SideBySide:
             wrong = {"": Problem("built-in", text)}
         record = {"ok": not wrong, "wrong": wrong, "trace": traced(wrong, got), "unseen": unseen}
         record["judged"] = got[0].judged
+        record["names"] = {name for show in want for name, _ in show.shown}
         record |= {} if groups is None else _sent(got, want, not wrong)
         if not record["ok"]:  # on any rank
             record["wants"] = whose.small(want[0].values())

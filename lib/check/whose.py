@@ -51,10 +51,11 @@ def told(problem: Problem, records) -> tuple[str, dict]:
     all_compared = not any("" in record["wrong"] for record in records)
     wrong = [r for r, one in enumerate(ranks) if one]
     said, facts = [], {}
-    if len(records) > 1 and all_compared and len(wrong) < len(records):
-        right = [r for r in range(len(records)) if r not in wrong]
+    show_it = [r for r, record in enumerate(records) if name in record.get("names", ())]
+    right = [r for r in show_it if r not in wrong]
+    if all_compared and right:
         facts["right_on"] = right
-        others = "the others" if len(wrong) > 1 else who(wrong)
+        others = "the others" if 1 < len(wrong) == len(records) - len(right) else who(wrong)
         said.append(f"It is right on {who(right)}, but wrong on {others}.")
     rank = next((r for r in wrong if ranks[r].fact("values") is values), None)
     sentence, more = "", {}

@@ -100,7 +100,8 @@ def test_only_a_failure_that_is_known_as_a_whole_has_a_usual_cause(monkeypatch):
     problem = Problem("value", "expected 2, got 5", {"narrower": "one name"}, "everything")
     both = fingerprints.all_of(part.claims[0], problem)
     for known, label in ((both[:1], "Usual"), (both[1:], "Possible")):
-        table = {"hints": {"five": "you counted twice."}, "prints": dict.fromkeys(known, ["five"])}
+        prints = {one: ["five"] for one in known}
+        table = {"hints": {"five": "you counted twice."}, "prints": prints}
         monkeypatch.setattr(fingerprints, "tables", lambda table=table: {part.name: table})
         name, text = fingerprints.hint_for(part, part.claims[0], problem)
         assert (name, text) == ("five", f"{label} cause: you counted twice.")

@@ -17,7 +17,8 @@ def told(gots, wants, parts=X):
     for got, want, part in zip(gots, wants, parts, strict=True):
         problem = Problem("value", "", {"name": "y", "key": KEY, "values": whose.kept(got, want)})
         wrong = {} if torch.equal(got, want) else {"y": problem}
-        records.append({"wrong": wrong, "wants": {KEY: want}, "parts": {"x": part}})
+        record = {"wrong": wrong, "wants": {KEY: want}, "parts": {"x": part}, "names": {"y"}}
+        records.append(record)
     first = next(record["wrong"]["y"] for record in records if record["wrong"])
     return whose.told(first, records)
 
@@ -71,3 +72,10 @@ def test_where_it_is_right():
 def test_nothing_is_said_of_what_is_wrong_everywhere():
     assert told([TOTAL.sin()] * 4, [TOTAL] * 4) == ("", {})
     assert told([torch.full_like(TOTAL, torch.nan)] * 4, [TOTAL] * 4) == ("", {})
+
+
+def test_a_rank_that_shows_nothing_is_not_right():
+    wrong = Problem("value", "", {"name": "y", "key": KEY, "values": whose.kept(X[0], TOTAL)})
+    records = [{"wrong": {"y": wrong}, "names": {"y"}}, *[{"wrong": {}, "names": set()}] * 3]
+    text, facts = whose.told(wrong, records)
+    assert "right on" not in text and "right_on" not in facts
