@@ -196,21 +196,13 @@ def _of_failure(exercise, nproc, error):
         return unreadable(f"{report['type']}: {report['text']}")
     error.ledger = of_exercise(error.ledger, exercise.name)
     failed = in_its_case(error)
-    facts = {
-        "world_size": nproc,
-        "waiting": len(error.waits),
-        "failed": failed,
-        "ledger": error.ledger,
-    }
+    facts = {"world_size": nproc, "waiting": len(error.waits)}
+    facts |= {"failed": failed, "ledger": error.ledger}
     # next to a mismatch, it is chance which ranks wait
     waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})
     trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]
-    return Problem(
-        failed.kind,
-        f"{failed.where(exercise.worlds, nproc)}: {failed.text}",
-        facts,
-        [failed.case, *trace],
-    )
+    text = f"{failed.where(exercise.worlds, nproc)}: {failed.text}"
+    return Problem(failed.kind, text, facts, [failed.case, *trace])
 
 
 def _evaluate_here(exercise, fn):
@@ -309,11 +301,8 @@ def _together(bundle, outcomes):
             kind = "stopped" if outcome.hint == "not written" else "fails"
             told.append(Told(kind, head=part.name))
             told += [replace(one, depth=one.depth + 1) for one in outcome.told]
-    wrong = (
-        (f"{p.name}: {o.message}", o.hint)
-        for p, o in zip(bundle.parts, outcomes, strict=True)
-        if not o.passed
-    )
+    each = zip(bundle.parts, outcomes, strict=True)
+    wrong = ((f"{part.name}: {o.message}", o.hint) for part, o in each if not o.passed)
     message, hint = next(wrong, ("passed", None))
     lines.append(_score(bundle, points))
     return Outcome(points, bundle.points, lines, message, hint, outcomes, told=told)
@@ -322,22 +311,17 @@ def _together(bundle, outcomes):
 def _forbidden_call(exercise, runs, problem):
     """The Problem if the answer calls what it is meant to build, else None. The ledger knows the
     op, the function of lib, and the line."""
-    ledgers = [run.ledger for run in runs] + [
-        of_problem for of_problem in [problem and problem.fact("ledger")] if of_problem
-    ]
-    for each in ledgers:
+    ledgers = [*(run.ledger for run in runs), problem and problem.fact("ledger")]
+    for each in filter(None, ledgers):
         inside = dict.fromkeys(range(each.world_size), False)
         for rank in range(each.world_size):
             for entry in each.of(rank):
                 if entry.op == "mark":
                     inside[rank] = entry.file != ""
                 elif inside[rank] and (called := entry.via or entry.op) not in exercise.may_call:
-                    where = position(entry.file, entry.line, entry.function)
-                    return Problem(
-                        "built-in",
-                        f"{where}\ncalls {called}, which this exercise asks you to build",
-                        {},
-                    )
+                    text = position(entry.file, entry.line, entry.function)
+                    text += f"\ncalls {called}, which this exercise asks you to build"
+                    return Problem("built-in", text)
     return None
 
 
@@ -350,10 +334,8 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
     names = [part.name for part in exercise.parts]
     if len(fns) != len(names) or not all(callable(fn) for fn in fns):
         what = "your function" if len(names) == 1 else f"your {len(names)} functions"
-        raise CheckFailed(
-            f"{exercise.name}: give the check {what}, as in "
-            f"check.{exercise.name}({', '.join(names)})"
-        )
+        call = f"check.{exercise.name}({', '.join(names)})"
+        raise CheckFailed(f"{exercise.name}: give the check {what}, as in {call}")
     with shown_if_stopped(exercise):
         outcome = graded(exercise, fns)
     if outcome.points and (note := own_cells.note(fns)):
