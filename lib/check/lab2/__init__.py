@@ -16,11 +16,10 @@ Beside them:
     schedules.py         what schedules share: what is wrong with one, kept, idle; their hints
     on_ranks.py          a schedule executed: gradients of the whole batch
     relay_cases.py       what relay_step.py is checked on
-    relay_hints.py       what its mistakes leave behind, and the hint for each
 """
 
 __all__ = [
     "balance", "fastest", "gpipe", "interleaved", "on_ranks", "one_f_one_b",
-    "pipeline_report", "relay_cases", "relay_hints", "relay_step", "schedules",
+    "pipeline_report", "relay_cases", "relay_step", "schedules",
     "weight_stash", "zb_h1", "zb_v",
 ]  # fmt: skip

@@ -28,14 +28,15 @@ from lib.pipeline.shortest import fastest
 from lib.pipeline.simulate import simulate
 from lib.pipeline.validate import ScheduleError
 
-CASES = here(*(f"level {number}" for number in LEVELS))
+OF_NAME = {f"level {number}": puzzle for number, puzzle in LEVELS.items()}
+CASES = here(*OF_NAME)
 # what makes lists faster, and so the hint
 MOVES = ("an F in the wait", "W at once", "an action in the wait", "an exchange")
 HALF, THREE_QUARTERS = Fraction(1, 2), Fraction(3, 4)
 
 
 def script(make, case, show):
-    puzzle = LEVELS[int(case.what.partition(",")[0].split()[-1])]
+    puzzle = OF_NAME[case.what]
     own = puzzle._replace(times=dict(puzzle.times))  # an answer may write into it
     out = show.run(make, own)
     schedules.judge(out, show, (puzzle.p, puzzle.m), "FIW", partial(_shown, puzzle))
@@ -63,18 +64,18 @@ def _shown(puzzle, show, schedule, *_):
 def _advice(schedule, puzzle, time):
     """(one of MOVES, in words: the wait that the next move should shorten, or the chain that ends
     last)"""
-    follows = [pair for actions in schedule for pair in pairwise(actions) if pair[1].kind == "W"]
-    at_once = all(a == b._replace(kind="I") for a, b in follows)
     wait = next_move(schedule, puzzle)
     if wait is None or wait.time >= time:
-        chained = " ".join(map(str, chain(schedule, puzzle)))
-        told = f"the chain that ends last: {chained}"
-        return "W at once" if at_once else "an exchange", told
-    text = f"rank {wait.rank} waits from {wait.begin} to {wait.end}, before {wait.before}; with "
-    text += f"{wait.filler} there it takes {wait.time}"
-    if wait.filler.kind == "F":
-        return "an F in the wait", text
-    return "W at once" if at_once else "an action in the wait", text
+        move = "an exchange"
+        told = f"the chain that ends last: {' '.join(map(str, chain(schedule, puzzle)))}"
+    else:
+        move = "an F in the wait" if wait.filler.kind == "F" else "an action in the wait"
+        told = f"rank {wait.rank} waits from {wait.begin} to {wait.end}, before {wait.before}; "
+        told += f"with {wait.filler} there it takes {wait.time}"
+    follows = [pair for actions in schedule for pair in pairwise(actions) if pair[1].kind == "W"]
+    if move != "an F in the wait" and all(a == b._replace(kind="I") for a, b in follows):
+        move = "W at once"
+    return move, told
 
 
 def chain(schedule, puzzle):
@@ -131,11 +132,6 @@ def _steps(*names, cases=CASES):
     return [(f"{name}: {move}", cases) for name in names for move in MOVES]
 
 
-def _to(move):
-    """For hints: is it too slow, and would this make it faster?"""
-    return lambda p: str(p.fact("name", "")).endswith(f": {move}")
-
-
 EXERCISE = Exercise(
     name="fastest", reference=fastest, measure=MEASURE, worlds=(),
     leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"},
@@ -154,11 +150,5 @@ EXERCISE = Exercise(
          *_steps("the shortest", cases=CASES[1:2])),
         ("level 3: the shortest", 2, f"{LEVELS[3].best}", *_steps("the shortest")),
     ),
-    hints=hints(
-        "lab2", "fastest", "schedules",
-        not_far_enough_ahead=_to(MOVES[0]),
-        W_at_once=_to(MOVES[1]),
-        a_wait_to_fill=_to(MOVES[2]),
-        no_single_move=_to(MOVES[3]),
-    ),
+    hints=hints("lab2", "fastest", "schedules"),
 )  # fmt: skip

@@ -35,8 +35,5 @@ EXERCISE = Exercise(
         ("the whole batch's gradients", 2, "executed on 2 and 4 ranks",
          gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
     ),
-    hints=hints(
-        "lab2", "of_any_p", "gpipe", "schedules", "whole_backwards",
-        **schedules.OF_ANY_P,
-    ),
+    hints=hints("lab2", "of_any_p", "gpipe", "schedules", "whole_backwards"),
 )  # fmt: skip

@@ -9,8 +9,7 @@ shorter one, with the same bubble, is right as well. With v = 1 the schedule is 
 Megatron-LM, whose interleaved schedule asks for v > 1.
 """
 
-from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
@@ -26,15 +25,6 @@ JOBS = [
 REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
 # within a group the micro-batches may have any order that all ranks share
 MEASURE = schedules.measure(interleaved, "FB", schedules.amounts, JOBS, REFUSED, ordered=False)
-_OF_1F1B = schedules.in_sizes(lambda p, m, v: v == 1)
-_P_IS_NOT_V = schedules.in_sizes(lambda p, m, v: p > v == 2)  # after p = v = 2
-_SHORT = schedules.in_sizes(lambda p, m, v: (v - 1) * p + (1 + (v > 1)) * (p - 1) > v * m)
-
-
-def _in_refused(problem):
-    return "does not divide" in getattr(problem.fact("case"), "what", "")
-
-
 EXERCISE = Exercise(
     name="interleaved", reference=interleaved, measure=MEASURE, worlds=(),
     leaves_out=schedules.LEAVES_OUT,
@@ -49,14 +39,5 @@ EXERCISE = Exercise(
         ("the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages",
          gradients(MEASURE, [(2, 4, 2), (4, 8, 2)])),
     ),
-    hints=hints(
-        "lab2", "of_any_p", "interleaved", "schedules", "whole_backwards",
-        **schedules.OF_ANY_P,
-        longer_than_the_list=s.both(of_name("missing", "B before F", "unknown"), _SHORT),
-        whole_rounds_where_v_is_1=schedules.in_sizes(lambda p, m, v: v == 1 and m % p > 0),
-        refuses_what_divides=lambda p: s.raised("ValueError")(p) and not _in_refused(p),
-        groups_of_another_size=s.both(of_name("deadlock", "idle", "kept"), _P_IS_NOT_V),
-        **{"1F1B where v is 1": s.both(of_name("kept"), _OF_1F1B)},
-        not_a_ValueError=s.either(of_name("the error raised"), _in_refused),
-    ),
+    hints=hints("lab2", "of_any_p", "interleaved", "schedules", "whole_backwards"),
 )  # fmt: skip

@@ -39,7 +39,7 @@ FORM = ("nothing", "a dictionary", "the keys", "numbers", "several numbers")
 
 
 def script(make, case, show):
-    costs, *rest = job = OF_NAME[case.what.removesuffix(", once more")]
+    costs, *rest = job = OF_NAME[case.what]
     libs, own = _right(job, framework.passed("interleaved"))  # asked for before make runs
     out = show.run(make, [*costs], *rest)
     problem = _misread(out)
@@ -53,11 +53,9 @@ def script(make, case, show):
 
 def _misread(out):
     """{name: what is wrong}, or {}."""
-    keys = ", ".join(KEYS)
-    if out is None:
-        return {"nothing": f"got None, expected a dict with {keys}"}
     if not isinstance(out, dict):
-        return {"a dictionary": f"got {out!r:.60}, expected a dict with {keys}"}
+        name = "nothing" if out is None else "a dictionary"
+        return {name: f"got {out!r:.60}, expected a dict with {', '.join(KEYS)}"}
     if {*out} != {*KEYS}:
         return {"the keys": f"got the keys {[*out]}, expected {[*KEYS]}"}
     for key in KEYS:
@@ -96,8 +94,5 @@ EXERCISE = Exercise(
         ("memory of the fullest rank", 1, "GB of activations", "memory"),
         ("MFU", 1, "with the idle time", "MFU"),
     ),
-    hints=hints(
-        "lab2", "pipeline_report",
-        rounded=_rounded,
-    ),
+    hints=hints("lab2", "pipeline_report", rounded=_rounded),
 )  # fmt: skip

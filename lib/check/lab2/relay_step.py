@@ -6,44 +6,34 @@ to receive is full of nan, and the target is there on the last rank only, so an 
 with what it does not have is seen.
 """
 
-import torch
 import torch.nn.functional as F
 
-from lib.check import symptoms
+from lib.check import symptoms as s
 from lib.check.cases import Setting
+from lib.check.causes import hints
 from lib.check.exercise import Exercise, Problem
-from lib.check.lab2.relay_cases import (
-    GROUPS,
-    GROUPS_SAY,
-    LENGTH,
-    REUSED,
-    ROWS,
-    WIDTHS,
-    WORLD,
-    NoTarget,
-    Step,
-    batch,
-    order,
-    stages,
-)  # fmt: skip
-from lib.check.lab2.relay_hints import HINTS
+from lib.check.lab2 import relay_cases as relay
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import sent
 from lib.pipeline.relay_step import relay_step
 
-CASES = tuple(Setting(members) for members in GROUPS)
+CASES = tuple(Setting(members) for members in relay.GROUPS)
 TAKES = ("calls of the stage", "what the stage takes")
 LOSS = ("the loss", "graph", "calls of loss_fn")
+
+
+class NoTarget(ValueError):
+    """loss_fn was called without a target."""
 
 
 def script(make, case, group, show):
     """Three steps with one stage, whose gradients add up."""
     rank, p, x = show.place, case.world_size, None
-    stage, given = stages(p)[rank], [] if group is None else [group]
-    for step in ROWS:
-        tokens, target = batch(Step(case.members, step=step))
-        x = tokens if rank == 0 else placeholder(x, step, WIDTHS[rank])
+    stage, given = relay.stages(p)[rank], [] if group is None else [group]
+    for step in relay.ROWS:
+        tokens, target = relay.batch(relay.Step(case.members, step=step))
+        x = tokens if rank == 0 else relay.placeholder(x, step, relay.WIDTHS[rank])
         taken, losses = [], []
 
         def loss_fn(y, target, losses=losses):
@@ -67,30 +57,29 @@ def script(make, case, group, show):
             return
 
 
-def placeholder(before, step, width):
-    """The tensor whose shape is to be received: in step REUSED that of the step before."""
-    if step == REUSED:
-        before.detach().fill_(torch.nan)
-        return before
-    return torch.full((ROWS[step], LENGTH, width), torch.nan, dtype=torch.float64)
-
-
 def messages(runs):
     """A judge: each step sends an activation to the next rank and a gradient to the previous."""
     for run in runs:
-        for members in GROUPS:
-            for case in (Step(members, step=step) for step in ROWS):
-                for rank, got in enumerate(sent(run, case)):
-                    want = [(to, n) for op, to, n in order(case)[rank] if op == "send"]
-                    if got != want:
-                        text = f"{case.name}: {case.rank(rank)} sent {_told(got)}; expected "
-                        facts = {"more": len(got) > len(want)}
-                        return Problem("messages", text + _told(want), facts)
+        for case in relay.CASES:
+            for rank, got in enumerate(sent(run, case)):
+                if got != (want := relay.sends(case)[rank]):
+                    text = f"{case.name}: {case.rank(rank)} sent {_told(got)}; expected "
+                    facts = {"more": len(got) > len(want)}
+                    return Problem("messages", text + _told(want), facts)
     return None
 
 
 def _told(messages_):
     return ", ".join(f"{n} elements to rank {to}" for to, n in messages_) or "nothing"
+
+
+def another_group(problem):
+    """Did it fail where the group's ranks are not the world's, or in another group than it should
+    use?"""
+    run = s.failed(problem)
+    if run is None or not run.case:
+        return False
+    return s.mixed_up_ranks(problem) or any(e.members != run.members for e in run.ledger.entries)
 
 
 MEASURE = SideBySide(
@@ -102,23 +91,30 @@ MEASURE = SideBySide(
     } | dict.fromkeys(("strided", "float32", "bfloat16"), "a stage is given"),
 )  # fmt: skip
 EXERCISE = Exercise(
-    name="relay_step", reference=relay_step, measure=MEASURE, worlds=(WORLD,),
+    name="relay_step", reference=relay_step, measure=MEASURE, worlds=(relay.WORLD,),
     leaves_out={
         "under way": "a step is over when it returns",
         "empty rank": "every rank has a stage, and every batch rows",
         "generators": "no argument is an iterator",
         "memory": "it keeps nothing but gradients",
     },
-    may_call=symptoms.P2P,
+    may_call=s.P2P,
     claims=claims(
         MEASURE,
-        ("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}",
-         *TAKES),
+        ("activations forward", 4,
+         "each stage takes what the previous gives; 1, 2, 3, 4 ranks; three steps", *TAKES),
         ("one process's gradients", 7,
          "every parameter's .grad, to 1e-12; added to what is there", "the gradient"),
         ("the loss on the last rank", 2, "detached; None elsewhere", *LOSS),
         ("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous",
          messages),
     ),
-    hints=HINTS,
+    hints=hints(
+        "lab2", "relay_step",
+        the_group_is_not_used=another_group,
+        y_is_no_number=lambda p: s.raised("RuntimeError")(p) and not s.failed(p).refusals,
+        another_form=lambda p: (
+            p.kind == "mismatch" and s.failed(p).mismatch in ("size", "dtype")
+        ),
+    ),
 )  # fmt: skip

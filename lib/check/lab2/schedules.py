@@ -92,17 +92,13 @@ def judge(out, show, of, kinds, amounts, ordered=True, stages=1, placement=loop)
 
 
 def amounts(show, schedule, kinds, p, m):
-    each_keeps(show, schedule)
+    for rank in range(p):
+        keeps(show, f"kept by rank {rank}", schedule, rank)
     idle(show, schedule, kinds)
 
 
-def each_keeps(show, schedule):
-    """The most micro-batches x stages with F done, and B or W not, on each rank."""
-    for rank in range(len(schedule)):
-        keeps(show, f"kept by rank {rank}", schedule, rank)
-
-
 def keeps(show, name, schedule, rank):
+    """The most micro-batches x stages with F done, and B or W not, on a rank."""
     most, at = most_kept(schedule[rank])
     show(name, most, at_most=True, beside=f"{most} after {at}, {row(schedule, rank, at)}")
 
@@ -157,8 +153,10 @@ def described(out):
         return f"a {type(out).__name__}"
     if isinstance(out, Action):
         return "an Action"
-    inside = sorted({type(item).__name__ for item in out if not _is_list(item)}) or ["list"]
-    return f"{len(out)} {' and '.join(inside)}{'s'[: len(out) != 1]}"
+    inside = sorted({type(item).__name__ for item in out}) or ["list"]
+    if len(inside) > 1:
+        return f"a {type(out).__name__} of {' and '.join(inside)}"
+    return f"{len(out)} {inside[0]}{'s'[: len(out) != 1]}"
 
 
 def wrong(schedule, kinds, m, v=1, placement=loop):
@@ -224,22 +222,3 @@ def drawn(schedule, times=UNIT):
     """The grid of a valid schedule where it is small enough to be read, else ""."""
     lines = grid(schedule, times).splitlines()
     return "\n".join(lines) if len(lines) <= 4 and max(map(len, lines)) <= WIDTH else ""
-
-
-# Hints
-
-
-def in_sizes(test):
-    """Was it in a case whose p, m and v pass this test?"""
-
-    def fits(problem):
-        found = sizes(problem.fact("case")) if "case" in problem.facts else ()
-        return bool(found) and test(*found)
-
-    return fits
-
-
-FEW_MICROBATCHES = in_sizes(lambda p, m: m < p)
-
-
-OF_ANY_P = {"right_for_several_ranks_only": in_sizes(lambda p, m, v=1: p == 1 and m > 1)}

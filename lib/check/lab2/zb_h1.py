@@ -30,9 +30,5 @@ EXERCISE = Exercise(
         ("the whole batch's gradients", 1, "executed on 2 and 4 ranks",
          gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
     ),
-    hints=hints(
-        "lab2", "of_any_p", "zb_h1", "schedules", "halves",
-        **schedules.OF_ANY_P,
-        **{"fewer micro-batches than ranks": schedules.FEW_MICROBATCHES},
-    ),
+    hints=hints("lab2", "of_any_p", "zb_h1", "schedules", "halves"),
 )  # fmt: skip

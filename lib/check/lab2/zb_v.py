@@ -27,7 +27,6 @@ def _shown(show, schedule, kinds, p, m):
         schedules.idle(show, schedule, kinds)
 
 
-_FEW = schedules.in_sizes(lambda p, m: m < 2 * p - 1)
 MEASURE = schedules.measure(zb_v, "FIW", _shown, JOBS, stages=2, placement=v_shape)
 EXERCISE = Exercise(
     name="zb_v", reference=zb_v, measure=MEASURE, worlds=(),
@@ -43,9 +42,5 @@ EXERCISE = Exercise(
         ("the whole batch's gradients", 1, "executed on 2 and 4 ranks",
          gradients(MEASURE, [(2, 3), (4, 8), (4, 2)], 2, v_shape)),
     ),
-    hints=hints(
-        "lab2", "of_any_p", "zb_v", "schedules", "halves",
-        **schedules.OF_ANY_P,
-        **{"fewer than 2p-1 micro-batches": _FEW},
-    ),
+    hints=hints("lab2", "of_any_p", "zb_v", "schedules", "halves"),
 )  # fmt: skip

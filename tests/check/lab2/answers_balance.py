@@ -144,6 +144,23 @@ def a_table_for_all_calls(costs, p, known={}):  # noqa: B006
     return known.setdefault((len(costs), p), balance(costs, p))
 
 
+def paces_for_all_calls(costs, p, known={}):  # noqa: B006
+    """The best stages from layer i on, by their number and i alone."""
+    refuse(costs, p)
+    n = len(costs)
+
+    def best(k, i):
+        if (k, i) not in known:
+            options = [(sum(costs[i:]), [range(i, n)])]
+            if k > 1:
+                firsts = [(j, best(k - 1, j)) for j in range(i + 1, n - k + 2)]
+                options = [(max(sum(costs[i:j]), t), [range(i, j), *s]) for j, (t, s) in firsts]
+            known[k, i] = min(options, key=lambda option: option[0])
+        return known[k, i]
+
+    return best(p, 0)[1]
+
+
 def to_a_thousandth(costs, p):
     """Bisects the pace until it is known to 1e-3."""
     refuse(costs, p)
@@ -190,7 +207,7 @@ WRONG = {
     after("ends_overlap", lambda stages, costs, p: [[*stage, *range(stage[-1] + 1,
         len(costs))][: len(stage) + 1]
                                                      for stage in stages]): "layers twice",
-    p_cuts: "one cut too many",
+    p_cuts: "not p stages",
     as_few_as_the_pace_needs: "not p stages",
     padded_with_empty_stages: "an empty stage",
     as_many_layers_each: "equal numbers of layers",
@@ -202,6 +219,7 @@ WRONG = {
     min_of_nothing: "not a ValueError",
     asserts: "not a ValueError",
     a_table_for_all_calls: "kept from an earlier call",
+    paces_for_all_calls: "layers that do not exist",
     to_a_thousandth: "an absolute tolerance",
     fewer_stages_than_layers: "as many stages as layers",
     a_generator: "an iterator",

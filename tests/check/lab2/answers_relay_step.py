@@ -106,7 +106,7 @@ EDITS = (
     ("no gradient of the input", edit(MARK, "x = x.requires_grad_().clone()")),
     ("tokens have no gradient", edit("y = stage(x)\n", "y = stage(x.requires_grad_())\n")),
     ("two forwards", edit("y = stage(x)\n", "stage(x)\n    y = stage(x)\n")),
-    ("a buffer of another form", edit("torch.empty_like(y)", "torch.empty_like(x)")),
+    ("another form", edit("torch.empty_like(y)", "torch.empty_like(x)")),
     ("a loss on every rank", edit(BACKWARD, f"{LOSS}\n        loss.backward()")),
     ("y is no number", edit(BACKWARD, f"{GRAD_Y}\n        y.backward()")),
     ("no neighbour there", edit("if rank > 0:\n        x", "if True:\n        x")
@@ -114,25 +114,25 @@ EDITS = (
     ("no neighbour there", edit("if rank < last", "if rank == 0 or rank < last")),
     ("the group is not used", edit("    rank, last", "    group = None\n    rank, last")),
     ("the group is not used", edit("dist.get_rank(group),", "dist.get_rank(),")),
-    ("right on two ranks only", edit("if rank < last", "if rank == 0 and last")
+    ("another order", edit("if rank < last", "if rank == 0 and last")
             .then(LOSS, "loss = loss_fn(y, target) if rank == last else y.sum()")),
-    ("right on two ranks only", edit(LAST, LAST.replace("rank > 0", "rank == last > 0"))),
-    ("no gradient received", edit(BACKWARD, "y.sum().backward()")),
-    ("no gradient sent back", edit(LAST, LAST.replace("rank > 0", "0 < rank < last"))),
-    ("waits too early",
+    ("another order", edit(LAST, LAST.replace("rank > 0", "rank == last > 0"))),
+    ("another order", edit(BACKWARD, "y.sum().backward()")),
+    ("another order", edit(LAST, LAST.replace("rank > 0", "0 < rank < last"))),
+    ("another order",
             edit(f"{SEND}\n        {BACKWARD}",
                  f"grad = {GRAD_Y}\n        {SEND}; y.backward(grad)")),
-    ("the wrong neighbour", edit("if rank < last", "if True")
+    ("another order", edit("if rank < last", "if True")
             .then(SEND, SEND.replace("rank + 1", "(rank + 1) % (last + 1)"))
             .then(BACKWARD, BACKWARD.replace("rank + 1", "(rank + 1) % (last + 1)"))),
-    ("another tensor sent back", edit(GRAD_X,
+    ("another form", edit(GRAD_X,
         "p2p.send(loss if rank == last else x.grad, rank - 1, group)")),
-    ("another tensor sent back", edit("y = stage(x)\n", "y = stage(x)\n    y.retain_grad()\n")
+    ("another form", edit("y = stage(x)\n", "y = stage(x)\n    y.retain_grad()\n")
             .then(GRAD_X, "p2p.send(y.grad, rank - 1, group)")),
-    ("another tensor sent on", edit(SEND, "p2p.send(x, rank + 1, group)")),
-    ("another tensor sent on", edit(SEND, "p2p.send(y[:1], rank + 1, group)")),
-    ("a buffer of another form", edit("torch.empty_like(y)", "torch.empty(y.shape)")),
-    ("a buffer of another form", edit("torch.empty_like(y)", "torch.empty_like(y[:1])")),
+    ("another form", edit(SEND, "p2p.send(x, rank + 1, group)")),
+    ("another form", edit(SEND, "p2p.send(y[:1], rank + 1, group)")),
+    ("another form", edit("torch.empty_like(y)", "torch.empty(y.shape)")),
+    ("another form", edit("torch.empty_like(y)", "torch.empty_like(y[:1])")),
     ("computed on the empty room", edit("x = " + RECV, RECV)),
     ("another input", edit(SEND, "p2p.send(2 * y, rank + 1, group)")),
     ("rounded on the way", edit(RECV, RECV.replace("(x)", "(x, dtype=torch.float32)") + ".double()")
@@ -154,7 +154,7 @@ EDITS = (
     ("something returned elsewhere", edit(RETURN, RETURN.replace("None", "torch.zeros(())"))),
     ("the loss keeps its graph", edit(RETURN, RETURN.replace(".detach()", ""))),
     ("another loss function", edit(LOSS, "loss = torch.nn.functional.mse_loss(y, target)")),
-    ("more messages than two", edit(RETURN,
+    ("another form", edit(RETURN,
         f"if rank == last:\n        [p2p.send(loss, r, group) for r in range(last)]\n"
         f"    else:\n        loss = p2p.recv(torch.zeros(()), last, group)\n    {RETURN}")),
     ("the group is not used",
