@@ -17,15 +17,13 @@ import random
 import tempfile
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab4.disk import MOMENT, PATIENCE, Disk, same
 from lib.check.probes import is_probe
@@ -35,9 +33,16 @@ from lib.training.checkpoint import background
 from lib.training.checkpoint.random_state import random_state
 
 PARTS = ("model", "optimizer", "random", "position")
-OTHER = "best.pt"  # a file of somebody else's in the folder
-NOW, LATER = "that of when begin was called", "that of later"
+SAVED, LAST = ([f"the {which} {part}" for part in ("file", *PARTS)] for which in ("saved", "last"))
 FOLDER = ("fsync", "the folder")
+RULES = {  # what is lost if the power fails
+    "renamed": "{} was not written under another name (no step_*.pt) and then renamed",
+    "in the folder": "a file was opened outside the folder of the checkpoints",
+    "its open": "the file that was renamed to {} was not opened with self.open",
+    "on disk": "not all of the file was on disk when it was renamed to {}",
+    "its name": "the new name {} was not brought to disk",
+    "old ones": "old checkpoints were removed before {} was on disk",
+}
 
 
 def script(make, case, show):
@@ -45,7 +50,7 @@ def script(make, case, show):
     threading.excepthook = lambda told: None  # what a thread of the answer raises is a claim
     try:
         with tempfile.TemporaryDirectory() as folder, Disk(folder).watched() as disk:
-            for name in (OTHER, *(f"step_{step:08d}.pt" for step in range(1, 5))):
+            for name in ("best.pt", *(f"step_{step:08d}.pt" for step in range(1, 5))):
                 disk.folder.joinpath(name).touch()
             saver = show.run(make, disk.folder, disk.open)
             saves = Saves(saver, disk, show)
@@ -95,27 +100,38 @@ class Saves:
         with self.show.made.aside():
             self.train()
 
-    def wait(self, run=None):
-        (run or self.show.run)(self.saver.wait)
+    def wait(self):
+        self.show.run(self.saver.wait)
 
     def is_whole(self, step):
         return same(self.disk.state(step), self.rights[step])
 
-    def look(self, step, name):
-        """Show what the file of this step holds, part by part."""
+    def look(self, step, names):
+        """Show whether the file of this step is there and what it holds, under these names."""
         with self.show.made.aside():
             got, right, now = self.disk.state(step), self.rights[step], self.state()
-        left = sorted(path.name for path in self.disk.folder.glob("step_*.pt"))
-        there = self.disk.folder / f"step_{step:08d}.pt"
-        told = {"file": "" if there.exists() else f"after wait() there is no {there.name}: {left}"}
-        for part in PARTS:
+        left, file = sorted(p.name for p in self.disk.folder.glob("step_*.pt")), file_of(step)
+        is_deleted = ("remove", file) in self.disk.calls
+        self.show("the newest", f"{file} was deleted: {left}" if is_deleted else "")
+        missing = f"after wait() there is no {file}: {left}"
+        self.show(names[0], "" if file in left else missing)
+        for name, part in zip(names[1:], PARTS, strict=True):
             if not isinstance(got, dict) or part not in got:
-                told[part] = "nothing"
+                told = "nothing"
             elif same(got[part], right[part]):
-                told[part] = NOW
+                told = "that of when begin was called"
             else:
-                told[part] = LATER if same(got[part], now[part]) else "something else"
-        self.show(name, told)
+                told = "that of later" if same(got[part], now[part]) else "something else"
+            self.show(name, told)
+
+
+def file_of(step):
+    return f"step_{step:08d}.pt"
+
+
+def is_step(name):
+    """Would a run that resumes take it for a checkpoint?"""
+    return Path(name).match("step_*.pt")
 
 
 def begins(saves, disk, show):
@@ -131,7 +147,7 @@ def begins(saves, disk, show):
     saves.train()
     disk.go_on()
     saves.wait()
-    saves.look(11, "the saved")
+    saves.look(11, SAVED)
 
 
 def one_at_a_time(saves, disk, show):
@@ -158,45 +174,38 @@ def one_at_a_time(saves, disk, show):
     show("alive by the second", *alive, at_most=True)
     named = {call[-1] for call in disk.calls}
     for step in (12, 13):
-        there = disk.state(step) or f"step_{step:08d}.pt" in named
-        show("left out", "" if there else f"step {step} was begun, and is not there after wait()")
+        is_there = disk.state(step) or file_of(step) in named
+        missing = f"step {step} was begun, and is not there after wait()"
+        show("left out", "" if is_there else missing)
 
 
 def in_order(saves, disk, show):
-    """open, write, fsync, rename, fsync of the folder, remove: what comes too early, or not at
-    all, is lost if the power fails."""
+    """open, write, fsync, rename, fsync of the folder, remove: which of them comes too early, or
+    not at all?"""
     saves.position = 26
     disk.calls.clear()
     saves.begin(14)
     saves.wait()
-    name, calls = "step_00000014.pt", disk.calls
+    name, calls = file_of(14), disk.calls
     source = next((call[1] for call in calls if call[0] == "rename" and call[-1] == name), "")
     renamed = calls.index(("rename", source, name)) if source else len(calls)
     before, after = calls[:renamed], calls[renamed:]
     synced = after.index(FOLDER) if FOLDER in after else len(after)
     written = max((i for i, call in enumerate(before) if call == ("write", source)), default=0)
-    first = before + after[:synced]  # before the new name was on disk
-    away = [call for call in first if call[0] in ("remove", "rename") and is_step(call[1])]
-    rules = {
-        "renamed": (not source or is_step(source),
-                    f"{name} was not written under another name (no step_*.pt) and then renamed"),
-        "in the folder": (disk.outside, "a file was opened outside the folder of the checkpoints"),
-        "its open": (("open", source) not in before, f"{source} was not opened with self.open"),
-        "on disk": (("fsync", source) not in before[written:],
-                    f"not all of {source} was on disk when it was renamed"),
-        "its name": (FOLDER not in after, f"the new name {name} was not brought to disk"),
-        "old ones": (away, f"old checkpoints were removed before {name} was on disk"),
-    }  # fmt: skip
-    told = "\nThe calls: " + ", ".join(" ".join(call) for call in calls)
-    show("order", {rule: f"{text}{told}" if is_broken else ""
-                   for rule, (is_broken, text) in rules.items()})  # fmt: skip
+    unsafe = before + after[:synced]  # before the new name was on disk
+    broken = {
+        "renamed": not source or is_step(source),
+        "in the folder": disk.outside,
+        "its open": ("open", source) not in before,
+        "on disk": ("fsync", source) not in before[written:],
+        "its name": FOLDER not in after,
+        "old ones": any(call[0] in ("remove", "rename") and is_step(call[1]) for call in unsafe),
+    }
+    told = "The calls: " + ", ".join(" ".join(call) for call in calls)
+    for rule, text in RULES.items():
+        show(rule, text.format(name) if broken[rule] else "", beside=told)
     show("the folder holds", " ".join(sorted(path.name for path in disk.folder.glob("*.pt"))))
-    saves.look(14, "the last")
-
-
-def is_step(name):
-    """Would a run that resumes take it for a checkpoint?"""
-    return Path(name).match("step_*.pt")
+    saves.look(14, LAST)
 
 
 def tells_errors(saves, disk, show):
@@ -204,27 +213,23 @@ def tells_errors(saves, disk, show):
     object's wait() does not, and the next is written."""
     with tempfile.TemporaryDirectory() as folder:
         other = show.run(type(saves.saver), Path(folder), disk.open)
-    for step, error, tells in (
-        (15, OSError(28, "No space left on device"), saves.wait),
-        (18, RuntimeError("unexpected pos 64 vs 0"), partial(saves.begin, 19)),
-    ):
+    for step, error in (15, OSError(28, "No space left")), (18, RuntimeError("pos 64 vs 0")):
         disk.full = error
         saves.begin(step, show.refused)
         show.refused(other.wait)
-        tells(show.refused)
+        if step == 15:
+            show.refused(saves.saver.wait)
+        else:
+            saves.begin(step + 1, show.refused)
         disk.full = None
-        saves.wait(show.refused)
+        show.refused(saves.saver.wait)
         before = step - 1
         show("the one before", "" if saves.is_whole(before) else
              f"step {step} was not written, and step {before} is gone or changed")  # fmt: skip
         saves.begin(step + 2, show.refused)
-        saves.wait(show.refused)
+        show.refused(saves.saver.wait)
         show("no more", "" if saves.is_whole(step + 2) else
              f"step {step} failed, and step {step + 2} is not written")  # fmt: skip
-
-
-def _in_part(part):
-    return lambda p: p.fact("key", ("", 0, ""))[2] == part
 
 
 NO_TENSORS = dict.fromkeys(("strided", "float32", "bfloat16"), "no tensors are given")
@@ -250,22 +255,12 @@ EXERCISE = Exercise(
         ("training goes on", 2, "begin returns while the disk stands still",
          "begin waits for the disk"),
         ("the state of that moment", 3,
-         "model, optimizer, random numbers, position; bit for bit", "the saved"),
+         "model, optimizer, random numbers, position; bit for bit", "the newest", *SAVED),
         ("one write at a time", 2, "the next waits, and none is left out",
          "files being written", "alive by the second", "left out"),
         ("whole, or not there", 2, "fsync, rename, fsync; only then are old ones removed",
-         "order", "the folder holds", "the last"),
+         *RULES, "the folder holds", *LAST),
         ("errors are told", 1, "by wait, or by the next begin; the one before stays"),
     ),
-    hints=hints(
-        "lab4", "AsyncCheckpoint",
-        nothing_saved=_in_part("file"),
-        random_numbers_of_another_moment=_in_part("random"),
-        not_renamed=_in_part("renamed"),
-        another_folder=_in_part("in the folder"),
-        another_open=_in_part("its open"),
-        not_brought_to_disk=_in_part("on disk"),
-        the_name_is_not_on_disk=_in_part("its name"),
-        nothing_left=s.either(_in_part("old ones"), of_name("the one before")),
-    ),
+    hints=hints("lab4", "AsyncCheckpoint"),
 )  # fmt: skip

@@ -1,11 +1,10 @@
 """Lab 4, section 9: choose_remedy(job, usable), the cheapest remedy with which a job fits into the
 memory of its GPUs.
 
-A verdict tells whether a remedy is too dear or does not fit, and not which one is right.
+A verdict says whether a remedy is too dear or does not fit, and not which one is right.
 """
 
-from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.shown import claims
@@ -14,6 +13,9 @@ from lib.cost.clinic import PATIENTS, USABLE, Job, Remedy, choose_remedy, peak_b
 
 ROOMY = [(job, usable) for job in PATIENTS[:2] for usable in (100e9, 180e9)]
 CLINIC = [(job, USABLE) for job in PATIENTS]
+# exact in floats; a GPU's share is no whole number of parameters
+EXACT = Job("an exact fit", 2.0**30 + 1, 16, 1024, 2**15, 1024, 1, 4)
+FULL = peak_bytes(EXACT, Remedy(1, False, False, 1))
 OTHERS = [
     (Job("a long sequence", 8.03e9, 32, 4096, 128_256, 32_768, 1, 64), USABLE),
     (Job("a wide vocabulary", 2e9, 20, 2048, 600_000, 4096, 4, 16), USABLE),
@@ -24,12 +26,8 @@ OTHERS = [
     (Job("two GPUs", 3e9, 16, 4096, 50_304, 8192, 8, 2), 40e9),
     (Job("two GPUs, 128,256 words", 3e9, 16, 2048, 128_256, 8192, 1, 2), 40e9),
     (Job("offload, then a smaller micro-batch", 70.6e9, 80, 8192, 128_256, 8192, 4, 8), USABLE),
-]
-# exact in floats; a GPU's share is no whole number of parameters
-EXACT = Job("an exact fit", 2.0**30 + 1, 16, 1024, 2**15, 1024, 1, 4)
-BEYOND = EXACT._replace(name="a byte too many")
-FULL = peak_bytes(EXACT, Remedy(1, False, False, 1))
-OTHERS += [(EXACT, FULL), (BEYOND, FULL - 1)]
+    (EXACT, FULL), (EXACT._replace(name="a byte too many"), FULL - 1),
+]  # fmt: skip
 HOPELESS = [
     (Job("too long", 70.6e9, 80, 8192, 128_256, 32_768, 1, 8), USABLE),
     (Job("too large for two", 405e9, 126, 16_384, 128_256, 8192, 1, 2), USABLE),
@@ -41,8 +39,8 @@ JOBS = {
 BEST = {name: choose_remedy(*job) for name, job in JOBS.items()}
 CASES = here(*JOBS)
 FORM, OFTEN, SELDOM = "a Remedy", "None, though one fits", "one, though none fits"
-SIZE, DEAR, LARGE = "the micro-batch", "the price", "the peak"
-WRONG = (FORM, OFTEN, SELDOM, SIZE, DEAR, LARGE)
+NO_STAGE, SIZE, DEAR, LARGE = "stage 0", "the micro-batch", "the price", "the peak"
+WRONG = (FORM, OFTEN, SELDOM, NO_STAGE, SIZE, DEAR, LARGE)
 
 
 def script(make, case, show):
@@ -58,28 +56,24 @@ def _wrong(got, best, job):
     if got is None:
         return (OFTEN, "got None, but there is a remedy") if best else ("", "")
     is_remedy = getattr(got, "_fields", None) == Remedy._fields
-    kinds = [type(value) for value in got] if is_remedy else []
-    if kinds != [int, bool, bool, int]:
+    if not is_remedy or [*map(type, got)] != [int, bool, bool, int]:
         return FORM, f"expected a Remedy of an int, two bools and an int, or None, got {got!r:.80}"
     if got == best:
         return "", ""
     said = f"got {', '.join(f'{name} {value}' for name, value in got._asdict().items())}"
+    if got.stage == 0:
+        return NO_STAGE, said
     if best is None:
         return SELDOM, f"{said}; it does not fit"
+    if got.micro_batch not in {job.micro_batch >> i for i in range(job.micro_batch.bit_length())}:
+        return SIZE, said
     if _price(got) > _price(best):
-        name, text = DEAR, "a cheaper remedy fits"
-    else:
-        name, text = LARGE, "with it the peak is above what is usable"
-    halves = {job.micro_batch >> i for i in range(job.micro_batch.bit_length())}
-    return name if got.micro_batch in halves else SIZE, f"{said}: {text}"
+        return DEAR, f"{said}: a cheaper remedy fits"
+    return LARGE, f"{said}: with it the peak is above what is usable"
 
 
 def _price(remedy):
     return remedy.offload, remedy.checkpointing, -remedy.micro_batch, remedy.stage
-
-
-def _of_job(job):
-    return lambda p: p.fact("case").what.startswith(job.name)
 
 
 def _of(jobs):
@@ -97,10 +91,5 @@ EXERCISE = Exercise(
         ("other jobs", 3, "long sequences, few layers, one GPU", *_of(OTHERS)),
         ("no remedy is enough", 2, "None"),
     ),
-    hints=hints(
-        "lab4", "choose_remedy",
-        data_parallelism_too=lambda p: "stage 0" in f"{p.fact('got')}",
-        exactly_what_is_usable=s.both(of_name(DEAR), _of_job(EXACT)),
-        rounded_down=s.both(of_name(LARGE), _of_job(BEYOND)),
-    ),
+    hints=hints("lab4", "choose_remedy"),
 )  # fmt: skip

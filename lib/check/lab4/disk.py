@@ -16,27 +16,24 @@ import io
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import torch
 
-CALLS = {
-    "fsync": "fsync", "rename": "rename", "replace": "rename", "remove": "remove",
-    "unlink": "remove",
-}  # fmt: skip
 PATIENCE = 5.0  # seconds: what should not wait
 MOMENT = 0.15  # seconds: a wait that should be seen
-HALF = "half a file"  # what an fsync has brought to disk too early
+SYNONYMS = {"replace": "rename", "unlink": "remove"}  # of functions of os
 
 
 class Disk:
     """A folder, what is asked of it, and a gate that every write waits at. full: what every write
-    raises; most: how many files were open at once."""
+    raises; most: how many files were open at once; outside: was a file opened elsewhere?"""
 
     def __init__(self, folder):
         self.folder, self.calls, self.full = Path(folder), [], None
-        self.files, self.outside = {}, False  # {inode: Noting}; was one opened elsewhere?
+        self.files, self.outside = {}, False  # {inode: Noting}
         self.open_now, self.most, self.second = 0, 0, threading.Event()
         self.lock, self.gate, self.starts = threading.Lock(), threading.Event(), threading.Event()
         self.go_on()
@@ -79,25 +76,25 @@ class Disk:
         def joins(thread, timeout=None):
             join(thread, None if timeout is None else min(timeout, MOMENT / 2))
 
-        with contextlib.ExitStack() as stack:
-            for name in CALLS:
-                stack.enter_context(mock.patch.object(os, name, self.noted(name)))
-            stack.enter_context(mock.patch.object(threading.Thread, "start", starts))
-            stack.enter_context(mock.patch.object(threading.Thread, "join", joins))
-            stack.callback(self.go_on)
-            yield self
+        noted = {
+            name: partial(self.noted, getattr(os, name), SYNONYMS.get(name, name))
+            for name in ("fsync", "rename", "remove", *SYNONYMS)
+        }
+        with (
+            mock.patch.multiple(os, **noted),
+            mock.patch.multiple(threading.Thread, start=starts, join=joins),
+        ):
+            try:
+                yield self
+            finally:
+                self.go_on()
 
-    def noted(self, name):
-        """This function of os, which notes the names of its files."""
-        plain = getattr(os, name)
-
-        def call(*args, **kwargs):
-            names = [Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path))]
-            out = plain(*args, **kwargs)
-            self.calls.append((CALLS[name], *(names or [self.on_disk(args[0])])))
-            return out
-
-        return call
+    def noted(self, plain, what, *args, **named):
+        """A function of os, which notes the names of its files."""
+        names = [Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path))]
+        out = plain(*args, **named)
+        self.calls.append((what, *(names or [self.on_disk(args[0])])))
+        return out
 
     def on_disk(self, file):
         """What an fsync of this file, or of its descriptor, has brought to disk."""
@@ -105,7 +102,7 @@ class Disk:
         if inode == self.folder.stat().st_ino:
             return "the folder"
         noting = self.files.get(inode)
-        return HALF if noting is None or noting.buffer else noting.called
+        return "half a file" if noting is None or noting.buffer else noting.called
 
     def state(self, step):
         """What a run that resumes now would load of this step; None if there is nothing whole."""

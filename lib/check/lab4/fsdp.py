@@ -7,8 +7,7 @@ watched units.
 from functools import partial
 
 from lib import zero
-from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab4 import fsdp_training as training
 from lib.check.lab4.fsdp_models import CASES, GROUPS_SAY
@@ -24,11 +23,7 @@ METHODS = (
 
 def script(make, case, group, show):
     watch = partial(training.Watch, counted=case == CASES[0])
-    return training.trained(training.watched(make), case, group, show, watch)
-
-
-def _more(p):
-    return isinstance(p.fact("got"), int) and p.fact("got") > p.fact("want")
+    return training.trained(training.with_libs_units(make), case, group, show, watch)
 
 
 MEASURE = SideBySide(
@@ -39,8 +34,7 @@ MEASURE = SideBySide(
 FSDP = Exercise(
     name="FSDP", reference=zero.FSDP, measure=MEASURE, worlds=(4,),
     may_call=(
-        *training.MAY_CALL, "fsdp_training.reduce_gradients", "unit.unshard",
-        "unit.reduce_gradients",
+        *training.MAY_CALL, "fsdp_training.reduces", "unit.unshard", "unit.reduce_gradients",
     ),
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP; a Unit "
                                            "meets it"},
@@ -52,9 +46,6 @@ FSDP = Exercise(
         ("sends 3 (N-1)/N psi", 2, "each unit gathered twice, reduced once",
          calls(MEASURE, nothing_else=False), *training.SENT),
     ),
-    hints=hints(
-        "lab4", "FSDP",
-        gathered_too_often=s.both(of_name("gathers of"), _more),
-    ),
+    hints=hints("lab4", "FSDP"),
 )  # fmt: skip
 EXERCISE = Bundle("fsdp", (UNIT, FSDP))

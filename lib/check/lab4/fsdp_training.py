@@ -7,8 +7,7 @@ Where a unit that computes is sharded the training stops there: its parameters h
 the first case the bytes that are alive in every layer are counted.
 """
 
-from collections import Counter
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import torch
@@ -19,23 +18,21 @@ from lib.check.comm import MAY_CALL as WIRE
 from lib.check.lab4 import fsdp_models as models
 from lib.training.buckets import slots
 
-# What the ledger may call what an answer calls. Other collectives too: that they are not the given
-# ones is a claim.
+# the ledger's names of what an answer calls. That collectives are the given ones is a claim
 MAY_CALL = (
     *WIRE, "background.start", "zero1.gather_parameters", "flat.gather", "zero1.reduce_gradients",
     "flat.__init__", "fsdp.make_flats", "fsdp.__init__", "prefetch.__init__",
     "prefetch.start_unshard",
 )  # fmt: skip
 RULES = (
-    "whole in forward", "whole in backward", "the root is whole", "weights of this step",
+    "whole in forward", "hooked", "whole in backward", "the root is whole", "weights of this step",
     "weights freed first", "sharded in the end",
 )  # fmt: skip
 CALLED = ("leave_forward", "enter_backward", "leave_backward")
-COMPUTED = (*RULES[:4], "gradients left", "parameters", "output")
+COMPUTED = (*RULES[:5], "gradients left", "parameters", "output")
 MEMORY = (
-    *RULES[4:], "units whole at a time", "calls of",
-    *(f"alive, in bytes, in the {way} of unit {i}" for way in ("forward", "backward")
-      for i in range(models.LAYERS)),
+    *RULES[5:], "units whole at a time", *(f"calls of {name}" for name in CALLED),
+    "alive, in bytes, in forward", "alive, in bytes, in backward",
 )  # fmt: skip
 SENT = ("gathers of", "elements reduced")
 EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model") | {
@@ -47,41 +44,15 @@ class Stop(Exception):
     """The training cannot go on."""
 
 
-class WatchedUnit(zero.Unit):
-    """lib's Unit, which tells `watch`."""
-
-    watch = None
-
-    @property
-    def holds(self):
-        """Has it memory for the full parameters?"""
-        return any(flat.full.untyped_storage().nbytes() for flat in self.flats)
-
-    def allocate(self):
-        super().allocate()
-        if self.watch:
-            self.watch.allocated()
-
-    def attach(self):
-        super().attach()
-        if self.watch:
-            self.watch.attached(self)
-
-    def reshard(self):
-        super().reshard()
-        if self.watch:
-            self.watch.freed(self)
-
-    def reduce_gradients(self):
-        if self.watch:
-            self.watch.reduces(self)
-        super().reduce_gradients()
-
-
 @lru_cache(1)
-def watched(make):
-    """The answer's class, the same for all its scripts, with units that are watched."""
-    return type("FSDP", (make,), {"unit_type": WatchedUnit})
+def with_libs_units(make):
+    """The answer's class, the same for all its scripts, with lib's Units in place of its own."""
+    return type("FSDP", (make,), {"unit_type": zero.Unit})
+
+
+def holds(unit):
+    """Has the unit memory for its full parameters?"""
+    return any(flat.full.untyped_storage().nbytes() for flat in unit.flats)
 
 
 class Watch:
@@ -101,18 +72,21 @@ class Watch:
         for index, layer in enumerate(fsdp.module.layers):
             layer.at = partial(self.computes, index)
         for unit in self.units.values():
-            unit.watch = self
-        self.times = Counter()
+            unit.allocate = partial(self.then, unit.allocate, self.allocated, unit)
+            unit.attach = partial(self.then, unit.attach, self.attached, unit)
+            unit.reshard = partial(self.then, unit.reshard, self.freed, unit)
+            unit.reduce_gradients = partial(self.reduces, unit, unit.reduce_gradients)
         for name in CALLED:
-            setattr(fsdp, name, partial(self.called, name, getattr(fsdp, name)))
+            setattr(fsdp, name, show.counted(name, getattr(fsdp, name)))
 
-    def called(self, name, method, *args, **named):
-        self.times[name] += 1
-        method(*args, **named)
+    def then(self, method, told, unit):
+        method()
+        told(unit)
 
-    def looking(self):
-        """A context around what the answer does."""
-        return nullcontext()
+    def looks(self, f, *args):
+        """f(*args), which calls the answer, until it cannot go on."""
+        with suppress(Stop):
+            return f(*args)
 
     def note(self, rule, text):
         self.broken.setdefault(rule, text)
@@ -120,17 +94,17 @@ class Watch:
     def name_of(self, unit):
         return next(name for name, one in self.units.items() if one is unit)
 
-    def allocated(self):
-        self.most = max(self.most, sum(unit.holds for unit in self.fsdp.units))
+    def allocated(self, unit):
+        self.most = max(self.most, sum(map(holds, self.fsdp.units)))
 
     def attached(self, unit):
         self.stale.discard(unit)
 
-    def reduces(self, unit):
-        """The gradients of a unit are about to be flattened and sent."""
+    def reduces(self, unit, method):
         gradients = any(p.grad is not None for flat in unit.flats for p in flat.parameters)
-        if unit.holds and gradients:
+        if holds(unit) and gradients:
             self.late.add(unit)
+        method()
 
     def freed(self, unit):
         self.stale.discard(unit)
@@ -146,11 +120,14 @@ class Watch:
         """A layer's forward or backward begins."""
         unit, what = self.fsdp.units[index], f"the {way} of unit {index}"
         if self.counted:
-            self.show(f"alive, in bytes, in {what}", self.show.made.alive(), at_most=True)
-        if not (unit.is_unsharded and unit.holds):
+            alive = {f"of unit {index}": self.show.made.alive()}
+            self.show(f"alive, in bytes, in {way}", alive, at_most=True)
+        if not (unit.is_unsharded and holds(unit)):
+            if way == "backward" and not self.show.counts["enter_backward"]:
+                self.note("hooked", f"{what} began, and enter_backward had not been called")
             self.note(f"whole in {way}", f"{what} began while it was sharded")
             raise Stop
-        if not self.fsdp.root.holds:
+        if not holds(self.fsdp.root):
             self.note("the root is whole", f"{what} began when the root had been freed")
             raise Stop
         if unit in self.stale:
@@ -162,13 +139,12 @@ class Watch:
 
     def tell(self):
         """Show what was seen since the last time."""
-        left = [name for name, unit in self.units.items() if unit.holds]
+        left = [name for name, unit in self.units.items() if holds(unit)]
         if left:
             self.note("sharded in the end", f"in the end {left[0]} is still unsharded")
         for rule in self.rules:
             self.show(rule, self.broken.get(rule, ""))
         self.show("units whole at a time", self.most, at_most=True)
-        self.show("calls of", {name: self.times[name] for name in CALLED})
         self.broken, self.most = {}, 0
 
     def sent(self, forwards):
@@ -189,6 +165,7 @@ def trained(kind, case, group, show, watch=None):
     with show.during("the model is wrapped", section=True) as run:
         fsdp = run(kind, net, net.layers, group, None, *ways)
     watch = watch and watch(show, fsdp)
+    looks = [watch.looks] if watch else []
     optimizer = case.optimizer(fsdp.groups)
     yield
     for step in range(models.STEPS):
@@ -196,11 +173,11 @@ def trained(kind, case, group, show, watch=None):
         for together in case.backwards(step):
             show.begin()
             with show.during(f"step {step + 1}, backward") as run:
-                run(_until_stopped, watch, _backward, fsdp, case, show.place, together)
-            left = [name for name, p in net.named_parameters() if p.grad is not None]
-            show("gradients left", f".grad is still there of {', '.join(left)}" * bool(left))
+                run(*looks, _backward, fsdp, case, show.place, together)
             if watch:
                 watch.tell()
+            left = [name for name, p in net.named_parameters() if p.grad is not None]
+            show("gradients left", f".grad is still there of {', '.join(left)}" * bool(left))
             if show.wrong(*COMPUTED):
                 return
             if watch:
@@ -214,15 +191,10 @@ def trained(kind, case, group, show, watch=None):
             return
     x, _, with_branch = models.batch(0, 0)
     with torch.no_grad(), show.during("a forward without a graph") as run:
-        out = run(_until_stopped, watch, net, x, with_branch)
+        out = run(*looks, net, x, with_branch)
     if watch:
         watch.tell()
     show("output", out)
-
-
-def _until_stopped(watch, f, *args):
-    with watch.looking() if watch else nullcontext(), suppress(Stop):
-        return f(*args)
 
 
 def _backward(fsdp, case, rank, together):

@@ -6,9 +6,8 @@ Newton-Schulz makes of a sum is what it makes of the mean, so both are right.
 
 from torch import nn
 
-from lib.check import symptoms as s
 from lib.check.cases import Setting, draw
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL, ROOTED
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab4.owners import OWNERS
@@ -112,18 +111,6 @@ MUON = Exercise(
          calls(MEASURE, nothing_else=False), "the dtypes sent", "each once", "together"),
         ("momentum on the owner alone", 1, "and every .grad is None afterwards"),
     ),
-    hints=hints(
-        "lab4", "Muon",
-        owners_of_the_world=s.both(of_name("left out"), s.mixed_up_ranks),
-        one_gradient_for_two_matrices=lambda p: (
-            p.kind == "value" and p.fact("case").what == NO_GRADIENTS
-        ),
-        left_over_from_the_step_before=lambda p: p.kind == "value" and p.fact("time") > 1,
-        no_reduce=lambda p: (
-            p.kind == "value" and p.fact("name") == "own matrix" and not p.fact("narrowed")
-            and p.fact("case").world_size > 1
-        ),
-        broadcast_too_early=s.kind("value", name="another's matrix"),
-    ),
+    hints=hints("lab4", "Muon"),
 )  # fmt: skip
 EXERCISE = Bundle("muon", (OWNERS, MUON), bonus=True)

@@ -1,6 +1,6 @@
 """Lab 4, section 14: owners(costs, N), the rank that owns each matrix.
 
-Right is any assignment whose busiest rank has at most 5 % more than lib's, which has the best
+Any assignment is right whose busiest rank has at most 5 % more than lib's, which has the best
 possible in all of these cases.
 """
 
@@ -32,8 +32,7 @@ SIZES = {  # what it is: (costs in the order of the model, ranks)
     "one rank": ((3, 1, 2), 1),
     "no matrices": ((), 3),
 }
-FEW = ("more ranks than matrices", "no matrices")
-FORM = ("a list of ranks", "one for each", "ranks that there are")
+FORM = A_LIST, ONE_EACH, RANKS = "a list of ranks", "one for each", "ranks that there are"
 LOAD = "the load of the busiest rank, within 5 %"
 
 
@@ -45,13 +44,14 @@ def script(make, case, show):
         return show.run(make, [*costs], N)
 
     owner, then = asked(), asked()
-    wrong = _misread(owner, costs, N)
+    wrong, text = _misread(owner, costs, N)
     for name in FORM:
-        show(name, wrong.get(name, ""))
+        show(name, text if name == wrong else "")
     if wrong:
         return
     another = f"called twice with the same costs, it returned {owner!r:.40} and {then!r:.40}"
-    show("another list", "" if _misread(then, costs, N) == {} and [*then] == [*owner] else another)
+    alike = not any(_misread(then, costs, N)) and [*then] == [*owner]
+    show("another list", "" if alike else another)
     if show.wrong("another list"):
         return
     load = [sum(c for c, o in zip(costs, owner, strict=True) if o == rank) for rank in range(N)]
@@ -59,23 +59,20 @@ def script(make, case, show):
 
 
 def _misread(owner, costs, N):
-    """{one of FORM: what is wrong}, or {}."""
+    """(which of FORM is wrong, in words), or ("", "")."""
     if not isinstance(owner, (list, tuple)):
-        return {"a list of ranks": f"got {form_of(owner)}, expected a list of ranks"}
+        return A_LIST, f"got {form_of(owner)}, expected a list of ranks"
     if len(owner) != len(costs):
-        text = f"{len(owner)} ranks for {len(costs)} matrices: {owner!r:.80}"
-        return {"one for each": text}
+        return ONE_EACH, f"{len(owner)} ranks for {len(costs)} matrices: {owner!r:.80}"
     for rank in owner:
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
-            return {"a list of ranks": f"{rank!r:.60} in the list is no rank"}
+            return A_LIST, f"{rank!r:.60} in the list is no rank"
         if not 0 <= rank < N:
-            text = f"rank {rank} owns a matrix; there are ranks 0 to {N - 1}"
-            return {"ranks that there are": text}
-    return {}
+            return RANKS, f"rank {rank} owns a matrix; there are ranks 0 to {N - 1}"
+    return "", ""
 
 
-CASES = here(*SIZES)
-MEASURE = SideBySide(script, muon.owners, CASES, groups=None, excused=NO_TENSORS)
+MEASURE = SideBySide(script, muon.owners, here(*SIZES), groups=None, excused=NO_TENSORS)
 OWNERS = Exercise(
     name="owners", reference=muon.owners, measure=MEASURE, worlds=(), bonus=True,
     leaves_out=LEAVES_OUT,

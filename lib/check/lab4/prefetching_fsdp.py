@@ -7,13 +7,13 @@ the compute, on any machine and under any load. First prefetch and wait_for_unsh
 trainings.
 """
 
-from contextlib import contextmanager
+from functools import partial
+from unittest import mock
 
 import torch
 
 from lib import collectives, zero
-from lib.check import symptoms as s
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab4 import fsdp_models as models
 from lib.check.lab4 import fsdp_training as training
@@ -24,10 +24,8 @@ from lib.check.side_by_side import SideBySide
 BY_HAND = "by hand"
 CASES = (models.Training((0, 1, 2), what=BY_HAND), *models.CASES)
 METHODS = ("prefetch", "wait_for_unshard", "before_forward", "before_backward")
-WAITED, AHEAD = (
-    ("waited for, in forward", "waited for, in backward"),
-    ("the next", "the one before"),
-)
+WAITED = ("waited for, in forward", "waited for, in backward")
+AHEAD = ("the next", "the one before")
 EARLY = "attached when gathered"
 HAND = ("gathers begun", "gathers waited for", "attached", "in self.gathers", "this one first")
 
@@ -42,33 +40,23 @@ class AheadWatch(training.Watch):
         super().__init__(show, fsdp)
         self.works, self.waited = {}, set()
 
-    @contextmanager
-    def looking(self):
-        plain = collectives.start
+    def looks(self, f, *args):
+        with mock.patch.object(collectives, "start", partial(self.start, collectives.start)):
+            return super().looks(f, *args)
 
-        def start(fn, *args, **kwargs):
-            work = plain(fn, *args, **kwargs)
-            self.started(work, args)
-            return work
-
-        collectives.start = start
-        try:
-            yield
-        finally:
-            collectives.start = plain
-
-    def started(self, work, args):
+    def start(self, plain, fn, *args, **named):
+        """collectives.start, where works are noted."""
+        work = plain(fn, *args, **named)
         shard = args[0].data_ptr() if args and torch.is_tensor(args[0]) else None
         for name, unit in self.units.items():
             if shard in [flat.shard.data_ptr() for flat in unit.flats]:
                 self.works.setdefault(name, []).append(work)
-        plain = work.wait
+        work.wait = partial(self.wait, work, work.wait)
+        return work
 
-        def wait():
-            self.waited.add(work)
-            return plain()
-
-        work.wait = wait
+    def wait(self, work, plain):
+        self.waited.add(work)
+        return plain()
 
     def is_waited_for(self, name):
         """Has every gather of the unit been waited for?"""
@@ -106,7 +94,7 @@ class AheadWatch(training.Watch):
 
 
 def script(make, case, group, show):
-    kind = training.watched(make)
+    kind = training.with_libs_units(make)
     if case.what == BY_HAND:
         return by_hand(kind, group, show)
     return training.trained(kind, case, group, show, AheadWatch)
@@ -129,10 +117,10 @@ def by_hand(kind, group, show):
             units[index].reshard()
             continue
         with show.during(f"{name}({index})") as run:
-            run(_looked_at, watch, getattr(fsdp, name), index)
-        works = {f"of {name}": watch.works.get(name, []) for name in watch.units}
-        show("gathers begun", {name: len(mine) for name, mine in works.items()})
-        waited = {name: sum(work in watch.waited for work in works[name]) for name in works}
+            run(watch.looks, getattr(fsdp, name), index)
+        works = {f"of {unit}": watch.works.get(unit, []) for unit in watch.units}
+        waited = {unit: len(watch.waited.intersection(mine)) for unit, mine in works.items()}
+        show("gathers begun", {unit: len(mine) for unit, mine in works.items()})
         show("gathers waited for", waited)
         show("attached", {f"is unit {i}": f"{unit.is_unsharded}" for i, unit in enumerate(units)})
         show("in self.gathers", ", ".join(map(str, sorted(fsdp.gathers))) or "none")
@@ -143,31 +131,12 @@ def by_hand(kind, group, show):
         for unit in units:
             unit.reshard()
         with show.during(f"{way}(1)") as run:
-            run(_looked_at, watch, getattr(fsdp, way), 1)
+            run(watch.looks, getattr(fsdp, way), 1)
             begun = [*watch.works]
             run(fsdp.finish_communication)
         late = f"{begun[0]} was started before unit 1, which waits for it" if begun else ""
         show("this one first", late * ("unit 1" in begun[1:]))
     yield
-
-
-def _looked_at(watch, f, *args):
-    with watch.looking():
-        f(*args)
-
-
-def _by_hand(*times):
-    """Was it at one of these calls by hand?"""
-    return lambda p: of_name(*HAND)(p) and p.fact("time") in times
-
-
-def _too(many, *names):
-    """Is there too much of it, or (many=False) too little?"""
-    return lambda p: (
-        of_name(*names)(p)
-        and isinstance(p.fact("got"), int)
-        and (p.fact("got") > p.fact("want")) == many
-    )
 
 
 MEASURE = SideBySide(
@@ -192,13 +161,5 @@ EXERCISE = Exercise(
         ("sends 3 (N-1)/N psi", 1, "each unit gathered twice",
          calls(MEASURE, nothing_else=False), *training.SENT),
     ),
-    hints=hints(
-        "lab4", "PrefetchingFSDP",
-        no_end=s.either(s.raised("IndexError"), _by_hand(3, 4)),
-        does_not_wait=s.either(of_name(EARLY), _too(False, "gathers waited")),
-        not_in_the_background=_too(True, "gathers waited"),
-        prefetched_again=_too(True, "gathers begun"),
-        prefetch_starts_nothing=s.both(_too(False, "gathers begun"), _by_hand(1, 5)),
-        only_what_was_prefetched=s.either(s.raised("KeyError"), _too(False, "gathers begun")),
-    ),
+    hints=hints("lab4", "PrefetchingFSDP"),
 )  # fmt: skip

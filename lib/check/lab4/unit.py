@@ -11,13 +11,14 @@ process.
 """
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 from lib import backend, zero
 from lib.check.cases import draw
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab4.fsdp_models import ADAMW, Training
 from lib.check.lab4.fsdp_training import EXCUSED, MAY_CALL, trained
@@ -60,8 +61,9 @@ def by_itself(make, case, group, show):
         zero.Flat([nn.Parameter(ones(shape), i != 1) for shape in of.values()], group)
         for i, of in enumerate(SHAPES)
     ]
-    show.gates = EnoughMemory([flat.full for flat in flats])
-    look = partial(_look, show, flats, show.gates.wholes)
+    wholes = [flat.full for flat in flats]
+    show.gates = SimpleNamespace(hold=lambda call: _has_enough(wholes))
+    look = partial(_look, show, flats, wholes)
     with show.during("Unit(...), which reshards") as run:
         unit = run(make, flats, show.all_gather, show.reduce_scatter)
     look(SHARDED, unit)
@@ -69,8 +71,10 @@ def by_itself(make, case, group, show):
         for number, method in enumerate(methods):
             if show.wrong(*LOST, *_of(WHOLE), *_of(REDUCED)):
                 return
-            if method == "unshard":
-                _step(flats, show.place, turn + number)
+            if method == "unshard":  # there are other numbers in the shards, as after a step
+                for i, flat in enumerate(flats):
+                    line = draw(10 * (turn + number) + i, flat.padded)
+                    flat.shard.detach().copy_(line.chunk(flat.world_size)[show.place])
             if number and methods[number - 1] == "unshard" != method:
                 _backward(flats, show.place, turn)
             show.begin()
@@ -82,25 +86,13 @@ def by_itself(make, case, group, show):
         yield
 
 
-class EnoughMemory:
-    """Before each call: has every flat.full no memory, or enough?"""
-
-    def __init__(self, wholes):
-        self.wholes = wholes
-
-    def hold(self, call):
-        for whole in self.wholes:
-            got = whole.untyped_storage().nbytes()
-            if got and not _has_memory(whole):
-                text = f"flat.full has memory of {got} bytes; its {whole.numel()} elements need"
-                raise MemoryError(f"{text} {whole.nbytes}")
-
-
-def _step(flats, rank, turn):
-    """As an optimizer does: other numbers in the shards."""
-    for i, flat in enumerate(flats):
-        line = draw(10 * turn + i, flat.padded)
-        flat.shard.detach().copy_(line.chunk(flat.world_size)[rank])
+def _has_enough(wholes):
+    """Before each collective: has every flat.full no memory, or enough?"""
+    for whole in wholes:
+        got = whole.untyped_storage().nbytes()
+        if got and not _has_memory(whole):
+            text = f"flat.full has memory of {got} bytes; its {whole.numel()} elements need"
+            raise MemoryError(f"{text} {whole.nbytes}")
 
 
 def _backward(flats, rank, turn):
@@ -114,8 +106,8 @@ def _backward(flats, rank, turn):
 def _look(show, flats, wholes, state, unit):
     """Show all that there is, for a claim on this state."""
     found = {look: {} for look in LOOKS}
-    same = all(flat.full is whole for flat, whole in zip(flats, wholes, strict=True))
-    found["flat.full"] = "" if same else "flat.full is another tensor"
+    is_same = all(flat.full is whole for flat, whole in zip(flats, wholes, strict=True))
+    found["flat.full"] = "" if is_same else "flat.full is another tensor"
     found["is_unsharded"] = f"{getattr(unit, 'is_unsharded', 'not there')}"
     for i, (flat, whole) in enumerate(zip(flats, wholes, strict=True)):
         storage = whole.untyped_storage()
@@ -162,11 +154,5 @@ UNIT = Exercise(
         ("sends each flat once", 1, "by what it was given",
          calls(MEASURE, nothing_else=False), "calls"),
     ),
-    hints=hints(
-        "lab4", "Unit",
-        **{"a sum, no mean": lambda p: (
-            of_name(f"{REDUCED}: .grad")(p) and (p.fact("factor") or 0) > 1)},
-        another_tensor_for_full=of_name(*(f"{state}: flat.full" for state in METHODS.values())),
-        the_flag=of_name(*(f"{state}: is_unsharded" for state in METHODS.values())),
-    ),
+    hints=hints("lab4", "Unit"),
 )  # fmt: skip

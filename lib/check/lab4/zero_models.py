@@ -1,7 +1,7 @@
 """What Zero1 and Zero2 train in a check, on a few batches.
 
-Small has tied, frozen and unused parameters, whole numbers times what float32 does not hold, and
-nothing nonlinear. A rank uses its branch in every other step.
+Small has tied, frozen and unused parameters, and nothing nonlinear; its values are whole numbers
+times what float32 does not hold. A rank uses its branch in every other step.
 
 A Chain's backward passes a gate behind each layer, where zero2.py looks at what is sent:
 
@@ -23,8 +23,8 @@ from lib.check.cases import Case, draw
 from lib.check.overlap import Gate
 from lib.zero.flat import padded_size
 
+WORLD, STEPS = 4, 2
 LR = 2.0**-12  # of SGD; a power of two, so that dividing by it rounds nothing
-STEPS = 2
 SEVERAL = "micro-batches"
 ROWS = 2  # of a micro-batch
 WIDTHS = (3, 4, 5, 6, 7, 5)  # a chain's layers have 12, 20, 30, 42 and 35 weights
@@ -35,12 +35,9 @@ EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model
     "storage": "nothing is returned",
     "arguments": "the parameters are changed in place",
 }
-
-
-def slack(case):
-    """Bytes of three shards: a shard, its gradient and what was sent last may be tensors of their
-    own."""
-    return 3 * torch.float64.itemsize * padded_size(case.n, case.world_size) // case.world_size
+MAY_CALL = (
+    "flat.__init__", "flat.gather", "zero1.reduce_gradients", "zero1.gather_parameters",
+)  # fmt: skip
 
 
 class Small(nn.Module):
@@ -103,7 +100,7 @@ class Setup:
 
     def case(self, members):
         if self.chain:
-            in_order = self.chain == tuple(range(LAYERS))
+            in_order = list(self.chain) == sorted(self.chain)
             what = "a chain of layers" if in_order else "layers named in another order"
             return Case(members, sum(m * n for m, n in pairwise(WIDTHS)), what=what)
         more = [
@@ -132,10 +129,13 @@ class Setup:
 
 
 class Made:
-    """make_optimizer, and what came of it: `count` optimizers, the last of which is `optimizer`."""
+    """make_optimizer, and what came of it: `count` optimizers, the last of which is `optimizer`.
+
+    steps: of all of them; norm: that of the ranks' gradients before the last step.
+    """
 
     def __init__(self, name):
-        self.name, self.count, self.optimizer = name, 0, None
+        self.name, self.count, self.optimizer, self.steps, self.norm = name, 0, None, 0, 0.0
 
     def __call__(self, parameters):
         """parameters: tensors or groups, as torch's optimizers take them."""
@@ -144,7 +144,11 @@ class Made:
             self.optimizer = torch.optim.SGD(parameters, lr=LR, momentum=0.9)
         else:
             self.optimizer = torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
+        self.optimizer.register_step_post_hook(self.stepped)
         return self.optimizer
+
+    def stepped(self, *_):
+        self.steps += 1
 
     @property
     def shards(self):
@@ -152,7 +156,46 @@ class Made:
         return [p for group in groups for p in group["params"]]
 
     @property
+    def gradients(self):
+        return [shard.grad for shard in self.shards if shard.grad is not None]
+
+    @property
     def state(self):
         """How many numbers it keeps; a count of steps is none of them."""
         kept = [t for of in self.optimizer.state.values() for t in of.values()]
         return sum(t.numel() for t in kept if torch.is_tensor(t) and t.dim())
+
+    def told(self):
+        """What the optimizer has done, for a verdict on the parameters."""
+        elements = sum(shard.numel() for shard in self.shards)
+        return (
+            f"The optimizer was given {elements} elements. After average_gradients() the norm of "
+            f"their gradient, over all ranks, was {self.norm:.6g}. Calls of its step() so far: "
+            f"{self.steps}."
+        )
+
+
+def wrapped(make, setup, group, show, **more):
+    """The model, what make_optimizer has made for it, and the answer's object."""
+    model, made = setup.model(), Made(setup.optimizer)
+    ways = {"reduce_scatter": show.reduce_scatter, "all_gather": show.all_gather}
+    with show.during("__init__", section=True) as run:
+        zero = run(make, model.parameters(), made, group, **ways, **more)
+    show("parameters", model.named_parameters())
+    return model, made, zero
+
+
+def show_gradients(show, model, made):
+    """After average_gradients(): which gradients are left in the model, and what the shards
+    have."""
+    named, shards = model.named_parameters(), {id(shard) for shard in made.shards}
+    left = ", ".join(name for name, p in named if p.grad is not None and id(p) not in shards)
+    show("gradients left", f".grad is still there of {left}" if left else "")
+    made.norm = show.length(made.gradients)
+    show("the norm of the mean gradient", made.norm)
+
+
+def slack(case):
+    """Bytes of three shards: a shard, its gradient and what was sent last may be tensors of their
+    own."""
+    return 3 * torch.float64.itemsize * padded_size(case.n, case.world_size) // case.world_size

@@ -231,6 +231,13 @@ class FrozenToo(OneLine):
             p.requires_grad_(False)
 
 
+class OfTheWorld(OneLine):
+    """The world's size and rank, in place of the group's."""
+
+    N = property(lambda z: dist.get_world_size(), lambda z, N: None)
+    rank = property(lambda z: dist.get_rank(), lambda z, rank: None)
+
+
 class ReadsWhatItHasDropped(OneLine):
     def line(self):
         for p in self.parameters:
@@ -395,6 +402,7 @@ WRONG = {
         "RankOfTheWorld",
         cut=lambda z: z.full.chunk(z.N)[dist.get_rank() % z.N].detach().requires_grad_(),
     ): "ranks of the world, not of the group",
+    OfTheWorld: "ranks of the world, not of the group",
     but(
         "DividesByTheWorld",
         mean=lambda z: z.reduce_scatter(z.line() / dist.get_world_size(), z.group),

@@ -223,11 +223,27 @@ def not_written(job, usable=66e9):
 RIGHT = [first_that_fits, cheapest_of_all, as_an_answer(clinic.choose_remedy)]
 
 
+def swaps_fields(job, usable=66e9):
+    found = first_that_fits(job, usable)
+    return found and found._replace(checkpointing=found.offload, offload=found.checkpointing)
+
+
+def changes_the_job(job, usable=66e9):
+    while job.micro_batch:
+        for stage in (1, 2, 3):
+            if peak(job, stage, False, False, job.micro_batch) <= usable:
+                return Remedy(stage, False, False, job.micro_batch)
+        job.micro_batch //= 2
+    return None
+
+
 def strictly_less(job, usable=66e9):
     return next((r for r in remedies(job) if peak(job, *r) < usable), None)
 
 
 WRONG = {
+    swaps_fields: "too dear",
+    changes_the_job: "a Job is a named tuple",
     strictly_less: "exactly what is usable",
     a_dict: "not a Remedy",
     asks_libs: "called what it builds",

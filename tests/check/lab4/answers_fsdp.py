@@ -204,6 +204,18 @@ class HooksWeights(When):
         return zero.on_backward(lambda: self.enter_backward(index), output)
 
 
+class ReturnsTheOldOnes(When):
+    """What on_backward returns is lost, and so are the hooks."""
+
+    def pre_forward(self, index, submodule, inputs, named):
+        super().pre_forward(index, submodule, inputs, named)
+        return inputs, named
+
+    def post_forward(self, index, submodule, inputs, output):
+        super().post_forward(index, submodule, inputs, output)
+        return output
+
+
 class Swapped(When):
     def pre_forward(self, index, submodule, inputs, named):
         self.before_forward(index)
@@ -331,6 +343,7 @@ WRONG = {
         InheritsAHook: "called what it builds",
         ReducesFirst: "weights are freed last",
         HooksWeights: "not gathered for backward",
+        ReturnsTheOldOnes: "no hook",
         Swapped: "left before it is entered",
         AsksLibsFSDP: "called what it builds",
         OncePerBackward: "not gathered for forward",

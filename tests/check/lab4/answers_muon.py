@@ -66,6 +66,16 @@ def a_quarter_idle(costs, N):
     return by_a_heap(costs, max(1, N - 1))
 
 
+def first_of_equals(costs, N):
+    """list.index finds the first matrix of that cost."""
+    load, owner = [0] * N, [0] * len(costs)
+    for cost in sorted(costs, reverse=True):
+        rank = load.index(min(load))
+        owner[costs.index(cost)] = rank
+        load[rank] += cost
+    return owner
+
+
 def from_the_last_on(costs, N):
     """To who has least, but not by size."""
     load, owner = [0] * N, [0] * len(costs)
@@ -283,6 +293,7 @@ WRONG = {
     "owners": {
         contiguous: "runs of neighbours",
         a_quarter_idle: "a rank is idle",
+        first_of_equals: "equal costs are one matrix",
         from_the_last_on: "not balanced",
         in_turn_from_the_last_rank: "by number, not by cost",
         calls_lib: "called what it builds",

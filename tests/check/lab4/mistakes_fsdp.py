@@ -158,8 +158,8 @@ FSDP = (
                                "self.kept = [flat.full.clone() for flat in "
                                "self.units[index].flats]", FREE_IT)),
     _instead("unsharded in the end", (AFTER_BACKWARD, f"if index > 0: {FREE_IT}", REDUCE)),
-    _instead("gathered too often", (BEFORE_BACKWARD, GATHER, GATHER)),
-    _instead("kept from forward to backward",
+    _instead("another number of gathers", (BEFORE_BACKWARD, GATHER, GATHER)),
+    _instead("another number of gathers",
              (AFTER_FORWARD,
              f"if index < len(self.units) - 1 or not torch.is_grad_enabled(): {FREE_IT}"),
              (BEFORE_BACKWARD, IF_NOT)),
@@ -171,9 +171,9 @@ INPUTS = "return on_backward(lambda: self.leave_backward(index), (inputs, kwargs
 OUTPUT = "return on_backward(lambda: self.enter_backward(index), output)"
 HOOKS = (
     Mistake("gradients wait", edit(INPUTS, "return inputs, kwargs")),
-    Mistake("not gathered for backward", edit(OUTPUT, "return output")),
+    Mistake("no hook", edit(OUTPUT, "return output")),
     Mistake("not gathered for forward", edit("        self.before_forward(index)\n", "")),
-    Mistake("two at a time", edit("        self.leave_forward(index)\n", "")),
+    Mistake("hooks by hand", edit("        self.leave_forward(index)\n", "")),
     Mistake("left before it is entered", edit(
         OUTPUT, "self.before_backward(index)\n        return output")),
 )  # fmt: skip

@@ -38,6 +38,8 @@ MUON = (
         "gradient = torch.zeros_like",
         "if matrix.grad is None: continue\n            gradient = torch.zeros_like")),
     Mistake("no reduce", edit(REDUCE, "pass\n")),
+    Mistake("another gradient", edit(
+        REDUCE, f"gradient.mul_(owner != rank)\n            {REDUCE}")),
     Mistake("updates, then reduces", edit(REDUCE, "pass\n").then(EACH,
         "for matrix, gradient in mine:\n"
         "            self.update(matrix, gradient)\n        for matrix, owner in "

@@ -11,6 +11,10 @@ MISTAKES = (
             '3: ("weight", "gradient", "master", "momentum", "variance")', '3: ("weight",)'
         )),
     Mistake("the master copy is not cut", edit(CUT, f'{CUT} and part != "master"')),
+    Mistake("the master copy is not cut", edit('1: ("master", ', "1: (").then(
+        '2: ("gradient", "master", ', '2: ("gradient", ')),
+    Mistake("refused, though allowed", edit("SHARDED or N < 1", "SHARDED or N <= 1")),
+    Mistake("refused, though allowed", edit("stage not in SHARDED or N", "not stage or N")),
     Mistake("gradient before optimizer", edit('1: ("master", "momentum", "variance")',
         '1: ("gradient",)')),
     Mistake("a stage too late", edit(CUT, "part in SHARDED[max(stage - 1, 0)]")),
