@@ -7,7 +7,7 @@ import torch
 
 from lib import moe
 from lib.check.cases import form_of
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import TENSORS
 from lib.check.shown import claims
@@ -86,9 +86,10 @@ def script(make, case, show):
     token, expert, slot, _ = routing
     pairs = list(zip(token.tolist(), expert.tolist(), strict=True))
     kept = Counter(pairs)
+    others = sorted(kept.keys() - {(t, e) for t, _, e in asked})
+    told = [f"token {t} is sent to expert {e}, which it has not chosen" for t, e in others]
+    show("others kept", told[0] if told else "")
     show("kept", [(f"token {t}'s choice {j}, expert {e}", kept[t, e]) for t, j, e in asked])
-    t, e = next(iter(kept.keys() - {(t, e) for t, _, e in asked}), (None, None))
-    show("others kept", "" if t is None else f"token {t} has not chosen {e}")
     of_pairs = dict(zip(pairs, slot.tolist(), strict=True))
     show("the slot", [(f"of token {t}, expert {e}", of_pairs[t, e]) for t, e in sorted(of_pairs)])
     for field in FIELDS:
@@ -118,8 +119,8 @@ FORM, KEPT = ("a Routing", "its columns"), ("kept", "others kept")
 COLUMNS = ("the slot", "token", "expert", "slot")
 
 
-def _in_full(*names):
-    return [(name, FULL) for name in names]
+def _in(cases, *names):
+    return [(name, cases) for name in names]
 
 
 EXERCISE = Exercise(
@@ -127,17 +128,12 @@ EXERCISE = Exercise(
     claims=claims(
         MEASURE,
         ("who is kept", 7, "k 1, 2, 3; -1; nothing dropped; all to one expert",
-         *_in_full(*FORM, *KEPT)),
-        ("slots and order", 4, "by expert, then slot; slots by priority", *_in_full(*COLUMNS)),
-        ("the pairs' weights", 3, "and their gradient",
-         *_in_full("weight", "choice.weights")),
+         *_in(FULL, *FORM, *KEPT)),
+        ("slots and order", 4, "by expert, then slot; slots by priority", *_in(FULL, *COLUMNS)),
+        ("the pairs' weights", 3, "and their gradient", *_in(FULL, "weight", "choice.weights")),
         ("nothing to keep", 1, "no tokens; all choices -1",
-         *((name, EMPTY) for name in (*FORM, *KEPT, *COLUMNS, "weight"))),
+         *_in(EMPTY, *FORM, *KEPT, *COLUMNS, "weight")),
         ("the choice is unchanged", 1, ""),
     ),
-    hints=hints(
-        "lab5", "assign_slots",
-        nobody_to_keep=lambda p: p.fact("case") in EMPTY and p.kind in ("raised", "said"),
-        weights_detached=lambda p: p.kind == "returned" and of_name("the gradient of")(p),
-    ),
+    hints=hints("lab5", "assign_slots"),
 )  # fmt: skip

@@ -9,19 +9,13 @@ from typing import NamedTuple
 import torch
 
 from lib import moe
-from lib.check import symptoms as s
 from lib.check.cases import Setting
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.footprint import Footprint
 from lib.check.lab3 import groups as g
-from lib.check.lab5.exchange_tokens import (
-    CALLED,
-    SENT,
-    show_sent,
-    without_a_graph,
-)
+from lib.check.lab5.exchange_tokens import CALLED, SENT, show_sent
 from lib.check.left_out import TENSORS, but
 from lib.check.products import count_products, multiply_adds
 from lib.check.shown import calls, claims
@@ -38,22 +32,21 @@ GROUPS = {  # name -> rows of each group, D, F
     "9 rows in 6 groups": ((7, 0, 1, 0, 1, 0), 4, 5),
 }
 GROUPED = here(*GROUPS)
-NO_ROWS, COUNTED = GROUPED[-2:]
-NAMES = ("rows", "weights")
 
 
 def grouped(make, case, show):
     counts, D, F = GROUPS[case.what]
     m, E = sum(counts), len(counts)
     given = draw(m + D, m, D), draw(100 + E, E, D, F)
-    rows, weights = (show.give(n, x, learns=True) for n, x in zip(NAMES, given, strict=True))
+    rows = show.give("rows", given[0], learns=True)
+    weights = show.give("weights", given[1], learns=True)
     y = show.run(make, rows, weights, torch.tensor(counts))
     show("the result", y)
     yield
     if show.wrong("the result"):
         return
     show.backward(y)
-    if case == COUNTED:
+    if case == GROUPED[-1]:
         leaves = [x.requires_grad_() for x in given]
         with Footprint(leaves) as footprint, count_products() as factors:
             make(*leaves, torch.tensor(counts)).sum().backward()
@@ -72,16 +65,11 @@ GROUPED_MM = Exercise(
         OF_GROUPS,
         ("each group by its own matrix", 1, "5 cases; groups without rows, no rows",
          "the result"),
-        ("gradients", 1, "of rows and of all matrices", *NAMES, "graph", "arguments", "storage"),
+        ("gradients", 1, "of rows and of all matrices", "rows", "weights", "graph",
+         "arguments", "storage"),
         ("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups"),
     ),
-    hints=hints(
-        "lab5", "grouped_mm",
-        outside_the_graph=lambda p: p.fact("case") == NO_ROWS and without_a_graph(p),
-        a_group_without_rows=lambda p: (
-            p.fact("case") in GROUPED[1:3] and p.kind in (*s.SHAPES, "returned")
-        ),
-    ),
+    hints=hints("lab5", "grouped_mm"),
 )  # fmt: skip
 
 # --- dropless -------------------------------------------------------------------------------------
@@ -174,10 +162,6 @@ MEASURE = SideBySide(
 PAIR = ("", ", the pair")
 
 
-def in_crowd(what):
-    return s.in_case(CASES, lambda case: case.what.startswith(what))
-
-
 DROPLESS = Exercise(
     name="dropless", reference=moe.dropless, measure=MEASURE, worlds=(g.WORLD,), bonus=True,
     may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_tokens"),
@@ -196,12 +180,6 @@ DROPLESS = Exercise(
         ("each pair's row, both ways", 1, "no padding; E/ep counts to each other rank",
          calls(MEASURE, nothing_else=False), CALLED, SENT),
     ),
-    hints=hints(
-        "lab5", "dropless", "exchanges",
-        tokens_that_ask_for_nobody=lambda p: (
-            in_crowd(NOBODY)(p) and not of_name("arguments")(p)
-        ),
-        experts_that_get_nobody=s.both(s.kind("clash", *s.SHAPES), in_crowd(SOME_IDLE)),
-    ),
+    hints=hints("lab5", "dropless", "exchanges"),
 )  # fmt: skip
 EXERCISE = Bundle("dropless_experts", (GROUPED_MM, DROPLESS), bonus=True)

@@ -8,7 +8,7 @@ smaller group.
 from dataclasses import replace
 
 from lib.check.cases import Setting
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.lab3 import groups as g
@@ -79,10 +79,6 @@ def show_sent(show, way):
             sent["of rows" if is_rows else "of counts"] += leaving
     show(CALLED, called)
     show(SENT, sent)
-
-
-def without_a_graph(p):
-    return of_name("graph")(p) or (p.kind == "returned" and of_name("the gradient of")(p))
 
 
 MEASURE = SideBySide(

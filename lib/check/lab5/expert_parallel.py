@@ -16,12 +16,7 @@ from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3.groups import ALL, WORLD
-from lib.check.lab5.exchange_tokens import (
-    CALLED,
-    EXCHANGE_TOKENS,
-    SENT,
-    show_sent,
-)
+from lib.check.lab5.exchange_tokens import CALLED, EXCHANGE_TOKENS, SENT, show_sent
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
@@ -124,17 +119,18 @@ GRADIENTS = ("x", "x1", "the experts", "what is on all ranks", "graph")
 EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model") | {
     "alive": "what backward keeps is free"
 }
+LEAVES_OUT = {
+    "generators": "no argument is an iterator",
+    "returned": "what `run` returns goes to lib's combine, which makes a new tensor",
+    "memory": "it makes the rows that travel, and keeps none",
+    "attributes": "the constructor is lib's; one method alone is the answer's",
+}
 MEASURE = SideBySide(script, libs.ExpertParallelMoE, CASES, writes=("run",), excused=EXCUSED)
 EXPERT_PARALLEL_MOE = Exercise(
     name="ExpertParallelMoE", reference=libs.ExpertParallelMoE, measure=MEASURE, worlds=(WORLD,),
     may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_tokens",
               "expert_parallel.exchange"),
-    leaves_out={
-        "generators": "no argument is an iterator",
-        "returned": "what `run` returns goes to lib's combine, which makes a new tensor",
-        "memory": "it makes the rows that travel, and keeps none",
-        "attributes": "the constructor is lib's; `run` alone is the answer's",
-    },
+    leaves_out=LEAVES_OUT,
     claims=claims(
         MEASURE,
         ("the output of one process", 6, "1, 2, 4 experts a rank, 1 to 4 ranks; drops, none",

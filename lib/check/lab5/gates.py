@@ -4,8 +4,7 @@ gshard_gate(logits, uniform)."""
 import torch
 
 from lib import moe
-from lib.check import symptoms as s
-from lib.check.causes import another, hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Bundle, Exercise
 from lib.check.left_out import TENSORS
 from lib.check.shown import claims
@@ -98,14 +97,13 @@ def _script(given):
     return script
 
 
-def _part(name, first, points, says, equal_says, few_says, kinds, excused=(), **predicates):
+def _gate(name, kinds, first, points, says, equal_says, few_says, excused=()):
     value, equal, few = (here(*of) for of in kinds)
-    every = (*value, *equal, *few)
     measure = SideBySide(
-        _script({name: args for of in kinds for name, args in of.items()}), getattr(moe, name),
-        every, groups=None, excused=FREE | dict(excused),
+        _script({case: args for of in kinds for case, args in of.items()}), getattr(moe, name),
+        (*value, *equal, *few), groups=None, excused=FREE | dict(excused),
     )  # fmt: skip
-    # of one, 1 says nothing to the router
+    # with k=1 the weight is 1 whatever the logits are
     learning = [case for case in value if "k=1" not in case.what]
     fields = lambda cases: [(field, cases) for field in FIELDS]
     return Exercise(
@@ -118,33 +116,19 @@ def _part(name, first, points, says, equal_says, few_says, kinds, excused=(), **
             ("equal logits", 1, equal_says, *fields(equal)),
             ("any number of tokens, arguments unchanged", 1, few_says),
         ),
-        hints=hints(
-            "lab5", name, **predicates,
-            no_Choice=lambda p: p.kind == "returned" and p.fact("name") in FIELDS,
-            experts_are_no_numbers=s.both(s.kind("form", floats=True), of_name("experts")),
-            exp_of_large_logits=s.kind("value", nan=True),
-            equal_logits=lambda p: p.kind == "value" and p.fact("case") in equal,
-            in_place=s.refused("in place"),
-            another_gradient=another(every, "the gradient of"),
-            other_probabilities=another(every, "probabilities"),
-            another_choice=another(every, "experts", "weights"),
-        ),
+        hints=hints("lab5", "gates", name),
     )  # fmt: skip
 
 
 EXERCISE = Bundle(
     "gates",
     (
-        _part("switch_gate", "the best expert, weighted by its probability", 2,
-              "3 to 24 tokens; large logits",
-              "the smaller index", "0 and 1 tokens, 1 expert", SWITCH,
-              no_dimension_of_choices=s.kind("form", shape=True, dims=1)),
-        _part("top_k_gate", "the k best, weights that add up to 1", 3,
+        _gate("switch_gate", SWITCH, "the best expert, weighted by its probability", 2,
+              "3 to 24 tokens; large logits", "the smaller index", "0 and 1 tokens, 1 expert"),
+        _gate("top_k_gate", TOP_K, "the k best, weights that add up to 1", 3,
               "k 1, 2, 3 and all; large logits", "the smaller index first",
-              "0 and 1 tokens, 1 expert", TOP_K,
-              not_k_of_them=s.both(s.kind("form", shape=True), of_name("experts"))),
-        _part("gshard_gate", "the second expert where it is sampled", 4,
-              "-1 and 0 where it is not used", "always used", "0 and 1 tokens", GSHARD, NEAR,
-              numbers_of_its_own=of_name("numbers")),
+              "0 and 1 tokens, 1 expert"),
+        _gate("gshard_gate", GSHARD, "the second expert where it is sampled", 4,
+              "-1 and 0 where it is not used", "always used", "0 and 1 tokens", NEAR),
     ),
 )  # fmt: skip

@@ -5,8 +5,6 @@ The two are judged apart: the class starts with lib's start_exchange. What would
 off a clock (later.py), not measured.
 """
 
-from functools import partial
-
 import torch
 from torch import nn
 
@@ -16,26 +14,23 @@ from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise
 from lib.check.lab3.groups import ALL, WORLD
+from lib.check.lab5 import expert_parallel as plain
 from lib.check.lab5.exchange_tokens import CALLED, SENT
-from lib.check.lab5.expert_parallel import EXCUSED, GRADIENTS, backward_of, forward_of
 from lib.check.lab5.later import Starter, Takes
 from lib.check.lab5.start_exchange import START_EXCHANGE
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
-from lib.moe import Choice, top_k_gate
+from lib.moe import Choice
 
 ENOUGH = 0.8  # of the exchanges' time, hidden
-D = 4
-TWO_EACH, DROPS, NOBODY, ONE_TOKEN, TWICE, EVEN, NESTED = (
-    "2 experts a rank", "drops, a rank without tokens", "no tokens", "one token",
-    "two calls, then backward", "as many rows for all", "x of (1, n, D)",
-)  # fmt: skip
 TOKENS = {  # of rank 0, 1, 2, 3 of the group, for each call
-    TWO_EACH: ((6, 3, 4, 7),), DROPS: ((5, 8, 0, 11),), NOBODY: ((0, 0, 0, 0),),
-    ONE_TOKEN: ((1, 1, 1, 1),),
-    TWICE: ((5, 3, 4, 6), (2, 7, 0, 3)), EVEN: ((16, 16, 16, 16),), NESTED: ((6, 3, 4, 7),),
+    "2 experts a rank": ((6, 3, 4, 7),), "drops, a rank without tokens": ((5, 8, 0, 11),),
+    "no tokens": ((0, 0, 0, 0),), "one token": ((1, 1, 1, 1),),
+    "two calls, then backward": ((5, 3, 4, 6), (2, 7, 0, 3)),
+    "as many rows for all": ((16, 16, 16, 16),), "x of (1, n, D)": ((6, 3, 4, 7),),
 }  # fmt: skip
+TWO_EACH, DROPS, NOBODY, ONE_TOKEN, TWICE, EVEN, NESTED = TOKENS
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
@@ -59,13 +54,7 @@ class _Expert(nn.Module):
 
     def __init__(self, seed, clock):
         super().__init__()
-        self.w, self.clock = nn.Parameter(0.4 * draw(seed, D, D)), clock
-
-    def __deepcopy__(self, memo):
-        """The clock is this rank's, and stays."""
-        copy = _Expert(0, self.clock)
-        copy.w = nn.Parameter(self.w.detach().clone())
-        return copy
+        self.w, self.clock = nn.Parameter(0.4 * draw(seed, plain.D, plain.D)), clock
 
     def forward(self, x):
         return Takes.apply(torch.tanh(x @ self.w), self.clock)
@@ -73,11 +62,10 @@ class _Expert(nn.Module):
 
 def _parts(case, clock):
     """(the mixture, the shared expert), alike on all ranks."""
-    E = 2 * case.world_size
-    gate = _even_gate if case.what == EVEN else partial(top_k_gate, k=2)
+    E, gate = 2 * case.world_size, _even_gate if case.what == EVEN else plain.TOP_2
     experts = [_Expert(10 + e, clock) for e in range(E)]
-    whole = moe.MoE(D, experts, gate, 0.8 if case.what == DROPS else 4.0).to(torch.float64)
-    whole.router.weight.data = 0.4 * draw(1, E, D)
+    whole = moe.MoE(plain.D, experts, gate, 0.8 if case.what == DROPS else 4.0).to(torch.float64)
+    whole.router.weight.data = 0.4 * draw(1, E, plain.D)
     return whole.to(backend.device()), _Expert(5, clock)
 
 
@@ -87,13 +75,14 @@ def script(make, case, group, show):
     clock = starter.clock
     clock.phase = "forward"
     layer = show.run(make, *_parts(case, clock), group, show.all_to_all, starter.start)
-    ys = forward_of(layer, TOKENS[case.what], show, *([1] if case.what == NESTED else []))
+    ys = plain.forward_of(layer, TOKENS[case.what], show, *([1] if case.what == NESTED else []))
     show("exchanges that nobody waited for", starter.under_way)
     yield
     if show.wrong("the output"):
         return
     clock.phase = "backward"
-    backward_of(layer, ys, show)
+    plain.backward_of(layer, ys, show)
+    show.part = ""  # what follows is about both passes
     for way in ("forward", "backward") if case.what == EVEN else ():
         show(f"exchanges begun in {way}", sum(its == way for its, *_ in clock.messages))
         told = f"{clock.hidden(way):.0%} of the exchanges in {way} lies beside computation"
@@ -101,7 +90,7 @@ def script(make, case, group, show):
         show(f"hidden in {way}", "" if enough else f"{told}, expected {ENOUGH:.0%}")
 
 
-MEASURE = SideBySide(script, moe.OverlappedMoE, CASES, writes=("forward",), excused=EXCUSED)
+MEASURE = SideBySide(script, moe.OverlappedMoE, CASES, writes=("forward",), excused=plain.EXCUSED)
 OVERLAPPED_MOE = Exercise(
     name="OverlappedMoE", reference=moe.OverlappedMoE, measure=MEASURE, worlds=(WORLD,), bonus=True,
     may_call=(
@@ -110,17 +99,12 @@ OVERLAPPED_MOE = Exercise(
         "expert_parallel.run", "overlapped.forward", "exchange.exchange_counts",
         "exchange.exchange_tokens", "expert_parallel.exchange",
     ),
-    leaves_out={
-        "generators": "no argument is an iterator",
-        "returned": "a sum, a tensor of its own",
-        "memory": "it makes the rows that travel, and keeps none",
-        "attributes": "the constructor is lib's; `forward` alone is the answer's",
-    },
+    leaves_out=plain.LEAVES_OUT | {"returned": "a sum, a tensor of its own"},
     claims=claims(
         MEASURE,
         ("the output of the plain layer", 1, "1 to 4 ranks; drops, one token, none",
          "the output", "exchanges that nobody waited for"),
-        ("its gradients", 1, "of x, router, experts, shared", *GRADIENTS),
+        ("its gradients", 1, "of x, router, experts, shared", *plain.GRADIENTS),
         ("hidden in forward", 1, f"{ENOUGH:.0%} of the exchanges beside computation",
          "exchanges begun in forward", "hidden in forward"),
         ("hidden in backward", 1, "the same", "exchanges begun in backward", "hidden in backward"),

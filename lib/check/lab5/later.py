@@ -11,6 +11,8 @@ with as many seconds as there are rows. So an order of start, compute and wait h
 on any machine.
 """
 
+from functools import partial
+
 import torch
 
 from lib.cost.exposed import exposed_seconds
@@ -23,6 +25,9 @@ class Clock:
     def __init__(self):
         self.now = self.wire_free = 0.0
         self.phase, self.compute, self.messages = "", [], []
+
+    def __deepcopy__(self, memo):
+        return self  # a copied layer runs on the same rank
 
     def computes(self, seconds):
         self.compute.append((self.phase, self.now, self.now + seconds))
@@ -44,22 +49,17 @@ class Clock:
 
 
 class Starter:
-    """What `start` is in a check. works: all that were started."""
+    """What `start` is in a check. works: all that were started, of which the first `done` are
+    done."""
 
-    def __init__(self, clock=None):
-        self.clock, self.works, self.done = clock or Clock(), [], 0
+    def __init__(self):
+        self.clock, self.works, self.done = Clock(), [], 0
 
     def start(self, fn, *args, **kwargs):
-        self.works.append(
-            Late(self, len(self.works), lambda: fn(*args, **kwargs), self.clock.sends(_rows(args)))
-        )
+        rows = next((len(arg) for arg in args if torch.is_tensor(arg) and arg.dim()), 0)
+        arrives = self.clock.sends(float(rows))
+        self.works.append(Late(self, partial(fn, *args, **kwargs), arrives))
         return self.works[-1]
-
-    def do(self, number):
-        """All works up to this one, in order."""
-        while self.done <= number:
-            work, self.done = self.works[self.done], self.done + 1
-            work.result, work.fn = work.fn(), None  # what was sent may be freed now
 
     @property
     def under_way(self):
@@ -68,24 +68,22 @@ class Starter:
 
 
 class Late:
-    """As `collectives.Work`."""
+    """As `collectives.Work`, but done when it is waited for, after all that were started before."""
 
-    def __init__(self, starter, number, fn, arrives):
-        self.starter, self.number, self.fn, self.arrives = starter, number, fn, arrives
+    def __init__(self, starter, fn, arrives):
+        self.starter, self.fn, self.arrives = starter, fn, arrives
         self.waited, self.result = False, None
 
     def is_completed(self):
         return self.waited
 
     def wait(self):
-        self.waited = True
-        self.starter.clock.now = max(self.starter.clock.now, self.arrives)
-        self.starter.do(self.number)
+        self.waited, starter = True, self.starter
+        starter.clock.now = max(starter.clock.now, self.arrives)
+        while self.fn is not None:
+            work, starter.done = starter.works[starter.done], starter.done + 1
+            work.result, work.fn = work.fn(), None  # what was sent may be freed now
         return self.result
-
-
-def _rows(args):
-    return float(next((len(arg) for arg in args if torch.is_tensor(arg) and arg.dim()), 0))
 
 
 class Takes(torch.autograd.Function):

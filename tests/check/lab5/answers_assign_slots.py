@@ -1,6 +1,7 @@
 """Answers to Lab 5's assign_slots: wrong ones, each with the hint that it must get, and right
 ones."""
 
+from collections import Counter
 from itertools import pairwise
 
 import torch
@@ -115,6 +116,17 @@ def one_slot_at_least(choice, n_experts, C):
     return as_in_the_notebook(choice, n_experts, max(1, C))
 
 
+def overflow_to_another_expert(choice, n_experts, C):
+    taken, pairs = Counter(), []
+    for token, place in by_places(choice.experts):
+        expert = choice.experts[token, place].item()
+        free = [e for e in (expert, *range(n_experts)) if taken[e] < C]
+        if expert >= 0 and free:
+            pairs.append((free[0], taken[free[0]], token, place))
+            taken[free[0]] += 1
+    return routing(sorted(pairs), choice)
+
+
 def half_for_later_choices(choice, n_experts, C):
     fits = lambda taken, e, pairs, token, place: taken[e] < (C if place == 0 else C // 2)
     return routing(sorted(kept(choice, n_experts, C, fits=fits)), choice)
@@ -198,6 +210,7 @@ WRONG = {
     none_stacked: "nobody to keep",
     lists: "another form",
     half_for_later_choices: "other pairs",
+    overflow_to_another_expert: "not a choice",
     slots_backwards: "other slots",
     sorted_by_slot: "sorted by something else",
     detached: "weights detached",

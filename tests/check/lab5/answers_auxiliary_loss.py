@@ -93,7 +93,7 @@ def only_the_chosen_counted(probabilities, first_choices):
 
 def means_of_nothing(probabilities, first_choices):
     E = probabilities.shape[1]
-    return E * (F.one_hot(first_choices, E).double().mean(0) * probabilities.mean(0)).sum()
+    return E * (F.one_hot(first_choices, E).to(probabilities).mean(0) * probabilities.mean(0)).sum()
 
 
 def divides_by_n(probabilities, first_choices):
@@ -103,6 +103,11 @@ def divides_by_n(probabilities, first_choices):
         / n
         * (torch.bincount(first_choices, minlength=E) * probabilities.sum(0) / max(n, 1)).sum()
     )
+
+
+def mean_over_the_experts(probabilities, first_choices):
+    f, _, _, E = parts(probabilities, first_choices)
+    return E * (f * probabilities.mean(1)).sum()
 
 
 def not_summed(probabilities, first_choices):
@@ -178,6 +183,7 @@ WRONG = {
     exits: "exits",
     without_minlength: "no place for the unchosen",
     not_summed: "not one number",
+    mean_over_the_experts: "over the tokens",
     entropy: "another loss",
     detached: "no gradient",
     gradient_through_f: "another gradient",

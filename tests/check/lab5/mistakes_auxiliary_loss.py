@@ -8,7 +8,7 @@ from mistakes import Mistake
 
 def _parts(p, first):
     n, E = p.shape
-    f = torch.stack([(first == e).sum() for e in range(E)]).double() / max(n, 1)  # (E,)
+    f = torch.stack([(first == e).sum() for e in range(E)]).to(p) / max(n, 1)  # (E,)
     return f, p.sum(0) / max(n, 1)
 
 
@@ -24,6 +24,12 @@ def _over_the_chosen(p, first):
     chosen = torch.nn.functional.one_hot(first, p.shape[1])
     P = (p * chosen).sum(0) / chosen.sum(0).clamp(min=1)
     return len(P) * (f * P).sum()
+
+
+def _counted_softly(p, first):
+    """f_e as the mean of p_e where e is chosen, and of 0 elsewhere."""
+    _, f = _parts(p * torch.nn.functional.one_hot(first, p.shape[1]), first)
+    return len(f) * (f * p.sum(0) / max(len(p), 1)).sum()
 
 
 def _all(hint, text, *changes):
@@ -54,6 +60,7 @@ MISTAKES = (
     *_all("probabilities for both",
           "f counts first choices, in whole tokens: bincount. P is what the router can change.",
           lambda f, P, n, E: E * (P * P).sum()),
+    Mistake("probabilities for both", _counted_softly),
     *_all("after capacity",
           "f counts all who ask, before capacity: a token that is dropped still says where the "
           "crowd is.",
@@ -69,5 +76,7 @@ MISTAKES = (
             "count first_choices, as they are given: a bias or another gate may choose otherwise "
             "than the argmax."),
     Mistake("the chosen ones' probability alone", _of_the_chosen),
+    Mistake("the chosen ones' probability alone",
+            lambda p, first: p.shape[1] * p.gather(1, first[:, None]).sum() / max(len(p), 1)),
     Mistake("the chosen ones' probability alone", _over_the_chosen),
 )  # fmt: skip

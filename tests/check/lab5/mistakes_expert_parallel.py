@@ -39,9 +39,7 @@ MISTAKES = {
             "routed_tokens.float()") + ".double()")),
         Mistake("the lists do not fit",
                 edit(SEND, "return all_to_all(routed_tokens, group, receive_counts, send_counts)")),
-        Mistake("the counts are missing", edit(SEND, "return all_to_all(routed_tokens, group)"),
-                "without counts all_to_all sends every rank equally many rows. Pass both lists "
-                "on."),
+        Mistake("the lists do not fit", edit(SEND, "return all_to_all(routed_tokens, group)")),
         Mistake("an error in one case", WHOLE.then(APPLY + "routed_tokens",
             APPLY + "torch.stack(list(routed_tokens))")),
         Mistake("a rank skips a call", WHOLE.then(APPLY,

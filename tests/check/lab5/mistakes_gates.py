@@ -103,6 +103,7 @@ AS_IT_SHOULD = f"uniform < 2 * ({PARTS})[:, 1]"
 GSHARD = (
     Mistake("the other way round", edit(TAKEN, TAKEN.replace("<", ">=")),
             "a number in [0, 1) is below q with probability q: taken where uniform < 2 * w_2."),
+    Mistake("the other way round", edit(TAKEN, TAKEN.replace("<", ">"))),
     Mistake("not twice", edit(TAKEN, TAKEN.replace("2 * ", "")),
             "the second's weight is 1/2 at most. It is taken with probability 2 * w_2: always, if "
             "both are equally good."),
