@@ -1,12 +1,13 @@
-"""The groups of ranks that Lab 3's exercises run on, and what these exercises have in common: how
-they are measured, and the hints on groups. A script is given a tuple of groups:
+"""The groups of ranks on which the exercises of Lab 3 run. A script receives a tuple of groups:
 
-    group (0, 1, 2, 3)       case.members, and nothing else
+    4 ranks                  case.members, and nothing else
     ... two at once          case.members, and this rank's pair of them: two calls, over different
-                             groups, are under way before any goes backward
+                             groups, are in flight before any goes backward
 
-Groups of two come first: whoever writes it for two ranks is found out next; then whoever takes
-ranks of the world for ranks of the group; then one rank alone.
+The order of the groups lets a hint conclude something from the case that fails. Two ranks come
+first, then three and four, then a subgroup, whose ranks differ from those of the world, and one
+rank alone. The hints on groups are therefore tried before an exercise's own, and those on what the
+ranks called after them.
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from lib.check import comm, shown
 from lib.check import side_by_side as side
 from lib.check import symptoms as s
-from lib.check.causes import hints, in_variant
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 
 WORLD = 4
@@ -26,36 +27,13 @@ GROUPS = ((0, 1), (0, 1, 2), ALL, (1, 3), (2,))
 GROUPS_SAY = "1, 2, 3, 4 ranks, a subgroup"
 PAIRS = ((0, 1), (2, 3))
 AT_ONCE = "and a pair of them, two at once"
-MAPPINGS = tuple(
-    f"mappings.{name}_group" for name in ("copy_to", "reduce_from", "split_to", "gather_from")
-)
 MAY_CALL = (
-    *comm.MAY_CALL,
-    *MAPPINGS,
-    "shards.gather_along_dim",
-    "groups.all_reduce",
-    "groups.given",
-)
+    *comm.MAY_CALL, "mappings.copy_to_group", "mappings.reduce_from_group",
+    "mappings.split_to_group", "mappings.gather_from_group", "shards.gather_along_dim",
+    "f_and_g.all_reduce", "groups.given",
+)  # fmt: skip
 FUNCTION = {"generators": "no argument is an iterator"}
 CALLS = shown.calls
-
-
-def first_on(members):
-    """Where groups before this one were right: trouble in one plain call on it."""
-    return s.in_case((), lambda case: (case.members, case.what) == (members, ""), *s.SHAPES)
-
-
-HINTS = {
-    "the_group_is_not_passed_on": s.kind("group"),
-    "shared_by_two_calls": in_variant("two at once", "the other of two"),
-    "right_on_two_ranks_only": first_on(GROUPS[1]),
-    "group_None": first_on(ALL),  # as the default argument, and the only None among GROUPS
-    "ranks of the world, not of the group": s.whose_ranks,
-    "one_rank_alone": s.in_case((), lambda case: case.world_size == 1, *s.SHAPES),
-    "not_what_it_was_given": s.kind("another way"),
-    "not_on_every_rank": s.kind("clash"),
-    "other_calls": s.kind("calls"),
-}
 
 
 def measure(script, reference, cases, **options):
@@ -64,15 +42,27 @@ def measure(script, reference, cases, **options):
     return side.SideBySide(script, reference, cases, **options)
 
 
-def exercise(measure, families, predicates, *rows, leaves_out=FUNCTION, **more):
-    """families: of hints. rows: the claims; CALLS in one is the judge of what the ranks call."""
+def exercise(
+    measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, bonus=False, **predicates
+):
+    """families: sections of hints that it shares with others. rows: the claims; CALLS in one is the
+    judge of what the ranks call. predicates: of its hints (causes.py)."""
+
+    def first_on(members):  # a plain call on these ranks fails, and those before it were right
+        plain = lambda case: (case.members, case.what) == (members, "")
+        return s.in_case(measure.cases, plain, *s.SHAPES)
+
     name = measure.reference.__name__
     with_judges = [[CALLS(measure) if one is CALLS else one for one in row] for row in rows]
     return Exercise(
         name=name, reference=measure.reference, measure=measure, worlds=(WORLD,),
-        leaves_out=leaves_out, **{"may_call": MAY_CALL} | more,
+        may_call=may_call, leaves_out=leaves_out, bonus=bonus,
         claims=shown.claims(measure, *with_judges),
-        hints=hints("lab3", name, "of_a_group", *families, **predicates),
+        hints=hints(
+            "lab3", "of_a_group", name, *families, "calls_of_a_group", **predicates,
+            right_on_two_ranks_only=first_on(GROUPS[1]),
+            group_None=first_on(ALL),  # the default argument, and the only None among GROUPS
+        ),
     )  # fmt: skip
 
 
@@ -94,15 +84,6 @@ def calls(show, groups):
         (group, dist.get_world_size(group), dist.get_rank(group), ", the pair" * number)
         for number, group in enumerate(groups)
     ]
-
-
-def in_place(show):
-    """The all_reduce that an answer is given: it returns nothing, as torch's does."""
-
-    def all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
-        show.all_reduce(tensor, group, op)
-
-    return all_reduce
 
 
 def contiguous_only(collective, odd):

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from lib.check import symptoms as s
 from lib.check.cases import Case, form_of
-from lib.check.causes import of_name
 from lib.check.exercise import Bundle
 from lib.check.lab3 import groups as g
 from lib.check.tensors import draw
@@ -25,11 +23,6 @@ COLUMN_CASES = (*(Case(ranks, 30) for ranks in g.GROUPS), AT_ONCE)
 ROW_CASES = (
     *COLUMN_CASES[:-1], *(Case(g.ALL, 30, what=what) for what in (NO_BIAS, ONE_TOKEN)), AT_ONCE
 )  # fmt: skip
-EXCUSED = {
-    "alive": "a layer may keep its weights in another form, such as several in one",
-    "bfloat16": "a product and a bias are rounded once or twice",
-}
-LEAVES_OUT = g.FUNCTION | {"empty rank": "a batch has one sequence or more, and ranks share it"}
 
 
 class Layer(NamedTuple):
@@ -99,26 +92,30 @@ GRADIENTS = [
     for of in ("", ", the pair")
     for field in ("", ".weight", ".bias")
 ]
-HINTS = g.HINTS | {
-    "a_layer_without_bias": s.refused("None"),
-    "shapes_do_not_fit": s.refused("shape"),
-    "a_list_of_results": of_name("results"),
-    "the_bias_inside_the_sum": of_name("the gradient of the layer.bias"),
-}
-COLUMN_PARALLEL = g.exercise(
-    g.measure(columns, linear.column_parallel, COLUMN_CASES, excused=EXCUSED),
-    ("linear_layers",), HINTS,
+
+
+def _exercise(script, reference, cases, *rows):
+    excused = {
+        "alive": "a layer may keep its weights in another form, such as several in one",
+        "bfloat16": "a product and a bias are rounded once or twice",
+    }
+    empty = {"empty rank": "a batch has one sequence or more, and ranks share it"}
+    measure = g.measure(script, reference, cases, excused=excused)
+    return g.exercise(measure, ("linear_layers",), *rows, leaves_out=g.FUNCTION | empty)
+
+
+COLUMN_PARALLEL = _exercise(
+    columns, linear.column_parallel, COLUMN_CASES,
     ("the rank's columns", 3, f"{g.GROUPS_SAY}; three layers", "results", "columns"),
     ("gradients of the whole layers", 3, "of x, weights, biases", "graph", *GRADIENTS),
     ("one all-reduce, backward", 2, "of BTD elements for all three; forward nothing", g.CALLS),
-    ("arguments left alone", 1, "x, weights, biases", "arguments"), leaves_out=LEAVES_OUT,
+    ("arguments left alone", 1, "x, weights, biases", "arguments"),
 )  # fmt: skip
-ROW_PARALLEL = g.exercise(
-    g.measure(rows, linear.row_parallel, ROW_CASES, excused=EXCUSED),
-    ("linear_layers",), HINTS,
+ROW_PARALLEL = _exercise(
+    rows, linear.row_parallel, ROW_CASES,
     ("the whole result", 3, f"{g.GROUPS_SAY}; no bias", "y"),
     ("gradients of the whole layer", 3, "of x, weight, bias", "graph", *GRADIENTS),
     ("one all-reduce, forward", 2, "of BTF elements; backward nothing", g.CALLS),
-    ("arguments left alone", 1, "x, weight, bias", "arguments"), leaves_out=LEAVES_OUT,
+    ("arguments left alone", 1, "x, weight, bias", "arguments"),
 )  # fmt: skip
 EXERCISE = Bundle("linear_layers", (COLUMN_PARALLEL, ROW_PARALLEL))

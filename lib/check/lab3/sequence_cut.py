@@ -4,15 +4,14 @@ ring_attention and ulysses_attention.
     q (B, H, t, d), k and v (B, K, t, d)  of this rank's tokens, as split_heads gives them
     out (B, H, t, d)                      sharded like q; every rank's gradient of it is another
 
-The layout is zigzag where attention is causal, else contiguous. In one case the blocks are on the
-ranks in another order, so that some are not seen at all. Of two calls at once, the second has half
-the tokens and half the heads.
+The layout is zigzag where attention is causal, and contiguous otherwise. In one case the blocks are
+on the ranks in another order, so that some are not seen at all. Of two calls at once, the second
+has half the tokens and half the heads.
 """
 
 from dataclasses import dataclass, replace
 
-from lib.check import symptoms as s
-from lib.check.cases import Case
+from lib.check.cases import Setting
 from lib.check.lab3 import groups as g
 from lib.check.tensors import draw
 from lib.tensor_parallel.layouts import contiguous, zigzag
@@ -24,7 +23,7 @@ SAY = "1, 2, 3, 4 ranks, a subgroup; 4 heads on 4, 2, 1"
 
 
 @dataclass(frozen=True)
-class Cut(Case):
+class Cut(Setting):
     """T tokens over the case's ranks, H query heads and K key/value heads; n: the elements of all
     k and v."""
 
@@ -32,10 +31,6 @@ class Cut(Case):
     H: int = 0
     K: int = 0
     causal: bool = True
-
-    @property
-    def name(self):
-        return ", ".join(filter(None, [self.group, self.what, "once more" if self.again else ""]))
 
 
 def _cut(members, T, H, K, causal=True, what=""):
@@ -52,14 +47,6 @@ PLAIN = (
     _cut(SOME, 8, 4, 2),
 )  # fmt: skip
 CASES = (*PLAIN, _cut(FOUR, 16, 8, 4, what=g.AT_ONCE), _cut(ONE, 4, 2, 1))
-
-
-def backward(case):
-    """The case as the ranks' logs name its backward."""
-    return replace(case, what=f"{case.what}, {BACKWARD}")
-
-
-EVERYWHERE = (*CASES, *map(backward, CASES))  # where a run may have failed
 
 
 def script(make, case, groups, show, section=False, **ways):
@@ -97,14 +84,3 @@ def measure(reference, script, excused=None, **options):
 
 GRADIENTS = [f"{name}{of}" for name in "qkv" for of in ("", ", the pair")]
 LEAVES_OUT = g.FUNCTION | {"empty rank": "in every layout each rank has a token"}
-
-
-def in_case(test, *kinds):
-    return s.in_case(EVERYWHERE, test, *kinds)
-
-
-ANOTHER_SHAPE = s.either(
-    s.kind("form", dtype=False), s.refused("shape"),
-    lambda p: p.kind == "returned" and p.fact("got") != "None",
-)  # fmt: skip
-DIFFER_IN_LENGTH = in_case(lambda case: case.T % case.world_size > 0, *s.SHAPES, "clash")

@@ -160,16 +160,24 @@ class ABlockTooFew(Ring):
         return so_far
 
 
-class OutputsAdded(Ring):
+class OutputsAveraged(Ring):
+    def weight(self):
+        return 1 / self.cp
+
     def forward(self, q, k, v):
         block, out, log_sum = torch.stack([k, v]), 0, None
         for step in range(self.cp):
             owner = self.owner(step)
             part = attend(q, *block, *self.places(owner))
-            out, log_sum = out + part.out / self.cp, part.log_sum
+            out, log_sum = out + part.out * self.weight(), part.log_sum
             if step < self.cp - 1:
                 block = self.pass_on(block, owner)
         return Attended(out, log_sum)
+
+
+class OutputsAdded(OutputsAveraged):
+    def weight(self):
+        return 1
 
 
 class OnceMoreRound(Ring):
@@ -399,7 +407,8 @@ WRONG = {
     answer(OwnTravelsToo): "a hop more than is needed",
     answer(RepeatedHeads): "heads repeated before they are sent",
     all_keys_first: "scores of all keys",
-    answer(OutputsAdded): "one block, not all",
+    answer(OutputsAveraged): "parts not merged",
+    answer(OutputsAdded): "parts not merged",
     answer(MaskOfItsOwn): "whose keys these are",
     answer(OwnKeysAlone): "queries without some keys",
     answer(BlocksOwnSum): "each block by itself",

@@ -169,6 +169,16 @@ def indexes_the_table_first(state, rank, tp, fused=None):
     return by_regular_expression(state, rank, tp, fused)
 
 
+def compares_whole_names(state, rank, tp, fused=None):
+    sharded = by_regular_expression(state, rank, tp, fused)
+    known = ("embedding.token.weight", "head.weight", "attention.q.weight", "mlp.up.weight")
+    return {name: sharded[name] if name in known else x.clone() for name, x in state.items()}
+
+
+def looks_into_none(state, rank, tp, fused=None):
+    return by_regular_expression(state, rank, tp, dict(fused.items()))
+
+
 def calls_libs(state, rank, tp_, fused=None):
     return tp.split_state_dict(state, rank, tp_, fused)
 
@@ -188,6 +198,8 @@ WRONG = {
     knows_no_fused_names: "a fused weight chunked as one",
     fused_on_the_last_dim: "a fused weight chunked as one",
     indexes_the_table_first: "an error with fused weights",
+    compares_whole_names: "not sharded",
+    looks_into_none: "no fused weights",
     calls_libs: "called what it builds",
     not_yet: "not written",
 }

@@ -29,5 +29,10 @@ MISTAKES = (
     Mistake("x enters more than once",
             edit(COLUMNS,
                  "[self.column_linear(x, [l], self.group)[0] for l in (self.q, self.k, self.v)]")),
-    Mistake("another result", edit(ATTEND, "causal_attention(q, v, k, p)")),
+    Mistake("another result", edit(ATTEND, "-causal_attention(q, k, v, p)")),
+    Mistake("k and v exchanged", edit(ATTEND, "causal_attention(q, v, k, p)")),
+    Mistake("heads and tokens mixed", edit("merge_heads(mixed)",
+        "mixed.reshape(*x.shape[:2], -1)")),
+    Mistake("heads and tokens mixed", edit(HEADS,
+        "column.reshape(len(column), -1, column.shape[1], self.head_dim)")),
 )  # fmt: skip
