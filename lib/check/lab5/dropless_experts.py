@@ -95,7 +95,7 @@ AT_ONCE = Setting(FOUR, what=g.AT_ONCE)
 CROWDS = {
     Setting(members, what=f"{crowd.what}, {crowd.each} a rank, k={crowd.k}"): crowd
     for members, crowd in (
-        (TWO, Crowd(ANY, 1, 1)), (TWO, Crowd(ANY)), (FOUR, Crowd(ANY, 1)),
+        (TWO, Crowd(ANY)), (TWO, Crowd(ANY, 1, 1)), (FOUR, Crowd(ANY, 1)),
         (TWO, Crowd(SOME_IDLE, 3)), (FOUR, Crowd(SOME_IDLE)), (THREE, Crowd(NOBODY)),
         (FOUR, Crowd(ANY, 2, 3, (6, 0, 7, 4))), (FOUR, Crowd(ONE, 2, 1)), (SOME, Crowd(ANY, 3)),
         (FOUR, Crowd(NO_TOKENS, tokens=(0, 0, 0, 0))), (ALONE, Crowd(ANY)),

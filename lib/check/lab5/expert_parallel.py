@@ -49,10 +49,11 @@ SETUPS = {
     "two calls, then backward": Setup(2, TOP_2, 1.0, ((5, 3, 4, 6), (2, 7, 0, 3))),
 }
 ONE, TWO, DROPS, SIX, TO_ONE, NOBODY, TWICE = SETUPS
+# all ranks first: wrong counts show there, and a group that is not passed on shows next
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
-        ((0, 1), ONE), ((0, 1), TWO), ((0, 1, 2), TWO), (ALL, ONE), (ALL, DROPS), ((1, 3), SIX),
+        (ALL, ONE), ((0, 1), ONE), ((0, 1), TWO), ((0, 1, 2), TWO), (ALL, DROPS), ((1, 3), SIX),
         ((2,), TWO), (ALL, TO_ONE), (ALL, NOBODY), (ALL, TWICE),
     )
 )  # fmt: skip
