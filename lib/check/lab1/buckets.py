@@ -44,10 +44,6 @@ REDUCE_BUCKET = Exercise(
          calls(MEASURE), "what is sent"),
         ("parameters left alone", 1, "only .grad changes", "the parameters"),
     ),
-    hints=hints(
-        "lab1", "given", "mean", "reduce_bucket",
-        a_rank_that_returns_early=lambda p: p.kind == "clash" and p.fact("over"),
-        one_message_per_parameter=lambda p: p.kind == "calls" and len(p.facts["got"]) > 2,
-    ),
+    hints=hints("lab1", "given", "mean", "reduce_bucket"),
 )  # fmt: skip
 EXERCISE = Bundle("buckets", (plan_buckets.EXERCISE, REDUCE_BUCKET))

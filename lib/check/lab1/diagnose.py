@@ -9,9 +9,9 @@ from copy import deepcopy
 from functools import cache
 
 from lib import launch
-from lib.check import symptoms as s
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
+from lib.check.explain import described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -64,23 +64,15 @@ def made():
     return dict(zip(SETUPS, runs(setups, logs, logs.ledger), strict=True))
 
 
-FORM = ("something", "a name", "one of the six")
-MISTAKE = "the mistake"
-
-
 def script(make, case, show):
     of, run = made()[case.what], deepcopy(made()[case.what])
     out = show.run(make, run)
-    show("something", "it returned None, expected one of the six names" if out is None else "")
-    is_one = isinstance(out, str)
-    form = f"got {out!r:.60}, a {type(out).__name__}, expected a name"
-    show("a name", "" if is_one or out is None else form)
-    six = f"got {out!r:.60}, expected one of {', '.join(map(repr, NAMES))}"
-    show("one of the six", six if is_one and out not in NAMES else "")
+    six = f"got {described(out)}, expected one of {', '.join(map(repr, NAMES))}"
+    show("one of the six", "" if isinstance(out, str) and out in NAMES else six)
     changed = [f for f in vars(of) if getattr(run, f) != getattr(of, f)]
     show("arguments of the run", ", ".join(f"run.{one}" for one in changed))
-    if not show.wrong(*FORM):
-        show(MISTAKE, out)
+    if not show.wrong("one of the six"):
+        show("the mistake", out)
 
 
 MEASURE = SideBySide(script, diagnose, here(*SETUPS), groups=None, excused=NO_TENSORS)
@@ -89,29 +81,14 @@ MEASURE = SideBySide(script, diagnose, here(*SETUPS), groups=None, excused=NO_TE
 def about(*sabotages):
     """What a claim on these is about: their runs, and the healthy ones."""
     cases = here(*(name for name, of in SETUPS.items() if of.sabotage in (*sabotages, HEALTHY)))
-    return [(name, cases) for name in (*FORM, MISTAKE)]
-
-
-def said(want, *got):
-    """Was the mistake `want` called one of `got`, or anything else?"""
-    return lambda p: (
-        p.fact("name") == MISTAKE and p.fact("want") == want and (p.fact("got") in (got or NAMES))
-    )
-
-
-def _alone(p):
-    """Is it about the run of one rank?"""
-    setup = SETUPS.get(getattr(p.fact("case"), "what", ""))
-    return setup is not None and len(setup.shares) == 1
+    return [(name, cases) for name in ("one of the six", "the mistake")]
 
 
 EXERCISE = Exercise(
     name="diagnose", reference=diagnose, measure=MEASURE, worlds=(),
-    before=made, leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank", "alone")
-    | {"given used": "no function is given to it",
-       "again": "a name, asked for in many cases",
-       "empty rank": "a rank without examples has no mean of its own",
-       "alone": "a run of one rank is a case", "returned": "a name"},
+    before=made, leaves_out=but(LEAVES_OUT, "alone")
+    | {"again": "a name, asked for in many cases", "returned": "a name",
+       "empty rank": "a rank without examples has no mean of its own"},
     claims=claims(
         MEASURE,
         (NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick", *about(NO_BROADCAST)),
@@ -120,17 +97,5 @@ EXERCISE = Exercise(
         (SUM, 3, "2 to 4 ranks, equal and unequal shards", *about(SUM)),
         (UNEQUAL, 3, "2 and 4 ranks; runs left as they were", *about(UNEQUAL)),
     ),
-    hints=hints(
-        "lab1", "diagnose",
-        weights_change_as_they_train=said(HEALTHY, NO_BROADCAST),
-        messages_of_a_healthy_run=said(HEALTHY, NO_NO_SYNC),
-        batches_of_a_healthy_run=said(HEALTHY, NO_SET_EPOCH),
-        a_sum_over_one_rank=s.both(said(HEALTHY, SUM), _alone),
-        unequal_shards_are_no_mistake=said(HEALTHY, UNEQUAL, SUM),
-        weights_of_the_ranks=said(NO_BROADCAST),
-        a_mistake_that_costs_only_time=said(NO_NO_SYNC),
-        an_epoch_like_the_first=said(NO_SET_EPOCH),
-        N_times_the_gradient=said(SUM),
-        another_gradient=said(UNEQUAL),
-    ),
+    hints=hints("lab1", "diagnose"),
 )  # fmt: skip

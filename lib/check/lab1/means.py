@@ -60,9 +60,9 @@ def model(case, rank):
 def backward(model, case, rank, number):
     """Backward over a shard of this rank's, unless it is the one without gradients."""
     x, y, with_branch = models.shard(rank, number)
-    one = x.to(backend.device(), model.enter.weight.dtype), y.to(backend.device()), with_branch
     if (case.what, rank) != (IDLE, 0):
-        models.loss_of(model, one).backward()
+        x = x.to(model.enter.weight.dtype)
+        models.loss_of(model, (x, y, with_branch)).backward()
 
 
 def silent(show, shapes):

@@ -19,10 +19,12 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from lib import backend
+
 ROWS = 2  # of a shard
 WIDTHS = (3, 4, 5, 6, 7)  # of the chain: layers of 16, 25, 36 and 49 parameters
 GATES = len(WIDTHS) - 2
-# whole numbers times this are none of float32, and differ by more than `equal` forgives
+# whole numbers times this are none of float32, and differ by more than rounding
 FINE = 1 + 2.0**-20
 
 
@@ -40,10 +42,7 @@ class Small(nn.Module):
         self.register_buffer("mean", torch.empty(4))
         self.double()
         self.register_buffer("seen", torch.empty(2, dtype=torch.int64))
-        draw = _draws(seed)
-        with torch.no_grad():
-            for tensor in [*self.parameters(), *self.buffers()]:
-                tensor.copy_(draw(2, *tensor.shape) * fine)
+        _fill(self, seed, fine)
 
     def forward(self, x, with_branch):
         h = self.again(self.shared(self.enter(x)))  # (B, 4)
@@ -65,10 +64,7 @@ class Chain(nn.Sequential):
         super().__init__(*(nn.Linear(m, n) for m, n in pairwise(WIDTHS)))
         self.double()
         self.pass_one = lambda: None
-        draw = _draws(seed)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(draw(2, *parameter.shape) * fine)
+        _fill(self, seed, fine)
 
     def forward(self, x, with_branch=False):
         for place, layer in enumerate(self):
@@ -78,16 +74,19 @@ class Chain(nn.Sequential):
         return x[:, :5] + nn.functional.pad(x[:, 5:], (0, 3))
 
 
+@torch.no_grad()
+def _fill(model, seed, fine):
+    draw = _draws(seed)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.copy_(draw(2, *tensor.shape) * fine)
+
+
 def shard(rank, number=0):
-    """Rank `rank`'s inputs of micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), does
-    it use the branch?)."""
-    draw = _draws(1000 + 10 * rank + number)
-    like = torch.empty(0)  # on torch's default device
-    return (
-        draw(2, ROWS, 3).to(like.device),
-        12 * ROWS * draw(1, ROWS, 5).to(like.device),
-        rank % 2 == 0,
-    )
+    """Rank `rank`'s inputs of micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), does it use the
+    branch?)."""
+    draw, device = _draws(1000 + 10 * rank + number), backend.device()
+    x, y = draw(2, ROWS, 3), 12 * ROWS * draw(1, ROWS, 5)
+    return x.to(device), y.to(device), rank % 2 == 0
 
 
 def loss_of(model, shard):
@@ -97,16 +96,8 @@ def loss_of(model, shard):
 
 
 def gradients(model):
-    """{name: .grad, on the CPU, or None} of every parameter; a tied one has its first name."""
-    return {
-        name: None if p.grad is None else p.grad.detach().cpu().clone()
-        for name, p in model.named_parameters()
-    }
-
-
-def equal(a, b):
-    """Up to rounding, relative to the scale of `b`."""
-    return bool(((a - b).abs() <= 1e-9 * max(1.0, b.abs().max().item())).all())
+    """[(name, .grad)] of every parameter; a tied one has its first name."""
+    return [(name, p.grad) for name, p in model.named_parameters()]
 
 
 def _draws(seed):

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from lib import backend
-from lib.check import symptoms as s
 from lib.check.cases import Setting, draw
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
 from lib.check.lab1 import models
@@ -33,16 +32,10 @@ CASES = tuple(
         (ALONE, SMALL), (GROUPS[0], CROSSED), (GROUPS[0], NO_SYNC),
     )
 )  # fmt: skip
-BUILT, WHOSE = bucketed.__name__, "whose wrapper"
-INIT, LAST = "the wrapper is made", "step 2"
-LACKS, EARLY, GRADIENT, SENT, MESSAGES, MORE = (
-    "attributes", "back too early", "the gradient", "elements sent", "messages",
-    "bytes more than after the step before",
-)  # fmt: skip
-OWN, BESIDE = "copied back", "bytes beside the gradients"
-LATE, STUCK, TURN = "sent in time", "backward stands still", "its turn has come"
-NO, INSIDE, NEVER = "a method no_sync", "elements sent inside no_sync", "sent after no_sync"
-AFTER_ERROR = "sent after an error inside no_sync"
+BUILT = bucketed.__name__
+MORE, BESIDE = "bytes more than after the step before", "bytes beside the gradients"
+SENT = "elements sent", "elements sent inside no_sync"
+IN_TIME = {2: "sent after no_sync", 3: "sent after an error inside no_sync"}
 
 
 class Crossed(nn.Module):
@@ -81,22 +74,22 @@ def script(make, case, group, show):
     module = kind.get(case.what, models.Small)(show.place, models.FINE)
     module, capacity = module.to(backend.device()), 49 if chain else 21  # in float64 elements
     without = show.made.alive()
-    with show.during(INIT, section=True) as run:
+    with show.during("the wrapper is made", section=True) as run:
         model = run(make, module, group, show.all_reduce, 8 * capacity)
     libs = show.lib and any(kind.__module__ == BUILT for kind in type(model).__mro__)
-    show(WHOSE, "the answer makes a wrapper of lib's" if libs else "")
+    show("whose wrapper", "the answer makes a wrapper of lib's" if libs else "")
     show("weights", module.state_dict())
     lacks = [name for name in ("average_gradients", "module") if not hasattr(model, name)]
-    show(LACKS, f"the model has no {lacks[0]}, which later cells use" if lacks else "")
+    show("attributes", f"the model has no {lacks[0]}, which later cells use" if lacks else "")
     lacks = no_sync and not hasattr(model, "no_sync")
-    show(NO, "the model has no method no_sync" if lacks else "")
-    if show.wrong(WHOSE, "weights", LACKS, NO):
+    show("a method no_sync", "the model has no method no_sync" if lacks else "")
+    if show.wrong("whose wrapper", "weights", "attributes", "a method no_sync"):
         return
     sizes, before = [p.numel() for p in module.parameters() if p.requires_grad], None
     for step in range(5 if no_sync else 2):
         numbers = [0, 1, 2] if no_sync and step in (1, 4) else [step]
         idle = (case.what, show.place) == (IDLE, 0)
-        shards = [] if idle else [_shard(show, number) for number in numbers]
+        shards = [] if idle else [models.shard(show.place, number) for number in numbers]
         losses = [models.loss_of(model, one) for one in shards] if len(numbers) == 1 else None
         if step == 4 and not show.place:
             shards[-1] = None
@@ -111,15 +104,12 @@ def script(make, case, group, show):
             run(one_step, model, losses, shards, watch, show, no_sync and step == 3)
             show.ungated(watch)
         module.pass_one = losses = None
-        show(EARLY, "average_gradients() returned while an all-reduce was in flight"
-             if watch.early else "")  # fmt: skip
-        if case.what == CHAIN:
-            show(OWN, "the first layer's gradient is this rank's own, divided by N"
-                 if is_own(module, shards[0], case.world_size) else "")  # fmt: skip
-        show(GRADIENT, [(name, p.grad) for name, p in module.named_parameters()])
+        early = "average_gradients() returned while an all-reduce was in flight"
+        show("back too early", early if watch.early else "")
+        show("the gradient", models.gradients(module))
         shown_of_messages([one.elements for one in show.calls], sizes, capacity, show)
         if no_sync and len(numbers) == 1:
-            shown_of_overlap(watch, show, {2: NEVER, 3: AFTER_ERROR}.get(step, LATE))
+            shown_of_overlap(watch, show, IN_TIME.get(step, "sent in time"))
         beside = show.made.alive() - without
         for p in module.parameters():
             p.grad = None
@@ -128,20 +118,8 @@ def script(make, case, group, show):
             show(MORE, alive - before, at_most=True)
             show(BESIDE, beside, at_most=True)
         before = alive
-        if show.wrong(EARLY, OWN, GRADIENT, SENT, INSIDE):
+        if show.wrong("back too early", "the gradient", *SENT):
             return
-
-
-def is_own(chain, shard, world_size):
-    """Has the first layer, whose bucket is the last, this rank's own gradient, divided by N?"""
-    alone, got = models.Chain(0, models.FINE).to(backend.device()), chain[0].weight.grad
-    models.loss_of(alone, shard).backward()
-    return got is not None and models.equal(got, alone[0].weight.grad / world_size)
-
-
-def _shard(show, number):
-    x, y, with_branch = models.shard(show.place, number)
-    return x.to(backend.device()), y.to(backend.device()), with_branch
 
 
 def one_step(model, losses, shards, watch, show, after_error):
@@ -153,7 +131,7 @@ def one_step(model, losses, shards, watch, show, after_error):
         for shard in shards[:-1]:
             with model.no_sync():
                 models.loss_of(model, shard).backward()
-        show(INSIDE, sum(one.elements for one in show.calls))
+        show("elements sent inside no_sync", sum(one.elements for one in show.calls))
         losses = [models.loss_of(model, one) for one in shards[-1:] if one]
     for loss in losses:
         loss.backward()
@@ -164,12 +142,12 @@ def one_step(model, losses, shards, watch, show, after_error):
 def shown_of_messages(got, sizes, capacity, show):
     if show.case.world_size == 1:
         return
-    show(SENT, sum(got), beside=f"Its messages, in elements: {got}")
+    show("elements sent", sum(got), beside=f"Its messages, in elements: {got}")
     most = max(capacity, *sizes)
     expected = f"fewer messages than the {len(sizes)} parameters, none above {most} elements"
     right = len(got) < len(sizes) and max(got, default=0) <= most
     text = f"messages of {got} elements, expected {expected}: capacity={8 * capacity} bytes"
-    show(MESSAGES, "" if right else text)
+    show("messages", "" if right else text)
 
 
 def show_turn(watch, show):
@@ -179,26 +157,16 @@ def show_turn(watch, show):
         watch._until(lambda: len(show.calls) >= 2, watch._nobody_will_begin)
     got = [one.elements for one in show.calls]
     text = f"buckets 0 and 1 were complete, but only a message of {got} elements had been started"
-    show(TURN, text if len(got) == 1 else "")
+    show("its turn has come", text if len(got) == 1 else "")
 
 
 def shown_of_overlap(watch, show, name):
     none = "nothing had been sent when only the first layer's gradients were missing"
     sent = f"{none}\nIts messages, in elements: {[one.elements for one in show.calls]}"
     show(name, "" if watch.begun_in_time else sent)
-    if name == LATE:
+    if name == "sent in time":
         still = "backward stood still until an all-reduce had ended"
-        show(STUCK, still if watch.stuck else "")
-
-
-def _in(*parts):
-    """Was it in such a part of the script, or did it raise there?"""
-
-    def fits(p):
-        where = s.failed(p).case if s.failed(p) else getattr(p.fact("case"), "what", "")
-        return any(part in where for part in parts)
-
-    return fits
+        show("backward stands still", still if watch.stuck else "")
 
 
 MEASURE = SideBySide(
@@ -219,25 +187,16 @@ EXERCISE = Exercise(
                 "returned": "only forward returns, what the module does"},
     claims=claims(
         MEASURE,
-        ("rank 0's weights everywhere", 1, "parameters and buffers", WHOSE, "weights", LACKS),
+        ("rank 0's weights everywhere", 1, "parameters and buffers",
+         "whose wrapper", "weights", "attributes"),
         ("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
-         (EARLY, SYNCED), (OWN, SYNCED), (GRADIENT, SYNCED)),
+         ("back too early", SYNCED), ("the gradient", SYNCED)),
         ("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
-         calls(MEASURE, nothing_else=False), (SENT, SYNCED), (MESSAGES, SYNCED), MORE, BESIDE),
-        ("sent before backward ends", 5, "the first bucket, while backward goes on", LATE, STUCK,
-         TURN),
+         calls(MEASURE, nothing_else=False), ("elements sent", SYNCED), ("messages", SYNCED),
+         MORE, BESIDE),
+        ("sent before backward ends", 5, "the first bucket, while backward goes on",
+         "sent in time", "backward stands still", "its turn has come"),
         ("no_sync", 6, "sends nothing; the next backward sends the sum"),
     ),
-    hints=hints(
-        "lab1", "OverlappedDataParallel", "given", "mean",
-        hooks_on_frozen_parameters=s.both(s.raised("RuntimeError"), _in(INIT)),
-        no_sync_still_sends=s.either(of_name(INSIDE), s.both(s.kind("raised"), _in(NO_SYNC))),
-        left_over_from_the_step_before=s.both(
-            _in(CHAIN, SMALL, IDLE),
-            s.either(s.both(of_name(GRADIENT, EARLY), s.fact("time", 2)), _in(LAST))),
-        the_hook_comes_before_the_gradient=s.both(s.refused("None"), _in(CHAIN)),
-        accumulated__and_not_sent=s.both(of_name(GRADIENT), _in(NO_SYNC), s.fact("time", 5)),
-        no_sync_counts=s.both(of_name(GRADIENT, SENT), _in(NO_SYNC)),
-        a_bucket_leaves_too_early=s.both(of_name(GRADIENT), lambda p: not p.fact("narrowed")),
-    ),
+    hints=hints("lab1", "OverlappedDataParallel", "given", "mean"),
 )  # fmt: skip

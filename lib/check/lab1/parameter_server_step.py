@@ -52,9 +52,7 @@ def script(make, case, group, show):
         def backward(number=number, part=part, seen=seen):
             seen.append([(name, p.detach().clone()) for name, p in trained(model)])
             if part.what != STEPS[-1] or rank < case.world_size - 1:
-                x, y, with_branch = models.shard(rank, number)
-                one = x.to(backend.device()), y.to(backend.device()), with_branch
-                models.loss_of(model, one).backward()
+                models.loss_of(model, models.shard(rank, number)).backward()
 
         counted = show.counted("backward", backward)
         with show.during(part.what, section=True) as run:
@@ -113,8 +111,5 @@ EXERCISE = Exercise(
         ("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}", *VALUES),
         ("elements on the wire", 3, "(N-1)n out of rank 0, n to it out of each other", elements),
     ),
-    hints=hints(
-        "lab1", "parameter_server_step",
-        one_rank_alone=s.in_case(CASES + PARTS, lambda case: case.world_size == 1),
-    ),
+    hints=hints("lab1", "parameter_server_step"),
 )  # fmt: skip

@@ -11,10 +11,10 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from lib.check import symptoms as s
 from lib.check.cases import name_of
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
+from lib.check.left_out import NO_RANKS, NO_TENSORS, but
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.training import buckets
@@ -111,25 +111,10 @@ def _wrong(plan, parameters, capacity):
     return found
 
 
-def _case(what):
-    return lambda p: getattr(p.fact("case"), "what", "") == what
-
-
-MEASURE = SideBySide(
-    script, buckets.plan_buckets, CASES, groups=None,
-    excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it moves no number")
-    | {"two at once": "it returns when it is done"},
-)  # fmt: skip
+MEASURE = SideBySide(script, buckets.plan_buckets, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
     name="plan_buckets", reference=buckets.plan_buckets, measure=MEASURE, worlds=(),
-    leaves_out={
-        "precise": "it moves no number",
-        "under way": "a pure function",
-        "empty rank": "there are no ranks; a model without parameters has nothing to plan",
-        "alone": "there are no ranks; one parameter is a case",
-        "given used": "no function is given to it",
-        "memory": "it makes no tensor",
-    },
+    leaves_out=but(NO_RANKS, "again", "generators", "returned"),
     claims=claims(
         MEASURE,
         ("every parameter once", 2, "11 models; large parameters, two dtypes",
@@ -140,12 +125,5 @@ EXERCISE = Exercise(
         ("one dtype in a bucket", 1, "a bucket is one flat tensor", "dtypes"),
         ("few buckets", 1, "a new one only when the open one is full", "the plan"),
     ),
-    hints=hints(
-        "lab1", "plan_buckets",
-        read_twice=_case(GENERATOR),
-        frozen_ones_left_out=s.both(of_name("left out"), _case(FROZEN)),
-        elements_for_bytes=s.both(of_name("bytes"), _case("6 parameters of 80 bytes")),
-        closed_by_another_dtype=s.both(
-            of_name("the plan"), lambda p: "dtype" in p.fact("case").what),
-    ),
+    hints=hints("lab1", "plan_buckets"),
 )  # fmt: skip

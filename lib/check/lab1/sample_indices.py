@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from lib.check.cases import form_of
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS, NO_TENSORS, but
 from lib.check.shown import claims
@@ -156,11 +156,6 @@ def _another_process():
         yield
 
 
-def _fewer_than_ranks(p):
-    n, N = SIZES.get(getattr(p.fact("case"), "what", ""), (1, 1))
-    return of_name(*LENGTHS)(p) and n < N
-
-
 MEASURE = SideBySide(script, sampler.sample_indices, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
     name="sample_indices", reference=sampler.sample_indices, measure=MEASURE, worlds=(),
@@ -173,8 +168,5 @@ EXERCISE = Exercise(
         ("a new order in every epoch", 2, "and other examples on every rank", *ORDER),
         ("a pure function", 2, "same arguments, same examples; seeds differ", *PURE),
     ),
-    hints=hints(
-        "lab1", "sample_indices",
-        padded_once_only=_fewer_than_ranks,
-    ),
+    hints=hints("lab1", "sample_indices"),
 )  # fmt: skip

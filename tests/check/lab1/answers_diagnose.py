@@ -175,8 +175,8 @@ NO_CHANGE = "a mistake that costs only time"
 WRONG = {
     asks_for_a_sum_first: "a sum over one rank",
     healthy: "weights of the ranks",
-    prints_it: "nothing returned",
-    a_list: "not a name",
+    prints_it: "another name",
+    a_list: "another name",
     capitals: "another name",
     underscores: "another name",
     sorts_the_log: "arguments changed",

@@ -31,6 +31,7 @@ MISTAKES = (
     Mistake("a sum of gradients overflows",
             edit(LOOK, "for gradient in [sum(one.sum() for one in gradients)]:\n"
                  "            overflow")),
+    Mistake("a sum of gradients overflows", edit(FINITE, "~gradient.sum().isfinite()")),
     Mistake("nan is not seen", edit(FINITE, "gradient.isinf().any()")),
     Mistake("-inf is not seen", edit(FINITE, "((gradient > 65504) | gradient.isnan()).any()")),
     Mistake("not every gradient is looked at", edit(LOOK,

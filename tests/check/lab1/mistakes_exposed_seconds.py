@@ -109,4 +109,6 @@ MISTAKES = (
     Mistake("rounded", _in_float32),
     Mistake("rounded", edit("((start, 1)", "((round(start, 3), 1)").then("(end, -1)",
         "(round(end, 3), -1)")),
+    Mistake("rounded", edit("exposed += time - before",
+        "exposed += int((time - before) * 1e6) / 1e6")),
 )  # fmt: skip
