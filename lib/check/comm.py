@@ -143,7 +143,7 @@ class Recorder:
     def all_to_all(self, tensor, group=None, send_counts=None, recv_counts=None):
         """(rows, ...): the received rows, ordered by sender. Counts are in rows; None means equal
         blocks."""
-        N = len(self._ranks(group))
+        N = len(self._ranks(group, "all_to_all"))
         if (send_counts is None) != (recv_counts is None):
             raise ValueError(
                 "pass both send_counts and recv_counts: a rank cannot guess what the others send it"

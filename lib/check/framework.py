@@ -320,7 +320,7 @@ def _forbidden_call(exercise, runs, problem):
                     inside[rank] = entry.file != ""
                 elif inside[rank] and (called := entry.via or entry.op) not in exercise.may_call:
                     text = position(entry.file, entry.line, entry.function)
-                    text += f"\ncalls {called}, which this exercise asks you to build"
+                    text += f"\ncalls {called}, which this exercise does not allow"
                     return Problem("built-in", text)
     return None
 
