@@ -66,9 +66,9 @@ def pairwise(runs):
     """A judge: in each round every rank hears from one. Where all blocks are alike, the n-th
     message of every rank is round n's."""
     for run, case, _ in seen(runs, CASES):
-        for step in range(case.world_size - 1 if case.what == EQUAL else 0):
-            logs = sent(run, case)
-            to = [mine[step][0] if step < len(mine) else None for mine in logs]
+        rounds = zip(*sent(run, case), strict=False) if case.what == EQUAL else ()
+        for step, messages_of_ranks in enumerate(rounds):
+            to = [peer for peer, _ in messages_of_ranks]
             crowded = max(to, key=to.count)
             if to.count(crowded) > 1:
                 text = (
@@ -77,14 +77,6 @@ def pairwise(runs):
                 )
                 return Problem("rounds", text, {"case": case})
     return None
-
-
-def another_ranks(p):
-    return p.fact("source") is not None and p.facts["source"] == p.facts["right"]
-
-
-def in_case(what, *kinds):
-    return s.in_case(CASES, lambda case: case.what == what, *kinds)
 
 
 MEASURE = SideBySide(script, all_to_all, CASES, excused=by.EXCUSED)
@@ -101,18 +93,5 @@ EXERCISE = Exercise(
         ("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one",
          pairwise),
     ),
-    hints=by.hints_of(
-        "all_to_all", CASES,
-        nothing_for_a_rank=in_case(NOTHING, *s.SHAPES),
-        elements_for_rows=in_case(EQUAL_ROWS, *s.SHAPES),
-        powers_of_two_only=s.both(
-            in_case(EQUAL, "raised"), s.in_case(CASES, lambda case: case.world_size == 3)
-        ),
-        the_counts_are_not_used=s.kind("mismatch", "raised", "form"),
-        order_of_arrival=s.fact("reordered"),
-        a_block_for_another_rank=another_ranks,
-        a_block_is_missing=lambda p: "source" in p.facts and p.facts["source"] is None,
-        more_than_the_block=s.kind("elements"),
-        all_to_one_at_a_time=s.kind("rounds"),
-    ),
+    hints=by.hints_of("messages", "all_to_all", "unpaired"),
 )  # fmt: skip

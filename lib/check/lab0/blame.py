@@ -2,11 +2,10 @@
 Flight Recorder."""
 
 import copy
-import re
 
 from lib.check.causes import hints, of_name
 from lib.check.exercise import Exercise
-from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, GROUPS, NEVER, NOBODY
+from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, NEVER, NOBODY
 from lib.check.left_out import NO_RANKS, NO_TENSORS
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -80,13 +79,8 @@ def _about(cases):
     return [(name, here(*cases)) for name in (*MISREAD, WRONG, NTH, OP, RANKS)]
 
 
-def _blamed(fits):
-    """Are the wrong ranks blamed? Then fits(those, the right ones, the case)."""
-    ranks = lambda said: {*re.findall(r"\d+", str(said))}
-    return lambda p: (
-        of_name(RANKS)(p)
-        and fits(ranks(p.facts["got"]), ranks(p.facts["want"]), p.facts["case"].what)
-    )
+def _later(p):
+    return of_name(NTH)(p) and p.facts["got"] > p.facts["want"]
 
 
 MEASURE = SideBySide(script, blame, here(*CASES), groups=None, excused=NO_TENSORS)
@@ -104,15 +98,5 @@ EXERCISE = Exercise(
          *_about(ANOTHER)),
         ("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3"),
     ),
-    hints=hints(
-        "lab0", "blame",
-        not_a_member=_blamed(lambda got, want, case: case in GROUPS),
-        counted_from_0=lambda p: (
-            of_name(STRANGE)(p) or (of_name(NTH)(p) and p.facts["got"] == p.facts["want"] - 1)
-        ),
-        **{"the last, not the first": lambda p: of_name(NTH)(p)
-           and p.facts["got"] > p.facts["want"]},
-        those_who_wait=_blamed(lambda got, want, case: case in NEVER and not got & want),
-        one_rank_only=_blamed(lambda got, want, case: got < want),
-    ),
+    hints=hints("lab0", "blame", **{"the last, not the first": _later}),
 )  # fmt: skip

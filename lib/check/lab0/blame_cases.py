@@ -29,14 +29,14 @@ NEVER = {
     "4 ranks, 1 is missing": _four(
         calls(BROADCAST, REDUCE, REDUCE, REDUCE, waiting=1), rank2=calls(BROADCAST, REDUCE, REDUCE)
     ),
-    "8 ranks, 2 are missing": (
-        {r: calls(BROADCAST, GATHER, waiting=1, members=EIGHT) for r in EIGHT}
+    "8 ranks, 2 are missing, the others have started": (
+        {r: calls(BROADCAST, GATHER, waiting=1, members=EIGHT, state="started") for r in EIGHT}
         | {r: calls(BROADCAST, members=EIGHT) for r in (1, 6)}
     ),
     "rank 2 is missing in a broadcast that rank 0 has completed": _four(
         calls(REDUCE, BROADCAST, waiting=1), rank0=calls(REDUCE, BROADCAST), rank2=calls(REDUCE)
     ),
-    "a rank without a record": _four(calls(REDUCE, waiting=1, state="started"), rank0=[]),
+    "a rank without a record": _four(calls(REDUCE, waiting=1), rank0=[]),
 }
 NOBODY = {
     "all completed": _four(calls(BROADCAST, REDUCE, BARRIER)),
@@ -52,6 +52,11 @@ FIRST = {
         calls(REDUCE, REDUCE, REDUCE, first=501, waiting=3),
         rank0=calls(("reduce", 1000), REDUCE, REDUCE, first=500, waiting=3, state="started"),
         rank3=calls(REDUCE, ("reduce", 1000), REDUCE, first=499, waiting=1),
+    ),
+    "a recorder that keeps later calls than others": _four(
+        calls(REDUCE, REDUCE, REDUCE, first=502, waiting=3),
+        rank0=calls(REDUCE, REDUCE, REDUCE, first=504, waiting=3),
+        rank3=calls(REDUCE, REDUCE, REDUCE, first=499),
     ),
 }
 ANOTHER = {

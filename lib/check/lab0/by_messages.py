@@ -12,7 +12,7 @@ from lib.check import traffic
 from lib.check.cases import ALONE, FINE, GROUPS, Case, owner, part, seen
 from lib.check.causes import hints
 from lib.check.exercise import Problem
-from lib.check.explain import read_sum, two, who
+from lib.check.explain import narrowed, read_sum, rounded_words, two, who
 from lib.check.shown import with_trace
 
 FOUR = GROUPS[2]
@@ -60,8 +60,8 @@ def result(show, name, tensor):
 
 def told(measure, name, explain):
     """A judge: a wrong value of this name, with what explain(case, rank, got, want) says of it,
-    (text, facts). What is only rounded or divided is told in the harness's words. facts: rank;
-    wrong, all ranks that have another value; divided."""
+    (text, facts). What is only divided is told in the harness's words. facts: rank; wrong, all
+    ranks that have another value; right on one rank; divided."""
 
     def judge(runs):
         for _, case, records in seen(runs, measure.cases):
@@ -75,44 +75,49 @@ def told(measure, name, explain):
                 scale = first.fact("factor")
                 if scale and 0 < scale < 1 and not any(map(facts.get, PARTS)):
                     text, facts["divided"] = first.text, True
-                if first.fact("narrowed") and "narrowed" not in facts:
-                    text = first.text
                 if len(wrong) < len(records):
                     text += f"\nIt is wrong on {who(wrong)}, and right on the others."
-                facts = first.facts | {"rank": rank, "wrong": wrong} | facts
-                return with_trace(Problem("value", text, facts), runs, measure)
+                known = {"rank": rank, "wrong": wrong}
+                known["right on one rank"] = len(wrong) == len(records) - 1
+                problem = Problem("value", text, first.facts | known | facts)
+                return with_trace(problem, runs, measure)
         return None
 
     return judge
 
 
 def whose(case, rank, got, want):
-    """`told` of tensors that hold what ranks own (cases.own). facts: source and right, the ranks
-    whose element is there and should be; owners, of all elements; reordered."""
+    """`told` of tensors that hold what ranks own (cases.own), by the first wrong element. facts:
+    source, the rank whose element it is; own, of the right rank, displaced, unwritten: if it is
+    this rank's, another one of the right rank's, another rank's, or no rank's; reordered."""
     got, want = got.flatten(), want.flatten()
     at = int((got != want).nonzero()[0])
     x, y = two(want[at], got[at])
-    owners = [owner(value, case.world_size) for value in got]
-    source, right = owners[at], owner(want[at], case.world_size)
-    of = lambda value, rank: f"element {_nth(value)} of rank {rank}'s tensor"
-    is_there = "no rank's" if source is None else of(got[at], source)
+    source, right = owner(got[at], case.world_size), owner(want[at], case.world_size)
+    nth = lambda value: round(value.item() / FINE.get(value.dtype, 1)) % 1000
+    of = lambda value, rank: f"element {nth(value)} of rank {rank}'s tensor"
     text = f"{case.name}: {case.rank(rank)}, element {at}: expected {x}, got {y}"
-    facts = {"source": source, "right": right, "owners": owners}
-    facts["reordered"] = torch.equal(got.sort().values, want.sort().values)
-    return f"{text}\nIt is {is_there}, expected {of(want[at], right)}.", facts
-
-
-def _nth(value):
-    return round(value.item() / FINE.get(value.dtype, 1)) % 1000
+    rounded = source is None and narrowed(got, want)  # another rank's element may be near by chance
+    facts = {
+        "narrowed": rounded,
+        "source": source,
+        "own": source == rank,
+        "of the right rank": source == right,
+        "displaced": source not in (None, right),
+        "unwritten": source is None and not rounded,
+        "reordered": torch.equal(got.sort().values, want.sort().values),
+    }
+    is_there = "no rank's" if source is None else of(got[at], source)
+    why = f"It is {is_there}, expected {of(want[at], right)}."
+    return f"{text}\n{rounded_words(case.dtype) if rounded else why}", facts
 
 
 def sum_of_chunks(case, rank, got, want):
-    """`told` of a full sum. facts: read_sum's; finished, the chunks that are right; unchanged."""
+    """`told` of a full sum. facts: read_sum's; finished, how many chunks are right; unchanged."""
     text, facts = read_sum(case, rank, got)
-    N = case.world_size
-    chunks = zip(got.tensor_split(N), want.tensor_split(N), strict=True)
+    chunks = zip(got.tensor_split(case.world_size), want.tensor_split(case.world_size), strict=True)
     facts["unchanged"] = torch.equal(got, part(rank, case.n, case.dtype))
-    facts["finished"] = [c for c, (mine, sum_) in enumerate(chunks) if torch.equal(mine, sum_)]
+    facts["finished"] = sum(torch.equal(mine, sum_) for mine, sum_ in chunks)
     return text, facts
 
 
@@ -126,7 +131,8 @@ def messages(cases, expected):
                 got, want = ([m for m in ms if m[1]] for ms in (mine, expected(case, rank)))
                 if sorted(got) != sorted(want):
                     text = f"{case.name}: {case.rank(rank)} sent {_listed(got)}"
-                    facts = {"case": case, "more": _elements(got) > _elements(want)}
+                    more = sum(n for _, n in got) > sum(n for _, n in want)
+                    facts = {"case": case, "more": more}
                     return Problem("elements", f"{text}\nexpected {_listed(want)}", facts)
         return None
 
@@ -137,62 +143,35 @@ def _listed(messages):
     return ", ".join(f"{n} elements to rank {to}" for to, n in messages) or "nothing"
 
 
-def _elements(messages):
-    return sum(n for _, n in messages)
-
-
 def on_the_wire(cases, *formulas):
-    """The judge `traffic.elements` of a ring. facts: rounds, the most messages of a rank."""
+    """The judge `traffic.elements` of a ring. facts: more rounds, if a rank sends more messages
+    than the expected elements have chunks."""
     elements = traffic.elements(cases, *formulas)
 
     def judge(runs):
         found = elements(runs)
         if found:
-            found.facts["rounds"] = max(map(len, traffic.sent(runs[0], found.facts["case"])))
-            found.trace = [found.trace, found.facts["rounds"]]
+            case = found.facts["case"]
+            rounds = max(map(len, traffic.sent(runs[0], case)))
+            found.facts["more rounds"] = rounds * case.n > found.facts["expected"]
+            found.trace = [found.trace, rounds]
         return found
 
     return judge
 
 
-def of_chunks(cases):
-    """Of functions that split a tensor. What N divides comes before what it does not, and empty
-    chunks come after both."""
-    return {
-        "right only where there is something": s.in_case(
-            cases, lambda case: case.n < case.world_size, *s.SHAPES
-        ),
-        "right only when N divides n": s.remainder(cases),
-    }
-
-
-def of_rings(cases):
-    """What the messages tell of a ring that is none."""
-    too_many = lambda p: (
-        p.kind == "elements" and p.facts["rounds"] * p.facts["case"].n > p.facts["expected"]
-    )
-    return {
-        "padded": s.kind("elements", padded=True),
-        "a round too many": too_many,
-        "whole tensors in the ring": s.kind("elements"),
-        "the other way round": s.other_way_round,
-        "not a ring": s.kind("neighbours", "rounds"),
-    }
-
-
-FAMILIES = {"chunks": of_chunks, "rings": of_rings}
-
-
-def hints_of(exercise, cases, *families, first=(), **more):
-    """The exercise's hints. first: those of its predicates that are tried before the shared ones;
-    more: those that are tried after."""
-    shared = {
-        "ranks of the world, not of the group": s.whose_ranks,
-        "everyone sends first": s.all_wait_in("send"),
-        "rounded on the way": s.fact("narrowed"),
+def hints_of(*sections, **predicates):
+    """The hints of these sections. What the messages tell comes before what the exercise can, and
+    what a hang tells comes last."""
+    tried = predicates | {
         "a buffer of another dtype": s.another_dtype,
+        "a receive without its send": s.not_paired,
     }
-    last = {"a receive without its send": s.not_paired, "nothing returned": s.kind("returned")}
-    chunks, rings = (FAMILIES[one](cases) if one in families else {} for one in FAMILIES)
-    tried = dict(first) | shared | chunks | more | last | rings
-    return hints("lab0", exercise, "messages", *families, **tried)
+    return hints("lab0", *sections, **tried)
+
+
+def hints_of_a_ring(exercise):
+    """The same for a function that sends chunks to the right neighbour. With chunks that N divides
+    tried first, a mistake in the remainder is not taken for another."""
+    sections = ("messages", "chunks", exercise, "unpaired", "rings")
+    return hints_of(*sections, **{"the other way round": s.other_way_round})

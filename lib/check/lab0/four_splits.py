@@ -7,9 +7,8 @@ returns, by what every rank multiplied, and by what it gave to be sent.
 
 from functools import partial
 
-from lib.check import symptoms as s
 from lib.check.cases import Setting, draw, seen
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Bundle, Exercise, Problem
 from lib.check.lab0.by_messages import PROBES
 from lib.check.left_out import BUILT
@@ -36,7 +35,6 @@ GIVES = {
     "split_inner": lambda B, K, M, r, N: [("all_reduce", B * M, None)],
     "pipeline": lambda B, K, M, r, N: [("send", B * K, r + 1)] if r < N - 1 else [],
 }
-WORK = ("matrix products", "all of the work", "multiply-adds")
 
 
 def script(name, make, case, group, show):
@@ -57,7 +55,8 @@ def script(name, make, case, group, show):
 
 def what_is_given(name, runs):
     """A judge: what each rank gives to be sent is what the docstring says."""
-    for run, case, _ in seen(runs, cases_of_world):
+    of_world = lambda N: tuple(case for case in CASES if case.world_size == N)
+    for run, case, _ in seen(runs, of_world):
         for rank in range(case.world_size):
             ops = [e for e in run.ledger.section(case.name).of(rank) if "recv" not in e.op]
             peer = lambda e: e.peer if e.op == "send" else None
@@ -69,58 +68,10 @@ def what_is_given(name, runs):
     return None
 
 
-def cases_of_world(N):
-    return tuple(case for case in CASES if case.world_size == N)
-
-
 def told(given):
     to = lambda peer: "" if peer is None else f" to rank {peer}"
     words = (f"{op} of {elements} elements{to(peer)}" for op, elements, peer in given)
     return ", ".join(words) or "nothing"
-
-
-def stuck(op, *ranks):
-    """Does one of these ranks, or any rank, wait in this op, or is the other rank not there?"""
-
-    def fits(p):
-        of = s.failed(p)
-        waits = of.waits_in if of else {}
-        refused = s.refused("outside the group")(p) and op == of.refused_op
-        return refused or op in [waits[rank] for rank in ranks or waits if rank in waits]
-
-    return fits
-
-
-PREDICATES = {
-    "split_rows": {"sent what nobody needs": s.kind("calls")},
-    "split_columns": {
-        "all-reduced with zeros": s.kind("calls", ops=["all_reduce"]),
-        "cut along rows": s.refused("shape"),
-        "more than one all-gather": s.kind("calls"),
-    },
-    "split_inner": {
-        "gathered and added": s.kind("calls", ops=["all_gather"]),
-        "more than one collective": s.kind("calls"),
-        "chunk gave too few pieces": s.raised("IndexError"),
-        "not added up": s.fact("right_on", [0]),
-    },
-    "pipeline": {
-        "rank 0 waits for somebody": stuck("recv", 0),
-        "the last rank sends": stuck("send"),
-        "nothing was sent on": stuck("recv"),
-        "told everybody": s.kind("calls"),
-        "all layers at once": lambda p: p.fact("instead") == len(s.members(p)) - 1,
-    },
-}
-SHARED = {
-    "everyone computes everything": of_name("all of the work"),
-    "a product that cannot be counted": of_name("matrix products"),
-    "called lib's": s.kind("built-in"),
-    "a buffer of the wrong dtype": s.either(
-        s.another_dtype, s.refused("dtype"), s.kind("mismatch")
-    ),
-    "nothing returned": s.kind("returned"),
-}
 
 
 def part(name, return_says, work_says, wire_says):
@@ -137,10 +88,11 @@ def part(name, return_says, work_says, wire_says):
         claims=claims(
             measure,
             (return_says, 1, "2 and 4 ranks; float32, float64", "the result", *PROBES),
-            (work_says, 1, "multiply-adds of each rank", *WORK),
+            (work_says, 1, "multiply-adds of each rank",
+             "matrix products", "all of the work", "multiply-adds"),
             (wire_says, 1, "by each rank, and no more", partial(what_is_given, name)),
         ),
-        hints=hints("lab0", name, "splits", **PREDICATES[name], **SHARED),
+        hints=hints("lab0", name, "splits"),
     )  # fmt: skip
 
 

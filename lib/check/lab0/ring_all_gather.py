@@ -5,7 +5,6 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import ALONE, GROUPS_SAY, WORLD, Case, own
-from lib.check.causes import of_name
 from lib.check.exercise import Exercise
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
@@ -53,12 +52,5 @@ EXERCISE = Exercise(
         ("only neighbours talk", 2, "N-1 rounds, rank r sends to rank r+1",
          ring(CASES, lambda N: N - 1)),
     ),
-    hints=by.hints_of(
-        "ring_all_gather", CASES, "chunks", "rings",
-        one_rank_alone=s.in_case(CASES, lambda case: case.world_size == 1),
-        out_not_filled=of_name("out", "what is returned"),
-        order_of_arrival=s.fact("reordered"),
-        a_round_too_few=lambda p: None in p.fact("owners", ()),
-        the_parcel_is_the_input=of_name("arguments"),
-    ),
+    hints=by.hints_of_a_ring("ring_all_gather"),
 )  # fmt: skip

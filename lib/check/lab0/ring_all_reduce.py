@@ -39,15 +39,5 @@ EXERCISE = Exercise(
         ("only neighbours talk", 2, "N-1 + N-1 rounds, rank r sends to rank r+1",
          ring(CASES, lambda N: 2 * (N - 1))),
     ),
-    hints=by.hints_of(
-        "ring_all_reduce", CASES, "chunks", "rings",
-        the_group_is_not_passed_on=s.both(s.refused("shape"), lambda p: len(s.members(p)) < WORLD),
-        not_in_place=s.fact("unchanged"),
-        divided_by_N=s.fact("divided"),
-        only_one_rank_has_it=lambda p: len(p.fact("wrong", ())) == len(s.members(p)) - 1,
-        the_second_pass_adds=s.either(s.fact("doubled"), s.fact("factor")),
-        the_second_pass_is_missing=lambda p: len(p.fact("finished", ())) == 1,
-        a_round_too_few=s.fact("absent"),
-        one_rank_carries_it_all=s.kind("one rank"),
-    ),
+    hints=by.hints_of_a_ring("ring_all_reduce"),
 )  # fmt: skip

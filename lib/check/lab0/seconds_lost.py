@@ -68,10 +68,6 @@ def _misread(lost):
     return {}
 
 
-def _named(way):
-    return lambda p: p.fact("name") == way
-
-
 MEASURE = SideBySide(script, seconds_lost, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
     name="seconds_lost", reference=seconds_lost, measure=MEASURE, worlds=(),
@@ -85,9 +81,5 @@ EXERCISE = Exercise(
         ("tensor inside the node", 3, "data or a pipeline across", (INSIDE, SIX), (BOTH, SIX)),
         ("any model and cluster", 1, "8 others, at the edge of what fits"),
     ),
-    hints=hints(
-        "lab0", "seconds_lost",
-        waits_for_itself=lambda p: p.fact("name") in WAYS and p.fact("want") == 0,
-        **{f'seconds of {way}': _named(way) for way in WAYS},
-    ),
+    hints=hints("lab0", "seconds_lost"),
 )  # fmt: skip

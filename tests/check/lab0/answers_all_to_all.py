@@ -157,6 +157,12 @@ def blocks_of_elements(tensor, group=None, send_counts=None, recv_counts=None):
     return with_send_recv(tensor, group, send_counts or counts, recv_counts or counts)
 
 
+def blocks_of_n_rows(tensor, group=None, send_counts=None, recv_counts=None):
+    """Without counts, it takes the number of blocks for their rows."""
+    counts = [dist.get_world_size(group)] * dist.get_world_size(group)
+    return with_send_recv(tensor, group, send_counts or counts, recv_counts or counts)
+
+
 def partners_by_bits(tensor, group=None, send_counts=None, recv_counts=None):
     rank, world_size, blocks, out, places = _setting(tensor, group, send_counts, recv_counts)
     places[rank].copy_(blocks[rank])
@@ -174,6 +180,7 @@ def has_nothing_to_send(tensor, group=None, send_counts=None, recv_counts=None):
 WRONG = {
     has_nothing_to_send: "nothing for a rank",
     blocks_of_elements: "elements for rows",
+    blocks_of_n_rows: "blocks without counts",
     partners_by_bits: "powers of two only",
     forgets_its_own: "a block is missing",
     in_order_of_arrival: "order of arrival",

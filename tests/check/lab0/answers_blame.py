@@ -155,7 +155,18 @@ def not_written(dumps):
     raise NotImplementedError
 
 
+def begins_where_the_first_rank_does(dumps):
+    """It leaves out what the first rank's recorder has overwritten."""
+    first = {}
+    for rank in sorted(dumps):
+        for record in dumps[rank]:
+            first.setdefault(record["group"], record["nth"])
+    kept = lambda records: [r for r in records if r["nth"] >= first[r["group"]]]
+    return number_by_number({rank: kept(records) for rank, records in dumps.items()})
+
+
 WRONG = {
+    begins_where_the_first_rank_does: "the last, not the first",
     takes_any_rank_for_a_member: "not a member",
     blames_who_is_behind: "only behind",
     stops_at_the_first_completed: "the missing are not found",

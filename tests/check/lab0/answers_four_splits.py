@@ -370,10 +370,10 @@ WRONG = {
     },
     "pipeline": {
         rank_0_receives: "rank 0 waits for somebody",
-        rank_0_receives_from_minus_1: "rank 0 waits for somebody",
+        rank_0_receives_from_minus_1: "no such rank",
         sends_nothing: "nothing was sent on",
         last_rank_sends_too: "the last rank sends",
-        last_rank_sends_to_nobody: "the last rank sends",
+        last_rank_sends_to_nobody: "no such rank",
         broadcasts: "told everybody",
         whole_work_then_relay: "everyone computes everything",
         pipeline_from_lib: "called lib's",

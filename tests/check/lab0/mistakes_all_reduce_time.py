@@ -46,7 +46,7 @@ MISTAKES = {
         *_all("all at once",
               "rank 0 has one link: it receives N-1 tensors one after the other, and sends N-1 one "
               "after the other.",
-              lambda n, N, a, b: 2 * (a + n * b)),
+              lambda n, N, a, b: 2 * (a + n * b), lambda n, N, a, b: N * (a + n * b)),
         *_all("N for N-1", "rank 0 sends nothing to itself: N-1 messages each way.",
               lambda n, N, a, b: 2 * N * (a + n * b)),
     ),
@@ -115,6 +115,17 @@ MISTAKES = {
         *_all("the last size in every round",
               "only the last message of halving has n/P bytes: n/2 + n/4 + ... + n/P = (P-1)/P n.",
               lambda n, N, a, b: 2 * L(P(N)) * (a + n / P(N) * b) + 2 * folded(N) * (a + n * b)),
+        *_all("the whole tensor first",
+              "the first message of halving is half of the tensor, n/2 bytes, and not all of it.",
+              lambda n, N, a, b: halving(n, N, a, b) + 2 * (1 - 1 / P(N)) * n * b),
+        *_all("bytes as in the ring",
+              "the bytes are those of a ring of N ranks. Only P of them halve and double, so each "
+              "way takes (P-1)/P n.",
+              lambda n, N, a, b: halving(n, N, a, b) + 2 * (1 / P(N) - 1 / N) * n * b),
+        *_all("extra messages without bytes",
+              "the messages before and after carry the whole tensor, so each of them costs alpha + "
+              "n beta.",
+              lambda n, N, a, b: halving(n, N, a, b) - 2 * folded(N) * n * b),
         *_all("a round for each rank",
               "that is the ring, N-1 rounds each way. Halving and doubling takes log2 P rounds "
               "each way.", ring),

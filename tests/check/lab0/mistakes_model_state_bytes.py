@@ -37,6 +37,7 @@ MISTAKES = (
     _parts("16-bit moments", lambda r: r.weight + r.gradient + r.master + 2 + 2,
            "only bf16 alone keeps 16-bit momentum and variance; everywhere else they are fp32, 4 "
            "bytes each."),
+    Mistake("16-bit moments", lambda n, p: n * (RECIPES[p].total - (4 if "mixed" in p else 0))),
     _parts("fp32 moments everywhere", lambda r: r.weight + r.gradient + r.master + 4 + 4,
            "bf16 alone keeps everything in 16 bits, momentum and variance too: 2 bytes each."),
     _parts("one moment", lambda r: r.total - r.variance,
