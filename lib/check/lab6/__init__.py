@@ -14,7 +14,6 @@
 
 Beside them:
 
-    hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what they should send
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs that a plan is asked for
     capstone_jobs.py          the capstone's jobs, the plans that it asks about, and what the cost
@@ -24,7 +23,6 @@ Beside them:
 
 __all__ = [
     "average_over_mesh", "capstone", "capstone_jobs", "capstone_plans", "capstone_told",
-    "choose_plan", "choose_plan_jobs", "findings", "goodput", "hybrid_by_hand",
-    "hybrid_by_hand_cases", "mesh", "norm_over_mesh", "on_a_mesh", "plan_costs",
-    "shares",
+    "choose_plan", "choose_plan_jobs", "findings", "goodput", "hybrid_by_hand", "mesh",
+    "norm_over_mesh", "on_a_mesh", "plan_costs", "shares",
 ]  # fmt: skip

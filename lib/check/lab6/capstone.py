@@ -135,8 +135,7 @@ ESTIMATE = Exercise(
         ("published runs", 3, "seconds within 20% of three runs", PUBLISHED),
     ),
     hints=hints(
-        "lab6", "estimate", "capstone",
-        nothing_returned=of_name(NOTHING),
+        "lab6", "capstone", "estimate",
         no_bytes=s.both(of_name(MEMORY), wrong(lambda got, want: got < 1e-5 * want)),
         experts_of_several_domains=_only(SECONDS, plans=lambda plan, gpu: plan.ep > gpu.per_node),
         full_recomputation=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.recompute == "full"),
@@ -154,8 +153,7 @@ COSTS = Exercise(
          NOTHING, TWO, HAS_THEM, LARGEST),
     ),
     hints=hints(
-        "lab6", "main_costs", "capstone",
-        nothing_returned=of_name(NOTHING),
+        "lab6", "capstone", "main_costs",
         messages_that_hide=lambda p: "data messages" in str(p.fact("got")),
     ),
 )  # fmt: skip

@@ -30,12 +30,8 @@ class Job(NamedTuple):
     stack: Stack  # of the cost model
 
 
-_DENSE, _MIXTURE, _H100, _GB200 = (
-    load("gpt-3-175b"),
-    known()["qwen3-235b-a22b"],
-    gpu("H100-80GB"),
-    gpu("GB200"),
-)
+_DENSE, _MIXTURE = load("gpt-3-175b"), known()["qwen3-235b-a22b"]
+_H100, _GB200 = gpu("H100-80GB"), gpu("GB200")
 JOBS = {
     "dense, H100": Job(_DENSE, _H100, 0.59, STACK),
     "dense, GB200": Job(_DENSE, _GB200, 0.41, STACK),
@@ -45,16 +41,15 @@ JOBS = {
 
 
 def _asked_for(job, b, tp, pp, dp, v=1, ep=1, recompute="none"):
-    return job, Plan(
-        BATCH, b, tp, pp, dp, ep=ep, v=v, zero=1, recompute=recompute, sequence_parallel=tp > 1
-    )
+    choices = {"zero": 1, "recompute": recompute, "sequence_parallel": tp > 1}
+    return job, Plan(BATCH, b, tp, pp, dp, ep=ep, v=v, **choices)
 
 
 CASES = (
     _asked_for("dense, H100", 2, 8, 4, 8), _asked_for("dense, H100", 1, 4, 8, 8, 6),
     _asked_for("dense, H100", 1, 8, 16, 2, 2), _asked_for("dense, H100", 4, 8, 16, 2),
-    _asked_for("dense, H100", 8, 8, 16, 2), _asked_for("dense, H100", 2, 8, 4, 8, 12,
-        recompute="full"),
+    _asked_for("dense, H100", 8, 8, 16, 2),
+    _asked_for("dense, H100", 2, 8, 4, 8, 12, recompute="full"),
     _asked_for("dense, H100", 32, 8, 16, 2, recompute="full"),
     _asked_for("dense, GB200", 8, 8, 2, 16, 16),
     _asked_for("dense, GB200", 4, 4, 8, 8, 3), _asked_for("dense, GB200", 8, 8, 8, 4),
@@ -72,36 +67,32 @@ CASES = (
 
 def _published(what, source, row, metric):
     """The value of a published row."""
+    asked = source, row, metric
     (found,) = (
-        each["value"]
-        for each in table(what)
-        if (each["source"], each["row"], each["metric"]) == (source, row, metric)
+        each for each in table(what) if (each["source"], each["row"], each["metric"]) == asked
     )
-    return found
+    return found["value"]
 
 
 _LONG = replace(_MIXTURE, seq=4096)
-_BRIDGE = "qwen3-235b-a22b-GB200-256-BF16-gbs8192"
+_TOKENS_PER_S = "qwen3-235b-a22b-GB200-256-BF16-gbs8192", "tokens_per_s_per_gpu"
 # {job: the same as JOBS, of models and plans that were really run}, and how long a step took
 RUNS = {
     "dense, H100, published": JOBS["dense, H100"],
     "mixture, H100, published": JOBS["mixture, H100"]._replace(model=_LONG),
     "mixture, GB200, published": JOBS["mixture, GB200"]._replace(model=_LONG),
 }
-MEASURED = {  # (job, plan): seconds
-    (
-        "dense, H100, published",
-        Plan(1024, 1, tp=4, pp=8, dp=16, v=12, zero=1, sequence_parallel=True),
-    ): _published("unseen_stacks", "nemo-24.12-dgxc", "gpt3-175b-bf16-512", "step_time"),
-    (
-        "mixture, H100, published",
-        Plan(2048, 1, tp=2, pp=8, dp=16, ep=32, v=4, zero=1, sequence_parallel=True),
-    ): _published("rows", "moezoo-h100-bf16", "deepep-ep32-pp8", "step_time"),
-    (
-        "mixture, GB200, published",
-        Plan(8192, 1, tp=1, pp=8, dp=32, ep=32, v=3, zero=1),
-    ): 8192 * 4096 / 256 / _published("rows", "mbridge-25.11", _BRIDGE, "tokens_per_s_per_gpu"),
-}  # fmt: skip
+_PLANS = (
+    Plan(1024, 1, tp=4, pp=8, dp=16, v=12, zero=1, sequence_parallel=True),
+    Plan(2048, 1, tp=2, pp=8, dp=16, ep=32, v=4, zero=1, sequence_parallel=True),
+    Plan(8192, 1, tp=1, pp=8, dp=32, ep=32, v=3, zero=1),
+)
+_SECONDS = (
+    _published("unseen_stacks", "nemo-24.12-dgxc", "gpt3-175b-bf16-512", "step_time"),
+    _published("rows", "moezoo-h100-bf16", "deepep-ep32-pp8", "step_time"),
+    8192 * 4096 / 256 / _published("rows", "mbridge-25.11", *_TOKENS_PER_S),
+)
+MEASURED = dict(zip(zip(RUNS, _PLANS, strict=True), _SECONDS, strict=True))  # (job, plan): seconds
 
 
 def words(job, plan):
@@ -112,9 +103,8 @@ def words(job, plan):
 def truth(job, plan):
     """(bytes, seconds) by the cost model."""
     model, device, _, stack = JOBS[job]
-    return of_memory.peak_bytes(model, plan, stack), sum(
-        of_step.step_seconds(model, plan, device, stack).values()
-    )
+    seconds = of_step.step_seconds(model, plan, device, stack)
+    return of_memory.peak_bytes(model, plan, stack), sum(seconds.values())
 
 
 # the cost model's other components are computing

@@ -7,7 +7,6 @@ Any plan will do that is as good. A Problem's fact `why` says what is wrong with
 import functools
 from numbers import Integral
 
-from lib.check import symptoms as s
 from lib.check.causes import hints
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Problem
@@ -40,7 +39,7 @@ def chosen_plans():
 
 
 def _problem(why, text):
-    return Problem("plan", text, {"why": why})
+    return Problem("said", text, {"why": why})
 
 
 def _measure(fn):
@@ -77,16 +76,14 @@ def _can_be_laid_out(job, plan):
         text = f"{job}: {odd} is {getattr(plan, odd)!r}: expected {expected}"
         return _problem("a field of the Plan", text)
     model, stages = JOBS[job].model, plan.pp * plan.v
-    layers = slots(model.layers, plan.pp)
+    layers, degrees = slots(model.layers, plan.pp), f"pp {plan.pp} x v {plan.v} = {stages}"
+    gpus = f"tp {plan.tp} x pp {plan.pp} x dp {plan.dp} x cp {plan.cp} = {plan.gpus}"
     rules = (  # (is broken, why, in words), in the order in which they are easily seen
-        (plan.gpus != GPUS, "other GPUs",
-         f"tp {plan.tp} x pp {plan.pp} x dp {plan.dp} x cp {plan.cp} = {plan.gpus} GPUs; the job "
-         f"has {GPUS}"),
+        (plan.gpus != GPUS, "other GPUs", f"{gpus} GPUs; the job has {GPUS}"),
         (plan.global_batch != BATCH, "another batch",
          f"{plan.global_batch} sequences in a step; the job has {BATCH}"),
         (layers % stages, "unequal stages",
-         f"{layers} layers cannot be split into pp {plan.pp} x v {plan.v} = {stages} stages of as "
-         f"many each"),
+         f"{layers} layers cannot be split into {degrees} stages of as many each"),
         (plan.problem(model), "cannot be laid out", plan.problem(model)),
     )  # fmt: skip
     broken = (_problem(why, f"{job}: {text}") for wrong, why, text in rules if wrong)
@@ -103,10 +100,9 @@ def _fits(job, plan):
     text = f"{words(job, plan)}: needs {needs / GIB:.1f} GiB on its fullest GPU; "
     text += f"{room / GIB:.1f} of its {device.memory / GIB:.0f} GiB may be used\n"
     text += ", ".join(f"{name} {size / GIB:.1f}" for name, size in most) + " GiB"
-    one = "one micro-batch too large"
     blame = {
         "activations too large": parts["activations"],
-        one: max(parts["logits"], parts["working"]),
+        "one micro-batch too large": max(parts["logits"], parts["working"]),
         "state too large": parts["weights"] + parts["gradients"] + parts["optimizer"],
     }
     return _problem(max(blame, key=blame.get), text)
@@ -131,19 +127,10 @@ def _is_fast(job, plan):
         f"with the best plan with ZeRO-1 that fits; {LONGER} times is near enough\n"
         f"It loses most on {worst}: {lost:.2f} s more on {explain.WORDS[worst]}"
     )
-    return Problem("plan", text, {"why": worst, "plan": plan})
+    facts = {"recompute": plan.recompute, "sequence_parallel": plan.sequence_parallel}
+    return Problem("said", text, {"why": worst} | facts)
 
 
-def _slow(component, plan_is=lambda plan: True):
-    """Does it lose most on this component, with such a plan?"""
-    return lambda p: p.fact("why") == component and plan_is(p.facts["plan"])
-
-
-OF_FORM = (
-    "nothing returned", "not four plans", "no Plan", "a field of the Plan", "other GPUs",
-    "another batch", "unequal stages", "cannot be laid out", "state too large",
-    "activations too large", "one micro-batch too large",
-)  # fmt: skip
 PLANS = Exercise(
     name="chosen_plans", reference=chosen_plans, measure=_measure, worlds=(),
     leaves_out=LEAVES_OUT | {"again": "it has no arguments"},
@@ -152,16 +139,5 @@ PLANS = Exercise(
               _judge(_fits)),
         claim("and are fast", 3, "at most 1.1 times the best one's step", _judge(_is_fast)),
     ),
-    hints=hints(
-        "lab6", "chosen_plans",
-        **{why: s.fact('why', why) for why in OF_FORM},
-        recomputed_for_nothing=_slow("matmul", lambda plan: plan.recompute == "full"),
-        a_large_bubble=_slow("bubble"),
-        experts_too_far_apart=_slow("expert"),
-        tensor_parallelism_too_wide=_slow("tensor"),
-        norms_on_every_tensor_rank=_slow("elementwise", lambda plan: not plan.sequence_parallel),
-        gradients_of_many_parameters=_slow("sharding"),
-        many_small_kernels=_slow("launch"),
-        small_products=_slow("matmul"),
-    ),
+    hints=hints("lab6", "chosen_plans"),
 )  # fmt: skip

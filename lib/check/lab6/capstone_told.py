@@ -26,11 +26,9 @@ def print_jobs():
     """The four jobs, and the published runs with their MFU."""
     for job, (model, _, reached, _) in JOBS.items():
         in_experts = model.experts * model.expert_parameters * model.layers
-        print(
-            f"{job:<14} {model.parameters / 1e9:3.0f} billion parameters, "
-            f"{in_experts / 1e9:3.0f} in experts, {model.active_parameters / 1e9:3.0f} active; "
-            f"r = {reached}"
-        )
+        each = (n / 1e9 for n in (model.parameters, in_experts, model.active_parameters))
+        told = "{:3.0f} billion parameters, {:3.0f} in experts, {:3.0f} active".format(*each)
+        print(f"{job:<14} {told}; r = {reached}")
     for (job, plan), seconds in MEASURED.items():
         mfu = mfu_of(RUNS[job].model, plan, RUNS[job].gpu, seconds)
         print(f"{job}: {plan} on {plan.gpus} GPUs, {seconds:.1f} s, MFU {mfu:.0%}")
@@ -47,9 +45,8 @@ def print_published(estimate, plans):
     model, device, reached, _ = RUNS["mixture, H100, published"]
     plan = replace(plans["mixture, H100"], global_batch=2048)
     for run in table("rows"):
-        if (run["source"], run["model"], run["gpu"], run["metric"]) == (
-            "moezoo-h100-bf16", model.name, device.name, "step_time"
-        ):  # fmt: skip
+        what = run["source"], run["model"], run["gpu"], run["metric"]
+        if what == ("moezoo-h100-bf16", model.name, device.name, "step_time"):
             mfu = mfu_of(model, plan, device, run["value"])
             print(f"  {run['row']:<30} {run['value']:5.1f} s, MFU {mfu:.0%}")
     _, seconds, mfu = estimate(model, plan, device, reached)
@@ -64,23 +61,17 @@ def print_plans(estimate, main_costs, plans):
         plan, choice = plans[job], search(model, device, GPUS, BATCH, stack)[0]
         best[job] = choice.plan
         needed, seconds, mfu = estimate(model, plan, device, reached)
-        took = sum(step_seconds(model, plan, device, stack).values())
-        parts = costs(job, plan)
-        largest = sorted(parts, key=parts.get, reverse=True)[:3]
+        largest = " and ".join(main_costs(model, plan, device, reached))
         print(f"{job}: {plan}")
-        print(
-            f"   you       {needed / GIB:3.0f} GiB, {seconds:.2f} s, MFU {mfu:.0%}: "
-            f"{' and '.join(main_costs(model, plan, device, reached))}"
-        )
-        print(
-            f"   the model {peak_bytes(model, plan, stack) / GIB:3.0f} GiB, {took:.2f} s, MFU "
-            f"{mfu_of(model, plan, device, took):.0%}: "
-            f"{', '.join(f'{cost} {parts[cost]:.0%}' for cost in largest)}"
-        )
-        print(
-            f"   the best, {choice.seconds:.2f} s (yours +{took / choice.seconds - 1:.0%}): "
-            f"{choice.plan}"
-        )
+        print(f"   you       {needed / GIB:3.0f} GiB, {seconds:.2f} s, MFU {mfu:.0%}: {largest}")
+        needed, parts = peak_bytes(model, plan, stack), costs(job, plan)
+        took = sum(step_seconds(model, plan, device, stack).values())
+        mfu = mfu_of(model, plan, device, took)
+        three = sorted(parts, key=parts.get, reverse=True)[:3]
+        largest = ", ".join(f"{cost} {parts[cost]:.0%}" for cost in three)
+        print(f"   the model {needed / GIB:3.0f} GiB, {took:.2f} s, MFU {mfu:.0%}: {largest}")
+        more = took / choice.seconds - 1
+        print(f"   the best, {choice.seconds:.2f} s (yours +{more:.0%}): {choice.plan}")
     return best
 
 

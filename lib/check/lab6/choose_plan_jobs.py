@@ -11,8 +11,8 @@ forgets a rule. The last job is a real one, of Llama 2 70B on 64 A100, its costs
 lib/cost/by_hand.py.
 """
 
+from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import log2
 from typing import Any, NamedTuple
 
@@ -22,24 +22,11 @@ from lib.cost.plan import Plan
 from lib.cost.shapes import load
 
 GB = 1e9
+# what is asked of a model, and of a GPU: its bytes, and how many share a node
+Model, Device = namedtuple("Model", "layers heads"), namedtuple("Device", "memory per_node")
 
 
-class Model(NamedTuple):
-    """What is asked of a model."""
-
-    layers: int
-    heads: int
-
-
-class Device(NamedTuple):
-    """What is asked of a GPU. memory: bytes; per_node: how many share a node."""
-
-    memory: float
-    per_node: int
-
-
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """The arguments of choose_plan."""
 
     model: Any
@@ -53,11 +40,6 @@ class Job:
         nodes = f"{self.gpus} GPU{'s'[: self.gpus > 1]}, {self.gpu.per_node} in a node"
         return f"{nodes}; {self.model.layers} layers, {self.model.heads} heads, batch {self.batch}"
 
-    @property
-    def arguments(self):
-        """In the order of choose_plan's."""
-        return self.model, self.gpu, self.gpus, self.batch, self.memory, self.seconds
-
 
 def _seconds(tp, pp, b):
     """seconds(plan) by which this plan would be fastest. Above b is a little worse than below: no
@@ -65,9 +47,8 @@ def _seconds(tp, pp, b):
 
     def seconds(plan):
         more = log2(plan.micro_batch / b)
-        return (
-            10 + 3 * abs(log2(plan.tp / tp)) + 2 * abs(log2(plan.pp / pp)) + max(-more, 1.1 * more)
-        )
+        away = 3 * abs(log2(plan.tp / tp)) + 2 * abs(log2(plan.pp / pp))
+        return 10 + away + max(-more, 1.1 * more)
 
     return seconds
 
@@ -83,9 +64,7 @@ def _memory(state, kept):
     return memory
 
 
-def _job(
-    layers, heads, per_node, gpus, batch, fastest, state=1 * GB, kept=0.1 * GB, room=1000 * GB
-):
+def _job(layers, heads, per_node, gpus, batch, fastest, state=GB, kept=0.1 * GB, room=1000 * GB):
     costs = _memory(state, kept), _seconds(*fastest)
     return Job(Model(layers, heads), Device(room, per_node), gpus, batch, *costs)
 
@@ -119,18 +98,15 @@ JOBS = [
 ]
 
 
-def _equally_fast(layers, heads, gpus, batch, memory):
+def _equally_fast(memory):
     """As fast whatever the degrees are."""
-    costs = memory, lambda plan: 5 + log2(plan.micro_batch)
-    return Job(Model(layers, heads), Device(1000 * GB, 8), gpus, batch, *costs)
+    seconds = lambda plan: 5 + log2(plan.micro_batch)
+    return Job(Model(8, 8), Device(1000 * GB, 8), 8, 16, memory, seconds)
 
 
 TIES = [
-    _equally_fast(
-        8, 8, 8, 16, lambda plan: GB * (1 + abs(log2(plan.tp / 2)) + abs(log2(plan.pp / 2)))
-    ),
-    # tp pp = 8 is best, in four ways that need the same
-    _equally_fast(8, 8, 8, 16, _memory(100 * GB, 0)),
+    _equally_fast(lambda plan: GB * (1 + abs(log2(plan.tp / 2)) + abs(log2(plan.pp / 2)))),
+    _equally_fast(_memory(100 * GB, 0)),  # tp pp = 8 is best, in four ways that need the same
 ]
 REFUSED = [
     _job(12, 12, 4, 24, 48, (2, 3, 2), room=0.01 * GB),

@@ -12,7 +12,6 @@ A Problem's fact `why` is the name of its hint.
 
 from numbers import Integral
 
-from lib.check import symptoms as s
 from lib.check.causes import hints
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Problem
@@ -38,16 +37,11 @@ CHANGES = {
     "LayerNorm not summed": "replicated",
     "experts averaged over dp": "experts",
 }
-CASES = 2  # of ten: with more that fit, the seed is the right one
-OF_FORM = ("nothing returned", "no seed and jobs", "not ten jobs", "no finding")
-OF_A_JOB = (
-    "called healthy", "called ill", "not the first", "no such axis", "it would show elsewhere",
-    "averaged, or not", "another axis",
-)  # fmt: skip
+FEW = 2  # of ten: with as many that fit, the seed is the right one
 
 
 def _problem(why, text):
-    return Problem("finding", text, {"why": why})
+    return Problem("said", text, {"why": why})
 
 
 def _measure(fn):
@@ -112,65 +106,60 @@ def _found(most):
         if len(mistakes) >= most if most else len(fit) == JOBS:
             return None
         number = next(number for number in range(JOBS) if number not in fit)
-        problem = against(said[number], hunt.job(seed, number))
+        why, text = against(said[number], hunt.job(seed, number))
         finding = HEALTHY if said[number] == HEALTHY else ", ".join(map(str, said[number]))
-        problem.text = f"job {number} of seed {seed}: {finding}\n{problem.text}"
-        problem.facts["fit"] = len(fit)
-        return problem
+        if len(fit) < FEW:
+            named = [finding.mistake for finding in said.values() if finding != HEALTHY]
+            again = len({*named}) < len(named)
+            why = "a mistake in several jobs" if again else "another seed's"
+        return _problem(why, f"job {number} of seed {seed}: {finding}\n{text}")
 
     return judge
 
 
-def against(finding, e):
-    """What speaks against a wrong finding in the Evidence of its job, as a Problem."""
+def against(finding, e) -> tuple[str, str]:
+    """What speaks against a wrong finding in the Evidence of its job: a hint's name, and words."""
     places = [(step, kind) for step in range(e.steps) for kind in KINDS]
     off = {
         (step, kind): [what for k, what in e.quantities if k == kind and any(e.off(step, k, what))]
         for step, kind in places
     }
     if not any(off.values()):
-        text = "nothing is off: every rank holds what one process has, in every step"
-        return _problem("called ill", text)
+        return "called ill", "nothing is off: every rank holds what one process has, in every step"
     if finding == HEALTHY:
-        text = "it is not: ranks hold numbers that one process does not have"
-        return _problem("called healthy", text)
+        return "called healthy", "it is not: ranks hold numbers that one process does not have"
     mistake, axis, step, kind = finding
     if axis not in e.sizes:
-        return _problem("no such axis", f"its mesh has no {axis}: {e.sizes}")
+        return "no such axis", f"its mesh has no {axis}: {e.sizes}"
     if not off[step, kind]:
-        text = f"the {kind} of step {step} is as in one process, on every rank"
-        return _problem("not the first", text)
+        return "not the first", f"the {kind} of step {step} is as in one process, on every rank"
     if any(off[place] for place in places[: places.index((step, kind))]):
         text = f"the {kind} of step {step} is off, but not first: something before it is, too"
-        return _problem("not the first", text)
+        return "not the first", text
     if kind not in (shows := SHOWS_IN.get(mistake, ("gradient",))):
         text = f"this mistake would show in the {' or '.join(shows)} first; here it is the {kind}"
-        return _problem("it would show elsewhere", text)
-    if kind == "gradient" and (problem := _of_gradients(mistake, off[step, kind], step, e)):
-        return problem
+        return "it would show elsewhere", text
+    if kind == "gradient" and (told := _of_gradients(mistake, off[step, kind], step, e)):
+        return told
     told = [line for line in e.agreement(step, kind).split("\n") if f" along {axis}: " in line]
-    return _problem("another axis", f"{kind}, of ranks that differ in {axis}:\n" + "\n".join(told))
+    return "another axis", f"{kind}, of ranks that differ in {axis}:\n" + "\n".join(told)
 
 
 def _of_gradients(mistake, off, step, e):
-    """The Problem if another mistake changes such gradients. off: the sets that are off."""
+    """The same, if another mistake changes such gradients. off: the sets that are off."""
     sets, there = CHANGES.get(mistake), [what for kind, what in e.quantities if kind == "gradient"]
     if sets and off != [sets]:
         text = f"this mistake changes the {sets} gradients alone; here {', '.join(off)} are off"
-        return _problem("it would show elsewhere", text)
+        return "it would show elsewhere", text
     if not sets and len(off) == 1 and len(there) > 1 and off[0] in CHANGES.values():
         text = f"this mistake changes more than the {off[0]} gradients, and only they are off"
-        return _problem("it would show elsewhere", text)
+        return "it would show elsewhere", text
     held = e.held(step, "gradient", off[0])
     apart = [axis for axis in ("dp", "ep") if axis in e.sizes and not alike(held, axis, e.sizes)]
     if mistake == "local tokens" and apart:
         text = f"ranks along {apart[0]} hold different {off[0]} gradients: no weight of a loss "
-        return _problem("averaged, or not", f"{text}does that")
+        return "averaged, or not", f"{text}does that"
     return None
-
-
-def _of_another_seed(p):
-    return p.fact("why") in OF_A_JOB and p.fact("fit") < CASES
 
 
 EXERCISE = Exercise(
@@ -182,9 +171,5 @@ EXERCISE = Exercise(
         claim("all eight", 4, "the same", _found(8)),
         claim("and the two healthy jobs", 3, "no mistake where there is none", _found(None)),
     ),
-    hints=hints(
-        "lab6", "findings",
-        **{"another seed's": _of_another_seed},
-        **{why: s.fact('why', why) for why in (*OF_FORM, *OF_A_JOB)},
-    ),
+    hints=hints("lab6", "findings"),
 )  # fmt: skip

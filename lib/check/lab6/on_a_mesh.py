@@ -14,7 +14,8 @@ that they are given.
 No two stages have lists of equal sizes: to sum along pp by mistake cannot pass.
 """
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -61,52 +62,40 @@ class MeshCase(Case):
         return ", ".join(filter(None, [sizes, self.what]))
 
     def rank(self, number) -> str:
-        """A rank and its place in words."""
-        place = coordinates(number, self.sizes)
-        return (
-            f"rank {number} ({', '.join(f'{axis} {place[axis]}' for axis in ('pp', 'dp', 'tp'))})"
-        )
+        """A rank and its coordinates in words."""
+        here = coordinates(number, self.sizes)
+        return f"rank {number} ({', '.join(f'{axis} {here[axis]}' for axis in ('pp', 'dp', 'tp'))})"
 
     def ends(self) -> list[tuple[int, ...]]:
         """The ranks of the first and the last stage of each pipeline; none where
         that is one rank."""
-        return [
-            (ranks[0], ranks[-1]) for ranks in groups_along(["pp"], self.sizes) if len(ranks) > 1
-        ]
+        along = groups_along(["pp"], self.sizes)
+        return [(ranks[0], ranks[-1]) for ranks in along if len(ranks) > 1]
 
     def told(self, ranks) -> str:
         """A group in words: its ranks, and the axes along which it lies."""
-        along = (
-            "pp, the ends" if tuple(ranks) in self.ends() else ", ".join(axes_of(ranks, self.sizes))
-        )
+        at_ends = tuple(ranks) in self.ends()
+        along = "pp, the ends" if at_ends else ", ".join(axes_of(ranks, self.sizes))
         return f"ranks {', '.join(map(str, ranks))} ({along if len(ranks) < WORLD else 'all'})"
 
     def listed(self, sums) -> str:
         """{ranks: elements} in words."""
-        said = (
-            f"{n} element{'s' * (n != 1)} over {self.told(ranks)}"
-            for ranks, n in sorted(sums.items())
-        )
+        elements = lambda n: f"{n} element{'s' * (n != 1)}"
+        said = (f"{elements(n)} over {self.told(ranks)}" for ranks, n in sorted(sums.items()))
         return "; ".join(said) or "nothing"
 
 
-def cases(*first):
-    """In order; first: (pp, dp, tp) of those that come first."""
+def mesh_case(pp, dp, tp, what=""):
+    axes = (("pp", pp), ("dp", dp), ("ep", 1), ("cp", 1), ("tp", tp))
+    axes = axes[::-1] if what == TURNED else axes
+    return MeshCase(tuple(range(pp * dp * tp)), what=what, axes=axes)
 
-    def case(*sizes, what=""):
-        pp, dp, tp = sizes
-        return MeshCase(
-            tuple(range(WORLD)),
-            what=what,
-            axes=(("pp", pp), ("dp", dp), ("ep", 1), ("cp", 1), ("tp", tp)),
-        )
 
-    by_hand = [
-        case(*sizes)
-        for sizes in dict.fromkeys([*first, (2, 4, 1), (1, 4, 2), (2, 2, 2), (4, 1, 2)])
-    ]
-    turned = case(2, 2, 2, what=TURNED)
-    return (*by_hand, replace(turned, axes=turned.axes[::-1]), case(2, 2, 2, what=REAL))
+def cases(first=(2, 4, 1)):
+    """In order; first: (pp, dp, tp) of the one that comes first."""
+    sizes = [(2, 4, 1), (1, 4, 2), (2, 2, 2), (4, 1, 2)]
+    by_hand = (mesh_case(*one) for one in sorted(sizes, key=lambda one: one != first))
+    return (*by_hand, mesh_case(2, 2, 2, TURNED), mesh_case(2, 2, 2, REAL))
 
 
 class _Mesh(Mesh):
@@ -128,11 +117,6 @@ def by_hand(measure):
     return [case for case in measure.runs() if case.what != REAL]
 
 
-def twice(cases):
-    """The first case, and once more on the same mesh, with other gradients."""
-    return cases[0], replace(cases[0], again=1)
-
-
 def places_of(cases):
     """{case: ((its Mesh, the group of the two ends of this rank's pipeline or None), two more
     groups of all ranks for the recorders of two scripts)}. All ranks call it."""
@@ -152,27 +136,16 @@ def _made(ranks, made):
     return made[ranks]
 
 
-def shapes_of(stage, stages):
-    """{set: [shape, ...]} of what a rank of this stage has."""
-    at_an_end = stages > 1 and stage in (0, stages - 1)
-    return {
-        "sharded": SHARDED[stage],
-        "replicated": REPLICATED[stage],
-        "tied": TIED if at_an_end else [],
-    }
-
-
 def sets_by_hand(mesh, gradient, dtype=torch.float64):
     """This rank's Sets, with gradient(set, its number in the list, shape) in .grad."""
+    stage, last = mesh.here["pp"], mesh.size("pp") - 1
+    tied = TIED if last and stage in (0, last) else []
     lists = {name: [] for name in NAMES}
-    for name, shapes in shapes_of(mesh.here["pp"], mesh.size("pp")).items():
+    for name, shapes in zip(NAMES, (SHARDED[stage], REPLICATED[stage], tied), strict=True):
         for i, shape in enumerate(shapes):
-            # Another value on every rank: or nobody would see that the parameters are summed
-            # instead.
-            value = torch.full(
-                shape, 1000.0 + dist.get_rank(), dtype=dtype, device=backend.device()
-            )
-            lists[name].append(nn.Parameter(value))
+            # another value on every rank, because a sum of parameters would not be seen otherwise
+            value = torch.full(shape, 1000.0 + dist.get_rank(), dtype=dtype)
+            lists[name].append(nn.Parameter(value.to(backend.device())))
             lists[name][-1].grad = gradient(name, i, shape).to(dtype)
     return Sets(**lists, experts=[])
 
@@ -184,10 +157,10 @@ def listed(sets):
 
 def sums(calls):
     """{ranks: elements} over each group of more than one rank. calls: a Recorder's."""
-    found = {}
+    found = Counter()
     for call in calls:
         if len(call.ranks) > 1 and call.elements:
-            found[call.ranks] = found.get(call.ranks, 0) + call.elements
+            found[call.ranks] += call.elements
     return found
 
 
@@ -207,20 +180,16 @@ class PlainSGD:
 
     def zero_grad(self, set_to_none=True):
         for parameter in self.parameters:
-            if set_to_none or parameter.grad is None:
-                parameter.grad = None
-            else:
-                parameter.grad.zero_()
+            grad = parameter.grad
+            parameter.grad = None if set_to_none or grad is None else grad.zero_()
 
 
 def real_step(mesh, average):
     """The Sets of a GPT in sequence parallel after the backward of one step, gradients summed by
     average(sets, mesh, ends)."""
-    tokens, targets = (local_batch(rows, mesh) for rows in _batch())
-    make_optimizer = lambda groups: PlainSGD(
-        (p for group in groups for p in group["params"]), lr=0.1
-    )
-    hybrid = Hybrid(small_gpt(), mesh, tokens, 1, make_optimizer, split=sequence_parallel_gpt)
+    tokens, targets = (local_batch(rows, mesh) for rows in batch_of(ROWS))
+    optimizer = lambda groups: PlainSGD((p for group in groups for p in group["params"]), lr=0.1)
+    hybrid = Hybrid(small_gpt(), mesh, tokens, 1, optimizer, split=sequence_parallel_gpt)
     hybrid.pipeline.tied = []  # it would sum them
     hybrid.complete_gradients = lambda: average(hybrid.sets, mesh, hybrid.pipeline.links.ends)
     hybrid.backward(tokens, targets)
@@ -235,9 +204,9 @@ def small_gpt():
     return model
 
 
-def _batch():
-    """tokens, targets of the whole batch: (ROWS, T) int64."""
-    generator = torch.Generator("cpu").manual_seed(0)
-    return torch.randint(
-        SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=generator, device="cpu"
-    ).to(backend.device())
+def batch_of(rows, seed=0):
+    """tokens, targets of the full batch: (rows, T) int64."""
+    numbers = torch.Generator("cpu").manual_seed(seed)
+    size = 2, rows, SHAPE.seq_len
+    both = torch.randint(SHAPE.vocab_size, size, generator=numbers, device="cpu")
+    return both.to(backend.device())

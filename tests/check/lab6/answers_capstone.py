@@ -255,7 +255,7 @@ WRONG = {
     ),
     "main_costs": told(
         None,
-        ("computing_and_tensor", "costs that the plan does not have",
+        ("computing_and_tensor", "not by the plan",
         lambda *args: ("computing", "tensor messages")),
         ("computing_and_data", "messages that hide", lambda *args: ("computing", "data messages")),
         ("bubble_and_messages", "no computing",

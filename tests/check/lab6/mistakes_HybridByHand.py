@@ -65,6 +65,8 @@ MISTAKES = (
         "self.optimizer = make_optimizer([*self.sets.sharded, *self.sets.replicated])")),
     Mistake("other parameters", edit(_OPTIMIZER, "pass").then(_FREE,
         f"self.optimizer = make_optimizer([*self.part.parameters()])\n        {_FREE}")),
+    Mistake("an optimizer too late", edit(_OPTIMIZER, "self.make_optimizer = make_optimizer").then(
+        "self.optimizer.step()", "self.make_optimizer(self.parameters).step()")),
     Mistake("scaled where it is short enough", edit(_SCALE,
         "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
             "a gradient shorter than max_norm stays as it is, because the factor is "

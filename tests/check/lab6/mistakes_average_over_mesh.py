@@ -30,6 +30,14 @@ MISTAKES = (
     Mistake("not summed over dp", edit(DP, "pass")),
     Mistake("nothing written back", edit(DP, DP.replace("grad,", "grad.double(),"))),
     Mistake("some left out", edit(ALL, "[*sets.sharded, *sets.replicated]").then(TIED, "pass")),
+    Mistake("some left out", edit(ALL, "[*sets.sharded, *sets.replicated]")),
+    Mistake(
+        "no ends",
+        edit(
+            "    for parameter in sets.tied:",
+            "    if ends is None:\n        return\n    for parameter in sets.tied:",
+        ),
+    ),
     Mistake("not divided", edit(MEAN, "pass")),
     Mistake("right for dp=2 only", edit(MEAN, "parameter.grad /= 2")),
     Mistake("divided by tp too", edit(MEAN, 'parameter.grad /= mesh.size("dp", "tp")')),
@@ -45,5 +53,9 @@ MISTAKES = (
     Mistake(
         "the parameter, not its gradient",
         edit(MEAN, f"{MEAN}\n        parameter.data -= parameter.grad"),
+    ),
+    Mistake(
+        "the parameter, not its gradient",
+        edit(DP, DP.replace("grad", "data")).then(MEAN, MEAN.replace("grad", "data")),
     ),
 )

@@ -14,8 +14,22 @@ NO_INTERLEAVING = Mistake(
         "bubble = plan_bubble(plan)", "bubble = (plan.pp - 1) / (plan.micro_batches + plan.pp - 1)"
     ),
 )
+_M = "plan.global_batch // plan.micro_batch"
+ANOTHER_M = Mistake(
+    "another m",
+    edit("passed = plan.micro_batches *", f"passed = {_M} *").then(
+        "(plan.v * plan.micro_batches + plan.pp - 1)", f"(plan.v * ({_M}) + plan.pp - 1)"
+    ),
+)
+_IN_EXPERTS = "model.experts * model.expert_parameters * model.layers"
 MISTAKES = {
     "estimate": (
+        ANOTHER_M,
+        Mistake("not all experts", edit(_IN_EXPERTS, "model.experts * model.expert_parameters")),
+        Mistake("not all experts",
+                edit(_IN_EXPERTS, _IN_EXPERTS.replace("model.experts", "model.topk"))
+                .then("((model.parameters", "((model.active_parameters")
+                .then("12 * model.parameters", "12 * model.active_parameters")),
         Mistake("every rank has all experts", edit("in_experts / plan.ep", "in_experts")),
         Mistake("every rank has all experts", edit("in_experts / plan.ep",
             "in_experts / plan.tp")),
@@ -62,6 +76,7 @@ MISTAKES = {
         Mistake("another MFU", edit(_MFU, "reached")),
     ),
     "main_costs": (
+        ANOTHER_M,
         Mistake("no bubble", edit(_BUBBLE, "")),
         Mistake("no rows", edit(_SLOWER, '"expert messages": 0')),
         Mistake("no sums", edit("sums / gpu.link", "0")),

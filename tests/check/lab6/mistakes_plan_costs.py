@@ -120,6 +120,7 @@ MESSAGES = (
     term(
         "another m",
         edit("m, layers = plan.micro_batches", "m, layers = plan.micro_batches // plan.dp"),
+        edit("m, layers = plan.micro_batches", "m, layers = plan.micro_batches / plan.dp"),
         edit("m, layers = plan.micro_batches", "m, layers = plan.micro_batches * plan.dp"),
     ),
     term("micro-batch forgotten", edit(ALONG_TP, "/ plan.tp * activations / plan.micro_batch,")),

@@ -67,15 +67,19 @@ def _equal(first):
     return rule
 
 
-def _dealt(cost=lambda b, v: (b + 1) / v, order=None):
-    """One row after another to argmin cost(rows so far, speed), without `most`; order: in which
-    speeds are sorted."""
+def _dealt(cost=lambda b, v: (b + 1) / v, order=None, limited=False, first=0):
+    """`first` rows to each rank, then one after another to argmin cost(rows so far, speed). order:
+    in which ranks are sorted by speed; limited: by `most`."""
 
     def rule(B, speeds, most=None):
-        speeds = sorted(speeds, reverse=order == "falling") if order else speeds
-        b = [0] * len(speeds)
-        for _ in range(B):
-            b[min(range(len(b)), key=lambda r: (cost(b[r], speeds[r]), r))] += 1
+        ranks = range(len(speeds))
+        if order:
+            ranks = sorted(ranks, key=lambda r: speeds[r], reverse=order == "falling")
+        room = [most[r] if limited and most else B for r in ranks]
+        b = [min(first, rows) for rows in room]
+        for _ in range(B - sum(b)):
+            free = [i for i, rows in enumerate(b) if rows < room[i]]
+            b[min(free, key=lambda i: (cost(b[i], speeds[ranks[i]]), i))] += 1
         return b
 
     return rule
@@ -109,7 +113,10 @@ MISTAKES = (
     *_all("all to the fastest",
           _dealt(lambda b, v: -v)),
     *_all("sorted by speed",
-          _dealt(order="rising"), _dealt(order="falling")),
+          _dealt(order="rising"), _dealt(order="falling"),
+          _dealt(order="rising", limited=True), _dealt(order="falling", limited=True)),
+    *_all("a row for everybody",
+          _dealt(first=1, limited=True)),
     *_all("who is done with what it has",
           _dealt(lambda b, v: b / v)),
     *_all("rounded", *map(_rounded, WAYS)),
