@@ -161,7 +161,7 @@ class Recorder:
         ranks, parts = self._do("all_to_all", tensor, group, counts=[*counts[0], *counts[1]])
         me, blocks = ranks.index(self.rank), []
         for r in ranks:
-            sends = self.counts[r][:N]
+            sends = self.given_counts[r][:N]
             rows = parts[r].view(-1, *tensor.shape[1:])
             blocks.append(rows.split(sends)[me] if sum(sends) else parts[r][:0])
         received = torch.cat([block.reshape(-1, *tensor.shape[1:]) for block in blocks])
@@ -254,13 +254,13 @@ class Recorder:
                     parts = self._exchange(said, done, first_bytes, tensor)
                 if self.place in done:
                     of = zip(self.members, said, strict=True)
-                    self.counts = {rank: one.counts for rank, one in of if one}
+                    self.given_counts = {rank: one.counts for rank, one in of if one}
                     return call.ranks, parts
                 if not done:
                     self.clash = self.clash or self._why(said)
                     if self.raises:
                         raise Clash(self.clash)
-                    self.counts = dict.fromkeys(call.ranks, call.counts)
+                    self.given_counts = dict.fromkeys(call.ranks, call.counts)
                     return call.ranks, dict.fromkeys(call.ranks, tensor.detach().reshape(-1))
 
     def _announce(self, call, tensor=None):
