@@ -69,8 +69,8 @@ RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn
 ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}
 # tested in test_adversarial.py
 SHARED = {hint.name for hint in (*causes.FIRST, *causes.GENERIC)}
-# where the ranks' calls clash, whatever is built: each exercise says it in its own words
-SHARED |= {"not on every rank"}
+# where the ranks' calls clash or N is 1, whatever is built: exercises say it in their own words
+SHARED |= {"not on every rank", "one rank alone"}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
