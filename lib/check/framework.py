@@ -197,7 +197,7 @@ def _of_failure(exercise, nproc, error):
     error.ledger = of_exercise(error.ledger, exercise.name)
     failed = in_its_case(error)
     facts = {"world_size": nproc, "waiting": len(error.waits)}
-    facts |= {"failed": failed, "ledger": error.ledger}
+    facts |= {"failed": failed, "ledger": error.ledger, "mismatch": failed.mismatch}
     # next to a mismatch, it is chance which ranks wait
     waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})
     trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]

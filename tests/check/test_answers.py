@@ -69,8 +69,9 @@ RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn
 ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}
 # tested in test_adversarial.py
 SHARED = {hint.name for hint in (*causes.FIRST, *causes.GENERIC)}
-# where the ranks' calls clash or N is 1, whatever is built: exercises say it in their own words
-SHARED |= {"not on every rank", "one rank alone"}
+# where the ranks' calls clash, N is 1 or a rank has nothing, whatever is built: exercises say it in
+# their own words
+SHARED |= {"not on every rank", "one rank alone", "right only where there is something"}
 SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []

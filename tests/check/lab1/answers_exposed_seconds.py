@@ -1,6 +1,8 @@
 """Answers to Lab 1's exposed_seconds: wrong ones, each with the hint that it must
 get, and right ones."""
 
+import itertools
+
 import numpy as np
 
 
@@ -48,6 +50,34 @@ def cut_away(compute, messages):
             if piece[0] < piece[1]
         ]
     return sum(end - start for start, end in left)
+
+
+def ends_with_the_newest(intervals):
+    merged = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], end
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def shared(some, others):
+    return sum(max(0.0, min(b, d) - max(a, c)) for a, b in some for c, d in others)
+
+
+def a_message_ends_with_the_newest(compute, messages):
+    messages = ends_with_the_newest(messages)
+    return sum(end - start for start, end in messages) - shared(messages, union(compute))
+
+
+def what_neighbours_share_counts_once(compute, messages):
+    """Of three intervals of compute at once, two pairs are neighbours."""
+    compute, messages = sorted(compute), union(messages)
+    pairs = itertools.pairwise(compute)
+    twice = [(max(a, c), min(b, d)) for (a, b), (c, d) in pairs if max(a, c) < min(b, d)]
+    length = sum(end - start for start, end in messages)
+    return length - shared(messages, compute) + shared(messages, twice)
 
 
 def returns_nothing(compute, messages):
@@ -118,6 +148,8 @@ WRONG = {
     in_milliseconds: "more than all messages",
     neighbours_as_they_come: "not sorted",
     in_whole_seconds: "not what nothing hides",
+    a_message_ends_with_the_newest: "messages at once",
+    what_neighbours_share_counts_once: "compute at once",
     calls_lib: "called what it builds",
     not_written: "not written",
 }

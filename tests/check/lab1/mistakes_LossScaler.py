@@ -39,6 +39,7 @@ MISTAKES = (
     Mistake("a skipped step leaves traces", edit(SKIP,
         f"optimizer.state.clear()\n            {SKIP}")),
     Mistake("not whether it stepped", edit("return True", "return")),
+    Mistake("another step", edit("        optimizer.step()\n", "        optimizer.step()\n" * 2)),
     Mistake("grows in every step", edit(GROW, "if True:")),
     Mistake("does not grow in time", edit(GROW, "if False:")),
     Mistake("does not grow in time", edit(GROW, "if self.good_steps > self.growth_interval:")),

@@ -36,6 +36,8 @@ MISTAKES = (
             "micro-batches."),
     Mistake("a micro-batch is missing", edit("in enumerate(microbatches)",
         "in enumerate(microbatches[:-1])")),
+    Mistake("another order", edit(f"        {LAST}",
+        f"        if not i:\n            loss_fn(model, microbatch)\n        {LAST}")),
     Mistake("nothing returned", edit("    return mean", "")),
     Mistake("the sum of the losses", edit("return mean", "return mean * tokens")),
     Mistake("a plain number", edit("return mean", "return mean.item()")),

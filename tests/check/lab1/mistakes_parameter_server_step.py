@@ -31,6 +31,7 @@ MISTAKES = (
     Mistake("backward once", OWN.then(BACKWARD,
         "    if dist.get_rank(group):\n        backward()\n")),
     Mistake("not pulled", OWN.then(PULL, "")),
+    Mistake("no mean is left", OWN.then(UPDATE, UPDATE + "        optimizer.zero_grad()\n")),
     Mistake("gradients of the step before", OWN.then(FORGET, "")),
     Mistake("not divided", OWN.then(PUSH, "push(parameters, 1, group)")),
     Mistake("another divisor", OWN.then(PUSH,

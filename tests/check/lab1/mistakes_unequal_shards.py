@@ -51,6 +51,7 @@ MISTAKES = {
         Mistake("the truth of a batch", edit(HAS_ONE,
             "[int(batch is not None and len(batch) > 0)]")),
         Mistake("next at the end", edit(NEXT, "next(batches)")),
+        Mistake("other turns", edit("        yield batch", "        yield batch\n" * 2)),
         Mistake("nothing yielded", edit("        yield batch", "        batch")),
         Mistake("one turn too many", edit(f"{NOBODY}        {TURN}", f"{TURN}\n        {NOBODY}")),
         Mistake("one turn too many", edit(NOBODY, "pass\n")),

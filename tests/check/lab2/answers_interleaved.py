@@ -167,8 +167,15 @@ def cuts_short_where_v_is_1(p, m, v):
     return interleaved(p, max(p, m // p * p) if v == 1 else m, v)
 
 
+def without_cooldown(p, m, v):
+    """Each list ends with the backward that follows the last forward."""
+    last = lambda actions: max(k for k, action in enumerate(actions) if action.kind == "F")
+    return [actions[: last(actions) + 2] for actions in interleaved(p, m, v)]
+
+
 WRONG = {
     **slips(interleaved),
+    without_cooldown: "no cooldown",
     calls_libs: "called what it builds",
     refuses_what_divides: "refuses what divides",
     stages_side_by_side: "another rank's stage",

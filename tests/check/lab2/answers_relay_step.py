@@ -107,6 +107,7 @@ EDITS = (
     ("tokens have no gradient", edit("y = stage(x)\n", "y = stage(x.requires_grad_())\n")),
     ("two forwards", edit("y = stage(x)\n", "stage(x)\n    y = stage(x)\n")),
     ("another form", edit("torch.empty_like(y)", "torch.empty_like(x)")),
+    ("another form", edit("torch.empty_like(y)", "torch.empty_like(y).flatten()")),
     ("a loss on every rank", edit(BACKWARD, f"{LOSS}\n        loss.backward()")),
     ("y is no number", edit(BACKWARD, f"{GRAD_Y}\n        y.backward()")),
     ("no neighbour there", edit("if rank > 0:\n        x", "if True:\n        x")

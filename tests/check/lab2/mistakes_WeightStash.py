@@ -26,6 +26,7 @@ MISTAKES = (
             .then("pop(j)", "pop(j, self.newest)")),
     Mistake("change returns nothing", edit(CHANGE, "self.newest = " + CHANGE)),
     Mistake("change is not called", edit(CHANGE, "pass")),
+    Mistake("compared by elements", edit(NEEDED, "self.newest in self.in_flight.values()")),
     Mistake("changed twice", edit(CHANGE,
         "[change(weights) for weights in (self.newest, *self.in_flight.values())]")),
     Mistake("the update is lost", edit("self.newest = {name",

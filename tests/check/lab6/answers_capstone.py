@@ -257,6 +257,8 @@ WRONG = {
         None,
         ("computing_and_tensor", "not by the plan",
         lambda *args: ("computing", "tensor messages")),
+        ("computing_and_experts", "costs that the plan does not have",
+        lambda *args: ("computing", "expert messages")),
         ("computing_and_data", "messages that hide", lambda *args: ("computing", "data messages")),
         ("bubble_and_messages", "no computing",
          lambda model, *args: ("pipeline bubble",
