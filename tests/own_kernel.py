@@ -11,20 +11,39 @@ from jupyter_client.manager import KernelManager
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 
 PATIENCE = 300  # seconds, on a machine that does ten things at once
+STARTS = 5
 
 
 class Kernel:
     """A kernel of this Python. attended: whether cells run as in JupyterLab, or as under nbval."""
 
     def __init__(self, **env):
-        self.manager = KernelManager(
-            kernel_name=CURRENT_ENV_KERNEL_NAME, kernel_spec_manager=NbvalKernelspecManager()
-        )
         outer = {k: v for k, v in os.environ.items() if not k.startswith(("LAB_", "PYTEST_"))}
-        self.manager.start_kernel(env=outer | env)
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=PATIENCE)
+        for _ in range(STARTS):
+            self.manager = KernelManager(
+                kernel_name=CURRENT_ENV_KERNEL_NAME, kernel_spec_manager=NbvalKernelspecManager()
+            )
+            self.manager.start_kernel(env=outer | env)
+            self.client = self.manager.client()
+            self.client.start_channels(hb=False)  # the manager knows whether it is alive
+            if self.is_ready():
+                return
+            self.close()
+        raise RuntimeError(f"{STARTS} kernels have ended before they were ready")
+
+    def is_ready(self):
+        """Wait for the kernel. False if it has ended: between the choice of its ports and their use
+        another program may have taken one."""
+        end = time.monotonic() + PATIENCE
+        while self.manager.is_alive():
+            try:
+                self.client.wait_for_ready(timeout=5)
+            except RuntimeError:  # not yet
+                if time.monotonic() > end:
+                    raise
+            else:
+                return True
+        return False
 
     def close(self):
         self.client.stop_channels()
