@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import re
+import tempfile
 import textwrap
 import time
 
@@ -11,43 +12,33 @@ from jupyter_client.manager import KernelManager
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 
 PATIENCE = 300  # seconds, on a machine that does ten things at once
-STARTS = 5
 
 
 class Kernel:
     """A kernel of this Python. attended: whether cells run as in JupyterLab, or as under nbval."""
 
     def __init__(self, **env):
+        # Sockets in a folder of its own. A TCP port is chosen before the kernel binds it, and if
+        # another program takes it in between, the kernel neither answers nor ends.
+        self.folder = tempfile.TemporaryDirectory(prefix="kernel-")
+        self.manager = KernelManager(
+            kernel_name=CURRENT_ENV_KERNEL_NAME, kernel_spec_manager=NbvalKernelspecManager(),
+            transport="ipc", connection_file=f"{self.folder.name}/connection.json",
+        )  # fmt: skip
         outer = {k: v for k, v in os.environ.items() if not k.startswith(("LAB_", "PYTEST_"))}
-        for _ in range(STARTS):
-            self.manager = KernelManager(
-                kernel_name=CURRENT_ENV_KERNEL_NAME, kernel_spec_manager=NbvalKernelspecManager()
-            )
-            self.manager.start_kernel(env=outer | env)
-            self.client = self.manager.client()
-            self.client.start_channels(hb=False)  # the manager knows whether it is alive
-            if self.is_ready():
-                return
+        self.manager.start_kernel(env=outer | env)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        try:
+            self.client.wait_for_ready(timeout=PATIENCE)
+        except RuntimeError:
             self.close()
-        raise RuntimeError(f"{STARTS} kernels have ended before they were ready")
-
-    def is_ready(self):
-        """Wait for the kernel. False if it has ended: between the choice of its ports and their use
-        another program may have taken one."""
-        end = time.monotonic() + PATIENCE
-        while self.manager.is_alive():
-            try:
-                self.client.wait_for_ready(timeout=5)
-            except RuntimeError:  # not yet
-                if time.monotonic() > end:
-                    raise
-            else:
-                return True
-        return False
+            raise
 
     def close(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.folder.cleanup()
 
     def run(self, code, attended=True, stop_at=None, answers=()):
         """Run a cell; returns its messages, each with `seconds` since its begin. stop_at: a

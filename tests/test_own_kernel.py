@@ -1,33 +1,36 @@
-"""A kernel of a test's own begins again if the first one ends before it is ready."""
+"""A kernel of a test's own takes no port of the machine, and is ended if it never answers."""
+
+import pathlib
 
 import own_kernel
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 
 
-@pytest.fixture
-def first_kernels_end(monkeypatch, request):
-    begun, start = [], own_kernel.KernelManager.start_kernel
-
-    def started(manager, **options):
-        start(manager, **options)
-        begun.append(manager)
-        if len(begun) <= request.param:
-            manager.provisioner.process.kill()
-
-    monkeypatch.setattr(own_kernel.KernelManager, "start_kernel", started)
-    return begun
-
-
-@pytest.mark.parametrize("first_kernels_end", [2], indirect=True)
-def test_another_kernel_takes_the_place_of_one_that_ended(first_kernels_end):
+def test_it_takes_no_port():
     kernel = own_kernel.Kernel()
     try:
-        assert own_kernel.printed(kernel.run("print(7)")) == "7\n" and len(first_kernels_end) == 3
+        assert own_kernel.printed(kernel.run("print(7)")) == "7\n"
+        assert kernel.manager.get_connection_info()["transport"] == "ipc"
+        folder = pathlib.Path(kernel.folder.name)
+        assert len([path for path in folder.iterdir() if path.is_socket()]) == 5
     finally:
         kernel.close()
+    assert not folder.exists()
 
 
-@pytest.mark.parametrize("first_kernels_end", [own_kernel.STARTS], indirect=True)
-def test_it_gives_up_if_all_of_them_end(first_kernels_end):
-    with pytest.raises(RuntimeError, match="5 kernels have ended before they were ready"):
+def test_one_that_does_not_become_ready_is_ended(monkeypatch):
+    managers, start = [], own_kernel.KernelManager.start_kernel
+
+    def started(manager, **options):
+        managers.append(manager)
+        start(manager, **options)
+
+    def not_ready(client, timeout):
+        raise RuntimeError(f"Kernel didn't respond in {timeout} seconds")
+
+    monkeypatch.setattr(own_kernel.KernelManager, "start_kernel", started)
+    monkeypatch.setattr(BlockingKernelClient, "wait_for_ready", not_ready)
+    with pytest.raises(RuntimeError, match="didn't respond in 300 seconds"):
         own_kernel.Kernel()
+    assert not managers[0].is_alive()

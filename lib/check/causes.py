@@ -90,11 +90,6 @@ def in_variant(*variants):
     return lambda p: getattr(p.fact("case"), "what", "").endswith(variants)
 
 
-def another(cases, *names):
-    """A predicate: `differs`, in one of these cases."""
-    return lambda p: p.fact("case") in cases and differs(*names)(p)
-
-
 def differs(*names):
     """A predicate: a value or form differs from lib's under a name that begins with one of these,
     and in no variant of a probe. It excludes values that are rounded, None, or of another dtype,

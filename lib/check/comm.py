@@ -55,6 +55,7 @@ REDUCTIONS = {
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.MIN: "min",
 }
+KINDS = ("", *REDUCTIONS.values())
 
 
 class Clash(Exception):
@@ -276,7 +277,7 @@ class Recorder:
         numbers = [-1]
         if call:
             mask = sum(1 << self.members.index(rank) for rank in call.ranks)
-            kind = list(REDUCTIONS.values()).index(call.reduction) if call.reduction else -1
+            kind = KINDS.index(call.reduction)
             numbers = [OPS.index(call.op), call.elements, DTYPES.index(call.dtype), mask, kind]
             numbers += [len(call.counts), *call.counts]
         return numbers + [0] * (6 + 2 * self.N - len(numbers))
@@ -286,8 +287,7 @@ class Recorder:
         if op < 0:
             return None
         ranks = tuple(rank for i, rank in enumerate(self.members) if mask >> i & 1)
-        reduction = list(REDUCTIONS.values())[kind] if kind >= 0 else ""
-        return Call(OPS[op], "", elements, DTYPES[dtype], ranks, reduction, tuple(counts[:n]))
+        return Call(OPS[op], "", elements, DTYPES[dtype], ranks, KINDS[kind], tuple(counts[:n]))
 
     def _gather(self, mine):
         """The tensor `mine` of every rank of control, all of one size. They are collected on the

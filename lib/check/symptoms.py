@@ -97,17 +97,6 @@ def whose_ranks(p):
     return p.kind == "group" or beyond or (p.kind in SHAPES and mixed_up_ranks(p))
 
 
-def remainder(cases):
-    """A predicate: something went wrong where N does not divide n, in a group that was right where
-    it does."""
-
-    def fits(p):
-        case = case_of(p, cases)
-        return p.kind in SHAPES and case is not None and case.n % case.world_size > 0
-
-    return fits
-
-
 def in_case(cases, test, *kinds):
     """A predicate: it was in a case that passes this test, and of one of these kinds if any are
     given.
