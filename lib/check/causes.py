@@ -5,13 +5,15 @@
     "the seed" = {when = "the generator after", says = "Try: restore what you have saved ..."}
     "no number" = {when = {kind = "raised", refused = "None"}, says = "f may return ..."}
 
-A sentence that gives advice begins with "Try: "; every other names the cause (fingerprints.py).
-
 Most hints are found by the fingerprint of a known mistake (fingerprints.py). `when` says which
-other Problems a hint fits. A string, or a list of strings, is how the name of the wrong value
-begins. All keys of a table must fit (`CONDITIONS`), and one of a list of tables. A condition that
-cannot be written so is a predicate in the exercise's file, a function of the Problem. Generic hints
-come last. They are about what the harness detects by itself, whatever the exercise builds.
+other Problems a hint fits. Several mistakes leave the same condition true, so a sentence with a
+`when` names none of them: it says what the condition proves, which rule is broken and why the rule
+holds, or, after "Try: ", what to look at.
+
+A string, or a list of strings, after `when` is how the name of the wrong value begins. All keys of
+a table must fit (`CONDITIONS`), and one of a list of tables. A condition that cannot be written so
+is a predicate in the exercise's file, a function of the Problem. Generic hints come last. They are
+about what the harness detects by itself, whatever the exercise builds.
 """
 
 import functools

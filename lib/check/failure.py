@@ -159,8 +159,13 @@ def students_fault(error: RankError) -> bool:
 def _tidy(error):
     """The text of the error, without what differs from run to run and without advice that a student
     cannot follow in a check."""
-    text = re.sub(r" (object )?at 0x[0-9a-f]+", "", str(error))
-    return _of_the_answer(text.replace(" Slow, not stuck? Give launch.run a larger timeout=", ""))
+    text = str(error).replace(" Slow, not stuck? Give launch.run a larger timeout=", "")
+    return _of_the_answer(without_addresses(text))
+
+
+def without_addresses(text):
+    """The text without the addresses of objects, which differ from run to run."""
+    return re.sub(r"( object)? at 0x[0-9a-f]+", "", text)
 
 
 def _last_mark(entries, label=None):

@@ -25,8 +25,9 @@ from pathlib import Path
 FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
 TRY = "Try: "  # how a hint begins that gives advice
-# how others begin: if this very failure is known, and if only its condition fits
-USUAL, POSSIBLE = "Usual cause: ", "Possible cause: "
+# How others begin: if this very failure is known, if only the wrong value is known, and if only a
+# condition fits, which proves no cause; its hint states what holds and which rule is broken.
+USUAL, POSSIBLE, HINT = "Usual cause: ", "Possible cause: ", "Hint: "
 DIGITS = 6
 NOTHING = 1e-9  # relative to the largest neighbouring number, what counts as 0
 
@@ -58,7 +59,7 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     hint = next((hint for hint in exercise.hints if hint.fits(problem)), None)
     if not hint:
         return None, ""
-    return hint.name, labelled([hint.text], USUAL if hint.certain else POSSIBLE)
+    return hint.name, labelled([hint.text], USUAL if hint.certain else HINT)
 
 
 def _sentences(exercise, names):

@@ -74,7 +74,7 @@ def test_one_wrong_costs_its_own_points_only():
     )
     assert outcome.lines == [
         "pair", "  --  two", "      --  the number", "          expected 2, got 3",
-        "          Possible cause: you counted from 1.", f"  ok  {'three':<30} the number",
+        "          Hint: you counted from 1.", f"  ok  {'three':<30} the number",
         "4 of 5 points",
     ]  # fmt: skip
 
@@ -128,11 +128,11 @@ def test_the_right_one_is_used_from_then_on_and_one_line_is_reported(tmp_path, m
     (line,) = (tmp_path / "report").read_text().splitlines()
     told = json.loads(line)
     parts = [(part["id"], part["points"], part["hint"]) for part in told.pop("parts")]
-    assert parts == [("two", 1, ""), ("three", 0, "Possible cause: you counted from 1.")]
+    assert parts == [("two", 1, ""), ("three", 0, "Hint: you counted from 1.")]
     assert told == {
         "id": "pair", "points": 1, "max_points": 5,
         "message": "three: the number: expected 3, got 4",
-        "hint": "Possible cause: you counted from 1.", "where": "",
+        "hint": "Hint: you counted from 1.", "where": "",
     }  # fmt: skip
 
 
