@@ -16,6 +16,7 @@ from math import isfinite
 import torch
 
 from lib.check.cases import FINE, k, number, total
+from lib.check.failure import without_addresses
 
 
 def two(want, got) -> tuple[str, str]:
@@ -25,22 +26,32 @@ def two(want, got) -> tuple[str, str]:
     if isinstance(want, float) and isinstance(got, float):
         is_integer = lambda x: isfinite(x) and x.is_integer() and abs(x) < 1e15
         for digits in (6, 9, 12, 15):
-            a, b = (str(x) if is_integer(x) else f"{x:.{digits}g}" for x in (want, got))
-            rounding = abs(float(a) - want) + abs(float(b) - got)
+            a, b = (grouped(x) if is_integer(x) else f"{x:.{digits}g}" for x in (want, got))
+            rounding = sum(abs(float(s.replace(",", "")) - x) for s, x in ((a, want), (b, got)))
             if a != b and not rounding > abs(got - want) / 2:  # where it is nan, too
                 return a, b
     return grouped(want), grouped(got)
 
 
 def grouped(x) -> str:
-    """1,342,177,280 for a large integer, so that its size can be seen at a glance."""
-    return f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) and abs(x) > 9999 else f"{x}"
+    """1,342,177,280 for a large whole number, so that its size can be seen at a glance."""
+    is_whole = isinstance(x, int) or isinstance(x, float) and x.is_integer() and abs(x) < 1e15
+    return f"{x:,}" if is_whole and abs(x) > 9999 else f"{x}"
+
+
+def cut(x, most: int = 80) -> str:
+    """repr(x) without addresses, on one line. A long one ends between two items, with "..."."""
+    text = " ".join(without_addresses(repr(x)).split())
+    if len(text) <= most:
+        return text
+    end = text.rfind(", ", 0, most) + 1
+    return f"{text[: end or most]} ..."
 
 
 def described(x) -> str:
     """`3.5, a float`: a value of another kind than expected, shortened."""
     kind = type(x).__name__
-    return f"{x!r:.60}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{cut(x, 60)}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def times(got: float, want: float) -> str:

@@ -37,7 +37,7 @@ from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
 from lib.check.earlier import functions_of
 from lib.check.exercise import Problem
-from lib.check.failure import of_error, without_addresses
+from lib.check.failure import of_error
 from lib.check.guard import is_students, noting_calls
 from lib.check.overlap import Gates, started_threads
 from lib.check.shown import ERROR, compared_with, differences, traced
@@ -55,13 +55,6 @@ def by_key(value):
             if all(isinstance(key, str) for key in pairs):
                 return pairs
     return {"": value}
-
-
-def _kept(one):
-    """What a Show keeps of a value: a copy of a tensor, and a string without addresses."""
-    if torch.is_tensor(one):
-        return one.detach().cpu().clone()
-    return without_addresses(one) if isinstance(one, str) else one
 
 
 class Here(Case):
@@ -100,9 +93,12 @@ class Show:
 
     def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
         """Show a value: a number, a string, a tensor, None, or {key: one of them}, or pairs of
-        that. A string is shown without addresses."""
+        that."""
         with self.made.aside():
-            copied = {key: _kept(one) for key, one in by_key(value).items()}
+            copied = {
+                key: one.detach().cpu().clone() if torch.is_tensor(one) else one
+                for key, one in by_key(value).items()
+            }
         self.times[name] += 1
         self.shown[name, self.times[name]] = Value(
             self.part, copied, at_most, tolerance, beside, names
