@@ -43,7 +43,6 @@ def _kind(name, tensor):
 
 
 SIZE = MODELS * sum(tensor.numel() for tensor in _tensors(_Model(0)).values())
-TIED = MODELS * Small().shared.weight.numel()
 CASES = tuple(Setting(members, SIZE) for members in (*GROUPS, ALONE))
 
 
@@ -81,8 +80,7 @@ def elements(runs):
                 f"{case.name}: the ranks {did}, expected that the {case.n} elements of rank 0's "
                 f"{MODELS} models reach each other rank once, (N-1)n = {want} elements"
             )
-            facts = {"tied": got == want + (N - 1) * TIED, "everyone": others or got >= 2 * want}
-            return Problem("elements", text, facts)
+            return Problem("elements", text)
     return None
 
 

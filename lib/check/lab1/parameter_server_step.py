@@ -65,10 +65,7 @@ def script(make, case, group, show):
             return
 
 
-N_TRAINED, N_ALL = (
-    sum(p.numel() for p in models.Small().parameters() if p.requires_grad or everything)
-    for everything in (False, True)
-)
+N_TRAINED = sum(p.numel() for p in models.Small().parameters() if p.requires_grad)
 
 
 def elements(runs):
@@ -81,10 +78,8 @@ def elements(runs):
             talk = any(to > 0 for mine in others for to, _ in mine)
             if by_rank != want or talk:
                 text = f"{case.name}: the ranks sent {by_rank} elements; expected {want[0]} = "
-                facts = {"back": by_rank[0] > sum(by_rank[1:])}
-                facts["frozen"] = not {N_ALL, (N - 1) * N_ALL}.isdisjoint(by_rank)
                 words = f"{text}(N-1)n by rank 0, and {N_TRAINED} by each other, to rank 0"
-                return Problem("elements", words, {"case": case, "talk": by_rank == want} | facts)
+                return Problem("elements", words, {"case": case, "talk": by_rank == want})
     return None
 
 
