@@ -8,13 +8,13 @@ with what it does not have is seen.
 
 import torch.nn.functional as F
 
-from lib.check import symptoms as s
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.exercise import Exercise, Problem
 from lib.check.lab2 import relay_cases as relay
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
+from lib.check.symptoms import P2P
 from lib.check.traffic import sent
 from lib.pipeline.relay_step import relay_step
 
@@ -73,15 +73,6 @@ def _told(messages_):
     return ", ".join(f"{n} elements to rank {to}" for to, n in messages_) or "nothing"
 
 
-def another_group(problem):
-    """Did it fail where the group's ranks are not the world's, or in another group than it should
-    use?"""
-    run = s.failed(problem)
-    if run is None or not run.case:
-        return False
-    return s.mixed_up_ranks(problem) or any(e.members != run.members for e in run.ledger.entries)
-
-
 MEASURE = SideBySide(
     script, relay_step, CASES,
     excused={
@@ -98,7 +89,7 @@ EXERCISE = Exercise(
         "generators": "no argument is an iterator",
         "memory": "it keeps nothing but gradients",
     },
-    may_call=s.P2P,
+    may_call=P2P,
     claims=claims(
         MEASURE,
         ("activations forward", 4,
@@ -109,9 +100,5 @@ EXERCISE = Exercise(
         ("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous",
          messages),
     ),
-    hints=hints(
-        "lab2", "relay_step",
-        the_group_is_not_used=another_group,
-        y_is_no_number=lambda p: s.raised("RuntimeError")(p) and not s.failed(p).refusals,
-    ),
+    hints=hints("lab2", "relay_step"),
 )  # fmt: skip
