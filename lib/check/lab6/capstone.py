@@ -14,7 +14,6 @@ with a stack that was fitted on published runs of such a model: dense, or this v
 """
 
 from lib.calibration import predict
-from lib.check import symptoms as s
 from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.exercise import Bundle, Exercise
@@ -31,7 +30,7 @@ from lib.check.lab6.capstone_jobs import (
 )
 from lib.check.lab6.capstone_plans import PLANS
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.numbers import NOTHING, wrong
+from lib.check.numbers import NOTHING
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import by_hand, explain, memory, search, step
@@ -136,7 +135,6 @@ ESTIMATE = Exercise(
     ),
     hints=hints(
         "lab6", "capstone", "estimate",
-        no_bytes=s.both(of_name(MEMORY), wrong(lambda got, want: got < 1e-5 * want)),
         experts_of_several_domains=_only(SECONDS, plans=lambda plan, gpu: plan.ep > gpu.per_node),
         full_recomputation=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.recompute == "full"),
         mixtures_alone=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.ep > 1),
@@ -152,9 +150,6 @@ COSTS = Exercise(
         ("the two largest", 6, "of five, for 17 plans; within 3% of a step is a tie",
          NOTHING, TWO, HAS_THEM, LARGEST),
     ),
-    hints=hints(
-        "lab6", "capstone", "main_costs",
-        messages_that_hide=lambda p: "data messages" in str(p.fact("got")),
-    ),
+    hints=hints("lab6", "capstone", "main_costs"),
 )  # fmt: skip
 EXERCISE = Bundle("capstone", (ESTIMATE, COSTS, PLANS))

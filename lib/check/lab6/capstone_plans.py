@@ -127,8 +127,7 @@ def _is_fast(job, plan):
         f"with the best plan with ZeRO-1 that fits; {LONGER} times is near enough\n"
         f"It loses most on {worst}: {lost:.2f} s more on {explain.WORDS[worst]}"
     )
-    facts = {"recompute": plan.recompute, "sequence_parallel": plan.sequence_parallel}
-    return Problem("said", text, {"why": worst} | facts)
+    return Problem("said", text, {"why": worst, "recompute": plan.recompute})
 
 
 PLANS = Exercise(
