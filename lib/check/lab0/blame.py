@@ -3,7 +3,7 @@ Flight Recorder."""
 
 import copy
 
-from lib.check.causes import hints, of_name
+from lib.check.causes import hints
 from lib.check.exercise import Exercise
 from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, NEVER, NOBODY
 from lib.check.left_out import NO_RANKS, NO_TENSORS
@@ -79,10 +79,6 @@ def _about(cases):
     return [(name, here(*cases)) for name in (*MISREAD, WRONG, NTH, OP, RANKS)]
 
 
-def _later(p):
-    return of_name(NTH)(p) and p.facts["got"] > p.facts["want"]
-
-
 MEASURE = SideBySide(script, blame, here(*CASES), groups=None, excused=NO_TENSORS)
 EXERCISE = Exercise(
     name="blame", reference=blame, measure=MEASURE, worlds=(), bonus=True,
@@ -98,5 +94,5 @@ EXERCISE = Exercise(
          *_about(ANOTHER)),
         ("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3"),
     ),
-    hints=hints("lab0", "blame", **{"the last, not the first": _later}),
+    hints=hints("lab0", "blame"),
 )  # fmt: skip

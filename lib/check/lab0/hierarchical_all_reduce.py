@@ -123,5 +123,5 @@ EXERCISE = Exercise(
         ("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, its own chunk",
          shared),
     ),
-    hints=by.hints_of("nodes", "messages", "chunks", "hierarchical_all_reduce", "unpaired"),
+    hints=by.hints_of("nodes", "messages", "chunks", "hierarchical_all_reduce"),
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import torch
 
-from lib.check import symptoms as s
 from lib.check.cases import Case, own
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
@@ -65,18 +64,6 @@ def messages(case, rank):
     return [(to, own_of(rank, case).numel())] if to != rank else []
 
 
-def both_begun(p):
-    """Has every rank that has begun a message begun a send and a receive?"""
-    ledger = s.hung(p) and s.failed(p).ledger
-    begun = [{e.op for e in ledger.of(r) if e.is_message} for r in s.members(p)] if ledger else []
-    return any(begun) and all({"send", "recv"} <= ops for ops in begun if ops)
-
-
-def swapped(p):
-    """Is the tensor that arrived the one of the rank that this rank sends to?"""
-    return "source" in p.facts and p.facts["source"] == peers(p.facts["rank"], p.facts["case"])[0]
-
-
 MEASURE = SideBySide(script, send_recv, CASES, excused=by.EXCUSED)
 EXERCISE = Exercise(
     name="send_recv", reference=send_recv, measure=MEASURE, worlds=(WORLD,),
@@ -91,8 +78,5 @@ EXERCISE = Exercise(
          by.messages(CASES, messages)),
         ("your own tensor is left alone", 3, "the result is a new tensor, or out"),
     ),
-    hints=hints(
-        "lab0", "send_recv",
-        received_from_another_rank=both_begun, the_wrong_direction=swapped,
-    ),
+    hints=hints("lab0", "send_recv"),
 )  # fmt: skip
