@@ -35,7 +35,7 @@ def two(want, got) -> tuple[str, str]:
 
 def grouped(x) -> str:
     """1,342,177,280 for a large whole number, so that its size can be seen at a glance."""
-    is_whole = isinstance(x, int) or isinstance(x, float) and x.is_integer() and abs(x) < 1e15
+    is_whole = isinstance(x, int) or (isinstance(x, float) and x.is_integer() and abs(x) < 1e15)
     return f"{x:,}" if is_whole and abs(x) > 9999 else f"{x}"
 
 

@@ -114,15 +114,3 @@ def in_case(cases, test, *kinds):
 def another_dtype(p):
     mismatch = failed(p) is not None and failed(p).mismatch == "dtype"
     return mismatch or p.kind == "wire dtype" or (p.kind == "form" and bool(p.fact("dtype")))
-
-
-def not_paired(p):
-    """True if a rank waits for a message that no rank sends, or gets one from another rank."""
-    others = p.kind == "mismatch" and failed(p) and failed(p).mismatch not in ("size", "dtype")
-    return hung(p) or bool(others)
-
-
-def other_way_round(p):
-    """True if a rank of a ring sends to the left."""
-    left = lambda rank, case: [(rank - 1) % case.world_size]
-    return p.kind == "neighbours" and p.facts["peers"] == left(p.facts["rank"], p.facts["case"])

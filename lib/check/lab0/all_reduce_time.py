@@ -15,6 +15,7 @@ A choice is judged by the time of what it names, because several may take the sa
 from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.exercise import Bundle, Exercise
+from lib.check.explain import cut
 from lib.check.left_out import NO_RANKS, NO_TENSORS
 from lib.check.numbers import NOTHING, numbers
 from lib.check.shown import claims
@@ -66,7 +67,7 @@ def script(make, case, show):
     name = show.run(make, *job)
     is_name = isinstance(name, str) and name in ALGORITHMS
     form = NOTHING if name is None else TIME if is_number(name) else NAME
-    told = f"the function {name.__name__}" if callable(name) else f"{name!r:.60}"
+    told = f"the function {name.__name__}" if callable(name) else f"{cut(name, 60)}"
     for what in (NOTHING, TIME, NAME):
         wrong = not is_name and what == form
         show(what, f"got {told}, expected a name such as 'ring'" if wrong else "")

@@ -5,6 +5,7 @@ import copy
 
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
+from lib.check.explain import cut
 from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, NEVER, NOBODY
 from lib.check.left_out import NO_RANKS, NO_TENSORS
 from lib.check.shown import claims
@@ -52,7 +53,7 @@ def _misread(out, got, dumps):
     if out is None:
         return {NOTHING: "got None; where nothing went wrong {} is right"}
     if got is None:
-        return {FORM: f"got {out!r:.80}, expected {FORM}"}
+        return {FORM: f"got {cut(out)}, expected {FORM}"}
     for group, (nth, _, ranks) in got.items():
         if not ranks:
             return {EMPTY: f"got {got}: group {group} has no rank to blame"}

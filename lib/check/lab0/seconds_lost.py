@@ -9,7 +9,7 @@ from math import isfinite
 from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.exercise import Exercise
-from lib.check.explain import described
+from lib.check.explain import cut, described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -61,10 +61,10 @@ def _misread(lost):
     for way, seconds in lost.items():
         if way not in WAYS:
             names = ", ".join(map(repr, WAYS))
-            return {"the six names": f"got {way!r:.60}, which is none of the six: {names}"}
+            return {"the six names": f"got {cut(way, 60)}, which is none of the six: {names}"}
         if not is_number(seconds) or not isfinite(seconds):
             name = "no such" if seconds is None or is_number(seconds) else "numbers"
-            return {name: f"got {seconds!r:.30} for {way!r}, expected a number of seconds"}
+            return {name: f"got {cut(seconds, 30)} for {way!r}, expected a number of seconds"}
     return {}
 
 

@@ -19,6 +19,7 @@ from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Exercise
+from lib.check.explain import cut
 from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide
@@ -158,7 +159,7 @@ def step(scaler, optimizer, case, group, show, number, overflow):
     together = [show.agreed(bool(done)), show.agreed(not done)]
     apart = "" if any(together) else "some ranks called optimizer.step(), and others did not"
     show("the ranks together", apart, **there)
-    show("the step", f"{len(done)} optimizer.step(), returns {returned!r:.40}", **there)
+    show("the step", f"{len(done)} optimizer.step(), returns {cut(returned, 40)}", **there)
     of = [(f"the gradient of parameter {i}", g) for i, g in enumerate(done[0][:3] if done else ())]
     show("what the optimizer gets:", of, **there)
     show("what the step leaves:", optimizer.everything(), **there)

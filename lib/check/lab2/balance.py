@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from lib.check.causes import hints
 from lib.check.claims import iterator
 from lib.check.exercise import Exercise
+from lib.check.explain import cut
 from lib.check.lab2.schedules import described
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.shown import claims
@@ -71,7 +72,7 @@ def _misread(out, p):
     if lists and all(isinstance(layer, Integral) for stage in out for layer in stage):
         return None
     numbers = all(isinstance(x, Real) for x in (out if listed else [out]))
-    got = f"{out!r:.60}" if numbers else described(out)
+    got = f"{cut(out, 60)}" if numbers else described(out)
     text = f"got {got}, expected a list of {p} ranges or lists of layers"
     return "numbers" if numbers else "lists", text
 

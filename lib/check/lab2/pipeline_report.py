@@ -17,6 +17,7 @@ from types import FunctionType
 from lib.check import framework
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
+from lib.check.explain import cut
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -55,13 +56,13 @@ def _misread(out):
     """{name: what is wrong}, or {}."""
     if not isinstance(out, dict):
         name = "nothing" if out is None else "a dictionary"
-        return {name: f"got {out!r:.60}, expected a dict with {', '.join(KEYS)}"}
+        return {name: f"got {cut(out, 60)}, expected a dict with {', '.join(KEYS)}"}
     if {*out} != {*KEYS}:
         return {"the keys": f"got the keys {[*out]}, expected {[*KEYS]}"}
     for key in KEYS:
         if not isinstance(out[key], Real):
             name = "several numbers" if isinstance(out[key], list | tuple) else "numbers"
-            return {name: f'"{key}" is {out[key]!r:.60}, expected a number'}
+            return {name: f'"{key}" is {cut(out[key], 60)}, expected a number'}
     return {}
 
 

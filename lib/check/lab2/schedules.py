@@ -20,6 +20,7 @@ micro-batches than ranks come last for the same reason.
 import re
 
 from lib.check.claims import iterator
+from lib.check.explain import cut
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.actions import KINDS, Action, loop
@@ -133,12 +134,12 @@ def misread(out, p):
     for rank, actions in enumerate(out):
         for action in actions:
             if not isinstance(action, Action):
-                shown = f"{action!r:.40}, " if type(action) in (tuple, list, str, int) else ""
+                shown = f"{cut(action, 40)}, " if type(action) in (tuple, list, str, int) else ""
                 shown += f"a {type(action).__name__}, expected lib.pipeline's Action"
             elif {type(action.stage), type(action.microbatch)} == {int} and action.kind in KINDS:
                 continue
             else:
-                shown = f"Action{(*action,)!r:.40}, expected "
+                shown = f"Action{cut((*action,), 40)}, expected "
                 shown += f"Action(stage, one of {' '.join(KINDS)}, micro-batch)"
             return "actions", f"rank {rank} has {shown}"
     return None

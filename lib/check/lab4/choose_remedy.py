@@ -6,6 +6,7 @@ A verdict says whether a remedy is too dear or does not fit, and not which one i
 
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
+from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -57,7 +58,7 @@ def _wrong(got, best, job):
         return (OFTEN, "got None, but there is a remedy") if best else ("", "")
     is_remedy = getattr(got, "_fields", None) == Remedy._fields
     if not is_remedy or [*map(type, got)] != [int, bool, bool, int]:
-        return FORM, f"expected a Remedy of an int, two bools and an int, or None, got {got!r:.80}"
+        return FORM, f"expected a Remedy of an int, two bools and an int, or None, got {cut(got)}"
     if got == best:
         return "", ""
     said = f"got {', '.join(f'{name} {value}' for name, value in got._asdict().items())}"

@@ -7,6 +7,7 @@ possible in all of these cases.
 from lib.check.cases import form_of
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
+from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -49,7 +50,7 @@ def script(make, case, show):
         show(name, text if name == wrong else "")
     if wrong:
         return
-    another = f"called twice with the same costs, it returned {owner!r:.40} and {then!r:.40}"
+    another = f"called twice with the same costs, it returned {cut(owner, 40)} and {cut(then, 40)}"
     alike = not any(_misread(then, costs, N)) and [*then] == [*owner]
     show("another list", "" if alike else another)
     if show.wrong("another list"):
@@ -63,10 +64,10 @@ def _misread(owner, costs, N):
     if not isinstance(owner, (list, tuple)):
         return A_LIST, f"got {form_of(owner)}, expected a list of ranks"
     if len(owner) != len(costs):
-        return ONE_EACH, f"{len(owner)} ranks for {len(costs)} matrices: {owner!r:.80}"
+        return ONE_EACH, f"{len(owner)} ranks for {len(costs)} matrices: {cut(owner)}"
     for rank in owner:
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
-            return A_LIST, f"{rank!r:.60} in the list is no rank"
+            return A_LIST, f"{cut(rank, 60)} in the list is no rank"
         if not 0 <= rank < N:
             return RANKS, f"rank {rank} owns a matrix; there are ranks 0 to {N - 1}"
     return "", ""

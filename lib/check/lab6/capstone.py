@@ -17,6 +17,7 @@ from lib.calibration import predict
 from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.exercise import Bundle, Exercise
+from lib.check.explain import cut
 from lib.check.lab6.capstone_jobs import (
     BATCH,
     CASES,
@@ -65,7 +66,7 @@ def estimate(make, case, show):
     by_model = truth(job, plan) if case in ASKED else None  # before make is called
     out = _asked(make, case, show, NUMBERS)
     good = isinstance(out, tuple | list) and len(out) == 3 and all(map(is_number, out))
-    told = f"got {out!r:.80}, expected (bytes, seconds, MFU)"
+    told = f"got {cut(out)}, expected (bytes, seconds, MFU)"
     show(NUMBERS, "" if good or out is None else told)
     if not good:
         return
@@ -96,7 +97,7 @@ def main_costs(make, case, show):
     out = _asked(make, case, show, TWO)
     named = [*map(str, out)] if isinstance(out, tuple | list | set | frozenset) else []
     good = len(named) == 2 and len(shares.keys() & named) == 2
-    told = f"got {out!r:.80}, expected two of {', '.join(shares)}"
+    told = f"got {cut(out)}, expected two of {', '.join(shares)}"
     show(TWO, "" if good or out is None else told)
     if not good:
         return

@@ -10,6 +10,7 @@ from numbers import Integral
 from lib.check.causes import hints
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Problem
+from lib.check.explain import cut
 from lib.check.lab6.capstone_jobs import BATCH, GPUS, JOBS, words
 from lib.check.left_out import LEAVES_OUT
 from lib.cost import explain, search
@@ -58,7 +59,7 @@ def _judge(judged):
             return seen
         if not isinstance(seen, dict) or seen.keys() != JOBS.keys():
             why = "nothing returned" if seen is None else "not four plans"
-            return _problem(why, f"expected a plan for each of {'; '.join(JOBS)}; got {seen!r:.80}")
+            return _problem(why, f"expected a plan for each of {'; '.join(JOBS)}; got {cut(seen)}")
         return next(filter(None, (judged(job, seen[job]) for job in JOBS)), None)
 
     return judge
@@ -66,7 +67,7 @@ def _judge(judged):
 
 def _can_be_laid_out(job, plan):
     if not isinstance(plan, Plan):
-        text = f"{job}: expected a Plan, got a {type(plan).__name__}: {plan!r:.60}"
+        text = f"{job}: expected a Plan, got a {type(plan).__name__}: {cut(plan, 60)}"
         return _problem("no Plan", text)
     is_one = lambda n: isinstance(n, Integral) and not isinstance(n, bool) and n > 0
     right = lambda name, one: one in CHOICES[name] if name in CHOICES else is_one(one)

@@ -9,7 +9,7 @@ from numbers import Integral
 
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
-from lib.check.explain import described
+from lib.check.explain import cut, described
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
 from lib.check.shown import claims
@@ -61,7 +61,9 @@ def _misread(out):
     for degree in DEGREES:
         number = getattr(out, degree)
         if not isinstance(number, Integral) or number < 1:
-            return {"a Plan": f"got a Plan whose {degree} is {number!r:.30}, expected 1, 2, 3, ..."}
+            return {
+                "a Plan": f"got a Plan whose {degree} is {cut(number, 30)}, expected 1, 2, 3, ..."
+            }
     return {}
 
 

@@ -15,6 +15,7 @@ from numbers import Integral
 from lib.check.causes import hints
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Problem
+from lib.check.explain import cut
 from lib.check.guard import noting_calls
 from lib.check.left_out import LEAVES_OUT
 from lib.hybrid import hunt
@@ -58,7 +59,7 @@ def read(got):
         return _problem("nothing returned", f"expected {FORM}, got None")
     good = isinstance(got, tuple | list) and len(got) == 2 and isinstance(got[1], dict)
     if not good or not isinstance(got[0], Integral) or isinstance(got[0], bool):
-        return _problem("no seed and jobs", f"expected {FORM}, got {got!r:.80}")
+        return _problem("no seed and jobs", f"expected {FORM}, got {cut(got)}")
     seed, said = got
     if set(said) != set(range(JOBS)):
         text = f"expected the jobs 0 to {JOBS - 1}, got {', '.join(map(str, said)):.80}"
@@ -75,10 +76,10 @@ def _odd(finding) -> str:
     if isinstance(finding, str) and finding == HEALTHY:
         return ""
     if not isinstance(finding, tuple | list) or len(finding) != len(FIELDS):
-        return f"expected a Finding or HEALTHY, got {finding!r:.80}"
+        return f"expected a Finding or HEALTHY, got {cut(finding)}"
     fields = zip(finding, FIELDS.items(), strict=True)
     told = (
-        f"{what} is {got!r:.60}, expected one of {', '.join(map(str, known))}"
+        f"{what} is {cut(got, 60)}, expected one of {', '.join(map(str, known))}"
         for got, (what, known) in fields
         if got not in known
     )

@@ -12,6 +12,7 @@ from numbers import Integral
 
 from lib.check.causes import hints
 from lib.check.exercise import Bundle, Exercise
+from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -56,7 +57,7 @@ def _is_whole(number):
 
 def _is(show, name, ok, out):
     """Show whether what was returned is such a thing. None is nothing, whatever it should be."""
-    show(name, "" if ok else f"got {out!r:.60}, expected {name}")
+    show(name, "" if ok else f"got {cut(out, 60)}, expected {name}")
     return ok
 
 

@@ -3,6 +3,7 @@ plan_messages(model, plan)."""
 
 from lib.check.causes import hints
 from lib.check.exercise import Bundle, Exercise
+from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.numbers import NO_NUMBER, NOTHING, is_one, show_times
 from lib.check.shown import claims
@@ -71,7 +72,7 @@ def bubble(make, case, show):
 def messages(make, case, show):
     out = show.run(make, *JOB_OF[case])
     good = isinstance(out, dict) and {*out} == {*AXES}
-    said = f'got {out!r:.80}, expected a dict of "tp", "pp" and "dp"'
+    said = f'got {cut(out)}, expected a dict of "tp", "pp" and "dp"'
     show(NOTHING, said if out is None else "")
     show("a dict", "" if good or out is None else said)
     for axis in AXES if good else ():

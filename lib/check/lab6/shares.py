@@ -10,7 +10,7 @@ from numbers import Integral
 
 from lib.check.causes import hints
 from lib.check.exercise import Exercise
-from lib.check.explain import described
+from lib.check.explain import cut, described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
@@ -80,7 +80,7 @@ def _misread(out, B, N):
     """{name: what is wrong}, or {}."""
     if not isinstance(out, list | tuple) or len(out) != N:
         name = "nothing" if out is None else "whole numbers"
-        return {name: f"got {out!r:.60}, expected a list of {N} whole numbers"}
+        return {name: f"got {cut(out, 60)}, expected a list of {N} whole numbers"}
     if odd := [b for b in out if not isinstance(b, Integral) or isinstance(b, bool)]:
         return {"whole numbers": f"got {[*out]}, in it {described(odd[0])}"}
     if min(out) < 0:
