@@ -36,11 +36,11 @@ from lib.check import probes, whose
 from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
 from lib.check.earlier import functions_of
-from lib.check.exercise import Problem
+from lib.check.exercise import Exercise, Problem
 from lib.check.failure import of_error
 from lib.check.guard import is_students, noting_calls
 from lib.check.overlap import Gates, started_threads
-from lib.check.shown import ERROR, compared_with, differences, traced
+from lib.check.shown import ERROR, claims, compared_with, differences, traced
 from lib.check.tensors import draw
 
 PLAIN = (int, float, str, torch.Tensor, type(None))
@@ -324,6 +324,12 @@ class SideBySide:
     def __post_init__(self):
         if unknown := set(self.excused) - set(probes.ALL):
             raise ValueError(f"no probe is called {sorted(unknown)}: {', '.join(probes.ALL)}")
+
+    def exercise(self, *rows, **others) -> Exercise:
+        """The Exercise that this measures, with claims from these rows (`shown.claims`). others:
+        its other fields. Without `worlds`, it needs no ranks."""
+        known = {"name": self.reference.__name__, "reference": self.reference, "worlds": ()}
+        return Exercise(measure=self, claims=claims(self, *rows), **(known | others))
 
     def pair(self):
         first, *more = self.cases

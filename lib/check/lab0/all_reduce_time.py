@@ -14,11 +14,10 @@ A choice is judged by the time of what it names, because several may take the sa
 
 from lib.check.causes import hints
 from lib.check.claims import is_number
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.explain import cut
 from lib.check.left_out import NO_RANKS, NO_TENSORS
 from lib.check.numbers import NOTHING, numbers
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.collectives.cost import COST, cheapest
 
@@ -55,10 +54,9 @@ def _time_of(algorithm):
         ("any N", 2, "3, 5, 6, 12 ranks"),
     )
     one = (("any N", 2, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links"),)
-    return Exercise(
-        name=f"{algorithm}_time", reference=time, measure=measure, worlds=(), leaves_out=NO_RANKS,
-        claims=claims(measure, *(one if algorithm == "star" else two)),
-        hints=hints("lab0", "all_reduce_time"),
+    return measure.exercise(
+        *(one if algorithm == "star" else two),
+        hints=hints("lab0", "all_reduce_time"), name=f"{algorithm}_time", leaves_out=NO_RANKS,
     )  # fmt: skip
 
 
@@ -77,14 +75,10 @@ def script(make, case, show):
 
 
 MEASURE = SideBySide(script, cheapest, here(*JOBS), groups=None, excused=NO_TENSORS)
-CHOICE = Exercise(
-    name="cheapest", reference=cheapest, measure=MEASURE, worlds=(), leaves_out=NO_RANKS,
-    claims=claims(
-        MEASURE,
-        ("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; three links",
-         *((what, AT_ENDS) for what in (NOTHING, TIME, NAME, TAKES))),
-        ("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB"),
-    ),
-    hints=hints("lab0", "cheapest"),
+CHOICE = MEASURE.exercise(
+    ("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; three links",
+     *((what, AT_ENDS) for what in (NOTHING, TIME, NAME, TAKES))),
+    ("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB"),
+    hints=hints("lab0", "cheapest"), leaves_out=NO_RANKS,
 )  # fmt: skip
 EXERCISE = Bundle("all_reduce_time", (*map(_time_of, ALGORITHMS), CHOICE))

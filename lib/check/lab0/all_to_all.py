@@ -6,10 +6,9 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import ALONE, GROUPS, GROUPS_SAY, WORLD, Case, own, seen
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Problem
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import sent
 from lib.collectives.pairwise import all_to_all
@@ -80,18 +79,14 @@ def pairwise(runs):
 
 
 MEASURE = SideBySide(script, all_to_all, CASES, excused=by.EXCUSED)
-EXERCISE = Exercise(
-    name="all_to_all", reference=all_to_all, measure=MEASURE, worlds=(WORLD,), may_call=s.P2P,
+EXERCISE = MEASURE.exercise(
+    ("blocks change places", 4,
+     f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
+     by.told(MEASURE, "the blocks", by.whose), "the blocks", *by.PROBES),
+    ("every element travels once", 2, "rank i sends rank j its block; nothing to itself",
+     by.messages(CASES, messages)),
+    ("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one",
+     pairwise),
+    hints=by.hints_of("messages", "all_to_all", "unpaired"), worlds=(WORLD,), may_call=s.P2P,
     bonus=True, leaves_out=BUILT,
-    claims=claims(
-        MEASURE,
-        ("blocks change places", 4,
-         f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
-         by.told(MEASURE, "the blocks", by.whose), "the blocks", *by.PROBES),
-        ("every element travels once", 2, "rank i sends rank j its block; nothing to itself",
-         by.messages(CASES, messages)),
-        ("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one",
-         pairwise),
-    ),
-    hints=by.hints_of("messages", "all_to_all", "unpaired"),
 )  # fmt: skip

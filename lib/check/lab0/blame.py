@@ -4,11 +4,9 @@ Flight Recorder."""
 import copy
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.explain import cut
 from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, NEVER, NOBODY
 from lib.check.left_out import NO_RANKS, NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.ledger.flight import blame
 from lib.ledger.words import ranks_text
@@ -81,19 +79,15 @@ def _about(cases):
 
 
 MEASURE = SideBySide(script, blame, here(*CASES), groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="blame", reference=blame, measure=MEASURE, worlds=(), bonus=True,
+EXERCISE = MEASURE.exercise(
+    ("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
+     *_about(NEVER)),
+    ("nobody to blame", 1, "all completed; a rank that is only behind", *_about(NOBODY)),
+    ("the first of several", 2, "ranks that call ahead; recorders that keep 3 calls",
+     *_about(FIRST)),
+    ("another op, another size", 2, "also where all completed, or one is missing too",
+     *_about(ANOTHER)),
+    ("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3"),
+    hints=hints("lab0", "blame"), bonus=True,
     leaves_out=NO_RANKS | {"returned": "a dict, of any sequences or sets"},
-    claims=claims(
-        MEASURE,
-        ("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
-         *_about(NEVER)),
-        ("nobody to blame", 1, "all completed; a rank that is only behind", *_about(NOBODY)),
-        ("the first of several", 2, "ranks that call ahead; recorders that keep 3 calls",
-         *_about(FIRST)),
-        ("another op, another size", 2, "also where all completed, or one is missing too",
-         *_about(ANOTHER)),
-        ("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3"),
-    ),
-    hints=hints("lab0", "blame"),
 )  # fmt: skip

@@ -6,10 +6,9 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import ALONE, GROUPS_SAY, WORLD, Case, own, seen
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Problem
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT, IN_PLACE
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import sent
 from lib.collectives.tree import broadcast
@@ -65,15 +64,11 @@ def rounds(runs):
 
 
 MEASURE = SideBySide(script, broadcast, CASES, excused=by.IN_PLACE)
-EXERCISE = Exercise(
-    name="broadcast", reference=broadcast, measure=MEASURE, bonus=True, worlds=(WORLD,),
-    may_call=s.P2P, leaves_out=BUILT | IN_PLACE,
-    claims=claims(
-        MEASURE,
-        ("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 0, 1, 7, 1000",
-         by.told(MEASURE, "the tensor", by.whose), "the tensor", *by.PROBES),
-        ("no rank receives twice", 3, "N-1 messages, (N-1)n elements in all", messages),
-        ("holders double every round", 3, "ceil(log2 N) rounds", rounds),
-    ),
-    hints=by.hints_of("broadcast", "messages", "tree"),
+EXERCISE = MEASURE.exercise(
+    ("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 0, 1, 7, 1000",
+     by.told(MEASURE, "the tensor", by.whose), "the tensor", *by.PROBES),
+    ("no rank receives twice", 3, "N-1 messages, (N-1)n elements in all", messages),
+    ("holders double every round", 3, "ceil(log2 N) rounds", rounds),
+    hints=by.hints_of("broadcast", "messages", "tree"), bonus=True, worlds=(WORLD,), may_call=s.P2P,
+    leaves_out=BUILT | IN_PLACE,
 )  # fmt: skip

@@ -9,11 +9,10 @@ from functools import partial
 
 from lib.check.cases import Setting, draw, seen
 from lib.check.causes import hints
-from lib.check.exercise import Bundle, Exercise, Problem
+from lib.check.exercise import Bundle, Problem
 from lib.check.lab0.by_messages import PROBES
 from lib.check.left_out import BUILT
 from lib.check.products import count_products, multiply_adds
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.ledger.record import OPS
 from lib.tensor_parallel import splits
@@ -82,17 +81,12 @@ def part(name, return_says, work_says, wire_says):
                  "bfloat16": "sums of products are rounded in many ways",
                  "two at once": "a call returns when all that it sent has arrived"},
     )  # fmt: skip
-    return Exercise(
-        name=name, reference=reference, measure=measure, worlds=WORLDS, may_call=MAY_CALL,
-        leaves_out=LEFT_OUT,
-        claims=claims(
-            measure,
-            (return_says, 1, "2 and 4 ranks; float32, float64", "the result", *PROBES),
-            (work_says, 1, "multiply-adds of each rank",
-             "matrix products", "all of the work", "multiply-adds"),
-            (wire_says, 1, "by each rank, and no more", partial(what_is_given, name)),
-        ),
-        hints=hints("lab0", name, "splits"),
+    return measure.exercise(
+        (return_says, 1, "2 and 4 ranks; float32, float64", "the result", *PROBES),
+        (work_says, 1, "multiply-adds of each rank",
+         "matrix products", "all of the work", "multiply-adds"),
+        (wire_says, 1, "by each rank, and no more", partial(what_is_given, name)),
+        hints=hints("lab0", name, "splits"), worlds=WORLDS, may_call=MAY_CALL, leaves_out=LEFT_OUT,
     )  # fmt: skip
 
 

@@ -6,11 +6,10 @@ import torch.distributed as dist
 
 from lib.check import symptoms as s
 from lib.check.cases import WORLD, Case, part, seen
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Problem
 from lib.check.explain import who
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT, IN_PLACE
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, groups_and_controls
 from lib.check.traffic import sent
 from lib.collectives.hierarchical import hierarchical_all_reduce
@@ -109,19 +108,15 @@ def shared(runs):
 MEASURE = SideBySide(
     script, hierarchical_all_reduce, CASES, groups=pairs_of_groups, excused=by.IN_PLACE
 )
-EXERCISE = Exercise(
-    name="hierarchical_all_reduce", reference=hierarchical_all_reduce, measure=MEASURE,
-    worlds=(WORLD,), bonus=True,
+EXERCISE = MEASURE.exercise(
+    ("sum on every rank", 6,
+     "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
+     by.told(MEASURE, "the sum", explain), "the sum", *by.PROBES),
+    ("elements between nodes", 4, "2(M-1)n in all", between_nodes),
+    ("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, its own chunk",
+     shared),
+    hints=by.hints_of("nodes", "messages", "chunks", "hierarchical_all_reduce"), worlds=(WORLD,),
+    bonus=True,
     may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_reduce", "ring.ring_all_gather"),
     leaves_out=BUILT | IN_PLACE,
-    claims=claims(
-        MEASURE,
-        ("sum on every rank", 6,
-         "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
-         by.told(MEASURE, "the sum", explain), "the sum", *by.PROBES),
-        ("elements between nodes", 4, "2(M-1)n in all", between_nodes),
-        ("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, its own chunk",
-         shared),
-    ),
-    hints=by.hints_of("nodes", "messages", "chunks", "hierarchical_all_reduce"),
 )  # fmt: skip

@@ -5,10 +5,8 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import ALONE, GROUPS_SAY, WORLD, Case, own
-from lib.check.exercise import Exercise
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import ring
 from lib.collectives.ring import ring_all_gather
@@ -39,18 +37,13 @@ def script(make, case, group, show):
 
 
 MEASURE = SideBySide(script, ring_all_gather, CASES, excused=by.EXCUSED)
-EXERCISE = Exercise(
-    name="ring_all_gather", reference=ring_all_gather, measure=MEASURE, worlds=(WORLD,),
-    may_call=s.P2P, leaves_out=BUILT,
-    claims=claims(
-        MEASURE,
-        ("every chunk, in rank order", 6, f"{GROUPS_SAY}; n = 0 to 1000; with and without out",
-         by.told(MEASURE, "the full tensor", by.whose), "the full tensor", "out",
-         "what is returned", *by.PROBES),
-        ("elements on the wire", 2, "(N-1)n over all ranks, none padded",
-         by.on_the_wire(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
-        ("only neighbours talk", 2, "N-1 rounds, rank r sends to rank r+1",
-         ring(CASES, lambda N: N - 1)),
-    ),
-    hints=by.hints_of_a_ring("ring_all_gather"),
+EXERCISE = MEASURE.exercise(
+    ("every chunk, in rank order", 6, f"{GROUPS_SAY}; n = 0 to 1000; with and without out",
+     by.told(MEASURE, "the full tensor", by.whose), "the full tensor", "out",
+     "what is returned", *by.PROBES),
+    ("elements on the wire", 2, "(N-1)n over all ranks, none padded",
+     by.on_the_wire(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
+    ("only neighbours talk", 2, "N-1 rounds, rank r sends to rank r+1",
+     ring(CASES, lambda N: N - 1)),
+    hints=by.hints_of_a_ring("ring_all_gather"), worlds=(WORLD,), may_call=s.P2P, leaves_out=BUILT,
 )  # fmt: skip

@@ -3,11 +3,9 @@ sum."""
 
 from lib.check import symptoms as s
 from lib.check.cases import GROUPS_SAY, SIZES_SAY, WORLD, part
-from lib.check.exercise import Exercise
 from lib.check.explain import chunk_of_the_sum, read_sum
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import ring
 from lib.collectives.ring import ring_reduce_scatter
@@ -31,18 +29,14 @@ def explain(case, rank, got, want):
 
 
 MEASURE = SideBySide(script, ring_reduce_scatter, CASES, excused=by.EXCUSED)
-EXERCISE = Exercise(
-    name="ring_reduce_scatter", reference=ring_reduce_scatter, measure=MEASURE, worlds=(WORLD,),
-    may_call=s.P2P, leaves_out=BUILT,
-    claims=claims(
-        MEASURE,
-        ("chunk r of the sum on rank r", 8, f"{GROUPS_SAY}; {SIZES_SAY}",
-         by.told(MEASURE, "the chunk", explain), "the chunk"),
-        ("your own tensor is left alone", 2, "the sums go to buffers of their own", *by.PROBES),
-        ("elements on the wire", 3, "(N-1)n over all ranks, none padded",
-         by.on_the_wire(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
-        ("only neighbours talk", 3, "N-1 rounds, rank r sends to rank r+1",
-         ring(CASES, lambda N: N - 1)),
-    ),
-    hints=by.hints_of_a_ring("ring_reduce_scatter"),
+EXERCISE = MEASURE.exercise(
+    ("chunk r of the sum on rank r", 8, f"{GROUPS_SAY}; {SIZES_SAY}",
+     by.told(MEASURE, "the chunk", explain), "the chunk"),
+    ("your own tensor is left alone", 2, "the sums go to buffers of their own", *by.PROBES),
+    ("elements on the wire", 3, "(N-1)n over all ranks, none padded",
+     by.on_the_wire(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
+    ("only neighbours talk", 3, "N-1 rounds, rank r sends to rank r+1",
+     ring(CASES, lambda N: N - 1)),
+    hints=by.hints_of_a_ring("ring_reduce_scatter"), worlds=(WORLD,), may_call=s.P2P,
+    leaves_out=BUILT,
 )  # fmt: skip

@@ -8,10 +8,8 @@ from math import isfinite
 
 from lib.check.causes import hints
 from lib.check.claims import is_number
-from lib.check.exercise import Exercise
 from lib.check.explain import cut, described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.strategies import CARD, NVLINK, SITUATIONS, Cluster, Model, seconds_lost
 
@@ -69,17 +67,12 @@ def _misread(lost):
 
 
 MEASURE = SideBySide(script, seconds_lost, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="seconds_lost", reference=seconds_lost, measure=MEASURE, worlds=(),
-    leaves_out=but(LEAVES_OUT, "given used", "again"),
-    claims=claims(
-        MEASURE,
-        ("what fits", 4, "the six situations",
-         *((name, SIX) for name in (*FORM, "which fit:"))),
-        ("data and sharded", 2, "seconds, within 1 %", ("data", SIX), ("sharded", SIX)),
-        ("tensor and pipeline", 2, "seconds, within 1 %", ("tensor", SIX), ("pipeline", SIX)),
-        ("tensor inside the node", 3, "data or a pipeline across", (INSIDE, SIX), (BOTH, SIX)),
-        ("any model and cluster", 1, "8 others, at the edge of what fits"),
-    ),
-    hints=hints("lab0", "seconds_lost"),
+EXERCISE = MEASURE.exercise(
+    ("what fits", 4, "the six situations",
+     *((name, SIX) for name in (*FORM, "which fit:"))),
+    ("data and sharded", 2, "seconds, within 1 %", ("data", SIX), ("sharded", SIX)),
+    ("tensor and pipeline", 2, "seconds, within 1 %", ("tensor", SIX), ("pipeline", SIX)),
+    ("tensor inside the node", 3, "data or a pipeline across", (INSIDE, SIX), (BOTH, SIX)),
+    ("any model and cluster", 1, "8 others, at the edge of what fits"),
+    hints=hints("lab0", "seconds_lost"), leaves_out=but(LEAVES_OUT, "given used", "again"),
 )  # fmt: skip

@@ -4,10 +4,8 @@ import torch
 
 from lib.check.cases import Case, own
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.collectives.p2p import send_recv
 
@@ -65,18 +63,13 @@ def messages(case, rank):
 
 
 MEASURE = SideBySide(script, send_recv, CASES, excused=by.EXCUSED)
-EXERCISE = Exercise(
-    name="send_recv", reference=send_recv, measure=MEASURE, worlds=(WORLD,),
-    may_call=("send", "recv"),
+EXERCISE = MEASURE.exercise(
+    ("what arrives is what was sent", 10,
+     "2, 3, 4, 5 ranks, a subgroup; neighbours, two away, reversed; out",
+     by.told(MEASURE, "what arrived", by.whose), "what arrived", "out"),
+    ("one message per rank", 3, "as many elements as the tensor has; none to itself",
+     by.messages(CASES, messages)),
+    ("your own tensor is left alone", 3, "the result is a new tensor, or out"),
+    hints=hints("lab0", "send_recv"), worlds=(WORLD,), may_call=("send", "recv"),
     leaves_out=BUILT | {"alone": "on one rank there is no other; to itself is a case"},
-    claims=claims(
-        MEASURE,
-        ("what arrives is what was sent", 10,
-         "2, 3, 4, 5 ranks, a subgroup; neighbours, two away, reversed; out",
-         by.told(MEASURE, "what arrived", by.whose), "what arrived", "out"),
-        ("one message per rank", 3, "as many elements as the tensor has; none to itself",
-         by.messages(CASES, messages)),
-        ("your own tensor is left alone", 3, "the result is a new tensor, or out"),
-    ),
-    hints=hints("lab0", "send_recv"),
 )  # fmt: skip

@@ -1,10 +1,8 @@
 """Lab 0, section 1, bonus: training_days(parameters, tokens, gpus, flops_per_gpu, recompute)."""
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS
 from lib.check.numbers import numbers
-from lib.check.shown import claims
 from lib.cost.compute import training_days
 
 GPT3 = (175e9, 300e9, 1024, 140e12, True)  # Narayanan et al. 2021, section 5.1
@@ -20,14 +18,9 @@ def _words(parameters, tokens, gpus, flops, recompute):
 
 
 MEASURE, about = numbers(training_days, (GPT3, NOT_RECOMPUTED, *OTHERS), _words, "days")
-EXERCISE = Exercise(
-    name="training_days", reference=training_days, measure=MEASURE, worlds=(), bonus=True,
-    leaves_out=NO_RANKS,
-    claims=claims(
-        MEASURE,
-        ("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", *about(GPT3)),
-        ("without recomputation", 1, "25 days", *about(NOT_RECOMPUTED)),
-        ("other models and clusters", 1, "1 trillion parameters; GPT-2"),
-    ),
-    hints=hints("lab0", "training_days"),
+EXERCISE = MEASURE.exercise(
+    ("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", *about(GPT3)),
+    ("without recomputation", 1, "25 days", *about(NOT_RECOMPUTED)),
+    ("other models and clusters", 1, "1 trillion parameters; GPT-2"),
+    hints=hints("lab0", "training_days"), bonus=True, leaves_out=NO_RANKS,
 )  # fmt: skip

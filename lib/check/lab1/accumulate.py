@@ -19,10 +19,9 @@ from lib import backend
 from lib.check.cases import Setting, form_of
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab1 import models
 from lib.check.lab1.means import A_MODEL, GROUPS, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import accumulate
 
@@ -94,8 +93,14 @@ MEASURE = SideBySide(
     script, accumulate, CASES,
     excused=A_MODEL | {"two at once": "it returns when the gradients are averaged"},
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="accumulate", reference=accumulate, measure=MEASURE, worlds=(WORLD,),
+EXERCISE = MEASURE.exercise(
+    ("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches, not equal",
+     "the gradient"),
+    ("the mean loss", 2, "over the rank's tokens, detached",
+     "what is returned", "the loss", "graph"),
+    ("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
+     calls(MEASURE, nothing_else=False), "in order"),
+    hints=hints("lab1", "accumulate"), worlds=(WORLD,),
     may_call=(*MAY_CALL, "accumulate.average_gradients"),
     leaves_out={
         "precise": "the model sends, and a loss may be added up in float32",
@@ -104,14 +109,4 @@ EXERCISE = Exercise(
         "generators": "the notebook gives a list of micro-batches",
         "memory": "what each backward frees is torch's; that it follows its forward is a claim",
     },
-    claims=claims(
-        MEASURE,
-        ("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches, not equal",
-         "the gradient"),
-        ("the mean loss", 2, "over the rank's tokens, detached",
-         "what is returned", "the loss", "graph"),
-        ("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
-         calls(MEASURE, nothing_else=False), "in order"),
-    ),
-    hints=hints("lab1", "accumulate"),
 )  # fmt: skip

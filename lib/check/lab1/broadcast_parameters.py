@@ -8,10 +8,9 @@ from lib import backend
 from lib.check.cases import FINE, Setting, seen
 from lib.check.causes import hints
 from lib.check.comm import COLLECTIVES
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Problem
 from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, TWO_CALLS, WORLD
 from lib.check.lab1.models import Small
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import replicate
 
@@ -88,10 +87,13 @@ MEASURE = SideBySide(
     script, replicate.broadcast_parameters, CASES,
     excused=A_MODEL | TWO_CALLS,
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="broadcast_parameters", reference=replicate.broadcast_parameters, measure=MEASURE,
-    worlds=(WORLD,),
-    may_call=COLLECTIVES,
+EXERCISE = MEASURE.exercise(
+    ("rank 0's model on every rank", 3, f"1 rank, {GROUPS_SAY}; tied, frozen, buffers",
+     *KINDS),
+    ("in place", 1, "the same tensors, their requires_grad unchanged",
+     "the same tensors", "requires_grad"),
+    ("elements on the wire", 2, "(N-1)n over all ranks", elements),
+    hints=hints("lab1", "broadcast_parameters"), worlds=(WORLD,), may_call=COLLECTIVES,
     leaves_out={
         "under way": "a function that returns when it is done, and has no backward",
         "empty rank": "every rank holds the same model",
@@ -100,13 +102,4 @@ EXERCISE = Exercise(
         "given used": "no function is given to it",
         "memory": "one tensor after the other or all at once: the docstring leaves it open",
     },
-    claims=claims(
-        MEASURE,
-        ("rank 0's model on every rank", 3, f"1 rank, {GROUPS_SAY}; tied, frozen, buffers",
-         *KINDS),
-        ("in place", 1, "the same tensors, their requires_grad unchanged",
-         "the same tensors", "requires_grad"),
-        ("elements on the wire", 2, "(N-1)n over all ranks", elements),
-    ),
-    hints=hints("lab1", "broadcast_parameters"),
 )  # fmt: skip

@@ -10,10 +10,8 @@ from functools import cache
 
 from lib import launch
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.explain import described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs, train_all
 
@@ -84,18 +82,14 @@ def about(*sabotages):
     return [(name, cases) for name in ("one of the six", "the mistake")]
 
 
-EXERCISE = Exercise(
-    name="diagnose", reference=diagnose, measure=MEASURE, worlds=(),
-    before=made, leaves_out=but(LEAVES_OUT, "alone")
+EXERCISE = MEASURE.exercise(
+    (NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick", *about(NO_BROADCAST)),
+    (NO_NO_SYNC, 3, "2 to 4 ranks, 2 and 3 micro-batches", *about(NO_NO_SYNC)),
+    (NO_SET_EPOCH, 3, "2 and 3 ranks, 2 and 3 epochs", *about(NO_SET_EPOCH)),
+    (SUM, 3, "2 to 4 ranks, equal and unequal shards", *about(SUM)),
+    (UNEQUAL, 3, "2 and 4 ranks; runs left as they were", *about(UNEQUAL)),
+    hints=hints("lab1", "diagnose"), before=made,
+    leaves_out=but(LEAVES_OUT, "alone")
     | {"again": "a name, asked for in many cases", "returned": "a name",
        "empty rank": "a rank without examples has no mean of its own"},
-    claims=claims(
-        MEASURE,
-        (NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick", *about(NO_BROADCAST)),
-        (NO_NO_SYNC, 3, "2 to 4 ranks, 2 and 3 micro-batches", *about(NO_NO_SYNC)),
-        (NO_SET_EPOCH, 3, "2 and 3 ranks, 2 and 3 epochs", *about(NO_SET_EPOCH)),
-        (SUM, 3, "2 to 4 ranks, equal and unequal shards", *about(SUM)),
-        (UNEQUAL, 3, "2 and 4 ranks; runs left as they were", *about(UNEQUAL)),
-    ),
-    hints=hints("lab1", "diagnose"),
 )  # fmt: skip

@@ -4,10 +4,8 @@ compute hides."""
 import random
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.numbers import NO_NUMBER, NOTHING, is_one
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.exposed import exposed_seconds
 
@@ -82,18 +80,14 @@ def _about(cases):
     return [(name, here(*cases)) for name in (NOTHING, NO_NUMBER, OVER, "the seconds")]
 
 
-EXERCISE = Exercise(
-    name="exposed_seconds", reference=exposed_seconds, measure=MEASURE, worlds=(), bonus=True,
+EXERCISE = MEASURE.exercise(
+    ("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all",
+     *_about(ONE)),
+    ("messages at once count once", 2, "they overlap, or lie in each other",
+     *_about(MESSAGES)),
+    ("compute at once hides once", 1, "two streams compute", *_about(COMPUTE)),
+    ("any lists", 1, "not sorted, touching, empty, many; left as they were"),
+    hints=hints("lab1", "exposed_seconds"), bonus=True,
     leaves_out=LEAVES_OUT
     | {"empty rank": "there are no ranks; empty lists are cases", "returned": "a number"},
-    claims=claims(
-        MEASURE,
-        ("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all",
-         *_about(ONE)),
-        ("messages at once count once", 2, "they overlap, or lie in each other",
-         *_about(MESSAGES)),
-        ("compute at once hides once", 1, "two streams compute", *_about(COMPUTE)),
-        ("any lists", 1, "not sorted, touching, empty, many; left as they were"),
-    ),
-    hints=hints("lab1", "exposed_seconds"),
 )  # fmt: skip

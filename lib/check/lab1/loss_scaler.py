@@ -18,10 +18,9 @@ from lib.check.cases import Setting, form_of
 from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.explain import cut
 from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.training.precision import loss_scaler
 
@@ -184,9 +183,15 @@ OF_GOOD, OF_OVERFLOWS = (
     [(name, [case for case in MEASURE.runs() if case.what.startswith(what)]) for name in NAMES]
     for what in (GOOD, OVERFLOWS)
 )
-EXERCISE = Exercise(
-    name="LossScaler", reference=loss_scaler.LossScaler, measure=MEASURE, worlds=(WORLD,),
-    bonus=True, may_call=(*MAY_CALL, "loss_scaler.given"),
+EXERCISE = MEASURE.exercise(
+    ("scaled, and unscaled once", 3, "the optimizer gets the loss's own gradients", *OF_GOOD),
+    ("an overflow skips the step", 5, f"inf, nan; on every rank; {GROUPS_SAY}", *OF_OVERFLOWS),
+    ("the scale goes down and up", 4,
+     "backoff on overflow, growth after growth_interval steps", *NAMES),
+    ("one number on the wire", 2, "one all-reduce of one element a step",
+     calls(MEASURE, nothing_else=False), "on the wire"),
+    hints=hints("lab1", "given", "LossScaler"), worlds=(WORLD,), bonus=True,
+    may_call=(*MAY_CALL, "loss_scaler.given"),
     leaves_out={
         "precise": "powers of two, which no type rounds, and a flag on the wire",
         "empty rank": "after average_gradients all ranks have the same gradients; one that is None "
@@ -194,14 +199,4 @@ EXERCISE = Exercise(
         "generators": "no argument is an iterator",
         "memory": "it keeps a few numbers",
     },
-    claims=claims(
-        MEASURE,
-        ("scaled, and unscaled once", 3, "the optimizer gets the loss's own gradients", *OF_GOOD),
-        ("an overflow skips the step", 5, f"inf, nan; on every rank; {GROUPS_SAY}", *OF_OVERFLOWS),
-        ("the scale goes down and up", 4,
-         "backoff on overflow, growth after growth_interval steps", *NAMES),
-        ("one number on the wire", 2, "one all-reduce of one element a step",
-         calls(MEASURE, nothing_else=False), "on the wire"),
-    ),
-    hints=hints("lab1", "given", "LossScaler"),
 )  # fmt: skip

@@ -10,9 +10,8 @@ from lib import backend
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.data_parallel.diloco import outer_step
@@ -57,22 +56,17 @@ def script(make, case, group, show):
 MEASURE = SideBySide(
     script, outer_step, CASES, excused={"bfloat16": "the mean of so few bits depends on the order"}
 )
-EXERCISE = Exercise(
-    name="outer_step", reference=outer_step, measure=MEASURE, bonus=True, worlds=(WORLD,),
-    may_call=MAY_CALL,
+EXERCISE = MEASURE.exercise(
+    ("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum",
+     *((name, PLAIN) for name in STATE)),
+    ("Nesterov's momentum", 3, "lr 0.7, momentum 0.9; three rounds", *STATE),
+    ("one all-reduce of each parameter", 2,
+     f"{ELEMENTS} elements a round, by the all_reduce it was given",
+     calls(MEASURE), "elements sent"),
+    hints=hints("lab1", "given", "outer_step"), bonus=True, worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
         "empty rank": "every rank has all parameters",
         "returned": "it returns nothing: the caller's tensors hold the result",
         "memory": "a difference for each parameter, which the docstring leaves open",
     },
-    claims=claims(
-        MEASURE,
-        ("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum",
-         *((name, PLAIN) for name in STATE)),
-        ("Nesterov's momentum", 3, "lr 0.7, momentum 0.9; three rounds", *STATE),
-        ("one all-reduce of each parameter", 2,
-         f"{ELEMENTS} elements a round, by the all_reduce it was given",
-         calls(MEASURE), "elements sent"),
-    ),
-    hints=hints("lab1", "given", "outer_step"),
 )  # fmt: skip

@@ -15,10 +15,9 @@ from lib import backend
 from lib.check.cases import Setting, draw
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab1 import models
 from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import bucketed
 
@@ -178,25 +177,20 @@ MEASURE = SideBySide(
     } | A_MODEL,
 )  # fmt: skip
 SYNCED = [case for case in MEASURE.runs() if case.what != NO_SYNC]
-EXERCISE = Exercise(
-    name="OverlappedDataParallel", reference=bucketed.OverlappedDataParallel, measure=MEASURE,
-    worlds=(WORLD,),
+EXERCISE = MEASURE.exercise(
+    ("rank 0's weights everywhere", 1, "parameters and buffers",
+     "whose wrapper", "weights", "attributes"),
+    ("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
+     ("back too early", SYNCED), ("the gradient", SYNCED)),
+    ("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
+     calls(MEASURE, nothing_else=False), ("elements sent", SYNCED), ("messages", SYNCED),
+     MORE, BESIDE),
+    ("sent before backward ends", 5, "the first bucket, while backward goes on",
+     "sent in time", "backward stands still", "its turn has come"),
+    ("no_sync", 6, "sends nothing; the next backward sends the sum"),
+    hints=hints("lab1", "OverlappedDataParallel", "given", "mean"), worlds=(WORLD,),
     may_call=(*MAY_CALL, "replicate.broadcast_parameters", "replicate.__init__",
               "bucketed.reduce_bucket", "background.start"),
     leaves_out={"generators": "it is given a module",
                 "returned": "only forward returns, what the module does"},
-    claims=claims(
-        MEASURE,
-        ("rank 0's weights everywhere", 1, "parameters and buffers",
-         "whose wrapper", "weights", "attributes"),
-        ("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
-         ("back too early", SYNCED), ("the gradient", SYNCED)),
-        ("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
-         calls(MEASURE, nothing_else=False), ("elements sent", SYNCED), ("messages", SYNCED),
-         MORE, BESIDE),
-        ("sent before backward ends", 5, "the first bucket, while backward goes on",
-         "sent in time", "backward stands still", "its turn has come"),
-        ("no_sync", 6, "sends nothing; the next backward sends the sum"),
-    ),
-    hints=hints("lab1", "OverlappedDataParallel", "given", "mean"),
 )  # fmt: skip

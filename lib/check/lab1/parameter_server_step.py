@@ -14,10 +14,9 @@ from lib import backend
 from lib.check import symptoms as s
 from lib.check.cases import Setting
 from lib.check.causes import hints
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Problem
 from lib.check.lab1 import models
 from lib.check.lab1.means import A_MODEL, ALONE, GROUPS, GROUPS_SAY, WORLD
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.traffic import sent
 from lib.data_parallel import parameter_server
@@ -92,19 +91,14 @@ MEASURE = SideBySide(
         "once more": "steps follow each other, and nothing is returned",
     } | A_MODEL,
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="parameter_server_step", reference=parameter_server.parameter_server_step,
-    measure=MEASURE, worlds=(WORLD,), may_call=s.P2P, bonus=True,
+EXERCISE = MEASURE.exercise(
+    ("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}", *VALUES),
+    ("elements on the wire", 3, "(N-1)n out of rank 0, n to it out of each other", elements),
+    hints=hints("lab1", "parameter_server_step"), worlds=(WORLD,), may_call=s.P2P, bonus=True,
     leaves_out={
         "under way": "a step is over when the function returns, its backward too",
         "generators": "the docstring gives it a list",
         "returned": "it returns nothing: parameters and `.grad` hold the result",
         "memory": "the docstring leaves open how much rank 0 receives at once",
     },
-    claims=claims(
-        MEASURE,
-        ("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}", *VALUES),
-        ("elements on the wire", 3, "(N-1)n out of rank 0, n to it out of each other", elements),
-    ),
-    hints=hints("lab1", "parameter_server_step"),
 )  # fmt: skip

@@ -13,9 +13,7 @@ from torch import nn
 
 from lib.check.cases import name_of
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS, NO_TENSORS, but
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.training import buckets
 
@@ -112,18 +110,14 @@ def _wrong(plan, parameters, capacity):
 
 
 MEASURE = SideBySide(script, buckets.plan_buckets, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="plan_buckets", reference=buckets.plan_buckets, measure=MEASURE, worlds=(),
-    leaves_out=but(NO_RANKS, "again", "generators", "returned"),
-    claims=claims(
-        MEASURE,
-        ("every parameter once", 2, "11 models; large parameters, two dtypes",
-         "a list of lists", "what was given", "left out", "twice", "empty"),
-        ("the last is ready first", 2, "reverse order, in a bucket and of the buckets",
-         "order inside", "filled up", "order"),
-        ("at most `capacity` bytes", 2, "unless one parameter alone is larger", "bytes"),
-        ("one dtype in a bucket", 1, "a bucket is one flat tensor", "dtypes"),
-        ("few buckets", 1, "a new one only when the open one is full", "the plan"),
-    ),
+EXERCISE = MEASURE.exercise(
+    ("every parameter once", 2, "11 models; large parameters, two dtypes",
+     "a list of lists", "what was given", "left out", "twice", "empty"),
+    ("the last is ready first", 2, "reverse order, in a bucket and of the buckets",
+     "order inside", "filled up", "order"),
+    ("at most `capacity` bytes", 2, "unless one parameter alone is larger", "bytes"),
+    ("one dtype in a bucket", 1, "a bucket is one flat tensor", "dtypes"),
+    ("few buckets", 1, "a new one only when the open one is full", "the plan"),
     hints=hints("lab1", "plan_buckets"),
+    leaves_out=but(NO_RANKS, "again", "generators", "returned"),
 )  # fmt: skip

@@ -15,9 +15,7 @@ import torch
 
 from lib.check.cases import form_of
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS, NO_TENSORS, but
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.data_parallel import sampler
 
@@ -157,16 +155,11 @@ def _another_process():
 
 
 MEASURE = SideBySide(script, sampler.sample_indices, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="sample_indices", reference=sampler.sample_indices, measure=MEASURE, worlds=(),
-    leaves_out=but(NO_RANKS, "again", "alone", "returned"),
-    claims=claims(
-        MEASURE,
-        ("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs",
-         *PARTS),
-        ("as many on every rank", 2, "ceil(n/N), also where n < N", *LENGTHS),
-        ("a new order in every epoch", 2, "and other examples on every rank", *ORDER),
-        ("a pure function", 2, "same arguments, same examples; seeds differ", *PURE),
-    ),
-    hints=hints("lab1", "sample_indices"),
+EXERCISE = MEASURE.exercise(
+    ("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs",
+     *PARTS),
+    ("as many on every rank", 2, "ceil(n/N), also where n < N", *LENGTHS),
+    ("a new order in every epoch", 2, "and other examples on every rank", *ORDER),
+    ("a pure function", 2, "same arguments, same examples; seeds differ", *PURE),
+    hints=hints("lab1", "sample_indices"), leaves_out=but(NO_RANKS, "again", "alone", "returned"),
 )  # fmt: skip

@@ -6,10 +6,10 @@ from lib import backend
 from lib.check.cases import Setting, form_of
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.lab1 import until_all_done
 from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.data_parallel import sampler
@@ -54,20 +54,15 @@ MEASURE = SideBySide(
     script, sampler.weighted_loss, CASES,
     together=(CASES[0], CASES[-1]),  # whose factors differ
 )  # fmt: skip
-WEIGHTED_LOSS = Exercise(
-    name="weighted_loss", reference=sampler.weighted_loss, measure=MEASURE, worlds=(WORLD,),
-    may_call=MAY_CALL,
+WEIGHTED_LOSS = MEASURE.exercise(
+    ("the batch's gradient", 4, f"1 rank, {GROUPS_SAY}; 0 to 70001 examples a rank", *VALUES),
+    ("one all-reduce of one number", 1, "on every rank, with examples or without",
+     calls(MEASURE, nothing_else=False), "calls"),
+    ("a loss like loss_sum", 1, "shape (), of its dtype", "its form"),
+    hints=hints("lab1", "given", "weighted_loss"), worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
         "generators": "no argument is an iterator",
         "memory": "it sends one number, and keeps none",
     },
-    claims=claims(
-        MEASURE,
-        ("the batch's gradient", 4, f"1 rank, {GROUPS_SAY}; 0 to 70001 examples a rank", *VALUES),
-        ("one all-reduce of one number", 1, "on every rank, with examples or without",
-         calls(MEASURE, nothing_else=False), "calls"),
-        ("a loss like loss_sum", 1, "shape (), of its dtype", "its form"),
-    ),
-    hints=hints("lab1", "given", "weighted_loss"),
 )  # fmt: skip
 EXERCISE = Bundle("unequal_shards", (WEIGHTED_LOSS, until_all_done.EXERCISE))

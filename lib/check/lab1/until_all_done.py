@@ -12,9 +12,8 @@ from lib import backend
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import sampler
 
@@ -105,17 +104,12 @@ MEASURE = SideBySide(
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "a batch is whatever it is")
     | {"two at once": "two loops run turn by turn in a case of their own"},
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="until_all_done", reference=sampler.until_all_done, measure=MEASURE,
-    worlds=(WORLD,), may_call=MAY_CALL,
+EXERCISE = MEASURE.exercise(
+    ("as many turns on every rank", 4,
+     f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", "to loop over", "the turns"),
+    ("one batch at a time", 1, "none is fetched before its turn", "ahead"),
+    ("one number per turn", 1, "all-reduced, and once at the end",
+     calls(MEASURE, nothing_else=False), "calls"),
+    hints=hints("lab1", "given", "until_all_done"), worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={"precise": "it sends 0 or 1"},
-    claims=claims(
-        MEASURE,
-        ("as many turns on every rank", 4,
-         f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", "to loop over", "the turns"),
-        ("one batch at a time", 1, "none is fetched before its turn", "ahead"),
-        ("one number per turn", 1, "all-reduced, and once at the end",
-         calls(MEASURE, nothing_else=False), "calls"),
-    ),
-    hints=hints("lab1", "given", "until_all_done"),
 )  # fmt: skip

@@ -12,11 +12,9 @@ from numbers import Integral, Real
 
 from lib.check.causes import hints
 from lib.check.claims import iterator
-from lib.check.exercise import Exercise
 from lib.check.explain import cut
 from lib.check.lab2.schedules import described
 from lib.check.left_out import BUILT, NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.balance import balance
 
@@ -114,17 +112,13 @@ def taken(stages, costs):
 
 
 MEASURE = SideBySide(script, balance, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="balance", reference=balance, measure=MEASURE, worlds=(),
+EXERCISE = MEASURE.exercise(
+    ("every layer in one stage", 4, "p stages, in order; 3 to 14 layers, 1 to 4 stages",
+     *FORM, *LAYERS, "arguments", "changed later"),
+    ("no cut has a faster pace", 9, "as fast as the best of all cuts", "the slowest stage"),
+    ("more stages than layers", 3, "or fewer than one: a ValueError"),
+    hints=hints("lab2", "balance"),
     leaves_out=BUILT
     | {"precise": "a cut is of whole layers",
        "empty rank": "there are no ranks; no layers are a case"},
-    claims=claims(
-        MEASURE,
-        ("every layer in one stage", 4, "p stages, in order; 3 to 14 layers, 1 to 4 stages",
-         *FORM, *LAYERS, "arguments", "changed later"),
-        ("no cut has a faster pace", 9, "as fast as the best of all cuts", "the slowest stage"),
-        ("more stages than layers", 3, "or fewer than one: a ValueError"),
-    ),
-    hints=hints("lab2", "balance"),
 )  # fmt: skip

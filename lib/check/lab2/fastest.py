@@ -16,10 +16,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.left_out import NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline import shortest
 from lib.pipeline.actions import Action, Dependencies
@@ -132,23 +130,19 @@ def _steps(*names, cases=CASES):
     return [(f"{name}: {move}", cases) for name in names for move in MOVES]
 
 
-EXERCISE = Exercise(
-    name="fastest", reference=fastest, measure=MEASURE, worlds=(),
+EXERCISE = MEASURE.exercise(
+    ("every action once, on its rank", 1, "F, I, W; three levels", *schedules.EVERY_ACTION,
+     "arguments"),
+    ("it runs, within the cap", 1, "no deadlock; F done and W not", *schedules.NEEDS,
+     "over the cap"),
+    ("half the way", 1, "from 1F1B's time to the shortest, every level", *_steps(HALF)),
+    ("level 1: the shortest", 1, f"{LEVELS[1].best}",
+     *_steps("the shortest", cases=CASES[:1])),
+    ("three quarters of the way", 1, "every level", *_steps(THREE_QUARTERS)),
+    ("level 2: the shortest", 1, f"{LEVELS[2].best}",
+     *_steps("the shortest", cases=CASES[1:2])),
+    ("level 3: the shortest", 2, f"{LEVELS[3].best}", *_steps("the shortest")),
+    hints=hints("lab2", "fastest", "schedules"),
     leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"},
     bonus=True,
-    claims=claims(
-        MEASURE,
-        ("every action once, on its rank", 1, "F, I, W; three levels", *schedules.EVERY_ACTION,
-         "arguments"),
-        ("it runs, within the cap", 1, "no deadlock; F done and W not", *schedules.NEEDS,
-         "over the cap"),
-        ("half the way", 1, "from 1F1B's time to the shortest, every level", *_steps(HALF)),
-        ("level 1: the shortest", 1, f"{LEVELS[1].best}",
-         *_steps("the shortest", cases=CASES[:1])),
-        ("three quarters of the way", 1, "every level", *_steps(THREE_QUARTERS)),
-        ("level 2: the shortest", 1, f"{LEVELS[2].best}",
-         *_steps("the shortest", cases=CASES[1:2])),
-        ("level 3: the shortest", 2, f"{LEVELS[3].best}", *_steps("the shortest")),
-    ),
-    hints=hints("lab2", "fastest", "schedules"),
 )  # fmt: skip

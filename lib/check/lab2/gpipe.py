@@ -5,10 +5,8 @@ other: neither makes the pipeline slower.
 """
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
-from lib.check.shown import claims
 from lib.pipeline.schedules import gpipe
 
 
@@ -23,17 +21,13 @@ def _shown(show, schedule, kinds, p, m):
 
 
 MEASURE = schedules.measure(gpipe, "FB", _shown, ordered=False)
-EXERCISE = Exercise(
-    name="gpipe", reference=gpipe, measure=MEASURE, worlds=(),
-    leaves_out=schedules.LEAVES_OUT,
-    claims=claims(
-        MEASURE,
-        ("every action once, on its rank", 3, schedules.CASES_SAY, *schedules.EVERY_ACTION),
-        ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
-        ("all forwards, then backwards", 6, "on every rank", "phases"),
-        ("bubble (p-1)/(m+p-1)", 2, "simulated: B = 2F, B = F", "idle"),
-        ("the whole batch's gradients", 2, "executed on 2 and 4 ranks",
-         gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
-    ),
+EXERCISE = MEASURE.exercise(
+    ("every action once, on its rank", 3, schedules.CASES_SAY, *schedules.EVERY_ACTION),
+    ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
+    ("all forwards, then backwards", 6, "on every rank", "phases"),
+    ("bubble (p-1)/(m+p-1)", 2, "simulated: B = 2F, B = F", "idle"),
+    ("the whole batch's gradients", 2, "executed on 2 and 4 ranks",
+     gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
     hints=hints("lab2", "of_any_p", "gpipe", "schedules", "whole_backwards"),
+    leaves_out=schedules.LEAVES_OUT,
 )  # fmt: skip

@@ -10,10 +10,8 @@ Megatron-LM, whose interleaved schedule asks for v > 1.
 """
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
-from lib.check.shown import claims
 from lib.pipeline.schedules import interleaved
 
 # p, m, v
@@ -25,19 +23,15 @@ JOBS = [
 REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
 # within a group the micro-batches may have any order that all ranks share
 MEASURE = schedules.measure(interleaved, "FB", schedules.amounts, JOBS, REFUSED, ordered=False)
-EXERCISE = Exercise(
-    name="interleaved", reference=interleaved, measure=MEASURE, worlds=(),
-    leaves_out=schedules.LEAVES_OUT,
-    claims=claims(
-        MEASURE,
-        ("every action once, on its rank", 3, "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4",
-         *schedules.EVERY_ACTION),
-        ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
-        ("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", *schedules.KEPT),
-        ("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F", "idle"),
-        ("p must divide m", 2, "where v > 1; else a ValueError", "the error raised"),
-        ("the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages",
-         gradients(MEASURE, [(2, 4, 2), (4, 8, 2)])),
-    ),
+EXERCISE = MEASURE.exercise(
+    ("every action once, on its rank", 3, "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4",
+     *schedules.EVERY_ACTION),
+    ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
+    ("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", *schedules.KEPT),
+    ("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F", "idle"),
+    ("p must divide m", 2, "where v > 1; else a ValueError", "the error raised"),
+    ("the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages",
+     gradients(MEASURE, [(2, 4, 2), (4, 8, 2)])),
     hints=hints("lab2", "of_any_p", "interleaved", "schedules", "whole_backwards"),
+    leaves_out=schedules.LEAVES_OUT,
 )  # fmt: skip

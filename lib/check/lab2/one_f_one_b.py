@@ -8,24 +8,18 @@ rank p-2 the time that leaves its forwards and backwards is then fixed too, and 
 """
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
-from lib.check.shown import claims
 from lib.pipeline.schedules import one_f_one_b
 
 MEASURE = schedules.measure(one_f_one_b, "FB", schedules.amounts)
-EXERCISE = Exercise(
-    name="one_f_one_b", reference=one_f_one_b, measure=MEASURE, worlds=(),
-    leaves_out=schedules.LEAVES_OUT,
-    claims=claims(
-        MEASURE,
-        ("every action once, on its rank", 3, schedules.CASES_SAY, *schedules.EVERY_ACTION),
-        ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
-        ("at most min(m, p-i) in flight", 7, "at stage i: F done and B not", *schedules.KEPT),
-        ("bubble (p-1)/(m+p-1)", 5, "simulated: B = 2F, B = F", "idle"),
-        ("the whole batch's gradients", 2, "executed on 2 and 4 ranks",
-         gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
-    ),
+EXERCISE = MEASURE.exercise(
+    ("every action once, on its rank", 3, schedules.CASES_SAY, *schedules.EVERY_ACTION),
+    ("needs before it, no deadlock", 3, "on every rank and between them", *schedules.NEEDS),
+    ("at most min(m, p-i) in flight", 7, "at stage i: F done and B not", *schedules.KEPT),
+    ("bubble (p-1)/(m+p-1)", 5, "simulated: B = 2F, B = F", "idle"),
+    ("the whole batch's gradients", 2, "executed on 2 and 4 ranks",
+     gradients(MEASURE, [(2, 3), (4, 8), (4, 2)])),
     hints=hints("lab2", "of_any_p", "one_f_one_b", "schedules", "whole_backwards"),
+    leaves_out=schedules.LEAVES_OUT,
 )  # fmt: skip

@@ -16,10 +16,8 @@ from types import FunctionType
 
 from lib.check import framework
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.explain import cut
 from lib.check.left_out import BUILT, NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.report import pipeline_report
 
@@ -82,18 +80,14 @@ def _rounded(problem):
 
 
 MEASURE = SideBySide(script, pipeline_report, here(*OF_NAME), groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="pipeline_report", reference=pipeline_report, measure=MEASURE, worlds=(),
+EXERCISE = MEASURE.exercise(
+    ("pace of the slowest rank", 1, "over its v stages; p = 1 to 4; v = 1, 2, 4; m = 3 to 8",
+     *FORM, "pace", "arguments", "changed later"),
+    ("bubble", 1, "simulated with these times", "bubble"),
+    ("memory of the fullest rank", 1, "GB of activations", "memory"),
+    ("MFU", 1, "with the idle time", "MFU"),
+    hints=hints("lab2", "pipeline_report", rounded=_rounded),
     leaves_out=BUILT
     | {"precise": "plain numbers, compared up to rounding",
        "empty rank": "there are no ranks, and every stage has an item"},
-    claims=claims(
-        MEASURE,
-        ("pace of the slowest rank", 1, "over its v stages; p = 1 to 4; v = 1, 2, 4; m = 3 to 8",
-         *FORM, "pace", "arguments", "changed later"),
-        ("bubble", 1, "simulated with these times", "bubble"),
-        ("memory of the fullest rank", 1, "GB of activations", "memory"),
-        ("MFU", 1, "with the idle time", "MFU"),
-    ),
-    hints=hints("lab2", "pipeline_report", rounded=_rounded),
 )  # fmt: skip

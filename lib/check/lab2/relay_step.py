@@ -10,9 +10,8 @@ import torch.nn.functional as F
 
 from lib.check.cases import Setting
 from lib.check.causes import hints
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Problem
 from lib.check.lab2 import relay_cases as relay
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.check.symptoms import P2P
 from lib.check.traffic import sent
@@ -81,8 +80,15 @@ MEASURE = SideBySide(
         "once more": "three steps follow each other",
     } | dict.fromkeys(("strided", "float32", "bfloat16"), "a stage is given"),
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="relay_step", reference=relay_step, measure=MEASURE, worlds=(relay.WORLD,),
+EXERCISE = MEASURE.exercise(
+    ("activations forward", 4,
+     "each stage takes what the previous gives; 1, 2, 3, 4 ranks; three steps", *TAKES),
+    ("one process's gradients", 7,
+     "every parameter's .grad, to 1e-12; added to what is there", "the gradient"),
+    ("the loss on the last rank", 2, "detached; None elsewhere", *LOSS),
+    ("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous",
+     messages),
+    hints=hints("lab2", "relay_step"), worlds=(relay.WORLD,),
     leaves_out={
         "under way": "a step is over when it returns",
         "empty rank": "every rank has a stage, and every batch rows",
@@ -90,15 +96,4 @@ EXERCISE = Exercise(
         "memory": "it keeps nothing but gradients",
     },
     may_call=P2P,
-    claims=claims(
-        MEASURE,
-        ("activations forward", 4,
-         "each stage takes what the previous gives; 1, 2, 3, 4 ranks; three steps", *TAKES),
-        ("one process's gradients", 7,
-         "every parameter's .grad, to 1e-12; added to what is there", "the gradient"),
-        ("the loss on the last rank", 2, "detached; None elsewhere", *LOSS),
-        ("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous",
-         messages),
-    ),
-    hints=hints("lab2", "relay_step"),
 )  # fmt: skip

@@ -12,8 +12,6 @@ import torch
 
 from lib.check.cases import draw, form_of
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline import stash
 
@@ -137,8 +135,13 @@ MEASURE = SideBySide(
         "once more": "the weights that it returns change with later updates",
     } | dict.fromkeys(("strided", "float32", "bfloat16"), "weights are copied as they are"),
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="WeightStash", reference=stash.WeightStash, measure=MEASURE, worlds=(),
+EXERCISE = MEASURE.exercise(
+    ("forward reads the newest", 3, "in PipeDream's order, p = 1, 2, 4, 7",
+     FORWARD, CHANGED, "calls of change"),
+    ("backward reads its forward's", 4, "bit for bit", SINCE, BACKWARD),
+    ("p-i versions at stage i", 2, "at most, at any time; one when all is done", END, MOST),
+    ("the last stage copies nothing", 1, "its weights change in place", UNUSED, UNREAD),
+    hints=hints("lab2", "WeightStash"),
     leaves_out={
         "alone": "there are no ranks; p = 1 is a case",
         "empty rank": "every stage has weights, and every mini-batch comes to every stage",
@@ -146,13 +149,4 @@ EXERCISE = Exercise(
         "given used": "change is counted, and nothing else does a step",
         "attributes": "later cells call the three methods alone",
     },
-    claims=claims(
-        MEASURE,
-        ("forward reads the newest", 3, "in PipeDream's order, p = 1, 2, 4, 7",
-         FORWARD, CHANGED, "calls of change"),
-        ("backward reads its forward's", 4, "bit for bit", SINCE, BACKWARD),
-        ("p-i versions at stage i", 2, "at most, at any time; one when all is done", END, MOST),
-        ("the last stage copies nothing", 1, "its weights change in place", UNUSED, UNREAD),
-    ),
-    hints=hints("lab2", "WeightStash"),
 )  # fmt: skip

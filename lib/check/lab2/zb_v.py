@@ -8,10 +8,8 @@ Any lists that manage both, with every kind in the order of the micro-batches, a
 """
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab2 import schedules
 from lib.check.lab2.on_ranks import gradients
-from lib.check.shown import claims
 from lib.pipeline.actions import v_shape
 from lib.pipeline.schedules import zb_v
 
@@ -28,19 +26,14 @@ def _shown(show, schedule, kinds, p, m):
 
 
 MEASURE = schedules.measure(zb_v, "FIW", _shown, JOBS, stages=2, placement=v_shape)
-EXERCISE = Exercise(
-    name="zb_v", reference=zb_v, measure=MEASURE, worlds=(),
-    leaves_out=schedules.LEAVES_OUT,
+EXERCISE = MEASURE.exercise(
+    ("every action once, on its rank", 1, "F, I, W; p = 1, 2, 3, 4, 8; m = 1 to 16",
+     *schedules.EVERY_ACTION),
+    ("needs before it, no deadlock", 1, "on every rank and between them", *schedules.NEEDS),
+    ("2p kept at most", 2, "stages x micro-batches, F done and W not", *schedules.KEPT),
+    ("idle (p-1) max(I, 2(I-W))", 3, "simulated, m >= 2p-1: 1, 1, 1 and 3, 4, 2", "idle"),
+    ("the whole batch's gradients", 1, "executed on 2 and 4 ranks",
+     gradients(MEASURE, [(2, 3), (4, 8), (4, 2)], 2, v_shape)),
+    hints=hints("lab2", "of_any_p", "zb_v", "schedules", "halves"), leaves_out=schedules.LEAVES_OUT,
     bonus=True,
-    claims=claims(
-        MEASURE,
-        ("every action once, on its rank", 1, "F, I, W; p = 1, 2, 3, 4, 8; m = 1 to 16",
-         *schedules.EVERY_ACTION),
-        ("needs before it, no deadlock", 1, "on every rank and between them", *schedules.NEEDS),
-        ("2p kept at most", 2, "stages x micro-batches, F done and W not", *schedules.KEPT),
-        ("idle (p-1) max(I, 2(I-W))", 3, "simulated, m >= 2p-1: 1, 1, 1 and 3, 4, 2", "idle"),
-        ("the whole batch's gradients", 1, "executed on 2 and 4 ranks",
-         gradients(MEASURE, [(2, 3), (4, 8), (4, 2)], 2, v_shape)),
-    ),
-    hints=hints("lab2", "of_any_p", "zb_v", "schedules", "halves"),
 )  # fmt: skip

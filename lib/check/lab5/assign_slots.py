@@ -8,9 +8,7 @@ import torch
 from lib import moe
 from lib.check.cases import form_of
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.check.tensors import draw
 from lib.moe import Choice
@@ -123,17 +121,13 @@ def _in(cases, *names):
     return [(name, cases) for name in names]
 
 
-EXERCISE = Exercise(
-    name="assign_slots", reference=moe.assign_slots, measure=MEASURE, worlds=(), leaves_out=TENSORS,
-    claims=claims(
-        MEASURE,
-        ("who is kept", 7, "k 1, 2, 3; -1; nothing dropped; all to one expert",
-         *_in(FULL, *FORM, *KEPT)),
-        ("slots and order", 4, "by expert, then slot; slots by priority", *_in(FULL, *COLUMNS)),
-        ("the pairs' weights", 3, "and their gradient", *_in(FULL, "weight", "choice.weights")),
-        ("nothing to keep", 1, "no tokens; all choices -1",
-         *_in(EMPTY, *FORM, *KEPT, *COLUMNS, "weight")),
-        ("the choice is unchanged", 1, ""),
-    ),
-    hints=hints("lab5", "assign_slots"),
+EXERCISE = MEASURE.exercise(
+    ("who is kept", 7, "k 1, 2, 3; -1; nothing dropped; all to one expert",
+     *_in(FULL, *FORM, *KEPT)),
+    ("slots and order", 4, "by expert, then slot; slots by priority", *_in(FULL, *COLUMNS)),
+    ("the pairs' weights", 3, "and their gradient", *_in(FULL, "weight", "choice.weights")),
+    ("nothing to keep", 1, "no tokens; all choices -1",
+     *_in(EMPTY, *FORM, *KEPT, *COLUMNS, "weight")),
+    ("the choice is unchanged", 1, ""),
+    hints=hints("lab5", "assign_slots"), leaves_out=TENSORS,
 )  # fmt: skip

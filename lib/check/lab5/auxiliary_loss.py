@@ -5,9 +5,7 @@ import torch
 
 from lib import moe
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.check.tensors import draw
 
@@ -59,17 +57,12 @@ MEASURE = SideBySide(
         "bfloat16": "torch divides whole numbers, such as counts, in float32",
     },
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="auxiliary_loss", reference=moe.auxiliary_loss, measure=MEASURE, worlds=(),
-    leaves_out=TENSORS,
-    claims=claims(
-        MEASURE,
-        ("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that no token chose",
-         ("the loss", SOME)),
-        ("the gradient", 4, "E f_e / n of every token's p_e: through P alone",
-         ("probabilities", SOME)),
-        ("no tokens", 1, "0", ("the loss", [NO_TOKENS])),
-        ("arguments unchanged", 1, ""),
-    ),
-    hints=hints("lab5", "auxiliary_loss"),
+EXERCISE = MEASURE.exercise(
+    ("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that no token chose",
+     ("the loss", SOME)),
+    ("the gradient", 4, "E f_e / n of every token's p_e: through P alone",
+     ("probabilities", SOME)),
+    ("no tokens", 1, "0", ("the loss", [NO_TOKENS])),
+    ("arguments unchanged", 1, ""),
+    hints=hints("lab5", "auxiliary_loss"), leaves_out=TENSORS,
 )  # fmt: skip

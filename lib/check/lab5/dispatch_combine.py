@@ -9,9 +9,8 @@ import torch
 
 from lib import moe
 from lib.check.causes import hints
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.left_out import TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.check.tensors import draw
 from lib.moe import Routing
@@ -68,25 +67,17 @@ TO_ROWS = SideBySide(dispatch, moe.dispatch, CASES, groups=None, excused=FREE)
 TO_TOKENS = SideBySide(combine, moe.combine, CASES, groups=None, excused=FREE)
 
 
-DISPATCH = Exercise(
-    name="dispatch", reference=moe.dispatch, measure=TO_ROWS, worlds=(), leaves_out=TENSORS,
-    claims=claims(
-        TO_ROWS,
-        ("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none", ("the rows", SOME)),
-        ("the gradient of x", 1, "a token's copies added up", ("x", SOME)),
-        ("no pairs; arguments unchanged", 1, "no pairs, no tokens"),
-    ),
-    hints=hints("lab5", "no_pairs", "dispatch"),
+DISPATCH = TO_ROWS.exercise(
+    ("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none", ("the rows", SOME)),
+    ("the gradient of x", 1, "a token's copies added up", ("x", SOME)),
+    ("no pairs; arguments unchanged", 1, "no pairs, no tokens"),
+    hints=hints("lab5", "no_pairs", "dispatch"), leaves_out=TENSORS,
 )  # fmt: skip
-COMBINE = Exercise(
-    name="combine", reference=moe.combine, measure=TO_TOKENS, worlds=(), leaves_out=TENSORS,
-    claims=claims(
-        TO_TOKENS,
-        ("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none", ("y", SOME)),
-        ("gradients", 2, "of rows and of weights", ("rows", SOME), ("routing.weight", SOME)),
-        ("no pairs", 1, "zeros; no tokens", ("y", EMPTY), ("rows", EMPTY), "graph"),
-        ("rows and routing unchanged", 1, ""),
-    ),
-    hints=hints("lab5", "no_pairs", "combine"),
+COMBINE = TO_TOKENS.exercise(
+    ("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none", ("y", SOME)),
+    ("gradients", 2, "of rows and of weights", ("rows", SOME), ("routing.weight", SOME)),
+    ("no pairs", 1, "zeros; no tokens", ("y", EMPTY), ("rows", EMPTY), "graph"),
+    ("rows and routing unchanged", 1, ""),
+    hints=hints("lab5", "no_pairs", "combine"), leaves_out=TENSORS,
 )  # fmt: skip
 EXERCISE = Bundle("dispatch_combine", (DISPATCH, COMBINE))

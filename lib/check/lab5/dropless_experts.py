@@ -12,13 +12,13 @@ from lib import moe
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.footprint import Footprint
 from lib.check.lab3 import groups as g
 from lib.check.lab5.exchange_tokens import CALLED, SENT, show_sent
 from lib.check.left_out import TENSORS, but
 from lib.check.products import count_products, multiply_adds
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide, here
 from lib.check.tensors import draw
 from lib.moe import Choice
@@ -58,18 +58,13 @@ def grouped(make, case, show):
 OF_GROUPS = SideBySide(
     grouped, moe.grouped_mm, GROUPED, groups=None, excused={"alive": "what backward keeps is free"}
 )
-GROUPED_MM = Exercise(
-    name="grouped_mm", reference=moe.grouped_mm, measure=OF_GROUPS, worlds=(), bonus=True,
-    leaves_out=but(TENSORS, "memory"),
-    claims=claims(
-        OF_GROUPS,
-        ("each group by its own matrix", 1, "5 cases; groups without rows, no rows",
-         "the result"),
-        ("gradients", 1, "of rows and of all matrices", "rows", "weights", "graph",
-         "arguments", "storage"),
-        ("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups"),
-    ),
-    hints=hints("lab5", "grouped_mm"),
+GROUPED_MM = OF_GROUPS.exercise(
+    ("each group by its own matrix", 1, "5 cases; groups without rows, no rows",
+     "the result"),
+    ("gradients", 1, "of rows and of all matrices", "rows", "weights", "graph",
+     "arguments", "storage"),
+    ("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups"),
+    hints=hints("lab5", "grouped_mm"), bonus=True, leaves_out=but(TENSORS, "memory"),
 )  # fmt: skip
 
 # --- dropless -------------------------------------------------------------------------------------
@@ -162,24 +157,20 @@ MEASURE = SideBySide(
 PAIR = ("", ", the pair")
 
 
-DROPLESS = Exercise(
-    name="dropless", reference=moe.dropless, measure=MEASURE, worlds=(g.WORLD,), bonus=True,
+DROPLESS = MEASURE.exercise(
+    ("every token, all its experts", 2, "1 to 4 ranks, 1 to 3 experts each; none, one for all",
+     *(f"{name}{of}" for of in PAIR for name in ("counts", "y"))),
+    ("every gradient", 2, "of x, the weights and all experts", "graph",
+     *(f"{name}{of}" for of in PAIR for name in ("x", "w_in", "w_out")),
+     *(f"choice{of}.weights" for of in PAIR)),
+    ("each pair's row, both ways", 1, "no padding; E/ep counts to each other rank",
+     calls(MEASURE, nothing_else=False), CALLED, SENT),
+    hints=hints("lab5", "dropless", "exchanges"), worlds=(g.WORLD,), bonus=True,
     may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_tokens"),
     leaves_out={
         "generators": "no argument is an iterator",
         "returned": "the docstring promises a tensor, which only the caller has",
         "memory": "rows that travel are counted, and grouped_mm is the one that could pad",
     },
-    claims=claims(
-        MEASURE,
-        ("every token, all its experts", 2, "1 to 4 ranks, 1 to 3 experts each; none, one for all",
-         *(f"{name}{of}" for of in PAIR for name in ("counts", "y"))),
-        ("every gradient", 2, "of x, the weights and all experts", "graph",
-         *(f"{name}{of}" for of in PAIR for name in ("x", "w_in", "w_out")),
-         *(f"choice{of}.weights" for of in PAIR)),
-        ("each pair's row, both ways", 1, "no padding; E/ep counts to each other rank",
-         calls(MEASURE, nothing_else=False), CALLED, SENT),
-    ),
-    hints=hints("lab5", "dropless", "exchanges"),
 )  # fmt: skip
 EXERCISE = Bundle("dropless_experts", (GROUPED_MM, DROPLESS), bonus=True)

@@ -10,9 +10,8 @@ from dataclasses import replace
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab3 import groups as g
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.moe import exchange as libs
@@ -86,22 +85,17 @@ MEASURE = SideBySide(
     excused={"alive": "what backward keeps is free"},
     together=(CASES[0], replace(CASES[0], again=1)),  # of one shape: a buffer of it is kept
 )  # fmt: skip
-EXCHANGE_TOKENS = Exercise(
-    name="exchange_tokens", reference=libs.exchange_tokens, measure=MEASURE, worlds=(g.WORLD,),
-    may_call=MAY_CALL,
+EXCHANGE_TOKENS = MEASURE.exercise(
+    ("rows to their ranks", 3, f"{g.GROUPS_SAY}; uneven, none",
+     "what arrived", "what came home", "what arrived, the pair"),
+    ("gradients the same way back", 4, "also through two exchanges",
+     "routed_tokens", "routed_tokens, the pair", "graph"),
+    ("each row once, each way", 2, "elements, by the all_to_all it was given",
+     calls(MEASURE, nothing_else=False), CALLED, SENT),
+    ("rows and counts left alone", 1, ""),
+    hints=hints("lab5", "exchange_tokens", "exchanges"), worlds=(g.WORLD,), may_call=MAY_CALL,
     leaves_out={
         "generators": "the counts are lists, as the notebook gives them",
         "memory": "it makes what it returns",
     },
-    claims=claims(
-        MEASURE,
-        ("rows to their ranks", 3, f"{g.GROUPS_SAY}; uneven, none",
-         "what arrived", "what came home", "what arrived, the pair"),
-        ("gradients the same way back", 4, "also through two exchanges",
-         "routed_tokens", "routed_tokens, the pair", "graph"),
-        ("each row once, each way", 2, "elements, by the all_to_all it was given",
-         calls(MEASURE, nothing_else=False), CALLED, SENT),
-        ("rows and counts left alone", 1, ""),
-    ),
-    hints=hints("lab5", "exchange_tokens", "exchanges"),
 )  # fmt: skip

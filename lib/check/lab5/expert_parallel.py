@@ -14,10 +14,10 @@ from lib import backend
 from lib.check.cases import Setting, form_of
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.lab3.groups import ALL, WORLD
 from lib.check.lab5.exchange_tokens import CALLED, EXCHANGE_TOKENS, SENT, show_sent
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.moe import MoE, switch_gate, top_k_gate
@@ -127,19 +127,15 @@ LEAVES_OUT = {
     "attributes": "the constructor is lib's; one method alone is the answer's",
 }
 MEASURE = SideBySide(script, libs.ExpertParallelMoE, CASES, writes=("run",), excused=EXCUSED)
-EXPERT_PARALLEL_MOE = Exercise(
-    name="ExpertParallelMoE", reference=libs.ExpertParallelMoE, measure=MEASURE, worlds=(WORLD,),
+EXPERT_PARALLEL_MOE = MEASURE.exercise(
+    ("the output of one process", 6, "1, 2, 4 experts a rank, 1 to 4 ranks; drops, none",
+     "what `run` returns", "the output"),
+    ("its gradients", 4, "of x, the router, the experts", *GRADIENTS),
+    ("each kept pair's row, both ways", 4, "elements; E/ep counts to each other rank",
+     calls(MEASURE, nothing_else=False), CALLED, SENT),
+    hints=hints("lab5", "ExpertParallelMoE", "exchanges"), worlds=(WORLD,),
     may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_tokens",
               "expert_parallel.exchange"),
     leaves_out=LEAVES_OUT,
-    claims=claims(
-        MEASURE,
-        ("the output of one process", 6, "1, 2, 4 experts a rank, 1 to 4 ranks; drops, none",
-         "what `run` returns", "the output"),
-        ("its gradients", 4, "of x, the router, the experts", *GRADIENTS),
-        ("each kept pair's row, both ways", 4, "elements; E/ep counts to each other rank",
-         calls(MEASURE, nothing_else=False), CALLED, SENT),
-    ),
-    hints=hints("lab5", "ExpertParallelMoE", "exchanges"),
 )  # fmt: skip
 EXERCISE = Bundle("expert_parallel", (EXCHANGE_TOKENS, EXPERT_PARALLEL_MOE))

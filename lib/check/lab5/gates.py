@@ -5,9 +5,8 @@ import torch
 
 from lib import moe
 from lib.check.causes import hints
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.left_out import TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.check.tensors import draw
 
@@ -106,17 +105,13 @@ def _gate(name, kinds, first, points, says, equal_says, few_says, excused=()):
     # with k=1 the weight is 1 whatever the logits are
     learning = [case for case in value if "k=1" not in case.what]
     fields = lambda cases: [(field, cases) for field in FIELDS]
-    return Exercise(
-        name=name, reference=getattr(moe, name), measure=measure, worlds=(), leaves_out=TENSORS,
-        claims=claims(
-            measure,
-            (first, points, says, "numbers", *fields(value)),
-            ("gradients to the logits", 1, "of weights and of probabilities",
-             ("the gradient of logits", learning)),
-            ("equal logits", 1, equal_says, *fields(equal)),
-            ("any number of tokens, arguments unchanged", 1, few_says),
-        ),
-        hints=hints("lab5", "gates", name),
+    return measure.exercise(
+        (first, points, says, "numbers", *fields(value)),
+        ("gradients to the logits", 1, "of weights and of probabilities",
+         ("the gradient of logits", learning)),
+        ("equal logits", 1, equal_says, *fields(equal)),
+        ("any number of tokens, arguments unchanged", 1, few_says),
+        hints=hints("lab5", "gates", name), leaves_out=TENSORS,
     )  # fmt: skip
 
 

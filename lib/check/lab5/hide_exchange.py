@@ -12,13 +12,13 @@ from lib import backend, moe
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.lab3.groups import ALL, WORLD
 from lib.check.lab5 import expert_parallel as plain
 from lib.check.lab5.exchange_tokens import CALLED, SENT
 from lib.check.lab5.later import Starter, Takes
 from lib.check.lab5.start_exchange import START_EXCHANGE
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.moe import Choice
@@ -91,8 +91,16 @@ def script(make, case, group, show):
 
 
 MEASURE = SideBySide(script, moe.OverlappedMoE, CASES, writes=("forward",), excused=plain.EXCUSED)
-OVERLAPPED_MOE = Exercise(
-    name="OverlappedMoE", reference=moe.OverlappedMoE, measure=MEASURE, worlds=(WORLD,), bonus=True,
+OVERLAPPED_MOE = MEASURE.exercise(
+    ("the output of the plain layer", 1, "1 to 4 ranks; drops, one token, none",
+     "the output", "exchanges that nobody waited for"),
+    ("its gradients", 1, "of x, router, experts, shared", *plain.GRADIENTS),
+    ("hidden in forward", 1, f"{ENOUGH:.0%} of the exchanges beside computation",
+     "exchanges begun in forward", "hidden in forward"),
+    ("hidden in backward", 1, "the same", "exchanges begun in backward", "hidden in backward"),
+    ("the same rows", 1, "elements; counts of both halves", calls(MEASURE, nothing_else=False),
+     CALLED, SENT),
+    hints=hints("lab5", "OverlappedMoE", "exchanges"), worlds=(WORLD,), bonus=True,
     may_call=(
         *MAY_CALL, "overlapped.halves", "overlapped.start_dispatch", "overlapped.start_combine",
         "overlapped.experts", "overlapped.start_exchange", "overlapped.<lambda>", "later.wait",
@@ -100,17 +108,5 @@ OVERLAPPED_MOE = Exercise(
         "exchange.exchange_tokens", "expert_parallel.exchange",
     ),
     leaves_out=plain.LEAVES_OUT | {"returned": "a sum, a tensor of its own"},
-    claims=claims(
-        MEASURE,
-        ("the output of the plain layer", 1, "1 to 4 ranks; drops, one token, none",
-         "the output", "exchanges that nobody waited for"),
-        ("its gradients", 1, "of x, router, experts, shared", *plain.GRADIENTS),
-        ("hidden in forward", 1, f"{ENOUGH:.0%} of the exchanges beside computation",
-         "exchanges begun in forward", "hidden in forward"),
-        ("hidden in backward", 1, "the same", "exchanges begun in backward", "hidden in backward"),
-        ("the same rows", 1, "elements; counts of both halves", calls(MEASURE, nothing_else=False),
-         CALLED, SENT),
-    ),
-    hints=hints("lab5", "OverlappedMoE", "exchanges"),
 )  # fmt: skip
 EXERCISE = Bundle("hide_exchange", (START_EXCHANGE, OVERLAPPED_MOE), bonus=True)

@@ -14,8 +14,7 @@ from lib import backend
 from lib.check.cases import Setting, draw
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide, groups_and_controls
 from lib.moe import ExpertParallelMoE, MoE, expert_parameters, switch_gate
 from lib.moe import gradients as libs
@@ -143,21 +142,16 @@ MEASURE = SideBySide(
 )  # fmt: skip
 
 
-EXERCISE = Exercise(
-    name="reduce_gradients", reference=libs.reduce_gradients, measure=MEASURE, worlds=(WORLD,),
-    may_call=MAY_CALL,
+EXERCISE = MEASURE.exercise(
+    ("the mean over all ranks", 12, "dp, ep of 1 to 4; tied, unused, frozen ones; only .grad",
+     PARAMETERS, FROZEN, EXPERTS, OTHERS),
+    ("one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
+     calls(MEASURE, nothing_else=False), SUMMED, MESSAGES),
+    hints=hints("lab5", "reduce_gradients"), worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
         "under way": "a call sums, divides and ends: nothing of it is in flight when it returns",
         "generators": "no argument is an iterator; the model's own are asked for anew",
         "returned": "it returns nothing",
         "memory": "one flat buffer of each kind is what it is asked to make",
     },
-    claims=claims(
-        MEASURE,
-        ("the mean over all ranks", 12, "dp, ep of 1 to 4; tied, unused, frozen ones; only .grad",
-         PARAMETERS, FROZEN, EXPERTS, OTHERS),
-        ("one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
-         calls(MEASURE, nothing_else=False), SUMMED, MESSAGES),
-    ),
-    hints=hints("lab5", "reduce_gradients"),
 )  # fmt: skip

@@ -14,12 +14,11 @@ from lib import moe
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab3 import groups as g
 from lib.check.lab5 import exchange_tokens as plain
 from lib.check.lab5.later import Starter
 from lib.check.overlap import Gate
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 
@@ -84,21 +83,16 @@ MEASURE = SideBySide(
     excused={"alive": "what backward keeps is free"},
     together=(CASES[0], replace(CASES[0], again=1)),
 )  # fmt: skip
-START_EXCHANGE = Exercise(
-    name="start_exchange", reference=moe.start_exchange, measure=MEASURE, worlds=(g.WORLD,),
-    bonus=True,
+START_EXCHANGE = MEASURE.exercise(
+    ("rows to their ranks", 1, f"{g.GROUPS_SAY}; sent when they are waited for",
+     "a function", "what arrived"),
+    ("gradients the same way back", 1, "two in flight at once", "graph",
+     *(f"routed_tokens{of}" for of in ("", ", the pair", ", the second"))),
+    ("in flight between the halves", 2, "begun in one, waited for in the other; in backward, "
+     "too", BEGUN, BEFORE, IN_FLIGHT),
+    ("each row once, each way", 1, "elements, by what it was given; lists left alone",
+     calls(MEASURE, nothing_else=False), plain.CALLED, plain.SENT, CONTIGUOUS),
+    hints=hints("lab5", "start_exchange", "exchanges"), worlds=(g.WORLD,), bonus=True,
     may_call=(*MAY_CALL, "later.wait", "later.start", "groups.given"),
     leaves_out=plain.EXCHANGE_TOKENS.leaves_out | {"returned": "a function, which returns rows"},
-    claims=claims(
-        MEASURE,
-        ("rows to their ranks", 1, f"{g.GROUPS_SAY}; sent when they are waited for",
-         "a function", "what arrived"),
-        ("gradients the same way back", 1, "two in flight at once", "graph",
-         *(f"routed_tokens{of}" for of in ("", ", the pair", ", the second"))),
-        ("in flight between the halves", 2, "begun in one, waited for in the other; in backward, "
-         "too", BEGUN, BEFORE, IN_FLIGHT),
-        ("each row once, each way", 1, "elements, by what it was given; lists left alone",
-         calls(MEASURE, nothing_else=False), plain.CALLED, plain.SENT, CONTIGUOUS),
-    ),
-    hints=hints("lab5", "start_exchange", "exchanges"),
 )  # fmt: skip

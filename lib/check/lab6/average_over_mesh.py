@@ -16,11 +16,10 @@ from lib import hybrid
 from lib.check.cases import draw, form_of
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.explain import fraction, shares, who
 from lib.check.lab6 import on_a_mesh as given
 from lib.check.lab6.on_a_mesh import NAMES, REAL, TURNED, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 
 CASES = given.cases()
@@ -82,23 +81,18 @@ MEASURE = SideBySide(
     script, hybrid.average_over_mesh, CASES, groups=given.places_of,
     excused=given.EXCUSED | {"once more": "two calls stand in each script"},
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="average_over_mesh", reference=hybrid.average_over_mesh, measure=MEASURE, worlds=(WORLD,),
-    may_call=MAY_CALL,
+EXERCISE = MEASURE.exercise(
+    ("the gradients of the mean loss", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
+     *((name, given.by_hand(MEASURE)) for name in (*LISTS.values(), LATER))),
+    ("as in a single process", 3, "a GPT's backward on pp=2 dp=2 tp=2", *LISTS.values()),
+    ("each set over its groups", 3,
+     "elements: tied over ends, replicated over tp, all over dp",
+     calls(MEASURE, nothing_else=False), SUMS),
+    ("parameters left alone", 2, "only .grad changes; the lists stay as they were"),
+    hints=hints("lab6", "average_over_mesh"), worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out=given.LEAVES_OUT | {
         "under way": "a call sums, divides and ends: nothing of it is under way when it returns",
         "returned": "it returns nothing",
         "memory": "gradients are summed where they are",
     },
-    claims=claims(
-        MEASURE,
-        ("the gradients of the mean loss", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
-         *((name, given.by_hand(MEASURE)) for name in (*LISTS.values(), LATER))),
-        ("as in a single process", 3, "a GPT's backward on pp=2 dp=2 tp=2", *LISTS.values()),
-        ("each set over its groups", 3,
-         "elements: tied over ends, replicated over tp, all over dp",
-         calls(MEASURE, nothing_else=False), SUMS),
-        ("parameters left alone", 2, "only .grad changes; the lists stay as they were"),
-    ),
-    hints=hints("lab6", "average_over_mesh"),
 )  # fmt: skip

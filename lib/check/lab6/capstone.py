@@ -16,7 +16,7 @@ with a stack that was fitted on published runs of such a model: dense, or this v
 from lib.calibration import predict
 from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.explain import cut
 from lib.check.lab6.capstone_jobs import (
     BATCH,
@@ -32,7 +32,6 @@ from lib.check.lab6.capstone_jobs import (
 from lib.check.lab6.capstone_plans import PLANS
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.numbers import NOTHING
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import by_hand, explain, memory, search, step
 from lib.cost.hardware import GIB
@@ -124,16 +123,11 @@ def _measure(script, reference, cases):
 
 OF_ESTIMATE = _measure(estimate, by_hand.estimate, (*ASKED, *RUN))
 OF_COSTS = _measure(main_costs, by_hand.main_costs, CLEAR)
-ESTIMATE = Exercise(
-    name="estimate", reference=by_hand.estimate, measure=OF_ESTIMATE, worlds=(),
-    leaves_out=LEAVES_OUT,
-    claims=claims(
-        OF_ESTIMATE,
-        ("memory", 6, "within 15% of the cost model, 19 plans", NOTHING, NUMBERS, MEMORY),
-        ("seconds", 7, "within 20%, dense and mixture", SECONDS),
-        ("MFU", 2, "within 10% of the one from your seconds", SHARE, MFU),
-        ("published runs", 3, "seconds within 20% of three runs", PUBLISHED),
-    ),
+ESTIMATE = OF_ESTIMATE.exercise(
+    ("memory", 6, "within 15% of the cost model, 19 plans", NOTHING, NUMBERS, MEMORY),
+    ("seconds", 7, "within 20%, dense and mixture", SECONDS),
+    ("MFU", 2, "within 10% of the one from your seconds", SHARE, MFU),
+    ("published runs", 3, "seconds within 20% of three runs", PUBLISHED),
     hints=hints(
         "lab6", "capstone", "estimate",
         experts_of_several_domains=_only(SECONDS, plans=lambda plan, gpu: plan.ep > gpu.per_node),
@@ -142,15 +136,11 @@ ESTIMATE = Exercise(
         interleaved_plans_alone=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.v > 1),
         pipelines_alone=_only(MEMORY, SECONDS, plans=lambda plan, _: plan.pp > 1),
     ),
-)  # fmt: skip
-COSTS = Exercise(
-    name="main_costs", reference=by_hand.main_costs, measure=OF_COSTS, worlds=(),
     leaves_out=LEAVES_OUT,
-    claims=claims(
-        OF_COSTS,
-        ("the two largest", 6, "of five, for 17 plans; within 3% of a step is a tie",
-         NOTHING, TWO, HAS_THEM, LARGEST),
-    ),
-    hints=hints("lab6", "capstone", "main_costs"),
+)  # fmt: skip
+COSTS = OF_COSTS.exercise(
+    ("the two largest", 6, "of five, for 17 plans; within 3% of a step is a tie",
+     NOTHING, TWO, HAS_THEM, LARGEST),
+    hints=hints("lab6", "capstone", "main_costs"), leaves_out=LEAVES_OUT,
 )  # fmt: skip
 EXERCISE = Bundle("capstone", (ESTIMATE, COSTS, PLANS))

@@ -8,11 +8,9 @@ from dataclasses import fields
 from numbers import Integral
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.explain import cut, described
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.choose import choose_plan
 from lib.cost.plan import Plan
@@ -89,18 +87,13 @@ def _rules(plan, job):
 
 
 MEASURE = SideBySide(script, choose_plan, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="choose_plan", reference=choose_plan, measure=MEASURE, worlds=(), bonus=True,
-    leaves_out=but(LEAVES_OUT, "given used"),
-    claims=claims(
-        MEASURE,
-        ("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs",
-         *((name, ONES) for name in FORM)),
-        ("that fits", 2, "memory(plan) <= gpu.memory", ("room", ONES)),
-        ("and none is faster", 4, "compared with the fastest plan", ("seconds(plan)", ONES)),
-        ("of equally fast, least memory", 1, "where all plans are equally fast",
-         *((name, EQUALS) for name in (*FORM, "room", "seconds(plan)", "memory(plan)"))),
-        ("nothing fits", 2, "a ValueError", "the error raised"),
-    ),
-    hints=hints("lab6", "choose_plan"),
+EXERCISE = MEASURE.exercise(
+    ("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs",
+     *((name, ONES) for name in FORM)),
+    ("that fits", 2, "memory(plan) <= gpu.memory", ("room", ONES)),
+    ("and none is faster", 4, "compared with the fastest plan", ("seconds(plan)", ONES)),
+    ("of equally fast, least memory", 1, "where all plans are equally fast",
+     *((name, EQUALS) for name in (*FORM, "room", "seconds(plan)", "memory(plan)"))),
+    ("nothing fits", 2, "a ValueError", "the error raised"),
+    hints=hints("lab6", "choose_plan"), bonus=True, leaves_out=but(LEAVES_OUT, "given used"),
 )  # fmt: skip

@@ -12,10 +12,9 @@ Any formula will do, or a search, that comes as near.
 from functools import cache
 
 from lib.check.causes import hints
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.numbers import NO_NUMBER, NOTHING, is_one
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import goodput
 from lib.cost.goodput import LLAMA_3, best_interval, job_mtbf, lost_share
@@ -81,10 +80,9 @@ def _show_share(show, setting, share):
 def _exercise(measure, *rows):
     """rows: (name of a claim, points, says, what it is about ...)"""
     name = measure.reference.__name__
-    return Exercise(
-        name=name, reference=measure.reference, measure=measure, worlds=(), bonus=True,
-        leaves_out=LEAVES_OUT | {"returned": "a number"}, claims=claims(measure, *rows),
-        hints=hints("lab6", name),
+    return measure.exercise(
+        *rows,
+        hints=hints("lab6", name), bonus=True, leaves_out=LEAVES_OUT | {"returned": "a number"},
     )  # fmt: skip
 
 

@@ -24,10 +24,9 @@ from lib.check.cases import seen
 from lib.check.causes import hints
 from lib.check.claims import is_number
 from lib.check.comm import COLLECTIVES
-from lib.check.exercise import Exercise, Problem
+from lib.check.exercise import Problem
 from lib.check.lab6 import on_a_mesh
 from lib.check.lab6.on_a_mesh import SHAPE, batch_of, mesh_case
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide
 from lib.cost.volume import step_volume
 from lib.hybrid import by_hand, local_batch, train
@@ -168,8 +167,13 @@ MEASURE = SideBySide(
        "graph": "a loss may belong to its graph", "storage": "a loss may be a plain number",
        "generators": "who makes a part of the model draws its weights"},
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="HybridByHand", reference=hybrid.HybridByHand, measure=MEASURE, worlds=WORLDS,
+EXERCISE = MEASURE.exercise(
+    ("losses and norms", 11, "as in a single process: two steps, 2 and 8 ranks",
+     "loss", "norm"),
+    ("elements sent", 5, "along tp, pp and dp, as lib.cost.volume says",
+     over_its_axes, in_micro_batches),
+    ("calls average and norm_of", 2, "each of them once per step", USED, ENDS),
+    hints=hints("lab6", "HybridByHand"), worlds=WORLDS,
     may_call=(
         *COLLECTIVES, *OF_OTHER_LABS, "framework._measure_all", "hybrid_by_hand.average",
         "hybrid_by_hand.norm_of",
@@ -182,13 +186,4 @@ EXERCISE = Exercise(
         "memory": "the schedule says what is kept: Lab 2 looks at it",
         "attributes": "no later cell reads one",
     },
-    claims=claims(
-        MEASURE,
-        ("losses and norms", 11, "as in a single process: two steps, 2 and 8 ranks",
-         "loss", "norm"),
-        ("elements sent", 5, "along tp, pp and dp, as lib.cost.volume says",
-         over_its_axes, in_micro_batches),
-        ("calls average and norm_of", 2, "each of them once per step", USED, ENDS),
-    ),
-    hints=hints("lab6", "HybridByHand"),
 )  # fmt: skip

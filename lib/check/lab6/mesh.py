@@ -11,10 +11,9 @@ from math import prod
 from numbers import Integral
 
 from lib.check.causes import hints
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.hybrid import mesh
 
@@ -113,9 +112,9 @@ def _exercise(script, reference, *rows):
         | {"two at once": "a call ends before the next begins"},
     )  # fmt: skip
     name = reference.__name__
-    return Exercise(
-        name=name, reference=reference, measure=measure, worlds=(), leaves_out=LEAVES_OUT,
-        claims=claims(measure, *rows), hints=hints("lab6", "mesh", name),
+    return measure.exercise(
+        *rows,
+        hints=hints("lab6", "mesh", name), leaves_out=LEAVES_OUT,
     )  # fmt: skip
 
 

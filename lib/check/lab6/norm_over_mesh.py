@@ -15,10 +15,9 @@ from lib import hybrid
 from lib.check.cases import form_of
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab6 import on_a_mesh as given
 from lib.check.lab6.on_a_mesh import NAMES, REAL, WORLD
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.hybrid.mesh import axes_of
@@ -80,22 +79,17 @@ MEASURE = SideBySide(
     script, hybrid.norm_over_mesh, CASES, groups=given.places_of,
     excused=given.EXCUSED, together=(CASES[0], replace(CASES[0], again=1)),
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="norm_over_mesh", reference=hybrid.norm_over_mesh, measure=MEASURE, worlds=(WORLD,),
-    may_call=MAY_CALL,
+EXERCISE = MEASURE.exercise(
+    ("the norm of the whole model", 6, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
+     *((name, given.by_hand(MEASURE)) for name in (FORM, *ALONE.values(), ALL))),
+    ("as in a single process", 2, "a GPT's gradients on pp=2 dp=2 tp=2", FORM, ALL),
+    ("only sums of squares are sent", 2, "one to three values along tp and along pp",
+     FEW, ALONG, calls(MEASURE, nothing_else=False)),
+    ("the same bits on every rank", 1, "or ranks would clip differently", BITS),
+    ("gradients left alone", 1, "and so are parameters and lists", GRADIENTS),
+    hints=hints("lab6", "norm_over_mesh"), worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out=given.LEAVES_OUT | {
         "under way": "a call sums and ends: nothing of it is under way when it returns",
         "memory": "numbers alone travel, which is a claim",
     },
-    claims=claims(
-        MEASURE,
-        ("the norm of the whole model", 6, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
-         *((name, given.by_hand(MEASURE)) for name in (FORM, *ALONE.values(), ALL))),
-        ("as in a single process", 2, "a GPT's gradients on pp=2 dp=2 tp=2", FORM, ALL),
-        ("only sums of squares are sent", 2, "one to three values along tp and along pp",
-         FEW, ALONG, calls(MEASURE, nothing_else=False)),
-        ("the same bits on every rank", 1, "or ranks would clip differently", BITS),
-        ("gradients left alone", 1, "and so are parameters and lists", GRADIENTS),
-    ),
-    hints=hints("lab6", "norm_over_mesh"),
 )  # fmt: skip

@@ -2,11 +2,10 @@
 plan_messages(model, plan)."""
 
 from lib.check.causes import hints
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.numbers import NO_NUMBER, NOTHING, is_one, show_times
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import by_hand
 from lib.cost.plan import Plan
@@ -83,11 +82,10 @@ def _exercise(script, reference, *rows):
     """rows: those of its claims."""
     measure = SideBySide(script, reference, ALL, groups=None, excused=NO_TENSORS)
     name, leaves_out = reference.__name__, LEAVES_OUT | {"returned": "a number"}
-    return Exercise(
-        name=name, reference=reference, measure=measure, worlds=(),
-        leaves_out=LEAVES_OUT if script is messages else leaves_out,
-        claims=claims(measure, *rows),
+    return measure.exercise(
+        *rows,
         hints=hints("lab6", "plan_costs", name),
+        leaves_out=LEAVES_OUT if script is messages else leaves_out,
     )  # fmt: skip
 
 

@@ -9,10 +9,8 @@ from itertools import combinations
 from numbers import Integral
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.explain import cut, described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.hybrid.unequal.shares import seconds_of_step, shares
 
@@ -103,19 +101,15 @@ def _first_gets_less(out, speeds, most):
 
 
 MEASURE = SideBySide(script, shares, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="shares", reference=shares, measure=MEASURE, worlds=(), bonus=True, leaves_out=LEAVES_OUT,
-    claims=claims(
-        MEASURE,
-        ("integers that sum to B", 2, "1 to 4 ranks, 0 to 12 rows",
-         *((name, FREE) for name in FORM)),
-        ("no other shares are faster", 3, "compared with all possible shares",
-         ("seconds of a step", FREE)),
-        ("no more than `most`", 2, "and no other allowed shares are faster",
-         *((name, LIMITED) for name in (*FORM, "room for no row", "room", "seconds of a step"))),
-        ("equally fast ranks", 1, "the first gets more", "equally fast ranks"),
-        ("rows that do not fit", 1, "a ValueError", "the error raised"),
-        ("arguments left alone", 1, "speeds and most", "a list of its own"),
-    ),
-    hints=hints("lab6", "shares"),
+EXERCISE = MEASURE.exercise(
+    ("integers that sum to B", 2, "1 to 4 ranks, 0 to 12 rows",
+     *((name, FREE) for name in FORM)),
+    ("no other shares are faster", 3, "compared with all possible shares",
+     ("seconds of a step", FREE)),
+    ("no more than `most`", 2, "and no other allowed shares are faster",
+     *((name, LIMITED) for name in (*FORM, "room for no row", "room", "seconds of a step"))),
+    ("equally fast ranks", 1, "the first gets more", "equally fast ranks"),
+    ("rows that do not fit", 1, "a ValueError", "the error raised"),
+    ("arguments left alone", 1, "speeds and most", "a list of its own"),
+    hints=hints("lab6", "shares"), bonus=True, leaves_out=LEAVES_OUT,
 )  # fmt: skip
