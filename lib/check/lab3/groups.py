@@ -42,11 +42,9 @@ def measure(script, reference, cases, **options):
     return side.SideBySide(script, reference, cases, **options)
 
 
-def exercise(
-    measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, bonus=False, **predicates
-):
+def exercise(measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, bonus=False):
     """families: sections of hints that it shares with others. rows: the claims; CALLS in one is the
-    judge of what the ranks call. predicates: of its hints (causes.py)."""
+    judge of what the ranks call."""
 
     def first_on(members):  # a plain call on these ranks fails, and those before it were right
         plain = lambda case: (case.members, case.what) == (members, "")
@@ -59,7 +57,7 @@ def exercise(
         may_call=may_call, leaves_out=leaves_out, bonus=bonus,
         claims=shown.claims(measure, *with_judges),
         hints=hints(
-            "lab3", "of_a_group", name, *families, "calls_of_a_group", **predicates,
+            "lab3", "of_a_group", name, *families, "calls_of_a_group",
             right_on_two_ranks_only=first_on(GROUPS[1]),
             group_None=first_on(ALL),  # the default argument, and the only None among GROUPS
         ),
