@@ -19,7 +19,6 @@ from lib.check import comm, shown
 from lib.check import side_by_side as side
 from lib.check import symptoms as s
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 
 WORLD = 4
 ALL = tuple(range(WORLD))
@@ -52,10 +51,9 @@ def exercise(measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, b
 
     name = measure.reference.__name__
     with_judges = [[CALLS(measure) if one is CALLS else one for one in row] for row in rows]
-    return Exercise(
-        name=name, reference=measure.reference, measure=measure, worlds=(WORLD,),
-        may_call=may_call, leaves_out=leaves_out, bonus=bonus,
-        claims=shown.claims(measure, *with_judges),
+    return measure.exercise(
+        *with_judges,
+        worlds=(WORLD,), may_call=may_call, leaves_out=leaves_out, bonus=bonus,
         hints=hints(
             "lab3", "of_a_group", name, *families, "calls_of_a_group",
             right_on_two_ranks_only=first_on(GROUPS[1]),

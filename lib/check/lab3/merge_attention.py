@@ -7,9 +7,7 @@ import torch
 
 from lib.check.cases import form_of
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import BUILT
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.check.tensors import draw
 from lib.tensor_parallel.online_softmax import Attended, merge_attention
@@ -73,17 +71,12 @@ def _in(*kinds):
     return [(name, cases) for name in ("fields", "out", "log_sum")]
 
 
-EXERCISE = Exercise(
-    name="merge_attention", reference=merge_attention, measure=MEASURE, worlds=(),
-    leaves_out=BUILT | {"alone": "there are no ranks"},
-    claims=claims(
-        MEASURE,
-        ("attention over both", 5, "up to 3 dimensions before d; float64 and float32",
-         *_in("4 queries", "2 sequences", "one part")),
-        ("scores of any size", 2, "about 1,000 and -1,000: exp of them is no number", *_in(LARGE)),
-        ("queries that see no key", 2, "log_sum is -inf there, in one part or in both",
-         *_in(UNSEEN)),
-        ("the parts stay as they are", 1, "and the result is new", "arguments", "storage"),
-    ),
-    hints=hints("lab3", "merge_attention"),
+EXERCISE = MEASURE.exercise(
+    ("attention over both", 5, "up to 3 dimensions before d; float64 and float32",
+     *_in("4 queries", "2 sequences", "one part")),
+    ("scores of any size", 2, "about 1,000 and -1,000: exp of them is no number", *_in(LARGE)),
+    ("queries that see no key", 2, "log_sum is -inf there, in one part or in both",
+     *_in(UNSEEN)),
+    ("the parts stay as they are", 1, "and the result is new", "arguments", "storage"),
+    hints=hints("lab3", "merge_attention"), leaves_out=BUILT | {"alone": "there are no ranks"},
 )  # fmt: skip

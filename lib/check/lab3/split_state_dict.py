@@ -14,9 +14,7 @@ import torch
 
 from lib.check.cases import FINE, form_of
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.left_out import BUILT
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.tensor_parallel import shards
 from lib.training.model import GPT, Shape
@@ -110,20 +108,15 @@ MEASURE = SideBySide(
     },
 )  # fmt: skip
 NAMES = {_block_and_name(name)[1]: None for model in MODELS for name in _whole(model)}
-EXERCISE = Exercise(
-    name="split_state_dict", reference=shards.split_state_dict, measure=MEASURE, bonus=True,
-    worlds=(),
+EXERCISE = MEASURE.exercise(
+    ("every rank's shard", 6, "tp 1, 2, 3, 6; whatever the prefix; fused weights",
+     "result", "names", *NAMES, *(f"elements of {name}" for name in NAMES), UNKNOWN),
+    ("copies", 2, "of sharded and of replicated tensors",
+     ("storage", [case for case in MEASURE.runs() if case.what not in REFUSED])),
+    ("ValueError where it does not divide", 1, "12 words over 5, 7, 8; a fused k over 8",
+     "the error raised"),
+    ("the given state left alone", 1, "", "arguments"),
+    hints=hints("lab3", "split_state_dict"), bonus=True,
     leaves_out=BUILT
     | {"empty rank": "there are no ranks", "alone": "there are no ranks; tp=1 is a case"},
-    claims=claims(
-        MEASURE,
-        ("every rank's shard", 6, "tp 1, 2, 3, 6; whatever the prefix; fused weights",
-         "result", "names", *NAMES, *(f"elements of {name}" for name in NAMES), UNKNOWN),
-        ("copies", 2, "of sharded and of replicated tensors",
-         ("storage", [case for case in MEASURE.runs() if case.what not in REFUSED])),
-        ("ValueError where it does not divide", 1, "12 words over 5, 7, 8; a fused k over 8",
-         "the error raised"),
-        ("the given state left alone", 1, "", "arguments"),
-    ),
-    hints=hints("lab3", "split_state_dict"),
 )  # fmt: skip
