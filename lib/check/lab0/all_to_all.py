@@ -80,13 +80,11 @@ def pairwise(runs):
 
 MEASURE = SideBySide(script, all_to_all, CASES, excused=by.EXCUSED)
 EXERCISE = MEASURE.exercise(
-    ("blocks change places", 4,
-     f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
+    ("blocks change places", 4, f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
      by.told(MEASURE, "the blocks", by.whose), "the blocks", *by.PROBES),
     ("every element travels once", 2, "rank i sends rank j its block; nothing to itself",
      by.messages(CASES, messages)),
-    ("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one",
-     pairwise),
+    ("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one", pairwise),
     hints=by.hints_of("messages", "all_to_all", "unpaired"), worlds=(WORLD,), may_call=s.P2P,
     bonus=True, leaves_out=BUILT,
 )  # fmt: skip

@@ -25,8 +25,12 @@ from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import accumulate
 
+TWICE = "2 micro-batches, the same one twice"
 # the rows ("tokens") of each micro-batch; two micro-batches come first, as most mistakes show there
-COUNTS = {"2 micro-batches": (2, 1), "4 micro-batches": (1, 2, 2, 0), "1 micro-batch": (2,)}
+COUNTS = {
+    "2 micro-batches": (2, 1), "4 micro-batches": (1, 2, 2, 0), "1 micro-batch": (2,),
+    TWICE: (2, 2),
+}  # fmt: skip
 CASES = tuple(Setting(GROUPS[0], what=what) for what in COUNTS)
 
 
@@ -79,6 +83,8 @@ def script(make, case, group, show):
     microbatches = [
         (x[:rows], y[:rows], branch) for (x, y, branch), rows in zip(shards, counts, strict=True)
     ]
+    if case.what == TWICE:
+        microbatches[1] = microbatches[0]
     loss_sum = lambda model, shard: (model(shard[0], shard[2]) * shard[1]).sum()
     loss = show.run(make, model, microbatches, [*counts], loss_sum)
     show("the gradient", models.gradients(model.module))

@@ -81,10 +81,8 @@ def _about(cases):
 
 
 EXERCISE = MEASURE.exercise(
-    ("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all",
-     *_about(ONE)),
-    ("messages at once count once", 2, "they overlap, or lie in each other",
-     *_about(MESSAGES)),
+    ("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all", *_about(ONE)),
+    ("messages at once count once", 2, "they overlap, or lie in each other", *_about(MESSAGES)),
     ("compute at once hides once", 1, "two streams compute", *_about(COMPUTE)),
     ("any lists", 1, "not sorted, touching, empty, many; left as they were"),
     hints=hints("lab1", "exposed_seconds"), bonus=True,

@@ -208,7 +208,20 @@ def all_forwards_first(model, microbatches, counts, loss_fn):
     return sum(loss.detach() for loss in losses)
 
 
+def the_last_by_identity(model, microbatches, counts, loss_fn):
+    tokens, total = sum(counts), 0.0
+    for microbatch in microbatches:
+        last = microbatch is microbatches[-1]
+        with contextlib.nullcontext() if last else model.no_sync():
+            loss = loss_fn(model, microbatch) / tokens
+            loss.backward()
+        total += loss.detach()
+    model.average_gradients()
+    return total
+
+
 WRONG = {
+    the_last_by_identity: "another order",
     only_the_first_sends: "no_sync for the last instead of the first",
     all_forwards_first: "forwards before backwards",
     only_backward_inside: "a forward outside no_sync",
