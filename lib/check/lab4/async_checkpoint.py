@@ -24,10 +24,8 @@ import torch
 from torch import nn
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab4.disk import MOMENT, PATIENCE, Disk, same
 from lib.check.probes import is_probe
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.training.checkpoint import background
 from lib.training.checkpoint.random_state import random_state
@@ -240,9 +238,17 @@ MEASURE = SideBySide(
                           "once more": "nothing is returned",
                           "alive at the end": "a pool's thread lets go of the last copy later"},
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="AsyncCheckpoint", reference=background.AsyncCheckpoint, measure=MEASURE, worlds=(),
-    bonus=True,
+EXERCISE = MEASURE.exercise(
+    ("training goes on", 2, "begin returns while the disk stands still",
+     "begin waits for the disk"),
+    ("the state of that moment", 3,
+     "model, optimizer, random numbers, position; bit for bit", "the newest", *SAVED),
+    ("one write at a time", 2, "the next waits, and none is left out",
+     "files being written", "alive by the second", "left out"),
+    ("whole, or not there", 2, "fsync, rename, fsync; only then are old ones removed",
+     *RULES, "the folder holds", *LAST),
+    ("errors are told", 1, "by wait, or by the next begin; the one before stays"),
+    hints=hints("lab4", "AsyncCheckpoint"), bonus=True,
     leaves_out={
         "under way": "at most one is: that is a claim",
         **dict.fromkeys(("empty rank", "alone"), "there are no ranks"),
@@ -250,17 +256,4 @@ EXERCISE = Exercise(
         "returned": "nothing is returned: the files hold the result",
         "attributes": "later cells call begin and wait",
     },
-    claims=claims(
-        MEASURE,
-        ("training goes on", 2, "begin returns while the disk stands still",
-         "begin waits for the disk"),
-        ("the state of that moment", 3,
-         "model, optimizer, random numbers, position; bit for bit", "the newest", *SAVED),
-        ("one write at a time", 2, "the next waits, and none is left out",
-         "files being written", "alive by the second", "left out"),
-        ("whole, or not there", 2, "fsync, rename, fsync; only then are old ones removed",
-         *RULES, "the folder holds", *LAST),
-        ("errors are told", 1, "by wait, or by the next begin; the one before stays"),
-    ),
-    hints=hints("lab4", "AsyncCheckpoint"),
 )  # fmt: skip

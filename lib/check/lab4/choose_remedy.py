@@ -5,10 +5,8 @@ A verdict says whether a remedy is too dear or does not fit, and not which one i
 """
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.clinic import PATIENTS, USABLE, Job, Remedy, choose_remedy, peak_bytes
 
@@ -82,15 +80,11 @@ def _of(jobs):
 
 
 MEASURE = SideBySide(script, choose_remedy, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="choose_remedy", reference=choose_remedy, measure=MEASURE, worlds=(),
-    leaves_out=LEAVES_OUT | {"returned": "a named tuple, or None"},
-    claims=claims(
-        MEASURE,
-        ("the five patients", 6, "Llama 3 8B and 70B on 8 and 64 GPUs", *_of(CLINIC)),
-        ("larger GPUs", 1, "100 and 180 GB usable", *_of(ROOMY)),
-        ("other jobs", 3, "long sequences, few layers, one GPU", *_of(OTHERS)),
-        ("no remedy is enough", 2, "None"),
-    ),
+EXERCISE = MEASURE.exercise(
+    ("the five patients", 6, "Llama 3 8B and 70B on 8 and 64 GPUs", *_of(CLINIC)),
+    ("larger GPUs", 1, "100 and 180 GB usable", *_of(ROOMY)),
+    ("other jobs", 3, "long sequences, few layers, one GPU", *_of(OTHERS)),
+    ("no remedy is enough", 2, "None"),
     hints=hints("lab4", "choose_remedy"),
+    leaves_out=LEAVES_OUT | {"returned": "a named tuple, or None"},
 )  # fmt: skip

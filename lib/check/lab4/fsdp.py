@@ -8,11 +8,11 @@ from functools import partial
 
 from lib import zero
 from lib.check.causes import hints
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.lab4 import fsdp_training as training
 from lib.check.lab4.fsdp_models import CASES, GROUPS_SAY
 from lib.check.lab4.unit import LEAVES_OUT, UNIT
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 
 METHODS = (
@@ -31,21 +31,17 @@ MEASURE = SideBySide(
     excused=training.EXCUSED
     | dict.fromkeys(("alive", "alive at the end"), "what is alive is counted in every layer"),
 )  # fmt: skip
-FSDP = Exercise(
-    name="FSDP", reference=zero.FSDP, measure=MEASURE, worlds=(4,),
+FSDP = MEASURE.exercise(
+    ("trains as one process does", 5, f"{GROUPS_SAY}; tied, frozen, unused",
+     *training.COMPUTED),
+    ("one unit whole at a time", 3, "and the root; none in the end", *training.MEMORY),
+    ("sends 3 (N-1)/N psi", 2, "each unit gathered twice, reduced once",
+     calls(MEASURE, nothing_else=False), *training.SENT),
+    hints=hints("lab4", "FSDP"), worlds=(4,),
     may_call=(
         *training.MAY_CALL, "fsdp_training.reduces", "unit.unshard", "unit.reduce_gradients",
     ),
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP; a Unit "
                                            "meets it"},
-    claims=claims(
-        MEASURE,
-        ("trains as one process does", 5, f"{GROUPS_SAY}; tied, frozen, unused",
-         *training.COMPUTED),
-        ("one unit whole at a time", 3, "and the root; none in the end", *training.MEMORY),
-        ("sends 3 (N-1)/N psi", 2, "each unit gathered twice, reduced once",
-         calls(MEASURE, nothing_else=False), *training.SENT),
-    ),
-    hints=hints("lab4", "FSDP"),
 )  # fmt: skip
 EXERCISE = Bundle("fsdp", (UNIT, FSDP))

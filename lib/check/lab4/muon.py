@@ -9,9 +9,9 @@ from torch import nn
 from lib.check.cases import Setting, draw
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL, ROOTED
-from lib.check.exercise import Bundle, Exercise
+from lib.check.exercise import Bundle
 from lib.check.lab4.owners import OWNERS
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.zero import muon
 
@@ -95,22 +95,18 @@ MEASURE = SideBySide(
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it is given matrices and gradients")
     | {"once more": "nothing is returned"},
 )  # fmt: skip
-MUON = Exercise(
-    name="Muon", reference=muon.Muon, measure=MEASURE, worlds=(4,), bonus=True, may_call=MAY_CALL,
+MUON = MEASURE.exercise(
+    ("as one process, step by step", 3,
+     "1 to 4 ranks, a subgroup; unused matrices, a rank that owns none",
+     "left out", "own matrix", "another's matrix"),
+    ("to the owner, and back", 2, "each matrix once each way, all reduces first",
+     calls(MEASURE, nothing_else=False), "the dtypes sent", "each once", "together"),
+    ("momentum on the owner alone", 1, "and every .grad is None afterwards"),
+    hints=hints("lab4", "Muon"), worlds=(4,), bonus=True, may_call=MAY_CALL,
     leaves_out={
         "generators": "__init__ is given",
         "returned": "nothing is returned: the matrices hold the result",
         "attributes": "step() reads them, and makes none",
     },
-    claims=claims(
-        MEASURE,
-        ("as one process, step by step", 3,
-         "1 to 4 ranks, a subgroup; unused matrices, a rank that owns none",
-         "left out", "own matrix", "another's matrix"),
-        ("to the owner, and back", 2, "each matrix once each way, all reduces first",
-         calls(MEASURE, nothing_else=False), "the dtypes sent", "each once", "together"),
-        ("momentum on the owner alone", 1, "and every .grad is None afterwards"),
-    ),
-    hints=hints("lab4", "Muon"),
 )  # fmt: skip
 EXERCISE = Bundle("muon", (OWNERS, MUON), bonus=True)

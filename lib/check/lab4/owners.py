@@ -6,10 +6,8 @@ possible in all of these cases.
 
 from lib.check.cases import form_of
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.zero import muon
 
@@ -74,14 +72,9 @@ def _misread(owner, costs, N):
 
 
 MEASURE = SideBySide(script, muon.owners, here(*SIZES), groups=None, excused=NO_TENSORS)
-OWNERS = Exercise(
-    name="owners", reference=muon.owners, measure=MEASURE, worlds=(), bonus=True,
-    leaves_out=LEAVES_OUT,
-    claims=claims(
-        MEASURE,
-        ("one owner each", 1, "as many as matrices, ranks 0 to N-1", *FORM),
-        ("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks", LOAD),
-        ("the same on every rank", 1, "called again, the same; arguments left alone"),
-    ),
-    hints=hints("lab4", "owners"),
+OWNERS = MEASURE.exercise(
+    ("one owner each", 1, "as many as matrices, ranks 0 to N-1", *FORM),
+    ("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks", LOAD),
+    ("the same on every rank", 1, "called again, the same; arguments left alone"),
+    hints=hints("lab4", "owners"), bonus=True, leaves_out=LEAVES_OUT,
 )  # fmt: skip

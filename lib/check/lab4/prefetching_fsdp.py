@@ -14,11 +14,10 @@ import torch
 
 from lib import collectives, zero
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab4 import fsdp_models as models
 from lib.check.lab4 import fsdp_training as training
 from lib.check.lab4.unit import LEAVES_OUT
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 
 BY_HAND = "by hand"
@@ -143,23 +142,18 @@ MEASURE = SideBySide(
     script, zero.PrefetchingFSDP, CASES, writes=METHODS,
     excused=training.EXCUSED | {"alive": "in the background memory comes and goes by itself"},
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="PrefetchingFSDP", reference=zero.PrefetchingFSDP, measure=MEASURE, worlds=(4,),
-    bonus=True,
+EXERCISE = MEASURE.exercise(
+    ("fetch begins, take waits", 3, "once, and only what there is",
+     *((name, CASES[:1]) for name in (*HAND, EARLY))),
+    ("trains as one process does", 1, models.GROUPS_SAY,
+     *training.COMPUTED, *WAITED, EARLY),
+    ("gathered during the unit before", 4, "forward and backward; by events", *AHEAD),
+    ("two units whole at most", 1, "and the root", *training.MEMORY),
+    ("sends 3 (N-1)/N psi", 1, "each unit gathered twice",
+     calls(MEASURE, nothing_else=False), *training.SENT),
+    hints=hints("lab4", "PrefetchingFSDP"), worlds=(4,), bonus=True,
     may_call=(*training.MAY_CALL, "prefetching_fsdp.start", "unit.unshard",
               *(f"prefetch.{name}" for name in ("after_backward", "average_gradients",
               "before_model", "after_model"))),
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP"},
-    claims=claims(
-        MEASURE,
-        ("fetch begins, take waits", 3, "once, and only what there is",
-         *((name, CASES[:1]) for name in (*HAND, EARLY))),
-        ("trains as one process does", 1, models.GROUPS_SAY,
-         *training.COMPUTED, *WAITED, EARLY),
-        ("gathered during the unit before", 4, "forward and backward; by events", *AHEAD),
-        ("two units whole at most", 1, "and the root", *training.MEMORY),
-        ("sends 3 (N-1)/N psi", 1, "each unit gathered twice",
-         calls(MEASURE, nothing_else=False), *training.SENT),
-    ),
-    hints=hints("lab4", "PrefetchingFSDP"),
 )  # fmt: skip

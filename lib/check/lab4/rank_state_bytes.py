@@ -4,9 +4,7 @@ keeps at each stage."""
 from lib.check.cases import form_of
 from lib.check.causes import hints
 from lib.check.claims import is_number
-from lib.check.exercise import Exercise
 from lib.check.left_out import NO_RANKS, NO_TENSORS
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import zero
 from lib.cost.state import RECIPES
@@ -37,17 +35,12 @@ def script(make, case, show):
 
 
 MEASURE = SideBySide(script, zero.rank_state_bytes, CASES, groups=None, excused=NO_TENSORS)
-EXERCISE = Exercise(
-    name="rank_state_bytes", reference=zero.rank_state_bytes, measure=MEASURE, worlds=(),
-    leaves_out=NO_RANKS,
-    claims=claims(
-        MEASURE,
-        ("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB",
-         ("bytes", CASES[:1])),
-        ("other models and ranks", 2, "4 ranks, 7, and 1", ("bytes", CASES[1:5])),
-        ("other precisions", 2, "fp32; fp32 gradients; bf16 alone",
-         ("bytes", CASES[5 : len(MODELS)])),
-        ("no such stage", 2, "a ValueError for any other stage, and for no rank"),
-    ),
-    hints=hints("lab4", "rank_state_bytes"),
+EXERCISE = MEASURE.exercise(
+    ("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB",
+     ("bytes", CASES[:1])),
+    ("other models and ranks", 2, "4 ranks, 7, and 1", ("bytes", CASES[1:5])),
+    ("other precisions", 2, "fp32; fp32 gradients; bf16 alone",
+     ("bytes", CASES[5 : len(MODELS)])),
+    ("no such stage", 2, "a ValueError for any other stage, and for no rank"),
+    hints=hints("lab4", "rank_state_bytes"), leaves_out=NO_RANKS,
 )  # fmt: skip

@@ -8,8 +8,6 @@ import torch.utils.checkpoint as torchs
 from torch import nn
 
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
-from lib.check.shown import claims
 from lib.check.side_by_side import SideBySide, here
 from lib.training import recompute as libs
 
@@ -52,23 +50,19 @@ MEASURE = SideBySide(
     excused=dict.fromkeys(("float32", "bfloat16"), "f has the dtype of its weights"),
     slack={"alive by 1": 2 * 96 + 64},  # x, which is on ctx, may stay until y goes
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="recompute", reference=libs.recompute, measure=MEASURE, worlds=(),
+EXERCISE = MEASURE.exercise(
+    ("output and gradients", 2, "of x and the weights; tokens",
+     *((what, [LAYERS, FEATURES, TOKENS, NOBODY]) for what in VALUES)),
+    ("the same random numbers", 2, "dropout; the generator is left where it was",
+     ("x", [DROPOUT]), ("the weights", [DROPOUT]), "generators"),
+    ("again and again", 2, "f(f(x)), and inside one another", *VALUES),
+    ("keeps x alone", 5, "bytes that the graph has saved",
+     "alive by 0", "alive by 1", "alive at the end"),
+    ("f runs twice", 3, "in forward, and in backward"),
+    hints=hints("lab4", "recompute"),
     leaves_out={
         "alone": "there are no ranks",
         "generators": "no argument is an iterator",
         "returned": "it is compared with what f alone returns",
     },
-    claims=claims(
-        MEASURE,
-        ("output and gradients", 2, "of x and the weights; tokens",
-         *((what, [LAYERS, FEATURES, TOKENS, NOBODY]) for what in VALUES)),
-        ("the same random numbers", 2, "dropout; the generator is left where it was",
-         ("x", [DROPOUT]), ("the weights", [DROPOUT]), "generators"),
-        ("again and again", 2, "f(f(x)), and inside one another", *VALUES),
-        ("keeps x alone", 5, "bytes that the graph has saved",
-         "alive by 0", "alive by 1", "alive at the end"),
-        ("f runs twice", 3, "in forward, and in backward"),
-    ),
-    hints=hints("lab4", "recompute"),
 )  # fmt: skip

@@ -19,10 +19,9 @@ from torch import nn
 from lib import backend, zero
 from lib.check.cases import draw
 from lib.check.causes import hints
-from lib.check.exercise import Exercise
 from lib.check.lab4.fsdp_models import ADAMW, Training
 from lib.check.lab4.fsdp_training import EXCUSED, MAY_CALL, trained
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 
 SHAPES = [{"w": (2, 3), "b": (3,), "s": ()}, {"f": (5,)}, {"u": (3,)}]
@@ -140,19 +139,14 @@ LEAVES_OUT = {
     "generators": "no method is given an iterator; the constructor is lib's",
     "returned": "nothing is returned",
 }
-UNIT = Exercise(
-    name="Unit", reference=zero.Unit, measure=MEASURE, worlds=(4,), may_call=MAY_CALL,
-    leaves_out=LEAVES_OUT,
-    claims=claims(
-        MEASURE,
-        ("unshard: the whole, in place", 3, "groups of 2 and 3", *_of(WHOLE), *LOST),
-        ("reduce_gradients: the mean", 3, "added to the shards; unused, frozen", *_of(REDUCED)),
-        ("reshard: no memory but the shards", 3, "parameters are empty",
-         *_of(SHARDED), *(f"alive by {turn - 1}" for turn in TURNS), "alive at the end"),
-        ("trains as one process does", 2, f"4 ranks, under lib's FSDP, {ADAMW}",
-         "parameters", "gradients left", "output"),
-        ("sends each flat once", 1, "by what it was given",
-         calls(MEASURE, nothing_else=False), "calls"),
-    ),
-    hints=hints("lab4", "Unit"),
+UNIT = MEASURE.exercise(
+    ("unshard: the whole, in place", 3, "groups of 2 and 3", *_of(WHOLE), *LOST),
+    ("reduce_gradients: the mean", 3, "added to the shards; unused, frozen", *_of(REDUCED)),
+    ("reshard: no memory but the shards", 3, "parameters are empty",
+     *_of(SHARDED), *(f"alive by {turn - 1}" for turn in TURNS), "alive at the end"),
+    ("trains as one process does", 2, f"4 ranks, under lib's FSDP, {ADAMW}",
+     "parameters", "gradients left", "output"),
+    ("sends each flat once", 1, "by what it was given",
+     calls(MEASURE, nothing_else=False), "calls"),
+    hints=hints("lab4", "Unit"), worlds=(4,), may_call=MAY_CALL, leaves_out=LEAVES_OUT,
 )  # fmt: skip

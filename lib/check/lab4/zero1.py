@@ -5,10 +5,9 @@ import torch
 
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab4 import zero_models as models
 from lib.check.lab4.zero_models import Setup
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.zero import zero1, zero2
 
@@ -88,21 +87,17 @@ MEASURE = SideBySide(
     script, zero1.Zero1, CASES, (zero1.__name__, zero2.__name__), excused=models.EXCUSED,
     slack={"alive": models.slack},
 )  # fmt: skip
-EXERCISE = Exercise(
-    name="Zero1", reference=zero1.Zero1, worlds=(models.WORLD,), measure=MEASURE,
-    # A flat of lib's may be part of an answer.
+EXERCISE = MEASURE.exercise(
+    ("as one process, step by step", 7,
+     "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused", ("parameters", ONE_BATCH)),
+    ("micro-batches add up", 2, "two of them, then one step", "parameters"),
+    ("1/N of the optimizer's state", 8, "padded/N elements, and AdamW's two moments of them",
+     *SHARDS, "alive by 1", "alive by 2"),
+    ("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone",
+     "gradients left", "the norm of the mean gradient", "the norm after step()"),
+    ("one message each way", 4, "padded elements each, by those it was given", calls(MEASURE)),
+    hints=hints("lab4", "Zero1"), worlds=(models.WORLD,),
+    # a flat of lib's may be part of an answer
     may_call=(*MAY_CALL, *models.MAY_CALL, "zero1.all_gather"),
     leaves_out={"returned": "nothing is returned: the model and the shard hold the result"},
-    claims=claims(
-        MEASURE,
-        ("as one process, step by step", 7,
-         "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused", ("parameters", ONE_BATCH)),
-        ("micro-batches add up", 2, "two of them, then one step", "parameters"),
-        ("1/N of the optimizer's state", 8, "padded/N elements, and AdamW's two moments of them",
-         *SHARDS, "alive by 1", "alive by 2"),
-        ("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone",
-         "gradients left", "the norm of the mean gradient", "the norm after step()"),
-        ("one message each way", 4, "padded elements each, by those it was given", calls(MEASURE)),
-    ),
-    hints=hints("lab4", "Zero1"),
 )  # fmt: skip

@@ -10,10 +10,9 @@ from functools import partial
 from lib import collectives
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
-from lib.check.exercise import Exercise
 from lib.check.lab4 import zero_models as models
 from lib.check.lab4.zero_models import Setup
-from lib.check.shown import calls, claims
+from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.zero import zero2
 
@@ -123,26 +122,21 @@ MEASURE = SideBySide(
     slack={"alive": models.slack},
 )  # fmt: skip
 ONE_BATCH = [case for case in MEASURE.runs() if models.SEVERAL not in case.what]
-EXERCISE = Exercise(
-    name="Zero2", reference=zero2.Zero2, worlds=(models.WORLD,), measure=MEASURE,
-    # What is inherited from lib's Zero1, and its flats; the last is the name of what no line of the
-    # answer has called.
+EXERCISE = MEASURE.exercise(
+    ("as one process, step by step", 4,
+     "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
+     "sent when ready", ("parameters", ONE_BATCH)),
+    ("micro-batches add up", 2, "average_gradients() after each", "parameters"),
+    ("each flat once, in one order", 2,
+     "padded elements, by the reduce_scatter it was given", calls(MEASURE)),
+    ("sent while backward runs", 5, "two in flight, and backward goes on", "sent in time",
+     "backward stands still", "flats sent when backward has ended", "back too early"),
+    ("two buffers at most", 5, "and no gradients of what has been sent"),
+    hints=hints("lab4", "Zero2"), worlds=(models.WORLD,),
+    # what is inherited from lib's Zero1, and its flats
     may_call=(*MAY_CALL, *models.MAY_CALL, "zero1.__init__", "zero1.step"),
     leaves_out={
         "returned": "nothing is returned: the model and the shards hold the result",
         "attributes": "those that later cells read are inherited from lib's Zero1",
     },
-    claims=claims(
-        MEASURE,
-        ("as one process, step by step", 4,
-         "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
-         "sent when ready", ("parameters", ONE_BATCH)),
-        ("micro-batches add up", 2, "average_gradients() after each", "parameters"),
-        ("each flat once, in one order", 2,
-         "padded elements, by the reduce_scatter it was given", calls(MEASURE)),
-        ("sent while backward runs", 5, "two in flight, and backward goes on", "sent in time",
-         "backward stands still", "flats sent when backward has ended", "back too early"),
-        ("two buffers at most", 5, "and no gradients of what has been sent"),
-    ),
-    hints=hints("lab4", "Zero2"),
 )  # fmt: skip
