@@ -185,6 +185,15 @@ def table_of(exercise, module) -> dict | None:
     }
 
 
+def by_condition(exercise, module):
+    """(mistake, the first hint whose condition fits its failure, or None) of each known mistake."""
+    known = mistakes_of(exercise, module) + answers_of(exercise, module)
+    for mistake, outcome in zip(known, _verdicts(exercise, known), strict=True):
+        if outcome.problem:
+            fits = (hint for hint in exercise.hints if hint.fits(outcome.problem))
+            yield mistake, next(fits, None)
+
+
 def judged_together(exercise, answers) -> list[Outcome]:
     """The Outcome of each answer, as the parts of a Bundle are judged: in one launch, and one more
     for each failure."""
