@@ -22,6 +22,7 @@ SHARDS = {  # how many examples each rank has, and their dtype
         ((0, 1, 2), (70001, 0, 3), torch.float16),  # which has no number so large
         ((1, 3), (3, 2), torch.float64),
         (ALONE, (3,), torch.float64),
+        ((0, 1, 2), (0, 1, 0), torch.float64),  # a single example in all
         ((0, 1, 2, 3), (70001, 3, 0, 40000), torch.float64),
     ]
 }
