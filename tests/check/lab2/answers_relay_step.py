@@ -155,6 +155,7 @@ EDITS = (
     ("something returned elsewhere", edit(RETURN, RETURN.replace("None", "torch.zeros(())"))),
     ("the loss keeps its graph", edit(RETURN, RETURN.replace(".detach()", ""))),
     ("another loss function", edit(LOSS, "loss = torch.nn.functional.mse_loss(y, target)")),
+    ("another loss", edit(LOSS, "loss = loss_fn(target, y)")),
     ("another form", edit(RETURN,
         f"if rank == last:\n        [p2p.send(loss, r, group) for r in range(last)]\n"
         f"    else:\n        loss = p2p.recv(torch.zeros(()), last, group)\n    {RETURN}")),
