@@ -24,9 +24,8 @@ def two(want, got) -> tuple[str, str]:
     twice."""
     want, got = (x.item() if isinstance(x, torch.Tensor) else x for x in (want, got))
     if isinstance(want, float) and isinstance(got, float):
-        is_integer = lambda x: isfinite(x) and x.is_integer() and abs(x) < 1e15
         for digits in (6, 9, 12, 15):
-            a, b = (grouped(x) if is_integer(x) else f"{x:.{digits}g}" for x in (want, got))
+            a, b = (grouped(x) if _is_whole(x) else f"{x:.{digits}g}" for x in (want, got))
             rounding = sum(abs(float(s.replace(",", "")) - x) for s, x in ((a, want), (b, got)))
             if a != b and not rounding > abs(got - want) / 2:  # where it is nan, too
                 return a, b
@@ -35,8 +34,11 @@ def two(want, got) -> tuple[str, str]:
 
 def grouped(x) -> str:
     """1,342,177,280 for a large whole number, so that its size can be seen at a glance."""
-    is_whole = isinstance(x, int) or (isinstance(x, float) and x.is_integer() and abs(x) < 1e15)
-    return f"{x:,}" if is_whole and abs(x) > 9999 else f"{x}"
+    return f"{x:,}" if (isinstance(x, int) or _is_whole(x)) and abs(x) > 9999 else f"{x}"
+
+
+def _is_whole(x):
+    return isinstance(x, float) and x.is_integer() and abs(x) < 1e15
 
 
 def cut(x, most: int = 80) -> str:

@@ -56,10 +56,15 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     if names:
         label = USUAL if names == known[0] else POSSIBLE
         return " or ".join(names), labelled(_sentences(exercise, names), label)
-    hint = next((hint for hint in exercise.hints if hint.fits(problem)), None)
+    hint = by_condition(exercise, problem)
     if not hint:
         return None, ""
     return hint.name, labelled([hint.text], USUAL if hint.certain else HINT)
+
+
+def by_condition(exercise, problem):
+    """The first hint of the exercise whose condition fits, or None."""
+    return next((hint for hint in exercise.hints if hint.fits(problem)), None)
 
 
 def _sentences(exercise, names):

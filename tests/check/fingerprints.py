@@ -30,8 +30,7 @@ def main(args: list[str]) -> None:
                 continue
             print(f"{part.name}: judging its known mistakes, which can take minutes", flush=True)
             if alone:
-                told = [(one.hint, hint) for one, hint in by_condition(part, module)]
-                for mistake, hint in dict.fromkeys(told):
+                for mistake, hint in dict.fromkeys(by_condition(part, module)):
                     print(f"  {mistake}: {hint.text if hint else 'no hint'}")
                 continue
             if made := table_of(part, module):

@@ -156,7 +156,7 @@ def table_of(exercise, module) -> dict | None:
     sentences, prints = {}, {}
     known = {hint.name for hint in exercise.hints}
     for mistake, outcome in zip(mistakes, _verdicts(exercise, mistakes), strict=True):
-        if mistake.text:
+        if mistake.text and mistake.hint not in known:
             sentences[mistake.hint] = mistake.text
         elif mistake.hint not in known | set(sentences) | TOLD_WITHOUT:
             raise ValueError(
@@ -186,12 +186,11 @@ def table_of(exercise, module) -> dict | None:
 
 
 def by_condition(exercise, module):
-    """(mistake, the first hint whose condition fits its failure, or None) of each known mistake."""
+    """(the name of a known mistake, the hint that a condition alone gives it, or None) of each."""
     known = mistakes_of(exercise, module) + answers_of(exercise, module)
     for mistake, outcome in zip(known, _verdicts(exercise, known), strict=True):
         if outcome.problem:
-            fits = (hint for hint in exercise.hints if hint.fits(outcome.problem))
-            yield mistake, next(fits, None)
+            yield mistake.hint, fingerprints.by_condition(exercise, outcome.problem)
 
 
 def judged_together(exercise, answers) -> list[Outcome]:

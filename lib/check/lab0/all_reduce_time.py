@@ -65,7 +65,7 @@ def script(make, case, show):
     name = show.run(make, *job)
     is_name = isinstance(name, str) and name in ALGORITHMS
     form = NOTHING if name is None else TIME if is_number(name) else NAME
-    told = f"the function {name.__name__}" if callable(name) else f"{cut(name, 60)}"
+    told = f"the function {name.__name__}" if callable(name) else cut(name, 60)
     for what in (NOTHING, TIME, NAME):
         wrong = not is_name and what == form
         show(what, f"got {told}, expected a name such as 'ring'" if wrong else "")

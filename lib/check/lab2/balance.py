@@ -70,7 +70,7 @@ def _misread(out, p):
     if lists and all(isinstance(layer, Integral) for stage in out for layer in stage):
         return None
     numbers = all(isinstance(x, Real) for x in (out if listed else [out]))
-    got = f"{cut(out, 60)}" if numbers else described(out)
+    got = cut(out, 60) if numbers else described(out)
     text = f"got {got}, expected a list of {p} ranges or lists of layers"
     return "numbers" if numbers else "lists", text
 
