@@ -275,11 +275,12 @@ class ShowOnRanks(Recorder, Show):
 
     def length(self, tensors) -> float:
         """The norm of all ranks' tensors as one vector, however it is sharded over the ranks."""
-        total = torch.zeros((), dtype=torch.float64)
-        for tensor in tensors:
-            total += tensor.detach().double().cpu().square().sum()
-        dist.all_reduce(total, group=self.control)
-        return total.sqrt().item()
+        with self.made.aside():
+            total = torch.zeros((), dtype=torch.float64)
+            for tensor in tensors:
+                total += tensor.detach().double().cpu().square().sum()
+            dist.all_reduce(total, group=self.control)
+            return total.sqrt().item()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 and wrong in what the probe looks at, is rejected for just that."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import torch
 import torch.distributed as dist
 
 from lib import launch
+from lib.check import probes
 from lib.check.cases import Setting
 from lib.check.exercise import Exercise
 from lib.check.framework import evaluate
+from lib.check.lab4 import fsdp_training
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide, here
 
@@ -269,3 +272,20 @@ def test_the_norm_of_all_ranks_tensors_is_one_number():
         return show.length([torch.full((2,), 1.0 + dist.get_rank())])
 
     assert launch.run(norm, nproc=2) == [10**0.5] * 2
+
+
+def test_what_gloo_still_holds_of_the_checks_own_messages_is_not_counted(monkeypatch):
+    """Right answers of FSDP's Unit were refused if gloo let go of the gathered shards too late."""
+    held, made = [], probes.Made()
+    late = lambda shards, mine, group: held.extend(shards)
+    monkeypatch.setattr(
+        fsdp_training, "dist", SimpleNamespace(all_gather=late, get_world_size=lambda group: 2)
+    )
+    with made:
+        model = torch.nn.Linear(3, 2, bias=False)
+        weights = [model.weight]
+        flat = SimpleNamespace(shard=torch.ones(3), n=6, slots=weights, parameters=weights)
+        before = made.alive()
+        show = SimpleNamespace(made=made, control=None)
+        fsdp_training.whole_parameters(SimpleNamespace(module=model, flats=[flat]), show)
+    assert len(held) == 2 and made.alive() == before

@@ -185,7 +185,7 @@ def trained(kind, case, group, show, watch=None):
         optimizer.step()
         if watch:
             watch.stepped()
-        show("parameters", whole_parameters(fsdp, show.control))
+        show("parameters", whole_parameters(fsdp, show))
         yield
         if show.wrong("parameters"):
             return
@@ -203,12 +203,16 @@ def _backward(fsdp, case, rank, together):
     fsdp.average_gradients()
 
 
-def whole_parameters(fsdp, control):
-    """{name: parameter}, from all ranks' shards."""
+def whole_parameters(fsdp, show):
+    """{name: parameter}, from all ranks' shards. They are not counted as the answer's, because gloo
+    may hold what it has gathered for a moment longer."""
     names, found = {p: name for name, p in fsdp.module.named_parameters()}, {}
-    for flat in fsdp.flats:
-        shards = [torch.empty_like(flat.shard) for _ in range(dist.get_world_size(control))]
-        dist.all_gather(shards, flat.shard.detach(), group=control)
-        pieces = slots(torch.cat(shards)[: flat.n].detach(), flat.slots)
-        found |= {names[p]: piece for p, piece in zip(flat.parameters, pieces, strict=True)}
+    with show.made.aside():
+        for flat in fsdp.flats:
+            shards = [
+                torch.empty_like(flat.shard) for _ in range(dist.get_world_size(show.control))
+            ]
+            dist.all_gather(shards, flat.shard.detach(), group=show.control)
+            pieces = slots(torch.cat(shards)[: flat.n].detach(), flat.slots)
+            found |= {names[p]: piece for p, piece in zip(flat.parameters, pieces, strict=True)}
     return found

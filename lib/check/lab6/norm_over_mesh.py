@@ -53,7 +53,7 @@ def script(make, case, place, show):
         show(GRADIENTS, {f"sets.{name}[{i}].grad": p.grad for name, i, p in everything})
         if show.wrong(FORM, asked):
             return
-        show(BITS, differ(norm, show.control))
+        show(BITS, differ(norm, show))
 
 
 def shown_sums(case, show):
@@ -66,12 +66,13 @@ def shown_sums(case, show):
     show(ALONG, "" if along else told)
 
 
-def differ(norm, group):
+def differ(norm, show):
     """The smallest and the largest of the ranks' norms in words, where these are not the same."""
-    least, most = norm.clone(), norm.clone()
-    dist.all_reduce(least, dist.ReduceOp.MIN, group)
-    dist.all_reduce(most, dist.ReduceOp.MAX, group)
-    same = torch.equal(least, most)
+    with show.made.aside():
+        least, most = norm.clone(), norm.clone()
+        dist.all_reduce(least, dist.ReduceOp.MIN, show.control)
+        dist.all_reduce(most, dist.ReduceOp.MAX, show.control)
+        same = torch.equal(least, most)
     return "" if same else f"one rank returned {least.item()!r}, another {most.item()!r}"
 
 
