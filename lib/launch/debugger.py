@@ -32,7 +32,7 @@ from lib.ledger.source import is_cell, position
 from lib.ledger.verdict import find_waits
 from lib.ledger.words import ranks_text, say
 
-BACK = 0.4  # seconds until another rank is asked, where a rank has not stopped again
+BACK = 0.4  # seconds until another rank is asked, where a rank has not stopped (again)
 QUIT = ("q", "quit", "exit")
 _channel: tuple[str, str, int] | None = None  # the file of questions, the pipe of answers, the rank
 
@@ -202,6 +202,10 @@ class Prompt:
             return
         del self.stopped[rank]
         self._tell(rank, command)
+        self._await(rank)
+
+    def _await(self, rank):
+        """Give a rank that runs a moment to stop."""
         began = now()
         while not (self._hear() and rank in self.stopped) and now() - began < BACK:
             time.sleep(0.005)
@@ -210,6 +214,8 @@ class Prompt:
         self._hear()
 
     def _switch(self, rank):
+        if rank not in self.stopped and rank < self.ranks.nproc:
+            self._await(rank)  # it may be about to reach its breakpoint
         if rank in self.stopped:
             self.current = rank
             self.stopped[rank] = self.stopped[rank] or "is asked now"

@@ -38,6 +38,11 @@ def own():
 
 
 def pids(ranks):
+    """Of all ranks. The agent knows them when it has started the last one, and the first may have
+    run a cell by then."""
+    deadline = time.monotonic() + 20
+    while not ranks._ranks.agent.pids() and time.monotonic() < deadline:
+        time.sleep(0.01)
     return ranks._ranks.agent.pids()
 
 
