@@ -158,7 +158,7 @@ def ranks_start_light():
         "lib.training.text",
         "lib.hybrid",
     ]
-    lib += [f"lib.check.{name}" for name in ("calls", "footprint", "symptoms", "traffic")]
+    lib += [f"lib.check.{name}" for name in ("footprint", "side_by_side", "symptoms", "traffic")]
     server.PRELOAD, server.AT_ONCE = [*server.PRELOAD, *lib], True
     framework.TIMEOUT = 60
 

@@ -60,6 +60,9 @@ def test_modes_and_hooks_are_seen_while_they_are_active():
     assert torch_private.dispatch_modes() == 0 and not torch_private.saved_tensors_hooks()
     with TorchDispatchMode():
         assert torch_private.dispatch_modes() == 1
+        with torch_private.without_dispatch_modes():
+            assert torch_private.dispatch_modes() == 0
+        assert torch_private.dispatch_modes() == 1
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
         assert torch_private.saved_tensors_hooks()
 

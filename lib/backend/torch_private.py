@@ -9,6 +9,7 @@
     flight_recorder              _C._distributed_c10d._dump_fr_trace, _dump_nccl_trace
     get_gradient, set_gradient   _C.TensorBase.grad, the slot behind Tensor.grad
     dispatch_modes               _C._len_torch_dispatch_stack
+    without_dispatch_modes       utils._python_dispatch._pop_mode, ._push_mode
     saved_tensors_hooks          _C._autograd._top_saved_tensors_default_hooks
     free_cublas_workspaces       _C._cuda_clearCublasWorkspaces
     print_options                _tensor_str.PRINT_OPTS
@@ -26,13 +27,13 @@ for uses of such names elsewhere in lib.
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 __all__ = [
@@ -40,7 +41,7 @@ __all__ = [
     "collectives_so_far", "device_types", "dispatch_modes", "flight_recorder",
     "free_cublas_workspaces", "get_gradient", "name_the_functions_module", "print_options",
     "registry", "saved_tensors_hooks", "set_gradient", "storage_nbytes", "tree_flatten",
-    "tree_leaves", "tree_map", "tree_unflatten", "unawaited_collectives",
+    "tree_leaves", "tree_map", "tree_unflatten", "unawaited_collectives", "without_dispatch_modes",
 ]  # fmt: skip
 
 # A key set with which an operator that was intercepted at BackendSelect goes on to the backends.
@@ -98,6 +99,17 @@ def set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
 def dispatch_modes() -> int:
     """How many TorchDispatchModes are active."""
     return torch._C._len_torch_dispatch_stack()
+
+
+@contextlib.contextmanager
+def without_dispatch_modes() -> Iterator[None]:
+    """Inside, no TorchDispatchMode of this thread sees an op."""
+    modes = [_pop_mode() for _ in range(dispatch_modes())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            _push_mode(mode)
 
 
 def saved_tensors_hooks() -> bool:

@@ -244,7 +244,7 @@ class Made(TorchDispatchMode):
 
     @contextlib.contextmanager
     def aside(self):
-        """What the check makes for itself inside does not count."""
+        """What the check makes inside, and the answer may get to see, does not count."""
         self.asides += 1
         try:
             yield

@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 from lib import backend, collectives, ledger
 from lib.backend.torch_private import tree_map
+from lib.backend.torch_private import without_dispatch_modes as unseen
 from lib.check import probes, whose
 from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
@@ -94,7 +95,7 @@ class Show:
     def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
         """Show a value: a number, a string, a tensor, None, or {key: one of them}, or pairs of
         that."""
-        with self.made.aside():
+        with unseen():
             copied = {
                 key: one.detach().cpu().clone() if torch.is_tensor(one) else one
                 for key, one in by_key(value).items()
@@ -157,7 +158,7 @@ class Show:
     def wrong(self, *names) -> bool:
         """True if something shown under these names so far differs from the reference, on any rank.
         The script should then return, because what follows would show nothing more."""
-        with self.made.aside():
+        with unseen():
             self.stopped = not self.agreed(not (self.lib and self._differs(names)))
         return self.stopped
 
@@ -181,11 +182,11 @@ class Show:
 
     def _run(self, label, f, *args, **named):
         everything = [*args, *named.values()]
-        with self.made.aside():
+        with unseen():
             before = probes.before(everything)
         out = self.call(label, f, *args, **named)
         self.returned_none.append(out is None)
-        with self.made.aside():
+        with unseen():
             names = probes.names_of(f, args, named)
             for name, value in probes.after(before, everything, out).items():
                 self(name, value, names=names)
@@ -275,7 +276,7 @@ class ShowOnRanks(Recorder, Show):
 
     def length(self, tensors) -> float:
         """The norm of all ranks' tensors as one vector, however it is sharded over the ranks."""
-        with self.made.aside():
+        with unseen():
             total = torch.zeros((), dtype=torch.float64)
             for tensor in tensors:
                 total += tensor.detach().double().cpu().square().sum()

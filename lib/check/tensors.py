@@ -27,6 +27,8 @@ def draw(seed, *shape):
 
 def compared(case, what, got, want):
     """The Problem of a tensor that differs from the expected one by more than rounding, or None."""
+    if torch.is_tensor(got) and got.dtype == want.dtype and torch.equal(got, want):
+        return None  # most are, and this is quick
     facts = {"case": case, "what": what, "got": form_of(got)}
     facts |= {"dtype": False, "shape": False, "nan": False}
     forms = f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}"
