@@ -56,7 +56,7 @@ def _time_of(algorithm):
     one = (("any N", 2, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links"),)
     return measure.exercise(
         *(one if algorithm == "star" else two),
-        hints=hints("lab0", "all_reduce_time"), name=f"{algorithm}_time", leaves_out=NO_RANKS,
+        hints=hints("lab0", f"{algorithm}_time", "all_reduce_time"), name=f"{algorithm}_time", leaves_out=NO_RANKS,
     )  # fmt: skip
 
 
