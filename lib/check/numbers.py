@@ -3,7 +3,7 @@
 Functions of plain numbers need no script:
 
     MEASURE, about = numbers(model_state_bytes, CASES, words, "bytes")
-    claims(MEASURE, ("one parameter", 1, "4 bytes", *about((1, "fp32"))), ...)
+    claims(MEASURE, ("one parameter", 1, "4 bytes", about((1, "fp32"))), ...)
 
 A case is the tuple of the function's arguments, in order; words(*case) is its name in a verdict.
 """
@@ -43,7 +43,7 @@ def wrong(fits, cases=None):
 
 
 def numbers(reference, cases, words, name, unit=1):
-    """Return (the measure, about(*cases), which lists what a claim on these cases is about).
+    """Return (the measure, about(*cases), which is what a claim on these cases is about).
 
     name: what the number counts, "bytes" for example.
     unit: a verdict states `unit` times the number that the function returns.
@@ -57,7 +57,6 @@ def numbers(reference, cases, words, name, unit=1):
             show_times(show, name, out * unit)
 
     def about(*some):
-        these = here(*(names[case] for case in some))
-        return [(what, these) for what in (NOTHING, NO_NUMBER, name)]
+        return (NOTHING, NO_NUMBER, name), here(*(names[case] for case in some))
 
     return SideBySide(script, reference, here(*jobs), groups=None, excused=NO_TENSORS), about

@@ -4,6 +4,7 @@
         MEASURE,                                name, points, over which cases, what it is about
         ("the sum", 8, "2, 3, 4 ranks", "y"),                       shown under the name "y"
         ("nothing to sum", 1, "n = 0", ("y", EMPTY), "graph"),      "y" in these cases; a probe
+        ("one rank", 2, "", (("y", "x"), ALONE)),                   both in these cases
         ("on the wire", 3, "(N-1)n", calls(MEASURE)),               a judge
     )
 
@@ -153,13 +154,14 @@ def numbers(x):
 
 
 def claims(measure, *rows) -> tuple:
-    """Claims from rows (name, points, says, *about), where `about` has names, pairs (name, [cases])
-    and judges."""
+    """Claims from rows (name, points, says, *about), where `about` has names, judges, and pairs of
+    a name, or a tuple of names, and a list of cases."""
     everywhere, taken, made = tuple(measure.runs()), set(), []
     for number, (name, points, says, *about) in enumerate(rows):
         pair = lambda one: one if isinstance(one, tuple) else (one, everywhere)
         pairs = [pair(one) for one in about if not callable(one)]
-        mine = {(what, case) for what, cases in pairs for case in cases}
+        several = lambda names: (names,) if isinstance(names, str) else names
+        mine = {(what, case) for names, cases in pairs for what in several(names) for case in cases}
         taken |= mine
         asks = partial(_among, mine)
         if number == len(rows) - 1:

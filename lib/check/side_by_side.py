@@ -8,6 +8,7 @@
         show("kept", n, at_most=True)            a value no larger than lib's is right, too
         show("kept", n, beside="rank 0: ...")    a line that the verdict adds if this is wrong
         show("order", "2F0 stands before 1F0")   a property: "" if it holds, else what violates it
+        show.said(FORM, {"order": "2F0 ..."})    each property of FORM; returns whether one fails
         yield                                    a second script may run here (probe "two at once")
         show.backward(y)                         from random gradients; shows those of the inputs
 
@@ -104,6 +105,13 @@ class Show:
         self.shown[name, self.times[name]] = Value(
             self.part, copied, at_most, tolerance, beside, names
         )
+
+    def said(self, names, wrong):
+        """Show for each of these names what violates it, "" if nothing does, and return whether
+        anything is wrong. wrong: {name: what violates it}"""
+        for name in names:
+            self(name, wrong.get(name, ""))
+        return bool(wrong)
 
     def give(self, name, value, learns=False):
         """An input, copied and changed as this variant requires. learns: `backward` shows its

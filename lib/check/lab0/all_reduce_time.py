@@ -47,16 +47,16 @@ AT_ENDS = here(*(name for name, job in JOBS.items() if job[0] in ENDS))
 
 
 def _time_of(algorithm):
-    time = COST[algorithm].time
+    time, name = COST[algorithm].time, f"{algorithm}_time"
     measure, about = numbers(time, POWERS + OTHERS, words, "microseconds", unit=1e6)
     two = (
-        ("N a power of two", 1, "2, 4, 8, 64 ranks; 8 bytes, 1 MB; two links", *about(*POWERS)),
+        ("N a power of two", 1, "2, 4, 8, 64 ranks; 8 bytes, 1 MB; two links", about(*POWERS)),
         ("any N", 2, "3, 5, 6, 12 ranks"),
     )
     one = (("any N", 2, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links"),)
     return measure.exercise(
         *(one if algorithm == "star" else two),
-        hints=hints("lab0", f"{algorithm}_time", "all_reduce_time"), name=f"{algorithm}_time", leaves_out=NO_RANKS,
+        hints=hints("lab0", name, "all_reduce_time"), name=name, leaves_out=NO_RANKS,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def script(make, case, show):
 MEASURE = SideBySide(script, cheapest, here(*JOBS), groups=None, excused=NO_TENSORS)
 CHOICE = MEASURE.exercise(
     ("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; three links",
-     *((what, AT_ENDS) for what in (NOTHING, TIME, NAME, TAKES))),
+     ((NOTHING, TIME, NAME, TAKES), AT_ENDS)),
     ("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB"),
     hints=hints("lab0", "cheapest"), leaves_out=NO_RANKS,
 )  # fmt: skip

@@ -15,16 +15,14 @@ NOTHING, FORM, EMPTY, MIXED, STRANGE = MISREAD = (
     "nothing", "{group: (nth, op, ranks)}", "no empty entry", "sorted ranks", "a recorded number"
 )  # fmt: skip
 WRONG, NTH, OP, RANKS = "groups with something wrong", "nth", "op", "ranks"
+ALL = (*MISREAD, WRONG, NTH, OP, RANKS)
 
 
 def script(make, case, show):
     dumps = CASES[case.what]
     out = show.run(make, {rank: copy.deepcopy(records) for rank, records in dumps.items()})
     got = _read(out)
-    wrong = _misread(out, got, dumps)
-    for name in MISREAD:
-        show(name, wrong.get(name, ""))
-    if wrong:
+    if show.said(MISREAD, _misread(out, got, dumps)):
         return
     told = [_told(dumps, group, nth) for group, (nth, _, _) in got.items()]
     beside = "\n".join([f"You return {got}", *told])
@@ -74,19 +72,15 @@ def _told(dumps, group, nth):
     return f"  group {group}, nth {nth}: {'; '.join(words)}" if words else ""
 
 
-def _about(cases):
-    return [(name, here(*cases)) for name in (*MISREAD, WRONG, NTH, OP, RANKS)]
-
-
 MEASURE = SideBySide(script, blame, here(*CASES), groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
     ("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
-     *_about(NEVER)),
-    ("nobody to blame", 1, "all completed; a rank that is only behind", *_about(NOBODY)),
+     (ALL, here(*NEVER))),
+    ("nobody to blame", 1, "all completed; a rank that is only behind", (ALL, here(*NOBODY))),
     ("the first of several", 2, "ranks that call ahead; recorders that keep 3 calls",
-     *_about(FIRST)),
+     (ALL, here(*FIRST))),
     ("another op, another size", 2, "also where all completed, or one is missing too",
-     *_about(ANOTHER)),
+     (ALL, here(*ANOTHER))),
     ("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3"),
     hints=hints("lab0", "blame"), bonus=True,
     leaves_out=NO_RANKS | {"returned": "a dict, of any sequences or sets"},

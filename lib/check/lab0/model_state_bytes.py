@@ -13,10 +13,10 @@ MEASURE, about = numbers(
 )
 EXERCISE = MEASURE.exercise(
     ("fp32 and mixed", 2, "GPT-3's 175 billion parameters: 2,800,000,000,000 bytes",
-     *about((GPT3, "fp32"), (GPT3, "mixed"))),
+     about((GPT3, "fp32"), (GPT3, "mixed"))),
     ("mixed with fp32 gradients", 1, "3,150,000,000,000 bytes",
-     *about((GPT3, "mixed, fp32 gradients"))),
-    ("bf16 alone", 1, "1,400,000,000,000 bytes", *about((GPT3, "bf16"))),
+     about((GPT3, "mixed, fp32 gradients"))),
+    ("bf16 alone", 1, "1,400,000,000,000 bytes", about((GPT3, "bf16"))),
     ("any number of parameters", 2, "1; GPT-2's 124,439,808"),
     hints=hints("lab0", "model_state_bytes"), leaves_out=NO_RANKS,
 )  # fmt: skip

@@ -41,10 +41,7 @@ FITS, NOT = "fits", "does not"
 
 def script(make, case, show):
     lost = show.run(make, *JOBS[case.what])
-    wrong = _misread(lost)
-    for name in FORM:
-        show(name, wrong.get(name, ""))
-    if wrong:
+    if show.said(FORM, _misread(lost)):
         return
     show("which fit:", [(f"{way!r}", FITS if way in lost else NOT) for way in WAYS])
     for way, seconds in lost.items():
@@ -69,7 +66,7 @@ def _misread(lost):
 MEASURE = SideBySide(script, seconds_lost, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
     ("what fits", 4, "the six situations",
-     *((name, SIX) for name in (*FORM, "which fit:"))),
+     ((*FORM, "which fit:"), SIX)),
     ("data and sharded", 2, "seconds, within 1 %", ("data", SIX), ("sharded", SIX)),
     ("tensor and pipeline", 2, "seconds, within 1 %", ("tensor", SIX), ("pipeline", SIX)),
     ("tensor inside the node", 3, "data or a pipeline across", (INSIDE, SIX), (BOTH, SIX)),

@@ -19,8 +19,8 @@ def _words(parameters, tokens, gpus, flops, recompute):
 
 MEASURE, about = numbers(training_days, (GPT3, NOT_RECOMPUTED, *OTHERS), _words, "days")
 EXERCISE = MEASURE.exercise(
-    ("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", *about(GPT3)),
-    ("without recomputation", 1, "25 days", *about(NOT_RECOMPUTED)),
+    ("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", about(GPT3)),
+    ("without recomputation", 1, "25 days", about(NOT_RECOMPUTED)),
     ("other models and clusters", 1, "1 trillion parameters; GPT-2"),
     hints=hints("lab0", "training_days"), bonus=True, leaves_out=NO_RANKS,
 )  # fmt: skip

@@ -79,15 +79,15 @@ MEASURE = SideBySide(script, diagnose, here(*SETUPS), groups=None, excused=NO_TE
 def about(*sabotages):
     """What a claim on these is about: their runs, and the healthy ones."""
     cases = here(*(name for name, of in SETUPS.items() if of.sabotage in (*sabotages, HEALTHY)))
-    return [(name, cases) for name in ("one of the six", "the mistake")]
+    return ("one of the six", "the mistake"), cases
 
 
 EXERCISE = MEASURE.exercise(
-    (NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick", *about(NO_BROADCAST)),
-    (NO_NO_SYNC, 3, "2 to 4 ranks, 2 and 3 micro-batches", *about(NO_NO_SYNC)),
-    (NO_SET_EPOCH, 3, "2 and 3 ranks, 2 and 3 epochs", *about(NO_SET_EPOCH)),
-    (SUM, 3, "2 to 4 ranks, equal and unequal shards", *about(SUM)),
-    (UNEQUAL, 3, "2 and 4 ranks; runs left as they were", *about(UNEQUAL)),
+    (NO_BROADCAST, 2, "2 and 3 ranks; and no healthy run is called sick", about(NO_BROADCAST)),
+    (NO_NO_SYNC, 3, "2 to 4 ranks, 2 and 3 micro-batches", about(NO_NO_SYNC)),
+    (NO_SET_EPOCH, 3, "2 and 3 ranks, 2 and 3 epochs", about(NO_SET_EPOCH)),
+    (SUM, 3, "2 to 4 ranks, equal and unequal shards", about(SUM)),
+    (UNEQUAL, 3, "2 and 4 ranks; runs left as they were", about(UNEQUAL)),
     hints=hints("lab1", "diagnose"), before=made,
     leaves_out=but(LEAVES_OUT, "alone")
     | {"again": "a name, asked for in many cases", "returned": "a name",

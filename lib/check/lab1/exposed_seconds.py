@@ -56,7 +56,8 @@ ANY = {
     "20 others": _many(2),
 }
 CASES = ONE | MESSAGES | COMPUTE | ANY
-OVER = "more than all messages"
+OVER, SECONDS = "more than all messages", "the seconds"
+ALL = (NOTHING, NO_NUMBER, OVER, SECONDS)
 ALL_MESSAGES = {name: exposed_seconds([], messages) for name, (_, messages) in CASES.items()}
 
 
@@ -70,20 +71,16 @@ def script(make, case, show):
         return
     most = ALL_MESSAGES[case.what] + 1e-6
     show(OVER, f"got {out:.6g} s, and the messages take {most:.6g} s" if out > most else "")
-    show("the seconds", float(out), tolerance=1e-6)
+    show(SECONDS, float(out), tolerance=1e-6)
 
 
 MEASURE = SideBySide(script, exposed_seconds, here(*CASES), groups=None, excused=NO_TENSORS)
-
-
-def _about(cases):
-    return [(name, here(*cases)) for name in (NOTHING, NO_NUMBER, OVER, "the seconds")]
-
-
 EXERCISE = MEASURE.exercise(
-    ("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all", *_about(ONE)),
-    ("messages at once count once", 2, "they overlap, or lie in each other", *_about(MESSAGES)),
-    ("compute at once hides once", 1, "two streams compute", *_about(COMPUTE)),
+    ("one message at a time", 2, f"{len(ONE)} cases: hidden, in part, not at all",
+     (ALL, here(*ONE))),
+    ("messages at once count once", 2, "they overlap, or lie in each other",
+     (ALL, here(*MESSAGES))),
+    ("compute at once hides once", 1, "two streams compute", (ALL, here(*COMPUTE))),
     ("any lists", 1, "not sorted, touching, empty, many; left as they were"),
     hints=hints("lab1", "exposed_seconds"), bonus=True,
     leaves_out=LEAVES_OUT

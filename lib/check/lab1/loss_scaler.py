@@ -180,12 +180,12 @@ MEASURE = SideBySide(
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "a gradient is fp32"),
 )  # fmt: skip
 OF_GOOD, OF_OVERFLOWS = (
-    [(name, [case for case in MEASURE.runs() if case.what.startswith(what)]) for name in NAMES]
+    (NAMES, [case for case in MEASURE.runs() if case.what.startswith(what)])
     for what in (GOOD, OVERFLOWS)
 )
 EXERCISE = MEASURE.exercise(
-    ("scaled, and unscaled once", 3, "the optimizer gets the loss's own gradients", *OF_GOOD),
-    ("an overflow skips the step", 5, f"inf, nan; on every rank; {GROUPS_SAY}", *OF_OVERFLOWS),
+    ("scaled, and unscaled once", 3, "the optimizer gets the loss's own gradients", OF_GOOD),
+    ("an overflow skips the step", 5, f"inf, nan; on every rank; {GROUPS_SAY}", OF_OVERFLOWS),
     ("the scale goes down and up", 4,
      "backoff on overflow, growth after growth_interval steps", *NAMES),
     ("one number on the wire", 2, "one all-reduce of one element a step",

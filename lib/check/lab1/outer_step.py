@@ -58,7 +58,7 @@ MEASURE = SideBySide(
 )
 EXERCISE = MEASURE.exercise(
     ("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum",
-     *((name, PLAIN) for name in STATE)),
+     (STATE, PLAIN)),
     ("Nesterov's momentum", 3, "lr 0.7, momentum 0.9; three rounds", *STATE),
     ("one all-reduce of each parameter", 2,
      f"{ELEMENTS} elements a round, by the all_reduce it was given",

@@ -53,8 +53,7 @@ def script(make, case, show):
             wrong |= _order(drawn[seed, epoch - 1], ranks)
         if ranks != again:
             wrong["asked again"] = f"got {_table(ranks)}, and when asked again {_table(again)}"
-        for name in (*PARTS[1:], *LENGTHS, *ORDER, "asked again"):
-            show(name, wrong.get(name, ""))
+        show.said((*PARTS[1:], *LENGTHS, *ORDER, "asked again"), wrong)
         drawn[seed, epoch] = ranks
     if case == LARGE:
         _pure(make, n, N, drawn, show)

@@ -41,10 +41,7 @@ def script(make, case, show):
     costs, *rest = job = OF_NAME[case.what]
     libs, own = _right(job, framework.passed("interleaved"))  # asked for before make runs
     out = show.run(make, [*costs], *rest)
-    problem = _misread(out)
-    for name in FORM:
-        show(name, problem.get(name, ""))
-    for key in () if problem else KEYS:
+    for key in () if show.said(FORM, _misread(out)) else KEYS:
         got = float(out[key])
         alike = own and isclose(got, own[key], rel_tol=1e-9, abs_tol=1e-12)
         show(key, libs[key] if alike else got)

@@ -68,15 +68,15 @@ MEASURE = SideBySide(
 def _in(*kinds):
     """All that is shown in the cases of these kinds."""
     cases = [case for case in MEASURE.runs() if case.what.startswith(kinds)]
-    return [(name, cases) for name in ("fields", "out", "log_sum")]
+    return ("fields", "out", "log_sum"), cases
 
 
 EXERCISE = MEASURE.exercise(
     ("attention over both", 5, "up to 3 dimensions before d; float64 and float32",
-     *_in("4 queries", "2 sequences", "one part")),
-    ("scores of any size", 2, "about 1,000 and -1,000: exp of them is no number", *_in(LARGE)),
+     _in("4 queries", "2 sequences", "one part")),
+    ("scores of any size", 2, "about 1,000 and -1,000: exp of them is no number", _in(LARGE)),
     ("queries that see no key", 2, "log_sum is -inf there, in one part or in both",
-     *_in(UNSEEN)),
+     _in(UNSEEN)),
     ("the parts stay as they are", 1, "and the result is new", "arguments", "storage"),
     hints=hints("lab3", "merge_attention"), leaves_out=BUILT | {"alone": "there are no ranks"},
 )  # fmt: skip

@@ -76,14 +76,14 @@ def _price(remedy):
 
 
 def _of(jobs):
-    return [(name, [case for case in CASES if JOBS[case.what] in jobs]) for name in WRONG]
+    return WRONG, [case for case in CASES if JOBS[case.what] in jobs]
 
 
 MEASURE = SideBySide(script, choose_remedy, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
-    ("the five patients", 6, "Llama 3 8B and 70B on 8 and 64 GPUs", *_of(CLINIC)),
-    ("larger GPUs", 1, "100 and 180 GB usable", *_of(ROOMY)),
-    ("other jobs", 3, "long sequences, few layers, one GPU", *_of(OTHERS)),
+    ("the five patients", 6, "Llama 3 8B and 70B on 8 and 64 GPUs", _of(CLINIC)),
+    ("larger GPUs", 1, "100 and 180 GB usable", _of(ROOMY)),
+    ("other jobs", 3, "long sequences, few layers, one GPU", _of(OTHERS)),
     ("no remedy is enough", 2, "None"),
     hints=hints("lab4", "choose_remedy"),
     leaves_out=LEAVES_OUT | {"returned": "a named tuple, or None"},

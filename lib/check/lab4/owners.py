@@ -43,13 +43,10 @@ def script(make, case, show):
         return show.run(make, [*costs], N)
 
     owner, then = asked(), asked()
-    wrong, text = _misread(owner, costs, N)
-    for name in FORM:
-        show(name, text if name == wrong else "")
-    if wrong:
+    if show.said(FORM, _misread(owner, costs, N)):
         return
     another = f"called twice with the same costs, it returned {cut(owner, 40)} and {cut(then, 40)}"
-    alike = not any(_misread(then, costs, N)) and [*then] == [*owner]
+    alike = not _misread(then, costs, N) and [*then] == [*owner]
     show("another list", "" if alike else another)
     if show.wrong("another list"):
         return
@@ -58,17 +55,17 @@ def script(make, case, show):
 
 
 def _misread(owner, costs, N):
-    """(which of FORM is wrong, in words), or ("", "")."""
+    """{which of FORM is wrong: in words}, or {}."""
     if not isinstance(owner, (list, tuple)):
-        return A_LIST, f"got {form_of(owner)}, expected a list of ranks"
+        return {A_LIST: f"got {form_of(owner)}, expected a list of ranks"}
     if len(owner) != len(costs):
-        return ONE_EACH, f"{len(owner)} ranks for {len(costs)} matrices: {cut(owner)}"
+        return {ONE_EACH: f"{len(owner)} ranks for {len(costs)} matrices: {cut(owner)}"}
     for rank in owner:
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
-            return A_LIST, f"{cut(rank, 60)} in the list is no rank"
+            return {A_LIST: f"{cut(rank, 60)} in the list is no rank"}
         if not 0 <= rank < N:
-            return RANKS, f"rank {rank} owns a matrix; there are ranks 0 to {N - 1}"
-    return "", ""
+            return {RANKS: f"rank {rank} owns a matrix; there are ranks 0 to {N - 1}"}
+    return {}
 
 
 MEASURE = SideBySide(script, muon.owners, here(*SIZES), groups=None, excused=NO_TENSORS)

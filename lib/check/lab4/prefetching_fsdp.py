@@ -144,7 +144,7 @@ MEASURE = SideBySide(
 )  # fmt: skip
 EXERCISE = MEASURE.exercise(
     ("fetch begins, take waits", 3, "once, and only what there is",
-     *((name, CASES[:1]) for name in (*HAND, EARLY))),
+     ((*HAND, EARLY), CASES[:1])),
     ("trains as one process does", 1, models.GROUPS_SAY,
      *training.COMPUTED, *WAITED, EARLY),
     ("gathered during the unit before", 4, "forward and backward; by events", *AHEAD),

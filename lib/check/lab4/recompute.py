@@ -52,9 +52,9 @@ MEASURE = SideBySide(
 )  # fmt: skip
 EXERCISE = MEASURE.exercise(
     ("output and gradients", 2, "of x and the weights; tokens",
-     *((what, [LAYERS, FEATURES, TOKENS, NOBODY]) for what in VALUES)),
+     (VALUES, [LAYERS, FEATURES, TOKENS, NOBODY])),
     ("the same random numbers", 2, "dropout; the generator is left where it was",
-     ("x", [DROPOUT]), ("the weights", [DROPOUT]), "generators"),
+     (("x", "the weights"), [DROPOUT]), "generators"),
     ("again and again", 2, "f(f(x)), and inside one another", *VALUES),
     ("keeps x alone", 5, "bytes that the graph has saved",
      "alive by 0", "alive by 1", "alive at the end"),

@@ -116,18 +116,13 @@ MEASURE = SideBySide(
 FORM, KEPT = ("a Routing", "its columns"), ("kept", "others kept")
 COLUMNS = ("the slot", "token", "expert", "slot")
 
-
-def _in(cases, *names):
-    return [(name, cases) for name in names]
-
-
 EXERCISE = MEASURE.exercise(
     ("who is kept", 7, "k 1, 2, 3; -1; nothing dropped; all to one expert",
-     *_in(FULL, *FORM, *KEPT)),
-    ("slots and order", 4, "by expert, then slot; slots by priority", *_in(FULL, *COLUMNS)),
-    ("the pairs' weights", 3, "and their gradient", *_in(FULL, "weight", "choice.weights")),
+     ((*FORM, *KEPT), FULL)),
+    ("slots and order", 4, "by expert, then slot; slots by priority", (COLUMNS, FULL)),
+    ("the pairs' weights", 3, "and their gradient", (("weight", "choice.weights"), FULL)),
     ("nothing to keep", 1, "no tokens; all choices -1",
-     *_in(EMPTY, *FORM, *KEPT, *COLUMNS, "weight")),
+     ((*FORM, *KEPT, *COLUMNS, "weight"), EMPTY)),
     ("the choice is unchanged", 1, ""),
     hints=hints("lab5", "assign_slots"), leaves_out=TENSORS,
 )  # fmt: skip

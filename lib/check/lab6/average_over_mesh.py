@@ -83,7 +83,7 @@ MEASURE = SideBySide(
 )  # fmt: skip
 EXERCISE = MEASURE.exercise(
     ("the gradients of the mean loss", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
-     *((name, given.by_hand(MEASURE)) for name in (*LISTS.values(), LATER))),
+     ((*LISTS.values(), LATER), given.by_hand(MEASURE))),
     ("as in a single process", 3, "a GPT's backward on pp=2 dp=2 tp=2", *LISTS.values()),
     ("each set over its groups", 3,
      "elements: tied over ends, replicated over tp, all over dp",

@@ -35,14 +35,10 @@ def script(make, case, show):
         show.refused(make, *job)
         return
     plan = show.run(make, *job)
-    problem = _misread(plan)
-    for name in FORM[:2]:
-        show(name, problem.get(name, ""))
-    if problem:
+    if show.said(FORM[:2], _misread(plan)):
         return
     got = f"got tp {plan.tp} pp {plan.pp} dp {plan.dp} b {plan.micro_batch}"
-    for name, why in _rules(plan, job).items():
-        show(name, f"{got}: {why}" if why else "")
+    show.said(RULES, {name: f"{got}: {why}" for name, why in _rules(plan, job)})
     needs, room = job.memory(plan), job.gpu.memory
     too_much = f"{got}: memory(plan) is {needs:.6g}, and a GPU has {room:.6g} bytes"
     show("room", too_much if needs > room else "")
@@ -66,7 +62,7 @@ def _misread(out):
 
 
 def _rules(plan, job):
-    """{rule: why it is broken, or ""}, in the order in which they are easily seen."""
+    """(rule, why) of those that are broken, in the order in which they are easily seen."""
     tp, pp, dp, b = plan.tp, plan.pp, plan.dp, plan.micro_batch
     layers, heads, node = job.model.layers, job.model.heads, job.gpu.per_node
     more = [f for f in fields(Plan) if f.name not in CHOSEN and getattr(plan, f.name) != f.default]
@@ -83,17 +79,16 @@ def _rules(plan, job):
          f"sequence_parallel is {plan.sequence_parallel}, expected {tp > 1}"),
         (more, " and ".join(f"{f.name}, expected {f.default}" for f in more)),
     )  # fmt: skip
-    return {name: why if wrong else "" for name, (wrong, why) in zip(RULES, broken, strict=True)}
+    return [(name, why) for name, (wrong, why) in zip(RULES, broken, strict=True) if wrong]
 
 
 MEASURE = SideBySide(script, choose_plan, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
-    ("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs",
-     *((name, ONES) for name in FORM)),
+    ("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", (FORM, ONES)),
     ("that fits", 2, "memory(plan) <= gpu.memory", ("room", ONES)),
     ("and none is faster", 4, "compared with the fastest plan", ("seconds(plan)", ONES)),
     ("of equally fast, least memory", 1, "where all plans are equally fast",
-     *((name, EQUALS) for name in (*FORM, "room", "seconds(plan)", "memory(plan)"))),
+     ((*FORM, "room", "seconds(plan)", "memory(plan)"), EQUALS)),
     ("nothing fits", 2, "a ValueError", "the error raised"),
     hints=hints("lab6", "choose_plan"), bonus=True, leaves_out=but(LEAVES_OUT, "given used"),
 )  # fmt: skip

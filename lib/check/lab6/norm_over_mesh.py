@@ -82,7 +82,7 @@ MEASURE = SideBySide(
 )  # fmt: skip
 EXERCISE = MEASURE.exercise(
     ("the norm of the whole model", 6, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
-     *((name, given.by_hand(MEASURE)) for name in (FORM, *ALONE.values(), ALL))),
+     ((FORM, *ALONE.values(), ALL), given.by_hand(MEASURE))),
     ("as in a single process", 2, "a GPT's gradients on pp=2 dp=2 tp=2", FORM, ALL),
     ("only sums of squares are sent", 2, "one to three values along tp and along pp",
      FEW, ALONG, calls(MEASURE, nothing_else=False)),

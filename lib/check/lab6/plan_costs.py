@@ -103,7 +103,7 @@ OF_MEMORY = _exercise(
 OF_BUBBLE = _exercise(
     bubble, by_hand.plan_bubble,
     ("one stage per rank", 2, "p = 1 to 64; m = 2 to 512",
-     *((name, NOT_INTERLEAVED) for name in (NOTHING, NO_NUMBER, "the bubble"))),
+     ((NOTHING, NO_NUMBER, "the bubble"), NOT_INTERLEAVED)),
     ("v stages per rank", 1, "v = 2, 3, 12", "the bubble"),
 )  # fmt: skip
 OF_MESSAGES = _exercise(

@@ -60,10 +60,7 @@ def script(make, case, show):
     out = show.run(make, *given)
     is_given = any(out is one for one in given[1:])
     show("a list of its own", f"it returned {out}, which it was given" if is_given else "")
-    problem = _misread(out, B, len(speeds))
-    for name in FORM:
-        show(name, problem.get(name, ""))
-    if problem:
+    if show.said(FORM, _misread(out, B, len(speeds))):
         return
     full = next((r for r, b in enumerate(out) if most and b > most[r]), None)
     show("room for no row", _over(out, full, most) if full is not None and not most[full] else "")
@@ -102,12 +99,11 @@ def _first_gets_less(out, speeds, most):
 
 MEASURE = SideBySide(script, shares, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
-    ("integers that sum to B", 2, "1 to 4 ranks, 0 to 12 rows",
-     *((name, FREE) for name in FORM)),
+    ("integers that sum to B", 2, "1 to 4 ranks, 0 to 12 rows", (FORM, FREE)),
     ("no other shares are faster", 3, "compared with all possible shares",
      ("seconds of a step", FREE)),
     ("no more than `most`", 2, "and no other allowed shares are faster",
-     *((name, LIMITED) for name in (*FORM, "room for no row", "room", "seconds of a step"))),
+     ((*FORM, "room for no row", "room", "seconds of a step"), LIMITED)),
     ("equally fast ranks", 1, "the first gets more", "equally fast ranks"),
     ("rows that do not fit", 1, "a ValueError", "the error raised"),
     ("arguments left alone", 1, "speeds and most", "a list of its own"),
