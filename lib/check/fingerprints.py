@@ -2,7 +2,6 @@
 mistakes nor the solution.
 
     fingerprints/lab0.json    {"ring_reduce_scatter": {"source": hash of all that it depends on,
-                                                       "hints": {name: sentence},
                                                        "prints": {fingerprint: [name, ...]}}}
 
 A fingerprint is a hash of the claim that failed, of how and in which case it failed, and of the
@@ -70,8 +69,7 @@ def by_condition(exercise, problem):
 def _sentences(exercise, names):
     """The sentences of hints of these names. If two hints have one name, the first counts, because
     an exercise's own come before those that fit anywhere."""
-    known = table(exercise).get("hints", {})
-    known = known | {hint.name: hint.text for hint in reversed(exercise.hints)}
+    known = {hint.name: hint.text for hint in reversed(exercise.hints)}
     return [known[name] for name in names if name in known]
 
 

@@ -2,13 +2,13 @@
 
     MISTAKES = (
         Mistake("a round too few", edit("range(world_size - 1)", "range(world_size - 2)")),
-        Mistake("every N-th row", lambda x, w: ..., "rank r has every N-th row; ..."),
+        Mistake("every N-th row", lambda x, w: ...),
     )
 
 stands in lab0/mistakes_<exercise>.py. For an exercise of several functions (a Bundle), MISTAKES is
 {name of the function: (Mistake, ...)}. A mistake is an edit of the reference where that says it,
-otherwise a function. The first one above is named after a hint of the exercise, and the second
-brings the sentence that a student reads, unless sentences/<lab>.toml has one of that name.
+otherwise a function. Its name is the name of one of the exercise's hints, whose sentence in
+sentences/<lab>.toml is what a student reads.
 
 `python tests/check/fingerprints.py [exercise ...]` judges each mistake as it judges any answer, and
 writes what it leaves behind into lib/check/fingerprints/, a table that ships. The mistakes
@@ -87,11 +87,10 @@ def edit(old: str, new: str) -> Edit:
 
 @dataclass(frozen=True)
 class Mistake:
-    """hint: the name of one of the exercise's hints, or a new one; text: the new one's sentence."""
+    """hint: the name of one of the exercise's hints."""
 
     hint: str
     answer: Callable | Edit
-    text: str = ""
 
     def made(self, reference):
         """The answer, as a student's would be."""
@@ -146,19 +145,16 @@ def answers_of(exercise, module) -> tuple[Mistake, ...]:
 
 
 def table_of(exercise, module) -> dict | None:
-    """What ships: the hash of the sources, the sentences, and {fingerprint: hints}; None
-    without mistakes."""
+    """What ships: the hash of the sources, and {fingerprint: hints}; None without mistakes."""
     mistakes = mistakes_of(exercise, module)
     if isinstance(exercise.measure, SideBySide):
         mistakes += answers_of(exercise, module)
     if not mistakes:
         return None
-    sentences, prints = {}, {}
-    known = {hint.name for hint in exercise.hints}
+    prints = {}
+    known = {hint.name for hint in exercise.hints} | TOLD_WITHOUT
     for mistake, outcome in zip(mistakes, _verdicts(exercise, mistakes), strict=True):
-        if mistake.text and mistake.hint not in known:
-            sentences[mistake.hint] = mistake.text
-        elif mistake.hint not in known | set(sentences) | TOLD_WITHOUT:
+        if mistake.hint not in known:
             raise ValueError(
                 f"{exercise.name}: the mistake {mistake.hint!r} has no sentence and is no hint of "
                 f"it"
@@ -178,11 +174,7 @@ def table_of(exercise, module) -> dict | None:
             names = prints.setdefault(one, [])
             if mistake.hint not in names:
                 names.append(mistake.hint)
-    return {
-        "source": source_of(exercise, module),
-        "hints": sentences,
-        "prints": dict(sorted(prints.items())),
-    }
+    return {"source": source_of(exercise, module), "prints": dict(sorted(prints.items()))}
 
 
 def by_condition(exercise, module):

@@ -100,11 +100,10 @@ def test_only_a_failure_that_is_known_as_a_whole_has_a_usual_cause(monkeypatch):
     problem = Problem("value", "expected 2, got 5", {"narrower": "one name"}, "everything")
     both = fingerprints.all_of(part.claims[0], problem)
     for known, label in ((both[:1], "Usual"), (both[1:], "Possible")):
-        prints = {one: ["five"] for one in known}
-        table = {"hints": {"five": "you counted twice."}, "prints": prints}
+        table = {"prints": {one: ["one more"] for one in known}}
         monkeypatch.setattr(fingerprints, "tables", lambda table=table: {part.name: table})
         name, text = fingerprints.hint_for(part, part.claims[0], problem)
-        assert (name, text) == ("five", f"{label} cause: you counted twice.")
+        assert (name, text) == ("one more", f"{label} cause: you counted from 1.")
 
 
 def test_one_not_written():

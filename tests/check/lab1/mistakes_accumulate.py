@@ -7,22 +7,13 @@ LAST = "is_last = i == len(microbatches) - 1"
 NO_SYNC = "contextlib.nullcontext() if is_last else model.no_sync()"
 MISTAKES = (
     Mistake("not averaged over ranks", edit(SENDS, "")),
-    Mistake("not divided", edit(DIVIDED, "loss_fn(model, microbatch)"),
-            "loss_fn gives a sum over tokens, and gradients of micro-batches add up: divide each "
-            "by sum(counts) before backward."),
+    Mistake("not divided", edit(DIVIDED, "loss_fn(model, microbatch)")),
     Mistake("a mean of means", edit(DIVIDED,
         "loss_fn(model, microbatch) / (counts[i] * len(microbatches))")),
-    Mistake("divided by k only", edit(DIVIDED, "loss_fn(model, microbatch) / len(microbatches)"),
-            "loss_fn gives a sum over tokens: divide by the number of tokens of all k "
-            "micro-batches, not by k."),
-    Mistake("a sum of means", edit(DIVIDED, "loss_fn(model, microbatch) / counts[i]"),
-            "each micro-batch has a mean of its own now, and they are added up: divide by the "
-            "tokens of all k micro-batches."),
-    Mistake("divided twice", edit(DIVIDED, f"{DIVIDED} / len(microbatches)"),
-            "divide by sum(counts) alone: k is no part of a mean over tokens."),
-    Mistake("divided by the number of ranks too", edit(DIVIDED, f"{DIVIDED} / 4"),
-            "average_gradients() divides by the number of ranks. Here divide by the number of this "
-            "rank's tokens only."),
+    Mistake("divided by k only", edit(DIVIDED, "loss_fn(model, microbatch) / len(microbatches)")),
+    Mistake("a sum of means", edit(DIVIDED, "loss_fn(model, microbatch) / counts[i]")),
+    Mistake("divided twice", edit(DIVIDED, f"{DIVIDED} / len(microbatches)")),
+    Mistake("divided by the number of ranks too", edit(DIVIDED, f"{DIVIDED} / 4")),
     Mistake("divided by another number", edit("sum(counts), torch",
         "sum(counts) // len(counts) * len(counts), torch")),
     Mistake("divided by another number", edit(DIVIDED, "loss_fn(model, microbatch)").then(SENDS,
@@ -30,10 +21,8 @@ MISTAKES = (
         f"            p.grad /= tokens{SENDS}")),
     Mistake("a micro-batch is missing", edit(LAST,
         f"if not counts[i]:\n            continue\n        {LAST}")),
-    Mistake("gradients thrown away", edit("        is_last = i",
-        "        model.zero_grad()\n        is_last = i"),
-            "only the last micro-batch is left. backward adds to .grad: no zero_grad between "
-            "micro-batches."),
+    Mistake("gradients thrown away",
+            edit("        is_last = i", "        model.zero_grad()\n        is_last = i")),
     Mistake("a micro-batch is missing", edit("in enumerate(microbatches)",
         "in enumerate(microbatches[:-1])")),
     Mistake("another order", edit(f"        {LAST}",

@@ -16,7 +16,7 @@ def _refusing(rule):
     return cut
 
 
-def _least(hint, text, score):
+def _least(hint, score):
     """The cut with the least score(cost of stage 0, 1, ...); of several the first, or the last."""
 
     def cuts(costs, p):
@@ -29,7 +29,7 @@ def _least(hint, text, score):
         cuts(costs, p)[::step], key=lambda cut: score(taken(cut, costs))
     )
     return [
-        Mistake(hint, _refusing(lambda costs, p, step=step: best(costs, p, step)), text)
+        Mistake(hint, _refusing(lambda costs, p, step=step: best(costs, p, step)))
         for step in (1, -1)
     ]
 
@@ -49,25 +49,14 @@ def _filled(full):
             stages[-1].append(layer)
         return stages
 
-    text = (
-        "you fill one stage after another up to sum(costs) / p. What does not fit is left to the "
-        "last. Look for the pace itself: the least for which p stages are enough."
-    )
-    return Mistake("filled up to the average", _refusing(cut), text)
+    return Mistake("filled up to the average", _refusing(cut))
 
 
-EVENNESS = (
-    "you make the stages alike. That is not the same: only the slowest counts, others may be as "
-    "fast as they like."
-)
 MISTAKES = (
     _filled(lambda so_far, cost, average: so_far >= average),
     _filled(lambda so_far, cost, average: so_far + cost > average),
     _filled(lambda so_far, cost, average: abs(so_far - average) < abs(so_far + cost - average)),
-    *_least("evenness", EVENNESS, lambda times: max(times) - min(times)),
-    *_least("evenness", EVENNESS, lambda times: sum(time**2 for time in times)),
-    *_least("fastest stage for slowest",
-            "you make the fastest stage slow, max of min. The pipeline's pace is its slowest "
-            "stage: min of max.",
-            lambda times: -min(times)),
+    *_least("evenness", lambda times: max(times) - min(times)),
+    *_least("evenness", lambda times: sum(time**2 for time in times)),
+    *_least("fastest stage for slowest", lambda times: -min(times)),
 )  # fmt: skip

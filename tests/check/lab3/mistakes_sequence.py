@@ -2,15 +2,6 @@
 
 from mistakes import Mistake, edit
 
-SEQUENCES = (
-    "the collectives split and concatenate dim 0, and the tokens are dim 1: x.transpose(0, "
-    "1).contiguous() before, and back after."
-)
-VIEW = (
-    "view and reshape keep the elements in memory in their order and rename the dims: tokens of "
-    "one sequence end up in another. transpose(0, 1) exchanges dims."
-)
-ORDER = "rank r has the tokens r T/N to (r+1) T/N - 1, one after the other, in rank order."
 RANK_N = "rank, N = dist.get_rank(group), dist.get_world_size(group)\n        "
 
 
@@ -37,15 +28,15 @@ def _scatters(result):
 TURNED = "x.transpose(0, 1).contiguous()"
 WHOLE = "gather_along_dim(x, -2, group, all_gather)"
 GATHER = (
-    Mistake("sequences for tokens", _gathers("all_gather(x.contiguous(), group)"), SEQUENCES),
-    *(Mistake("a view for a transpose", answer, VIEW) for answer in (
+    Mistake("sequences for tokens", _gathers("all_gather(x.contiguous(), group)")),
+    *(Mistake("a view for a transpose", answer) for answer in (
         _gathers("all_gather(x, group).view(len(x), -1, x.shape[-1])"),
         _gathers(f"all_gather({TURNED}, group).view(len(x), -1, x.shape[-1])"),
         _back("reduce_scatter(dy.reshape(T, B, D), group).view(B, -1, D)"),
         _back("reduce_scatter(dy.reshape(T, B, D), group).transpose(0, 1)"),
         _back("reduce_scatter(dy.transpose(0, 1).contiguous(), group).view(B, -1, D)"),
     )),
-    *(Mistake("the order of the tokens", answer, ORDER) for answer in (
+    *(Mistake("the order of the tokens", answer) for answer in (
         _gathers(f"torch.cat({WHOLE}.chunk(N, 1)[::-1], 1)", RANK_N),
         _gathers(f"{WHOLE}.roll(-rank * x.shape[1], 1)", RANK_N),
         _gathers(f"torch.stack({WHOLE}.chunk(N, 1), 2).flatten(1, 2)", RANK_N),
@@ -61,14 +52,13 @@ GATHER = (
 )  # fmt: skip
 GATHERED = "return gather_sequence(dy, *ctx.how),"
 SCATTER = (
-    Mistake("sequences for tokens", _scatters("reduce_scatter(x.contiguous(), group)"), SEQUENCES),
-    *(Mistake("a view for a transpose", _scatters(result), VIEW) for result in (
+    Mistake("sequences for tokens", _scatters("reduce_scatter(x.contiguous(), group)")),
+    *(Mistake("a view for a transpose", _scatters(result)) for result in (
         "reduce_scatter(x.reshape(T, B, D), group).transpose(0, 1).contiguous()",
         "reduce_scatter(x.reshape(T, B, D), group).reshape(B, -1, D)",
         f"reduce_scatter({TURNED}, group).reshape(B, -1, D)",
     )),
-    *(Mistake("the order of the tokens", _scatters(f"total{part}.contiguous()"),
-              ORDER) for part in (
+    *(Mistake("the order of the tokens", _scatters(f"total{part}.contiguous()")) for part in (
         "[:, rank::N]", ".chunk(N, 1)[N - 1 - rank]", ".chunk(N, 1)[(rank + 1) % N]",
     )),
     Mistake("not summed", _scatters("x.chunk(N, 1)[rank].contiguous()")),

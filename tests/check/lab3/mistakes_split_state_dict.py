@@ -21,11 +21,8 @@ def _dims(others):
 
 
 MISTAKES = (
-    Mistake("another rank's part", edit(PART, "part.chunk(tp, dim)[tp - 1 - rank]"),
-            "tensor.chunk(tp, dim)[rank]: rank r has the r-th shard."),
-    Mistake("interleaved", edit(PART, "part.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
-            "shards are contiguous: rank r has neighbouring rows, so that a shard is complete "
-            "heads."),
+    Mistake("another rank's part", edit(PART, "part.chunk(tp, dim)[tp - 1 - rank]")),
+    Mistake("interleaved", edit(PART, "part.movedim(dim, 0)[rank::tp].movedim(0, dim)")),
     Mistake("the bias of a row layer", _dims({"attention.out.bias": 0, "mlp.down.bias": 0})),
     Mistake("the bias of a column layer", _dims({f"{layer}.bias": None for layer in COLUMNS})),
     Mistake("a norm or a position", _dims({f"{norm}.{what}": 0 for norm in ("norm1", "norm2",
@@ -48,10 +45,7 @@ MISTAKES = (
             .then(PART, "part.tensor_split(tp, dim)[rank]")),
     Mistake("a fused weight chunked as one", edit(JOINED, "tensor.chunk(tp, dim)[rank]")),
     Mistake("a fused weight chunked as one", edit("tensor.split(sizes, dim)", "[tensor]")),
-    Mistake("the parts in another order", edit(JOINED, JOINED.replace("parts]", "parts[::-1]]")),
-            "a rank's shard has the same order as the full weight: q, then k, then v."),
-    Mistake("a fused weight in equal parts", edit("tensor.split(sizes, dim)",
-            "tensor.chunk(len(sizes), dim)"),
-            "the parts have the sizes that `fused` gives: with grouped queries q is larger than "
-            "k and v."),
+    Mistake("the parts in another order", edit(JOINED, JOINED.replace("parts]", "parts[::-1]]"))),
+    Mistake("a fused weight in equal parts",
+            edit("tensor.split(sizes, dim)", "tensor.chunk(len(sizes), dim)")),
 )  # fmt: skip

@@ -135,7 +135,7 @@ def entropy(probabilities, first_choices):
 
 def coefficient_of_variation(probabilities, first_choices):
     P = probabilities.sum(0) / max(len(probabilities), 1)
-    return P.var() / P.mean() ** 2
+    return (P - P.mean()).square().sum() / max(len(P) - 1, 1) / P.mean() ** 2
 
 
 def detached(probabilities, first_choices):

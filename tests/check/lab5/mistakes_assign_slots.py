@@ -132,42 +132,34 @@ def _kept(choice, E, C):
     return give_out(choice.experts.tolist(), choice.weights.tolist(), E, C)
 
 
-def _pairs(hint, text, *changes):
+def _pairs(hint, *changes):
     """change(experts, weights, E, C) in place of `give_out`; one mistake for each."""
     make = lambda change, choice, E, C: _routing(
         change(choice.experts.tolist(), choice.weights.tolist(), E, C), choice
     )
-    return [
-        Mistake(hint, lambda *args, change=change: make(change, *args), text) for change in changes
-    ]
+    return [Mistake(hint, lambda *args, change=change: make(change, *args)) for change in changes]
 
 
-def _slots(hint, text, *changes):
+def _slots(hint, *changes):
     """change(the right pairs) -> their slots; one mistake for each."""
     make = lambda change, choice, E, C: _routing(
         _kept(choice, E, C), choice, change(_kept(choice, E, C))
     )
-    return [
-        Mistake(hint, lambda *args, change=change: make(change, *args), text) for change in changes
-    ]
+    return [Mistake(hint, lambda *args, change=change: make(change, *args)) for change in changes]
 
 
-def _orders(hint, text, *changes):
+def _orders(hint, *changes):
     """change(the right pairs) -> the same in another order; one mistake for each."""
     make = lambda change, choice, E, C: _routing(change(_kept(choice, E, C)), choice)
-    return [
-        Mistake(hint, lambda *args, change=change: make(change, *args), text) for change in changes
-    ]
+    return [Mistake(hint, lambda *args, change=change: make(change, *args)) for change in changes]
 
 
-def _weights(hint, text, *changes):
+def _weights(hint, *changes):
     """change(choice, the right pairs) -> their weights; one mistake for each."""
     make = lambda change, choice, E, C: _routing(
         _kept(choice, E, C), choice, weights=change(choice, _kept(choice, E, C))
     )
-    return [
-        Mistake(hint, lambda *args, change=change: make(change, *args), text) for change in changes
-    ]
+    return [Mistake(hint, lambda *args, change=change: make(change, *args)) for change in changes]
 
 
 def _swapped(choice, E, C):
@@ -219,76 +211,45 @@ def _by_token(pair):
 
 
 MISTAKES = (
-    *_pairs("token by token",
-            "no second choice is looked at before all first choices have their slots: the loop "
-            "over the k choices is the outer one.",
-            lambda e, w, E, C: give_out(e, w, E, C, by_token)),
-    *_pairs("another priority",
-            "the tokens that come first are kept: in token order, whatever the weights are.",
-            heaviest_first, last_come, last_tokens, heaviest_of_each_place),
+    *_pairs("token by token", lambda e, w, E, C: give_out(e, w, E, C, by_token)),
+    *_pairs("another priority", heaviest_first, last_come, last_tokens, heaviest_of_each_place),
     *_pairs("the last choices first",
-            "all first choices come before all second ones: for j in range(k).",
             lambda e, w, E, C: give_out(e, w, E, C, lambda e: sorted(by_priority(e),
                 key=lambda at: -at[1]))),
     *_pairs("counted anew for each place",
-            "an expert has C slots in all: second choices get what first choices have left.",
             with_room(lambda t, e, place, C: t.get((e, place), 0) < C)),
     *_pairs("one too many, or too few",
-            "slots 0 to C - 1: a pair fits while the expert has taken fewer than C.",
             with_room(lambda t, e, place, C: t.get((e, None), 0) <= C),
             with_room(lambda t, e, place, C: t.get((e, None), 0) < C - 1)),
-    *_pairs("all experts together", "C slots for each expert: count them one by one.",
-            with_room(lambda t, e, place, C: t.get(None, 0) < C)),
-    *_pairs("nobody dropped", "a pair that finds its expert full, C slots taken, is dropped.",
-            with_room(lambda t, e, place, C: True)),
-    *_pairs("first choices alone", "the other k - 1 choices come next, one by one.",
+    *_pairs("all experts together", with_room(lambda t, e, place, C: t.get(None, 0) < C)),
+    *_pairs("nobody dropped", with_room(lambda t, e, place, C: True)),
+    *_pairs("first choices alone",
             skipping(lambda row, place, kept: place > 0),
             skipping(lambda row, place, kept: place > 1)),
     *_pairs("one choice hangs on another",
-            "each pair is by itself: whether a token's first choice was dropped makes no "
-            "difference to its second.",
             skipping(lambda row, place, kept: len(kept) > 0),
             skipping(lambda row, place, kept: len(kept) < place),
             skipping(lambda row, place, kept: place > 0 and not kept)),
     *_pairs("by weight",
-            "only -1 means no expert. A pair whose weight is 0 asks for its expert all the same, "
-            "and takes a slot.",
             lambda e, w, E, C: give_out(
                 [[x if v > 0 else -1 for x, v in zip(*of, strict=True)] for of in zip(e, w,
                     strict=True)], w, E, C)),
     *_pairs("-1 is an expert",
-            "-1 is no expert: it takes no slot. As an index, -1 is the last expert, and clamp "
-            "makes it expert 0.",
             lambda e, w, E, C: give_out(e, w, E, C, nobody=E - 1), minus_one_takes_slots,
-            lambda e, w, E, C: give_out(e, w, E, C, nobody=0), lambda e, w, E,
-            C: minus_one_takes_slots(e, w, E, C, 0),
-            minus_one_kept, minus_one_counts),
-    Mistake("token and expert swapped", _swapped,
-            "Routing(token, expert, slot, weight), in this order."),
-    *_slots("slots from 1", "slots are 0 to C - 1: the first gets 0.",
-            lambda kept: [pair.slot + 1 for pair in kept]),
-    Mistake("slots in token order", _rows_and_slots_by_token,
-            "slots go by priority: a second choice has a higher slot than all first choices of "
-            "that expert."),
-    *_slots("slots in token order",
-            "slots go by priority: a second choice has a higher slot than all first choices of "
-            "that expert.",
-            _in_token_order),
-    *_slots("slots over all experts", "each expert's slots begin at 0.",
-            lambda kept: list(range(len(kept))),
-            _as_they_come),
-    *_slots("slots anew for each place",
-            "a second choice gets the slot behind the first choices': no two pairs share one.",
-            _each_place),
+            lambda e, w, E, C: give_out(e, w, E, C, nobody=0),
+            lambda e, w, E, C: minus_one_takes_slots(e, w, E, C, 0), minus_one_kept,
+            minus_one_counts),
+    Mistake("token and expert swapped", _swapped),
+    *_slots("slots from 1", lambda kept: [pair.slot + 1 for pair in kept]),
+    Mistake("slots in token order", _rows_and_slots_by_token),
+    *_slots("slots in token order", _in_token_order),
+    *_slots("slots over all experts", lambda kept: list(range(len(kept))), _as_they_come),
+    *_slots("slots anew for each place", _each_place),
     *_orders("not sorted",
-             "sort by expert, so that each expert's rows lie together: sorted((expert, slot, "
-             "token, j), ...), j the choice of the token that the pair is.",
              lambda kept: sorted(kept, key=_arrived), lambda kept: sorted(kept, key=_by_token)),
     *_weights("weights of other pairs",
-              "a weight goes with its pair through the sort: choice.weights[token, j], where j "
-              "says which choice of the token the pair is.",
-              lambda choice, kept: _of(choice, kept, _arrived), lambda choice,
-              kept: _of(choice, kept, _by_token),
+              lambda choice, kept: _of(choice, kept, _arrived),
+              lambda choice, kept: _of(choice, kept, _by_token),
               lambda choice, kept: choice.weights.flatten()[: len(kept)],
               lambda choice, kept: choice.weights.t().flatten()[: len(kept)],
               lambda choice, kept: choice.weights[[pair.token for pair in kept], 0]),

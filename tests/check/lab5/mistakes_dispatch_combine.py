@@ -4,8 +4,8 @@ import torch
 from mistakes import Mistake
 
 
-def _all(hint, text, *answers):
-    return [Mistake(hint, answer, text) for answer in answers]
+def _all(hint, *answers):
+    return [Mistake(hint, answer) for answer in answers]
 
 
 def _added(rows, index, n):
@@ -41,51 +41,38 @@ def _end(r, n):
 
 
 DISPATCH = (
-    *_all("weighted already",
-          "combine weights what comes back. The experts get the tokens as they are.",
-          lambda x, r: _weighted(x[r.token], r)),
+    Mistake("weighted already", lambda x, r: _weighted(x[r.token], r)),
     *_all("the wrong index",
-          "routing.token says whose row it is; expert and slot say where it goes.",
           lambda x, r: x[r.expert.clamp(max=len(x) - 1)] if len(x) else x,
           lambda x, r: x[r.slot.clamp(max=len(x) - 1)] if len(x) else x),
     *_all("each token once",
-          "a token with two experts is there twice, and one that was dropped is not there: a row "
-          "for each pair.",
           lambda x, r: x[r.token.unique()], lambda x, r: x.clone(),
           lambda x, r: x.repeat(2, 1)[: len(r.token)]),
     *_all("another order",
-          "row i is the token of pair i: x[routing.token], sorted by expert as the routing is.",
           lambda x, r: x[r.token.sort().values],
           lambda x, r: x[r.token[r.token.sort(descending=True).indices]]),
 )  # fmt: skip
 COMBINE = (
     *_all("the last wins",
-          "where an index comes twice, y[index] = ... and y[index] += ... keep one of the rows. "
-          "index_add adds both.",
           lambda rows, r, n: _one_of_each(_weighted(rows, r), r.token, n),
           lambda rows, r, n: _one_of_each(_weighted(rows, r), r.token, n, last=False),
           lambda rows, r, n: _one_of_each(rows, r.token, n)),
-    *_all("not weighted", "each row counts by its weight: routing.weight.unsqueeze(1) * rows.",
-          lambda rows, r, n: _added(rows, r.token, n)),
-    *_all("weighted twice", "the weight counts once.",
-          lambda rows, r, n: _added(_weighted(_weighted(rows, r), r), r.token, n)),
-    *_all("divided", "the sum is the result: the weights say already how much each expert counts.",
+    Mistake("not weighted", lambda rows, r, n: _added(rows, r.token, n)),
+    Mistake("weighted twice",
+            lambda rows, r, n: _added(_weighted(_weighted(rows, r), r), r.token, n)),
+    *_all("divided",
           lambda rows, r, n: _mean(rows, r, n, 1), lambda rows, r, n: _mean(rows, r, n, 0),
           lambda rows, r, n: _added(rows, r.token, n) / _count(r, n, rows).clamp(min=1),
           lambda rows, r, n: _added(_weighted(rows, r), r.token,
               n) / (_end(r._replace(token=r.expert), 0) or 1)),
     *_all("weights renormalised",
-          "the weights as they are: if one of a token's pairs was dropped, the other does not "
-          "grow.",
           lambda rows, r, n: _added(_weighted(rows, r) / _total(r, n)[r.token], r.token, n),
           lambda rows, r, n: _added(_weighted(rows, r), r.token, n) / _total(r, n)),
-    *_all("not zeros", "a token without a pair gets zeros, and all sums begin with them.",
-          lambda rows, r, n: _added(_weighted(rows, r), r.token, n) + 1),
+    Mistake("not zeros", lambda rows, r, n: _added(_weighted(rows, r), r.token, n) + 1),
     Mistake("tokens left out",
             lambda rows, r, n: _weighted(rows, r) if len(rows) else rows.new_zeros(n,
                 rows.shape[1])),
     *_all("rows of other tokens",
-          "row i belongs to token routing.token[i]: rows are sorted by expert, not by token.",
           lambda rows, r, n: _added(_weighted(rows, r), r.token.sort().values, n),
           lambda rows, r, n: _added(_weighted(rows[r.token.argsort(stable=True)], r), r.token, n),
           lambda rows, r, n: _added(_weighted(rows, r)[r.token.argsort(stable=True)], r.token, n),

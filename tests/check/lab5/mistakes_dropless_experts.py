@@ -59,12 +59,10 @@ MISTAKES = {
         Mistake("arguments changed",
                 edit(f"return {JOINED}",
                      f"y = {JOINED}\n    rows.data.zero_()\n    return y")),
-        *(Mistake("another matrix", edit("group @ w for", f"group @ {w} for"),
-                  "each group times its own matrix as it is: (rows, D) @ (D, F).")
+        *(Mistake("another matrix", edit("group @ w for", f"group @ {w} for"))
           for w in ("w.t()", "weights.mean(0)")),
-        Mistake("equal groups", edit("rows.split(counts.tolist())",
-            "rows.tensor_split(len(weights))"),
-                "groups have the lengths that counts says, not m/E each."),
+        Mistake("equal groups",
+                edit("rows.split(counts.tolist())", "rows.tensor_split(len(weights))")),
     ),
     "dropless": (
         Mistake("nothing returned", edit(RETURN, RETURN.removeprefix("return "))),
@@ -77,19 +75,15 @@ MISTAKES = {
                 edit(PAIRS,
                      f"{PAIRS}\n    C = int(1.25 * len(asked) / n_experts) + 1\n    pairs = "
                      f"torch.cat([pairs[asked[pairs] == e][:C] for e in range(n_experts)])")
-                .then("load(asked,", "load(asked[pairs],"),
-                "nothing is dropped: there is no capacity, and every pair has a row."),
+                .then("load(asked,", "load(asked[pairs],")),
         Mistake("divided", edit(RETURN, f"{RETURN} / k")),
         *(Mistake("divided", edit(WEIGHTED,
             f"{WEIGHTED} / choice.weights.sum(1, keepdim=True){least}[token]"))
           for least in ("", ".clamp(min=1e-9)")),
         Mistake("weighted before the experts",
                 edit("x[token]", "x[token] * choice.weights.flatten()[pairs].unsqueeze(1)")
-                .then(WEIGHTED, "weighted = rows"),
-                "an expert is not linear: weights are applied to what it has returned."),
-        *(Mistake("transposed the wrong way", change,
-                  "transpose_blocks takes the counts in the order that the rows have before it: "
-                  "received on the way to the experts, received.t() on the way back.")
+                .then(WEIGHTED, "weighted = rows")),
+        *(Mistake("transposed the wrong way", change)
           for change in (edit(HOME, HOME.replace(".t()", "")),
                          edit(THERE, THERE.replace("(rows, received)", "(rows, received.t())")))),
         Mistake("not what it was given",
@@ -105,25 +99,15 @@ MISTAKES = {
                 edit("received = exchange_counts",
                      "if not len(x):\n        return x\n    received = exchange_counts")),
         Mistake("experts get each other's rows",
-                edit(THERE, "rows = experts(rows, received.sum(0))").then(HOME, "pass"),
-                "what arrives is sorted by expert within each sender only: transpose_blocks(rows, "
-                "received) puts each expert's rows together."),
-        Mistake("sent home in the experts' order", edit(HOME, "pass"),
-                "the experts return rows sorted by expert. Before they are sent back they must be "
-                "sorted by sender again: transpose_blocks(rows, received.t())."),
-        Mistake("pair i is not token i", edit(TOKEN, "pairs % len(x), load(asked, n_experts)"),
-                "choice.experts.flatten() goes token by token: pair i is of token i // k."),
+                edit(THERE, "rows = experts(rows, received.sum(0))").then(HOME, "pass")),
+        Mistake("sent home in the experts' order", edit(HOME, "pass")),
+        Mistake("pair i is not token i", edit(TOKEN, "pairs % len(x), load(asked, n_experts)")),
         Mistake("weights of other pairs",
                 edit(WEIGHTED,
-                     "weighted = choice.weights.flatten()[: len(pairs)].unsqueeze(1) * rows"),
-                "rows come back in the order of the sorted pairs: their weights are "
-                "choice.weights.flatten()[pairs]."),
-        Mistake("not weighted", edit(WEIGHTED, "weighted = rows"),
-                "each row counts as much as its weight in the choice."),
-        Mistake("the last one wins", edit(RETURN,
-            "y = torch.zeros_like(x)\n    y[token] = weighted\n    return y"),
-                "a token has k rows: they are added up. y[token] = rows keeps one of them, "
-                "index_add all."),
+                     "weighted = choice.weights.flatten()[: len(pairs)].unsqueeze(1) * rows")),
+        Mistake("not weighted", edit(WEIGHTED, "weighted = rows")),
+        Mistake("the last one wins",
+                edit(RETURN, "y = torch.zeros_like(x)\n    y[token] = weighted\n    return y")),
         Mistake("the weights' gradient", edit(WEIGHTED, WEIGHTED.replace("choice.weights",
             "choice.weights.detach()"))),
         Mistake("another gradient",

@@ -72,10 +72,8 @@ MISTAKES = {
         ),
         Mistake("the shared expert after the wait",
                 edit(OUTPUTS_A, "pass").then(SHARED_A, f"{OUTPUTS_A}\n        {SHARED_A}")),
-        Mistake("without the shared expert", edit(JOIN,
-            "return torch.cat([combined_a(), combined_b()]).view_as(x)"),
-                "y = shared(x) + the mixture: a half's sums and the shared expert of its tokens "
-                "are added."),
+        Mistake("without the shared expert",
+                edit(JOIN, "return torch.cat([combined_a(), combined_b()]).view_as(x)")),
         Mistake("another gradient", edit(JOIN, JOIN.replace("combined_b()",
             "combined_b().detach()"))),
         Mistake("gradients stop", edit(SHARED_A, SHARED_A + ".detach()").then(SHARED_B,

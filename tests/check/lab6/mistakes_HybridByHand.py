@@ -23,18 +23,14 @@ MISTAKES = (
     Mistake("not on every rank", edit(_PP, f"if losses:\n            {_PP}")),
     Mistake("gradients of a part", edit(_AVERAGE, "pass")),
     Mistake(
-        "tied ones summed twice",
+        "tied ones summed twice",  # Pipeline.run sums them itself
         edit(_SHARE, "").then(
             _EXECUTE,
             _EXECUTE.replace("losses =", "loss =").replace("execute", "run")
             + "\n        losses = {} if loss is None else {0: loss}",
         ),
-        "Pipeline.run sums the tied gradients over the two ends itself, and average does so again. "
-        "Pipeline.execute leaves them, and the losses' weights, to you.",
     ),
-    Mistake("averaged twice", edit(_AVERAGE, f"{_AVERAGE}\n        {_AVERAGE}"),
-            "average sums what is in .grad, so a second call adds up the sums. Call it once, after "
-            "the last micro-batch."),
+    Mistake("averaged twice", edit(_AVERAGE, f"{_AVERAGE}\n        {_AVERAGE}")),
     Mistake(
         "tied ones not summed",
         edit(
@@ -42,12 +38,10 @@ MISTAKES = (
             "self.average(self.sets._replace(tied=[], sharded=self.sets.sharded + self.sets.tied), "
             "self.mesh, None)"
         ),
-        "sets.tied are the parameters on the first and on the last stage, sets_of(part, "
-        "pipeline.tied), and average sums them over links.ends. The Pipeline finds them in the "
-        "modules of all stages, so make it before you free the others.",
     ),
     Mistake(
         "tied ones not summed",
+        # freed before the Pipeline finds them
         edit(_FREE, "pass").then("links = connect(", f"{_FREE}\n        links = connect("),
     ),
     Mistake("gradients are kept", edit("parameter.grad = None", "pass")),
@@ -67,22 +61,17 @@ MISTAKES = (
         f"self.optimizer = make_optimizer([*self.part.parameters()])\n        {_FREE}")),
     Mistake("an optimizer too late", edit(_OPTIMIZER, "self.make_optimizer = make_optimizer").then(
         "self.optimizer.step()", "self.make_optimizer(self.parameters).step()")),
-    Mistake("scaled where it is short enough", edit(_SCALE,
-        "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
-            "a gradient shorter than max_norm stays as it is, because the factor is "
-            "min(1, max_norm / norm). scale_gradients computes it so."),
+    Mistake("scaled where it is short enough",
+            edit(_SCALE, "[p.grad.mul_(max_norm / norm) for p in self.parameters]")),
     Mistake("another tensor group",
             edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)")),
     Mistake("without sequence parallelism",
             edit(
                 "self.part = sequence_parallel_gpt(",
-                "from lib.tensor_parallel import parallel_gpt\n        self.part = parallel_gpt("),
-            "without sequence parallelism each tp rank has the full gradient of norms already, "
-            "and average sums it once more: sequence_parallel_gpt."),
+                "from lib.tensor_parallel import parallel_gpt\n        self.part = parallel_gpt(")),
     Mistake("tied ones not summed", edit("sets_of(self.part, self.pipeline.tied)",
         "sets_of(self.part, [])")),
-    *(Mistake("the norm after", edit("return norm\n", f"return {after}\n"),
-              "clip returns the norm before scaling, not the one that the gradients have after it.")
+    *(Mistake("the norm after", edit("return norm\n", f"return {after}\n"))
       for after in ("norm.clamp(max=max_norm)", "self.norm_of(self.sets, self.mesh)")),
     Mistake("divided too often", edit(_RETURN, f'{_RETURN} / self.mesh.size("pp")')),
     Mistake("other micro-batches",

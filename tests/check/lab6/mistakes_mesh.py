@@ -29,21 +29,25 @@ def _power(base):
 BASES = (lambda sizes: 2, lambda sizes: 10, lambda sizes: sizes[0], lambda sizes: sizes[-1], max)
 ONE_SIZE = "one size for all axes"
 FIRST_FASTEST = "the first axis fastest"
-# (words, what an axis counts for: function of its own size, those before it, those after it)
+COUNTS_ONE, ANOTHERS = "every axis counts 1", "another axis' size"
+# (hint, what an axis counts for: function of its own size, those before it, those after it)
 WEIGHTS = [
-    ("every axis counts 1", lambda own, before, after: 1),
+    (COUNTS_ONE, lambda own, before, after: 1),
     *((ONE_SIZE, _power(base)) for base in BASES),
     (FIRST_FASTEST, lambda own, before, after: prod(before)),
-    ("another axis' size", lambda own, before, after: after[0] if after else 1),
-    ("another axis' size", lambda own, before, after: own),
-    ("another axis' size", lambda own, before, after: before[-1] if before else 1),
-    ("another axis' size", lambda own, before, after: own * prod(after)),
-    ("another axis' size", lambda own, before, after: prod([own, *after][:-1]) if after else 1),
+    (ANOTHERS, lambda own, before, after: after[0] if after else 1),
+    (ANOTHERS, lambda own, before, after: own),
+    (ANOTHERS, lambda own, before, after: before[-1] if before else 1),
+    (ANOTHERS, lambda own, before, after: own * prod(after)),
+    (ANOTHERS, lambda own, before, after: prod([own, *after][:-1]) if after else 1),
     (
-        "powers of two",
+        "powers of two only",
         lambda own, before, after: 2 ** sum((size - 1).bit_length() for size in after),
     ),
-    ("powers of two", lambda own, before, after: 2 ** sum(size.bit_length() for size in after)),
+    (
+        "powers of two only",
+        lambda own, before, after: 2 ** sum(size.bit_length() for size in after),
+    ),
 ]
 
 
@@ -97,8 +101,8 @@ def _without_remainder(rank, sizes, last):
     }
 
 
-PLACES = [  # (words, mistake(rank, sizes))
-    *((words, lambda rank, sizes, w=w: place(rank, sizes, w)) for words, w in WEIGHTS),
+PLACES = [  # (hint, mistake(rank, sizes))
+    *((hint, lambda rank, sizes, w=w: place(rank, sizes, w)) for hint, w in WEIGHTS),
     *(
         (ONE_SIZE, lambda rank, sizes, base=base: _digits(rank, sizes, base([*sizes.values()])))
         for base in BASES
@@ -107,12 +111,15 @@ PLACES = [  # (words, mistake(rank, sizes))
     ("quotient and remainder swapped", lambda rank, sizes: _swapped(rank, sizes, reversed)),
     ("no remainder", lambda rank, sizes: _without_remainder(rank, sizes, last=False)),
     ("no remainder", lambda rank, sizes: _without_remainder(rank, sizes, last=True)),
-    ("counted from 1", lambda rank, sizes: {axis: i + 1 for axis, i in place(rank, sizes).items()}),
-    ("counted from 1", lambda rank, sizes: place(rank - 1, sizes)),
+    (
+        "counted from one",
+        lambda rank, sizes: {axis: i + 1 for axis, i in place(rank, sizes).items()},
+    ),
+    ("counted from one", lambda rank, sizes: place(rank - 1, sizes)),
 ]
-NUMBERS = [  # (words, mistake(where, sizes))
-    *((words, lambda where, sizes, w=w: number(where, sizes, w)) for words, w in WEIGHTS),
-    ("counted from 1", lambda where, sizes: number(where, sizes) + 1),
+NUMBERS = [  # (hint, mistake(where, sizes))
+    *((hint, lambda where, sizes, w=w: number(where, sizes, w)) for hint, w in WEIGHTS),
+    ("counted from one", lambda where, sizes: number(where, sizes) + 1),
 ]
 
 
@@ -130,12 +137,12 @@ def _neighbours(axes, sizes, apart):
     ]
 
 
-GROUPS = [  # (words, mistake(axes, sizes))
+GROUPS = [  # (hint, mistake(axes, sizes))
     ("the other axes", lambda axes, sizes: groups(_other(axes, sizes), sizes)),
     ("neighbours in number", lambda axes, sizes: _neighbours(axes, sizes, apart=False)),
     ("neighbours in number", lambda axes, sizes: _neighbours(axes, sizes, apart=True)),
-    ("one of the axes", lambda axes, sizes: groups(axes[:1], sizes)),
-    ("one of the axes", lambda axes, sizes: groups(axes[-1:], sizes)),
+    ("one of the axes only", lambda axes, sizes: groups(axes[:1], sizes)),
+    ("one of the axes only", lambda axes, sizes: groups(axes[-1:], sizes)),
     (FIRST_FASTEST, lambda axes, sizes: groups(axes, dict(reversed(sizes.items())))),
     (
         "parts of names",
@@ -143,88 +150,17 @@ GROUPS = [  # (words, mistake(axes, sizes))
     ),
 ]
 
-LAST_IS_FASTEST = (
-    "the last axis runs fastest: along it the next rank is rank + 1. You let the first one do that."
-)
-ONE_SIZE_SAYS = (
-    "you take one size for all axes. That is right for 2 x 2 x 2; use sizes[axis], each axis' own."
-)
-TWOS = (
-    "you count in bits, which is right where all sizes are powers of two. A data axis of 3 or 6 is "
-    "common."
-)
-
-OF_PLACES = {  # words: (hint, sentence)
-    ONE_SIZE: ("one size for all axes", ONE_SIZE_SAYS),
-    "powers of two": ("powers of two only", TWOS),
-    FIRST_FASTEST: ("the first axis fastest", f"{LAST_IS_FASTEST} Go through the axes backwards."),
-    "every axis counts 1": (
-        "the rank is not divided",
-        "rank % size is the last digit only. Divide by that size before the next one: rank, digit "
-        "= divmod(rank, size).",
-    ),
-    "quotient and remainder swapped": (
-        "quotient and remainder swapped",
-        "divmod(rank, size) gives the quotient first. From the last axis on, the remainder is the "
-        "coordinate and the quotient goes on to the next axis.",
-    ),
-    "no remainder": (
-        "no remainder",
-        "a coordinate is less than its axis' size: take % size of what you divided.",
-    ),
-    "another axis' size": (
-        "divided by another size",
-        "an axis' coordinate changes every so many ranks as all later axes have together: divide "
-        "by the product of their sizes, or by one after the other.",
-    ),
-    "counted from 1": ("counted from one", "ranks and coordinates count from 0."),
-}
-OF_NUMBERS = {  # words: (hint, sentence)
-    ONE_SIZE: ("one size for all axes", ONE_SIZE_SAYS),
-    "powers of two": ("powers of two only", TWOS),
-    FIRST_FASTEST: ("the first axis fastest", f"{LAST_IS_FASTEST} Go through them in order."),
-    "every axis counts 1": (
-        "added, not multiplied",
-        "a step along an axis is as many ranks as all later axes have together: multiply before "
-        "you add the next.",
-    ),
-    "another axis' size": (
-        "multiplied by another size",
-        "rank = rank * size + where[axis], with this axis' own size: first make room for its "
-        "digit, then add it.",
-    ),
-    "counted from 1": ("counted from one", "ranks and coordinates count from 0."),
-}
-OF_GROUPS = {  # words: (hint, sentence)
-    "the other axes": (
-        "the other axes",
-        "you group the ranks that have the same coordinates in `axes`. It is the other way round: "
-        "these differ, all others are the same.",
-    ),
-    "neighbours in number": (
-        "neighbours in number",
-        "you cut the ranks into groups by their numbers alone. Which ranks are together depends on "
-        "which axes they are, not only on how many: ask `coordinates`.",
-    ),
-    "one of the axes": (
-        "one of the axes only",
-        "`axes` may be several: `axis not in axes` for each coordinate.",
-    ),
-    FIRST_FASTEST: ("the first axis fastest", LAST_IS_FASTEST),
-    "parts of names": (
-        "parts of names",
-        "the name of an axis may be a part of another's, dp of edp: look for it in the list, not "
-        "in a text.",
-    ),
-}
+# For these two weights, each function has a hint of its own.
+OF_PLACES = {COUNTS_ONE: "the rank is not divided", ANOTHERS: "divided by another size"}
+OF_NUMBERS = {COUNTS_ONE: "added, not multiplied", ANOTHERS: "multiplied by another size"}
 
 
-def _named(mistakes, hints):
-    return tuple(Mistake(hints[words][0], answer, hints[words][1]) for words, answer in mistakes)
+def _named(mistakes, own):
+    return tuple(Mistake(own.get(hint, hint), answer) for hint, answer in mistakes)
 
 
 MISTAKES = {
     "coordinates": _named(PLACES, OF_PLACES),
     "rank_at": _named(NUMBERS, OF_NUMBERS),
-    "groups_along": _named(GROUPS, OF_GROUPS),
+    "groups_along": _named(GROUPS, {}),
 }

@@ -14,15 +14,10 @@ MISTAKES = (
     Mistake("its own alone", edit(_PP, "pass").then(_TP, "pass")),
     Mistake("over all ranks", edit(_TP, "all_reduce(total)").then(_PP, "pass")),
     Mistake("also summed over dp", edit(_PP, f'{_PP}, all_reduce(total, mesh.group("dp"))')),
-    Mistake("divided by dp", edit(_ROOT, f'{_ROOT} / mesh.size("dp")'),
-            "after average_over_mesh data ranks have the same gradients: there is nothing to sum "
-            "over dp, nor to divide."),
-    Mistake("no root", edit(_ROOT, "return total[0]"),
-            "|g| is the root of the sum of the squares: total[0].sqrt()."),
-    Mistake("norms added", edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT,
-        "return total[0]"),
-            "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very "
-            "end."),
+    Mistake("divided by dp", edit(_ROOT, f'{_ROOT} / mesh.size("dp")')),
+    Mistake("no root", edit(_ROOT, "return total[0]")),
+    Mistake("norms added",
+            edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT, "return total[0]")),
     Mistake(
         "norms added",
         edit("*tied])", "*sets.replicated, *tied]).sqrt()")
@@ -37,17 +32,12 @@ MISTAKES = (
         .then("squares(sets.replicated)", "0")
         .then(_PP, _PP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
         .then(_ROOT, "return total[0]"),
-        "that is the max norm. |g| is the root of the sum of all squares.",
     ),
     Mistake("another form", edit(_ROOT, "return total.sqrt()")),
-    Mistake("a list left out", edit("squares(sets.replicated)", "0"),
-            "the model has all three: sharded and tied ones are summed over tp, replicated ones "
-            "are added, then all over pp."),
+    Mistake("a list left out", edit("squares(sets.replicated)", "0")),
     Mistake("a list left out", edit("[*sets.sharded, *tied]", "tied")),
     Mistake("replicated of one stage", edit("squares(sets.replicated)",
-        'squares(sets.replicated if mesh.here["pp"] == 0 else [])'),
-            "each stage has replicated ones of its own, its norms and biases: only tied ones are "
-            "on two stages."),
+        'squares(sets.replicated if mesh.here["pp"] == 0 else [])')),
     Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT,
         "return total[0].double().sqrt()")),
     Mistake("not on every rank", edit(_PP, f'if mesh.here["pp"] == 0:\n        {_PP}')),
