@@ -1,36 +1,40 @@
-"""Run a function on N ranks, from a notebook, a script or a test.
+"""Runs a function on N ranks, from a notebook, a script or a test.
 
 launch.run(fn, *args, nproc=4)   ->   [fn(*args) on rank 0, fn(*args) on rank 1, ...]
-ranks = launch.session(4)        ->   ranks whose variables stay: cells with %%ranks run there
+ranks = launch.session(4)        ->   ranks that keep their variables; %%ranks cells run on them
 
-run.py        the front door: what is sent, what comes back
-sessions.py   ranks whose variables stay from cell to cell
-cells.py      such a cell on a rank: its variables, its interrupt
+Each rank is a process of its own. The process that calls launch.run, here called the parent, sends
+the function to the ranks, watches them, and returns their results or raises one error that explains
+what went wrong. The ranks then stay alive for the next run, because starting them takes seconds.
+
+run.py        the entry point: sends the function and returns the results
+sessions.py   ranks that keep their variables from cell to cell
+cells.py      runs such a cell on a rank, and lets it be interrupted
 magic.py      %%ranks in a notebook
-debugger.py   breakpoint() on a rank, typed in the notebook
-packing.py    what is sent to the ranks and back, as bytes
-worker.py     what a rank does, run after run
-watch.py      the parent's watch: is it done, is it stuck, has a rank died
+debugger.py   breakpoint() on a rank, with its commands typed in the notebook
+packing.py    functions, arguments and results as bytes
+worker.py     the main program of a rank: does one run after another
+watch.py      the parent's watch over a run: has it finished, is it stuck, has a rank died?
 errors.py     one error that names rank, line and values
-expected.py   a run that is meant to fail: its verdict is printed
-parameters.py names instead of the numbers of parameters, in what torch's DDP says
-ways_out.py   what people bring along from other launchers, and what to write instead
-copies.py     what a function changed on its rank, of which the notebook sees nothing
-output.py     what the ranks print
-sign.py       a line that says what the ranks do while a person waits for them
-stopped.py    what a run that was stopped still says
-stacks.py     where a rank is
-cpu_time.py   how much of the machine the ranks get
-warm.py       the ranks that stay from run to run: which there are, and when they end
-ranks.py      one set of them: its processes, and whether it can be used again
-alone.py      a measurement has the machine to itself
-leftovers.py  what a run may leave in its rank: put back, or found
-groups.py     the process groups of a rank, from run to run
+expected.py   shows a run that is meant to fail, and lets the notebook continue
+parameters.py adds the names of parameters to errors of torch's DDP, which only numbers them
+ways_out.py   habits from other launchers, and what to write instead
+copies.py     warns that a rank has changed its copy of a variable, which the notebook never sees
+output.py     collects and shows what the ranks print
+sign.py       one line that says what the ranks are doing while a person waits
+stopped.py    what is reported of a run that a person has stopped
+stacks.py     the call stack of a rank, asked for from outside
+cpu_time.py   how much processor time the ranks want and get
+warm.py       keeps sets of ranks alive between runs, and decides when they end
+ranks.py      one such set: its processes, and whether it can be used again
+alone.py      keeps the ranks of other programs from running during a measurement
+leftovers.py  restores what a run has changed in its rank, or detects that it cannot be restored
+groups.py     which process groups of a rank are kept for its next run
 agent.py      torch's elastic agent, which starts the processes
-server.py     what they are forked from
-script.py     the same function as a file for torchrun
-slurm.py      and that file as a Slurm job
-generators.py random numbers of a rank, from run to run
+server.py     processes that have imported torch, from which ranks are forked
+script.py     writes the same function as a file for torchrun
+slurm.py      writes a Slurm job that runs this file
+generators.py seeds the random numbers of a rank
 """
 
 from lib.launch import magic

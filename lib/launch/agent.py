@@ -1,9 +1,10 @@
-"""torch's elastic agent, the one inside torchrun, started from a notebook.
+"""Starts ranks with torch's elastic agent, the part of torchrun that starts processes on a node
+and notices when one of them ends.
 
     kernel --(thread)--> LocalElasticAgent --> server (torch imported once) --> rank 0, rank 1, ...
 
-It runs in a thread, because in the main thread elastic replaces the handler of the stop button.
-Between runs it sleeps.
+The agent runs in a thread of its own, because in the main thread elastic would replace the handler
+of SIGINT, and with it the stop button. Between runs it sleeps and does not look at its ranks.
 """
 
 import contextlib
@@ -35,10 +36,11 @@ LOGGERS = [
 
 
 class OneNode(RendezvousHandler):
-    """The meeting of the agents, when there is one: nothing to negotiate.
+    """A rendezvous, in which agents normally find each other, for one agent that has nothing to
+    negotiate.
 
-    torch's own handler opens a port, sleeps up to 0.3 s at random and looks addresses up. The ranks
-    meet in a file.
+    torch's own handler would open a port, sleep up to 0.3 s at random and look addresses up. We
+    need none of that, because the ranks find each other through a file (worker.py).
     """
 
     def __init__(self, run_id: str):
@@ -69,7 +71,7 @@ class OneNode(RendezvousHandler):
 
 
 class _Sleeper(LocalElasticAgent):
-    """Looks at its ranks only while they are `watched`."""
+    """An elastic agent that polls its ranks only while they are `watched`."""
 
     watched: threading.Event
 
@@ -79,8 +81,8 @@ class _Sleeper(LocalElasticAgent):
 
 
 class Agent:
-    """Starts `nproc` processes that each call `entrypoint(*args)`, their output in files
-    under `folder`."""
+    """Starts `nproc` processes that each call `entrypoint(*args)`. What they print is written to
+    files under `folder`."""
 
     def __init__(self, entrypoint, args: tuple, nproc: int, folder: str, server: Server):
         self.folder, self.nproc, self.server, self.error = folder, nproc, server, None
@@ -91,9 +93,10 @@ class Agent:
         logs = DefaultLogsSpecs(log_dir=f"{folder}/log", redirects=Std.ALL)
         self.elastic = _Sleeper(spec, logs, start_method="forkserver")
         self.elastic.watched = threading.Event()
-        # A flag to look at. An interrupt inside thread.join can mark the thread as ended while it
-        # runs. Inside Event.wait it can come between taking the event's lock and being ready to
-        # give it back: the next wait hangs.
+        # We poll this flag, because the alternatives do not survive the stop button. An interrupt
+        # inside thread.join can mark the thread as ended while it still runs. Inside Event.wait it
+        # can arrive just after the event's lock was taken, before anything would release it again,
+        # and the next wait hangs.
         self.has_ended = False
         self.thread = threading.Thread(target=self._run, daemon=True, name="lib.launch.agent")
 
@@ -101,7 +104,7 @@ class Agent:
         self.thread.start()
 
     def watch(self, on: bool) -> None:
-        """Look at the ranks from now on, or no more."""
+        """Start or stop polling the ranks."""
         (self.elastic.watched.set if on else self.elastic.watched.clear)()
 
     def _run(self):
@@ -109,11 +112,10 @@ class Agent:
             with _silent_loggers(), processes_from(self.server):
                 self.server.start()
                 self.elastic.run("rank")
-        except (
-            BaseException
-        ) as error:  # what went wrong is in the logs; this is for what they cannot know
+        except BaseException as error:
+            # The ranks' logs explain what went wrong on them, but not that one could not start.
             self.error = error
-        finally:  # last of all: from here on the next launch may begin, and have its own silence
+        finally:  # last of all, because from here on the next launch may begin
             self.has_ended = True
 
     @property
@@ -125,36 +127,36 @@ class Agent:
         return [process.pid for process in self.processes]
 
     def alive(self, rank: int) -> bool:
-        """Does the process exist? Asked of the system: a second poller would spoil a forkserver
-        child's exit code."""
+        """Has the process of this rank not ended? True also before it has started. We ask the
+        system, because a second poller would spoil the exit code of a forkserver's child."""
         return rank >= len(self.processes) or exists(self.processes[rank].pid)
 
     def exit_code(self, rank: int) -> int | None:
-        """Only after the agent's thread has ended."""
+        """The exit code of a rank, to be read only after the agent's thread has ended."""
         return self.processes[rank].exitcode if rank < len(self.processes) else None
 
     def kill(self):
-        """End every rank now, and wait until the agent has taken notice."""
+        """End every rank now, and wait up to 10 s until the agent has noticed."""
         if self.thread.ident is None:  # never started
             return
         self.watch(True)
         deadline = time.monotonic() + 10
         while not self.has_ended and time.monotonic() < deadline:
-            # again and again: a rank may just have been starting when we looked
+            # again and again, because a rank may still have been starting when we looked
             signal_to(self.pids(), signal.SIGKILL)
             time.sleep(0.005)
 
 
 def signal_to(pids, number) -> None:
-    """Those that are gone are passed over."""
+    """Send a signal to these processes, skipping those that no longer exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def exists(pid: int) -> bool:
-    """Has the process not ended? One that nobody has waited for yet, on a busy machine for long,
-    has ended too."""
+    """Has the process not ended? A zombie has ended, too: its parent has only not waited for it
+    yet, which may take long on a busy machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -163,13 +165,13 @@ def exists(pid: int) -> bool:
 
 
 _counting = threading.Lock()
-_agents: list[list[int]] = []  # the loggers' levels before, once for each agent that is there
+_agents: list[list[int]] = []  # per running agent: the loggers' levels before the first of them
 
 
 @contextlib.contextmanager
 def _silent_loggers():
-    """Elastic logs each failure in tens of lines; we say it in a few. Silent from the first
-    agent to the last."""
+    """Silence elastic's loggers while any agent runs, because they write tens of lines about a
+    failure that our own error explains in a few."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     with _counting:
         _agents.append(_agents[-1] if _agents else [logger.level for logger in loggers])

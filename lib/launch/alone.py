@@ -1,16 +1,19 @@
-"""A measurement has the machine to itself: no ranks of another program of this course run
-meanwhile.
+"""Gives a measurement the machine to itself: while one runs, no other program of this course runs
+ranks, because they would compete for the processors and spoil the times.
 
-    a run of ranks  takes the gate and the room, both shared, and gives back the gate at once
-    a measurement   takes the gate alone, then the room alone: new runs wait at the gate, earlier
-                    ones end first
+There are two locks, the gate and the room, each a file in the temporary folder that is locked with
+flock. The system releases the locks of a process when it ends, however that happens.
 
-    gate  run run |= = = measurement = = =| run      two files in the temporary folder, locked with
-    room  = = = = |  = = = = = = = = = = =| = = =    flock: whatever becomes of a process, its
-                                                     locks go with it
+    a run of ranks  takes the gate and the room, both shared, and releases the gate at once
+    a measurement   takes the gate exclusively, so that new runs wait there, and then the room
+                    exclusively, once earlier runs have left it
 
-No launch waits longer than `PATIENCE`: after that it runs at the same time as the others. What a
-measurement starts itself does not wait.
+    gate  run run |= = = measurement = = =| run
+    room  = = = = |  = = = = = = = = = = =| = = =
+
+With one lock, runs that overlap could keep a measurement waiting for ever. Nothing waits longer
+than `PATIENCE` for a lock: it then runs at the same time as the others. The runs that a measurement
+starts itself do not wait.
 """
 
 import contextlib
@@ -19,14 +22,14 @@ import os
 import tempfile
 import time
 
-PATIENCE = 60.0  # seconds
+PATIENCE = 60.0  # seconds for each of the two locks
 GATE, ROOM = "distributed-training-gate", "distributed-training-room"
-_measuring = 0  # measurements that this process is in
+_measuring = 0  # how many measurements this process is in, one inside another
 
 
 @contextlib.contextmanager
 def among_others():
-    """Inside, ranks run: no other process measures meanwhile."""
+    """For a run of ranks: inside, no other process measures."""
     if _measuring:
         yield
         return
@@ -38,7 +41,7 @@ def among_others():
 
 @contextlib.contextmanager
 def alone():
-    """Inside, ranks of this process run, and of no other one that is asked to wait.
+    """For a measurement: inside, only this process runs ranks, as long as the others are patient.
     Can be nested."""
     global _measuring
     with contextlib.ExitStack() as held:
@@ -54,7 +57,8 @@ def alone():
 
 @contextlib.contextmanager
 def _locked(name, how):
-    """Holds the lock inside; goes on without it after `PATIENCE`, or where there can be none."""
+    """Hold the lock inside, or continue without it after `PATIENCE` or where no file can be
+    locked."""
     file = _open(os.path.join(tempfile.gettempdir(), name))
     try:
         deadline, pause = time.monotonic() + PATIENCE, 0.0005
@@ -65,14 +69,14 @@ def _locked(name, how):
     finally:
         if file is not None:
             with contextlib.suppress(OSError):
-                # a process that was forked meanwhile may still have the file open
+                # closing is not enough: a process forked meanwhile may have the file open, too
                 fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
 
 def _open(path):
-    """A file that every user of the machine can lock; None where none can be opened."""
-    # another user's may be opened, but not made anew
+    """Open a file that every user of the machine can lock; None where that is not possible."""
+    # first without O_CREAT, with which Linux may refuse another user's file in /tmp
     for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):
         with contextlib.suppress(OSError):
             return os.open(path, flags | os.O_CLOEXEC, 0o666)
@@ -84,6 +88,6 @@ def _try(file, how):
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks on this file system
+    except OSError:  # this file system has no locks
         return True
     return True

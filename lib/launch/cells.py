@@ -1,4 +1,7 @@
-"""A cell of a session, on one rank: its variables stay, and it can be interrupted.
+"""Runs a cell of a session on one rank. The variables stay on the rank for later cells, and so the
+cell has to be interrupted without ending the rank, which would lose them.
+
+The parent writes into two pipes of the rank, here in run 12:
 
     the parent                          the rank
     "12" in the pipe go      -------->  runs the cell in `names`, and prints its last expression
@@ -7,8 +10,8 @@
                                         down, and gloo raises there
     "join3" in the pipe go   -------->  leaves its groups, and joins a new one
 
-An interrupt from outside is no signal that Jupyter sends: the stop button reaches the kernel alone,
-which then asks all ranks.
+The stop button alone interrupts no rank, because ranks ignore Jupyter's SIGINT (worker.py). The
+kernel receives it, and asks the ranks that have not finished the cell to leave it.
 """
 
 import ast
@@ -31,30 +34,30 @@ import torch.distributed as dist
 from lib import backend
 from lib.backend import peers
 
-FOR_EVER = 30 * 86_400.0  # seconds that a collective may wait: the parent's watch speaks first
-AGAIN = 0.2  # seconds until a rank that has not left its cell is interrupted in another way
+FOR_EVER = 30 * 86_400.0  # seconds that a collective may wait: the parent's watch ends it earlier
+AGAIN = 0.2  # seconds after which a rank that has not left its cell loses its connections
 names: dict[str, Any] = {}  # the variables of the session on this rank
-_given: set[str] = set()  # those of them that every session has
+_given: set[str] = set()  # the names that every session has from the start, such as torch
 is_cut = False  # have the connections of this rank's groups been shut down?
 _interrupter: "_Interrupter | None" = None
 
 
 class Interrupted(KeyboardInterrupt):
-    """The cell was interrupted on this rank, because a person pressed stop or another rank
+    """Raised in a cell that is interrupted, because a person pressed stop or another rank
     failed."""
 
 
 def remember(number: int, source: str) -> str:
-    """Let errors and verdicts of this process quote the lines of the session's cell `number`.
-    Returns the name under which it is compiled, here and in the notebook."""
+    """Store the source of the session's cell `number`, so that errors and verdicts of this process
+    can quote its lines. Returns the file name under which ranks and notebook compile it."""
     name = f"<ipython-input-ranks-{number}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     return name
 
 
 def run(number: int, source: str, ranks: tuple[int, ...]) -> list[str]:
-    """Run a cell on this rank, if it is among `ranks`, and print its last expression. Returns the
-    names of the variables that the session now has here."""
+    """Run a cell on this rank, if it is among `ranks`, and print the value of its last expression.
+    Returns what `variables` does afterwards."""
     _begin()
     if dist.get_rank() in ranks:
         file = remember(number, source)
@@ -71,7 +74,8 @@ def run(number: int, source: str, ranks: tuple[int, ...]) -> list[str]:
 
 
 def variables() -> list[str]:
-    """The names of the variables that cells made on this rank, without modules."""
+    """The sorted names of the variables that cells have made on this rank, without modules and
+    names that begin with an underscore."""
     _begin()
     return sorted(
         name
@@ -81,7 +85,8 @@ def variables() -> list[str]:
 
 
 def fetch(name: str) -> tuple[bool, Any]:
-    """(Is there a variable of this name? its value, or names that are like it)"""
+    """(True, the value of this variable); or, if there is none, (False, a list with at most one
+    name that is spelled similarly)."""
     _begin()
     if name in names:
         return True, names[name]
@@ -89,7 +94,7 @@ def fetch(name: str) -> tuple[bool, Any]:
 
 
 def put(values: dict[str, Any]) -> list[str]:
-    """Set variables on this rank; returns as `run`."""
+    """Set these variables on this rank. Returns what `variables` does afterwards."""
     _begin()
     names.update(values)
     return variables()
@@ -105,7 +110,8 @@ def _begin():
 
 
 def interruptible(number: int, pipe: str, call: Callable[[], Any]) -> Any:
-    """call() in run `number`, which the parent can interrupt with this number in `pipe`."""
+    """Return call(). The parent can interrupt it by writing `number`, that of the run, into
+    `pipe`."""
     global _interrupter
     if _interrupter is None:
         _interrupter = _Interrupter(pipe)
@@ -120,12 +126,13 @@ def interruptible(number: int, pipe: str, call: Callable[[], Any]) -> Any:
 
 
 class _Interrupter(threading.Thread):
-    """Waits for the parent's word while the main thread runs a cell."""
+    """A thread that waits for a request to interrupt, while the main thread runs a cell."""
 
     def __init__(self, pipe):
-        super().__init__(daemon=True, name="lib.launch.interrupter")  # no thread of the user's
-        self.pipe, self.begun = pipe, -1  # the number of the last run that has begun
-        self.inside: int | None = None  # of the one that goes on
+        # by this name leftovers.py knows that it is not the user's
+        super().__init__(daemon=True, name="lib.launch.interrupter")
+        self.pipe, self.begun = pipe, -1  # begun: the number of the last run that has begun
+        self.inside: int | None = None  # the number of the run in progress
 
     def run(self):
         with open(self.pipe) as pipe:
@@ -133,8 +140,8 @@ class _Interrupter(threading.Thread):
                 self._end(int(line))
 
     def _end(self, number):
-        """Interrupt that run, and not the next, which may begin while this thread sleeps."""
-        while self.begun < number:  # this rank comes to it later
+        """Interrupt run `number` and not the next one, which may begin while this thread sleeps."""
+        while self.begun < number:  # this rank has not begun it yet
             time.sleep(0.01)
         while self.inside == number:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR2)
@@ -148,8 +155,8 @@ class _Interrupter(threading.Thread):
 
 
 def cut_connections() -> None:
-    """Shut down this process's connections to others of this machine: gloo then raises in every
-    thread that waits for one."""
+    """Shut down this process's connections to other processes of this machine, so that gloo raises
+    in every thread that waits for one of them."""
     global is_cut
     is_cut = True
     for number in map(int, os.listdir("/dev/fd")):
@@ -163,10 +170,12 @@ def cut_connections() -> None:
 
 
 def join_anew(choice: backend.Choice, store: dist.Store) -> None:
-    """Leave all groups, whatever was under way in them, and join a new one of all ranks."""
+    """Leave all groups, whatever was in flight in them, and join a new group of all ranks. This
+    repairs a session whose ranks have called different collectives."""
     global is_cut
     if choice.name == "gloo":
-        cut_connections()  # else a thread of gloo may wait for ever, and the group for that thread
+        # else a thread of gloo might wait for ever, and the end of the group for that thread
+        cut_connections()
     dist.destroy_process_group()
     peers.forget_messages()
     backend.join(choice, store, FOR_EVER)

@@ -1,18 +1,22 @@
-"""What a function changed on its rank in things that came from the notebook: copies, so the
-notebook does not see it.
+"""Detects that a function on a rank has changed an object that came from the notebook. The rank has
+only a copy, so the change is lost, and a warning in the notebook says so.
 
     losses = []                      launch.run(train, nproc=2)
     def train():                     warning: losses was changed on ranks 0 and 1, but not here: ...
         losses.append(loss.item())   losses is still []
 
-It compares the arguments, and the variables of the notebook that the function itself uses: which
-objects a list, set or dict holds (where there are many, only how many), what an object of a class
-of the notebook's has, and how often the parameters of a model were changed in place. A tensor may
-be changed for the sake of the traffic alone, so it is left out. It takes microseconds.
+Each rank compares the arguments, and the variables of the notebook that the function itself uses,
+before and after the run: which objects a list, set or dict holds (where there are many, only how
+many), the attributes of an object whose class the notebook defines, and how often the parameters of
+a model were changed in place. Tensors are left out, because a function may change one only to have
+something to communicate. The comparison takes microseconds.
+
+Many changes are intended. Therefore a change is reported only in two cases, and never if the
+function returns the object:
 
     certain  a container that the function only adds to: no line on the rank can have read it
-    likely   anything else, where the function returned None and printed nothing: its work has gone
-             nowhere
+    likely   any other change, where the function returned None and printed nothing, because then
+             nothing at all remains of its work
 """
 
 import collections
@@ -29,15 +33,16 @@ import torch
 from lib.launch.ways_out import functions_of
 from lib.ledger.words import ranks_text
 
-MANY = 100  # objects: of a container with more, only the number is looked at
+MANY = 100  # objects: of a container with more, only the number is compared
 ADDS = ("append", "appendleft", "extend", "add", "insert")
 CERTAIN, LIKELY = "certain", "likely"
 OTHERS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, torch.Tensor)
 
 
 class Copies:
-    """What `fn` has from the notebook, as it is before the run. `report` writes down what is
-    different after it."""
+    """What `fn` has received from the notebook, as it is before the run. After the run `report`
+    writes down what has changed. Nothing is compared for a function that the rank has imported,
+    because its globals did not come from the notebook."""
 
     def __init__(self, fn, args):
         if isinstance(fn, functools.partial):
@@ -50,8 +55,8 @@ class Copies:
         self.before = {name: (value, _form(value)) for name, value in self._now().items()}
 
     def report(self, result, path: str) -> None:
-        """Write {name: CERTAIN or LIKELY} to `path` for what has changed and is not in
-        `result`; if there is any."""
+        """Write {name: CERTAIN or LIKELY} to the file `path`, for every object that has changed
+        and is not in `result`. Without any, no file is written."""
         returned = [result, *(result.values() if isinstance(result, dict) else [])]
         returned += result if isinstance(result, (list, tuple)) else []
         found, missing = {}, (None, None)
@@ -68,8 +73,8 @@ class Copies:
                 json.dump(found, file)
 
     def _now(self):
-        """{name: value} of the function's globals, of the variables of the function around it, and
-        of its arguments."""
+        """{name: value} of the function's globals, of the variables that it uses of the function
+        around it, and of its arguments; without those of a type in `OTHERS`."""
         if self.fn is None:
             return {}
         code, now = self.fn.__code__, dict(self.fn.__globals__)
@@ -87,7 +92,8 @@ class Copies:
 
 
 def _form(value, depth=2):
-    """Something that is equal before and after, unless `value` was changed."""
+    """A snapshot of `value`: two of them are equal unless it was changed in between. Containers are
+    looked into `depth` levels deep."""
     if isinstance(value, torch.nn.Module):
         return [p._version for p in value.parameters() if not p.is_inference()]
     if isinstance(value, (list, set, dict, collections.deque)):
@@ -97,7 +103,7 @@ def _form(value, depth=2):
             _form(item, depth - 1)
             for item in (value.values() if isinstance(value, dict) else list(value))
         ]
-    # a class of the notebook, sent by value, has no module here
+    # a class that the notebook defines is sent by value, so its module is not among ours
     made_in = sys.modules.get(type(value).__module__)
     if made_in in (None, sys.modules["__main__"]) or isinstance(value, types.SimpleNamespace):
         return _form(getattr(value, "__dict__", {}), depth)
@@ -105,7 +111,7 @@ def _form(value, depth=2):
 
 
 def _only_added_to(fn, name):
-    """Is `name` in these functions never used but for its methods that add something?"""
+    """Do the function and those that it calls use `name` for nothing but methods that add to it?"""
     uses = []
     for code in functions_of(fn):
         steps = list(dis.get_instructions(code))
@@ -114,15 +120,17 @@ def _only_added_to(fn, name):
 
 
 def _names(step, name):
-    """Does this step of the bytecode load or store `name`, alone or with others?"""
+    """Does this instruction of the bytecode load or store `name`, alone or with other names?"""
     return step.opname not in ("MAKE_CELL", "COPY_FREE_VARS", "LOAD_CLOSURE") and (
         step.argval == name or (isinstance(step.argval, tuple) and name in step.argval)
     )
 
 
 def warning(folder: str, nproc: int, spoke: Iterable[int]) -> str:
-    """What to say of the ranks' reports in `folder`; "" if there is nothing. spoke: the
-    ranks that have printed."""
+    """The warning about the ranks' reports in `folder`, or "" if there is nothing to warn of.
+
+    spoke: the ranks that have printed, of which only certain changes are mentioned.
+    """
     ranks_of = collections.defaultdict(list)
     for rank in range(nproc):
         try:

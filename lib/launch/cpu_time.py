@@ -1,18 +1,19 @@
-"""How much of the machine the ranks get: do they want a processor at all, and how much of the time
-were they scheduled?
+"""Measures how much processor time the ranks want and get, so that the watch (watch.py) does not
+mistake a busy machine for a program that is stuck or slow.
 
-    idle       every rank wanted a processor for less than 3 % of the time; wanted = ran, or its
-               main thread waited
-    scheduled  the time, without what others kept from the ranks, and without what the machine or
-               its disk stood still
+A rank *wants* a processor while one of its threads runs, or while its main thread is ready to run
+but has to wait for one. The watch asks two questions:
+
+    idle       Has every rank wanted one for less than 3 % of the time? Then they may be stuck.
+    scheduled  How much time counts towards the timeout? All of it, except when other programs kept
+               the ranks waiting, or when the machine or its disk stood still. In time:
 
                 |== ranks run ==|-- ranks ready, others run --|........ all ranks sleep ........|
                 |== scheduled ==|                             |========== scheduled ============|
 
-A rank that a busy machine lets wait is neither idle nor slow. Linux counts the waiting for each
-thread, in nanoseconds (lib/linux.py), and says whether it waits for a disk, as for a page of torch
-that was dropped from memory (state D). Elsewhere no rank is ever called idle, and all the time is
-scheduled time.
+Linux counts in nanoseconds how long each thread waited (lib/linux.py), and reports whether it waits
+for a disk (state D), for example for a page of torch that was dropped from memory. On other systems
+no rank is ever called idle, and all the time is scheduled time.
 """
 
 import time
@@ -21,26 +22,29 @@ from collections.abc import Collection
 from lib import linux
 
 EVERY = 0.2  # seconds between two looks
-# seconds between two looks after which it is the machine that stood still, and not the ranks
+# if more seconds than this pass between two looks, we assume that the machine stood still
 ABSENT = 0.5
 PROCESSORS = len(linux.processors())
 now = time.monotonic
 
 
 class CpuTime:
-    """Looks at the ranks again and again, from outside."""
+    """Samples the ranks' threads again and again, from the parent."""
 
     def __init__(self):
         self.looked, self.seen, self.told = now(), {}, {}
         self.reset()
 
     def reset(self):
-        """The ranks have done something: whether they are idle is counted from here."""
+        """The ranks have done something, so they can have been idle only since now."""
         self.since, self.wanted = now(), {}
 
     def sample(self, pids: dict[int, int]) -> float:
-        """To be called all the time. pids: of the ranks that run. Returns the scheduled seconds
-        since its last look, 0 when that was just now."""
+        """Look at the ranks; called all the time. Returns the scheduled seconds since the last
+        look: 0 if that is less than `EVERY` ago, or if a thread waits for a disk.
+
+        pids: {rank: process id} of the ranks that run.
+        """
         span = now() - self.looked
         if span < EVERY:
             return 0.0
@@ -52,14 +56,12 @@ class CpuTime:
         if span > ABSENT or seen.keys() != before.keys():
             self.reset()
         all_ran = all_waited = 0.0
-        for (
-            rank,
-            threads,
-        ) in seen.items():  # a rank that has left meanwhile says nothing about those that go on
+        # a rank that has left meanwhile is not in `seen`, and says nothing about those that go on
+        for rank, threads in seen.items():
             for number in threads.keys() & before.get(rank, {}).keys():
                 ran, waited = self._since(number, before[rank][number], threads[number], span)
                 all_ran, all_waited = all_ran + ran, all_waited + waited
-                # gloo's thread polls, and waits to do so
+                # not that of other threads, because gloo's often wait only to poll
                 waited = waited if number == str(pids[rank]) else 0.0
                 self.wanted[rank] = self.wanted.get(rank, 0.0) + ran + waited
         if any(wanted > 0.03 + 0.03 * (now() - self.since) for wanted in self.wanted.values()):
@@ -67,12 +69,13 @@ class CpuTime:
         return min(span - kept(span, all_ran, all_waited, PROCESSORS), ABSENT)
 
     def _since(self, number, before, thread, span):
-        """(seconds it ran, seconds it was ready and waited) of a thread in the last `span` seconds.
+        """(seconds that a thread ran, seconds that it was ready and had to wait) in the last `span`
+        seconds.
 
-        Linux counts a wait when it is over. One that goes on is seen by a thread that is ready and
-        has not run since the last look, and is subtracted when it is counted. A thread that has run
-        may be ready by chance: gloo's threads wake a hundred times a second, and of more than a
-        hundred of them some are always ready.
+        Linux adds a wait to its counter only when it is over. If a thread is ready and has not run
+        since the last look, we conclude that it is still waiting, count `span`, and subtract that
+        again (`told`) when Linux adds the wait. A thread that has run may be ready by chance:
+        gloo's wake a hundred times a second, and of more than a hundred some are always ready.
         """
         ran, booked = thread.ran - before.ran, thread.waited - before.waited
         told = self.told.pop(number, 0.0)
@@ -82,24 +85,25 @@ class CpuTime:
         return 0.0, span
 
     def idle(self, seconds: float) -> bool:
-        """Were all ranks idle for so long? (gloo's own thread takes 1 %.)"""
+        """Have all ranks been idle for this many seconds? (gloo's own thread takes only 1 %.)"""
         return linux.counts_waiting() and bool(self.seen) and now() - self.since > seconds
 
 
 def kept(span: float, ran: float, waited: float, processors: int) -> float:
-    """Seconds of `span` in which others had the processors that the ranks were ready for.
+    """Seconds of `span` in which other programs had the processors that the ranks were ready for.
 
-    ran, waited: seconds, of all ranks together. They can use no more processors than there are, and
-    to wait for one another is no loss: wanted = min(processors * span, ran + waited), on wanted /
-    span of them, one at the least.
+    ran, waited: seconds, summed over all ranks. Ranks cannot use more processors than there are,
+    and waiting for each other is no loss, so together they wanted = min(processors * span, ran +
+    waited) seconds. What they did not get of it is divided among the wanted / span processors (at
+    least one) that they could have used.
     """
     wanted = min(processors * span, ran + waited)
     return max(0.0, wanted - ran) / max(1.0, wanted / span)
 
 
 def awake(pids: Collection[int], seconds: float) -> bool:
-    """Looked at for so long, does one of these processes run, wait for a processor
-    or for a disk?"""
+    """Does one of these processes run, or wait for a processor or a disk, while we look at them for
+    this many seconds?"""
     before = [linux.threads(pid) for pid in pids]
     time.sleep(seconds)
     for then, at in zip(before, map(linux.threads, pids), strict=True):

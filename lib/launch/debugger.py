@@ -1,13 +1,15 @@
-"""breakpoint() on a rank: pdb, whose commands are typed in the notebook.
+"""breakpoint() on a rank opens pdb there, and its commands are typed in the notebook, because a
+rank is a process without a keyboard.
 
-    rank 2  stops, writes what it shows into `asks`, reads its pipe  ------->
-    parent  shows it, and asks for a line with the prompt "(rank 2) "
-            n, p x, ll, c, ...  goes to rank 2  <------
-            rank 0              rank 0's turn, if it has stopped as well
-            q                   the run ends: for launch.run with its ranks, in a session without
+    rank 2  stops, writes what pdb shows into the file `asks`, and reads its pipe  ------->
+    parent  shows that, and asks for a line with the prompt "(rank 2) "
+            n, p x, ll, c, ...  is sent to rank 2  <------
+            rank 0              the next commands are for rank 0, if it has stopped as well
+            q                   ends the run; launch.run also ends the ranks, a session keeps them
 
-One rank is asked at a time. The others wait without a timeout: time at a prompt does not count.
-Where no person can answer, as where a notebook is graded, breakpoint() raises a sentence instead.
+One rank is asked at a time. Time at a prompt counts towards no timeout, so the other ranks can wait
+for as long as you type. Where no person can answer, for example where a notebook is graded,
+breakpoint() raises an error that says so.
 """
 
 import contextlib
@@ -32,26 +34,30 @@ from lib.ledger.source import is_cell, position
 from lib.ledger.verdict import find_waits
 from lib.ledger.words import ranks_text, say
 
-BACK = 0.4  # seconds until another rank is asked, where a rank has not stopped (again)
+BACK = 0.4  # seconds that we wait for a rank to stop (again) before we ask another one
 QUIT = ("q", "quit", "exit")
 _channel: tuple[str, str, int] | None = None  # the file of questions, the pipe of answers, the rank
 
 
 def install() -> None:
-    """On a rank: breakpoint() and pdb.set_trace() stop here from now on, or raise."""
+    """On a rank: from now on breakpoint() and pdb.set_trace() open our pdb, or raise where no
+    person can answer."""
     keyboard.refuse_debuggers()
     sys.breakpointhook = pdb.set_trace = _stop  # type: ignore[assignment]
     dist.breakpoint = _stop_one  # type: ignore[attr-defined]
 
 
 def listen(asks: str, answers: str, rank: int, there: bool) -> None:
-    """On a rank, at the begin of a run. there: can a person answer?"""
+    """On a rank, when a run begins.
+
+    asks: the file for what pdb shows. answers: the pipe for commands. there: can a person answer?
+    """
     global _channel
     _channel = (asks, answers, rank) if there else None
 
 
 def call(fn: Callable, args: tuple) -> Any:
-    """fn(*args); what runs after it is traced by no debugger that was opened inside."""
+    """Return fn(*args). A debugger that was opened inside does not trace what runs afterwards."""
     try:
         return fn(*args)
     finally:
@@ -63,8 +69,8 @@ def _stop(*_: Any, **__: Any) -> None:
 
 
 def _stop_one(rank: int = 0, *_: Any, **__: Any) -> None:
-    """torch's `dist.breakpoint(rank)`: the others go on, and wait for this one where they need
-    it."""
+    """torch's `dist.breakpoint(rank)`: only `rank` stops. The others continue until they need it,
+    and wait for it there."""
     if rank == dist.get_rank():
         _open(sys._getframe(1))
 
@@ -76,7 +82,7 @@ def _open(frame):
 
 
 class _OnRank(pdb.Pdb):
-    """pdb that is asked and answered in the parent."""
+    """A pdb that shows its output, and reads its commands, in the parent."""
 
     def __init__(self, asks, answers, rank):
         self.shown, self.rank, self.asks = io.StringIO(), rank, asks
@@ -86,8 +92,8 @@ class _OnRank(pdb.Pdb):
         self.use_rawinput, self.prompt = 0, ""
 
     def stop_after(self, frame):
-        """Stop at the next line of `frame`, in all versions of Python: since 3.13, `set_trace`
-        stops at the line of breakpoint() itself."""
+        """Stop at the next line of `frame`. pdb's own `set_trace` would not do, because since
+        Python 3.13 it stops at the line of breakpoint() itself."""
         self.reset()
         while frame:
             frame.f_trace, self.botframe = self.trace_dispatch, frame
@@ -96,7 +102,7 @@ class _OnRank(pdb.Pdb):
         sys.settrace(self.trace_dispatch)
 
     def readline(self) -> str:
-        """A command, for what pdb has shown since the last."""
+        """Send the parent what pdb has shown since the last command, and return the next one."""
         text = self.shown.getvalue()
         self.shown.seek(0)
         self.shown.truncate()
@@ -111,10 +117,11 @@ class _OnRank(pdb.Pdb):
         return read.decode()
 
     def _cmdloop(self):
-        self.cmdloop()  # pdb would go on after an interrupt
+        self.cmdloop()  # pdb's own version would catch an interrupt and go on
 
     def interaction(self, frame, *given):
-        """The source of a notebook's cell is in the notebook: fetch it before it is shown."""
+        """Before pdb shows the frame, fetch the source of the cells that are on the stack, because
+        only the notebook has it."""
         files, at = set(), frame
         while at is not None:
             files.add(at.f_code.co_filename)
@@ -126,7 +133,7 @@ class _OnRank(pdb.Pdb):
         super().interaction(frame, *given)
 
     def get_stack(self, *given):
-        """The frames of the program, without those that led to it."""
+        """The frames of the user's program, without those of the launcher that called it."""
         frames, at = super().get_stack(*given)
         ours = [
             i for i, (f, _) in enumerate(frames) if f.f_code.co_filename.startswith(stacks.BELOW)
@@ -135,7 +142,8 @@ class _OnRank(pdb.Pdb):
         return frames[above:], at - above
 
     def format_stack_entry(self, frame_lineno, lprefix=": "):
-        """A line as verdicts write it, and what the function returns, if it does."""
+        """A position in the form in which error messages write it, with the value that the function
+        returns if it is about to return."""
         frame, line = frame_lineno
         text = position(frame.f_code.co_filename, line, frame.f_code.co_name)
         if "__return__" in frame.f_locals:
@@ -144,7 +152,7 @@ class _OnRank(pdb.Pdb):
 
 
 class Prompt:
-    """The parent's side, for one run: `look` is called all the time."""
+    """The parent's side, for one run. The watch calls `look` all the time."""
 
     def __init__(self, ranks, folder: str, logs, output):
         """ranks: a lib.launch.ranks.Ranks, of which each rank has a pipe for answers."""
@@ -153,8 +161,8 @@ class Prompt:
         self.left = False  # was the debugger left with q?
 
     def look(self) -> float:
-        """Ask for commands while a rank is stopped; returns the seconds that took. Raises
-        KeyboardInterrupt at q or the stop button."""
+        """Ask for commands while any rank is stopped. Returns the seconds that this took, and
+        raises KeyboardInterrupt at q or the stop button."""
         if not self._hear():
             return 0.0
         began = now()
@@ -165,7 +173,7 @@ class Prompt:
         return now() - began
 
     def _hear(self):
-        """Read what ranks have asked since; is any stopped?"""
+        """Read what ranks have written since the last call. Returns whether any is stopped."""
         with contextlib.suppress(FileNotFoundError), open(self.path) as file:
             file.seek(self.at)
             for line in iter(file.readline, ""):
@@ -184,7 +192,7 @@ class Prompt:
         os.write(self.ranks.answers[rank], f"{line}\n".encode())
 
     def _turn(self, rank):
-        """One command for a rank that has stopped."""
+        """Show what a stopped rank has written, and pass on one command."""
         self.output.pump(final=True)
         for line in self.stopped[rank].splitlines():
             print(f"[rank {rank}] {line}")
@@ -205,7 +213,7 @@ class Prompt:
         self._await(rank)
 
     def _await(self, rank):
-        """Give a rank that runs a moment to stop."""
+        """Give a running rank a moment to stop, so that stepping stays on one rank."""
         began = now()
         while not (self._hear() and rank in self.stopped) and now() - began < BACK:
             time.sleep(0.005)

@@ -1,5 +1,10 @@
-"""One error for whatever went wrong on the ranks: which rank, which line, which
-values, and what to do."""
+"""Turns whatever went wrong on the ranks into one RankError, which says which rank failed, at which
+line, with which values, and what to do.
+
+One failure soon becomes several, because the other ranks lose their connection to the one that
+failed or wait for it. The message therefore begins with the rank that failed first, and mentions
+the others in a few lines. If the logs prove that the ranks' calls do not match, it says that, too.
+"""
 
 import json
 import os
@@ -18,24 +23,26 @@ USUAL_CAUSES = {
     "SIGBUS": " (a file that it keeps in memory could not grow: is /dev/shm full?)",
     "SIGKILL": " (out of memory, or killed by hand)",
 }
-WELL_OVER = 1.3  # times the timeout: from here on it is said that more has passed by the clock
-# a student's notebook runs, to be graded
+# times the timeout: beyond that the message also says how long it took by the clock
+WELL_OVER = 1.3
+# is this process executing a student's notebook to grade it?
 GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ
 
 
 def short(error: Exception) -> Exception:
-    """`error`, of which a notebook shows the message alone: it is raised on purpose, and frames of
-    lib add nothing."""
+    """Make a notebook show only the message of `error`, which we raise on purpose, so that a
+    traceback through lib would add nothing. Returns `error`."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore
     return error
 
 
 class Stopped(KeyboardInterrupt):
-    """The stop button, or Ctrl-C.
+    """A person has pressed the stop button or Ctrl-C.
 
     error: a RankError of kind "stopped" that says what the ranks did at that moment; None if the
-        stop came before they ran, or after. at: the line of an answer that ran in this process.
-    what, then: what was done, and what became of the ranks, in words.
+        stop came before they ran, or after.
+    at: the line that a student's function had reached, if a check ran it in this process.
+    what, then: what the person did, and what became of the ranks, in words.
     """
 
     error: "RankError | None" = None
@@ -48,20 +55,20 @@ class Stopped(KeyboardInterrupt):
 
 
 class RankError(RuntimeError):
-    """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the
-    ranks' logs.
+    """A run on ranks failed. The message explains how, and `ledger` holds the ranks' logs.
 
     kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout", "no
-    start" or "stopped". reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that
-    raised. output: [(rank, line), ...].
+        start" or "stopped".
+    reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised or exited.
+    output: [(rank, line), ...], what the ranks printed.
     """
 
     def __init__(self, message: str, kind: str, ledger: Any = None, waits: Any = None) -> None:
         super().__init__(message)
         self.kind, self.ledger = kind, ledger
         self.waits = waits or {}  # rank -> the ranks it waits for, when it hangs
-        self.waits_in = {}  # rank -> the op that it waits in
-        self.busy = {}  # rank -> what it does that waits for no other rank, and where
+        self.waits_in = {}  # rank -> the op in which it waits
+        self.busy = {}  # rank -> what it does and where, if it waits for no other rank
         self.elapsed = 0.0  # seconds by the clock
         self.reports, self.output = {}, []
 
@@ -70,8 +77,10 @@ class RankError(RuntimeError):
 
 
 def from_failure(failure, folder: str) -> RankError:
-    """The error for a Failure that the watch returned; the ranks have been ended, their reports are
-    in `folder`, their stacks in the one above it."""
+    """The RankError for a Failure that the watch has returned.
+
+    folder: that of the run, with the reports of ranks that raised; their stacks are in its parent.
+    """
     mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
     found = find_waits(failure.ledger, failure.heads)
     reports = {}
@@ -95,8 +104,8 @@ def from_failure(failure, folder: str) -> RankError:
 
 
 def from_findings(findings, ledger) -> RankError:
-    """All ranks returned, but their logs disagree: the results are wrong, and
-    torch said nothing."""
+    """The RankError for a run in which all ranks returned but their logs prove that their calls do
+    not match. The results are then wrong, although torch has raised nothing."""
     text = "\n".join(_indent(f.text) for f in findings[:3])
     more = f"\n  ... and {len(findings) - 3} more" if len(findings) > 3 else ""
     return RankError(
@@ -170,7 +179,8 @@ def _same(a, b):
 
 
 def _where(report):
-    """The user's lines from the outside in, and the values on the last."""
+    """The user's calls from the outermost to the innermost, the values that the last line used, and
+    advice if there is any."""
     lib = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     lines = []
     for file, line, function in report["frames"]:
@@ -217,7 +227,7 @@ def _hang(failure, mismatch):
     else:
         why = "the ranks wait, and none can go on"
     seconds = f"{failure.seconds:g} s"
-    # the same each time
+    # When graded the text is the same each time, so the clock is left out.
     if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds and not GRADED:
         seconds += f" ({failure.elapsed:.0f} s by the clock, on a busy machine)"
     heads = {

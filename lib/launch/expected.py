@@ -1,4 +1,4 @@
-"""A run that is meant to fail: its verdict is printed, and the notebook continues."""
+"""Shows a run that is meant to fail: its error message is printed, and the notebook continues."""
 
 import textwrap
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from lib.launch.run import run
 
 
 def expect_error(fn: Callable, *args: Any, **options: Any) -> RankError:
-    """Run fn(*args) on ranks, print the verdict with which the run ends, and return the error.
+    """Run fn(*args) on ranks, print the message of the RankError with which the run ends, wrapped
+    at 100 columns, and return the error.
 
-    options: those of `launch.run`. The verdict's lines are wrapped at 100 columns. Raises
-    RuntimeError if the run ends well, because the text around it then says something wrong; what
-    `launch.run` says about a wrong call is raised as it is.
+    options: those of `launch.run`. Raises RuntimeError if the run ends well, because the text
+    around the cell would then be wrong. What `launch.run` raises for a wrong call is not caught.
     """
     try:
         run(fn, *args, **options)

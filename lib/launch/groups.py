@@ -1,12 +1,14 @@
-"""The process groups of a rank: its world, which stays from run to run, and those made on it.
+"""Decides which process groups of a rank are kept for its next run. The world, the group of all
+ranks, always is. The groups that a run makes are destroyed after it, except those of a check, which
+the next run of that check needs again.
 
-    a run ends    groups that it made are destroyed, but a check's, which the next run of that check
-                  asks for again
-    a run begins  the groups it makes meet at keys of their own in the store
+Keeping groups has a benefit and a cost. Making the groups of 8 ranks on gloo takes as long as
+everything else that a check does. However, every group has a thread in every rank that wakes a
+hundred times a second. Therefore a group is kept only if the last run asked for it, and all but the
+world are destroyed before a run whose time is measured.
 
-Making the groups of 8 ranks on gloo takes as long as everything else that a check does. But every
-group has a thread in every rank that wakes a hundred times a second. Therefore the groups that a
-run has not asked for are destroyed after it, and all are before a run whose time is measured.
+The ranks of a new group find each other's addresses under keys in the store. Each run uses keys of
+its own, because those of an earlier run lead to groups that no longer exist.
 """
 
 import contextlib
@@ -18,15 +20,16 @@ from lib.backend import torch_private
 from lib.launch.stacks import LIB
 
 world: dist.ProcessGroup | None = None
-_asked: set[tuple] = set()  # the keys of those that this run has asked for
-kept: dict[
-    tuple, dist.ProcessGroup
-] = {}  # (its ranks, how many of the same a run had asked for before) -> group
+_asked: set[tuple] = set()  # the keys, as in `kept`, of the groups that this run has asked for
+# (the ranks, how many groups of the same ranks the run had asked for before) -> group
+kept: dict[tuple, dist.ProcessGroup] = {}
 
 
 def begin(run: int, timed: bool) -> None:
-    """Groups made from now on meet where no earlier run has left an address. timed:
-    none may disturb."""
+    """Give the groups that run number `run` makes keys of their own in the store.
+
+    timed: the time of the run is measured, so destroy all groups but the world first.
+    """
     global world
     world = dist.group.WORLD
     if timed:
@@ -39,14 +42,14 @@ def begin(run: int, timed: bool) -> None:
 
 
 def made() -> int:
-    """How many groups this rank has made. torch names a group by it: ranks that differ can make
-    none together."""
+    """How many groups this rank has made. torch derives a group's name from it, so ranks on which
+    it differs can no longer make a group together."""
     return torch_private.registry().group_count
 
 
 def destroy_others() -> None:
-    """Destroy all groups but the world and those that are kept because this run has
-    asked for them."""
+    """Destroy all groups but the world and those that this run has asked for inside
+    `kept_for_checks`."""
     for key in kept.keys() - _asked:
         del kept[key]
     stay = {world, *kept.values()}
@@ -56,10 +59,10 @@ def destroy_others() -> None:
 
 @contextlib.contextmanager
 def kept_for_checks():
-    """Inside, `dist.new_group(ranks)` called from lib gives the group that an earlier run on these
-    ranks made for it.
+    """Inside, `dist.new_group(ranks)` returns the group that an earlier run of this rank made for
+    the same call, if there is one.
 
-    Called by an answer it makes a new one, as always.
+    This holds only for calls from lib. A call in a student's function makes a new group, as always.
     """
     counts: dict[tuple, int] = {}
     plain = dist.new_group

@@ -1,17 +1,20 @@
-"""What a run may leave in its rank, so that the next run on it sees nothing of it.
+"""Ensures that a run sees nothing of the runs before it, although they used the same processes.
+After each run a rank restores what it can. Other changes can only be detected, and then this rank
+and the others of its set are ended and not used again.
 
-    put back             default dtype and device, grad mode, torch's threads and precision,
+    restored             default dtype and device, grad mode, torch's threads and precision,
                          printing, environment, warnings, logging, signal handlers, output streams;
                          on a GPU the current device and stream, and the peaks of its memory; groups
                          that were made are destroyed
     seeded               random numbers, when the next run begins (generators.py)
-    found, and the rank  a name of torch, its classes, torch.distributed, builtins or lib that is
-    is not used again    another object than before; threads, processes, hooks, modes, ops not
-                         waited for, modules of the user's own, meshes (torch caches by them),
-                         memory of a GPU that is still in use, or work on it that does not end
+    detected, and the    a name of torch, its classes, torch.distributed, builtins or lib that now
+    ranks are ended      refers to another object, or a dict, list or set of lib with other entries;
+                         threads, processes, hooks, modes, ops not waited for, modules of the user's
+                         own, meshes (torch keeps caches for them), GPU memory that is still in use,
+                         or work on a GPU that does not end
 
-Not found: what is changed inside an object that is none of these, such as an entry of a table of
-torch's, and what C++ keeps to itself, such as a warning that torch gives once in a process.
+Not detected are changes inside any other object, such as an entry in one of torch's tables, and the
+state of C++ code, such as whether torch has already given a warning that it gives once per process.
 """
 
 import faulthandler
@@ -55,10 +58,10 @@ HOOKS = [
     for name, hooks in vars(torch.nn.modules.module).items()
     if name.startswith("_global_") and "hooks" in name
 ]
-# ends what is left of a run that imported what a server can have
+# the end of what `restore` says of a run that imported a module of LATER (see warm.py)
 SLOW_IMPORT = "was imported, which takes seconds"
-BOOK_KEEPING = ("lib.launch", "lib.backend.peers")  # what these hold is about the runs
-# names that may hold something else after a run: it is the same for every run, or is put back
+BOOK_KEEPING = ("lib.launch", "lib.backend.peers")  # whose variables are about the runs themselves
+# names that may refer to another object after a run: it serves every run alike, or is put back
 MAY_CHANGE = {
     ("torch.distributed.distributed_c10d", "_group_count"),
     ("lib.collectives.background", "_thread"),
@@ -92,16 +95,14 @@ SETTINGS = [  # (how it is read, how it is set)
 
 
 class Before:
-    """How this rank was before its first run. `restore()` makes it so again, or says what
-    it cannot make so."""
+    """The state of this rank before its first run, to which `restore` returns it."""
 
     def __init__(self, stack, imported):
-        """stack: the file that faulthandler writes to. imported: called with each module of lib
-        that is imported."""
+        """stack: the file that faulthandler writes to. imported: a function, called with each
+        module of lib that is or will be imported."""
         self.stack = stack
-        self.names: dict[
-            str, tuple
-        ] = {}  # module or class -> (its names, what they hold; copies of lib's tables)
+        # module or class -> (itself, the objects of its names, copies of its tables if it is lib's)
+        self.names: dict[str, tuple] = {}
         for name in MODULES:
             self._note(sys.modules[name])
         for kind in [*CLASSES, *_classes_of(torch.nn)]:
@@ -133,11 +134,11 @@ class Before:
         self.modes = torch_private.dispatch_modes()
         self.meshes = _count_meshes()
         gc.collect()
-        gc.freeze()  # what is here now is not looked through again
+        gc.freeze()  # `restore` collects garbage, and need not look through what is here now
 
     def restore(self) -> str:
-        """To be called after each run. Returns "", or what the run has left that
-        cannot be put back."""
+        """Restore the rank after a run. Returns "", or what the run has left that cannot be
+        restored, in words: the rank must not be used again then."""
         try:
             self._put_back()
             left = self._left()
@@ -182,7 +183,7 @@ class Before:
 
     def _put_back(self):
         if self.on_gpu:
-            # where its work does not end this rank does not rest, and is given up
+            # if its work never ends, neither does this call: the parent gives the rank up
             torch.cuda.synchronize(self.device)
             torch.cuda.set_device(self.device)
             torch.cuda.set_stream(torch.cuda.default_stream(self.device))
@@ -210,8 +211,8 @@ class Before:
         return f"{more} bytes on its GPU" if more > 0 else ""
 
     def _allocated(self):
-        """Bytes of tensors on its GPU, without the workspace that cuBLAS keeps from its first
-        matrix product on."""
+        """Bytes of tensors on this rank's GPU, without the workspace that cuBLAS keeps after its
+        first matmul."""
         torch.cuda.synchronize(self.device)
         torch_private.free_cublas_workspaces()
         return torch.cuda.memory_allocated(self.device)
@@ -228,7 +229,7 @@ class Before:
         self.names[module.__name__] = (module, dict(vars(module)), tables)
 
     def _renamed(self):
-        """The first name that holds another object than before; "" if none does."""
+        """A name that refers to another object than before; "" if there is none."""
         for title, (owner, before, tables) in self.names.items():
             now = vars(owner)
             if now != before or any(now[name] != table for name, table in tables.items()):
@@ -248,7 +249,8 @@ class Before:
 
 
 class _Noting(importlib.machinery.PathFinder):
-    """Modules of lib that a run imports are noted as they are before anybody could change them."""
+    """An import hook that notes each module of lib that a run imports, as it is right after the
+    import, when nothing can have changed it."""
 
     def __init__(self, note):
         self.note = note
@@ -264,8 +266,8 @@ class _Noting(importlib.machinery.PathFinder):
 
 
 def listen(stack) -> None:
-    """SIGUSR1 and a crash write this process's stack into the file `stack`,
-    whatever was done to them."""
+    """Let SIGUSR1 and a crash write this process's stack into the file `stack`, whatever a run has
+    changed about that."""
     faulthandler.unregister(signal.SIGUSR1)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     faulthandler.enable(stack)
@@ -284,16 +286,17 @@ def _classes_of(module):
 
 
 def _is_ours(thread):
-    """The launcher's, or a communication thread that waits for work; one whose work has failed
-    takes no more."""
+    """Is this a thread of the launcher, or a communication thread that waits for work? One whose
+    work has failed accepts no more, so the next run could not use it."""
     idle = getattr(thread, "is_idle", False) and thread.failed is None
-    # autograd's of a GPU, where a hook asked Python who it is
+    # autograd's C++ thread for a GPU, which Python knows if a hook has asked for its current thread
     of_cpp = isinstance(thread, threading._DummyThread)
     return idle or of_cpp or thread.name.startswith(("lib.launch.", "lib.ledger."))
 
 
 def _count_meshes():
-    """A list that gets an entry for every DeviceMesh that is made in this process from now on."""
+    """Returns a list that grows by an entry for every DeviceMesh made in this process from now
+    on."""
     made, plain = [], device_mesh.DeviceMesh.__init__
 
     def init(mesh, *args, **kwargs):
@@ -310,6 +313,6 @@ def _restore_logging(level, handlers):
 
 
 def _restore_warnings(filters):
-    """Also what has been warned of counts as not warned of."""
+    """Restore the filters, and make Python forget which warnings it has already given."""
     warnings.resetwarnings()
     warnings.filters[:] = filters
