@@ -8,6 +8,7 @@ from numbers import Real
 
 from lib.check.cases import seen
 from lib.check.exercise import Claim, Problem
+from lib.check.explain import kind_of
 
 
 def claim(name, points, says, *judges) -> Claim:
@@ -53,6 +54,6 @@ def iterator(out, item):
     inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
     for what, one in [("got", out), *((item.format(number), one) for number, one in inside)]:
         if hasattr(one, "__next__") or isinstance(one, map | zip | filter | reversed):
-            text = f"{what} a {type(one).__name__}, which can be gone through once, expected a list"
+            text = f"{what} {kind_of(one)}, which can be gone through once, expected a list"
             return Problem("iterator", text)
     return None

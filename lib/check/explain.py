@@ -52,8 +52,13 @@ def cut(x, most: int = 80) -> str:
 
 def described(x) -> str:
     """`3.5, a float`: a value of another kind than expected, shortened."""
-    kind = type(x).__name__
-    return f"{cut(x, 60)}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{cut(x, 60)}, {kind_of(x)}"
+
+
+def kind_of(x) -> str:
+    """`a float`, `an int`"""
+    name = type(x).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
 def times(got: float, want: float) -> str:
@@ -142,8 +147,8 @@ def _explain(case, rank, got, want, counts, y, element, plain, unit):
         which = f"sum without {who(absent)}" if absent else "finished sum"
         facts = {"moved": moved, "absent": absent}
         return f"{y} belongs to chunk {moved} of the {which}.", facts
-    other = "so values of different elements were added"
-    return f"{y} is not a sum of the ranks' values at this element, {other}.", {}
+    why = "those of another element are in it, or one is in it several times"
+    return f"{y} is not a sum of the ranks' values at this element: {why}.", {}
 
 
 def _of_counts(rank, counts, y, facts, dtype, unit):

@@ -13,6 +13,7 @@ from torch import nn
 
 from lib.check.cases import name_of
 from lib.check.causes import hints
+from lib.check.explain import kind_of
 from lib.check.left_out import NO_RANKS, NO_TENSORS, but
 from lib.check.side_by_side import SideBySide, here
 from lib.training import buckets
@@ -73,7 +74,7 @@ def _form(plan):
     odd = [one for one in plan if not isinstance(one, lists)] if isinstance(plan, lists) else [plan]
     odd = odd or [p for bucket in plan for p in bucket if not isinstance(p, nn.Parameter)]
     where = "" if odd and odd[0] is plan else " in it"
-    kind = lambda one: "None" if one is None else f"a {type(one).__name__}{where}"
+    kind = lambda one: "None" if one is None else f"{kind_of(one)}{where}"
     return f"expected a list of lists of the parameters, got {kind(odd[0])}" if odd else ""
 
 

@@ -12,6 +12,7 @@ from lib import backend
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
+from lib.check.explain import kind_of
 from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
 from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
@@ -96,7 +97,7 @@ def _next(turn):
         return f"batch {batch.shape[1] - 1}"
     if batch is None or batch is OVER:
         return str(batch)
-    return f"a {type(batch).__name__}"
+    return kind_of(batch)
 
 
 MEASURE = SideBySide(

@@ -20,7 +20,7 @@ micro-batches than ranks come last for the same reason.
 import re
 
 from lib.check.claims import iterator
-from lib.check.explain import cut
+from lib.check.explain import cut, kind_of
 from lib.check.left_out import BUILT, NO_TENSORS
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.actions import KINDS, Action, loop
@@ -135,7 +135,7 @@ def misread(out, p):
         for action in actions:
             if not isinstance(action, Action):
                 shown = f"{cut(action, 40)}, " if type(action) in (tuple, list, str, int) else ""
-                shown += f"a {type(action).__name__}, expected lib.pipeline's Action"
+                shown += f"{kind_of(action)}, expected lib.pipeline's Action"
             elif {type(action.stage), type(action.microbatch)} == {int} and action.kind in KINDS:
                 continue
             else:
@@ -150,13 +150,11 @@ def _is_list(actions):
 
 
 def described(out):
-    if not isinstance(out, (list, tuple)):
-        return f"a {type(out).__name__}"
-    if isinstance(out, Action):
-        return "an Action"
+    if not isinstance(out, (list, tuple)) or isinstance(out, Action):
+        return kind_of(out)
     inside = sorted({type(item).__name__ for item in out}) or ["list"]
     if len(inside) > 1:
-        return f"a {type(out).__name__} of {' and '.join(inside)}"
+        return f"{kind_of(out)} of {' and '.join(inside)}"
     return f"{len(out)} {inside[0]}{'s'[: len(out) != 1]}"
 
 
@@ -205,7 +203,8 @@ def out_of_order(schedule):
 
 def _with_row(name, text, schedule, action):
     holds = [rank for rank, actions in enumerate(schedule) if action in actions]
-    rank = holds[0] if holds else action.stage % len(schedule)
+    named = [rank for rank in holds if text.startswith(f"rank {rank} ")]
+    rank = [*named, *holds, action.stage % len(schedule)][0]
     return name, text if name == "deadlock" else f"{text}\n{row(schedule, rank, action)}"
 
 

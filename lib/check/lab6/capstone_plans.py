@@ -10,7 +10,7 @@ from numbers import Integral
 from lib.check.causes import hints
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Problem
-from lib.check.explain import cut
+from lib.check.explain import cut, described
 from lib.check.lab6.capstone_jobs import BATCH, GPUS, JOBS, words
 from lib.check.left_out import LEAVES_OUT
 from lib.cost import explain, search
@@ -67,7 +67,7 @@ def _judge(judged):
 
 def _can_be_laid_out(job, plan):
     if not isinstance(plan, Plan):
-        text = f"{job}: expected a Plan, got a {type(plan).__name__}: {cut(plan, 60)}"
+        text = f"{job}: expected a Plan, got {described(plan)}"
         return _problem("no Plan", text)
     is_one = lambda n: isinstance(n, Integral) and not isinstance(n, bool) and n > 0
     right = lambda name, one: one in CHOICES[name] if name in CHOICES else is_one(one)
