@@ -1,8 +1,9 @@
-"""%%ranks at the head of a cell: the cell runs on the ranks of a session.
+"""%%ranks, the cell magic with which a notebook's cell runs on the ranks of a session instead of in
+the kernel.
 
 %%ranks          on all ranks of the session that was used last
-%%ranks 0,2      on some of them; 1-3 are three
-%%ranks pair 0   of the session in the variable `pair`
+%%ranks 0,2      on some of its ranks; 1-3 means ranks 1, 2 and 3
+%%ranks pair 0   on rank 0 of the session in the variable `pair`
 """
 
 import re
@@ -14,7 +15,7 @@ from lib.launch.errors import short
 
 
 def register() -> None:
-    """Where this process is a notebook's kernel: `%%ranks` is known from now on."""
+    """Make `%%ranks` known to IPython, if this process runs in it; otherwise do nothing."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None:
         shell.register_magic_function(
@@ -23,7 +24,9 @@ def register() -> None:
 
 
 def run(line: str, cell: str, variables: dict[str, Any]) -> None:
-    """Run a cell whose first line is `%%ranks` and `line`. variables: the notebook's."""
+    """Run `cell`, whose first line was `%%ranks` followed by `line`. variables: the notebook's, in
+    which a session is looked up by name. Raises RuntimeError if no session is running, ValueError
+    for a name that is not a session's or a text that lists no ranks."""
     chosen, numbers = sessions.latest(), line
     if named := re.match(r"\s*([A-Za-z_]\w*)(.*)", line):
         chosen, numbers = variables.get(named[1]), named[2]
@@ -37,12 +40,12 @@ def run(line: str, cell: str, variables: dict[str, Any]) -> None:
             "%%ranks needs a session, and none is running. Run `ranks = launch.session(4)` in a "
             "cell of its own first"
         ))  # fmt: skip
-    # the magic's line counts, as it does in the notebook
+    # an empty line in place of the magic's, so that line numbers are those of the notebook
     chosen.cell(f"\n{cell}", _ranks(numbers))
 
 
 def _ranks(text):
-    """The ranks that `text` lists, such as "0,2" or "1-3"; None for all."""
+    """The ranks that `text` lists, such as "0,2" or "1-3"; None if it lists none, for all ranks."""
     words = re.split(r"[\s,]+", text.strip())
     if words == [""]:
         return None

@@ -1,8 +1,9 @@
-"""What the ranks print: read from their files as they write, shown as `[rank 2] ...`, capped.
+"""Shows what the ranks print, as `[rank 2] ...`, up to a limit for each rank. Each rank writes into
+files, which are read while it runs.
 
-In the first second after the first output nothing is shown, so that a short run prints all of rank
-0, then all of rank 1, ..., the same every time; a longer run streams after that, in rank order each
-time that it looks.
+For one second after the first output nothing is shown. A short run therefore prints all lines of
+rank 0, then all of rank 1, and so on, in the same order every time. A longer run then streams its
+output, and shows in rank order what is new since the last look.
 """
 
 import glob
@@ -10,16 +11,16 @@ import os
 import sys
 import time
 
-LIMIT = 20_000  # characters a rank may show
-OF_GLOO = "[Gloo] Rank "  # torch 2.10 prints, from C++, that each new group is connected
-HOLD = 1.0  # seconds
+LIMIT = 20_000  # characters that a rank may show per launch
+OF_GLOO = "[Gloo] Rank "  # torch 2.10 prints such a line, from C++, for each new group
+HOLD = 1.0  # seconds after the first output in which nothing is shown
 
 
 class Output:
-    """Collects what all ranks print in one run; `show` tells whether it is also printed."""
+    """Collects what all ranks print in one run, and prints it if `show` is true."""
 
     def __init__(self, folder: str, nproc: int, show: bool, earlier: bool = False):
-        """earlier: the ranks have printed in other runs, which is dropped."""
+        """earlier: the ranks have done other runs before, whose output is dropped."""
         self.folder, self.nproc, self.show = folder, nproc, show
         self.first: float | None = None  # when the first output was seen
         self.streams: dict[tuple[int, str], _Stream] = {}
@@ -29,7 +30,8 @@ class Output:
                 stream.empty()
 
     def pump(self, final: bool = False) -> None:
-        """Show what is new. final: also what is not ended by a newline."""
+        """Show what is new. final: the run is over, so nothing is held back any more, not even a
+        last line without a newline."""
         streams = self._all()
         if self.first is None and any(stream.size() for stream in streams.values()):
             self.first = time.monotonic()
@@ -48,8 +50,8 @@ class Output:
             sys.stdout.flush()
 
     def _all(self):
-        """{(which, rank): _Stream}, all of stdout first; without those whose rank has not
-        been started yet."""
+        """{(which, rank): _Stream}, stdout of all ranks before stderr. Ranks that have not been
+        started yet are missing."""
         if len(self.streams) < 2 * self.nproc:
             wanted = [(which, rank) for which in ("stdout", "stderr") for rank in range(self.nproc)]
             for attempt in glob.glob(f"{self.folder}/log/*/attempt_0"):
@@ -63,7 +65,7 @@ class Output:
 
 
 class _Stream:
-    """One file that a rank writes and we read."""
+    """One file that a rank writes and we read: its stdout or its stderr."""
 
     def __init__(self, path):
         self.path, self.at, self.shown, self.pending, self.capped = path, 0, 0, b"", False
@@ -98,7 +100,7 @@ class _Stream:
                 return
             self.shown += len(text) + 1
             yield text
-        if len(self.pending) > LIMIT:  # a flood without a newline
+        if len(self.pending) > LIMIT:  # very long output without a newline
             yield from self._cap(self.pending.decode(errors="replace"))
         elif size > self.at:
             yield from self.take(final)
@@ -117,5 +119,6 @@ class _Stream:
         self._drop()
 
     def _drop(self):
-        """Give the disk space back: the rank's next write leaves a hole where the old text was."""
+        """Empty the file of a rank that has reached its limit, so that a rank which prints for ever
+        does not fill the disk."""
         os.truncate(self.path, 0)

@@ -1,9 +1,10 @@
-"""What is sent between the notebook and the ranks, as bytes: functions by value, tensors as their
-elements.
+"""Turns what is sent between the notebook and the ranks into bytes, with cloudpickle, which sends
+functions of a notebook by value.
 
-A function keeps the name of the file that it was written in, which a verdict names; cloudpickle
-3.1.3 and later write "<dynamic-code>" in its place. torch packs a tensor's storage as a file of its
-own, in ten times the time.
+Two things differ from plain cloudpickle. A function keeps the name of the file that it was written
+in, because a verdict quotes its lines; cloudpickle 3.1.3 and later replace it by "<dynamic-code>".
+And a plain CPU tensor is packed as its elements, because torch would pack its storage as a file
+of its own, which takes ten times as long.
 """
 
 import ctypes
@@ -50,8 +51,8 @@ def _tensor(elements, dtype, shape):
 
 
 def _is_plain(tensor):
-    """Do its elements, in order from `tensor.data_ptr()`, with their dtype and
-    shape say all of it?"""
+    """Is the tensor fully described by its dtype, its shape, and the bytes at `tensor.data_ptr()`?
+    If so, it can be packed as these."""
     if (
         type(tensor) is not torch.Tensor
         or tensor.layout is not torch.strided
@@ -69,7 +70,8 @@ def _is_plain(tensor):
 
 
 class OnRanksAlone(TypeError):
-    """`what` cannot be made again in the notebook; `way` says what to return instead."""
+    """A result contains `what`, which cannot exist outside of a rank; `way` says what to return
+    instead."""
 
     def __init__(self, what: str, way: str):
         super().__init__(f"{what} exists on ranks alone")
@@ -99,12 +101,12 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def dumps(thing, to_notebook: bool = False) -> bytes:
-    """`thing` as bytes, for `cloudpickle.load`. Raises what cloudpickle raises where something
+    """`thing` as bytes, for `cloudpickle.load`. Raises what cloudpickle raises for something that
     cannot be copied.
 
-    to_notebook: tensors on a GPU arrive on the CPU, as a notebook must not open a context on every
-        GPU to read a loss; and what exists on ranks alone, such as a model with a process group,
-        raises OnRanksAlone.
+    to_notebook: move tensors from a GPU to the CPU, because the notebook should not have to open a
+        context on every GPU to read a loss; and raise OnRanksAlone for something that cannot exist
+        outside of a rank, such as a model with a process group.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, to_notebook).dump(thing)

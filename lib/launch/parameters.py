@@ -1,4 +1,5 @@
-"""torch's DistributedDataParallel numbers its parameters when it fails; here they get their names.
+"""Adds names of parameters to the errors of torch's DistributedDataParallel, which only numbers
+them. torch says the first line, and we replace it by the second:
 
 Parameter indices which did not receive grad for rank 1: 4 5
 Parameters without a gradient on rank 1: experts.1.weight, experts.1.bias (indices 4 5). Try: ...
@@ -12,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from lib.ledger.inside import parameter_names
 
 WITHOUT = re.compile(r"Parameter indices which did not receive grad for rank (\d+): ([\d ]*\d)")
-ONE = re.compile(r"params\[(\d+)\] in this process")  # its shape differs between the ranks
-MORE = 8  # names; of more only some are said
+# what torch says of a parameter whose shape differs between the ranks
+ONE = re.compile(r"params\[(\d+)\] in this process")
+MORE = 8  # names at most in one message
 TRY = (
     "Try: let every rank use every parameter in its loss, or give DistributedDataParallel "
     "find_unused_parameters=True"
@@ -21,8 +23,8 @@ TRY = (
 
 
 def with_names(text: str, trace) -> str:
-    """What an exception says, with names added. trace: its traceback, on which the DDP
-    module is looked for."""
+    """The message of an exception. If torch's DDP numbers parameters in it, their names are added.
+    trace: the exception's traceback, in whose frames we look for the DDP module."""
     if not WITHOUT.search(text) and not ONE.search(text):
         return text
     held = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace))
@@ -38,7 +40,7 @@ def with_names(text: str, trace) -> str:
         listed = f"{', '.join(said[:MORE])}{more} (indices {found[2]})"
         return f"Parameters without a gradient on rank {found[1]}: {listed}"
 
-    # torch goes on with advice for those who do not know the names
+    # what torch adds after its first sentence is advice on how to find the names, so we drop it
     if found := WITHOUT.search(text):
         return f"{text.partition('.')[0]}. {without(found)}. {TRY}"
     return ONE.sub(

@@ -1,5 +1,13 @@
-"""One set of ranks that stay: its processes, what each says of itself, and whether it can
-be used again."""
+"""One set of ranks that are kept alive between runs: how the parent gives them orders, and how it
+finds out whether they can be used again.
+
+    folder of the set   written by   read by
+    go0, stop0, ...     the parent   the ranks: pipes for "begin run 3", "rest", or an interrupt
+    state               the ranks    the parent: what each rank is doing, and its count of calls
+    run3/               both         payload, logs and results of the fourth run
+
+warm.py decides which set a run gets; worker.py is the other end of the pipes.
+"""
 
 import contextlib
 import glob
@@ -16,24 +24,24 @@ from lib.launch import worker
 from lib.launch.agent import Agent, signal_to
 from lib.launch.server import Server
 
-sets: list["Ranks"] = []  # all there are; the one that was used last is the last
-kept: list["Ranks"] = []  # those of sessions, which are in no other list
-leaving = threading.Event()  # this process is about to end
+sets: list["Ranks"] = []  # all sets but those of sessions, the most recently used last
+kept: list["Ranks"] = []  # the sets of sessions
+leaving = threading.Event()  # set when this process is about to end
 
 
 class Ranks:
-    """One set: its processes, its folder, and a pipe to each rank that tells it to go."""
+    """One set of ranks: its processes, its folder, and a pipe to each rank for orders."""
 
     def __init__(self, choice: Choice, nproc: int, server: Server):
         self.choice, self.nproc, self.server = choice, nproc, server
         self.runs, self.used, self.pipes, self.agent = 0, time.monotonic(), [], None
-        self.busy = True  # with a run, or with being made
-        self.answers: list[int] = []  # to each rank, for its debugger: pipes made when asked for
-        self.stays = False  # from run to run as it is, for a session
-        self.joined = 0  # how often its ranks have joined anew
+        self.busy = True  # a run uses it, or it is being started
+        self.answers: list[int] = []  # pipes for the answers to the ranks' debuggers, once needed
+        self.stays = False  # it belongs to a session, so nothing is put back after a run
+        self.joined = 0  # how often its ranks have joined a new process group
         self.ended = False
         self.folder = tempfile.mkdtemp(prefix="launch-")
-        sets.append(self)  # from here on it will be ended, whatever comes
+        sets.append(self)  # first of all, so that it is ended whatever fails below
         self._make_pipes("go", self.pipes)
         with open(f"{self.folder}/state", "wb") as file:
             file.write(worker.STATE.pack(worker.STARTING, 0, 0) * nproc)
@@ -46,7 +54,7 @@ class Ranks:
     def _make_pipes(self, name, pipes):
         for rank in range(self.nproc):
             os.mkfifo(f"{self.folder}/{name}{rank}")
-            # for both, so as not to wait for the rank
+            # opened for reading too, because opening it for writing would wait for the rank
             pipes.append(os.open(f"{self.folder}/{name}{rank}", os.O_RDWR))
 
     @property
@@ -54,13 +62,13 @@ class Ranks:
         return kind_of(self.choice, self.nproc)
 
     def begin(self) -> str:
-        """The folder of the next run, in which its payload and logs are to be laid before `go`."""
+        """Make the folder of the next run. Its payload and logs have to be there before `go`."""
         folder = f"{self.folder}/run{self.runs}"
         os.mkdir(folder)
         return folder
 
     def can_answer(self) -> None:
-        """Make a pipe to each rank for what a person answers its debugger."""
+        """Make a pipe to each rank for what a person types at its debugger's prompt."""
         if not self.answers:
             self._make_pipes("answers", self.answers)
 
@@ -71,26 +79,27 @@ class Ranks:
         self.agent.watch(True)
 
     def rest(self) -> None:
-        """The run is over for all of them: put back what it changed."""
+        """Tell the ranks, which have all returned, to put back what the run changed. Does not
+        wait."""
         self.agent.watch(False)
         self._tell(worker.REST)
         self.clear()
 
     def clear(self) -> None:
-        """Remove the files of the runs so far, which all ranks have left."""
+        """Remove the folders of all runs so far. No rank may still be inside one of them."""
         for folder in glob.glob(f"{self.folder}/run*"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self) -> None:
-        """From now on a run leaves the ranks as they are, and can be interrupted: a second pipe
-        to each rank asks for that."""
+        """Make this the set of a session: from now on nothing is put back after a run, and ranks
+        can be interrupted, for which each gets a second pipe."""
         self._make_pipes("stop", self.pipes)
         self.stays = True
         sets.remove(self)
         kept.append(self)
 
     def interrupt(self, ranks: list[int]) -> None:
-        """Ask these ranks to leave the last run, whatever they wait for there."""
+        """Interrupt the last run on these ranks, even where they wait for another rank."""
         for rank in ranks:
             os.write(self.pipes[self.nproc + rank], b"%d\n" % (self.runs - 1))
 
@@ -99,18 +108,18 @@ class Ranks:
         return [rank for rank, (word, *_) in enumerate(self.states()) if word != worker.KEPT]
 
     def have_left(self, seconds: float) -> bool:
-        """Have all ranks left the last cell, or joined anew? Waits so long for them."""
+        """Have all ranks left the last cell, or joined a new group? Waits up to so many seconds."""
         return self._all_say(worker.KEPT, seconds)
 
     def are_even(self) -> bool:
-        """Have all ranks called as many collectives and made as many groups, and are their
-        connections as they were?"""
+        """Have all ranks called the same number of collectives and made the same number of groups,
+        and are their connections still open? If not, their next collectives would not match."""
         _, calls, groups = zip(*self.states(), strict=True)
         return len(set(calls)) == len(set(groups)) == 1 and worker.CUT not in calls
 
     def join_anew(self, seconds: float) -> bool:
-        """Let all ranks leave their groups, and join a new one; False if they do not
-        in so many seconds."""
+        """Let all ranks leave their groups and join a new one. False if they have not done so after
+        so many seconds."""
         self.joined += 1
         with open(f"{self.folder}/state", "wb") as file:
             file.write(worker.STATE.pack(worker.STARTING, 0, 0) * self.nproc)
@@ -118,7 +127,8 @@ class Ranks:
         return self.have_left(seconds)
 
     def _all_say(self, wanted, seconds):
-        """Do all ranks say this of themselves, within so many seconds?"""
+        """Wait until all ranks are in the state `wanted`. False after so many seconds, or as soon
+        as a rank has died or cannot be used again."""
         deadline, pause = time.monotonic() + seconds, 0.0005
         while True:
             words = {word for word, *_ in self.states()}
@@ -132,7 +142,8 @@ class Ranks:
             pause = min(0.01, 1.5 * pause)
 
     def sleep(self) -> None:
-        """Stop those that rest, so that gloo's threads do not wake either."""
+        """Stop the processes of a set that rests (SIGSTOP), because gloo's threads would otherwise
+        wake a hundred times a second. `go` continues them."""
         if linux.IS_HERE and self.choice.name == "gloo" and self.is_as_new(0):
             signal_to(self.agent.pids(), signal.SIGSTOP)
 
@@ -141,18 +152,18 @@ class Ranks:
             os.write(pipe, word)
 
     def states(self) -> list[tuple[int, int, int]]:
-        """[(what the rank says of itself, how many collectives it has called,
-        groups it has made), ...]"""
+        """[(state, number of collectives called, number of groups made), ...] in rank order, as the
+        ranks last reported them."""
         with open(f"{self.folder}/state", "rb") as file:
             return list(worker.STATE.iter_unpack(file.read()))
 
     def is_as_new(self, seconds: float) -> bool:
-        """Do all ranks rest, as they were before their first run? Waits so long for
-        them to do so."""
+        """Are all ranks at rest, and as they were before their first run? Waits up to so many
+        seconds for them to put back what the last run changed."""
         return self._all_say(worker.RESTED, seconds) and self.are_even()
 
     def is_outdated(self) -> bool:
-        """Has a file of lib changed since a rank has imported it?"""
+        """Has a file of lib been edited since a rank imported it?"""
         lines = set()
         for path in glob.glob(f"{self.folder}/imported*"):
             with open(path) as file:
@@ -164,11 +175,11 @@ class Ranks:
     def is_alive(self) -> bool:
         if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
             return False
-        # A rank whose server was killed has ended, too, but in some containers this goes unnoticed.
+        # When a server is killed its ranks end too, but in some containers they stay as zombies.
         return all(linux.state(pid) != "Z" for pid in self.agent.pids())
 
     def left(self) -> str:
-        """What the last run left, in words."""
+        """What the last run left on a rank that cannot be put back, in words."""
         for rank in range(self.nproc):
             with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
                 if what := file.read():  # a rank may be about to write it
@@ -176,7 +187,8 @@ class Ranks:
         return "collectives or groups that not all ranks called, or a rank that did not rest"
 
     def end(self) -> None:
-        """End its processes now. Can be called again, as after an interrupt."""
+        """Kill its processes and remove its folder. Can be called again, for example when an
+        interrupt came during the first call."""
         if self.agent is not None:
             self.agent.kill()
         for pipes in (self.pipes, self.answers):
@@ -194,7 +206,7 @@ def kind_of(choice, nproc):
 
 
 def _changed(path):
-    """When a file was changed last, in nanoseconds since 1970; -1 when it is gone."""
+    """When a file was last changed, in nanoseconds since 1970; -1 if it no longer exists."""
     try:
         return os.stat(path).st_mtime_ns
     except OSError:

@@ -1,4 +1,11 @@
-"""launch.run sends a function of the notebook to N ranks, and returns its results."""
+"""launch.run sends a function of the notebook to N ranks, runs it there, and returns the results in
+rank order.
+
+Function and arguments are packed as bytes (packing.py) and written into the folder of the run.
+Ranks from an earlier run, or new ones (warm.py), read them and start, and the parent watches their
+logs until all have returned (watch.py). Then it audits the ledger's logs and reads the results.
+Whatever goes wrong becomes one error that names rank, line and values (errors.py).
+"""
 
 import contextlib
 import errno
@@ -29,21 +36,22 @@ from lib.ledger.log import lay_out
 from lib.ledger.match import audit
 from lib.ledger.read import Ledger, Logs
 
-# where a function names one of these, torch imports for seconds when it runs
+# packed functions that contain one of these words probably import what `server.LATER` lists
 SLOW = (b"optim", b"fsdp")
-ROOM = 1 << 16  # bytes that a run needs free: with less, its logs and results cannot be written
-_said: set[tuple] = set()  # what this kernel's ranks have run on
-_packing = threading.RLock()  # what is sent by value is a list that all threads share
+ROOM = 1 << 16  # bytes of free disk space below which a run cannot write its logs and results
+_said: set[tuple] = set()  # the backends that `say_once` has already named in this kernel
+_packing = threading.RLock()  # cloudpickle has one list of modules to send by value for all threads
 ways_out.explain_outside()
 
 
 class Results(list):
-    """[result of rank 0, result of rank 1, ...], with what the ranks' logs say.
+    """[result of rank 0, result of rank 1, ...], together with what the run left behind.
 
     ledger: what was sent, received and waited for (None when the ledger was off)
-    output: [(rank, line), ...] that the ranks printed
-    warnings: what the audit found odd but cannot prove wrong; what a rank changed in its copy of
-        the notebook's variables, which stays on the rank
+    output: [(rank, line), ...] that the ranks printed to stdout
+    warnings: sentences about likely mistakes, such as communication that the audit finds odd but
+        cannot prove wrong, or a change that a rank made to its copy of a notebook's variable and
+        that the notebook therefore does not see
     """
 
     ledger: Ledger | None
@@ -65,26 +73,26 @@ def run(
     """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their
     results in rank order.
 
-    fn and args are sent by value, so a function typed into a notebook works, lambdas and all; what
-    a rank changes in its copies does not come back. On a rank, torch.distributed is initialised,
-    and torch runs on one thread.
+    fn and args are sent by value, so functions and lambdas typed into a notebook work. Each rank
+    has its own copies, so what it changes in them is lost unless the function returns it. On a
+    rank, torch.distributed is initialised, and torch runs on one thread.
     backend: "auto" is NCCL where there is one GPU per rank, else gloo on the CPU; "gloo", "nccl",
         "nccl-shared".
-    timeout: seconds from when all ranks have begun until a run that does not end is stopped and
-        explained; the time that other programs on a busy machine keep from the ranks is not
-        counted.
-    ledger: keep the ranks' logs (up to 200 microseconds per op; turn it off to measure time). On
-        GPUs the host then waits in every synchronous collective, so that FSDP2's gathers overlap
-        with nothing.
-    fresh: on new processes. Else on those of an earlier run, which are as they were before it
-        (lib/launch/warm.py).
-    seed: the base seed of the generators of torch, numpy and Python. Each rank's are seeded from it
-        and the rank, so they differ between the ranks and are the same in every run; another seed
-        gives other numbers.
+    timeout: seconds, counted from when all ranks have begun, after which the run is stopped and
+        explained. Time in which other programs of a busy machine had the processors is not counted.
+    ledger: log every op of the ranks. This costs up to 200 microseconds per op, and on GPUs the
+        host waits in every synchronous collective, so that FSDP2's all-gathers overlap with
+        nothing. Turn it off to measure time.
+    fresh: run on processes that no other run has used or will use. Otherwise those of an earlier
+        run are used again, after what it changed there was undone (lib/launch/warm.py).
+    seed: the base seed of the random numbers of torch, numpy and Python. Each rank is seeded from
+        the base seed and its rank, so numbers differ between the ranks, but not between two runs
+        with the same seed.
 
-    Raises RankError, naming rank, line and values, if a rank fails, if they deadlock, if their
-    calls do not match, or at the timeout; ValueError, TypeError or RuntimeError for what is wrong
-    with the call. After any of these no process of the run is left; all end with this one.
+    Raises RankError, naming rank, line and values, if a rank fails, if the ranks deadlock, if their
+    calls do not match, or at the timeout; ValueError, TypeError or RuntimeError if the call itself
+    is wrong. After any of these, no process of the run is left. All ranks end when this process
+    does.
     """
     return _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, [*unknown], show=True)
 
@@ -134,8 +142,9 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
 
 
 def settings_line(ledger: bool, seed: int | None) -> bytes:
-    """A line for the ranks: where they work and what they import is as it is here now. seed None:
-    their random numbers go on."""
+    """The first line of a payload, as JSON: settings of this process that the ranks take over
+    before they load the function (working directory, sys.path, sys.argv), and whether they keep a
+    ledger. seed None: their random numbers continue where the last run left them."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -156,7 +165,7 @@ def settings_line(ledger: bool, seed: int | None) -> bytes:
 
 @contextlib.contextmanager
 def room_explained():
-    """Inside, a full disk is told in words."""
+    """Inside, the OSError of a full disk becomes a RuntimeError that says where to make room."""
     try:
         yield
     except OSError as error:
@@ -170,8 +179,9 @@ def room_explained():
 
 
 def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: bool) -> Results:
-    """One run on these ranks. Raises RankError or Stopped; the ranks are then ended, but those of a
-    session may be in the run still."""
+    """Execute `payload`, settings and packed function, as one run on these ranks. Raises RankError
+    if the run fails, and Stopped if a person stops it. The ranks are ended in both cases, except
+    that those of a session live on and may still be inside the run."""
     folder, nproc, agent = ranks.begin(), ranks.nproc, ranks.agent
     with open(f"{folder}/payload", "wb") as file:
         file.write(payload)
@@ -190,7 +200,7 @@ def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: boo
     if failure is not None and (failure.gone or not ranks.stays):
         agent.kill()
     output.pump(final=True)
-    # whatever the ranks say, this is why
+    # a full disk is the cause, whatever error the ranks report because of it
     if failure is not None and shutil.disk_usage(folder).free < ROOM:
         raise OSError(errno.ENOSPC, "the folder of the run is full")
     if failure is None and not all(
@@ -207,8 +217,9 @@ def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: boo
 
 
 def _stopped(failure, ranks, folder, output, show, left):
-    """The ranks have been told to end, but those of a session, and it is said what they did; a busy
-    machine may take seconds to end them."""
+    """Say what the ranks were doing when a person stopped the run, and end them unless they belong
+    to a session. They are killed first and waited for last, because on a busy machine it can take
+    seconds until they are gone."""
     if not ranks.stays:
         signal_to(ranks.agent.pids(), signal.SIGKILL)
     stop = Stopped()
@@ -225,8 +236,8 @@ def _stopped(failure, ranks, folder, output, show, left):
 
 
 def _guilty(failure):
-    """The ranks that ended by themselves. When one has, torch ends the others with SIGTERM, sooner
-    than we may look."""
+    """The ranks that ended by themselves. As soon as one has, torch's elastic agent ends the others
+    with SIGTERM, often before we look, and these must not be blamed."""
     by_themselves = [rank for rank in failure.gone if failure.exit_codes[rank] != -signal.SIGTERM]
     return by_themselves or failure.gone[:1]
 
@@ -260,12 +271,13 @@ def _loaded(file, rank):
 
 
 def choose(backend: str, nproc: int) -> backends.Choice:
-    """What the ranks run on. Raises ValueError or RuntimeError, shown as its message alone."""
+    """What the ranks run on. Raises ValueError for an unknown backend and RuntimeError for one that
+    cannot run so many ranks; a notebook then shows the message without a traceback."""
     try:
         return backends.choose(backend, nproc)
     except (ValueError, RuntimeError) as error:
         raised_by = error.__traceback__.tb_next
-        # on purpose
+        # raised by `backends.choose` itself, on purpose, and not by something that broke inside it
         if raised_by.tb_frame.f_code is backends.choose.__code__ and raised_by.tb_next is None:
             short(error)
         raise
@@ -274,7 +286,8 @@ def choose(backend: str, nproc: int) -> backends.Choice:
 def check_call(
     fn: Callable, args: tuple, nproc: int, timeout: float, seed: int, unknown: list[str]
 ) -> None:
-    """Raises what is wrong with the call itself."""
+    """Raise RuntimeError, TypeError or ValueError if these arguments of `run` cannot work, before
+    any rank is started for them."""
     if wrong := _wrong_call(fn, args, nproc, timeout, seed, unknown):
         raise short(wrong)
 
@@ -308,7 +321,7 @@ def _wrong_call(fn, args, nproc, timeout, seed, unknown):
 
 
 def say_once(choice: backends.Choice) -> None:
-    """The first launch, and the first with another choice, says in a line what the ranks run on."""
+    """Print what the ranks run on, at the first launch and at the first with another choice."""
     kind = (choice.name, choice.ranks_per_gpu)
     if kind not in _said:
         print(choice.why)
@@ -321,8 +334,9 @@ def say_once(choice: backends.Choice) -> None:
 
 
 def pack(fn: Callable, args: tuple) -> bytes:
-    """fn and args as bytes; what the user's own modules define by value too, so that the
-    ranks see what we see."""
+    """fn and args as bytes. Functions and classes from the user's own modules are sent by value
+    too, because a rank that imported the module itself could get another version of it than the one
+    that is loaded here. Raises TypeError, naming what cannot be sent."""
     modules = {
         sys.modules.get(getattr(thing, "__module__", None) or "")
         for thing in (fn, *args)

@@ -1,10 +1,12 @@
-"""The same function as a file for torchrun: what a notebook's cell becomes on a real cluster.
+"""Writes a function of the notebook as a script for torchrun, because a real cluster runs files and
+not cells.
 
     launch.as_script(train, "train.py")    ->    torchrun --nproc-per-node 4 train.py
 
-The file holds the function, the functions and values of the notebook that it uses, and the imports
-they need. What runs it is decorated with torch's @record, so that torchrun reports the traceback of
-the rank that raised.
+The script contains the function, the functions, classes and values of the notebook that it uses,
+and the imports that these need. They are found by following the names that each function reads. Its
+`main` is decorated with torch's @record, so that torchrun reports the traceback of a rank that
+raised.
 """
 
 import ast
@@ -57,12 +59,13 @@ NEEDED = {
 def as_script(
     fn: Callable, path: str | os.PathLike, *args: Any, nproc: int = 4, seed: int = 0
 ) -> str:
-    """Write fn(*args) as a file that torchrun runs, and return the command line that runs it.
+    """Write fn(*args) as a script for torchrun, and return the command line that runs it.
 
-    args and the notebook's values that fn uses must be numbers, strings, or tuples, lists, dicts of
-    them. seed: the base seed, as of `launch.run`, which draws the same random numbers on as many
-    ranks. Raises TypeError, naming the value, for one that cannot be written down, for one that has
-    a name which the script needs itself (NEEDED), and for a function without source.
+    args, and the notebook's values that fn uses, must be numbers, strings, or tuples, lists or
+    dicts of them. seed: the base seed; each rank draws the same random numbers as under
+    `launch.run` with that seed. Raises TypeError, naming the value, for a value that cannot be
+    written as a literal, for one whose name the script needs itself (NEEDED), for a function that
+    uses variables of a function around it, and for a function whose source cannot be found.
     """
     if not isinstance(fn, types.FunctionType):
         raise TypeError(f"as_script writes a function, not {fn!r}")
@@ -70,7 +73,7 @@ def as_script(
     imports, pieces = {name: line for name, (_, line) in NEEDED.items()}, {}
     _gather(fn, imports, pieces)
     main = "main"
-    while main in imports or main in pieces:  # such as fn itself
+    while main in imports or main in pieces:  # fn itself may be called main
         main += "_"
     command = f"torchrun --standalone --nproc-per-node {nproc} "
     text = TEMPLATE.format(
@@ -94,10 +97,10 @@ def as_script(
 
 
 def _gather(fn, imports, pieces):
-    """Put the source of fn, and of all that it uses, into `imports` and `pieces`,
-    what is used first."""
+    """Add the source of fn, and of everything that it uses, to `imports` and `pieces`. What is used
+    comes before what uses it."""
     fn = inspect.unwrap(fn)
-    # super() in a method brings that one
+    # a method that calls super() has the free variable __class__
     outer = [name for name in fn.__code__.co_freevars if name != "__class__"]
     if outer:
         raise TypeError(
@@ -116,15 +119,15 @@ def _gather_class(cls, imports, pieces):
     _refuse_needed(cls.__name__, cls)
     source = _class_source(cls)
     outside = list(_names_outside_bodies(source))
-    pieces[cls.__name__] = ""  # its methods may name it
+    pieces[cls.__name__] = ""  # so that a method which names its own class ends here
     for method in _methods(cls):
         _gather_names([*outside, *_global_names(method.__code__)], method, imports, pieces)
-    del pieces[cls.__name__]  # it comes after what it uses
+    del pieces[cls.__name__]  # added again at the end, because it comes after what it uses
     pieces[cls.__name__] = source
 
 
 def _gather_names(names, fn, imports, pieces):
-    """The globals of fn's cell with these names, each with all that it uses in turn."""
+    """Add those of these names that are globals of fn, each with everything that it uses."""
     for name in names:
         if name not in fn.__globals__:
             continue
@@ -157,7 +160,8 @@ def _refuse_needed(name, value):
 
 
 def _names_outside_bodies(source):
-    """The names in the bases, decorators and defaults of a function, a class and its methods."""
+    """The names in the bases, decorators and default values of a function, or of a class and its
+    methods. They are evaluated at the definition, so no body's bytecode contains them."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             outside = [*node.decorator_list, *getattr(node, "bases", [])]
@@ -171,7 +175,7 @@ def _names_outside_bodies(source):
 
 
 def _methods(cls):
-    """The plain functions of a class, without what decorators put around them."""
+    """The functions that a class defines, without the decorators around them (property, wraps)."""
     for member in vars(cls).values():
         member = inspect.unwrap(
             getattr(member, "fget", None) or getattr(member, "__func__", member)
@@ -183,7 +187,8 @@ def _methods(cls):
 
 
 def _global_names(code):
-    """The globals that the code reads (its co_names hold the names of attributes too)."""
+    """The globals that the code reads. Its co_names would not do, because these contain the names
+    of attributes too."""
     yield from (
         step.argval
         for step in dis.get_instructions(code)
@@ -217,8 +222,8 @@ def _source(thing):
 
 
 def _class_source(cls):
-    """`inspect` finds a class by its module's file, and a notebook has none; but each
-    method knows its cell."""
+    """The source of a class from the notebook. `inspect` looks in the file of its module, which a
+    notebook does not have, so we look in the cell that one of its methods was compiled from."""
     for method in _methods(cls):
         text = "".join(linecache.getlines(method.__code__.co_filename))
         for node in ast.walk(ast.parse(text)):

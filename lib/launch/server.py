@@ -1,13 +1,16 @@
-"""The processes that ranks are forked from: each has imported torch once, and nothing of lib.
+"""The servers that ranks are forked from. A server is a process that has imported torch once, so
+that a rank forked from it begins at once.
+
+A fresh interpreter would need seconds to import torch, and the kernel itself cannot be forked
+safely once torch has started threads in it. This is the idea of multiprocessing's forkserver, of
+which we run our own instances; a program that uses it too has another one. A server imports nothing
+of lib, so that an edit to lib takes effect on the next new ranks. There are two, because some parts
+of torch take as long to import as the rest and many runs do not need them:
 
     the kernel's first launch   waits for a server that has imported `PRELOAD`
-    soon after, when idle       a second one imports what takes as long again, `LATER`; ranks then
-                                come from it. At once, if a run names an optimizer, or has imported
-                                some of that itself
-
-A fresh interpreter takes seconds to import torch, and a kernel that has run torch's threads cannot
-fork. Nothing of lib is imported before a rank is made, so that an edit to it takes effect. See
-multiprocessing's forkserver; a program that uses that itself has its own, in addition to ours.
+    soon after, when idle       a second server imports `LATER` as well, and ranks are then forked
+                                from it. This happens at once if a run names an optimizer or FSDP,
+                                or if a run has imported some of `LATER` itself
 """
 
 import contextlib
@@ -21,26 +24,27 @@ from multiprocessing import forkserver, resource_tracker, spawn, util
 
 PRELOAD = ["torch", "cloudpickle", "torch.distributed.elastic.agent.server.local_elastic_agent"]
 LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
-# the path of a Unix socket has at most 107 bytes, of which multiprocessing adds up to 40
+# bytes of the temporary folder's path: a Unix socket's path may have 107, and multiprocessing adds
+# up to 40
 LONGEST = 67
-# the first server imports that, too: where many launches come, and none of them is waited for
+# the first server imports `LATER` too, as in tests, where no person waits for the first launch
 AT_ONCE = False
 
 
 class Server:
-    """A process that forks ranks when asked. It ends with this process, however that ends,
-    once it has imported."""
+    """A process that imports `modules` and then forks ranks on request. It ends when this process
+    does, whatever the reason, but not before its imports are done."""
 
     def __init__(self, modules: list[str], loaded: bool = False):
-        """loaded: ranks may be forked from it, though the first may have to wait until it has
+        """loaded: ranks may be forked from it from now on; the first ones wait until it has
         imported `modules`."""
         self.modules, self.loaded = modules, loaded
         self.server = forkserver.ForkServer()
         self.server.set_forkserver_preload(modules)
 
     def start(self) -> None:
-        """With SIGINT blocked, which it passes on to the ranks: the stop button must not hit it
-        while it imports."""
+        """Start the process. It inherits a blocked SIGINT and passes it on to its ranks, because
+        the stop button must not interrupt it while it imports."""
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -55,15 +59,15 @@ class Server:
         return self.server._forkserver_pid
 
     def end(self) -> None:
-        """At once, also while it imports; the ranks that came from it end with it."""
+        """Kill the process, even while it imports. The ranks that it has forked end with it."""
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self.server._stop()
 
     def forget(self) -> None:
-        """In a process that was forked from this one: the server is its parent's, and must
-        not live on with it."""
+        """In a process that was forked from this one, close its end of the pipe that keeps the
+        server alive, so that the server ends with the parent, to which it belongs."""
         alive: int | None = self.server._forkserver_alive_fd
         if alive is not None:
             os.close(alive)
@@ -71,8 +75,8 @@ class Server:
 
 
 def _make_room_for_sockets() -> None:
-    """Where the temporary folder's path is too long for a socket, let multiprocessing make its own
-    folder in /tmp; as it would, it removes the folder when this process ends."""
+    """Give multiprocessing a folder in /tmp for its sockets if the path of the temporary folder is
+    too long for them. The folder is removed when this process ends."""
     of_this_process = multiprocessing.process.current_process()._config
     is_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST
     if is_long and of_this_process.get("tempdir") is None and os.access("/tmp", os.W_OK):
@@ -84,8 +88,8 @@ def _make_room_for_sockets() -> None:
 
 @contextlib.contextmanager
 def processes_from(server: Server):
-    """Inside, processes that this thread starts with multiprocessing's forkserver are
-    forked from `server`."""
+    """Inside, a process that this thread starts with multiprocessing's forkserver method is forked
+    from `server`, not from the program's own forkserver."""
     _here.server = server
     try:
         yield
@@ -94,7 +98,8 @@ def processes_from(server: Server):
 
 
 _here = threading.local()
-# no fork meanwhile: the new process would hold a pipe open that is known to no one else
+# While a server starts, this process must not fork: the child would inherit the pipe that keeps the
+# server alive, and the server would then outlive us.
 _starting = threading.Lock()
 os.register_at_fork(
     before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
@@ -113,11 +118,11 @@ def _connect_to_new_process(fds):
 
 
 def _preparation_data(name):
-    """What multiprocessing tells a new process; of ours, without the main module.
+    """What multiprocessing tells a new process, but for our ranks without the main module.
 
-    Else every rank would run the user's script again up to its `if __name__ == "__main__":`, and a
-    script without one would launch ranks that launch ranks. Functions of the main module are sent
-    by value.
+    Otherwise every rank would run the user's script again up to its `if __name__ == "__main__":`,
+    and a script without that line would launch ranks that launch ranks. Ranks do not need the main
+    module, because its functions are sent by value.
     """
     data = _prepare(name)
     if _ours():
@@ -127,8 +132,9 @@ def _preparation_data(name):
 
 
 def _cleanup():
-    """multiprocessing looks at all processes before it starts one. A rank is looked at by its own
-    agent alone: of two that see its end at once, one reads 255 for its exit code."""
+    """multiprocessing polls all of its processes before it starts another. We skip this for ranks,
+    so that only a rank's own agent polls it: if two threads read the end of a forkserver's child at
+    the same time, one of them gets 255 for its exit code."""
     if not _ours():
         _clean()
 

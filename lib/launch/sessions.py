@@ -1,9 +1,13 @@
-"""Ranks whose variables stay from cell to cell.
+"""Sessions: ranks that keep their variables from one notebook cell to the next, so that you can
+build up state on them step by step, as you do in the notebook itself.
 
     ranks = launch.session(4)     %%ranks                          ranks["x"]   [x of rank 0, ...]
                                   x = torch.ones(3) * rank         ranks.run(f, 2)
                                   dist.all_reduce(x)               ranks.end()
                                   x
+
+launch.run ends its ranks when something goes wrong, but here that would lose the variables.
+Therefore a session tries to continue:
 
     a cell ends             and then
     ----------------------  ------------------------------------------------------------------------
@@ -14,8 +18,9 @@
     with a rank gone, or    the session ends; the message names the variables that are lost
     not to be interrupted
 
-Each cell is a run like those of launch.run: it has its ledger, its verdict, the line that says what
-the ranks do. On GPUs an interrupt inside NCCL is not possible, and ends the session.
+Each cell is a run like those of launch.run, with a ledger, a verdict when it fails, and the line
+that says what the ranks are doing. Ranks that wait inside NCCL on a GPU cannot be interrupted, so
+there an interrupt ends the session.
 """
 
 import ast
@@ -41,28 +46,28 @@ from lib.ledger.match import audit
 from lib.ledger.read import Ledger
 from lib.ledger.words import ranks_text
 
-LEAVE = 5.0  # seconds that ranks may take to leave a cell that was interrupted
-JOIN = 20.0  # seconds that they may take to join a new group
+LEAVE = 5.0  # seconds within which ranks have to leave a cell that was interrupted
+JOIN = 20.0  # seconds within which they have to join a new group
 ANEW = (
     "The ranks have formed a new process group, because some of their calls were never matched. "
     "Groups, device meshes and DDP or FSDP models from earlier cells can no longer be used: create "
     "them again. A tensor in a collective that was interrupted may be half overwritten."
 )
-_sessions: list["Session"] = []  # that have not ended, the one used last behind
-_numbers = itertools.count(1)  # of the cells of all sessions
+_sessions: list["Session"] = []  # those that have not ended, the most recently used last
+_numbers = itertools.count(1)  # numbers the cells of all sessions
 
 
 class Session:
-    """Ranks that a notebook keeps; `launch.session` makes it.
+    """Ranks that keep their variables until `end()`. `launch.session` creates one.
 
     ledger: what the last cell, or the last call of `run`, communicated. names: the variables that
-    are on any rank.
+        exist on at least one rank.
     """
 
     def __init__(self, choice: Choice, nproc: int, timeout: float, seed: int):
         self.nproc, self.timeout, self.names = nproc, timeout, []
         self.ledger: Ledger | None = None
-        self._choice, self._seed, self._why = choice, seed, ""  # the seed: of the first run
+        self._choice, self._seed, self._why = choice, seed, ""  # only the first run uses this seed
         self._ranks = warm.keep(choice, nproc)
         _sessions.append(self)
 
@@ -83,18 +88,20 @@ class Session:
     ) -> Results:
         """`launch.run(fn, *args)` on these ranks: the results in rank order.
 
-        seed: where the ranks' random numbers begin; None: where the last cell left them. Raises
-        what `launch.run` raises, and RuntimeError where the session has ended.
+        seed: the base seed of the ranks' random numbers; with None they continue where the last
+            cell left them. Raises what `launch.run` raises, and RuntimeError if the session has
+            ended.
         """
         check_call(fn, args, self.nproc, timeout, 0 if seed is None else seed, [*unknown])
         return self._run(fn, args, timeout, ledger, seed, show=True)
 
     def cell(self, source: str, ranks: list[int] | None = None) -> None:
-        """Run the text of a cell on all ranks, or on `ranks` alone, and show what each prints and
-        the value of its last expression: what `%%ranks` calls.
+        """Run the source of a cell on all ranks, or only on `ranks`, and show what each prints and
+        the value of its last expression. `%%ranks` calls this.
 
-        The cell can use torch, dist, rank and world_size. Raises ValueError where the cell is
-        not valid Python, before any rank has run a line of it, and what `run` raises.
+        The cell can use torch, dist, rank and world_size without importing them. Raises ValueError
+        if the source is not valid Python, before any rank has run a line of it, or if the session
+        lacks one of `ranks`; and what `run` raises.
         """
         chosen = tuple(range(self.nproc)) if ranks is None else tuple(ranks)
         if strangers := [rank for rank in chosen if not 0 <= rank < self.nproc]:
@@ -114,7 +121,7 @@ class Session:
         self.names = sorted(set().union(*done))
 
     def __getitem__(self, name: str) -> list:
-        """[the variable of rank 0, of rank 1, ...]. KeyError where a rank has none of that name."""
+        """[the variable of rank 0, of rank 1, ...]. KeyError if a rank has none of that name."""
         found = self._run(cells.fetch, (name,), self.timeout, True, None, False)
         lack = [rank for rank, (there, _) in enumerate(found) if not there]
         if not lack:
@@ -141,7 +148,7 @@ class Session:
         return self._ranks.ended
 
     def _end(self, why):
-        """why: words that follow "The session has ended because"."""
+        """End the ranks. why: the words that follow "The session has ended because"."""
         self._why = why
         self._ranks.end()
         if self in _sessions:
@@ -163,7 +170,7 @@ class Session:
         return results
 
     def _check(self):
-        """Raises what keeps this session from running anything now."""
+        """Raise RuntimeError if this session cannot run anything now, with the reason."""
         if stopped.in_a_check():
             raise short(RuntimeError(
                 "a graded function cannot use a session: the check runs the function on separate "
@@ -176,7 +183,8 @@ class Session:
 
     @contextlib.contextmanager
     def _recovering(self):
-        """What goes wrong inside is told with what becomes of the session."""
+        """When a run inside fails or is stopped, make the ranks ready for the next cell, and add to
+        the error whether the session continues."""
         try:
             yield
         except RankError as error:
@@ -191,12 +199,13 @@ class Session:
             if stop.error is not None:
                 stopped.figure(stop.error)
             raise stop from None
-        except Exception:  # as where the disk is full
+        except Exception:  # for example when the disk is full
             self._recover(None)
             raise
 
     def _recover(self, ledger):
-        """Make the ranks ready for the next cell, or end the session; returns what to say of it."""
+        """Make the ranks ready for the next cell, or end the session if that is not possible.
+        Returns a text that says which of the two happened. ledger: of the cell; may be None."""
         try:
             return self._made_ready(ledger)
         except KeyboardInterrupt:
@@ -238,7 +247,7 @@ class Session:
         )
 
     def _variables(self):
-        """That they are lost, as a sentence; "" where there are none."""
+        """A sentence that names the variables which are lost; "" if there are none."""
         if not self.names:
             return ""
         s, are = ("s", "are") if len(self.names) > 1 else ("", "is")
@@ -246,7 +255,7 @@ class Session:
 
 
 def _waited(error):
-    """Whom the ranks that did not raise waited for, where others did."""
+    """When some ranks raised an error: lines that say what the others were waiting for."""
     if error.kind != "raised" or not error.waits_in:
         return []
     alike: dict[str, list[int]] = {}
@@ -264,15 +273,15 @@ def _listed(names):
 
 
 def session(nproc: int = 4, backend: str = "auto", timeout: float = 600, seed: int = 0) -> Session:
-    """Ranks whose variables stay: cells that begin with `%%ranks` run on them.
+    """Start `nproc` ranks that keep their variables. Cells that begin with `%%ranks` run on them.
 
-    backend, seed: as of `launch.run`; the seed is where the random numbers of the first cell
-        begin, and those of later ones go on.
+    backend, seed: as of `launch.run`. The seed is used once, before the first cell; in later cells
+        the random numbers continue.
     timeout: seconds that a cell may take.
 
-    An earlier session on as many ranks ends. Sessions on other numbers of ranks go on, and
-    `%%ranks NAME` chooses one of them by its variable. Raises MemoryError where there is no room
-    for its ranks, and what `launch.run` raises for its arguments.
+    An earlier session on the same number of ranks is ended. Sessions on other numbers of ranks
+    continue, and `%%ranks NAME` chooses one of them by the name of its variable. Raises MemoryError
+    if there is not enough memory for the ranks, and what `launch.run` raises for its arguments.
     """
     check_call(_nothing, (), nproc, timeout, seed, [])
     choice = choose(backend, nproc)
@@ -289,12 +298,13 @@ def _nothing():
 
 
 def latest() -> Session | None:
-    """The session that was made or used last, and has not ended."""
+    """The session that was created or used last among those that have not ended; None if all
+    have."""
     return next((s for s in reversed(_sessions) if not s._ended()), None)
 
 
 def _compile(number, source):
-    """Raises ValueError where Python cannot read the cell, and for a check in it."""
+    """Raise ValueError if the cell is not valid Python, or if it calls a check."""
     file = cells.remember(number, source)
     try:
         tree = ast.parse(source, file)
@@ -307,7 +317,7 @@ def _compile(number, source):
                 "\nLines that start with ! or % are commands of the notebook, and do not run on "
                 "ranks: put them into a cell of their own"
             )
-        # IPython would show a SyntaxError with frames of lib
+        # a ValueError, because IPython would show a SyntaxError together with frames of lib
         raise short(ValueError(told)) from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "check":

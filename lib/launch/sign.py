@@ -1,11 +1,11 @@
-"""A sign of life: after 3 s one line below the cell says what the ranks do, and is rewritten in
-place.
+"""A sign of life for a person who waits: after 3 s, one line below the cell says what the ranks are
+doing. It is rewritten in place once per second, and disappears when the run ends.
 
     8 s: ranks 0 and 1 compute at line 6; stop shows where
 
-It is for a person who waits. A notebook that is executed, compared or graded never has it
-(lib/frontend.py), and when the run ends it is empty again. Each rank is asked for its stack once
-per look, and answers while it goes on; without a ledger, where time is measured, no rank is asked.
+When a notebook is executed by a program, compared or graded, the line is never shown
+(lib/frontend.py). At each look every rank is asked for its stack, which it writes without stopping
+its work. Without a ledger no rank is asked, because then the run is probably a measurement.
 """
 
 from collections.abc import Iterable
@@ -22,11 +22,11 @@ from lib.ledger.words import ranks_text
 
 FIRST = 3.0  # seconds until the line is shown
 EVERY = 1.0  # seconds between two looks
-LONG = 20.0  # seconds from which a look in five is enough
+LONG = 20.0  # seconds after which one look every five seconds is enough
 
 
 class Sign:
-    """The line of one run: `look` is called all the time, and mostly does nothing."""
+    """The line of one run. The watch calls `look` all the time, and mostly it does nothing."""
 
     def __init__(self, folder: str, logs: Logs, ledger: bool):
         self.folder, self.logs, self.ledger = folder, logs, ledger
@@ -42,7 +42,7 @@ class Sign:
             self.line.write("")
 
     def look(self) -> None:
-        """Rewrite the line where it is time to."""
+        """Rewrite the line if a person looks at the notebook and it is time to."""
         elapsed = now() - self.began
         if not self.attended or elapsed < self.next:
             return
@@ -61,7 +61,8 @@ class Sign:
 
 
 def doing(heads: list[Head], waits: dict[int, Wait], found: dict[int, stacks.Frames]) -> str:
-    """What the ranks do, in one line. found: the stacks of those that have answered."""
+    """What the ranks are doing, in one line. waits: {rank: what it waits for}. found: the stacks of
+    the ranks that have answered."""
     if late := [rank for rank, head in enumerate(heads) if head.state == 0]:
         begun = len(heads) - len(late)
         return f"{begun} of {len(heads)} ranks have begun, and the others are being started"
@@ -76,7 +77,7 @@ def doing(heads: list[Head], waits: dict[int, Wait], found: dict[int, stacks.Fra
 
 
 def _one(rank, head, waits, found):
-    """What one rank does, as words that follow "rank 0" and as words that follow "ranks 0 and
+    """What one rank is doing, as words that follow "rank 0" and as words that follow "ranks 0 and
     1"."""
     if head.state >= RETURNED:
         return "has returned", "have returned"
@@ -89,6 +90,6 @@ def _one(rank, head, waits, found):
 
 
 def _line(frames: Iterable[tuple[str, int, str]]) -> str:
-    """The innermost line of a cell of the notebook: " at line 6"; "" where there is none."""
+    """The innermost line that is in a cell of the notebook, as " at line 6"; "" if none is."""
     line = next((line for file, line, _ in frames if is_cell(file)), 0)
     return f" at line {line}" if line else ""

@@ -1,5 +1,5 @@
-"""A script of `as_script` as a Slurm job: torchrun once on each node, and the nodes meet at the
-first of them.
+"""Writes a Slurm job for a script of `as_script`. It starts torchrun once on each node, and the
+torchruns find each other at the first node.
 
     launch.as_script(train, "train.py")
     launch.as_slurm("train.py", "train.sbatch", nodes=2, nproc_per_node=8)  # -> sbatch train.sbatch
@@ -7,17 +7,20 @@ first of them.
     sbatch -> node 0: train.sbatch -> srun -+-> node 0: torchrun -> ranks 0 to 7 (meeting place)
                                             +-> node 1: torchrun -> ranks 8 to 15
 
-    what dies   who starts it again                                  from
-    a rank      torchrun, on all nodes, --max-restarts times         the last complete checkpoint
-    a node      Slurm puts the job back into its queue (--requeue)   the last complete checkpoint
+On a cluster, ranks and nodes fail. The script then runs again, and its training continues from the
+last complete checkpoint:
 
-No user gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers
-those that join. With the other one, "static" (--node-rank), a node learns of a death elsewhere only
-when its own ranks fail over it.
+    what dies   who starts the script again
+    a rank      torchrun, all ranks on all nodes, up to --max-restarts times
+    a node      Slurm puts the job back into its queue (--requeue)
 
-Before torchrun starts, every node connects to every other one at its NodeAddr, the address by which
-Slurm itself reaches it. Without that, torchrun would silently look for a name that no node has, and
-give up after a minute.
+You need not number the nodes: all of them run the same command, and torchrun's "c10d" rendezvous
+numbers those that join. With its "static" rendezvous (--node-rank), a node would notice a failure
+elsewhere only when its own ranks fail because of it.
+
+Before torchrun starts, the job lets every node connect to every other one at its NodeAddr, the
+address by which Slurm itself reaches it. Without this check, a wrong address would show only as a
+torchrun that silently looks for a name that no node has, and gives up after a minute.
 
 Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine
 (tests/slurm.py): two ranks on each, over gloo, with a rank killed and with a node set down. The
@@ -93,14 +96,15 @@ def as_slurm(
     gpus_per_node: int = 0, max_restarts: int = 3, time: str = "01:00:00",
     ledger_dir: str | os.PathLike | None = None,
 ) -> str:  # fmt: skip
-    """Write an sbatch file that runs `script`, a file of `as_script`, and return the command that
-    submits it.
+    """Write an sbatch file to `path` that runs `script`, a file of `as_script`, and return the
+    command that submits it.
 
-    script: on a file system that all nodes see, like the checkpoints it writes. nproc_per_node:
-    ranks on each node. gpus_per_node: asked of Slurm; 0 asks for none. max_restarts: how often
-    torchrun starts all ranks again. time: the limit, as Slurm writes it. ledger_dir: where a job
-    keeps its ranks' logs, in a folder named after it. Raises FileNotFoundError for a script that is
-    not there, ValueError for fewer than 1 node or rank.
+    script: has to be on a file system that all nodes share, and so have the checkpoints it writes.
+    nproc_per_node: ranks on each node. gpus_per_node: requested from Slurm; 0 requests none.
+    max_restarts: how often torchrun may start all ranks again. time: the job's time limit, in
+    Slurm's format. ledger_dir: the ranks' logs are written to a folder in it that is named after
+    the job's id; None writes none. Raises FileNotFoundError if `script` does not exist, ValueError
+    for fewer than 1 node or rank.
     """
     script, path = os.path.abspath(script), os.fspath(path)
     if not os.path.isfile(script):

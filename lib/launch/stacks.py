@@ -1,8 +1,8 @@
-"""Where a rank is: its stack, which Python's faulthandler writes into a file, on SIGUSR1 and when
-the rank crashes.
+"""Finds out which line a rank is executing. On SIGUSR1, and when it crashes, Python's faulthandler
+on the rank writes its stack into a file, which the parent reads.
 
-The handler is written in C, so it also works while the main thread is inside a call that never
-returns to Python.
+The handler is written in C, so it works even while the main thread is inside a call that never
+returns to Python, as in a deadlock.
 """
 
 import contextlib
@@ -18,20 +18,21 @@ from lib.backend import peers
 from lib.launch.cpu_time import now
 from lib.ledger import source
 
-ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait
+ANSWER = 2.0  # seconds that a rank may take to answer, because the machine may be busy
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# between a call of the user's and torch's
+# files of ours whose frames may be between a call of the user's and torch
 BELOW = (LIB + "launch", LIB + "ledger", os.path.abspath(peers.__file__))
 HEAD = "Current thread 0x"
-GROUP = ("new_group", "init_process_group")  # torch's functions that make one
+GROUP = ("new_group", "init_process_group")  # torch's functions that make a process group
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
 
 
 def ask(folder: str, pids: dict[int, int]) -> dict[int, Frames]:
-    """The stack of each rank's main thread, now. pids: of the ranks that run; one that does not
-    answer has none. A rank that a signal has stopped cannot answer, and is not waited for."""
+    """{rank: the current stack of its main thread}, empty for a rank that does not answer within
+    ANSWER seconds. pids: {rank: process id} of the ranks to ask. A rank that a signal has stopped
+    cannot answer, and is not waited for."""
     starts = call(folder, pids)
     sizes, before, asked = dict(starts), None, now()
     while now() - asked < ANSWER and not (
@@ -47,8 +48,8 @@ def ask(folder: str, pids: dict[int, int]) -> dict[int, Frames]:
 
 
 def call(folder: str, pids: dict[int, int]) -> dict[int, int]:
-    """Ask each rank to write its stack, without waiting; returns where in its file the answer will
-    begin, which is for `answers`."""
+    """Ask each rank to write its stack, without waiting. Returns {rank: offset in its file at which
+    the answer will begin}, the argument for `answers`."""
     paths = {rank: f"{folder}/stack{rank}" for rank in pids}
     starts = {rank: os.path.getsize(path) for rank, path in paths.items() if os.path.exists(path)}
     for rank in starts:
@@ -63,7 +64,7 @@ def answers(folder: str, starts: dict[int, int]) -> dict[int, Frames]:
 
 
 def of_a_crash(folder: str, rank: int) -> Frames:
-    """The stack that a rank left when a signal ended it; [] if it had no time, as with SIGKILL."""
+    """The stack that a rank wrote when a signal ended it; [] if it could not, as with SIGKILL."""
     with contextlib.suppress(FileNotFoundError):
         with open(f"{folder}/stack{rank}", errors="replace") as file:
             _, crashed, stack = file.read().rpartition("Fatal Python error")
@@ -76,8 +77,8 @@ def _frames(path, start):
 
 
 def _has_begun(path, start):
-    """Does what was written there since have the head of a stack? Else it is the end of an answer
-    to an earlier call."""
+    """Has an answer begun in the file after offset `start`? Text without the head of a stack is the
+    rest of an answer to an earlier call."""
     return HEAD in _since(path, start)
 
 
@@ -88,31 +89,31 @@ def _since(path, start):
 
 
 def _parse(text):
-    # Python 3.14 adds that one
+    # Python 3.14 appends a stack of C functions
     main = text.split(HEAD)[-1].partition("Current thread's C stack")[0]
     return [(file, int(line), function) for file, line, function in FRAME.findall(main)]
 
 
 def is_blocked(frames: Frames) -> bool:
-    """Is the rank inside a torch call, or inside a wait of one of lib's collectives
-    or of the ledger?"""
+    """Is the innermost frame, apart from locks of Python's threading, in torch, lib.collectives or
+    lib.ledger? Such a rank may wait for others; one in the user's own code computes or sleeps."""
     inner = next((f for f in frames if not f[0].endswith("threading.py")), None)
     return inner is not None and inner[0].startswith((TORCH, LIB + "collectives", LIB + "ledger"))
 
 
 def is_connecting(frames: Frames) -> bool:
-    """Is the rank making a process group, in torch?"""
+    """Is the rank making a process group, inside torch? Then it may be retrying a connection."""
     return any(file.startswith(TORCH) and function in GROUP for file, _, function in frames)
 
 
 def user_line(frames: Frames) -> str | None:
-    """The user's line that led there, in words; None if none did."""
+    """The innermost line of the user's code on this stack, in words; None if there is none."""
     found = user_frame(frames)
     return source.position(*found) if found else None
 
 
 def user_frame(frames: Frames) -> tuple[str, int, str] | None:
-    """The user's line that led there: file, line, function; None if none did."""
+    """The innermost frame of the user's code on this stack; None if there is none."""
     for file, line, function in frames:
         if not file.startswith((TORCH, *BELOW, "<frozen", "<string>")) and "python3" not in file:
             return file, line, function

@@ -1,5 +1,6 @@
-"""What a run that a person has stopped still says: who waits for whom, who computes at which line,
-and the figure."""
+"""What is shown when a person has stopped a run: which ranks wait for which others, which ranks
+compute at which line, and a figure of the waits. Often a person presses stop because a run seems to
+hang, and this says why it did."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ _told: ContextVar[Callable[[RankError], None] | None] = ContextVar("told", defau
 
 @contextlib.contextmanager
 def told(tell: Callable[[RankError], None]) -> Iterator[None]:
-    """While it lasts, a run that is stopped is told by `tell`, at once, and not printed."""
+    """Inside, when a run is stopped, `tell` is called with its error at once, in place of printing.
+    Checks use this to say it in their own words."""
     before = _told.set(tell)
     try:
         yield
@@ -22,12 +24,13 @@ def told(tell: Callable[[RankError], None]) -> Iterator[None]:
 
 
 def in_a_check() -> bool:
-    """Does a check run now?"""
+    """Is a check running now? Checks are what runs inside `told`."""
     return _told.get() is not None
 
 
 def say(error: RankError, show: bool) -> None:
-    """Print what the ranks did when their run was stopped, if what they print is shown as well."""
+    """Print what the ranks were doing when their run was stopped, if the run shows its output; in a
+    check, pass it to the function of `told` instead."""
     if tell := _told.get():
         tell(error)
     elif show:
@@ -35,8 +38,8 @@ def say(error: RankError, show: bool) -> None:
 
 
 def figure(error: RankError) -> None:
-    """Draw who waits for whom, for a person in front of a notebook that has imported lib.plots, if
-    any rank waits for another."""
+    """Draw which ranks wait for which, if any does and a person looks at the notebook. lib.plots
+    provides the figure, so without that import there is none."""
     waits_for = frontend.figures.get("waits_for")
     if waits_for and frontend.attended() and any(error.waits.values()):
         labels = {rank: f"waits in {op}" for rank, op in error.waits_in.items()}

@@ -1,16 +1,18 @@
-"""Ranks that stay: a set of processes that have joined a group does run after run, asleep in
-between.
+"""Keeps ranks alive between runs, because starting a rank takes much longer than most cells run.
 
-    taken   the set for this backend and this many ranks: one that rests, or a new one. After a run
-            that ended well it rests again; else it is ended
-    keeper  a thread; when no run goes on it ends sets that their run left changed, and has one
-            ready of the kind that was used last
+A set consists of processes that have joined one process group. It is used by one run after another,
+and in between its processes are stopped (with SIGSTOP, on gloo). There are sets for each
+combination of backend and number of ranks that was used:
 
-    kept    the set of a session (sessions.py): no other run uses it or ends it, but it ends after
-            `IDLE` seconds without a cell
+    taken   gives a run its set: one that rests, or a new one. After a run that ended well the set
+            rests again; after any other it is ended
+    keeper  a thread that works between the runs. It ends sets whose run changed something that
+            cannot be undone, and starts one in advance of the kind that was used last
+    kept    the sets of sessions (sessions.py). No other run uses them or ends them
 
-Sets end, too, when memory gets short (the oldest first), after `IDLE` seconds, when a file of lib
-has changed, and with this process. On GPUs there is one set at a time, beside those of sessions.
+A set also ends when it has rested for `IDLE` seconds, when a file of lib has changed, when memory
+gets short (the least recently used first), and with this process. For sets of sessions only the
+first and the last of these apply. On GPUs there is one set at a time, besides those of sessions.
 """
 
 import atexit
@@ -27,38 +29,38 @@ from lib.launch import leftovers
 from lib.launch import server as servers
 from lib.launch.agent import signal_to
 
-# where graded, each exercise has ranks of its own, and nothing is made ahead
+# when a notebook is graded, each exercise gets its own ranks, so none are started in advance
 from lib.launch.errors import GRADED, short
 from lib.launch.ranks import Ranks, kind_of, leaving
 from lib.launch.ranks import kept as _kept
 from lib.launch.ranks import sets as _sets
 from lib.launch.server import Server
 
-IDLE = 1800.0  # seconds that a set may rest
-IDLE_ON_GPU = 300.0  # the same, where it keeps memory of GPUs
-SETTLE = 10.0  # seconds that ranks may take to put back what a run has changed
-# seconds without a run before the second server is made: a program that soon ends does without
+IDLE = 1800.0  # seconds that a set may rest before it is ended
+IDLE_ON_GPU = 300.0  # the same on GPUs, where a resting set occupies memory that others may need
+SETTLE = 10.0  # seconds that ranks may take to undo what a run has changed
+# seconds without a run before the second server is started, which a short program never needs
 QUIET = 2.0
-COME = 120.0  # seconds that a set made ahead of a run may take to join
-PER_RANK = 100 << 20  # bytes that a rank takes, until one has been measured
-SHARE = 0.5  # of the memory that is free, a new set may take at most so much
-# a notebook is run from top to bottom, to be stored or compared
+COME = 120.0  # seconds that a set started in advance may take to join its process group
+PER_RANK = 100 << 20  # bytes of memory assumed for a rank, and the least once ranks are measured
+SHARE = 0.5  # the fraction of the free memory that a new set may take
+# the notebook is executed from top to bottom by a program that stores or compares its output
 UNATTENDED = os.environ.get("LAB_STATIC") == "1"
 
-one_at_a_time = threading.RLock()  # a run, or a change to the sets
+one_at_a_time = threading.RLock()  # held during a run, and during any change to the sets
 reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
-_servers: list[Server] = []  # the last one that has loaded is the one to fork from
-_retired: list[Server] = []  # earlier ones, from which a session still has its ranks
-_last: tuple[Choice, int] | None = None  # what ran last: a set for the like is kept ready
+_servers: list[Server] = []  # ranks are forked from the last one that has loaded
+_retired: list[Server] = []  # earlier ones, needed as long as a session has ranks from them
+_last: tuple[Choice, int] | None = None  # what ran last, for which the keeper has a set ready
 
 
 @contextlib.contextmanager
 def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = False):
-    """A set for one run. If the run fails, or is interrupted, the set is ended. fresh: a new one,
-    ended in any case.
+    """Inside, a set is at the disposal of one run. If the run fails or is interrupted, the set is
+    ended. fresh: take a set that no run has used, and end it in any case.
 
-    slow_import: the run is likely to import what the second server has imported; ranks then come
-    from that one.
+    slow_import: the run will probably import what the second server has imported (server.py), so
+    ranks are forked from that one, which may have to be waited for.
     """
     global _last
     with one_at_a_time:
@@ -77,7 +79,8 @@ def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = F
 
 
 def keep(choice: Choice, nproc: int) -> Ranks:
-    """A set for a session, which alone uses it. Raises MemoryError where it has no room."""
+    """A set for a session, which no other run uses. Raises MemoryError if it would take more than
+    `SHARE` of the free memory."""
     with one_at_a_time:
         if not any(ranks.kind == kind_of(choice, nproc) for ranks in _sets):
             needed, free = _make_room(choice, nproc), linux.free()
@@ -100,7 +103,8 @@ def keep(choice: Choice, nproc: int) -> Ranks:
 
 @contextlib.contextmanager
 def cell_on(ranks: Ranks):
-    """Inside, the ranks of a session run, and no others of this process are made."""
+    """Inside, the ranks of a session run a cell. Sets that are being started in advance are paused,
+    so that they take no processor time from it."""
     with one_at_a_time:
         end_interrupted()
         _pause(signal.SIGSTOP)
@@ -115,8 +119,8 @@ def cell_on(ranks: Ranks):
 
 
 def prepare(on_gpus: bool) -> None:
-    """Let the first server begin to import before a run waits for it. Not where graded: nothing is
-    made ahead there."""
+    """Start the first server, so that it has imported torch by the time of the first run. When a
+    notebook is graded this does nothing, because there nothing is started in advance."""
     with one_at_a_time:
         if not _servers and not GRADED:
             _first(on_gpus)
@@ -144,12 +148,13 @@ def _take(choice, nproc, fresh):
 
 
 def end_interrupted() -> None:
-    """End the sets that are busy though no run goes on: one failed or was interrupted."""
+    """End the sets that are marked busy although no run is in progress, because their run failed or
+    was interrupted."""
     _end(ranks for ranks in _sets if ranks.busy)
 
 
 def end_all() -> None:
-    """End all ranks of this process, where what comes must not meet what was."""
+    """End all sets but those of sessions, so that later runs cannot be affected by earlier ones."""
     global _last
     with one_at_a_time:
         _last = None
@@ -157,13 +162,13 @@ def end_all() -> None:
 
 
 def resting() -> set[int]:
-    """The process ids of the ranks that rest, or are made ready for a run. Other ranks of this
-    process must not be."""
+    """The process ids of the ranks that rest or are being started in advance. While no run is in
+    progress, this process should have no other ranks: tests check that none is left behind."""
     return {pid for ranks in [*_sets, *_kept] if not ranks.busy for pid in ranks.agent.pids()}
 
 
 def server_pids() -> list[int]:
-    """The processes that the ranks of this one come from."""
+    """The process ids of the servers that ranks of this process are forked from."""
     return [server.pid for server in [*_servers, *_retired] if server.pid is not None]
 
 
@@ -180,8 +185,8 @@ def _lack_later():
 
 
 def _load_now():
-    """Runs need what the second server imports: from now on ranks come from it, though the first
-    wait until it has."""
+    """Fork ranks from the second server from now on, because a run needs what it imports. The next
+    ranks wait until it has finished importing."""
     if not _servers or _lack_later():
         _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
     if not _servers[-1].loaded:
@@ -190,7 +195,8 @@ def _load_now():
 
 
 def _take_over(server):
-    """From now on ranks come from this server, the last one made."""
+    """From now on ranks are forked from this server, the last one made. Sets from earlier servers
+    are ended, and so are these servers, except where a session still needs them."""
     server.loaded = True
     _end(ranks for ranks in _sets if ranks.server is not server)
     while _servers[0] is not server:
@@ -199,7 +205,8 @@ def _take_over(server):
 
 
 def _end_retired():
-    """End the earlier servers that no session needs: their ranks would end with them."""
+    """End the earlier servers from which no session has its ranks. The others have to stay, because
+    ranks end with the server that forked them."""
     for server in [s for s in _retired if all(ranks.server is not s for ranks in _kept)]:
         _retired.remove(server)
         server.end()
@@ -211,12 +218,13 @@ def _end(which):
 
 
 def idle(ranks: Ranks) -> float:
-    """Seconds that it may rest."""
+    """Seconds that this set may rest before it is ended."""
     return IDLE_ON_GPU if ranks.choice.ranks_per_gpu else IDLE
 
 
 def _make_room(choice, nproc):
-    """End sets, the oldest first, until a new one has room; returns the bytes that it needs."""
+    """End resting sets, the least recently used first, until a new one fits into `SHARE` of the
+    free memory. Returns the bytes that the new set needs."""
     resting = [ranks for ranks in _sets if not ranks.busy]
     if choice.ranks_per_gpu:
         _end(ranks for ranks in resting if ranks.choice.ranks_per_gpu)
@@ -228,21 +236,23 @@ def _make_room(choice, nproc):
 
 
 def _server(choice):
-    """The server to fork from; the first is made here."""
+    """The server to fork from. If there is none yet, the first one is made here."""
     if not any(server.loaded for server in _servers):
         _first(choice.ranks_per_gpu)
     return [server for server in _servers if server.loaded][-1]
 
 
 def _first(on_gpus):
-    # No one waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context
-    # costs more.
+    # One server that imports everything is enough where nobody waits for the first cells
+    # (UNATTENDED), where nothing is started in advance (GRADED), and on GPUs, where a second set
+    # would cost more for its contexts than it saves.
     at_once = servers.AT_ONCE or UNATTENDED or GRADED or on_gpus
     _servers.append(Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True))
 
 
 def _pause(number):
-    """Stop or continue what is being made ahead: it must not run during a measurement."""
+    """Stop (SIGSTOP) or continue (SIGCONT) the second server and its ranks while they are being
+    started in advance, because they would disturb a run that is measured."""
     for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
         signal_to(
             [pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number
@@ -250,7 +260,8 @@ def _pause(number):
 
 
 class _Keeper(threading.Thread):
-    """Between the runs: ends what is not to be used again, and makes what will be."""
+    """The thread that, between runs, ends sets that will not be used again and starts one in
+    advance for the next run."""
 
     def __init__(self):
         super().__init__(daemon=True, name="lib.launch.keeper")
@@ -270,12 +281,12 @@ class _Keeper(threading.Thread):
                 if not leaving.is_set():
                     try:
                         self.look()
-                    except Exception as error:  # as when the disk is full: the next run will say so
+                    except Exception as error:  # such as a full disk, which the next run reports
                         reasons.append(f"{type(error).__name__}: {error}")
                         _last = None
 
     def seconds_to_wait(self):
-        """Until it looks again, unless a run wakes it; None: only then."""
+        """How long it sleeps unless a run wakes it earlier; None: until a run wakes it."""
         if any(not ranks.server.loaded for ranks in _sets):
             return 0.1
         if _sets and self.lacks_later():
@@ -310,8 +321,8 @@ class _Keeper(threading.Thread):
         return _lack_later() and not self.given_up
 
     def load_later(self):
-        """Make the second server, and a set from it; once that rests, what came from the
-        first is replaced."""
+        """Start the second server, and a set of ranks from it. Once that set rests, it replaces the
+        sets from the first server. If its ranks die, we keep to the first server."""
         quiet = all(time.monotonic() - ranks.used > QUIET for ranks in _sets)
         if self.lacks_later() and quiet:
             _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
@@ -328,7 +339,8 @@ class _Keeper(threading.Thread):
 
 
 def _forget():
-    """In a process that was forked from this one: the ranks are its parent's."""
+    """In a process that was forked from this one, forget all ranks and servers without ending them,
+    because they belong to the parent."""
     global one_at_a_time, _keeper, _last
     one_at_a_time, _keeper, _last = threading.RLock(), _Keeper(), None
     for server in [*_servers, *_retired]:
@@ -343,7 +355,7 @@ def _forget():
 
 def _leave():
     leaving.set()
-    one_at_a_time.acquire(timeout=5.0)  # until the keeper has put down what it does
+    one_at_a_time.acquire(timeout=5.0)  # so that the keeper can finish what it is doing
     _end([*_sets, *_kept])
     for server in [*_servers, *_retired]:
         server.end()

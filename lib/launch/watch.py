@@ -1,4 +1,8 @@
-"""The parent's watch over running ranks: finished, failed, deadlocked, or out of time.
+"""The parent's watch over a run: it decides whether the ranks have finished, failed, deadlocked, or
+run out of time.
+
+It looks at the ranks' logs every 10 ms. A run is always in one of these states; the third column
+names the kind of `Failure` with which a state can end the run:
 
     state     is entered when                            and ends with
     --------  -----------------------------------------  -------------------------------------------
@@ -25,8 +29,10 @@
     in each   a person interrupts the run                "stopped", with the line where each rank is
     in the middle four: the time is over                 "timeout", with the line where each rank is
 
-A slow but correct program is never blamed: a rank that computes, sleeps or reads ends none of these
-states. What the machine keeps from the ranks (cpu_time.py) counts up to 5 minutes.
+A correct program that is only slow is ended by the timeout at worst, because "deadlock" has to
+follow from the logs, and "no progress" needs ranks that are blocked inside torch or a wait of lib.
+The timeout does not count, up to 5 minutes, the time in which a busy machine kept the ranks from
+running (cpu_time.py).
 """
 
 import time
@@ -39,34 +45,33 @@ from lib.ledger.log import EXITED, RAISED, RETURNED, RUNNING, Head
 from lib.ledger.read import Ledger, Logs
 from lib.ledger.verdict import find_waits, is_deadlock
 
-LOOK = 0.01  # seconds between two looks; less at first, for a run may take milliseconds
-STABLE = 0.1  # seconds without a change in any log before it is judged
-STALL = 2.0  # seconds without processor time, for ranks blocked below Python
-# the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
+LOOK = 0.01  # seconds between two looks, shorter at first because a run may take milliseconds
+STABLE = 0.1  # seconds without a change in any log before the logs are judged
+STALL = 2.0  # seconds without processor time before ranks can count as blocked below Python
+# the same where the machine may be to blame: a failed connection is retried after 1, 3 and 7 s
 PATIENCE = 10.0
-# seconds until every rank has begun; on a busy machine that is not the function's fault
+# seconds within which every rank has to begin; so many, because the machine may just be busy
 START = 300.0
-KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the timeout does not count
-# seconds at most between the first failure and the look at the others, for those that are not
-# asleep
+KEPT = 300.0  # seconds at most that a busy machine may cost without being counted by the timeout
+# seconds at most that we wait after the first failure until the other ranks have come to rest
 GRACE = 1.0
 
 
 @dataclass
 class Failure:
-    """How a run went wrong, as it was at that moment.
+    """How a run went wrong, with the state of the ranks at that moment.
 
     kind: "failed", "deadlock", "no progress", "timeout", "no start" or "stopped".
     """
 
     kind: str
-    seconds: float  # that were allowed, or without progress
+    seconds: float  # that were allowed, or that passed without progress
     heads: list[Head]
     ledger: Ledger
-    # ranks whose process had ended before its function returned, the first to be seen in front
+    # ranks whose process ended before its function returned, beginning with those seen first
     gone: list[int]
-    busy: dict[int, str]  # rank -> what it does, and the user's line that it is at
-    elapsed: float = 0.0  # seconds by the clock since all had begun
+    busy: dict[int, str]  # rank -> what it is doing, and at which line of the user's
+    elapsed: float = 0.0  # seconds by the clock since all ranks had begun
     exit_codes: dict[int, int | None] = field(default_factory=dict)
 
 
@@ -80,13 +85,16 @@ def watch(
     prompt=None,
     stays: bool = False,
 ) -> Failure | None:
-    """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still
-    alive; else None.
+    """Wait until all ranks have returned, showing their output. Returns None if all went well, else
+    what went wrong; ranks that are still alive are left to the caller.
 
-    prompt: a lib.launch.debugger.Prompt, which asks a person for commands. stays: whether the ranks
-        stay as they are after the run, for a session.
-    sign: a lib.launch.sign.Sign, which says meanwhile what the ranks do. A KeyboardInterrupt ends
-    the wait: the Failure then says what they did at that moment. A second one is raised.
+    agent: the lib.launch.agent.Agent that started them. timeout: in seconds. ledger: whether the
+        ranks record their ops, without which no deadlock can be found.
+    sign: a lib.launch.sign.Sign, which says meanwhile what the ranks are doing. prompt: a
+        lib.launch.debugger.Prompt, which asks a person for commands. stays: whether the ranks
+        belong to a session.
+    A KeyboardInterrupt ends the wait, and the Failure says what the ranks were doing. A second one,
+    which comes before that is known, is raised.
     """
     watched, pause = _Watch(agent, logs, timeout, ledger, stays), 0.0005
     try:
@@ -100,27 +108,27 @@ def watch(
                     watched.rested(seconds)
             pause = min(LOOK, 1.2 * pause)
         if watched.state != "over":
-            watched.look()  # the agent has ended: with a rank that is gone, or without ranks
+            watched.look()  # the agent has ended, because a rank is gone or none could be started
     except KeyboardInterrupt:
         watched.stop()
     return watched.failure
 
 
 class _Watch:
-    """The state of a run, and when it entered it."""
+    """The state of a run, as in the table above, and the times from which it is judged."""
 
     def __init__(self, agent, logs, timeout, ledger, stays):
         self.stays = stays
         self.agent, self.logs, self.timeout, self.ledger = agent, logs, timeout, ledger
         self.cpu_time, self.failure, self.signature = CpuTime(), None, None
         self.launched = self.began = self.changed = now()
-        self.spent = 0.0  # seconds of the timeout
-        self.on_gpus, self.spins = False, {}  # rank -> (its stack as it spins, since when)
+        self.spent = 0.0  # seconds of the timeout that are used up
+        self.on_gpus, self.spins = False, {}  # rank -> (its stack, since when it has not moved)
         self.state = "starting"
 
     def look(self) -> str:
-        """One look at the ranks; returns the state it ends in, "over" when there is nothing
-        more to wait for."""
+        """Look at the ranks once. Returns the state of the run; with "over" there is nothing more
+        to wait for."""
         self.state = self._looked(self.logs.heads())
         return self.state
 
@@ -168,11 +176,12 @@ class _Watch:
         return self._spinning(heads) if self.on_gpus and now() - self.looked > STALL else "quiet"
 
     def _spinning(self, heads):
-        """Another look, every STALL, at the stacks of ranks that are not idle: a host that waits
-        for its GPU spins.
+        """A host that waits for its GPU spins, so it is never idle. Therefore we compare its stack
+        with the one before, every STALL seconds.
 
-        One whose GPU computes does so, too. It is not blamed: an op of its own would have to lack a
-        rank that waits for it, and those ranks' stacks must not move for PATIENCE.
+        A host whose GPU is computing spins as well. It is not blamed, because a verdict requires
+        that the ranks' stacks have not moved for PATIENCE seconds, and that the logs prove a
+        deadlock under the assumption that these ranks wait for their GPUs.
         """
         self.looked, before = now(), self.spins
         running = {head.rank: head.pid for head in heads if head.state == RUNNING}
@@ -192,11 +201,12 @@ class _Watch:
         return "quiet"
 
     def _stalled(self, heads):
-        """Idle for STALL: blocked for good, or perhaps kept by the machine."""
+        """All ranks have been idle for STALL seconds: are they blocked for good, or may the machine
+        be to blame?"""
         ledger, stack = self.logs.read(), self._stacks(heads)
         waits = find_waits(ledger, heads)
-        # A message whose sender has returned without waiting for it may be lost: patience does not
-        # bring it.
+        # If a sender has returned without waiting for its message, the message may be lost, and no
+        # patience will help.
         lost = any(
             entry.owed for head in heads if head.state == RETURNED for entry in ledger.of(head.rank)
         )
@@ -224,8 +234,8 @@ class _Watch:
         return "quiet"
 
     def _unchanged(self):
-        """Does all that was read belong to one moment? Logs are read one by one, and on a busy
-        machine ranks go on."""
+        """Were all logs read in the same state? They are read one after another, and meanwhile a
+        rank may have continued, so a proof counts only if no log has changed since."""
         return _signature(self.logs.heads()) == self.signature
 
     def _failed(self, heads):
@@ -236,13 +246,13 @@ class _Watch:
         return "over"
 
     def rested(self, seconds: float) -> None:
-        """A person debugged a rank meanwhile, which counts towards no timeout."""
+        """A person has debugged a rank for so many seconds, which count towards no timeout."""
         self.began += seconds
         self.changed = now()
         self.cpu_time.reset()
 
     def stop(self) -> None:
-        """A person has interrupted the run, and waits for what is known at this moment."""
+        """A person has interrupted the run: record what the ranks are doing at this moment."""
         self._over("stopped", self.logs.heads())
         self.failure.elapsed = now() - self.launched
 
@@ -264,8 +274,9 @@ class _Watch:
 
 
 def _settled(agent, logs, cpu_time):
-    """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE
-    at most, which on a busy machine may be longer by the clock."""
+    """The ranks' heads a little after a failure, once every rank has begun and those that still run
+    are asleep in some wait, so that the report says where they wait. Waits at most GRACE seconds of
+    the ranks' own time, which on a busy machine can be longer by the clock."""
     began, scheduled = now(), 0.0
     while scheduled < GRACE and now() - began < 3 * PATIENCE:
         heads, pids = logs.heads(), dict(enumerate(agent.pids()))
@@ -278,13 +289,13 @@ def _settled(agent, logs, cpu_time):
 
 
 def _signature(heads):
-    """It changes with everything that a rank writes into its log."""
+    """A value that changes whenever a rank writes into its log."""
     return tuple((head.state, head.touches) for head in heads)
 
 
 def _gone(agent, heads):
-    """The ranks whose process has ended before its function returned. All, when the agent has
-    ended: with its ranks."""
+    """The ranks whose process ended before its function returned. If the agent has ended, these are
+    all that have not returned, because it ends its ranks first."""
     ended = agent.has_ended and agent.pids()
     return [
         rank
@@ -294,7 +305,7 @@ def _gone(agent, heads):
 
 
 def _doing(pid, frames):
-    """What a rank that waits for no other rank does, and where."""
+    """What a rank is doing, in words, given that it waits for no other rank, and at which line."""
     line = stacks.user_line(frames)
     words = {
         "T": "is stopped by a signal",

@@ -1,13 +1,15 @@
-"""What people bring along from other launchers and from one process, recognised: a sentence that
-names the way out.
+"""Recognises habits from other launchers, or from programs with a single process, that do not work
+with launch.run, and says in a sentence what to write instead.
 
+    function         looks at                       and recognises, for example
     of_error         what a rank's function raised  init_process_group, .cuda() without a GPU, ...
     of_result        what a rank cannot send back   a model in DistributedDataParallel, a group, ...
     of_call          how launch.run was called      main(rank, world_size) as for torch's mp.spawn
     shell_line       what a rank does not have      `!ls` or `%timeit` in the function
     explain_outside  what only a rank can do        launch.run(f(), ...): dist.get_rank() outside
 
-For a call that works none of this runs, except for a look at the signature.
+A run that succeeds pays almost nothing for this: its call is compared with the signature, and the
+classes in its results are looked up.
 """
 
 import dis
@@ -26,7 +28,7 @@ from torch.distributed import distributed_c10d as c10d
 from lib import backend
 from lib.ledger.source import position
 
-ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
+ERRORS = [  # (pattern in the error's text, is it only for ranks without a GPU?, what to do instead)
     (
         r"initialize the default process group twice", False,
         "launch.run has initialised torch.distributed on every rank. Leave out init_process_group, "
@@ -71,7 +73,7 @@ WEIGHTS_OF_ALL = (
     "Return its full weights, which all ranks gather together: {name: p.full_tensor() for name, p "
     "in model.state_dict().items()}"
 )
-RESULTS = {  # a class of what a function returned -> (what it is, the way out)
+RESULTS = {  # class of an object in a result -> (what it is, what to return instead)
     "DistributedDataParallel": (
         "a model in DistributedDataParallel",
         "Return model.module.state_dict()",
@@ -110,8 +112,8 @@ WORLD_SIZE = {
 
 
 def of_error(text: str) -> str:
-    """The way out of what a function raised on this rank, from its text; "" for
-    what is not recognised."""
+    """What to do about an error that a function raised on this rank, given the error's text; "" if
+    the error is not recognised."""
     on_cpu = backend.device().type == "cpu"
     ways = (
         way for says, cpu_only, way in ERRORS if (on_cpu or not cpu_only) and re.search(says, text)
@@ -120,7 +122,8 @@ def of_error(text: str) -> str:
 
 
 def of_result(thing: Any) -> tuple[str, str] | None:
-    """(what `thing` is, the way out), if it lives only on ranks; else None."""
+    """(what `thing` is, what to return instead), if it cannot be sent back from a rank; else
+    None."""
     theirs = (
         kind.__name__
         for kind in type(thing).__mro__
@@ -130,18 +133,18 @@ def of_result(thing: Any) -> tuple[str, str] | None:
 
 
 def of_model_around(what: str) -> str:
-    """The way out for a model that has `what`, of which `of_result` told, among its modules
-    or parameters."""
+    """What to return instead of a model that contains `what` among its modules or parameters. what:
+    the first element of a result of `of_result`."""
     is_sharded = what in (RESULTS["FSDPModule"][0], RESULTS["DTensor"][0])
     return RESULTS["FullyShardedDataParallel"][1] if is_sharded else "Return model.state_dict()"
 
 
 def of_call(fn: Callable, args: tuple) -> str:
-    """What is wrong with calling fn(*args), and the way out; "" where nothing is,
-    as far as can be told."""
+    """What is wrong with calling fn(*args), and what to write instead; "" if the arguments fit the
+    signature, or if the signature is not known."""
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
-    except (TypeError, ValueError):  # of a function of C it may be unknown
+    except (TypeError, ValueError):  # the signature of a function written in C may be unknown
         return ""
     try:
         signature.bind(*args)
@@ -164,8 +167,8 @@ def of_call(fn: Callable, args: tuple) -> str:
 
 
 def given_as_rank(fn: Callable, args: tuple, nproc: int) -> str:
-    """A warning where a function for mp.spawn was given the number of one rank, which all ranks
-    take for theirs."""
+    """A warning if a function written for mp.spawn was given its rank as an argument, because every
+    rank would then take this number for its own; else ""."""
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -198,7 +201,7 @@ def _short(value):
 
 
 def no_function(thing: Any) -> str:
-    """What to do where launch.run was given `thing` in place of a function."""
+    """What to do when launch.run was given `thing` in place of a function."""
     return (
         f"launch.run runs a function, not {_short(thing)}. Pass the function itself, without "
         f"parentheses, and then its arguments: launch.run(f, x, nproc=4), not launch.run(f(x), "
@@ -207,7 +210,7 @@ def no_function(thing: Any) -> str:
 
 
 def unknown_names(names: list[str]) -> str:
-    """What to do where launch.run was given arguments by names that it does not have."""
+    """What to do when launch.run was given keyword arguments that it does not have."""
     return (
         f"launch.run has no {', '.join(f'{name}=' for name in names)}. The arguments of the "
         f"function follow it, by position: launch.run(f, x, y, nproc=4); one by name goes with "
@@ -216,8 +219,8 @@ def unknown_names(names: list[str]) -> str:
 
 
 def shell_line(things: tuple) -> str:
-    """The first line with ! or % in these functions, or in those of the notebook that they
-    call; "" if none has."""
+    """The position of the first line with ! or % in these functions, or in functions of the same
+    module that they call; "" if there is none."""
     for code in functions_of(*things):
         if "get_ipython" in code.co_names:
             lines = (
@@ -230,8 +233,8 @@ def shell_line(things: tuple) -> str:
 
 
 def functions_of(*things: Any) -> Iterator[types.CodeType]:
-    """The code of these functions, of those inside them, and of those next to them
-    that they call."""
+    """The code objects of these functions, of functions defined inside them, and of functions of
+    the same module that they call, directly or indirectly."""
     seen, waiting = set(), [thing for thing in things if isinstance(thing, types.FunctionType)]
     while waiting:
         fn = waiting.pop(0)
@@ -256,8 +259,8 @@ def _codes(code) -> Iterator[types.CodeType]:
 
 
 def explain_outside() -> None:
-    """From now on, in a process that is no rank: what torch says where there is no group to join or
-    to use says why."""
+    """Wrap two functions of torch, so that their errors about a missing process group add, in a
+    process that is not a rank, that the line ran in the notebook and what to write instead."""
     for name in ("_get_default_group", "init_process_group"):
         plain = getattr(c10d, name)
         for module in list(sys.modules.values()):

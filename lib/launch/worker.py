@@ -1,19 +1,23 @@
-"""What runs on a rank: join the group; then, run after run, call the student's function and say in
-the log how it ended.
+"""What a rank executes: it joins the process group once, and then calls the student's function in
+one run after another and records in its log how each call ended.
+
+Parent and rank communicate through files: the parent writes a word into the rank's pipe (`go`), and
+the rank writes its state into the file `state`.
 
     the parent                                   a rank
-                                                 joins the group, notes how it is, says RESTED
+                                                 joins the group, notes its settings, says RESTED
     writes run 0's payload, says "0"  -------->  writes its log of run 0: RUNNING ... RETURNED
     all have returned; says "rest"    -------->  puts back what the function changed, says RESTED
     all rest: stops them (SIGSTOP)               sleeps
     writes run 1's payload, says "1"  -------->  ...
 
-In a session (sessions.py) nothing is put back: after each run a rank says KEPT, also after one that
-failed, and waits for the next.
+The parent says "rest" only after all ranks have returned. Until then a rank must neither be stopped
+nor restored, because others may still wait for a message that its threads send.
 
-Until all have returned nothing of a rank may be put back, nor may it be stopped: others may still
-wait for what its threads send. A rank that cannot be made as it was before (leftovers.py) says
-USED, and is ended. One that failed waits for its end.
+There are three exceptions. In a session (sessions.py) nothing is put back, so a rank says KEPT
+after each run, even after a failed one, and waits for the next. If what the function changed cannot
+be put back (leftovers.py), the rank says USED, and the parent ends it. A rank that failed outside
+of a session waits until the parent ends it.
 """
 
 import ctypes
@@ -45,36 +49,40 @@ rank_of_this_process: int | None = None
 torch_private.name_the_functions_module()
 
 STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-STARTING, RESTED, BUSY, USED, KEPT = b".r-xk"  # what a rank says of itself, in the file `state`
-# that; how many collectives it has called on all ranks' group, and groups it has made
+STARTING, RESTED, BUSY, USED, KEPT = b".r-xk"  # states of a rank, in the file `state`
+# a rank's record there: its state, the collectives it has called in the group of all ranks, and the
+# groups it has made
 STATE = struct.Struct("<Bqq")
-LONGEST = 2000  # characters of an exception's message that are told
+LONGEST = 2000  # characters of an exception's message that are reported
 REST, JOIN = b"rest\n", b"join"
-CUT = -1  # in place of how many collectives it has called: its connections were shut down
+CUT = -1  # replaces the number of collectives once the rank's connections have been shut down
 
 
 def main(folder: str, choice: backend.Choice, made: int) -> None:
     """The entry point that the agent calls on every rank.
 
-    folder: this set's, with a folder in it for each run. made: when, in nanoseconds since 1970.
+    folder: the folder of this set of ranks, in which each run has its own. made: when the set was
+        made, in nanoseconds since 1970.
     """
     global rank_of_this_process
-    gc.freeze()  # what the server has imported: to look through it would copy every page of it
+    # The collector would write into every object that the server has imported, and so copy every
+    # page that this process shares with it.
+    gc.freeze()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     rank_of_this_process = rank
     _die_with_the_parent()
     _keep_freed_memory()
-    # Jupyter's stop reaches all processes; the parent ends the ranks
+    # Jupyter's stop button may reach all processes, but it is the parent that ends the ranks
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stack = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the rank lives
-    listen(stack)  # a crash goes there too, and not onto the student's screen
-    # so that the parent can empty the file between two runs
+    listen(stack)  # the traceback of a crash is written there too, and not to the student's screen
+    # append, so that the parent can empty the file between two runs
     for stream in (sys.stdout, sys.stderr):
         fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
     sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
-    # else a stray `.cuda()` would open contexts there, and `backend.device()` say GPU 0
+    # otherwise a stray `.cuda()` would open a context on a GPU, and `backend.device()` return GPU 0
     if not choice.ranks_per_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     debugger.install()
@@ -85,7 +93,7 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
         peers.count_messages()
         before = Before(stack, Imported(f"{folder}/imported{rank}", made))
     except BaseException as error:
-        trouble = error  # the first run tells it
+        trouble = error  # the first run reports it
     state = os.open(f"{folder}/state", os.O_RDWR)
     parent = os.open(f"{folder}/go{rank}", os.O_RDONLY)
     _say(state, rank, RESTED)
@@ -104,12 +112,12 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
             with open(f"{folder}/left{rank}", "w") as file:
                 file.write(left)
         _say(state, rank, USED if left else RESTED)
-    os._exit(0)  # the parent is gone
+    os._exit(0)  # the pipe has been closed, so the parent is gone
 
 
 class Imported:
-    """Writes down which files of lib this rank has imported, and when they were changed last:
-    `Ranks.is_outdated`."""
+    """Records which files of lib this rank has imported, and when each was last changed, so that
+    `Ranks.is_outdated` can tell when one has been edited since."""
 
     def __init__(self, path, made):
         self.file, self.made = open(path, "w", buffering=1), made  # noqa: SIM115  open as long as the rank lives
@@ -126,8 +134,11 @@ def _say(state, rank, word):
 
 
 def _run(folder, number, rank, world_size, trouble):
-    """Call the function of a run. Returns whether the rank is to stay as it is; a rank that failed
-    and does not stay never returns."""
+    """Call the function of a run, and write its result or its error into the folder of the run.
+
+    Returns whether the rank belongs to a session, which means that nothing is to be put back. A
+    rank that failed and does not belong to a session never returns.
+    """
     stop, answers = f"{folder}/stop{rank}", f"{folder}/answers{rank}"
     folder = f"{folder}/run{number}"
     log, stays = LogWriter(folder, rank, world_size), os.path.exists(stop)
@@ -160,8 +171,8 @@ def _run(folder, number, rank, world_size, trouble):
         if stays:
             ledger.uninstall()
             return True
-        # Keep the connections open: peers stay in their wait, and do not fail in turn. The parent
-        # ends us all.
+        # Exiting now would close the connections, and the peers that wait for us would fail as
+        # well. We keep them open, so that only the true error is reported; the parent ends us all.
         time.sleep(30)
         os._exit(1)
     sys.stdout.flush()
@@ -171,33 +182,34 @@ def _run(folder, number, rank, world_size, trouble):
 
 
 def _load(settings, file, stays):
-    """The function of a run and its arguments. Classes are made anew: cloudpickle
-    remembers earlier ones."""
+    """The function of a run and its arguments. cloudpickle remembers the classes that it has made
+    and would use them again, with whatever an earlier run changed on them, so we let it forget."""
     os.chdir(settings["folder"])
     sys.path[:], sys.argv[:] = settings["path"], settings["argv"]
-    if not stays:  # a session's classes stay, too
+    if not stays:  # in a session, objects of the earlier classes are still there
         cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
         cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
     return cloudpickle.load(file)
 
 
 def _die_with_the_parent():
-    """No rank outlives the kernel that launched it, even if that is killed."""
+    """Make sure that this rank ends when the kernel that launched it does, even if that is
+    killed."""
     from multiprocessing import forkserver
 
     alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-    # while a rank holds this pipe, the forkserver does not notice that the kernel is gone
+    # As long as a rank has this pipe open, the forkserver does not notice that the kernel is gone.
     if alive is not None:
         os.close(alive)
-    linux.die_with_the_parent()  # the forkserver
+    linux.die_with_the_parent()  # our parent is the forkserver, which ends with the kernel
 
 
 def _keep_freed_memory():
-    """glibc gives freed memory back to the system, and takes it again: page faults, thousands in a
-    training step."""
+    """Let glibc keep freed memory for the next allocation. By default it returns large blocks to
+    the system and requests them again, which causes thousands of page faults per training step."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, bytes: what is larger is given back
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, bytes: larger blocks are still returned
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD, bytes
 
 
@@ -225,8 +237,8 @@ def _save(result, path):
 
 
 def _report(error, path):
-    """Write down what was raised and where: the user's frames only, and the values in the last of
-    them."""
+    """Write what was raised into a JSON file: its type and text, the frames, the line of the user's
+    that led there, and the values of the variables which that line reads."""
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
@@ -234,8 +246,8 @@ def _report(error, path):
             frames.append((file, line, frame.f_code.co_name, frame))
     theirs = [f for f in frames if not f[0].startswith((LIB, STDLIB, "<frozen"))]
     user = [*frames[-1:], *theirs[-1:]][-1] if frames else None
-    # Inside other values too: reading a tensor on a GPU would wait behind an op that hangs, and a
-    # full tensor is too long to read.
+    # Show tensors by dtype and shape only, also inside of other values: to read the elements of one
+    # on a GPU we would have to wait for an op that may hang, and they would be too long to print.
     plain = torch.Tensor.__repr__, torch.nn.Parameter.__repr__
     torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
     try:
@@ -258,7 +270,7 @@ def _report(error, path):
 
 
 def _text_of(error):
-    """The text of the exception, at most LONGEST characters of it, or that it has none."""
+    """The exception's message, shortened to LONGEST characters; its type's name if it is empty."""
     try:
         text = str(error) or type(error).__name__
     except Exception as second:
@@ -267,7 +279,7 @@ def _text_of(error):
 
 
 def _values(frame, line):
-    """The names that the failing line reads, with their values in a few characters."""
+    """{name: its value, as a short text} of the local variables that the failing line reads."""
     import dis
 
     names = [
@@ -283,7 +295,7 @@ def _values(frame, line):
 
 
 def _short(value):
-    # its form alone: the values may be what torch.empty found in memory
+    # dtype and shape only, because the elements may be whatever torch.empty found in memory
     if isinstance(value, torch.Tensor):
         return _form(value)
     if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
